@@ -140,7 +140,16 @@ def profile(
 
             copy = runner.run(
                 "copy",
-                lambda: scaled.run(profiled, job, plan, inputs=inputs, precision=precision, **bounds, **callbacks),
+                lambda: scaled.run(
+                    profiled,
+                    job,
+                    plan,
+                    inputs=inputs,
+                    precision=precision,
+                    attention=trace_settings["attention"],
+                    **bounds,
+                    **callbacks,
+                ),
             )
             result = dataclasses.replace(result, scaled=copy)
         if "rehearsal" in selected and plan is not None:

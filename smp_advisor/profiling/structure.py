@@ -12,7 +12,17 @@ from torch import nn
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["Dimensions", "Stack", "block_counts", "callable_parts", "dimensions", "parameter_total", "stacks", "ties"]
+__all__ = [
+    "Dimensions",
+    "Stack",
+    "block_counts",
+    "callable_parts",
+    "dimensions",
+    "parameter_total",
+    "repetition",
+    "stacks",
+    "ties",
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,11 +79,11 @@ def stacks(model: nn.Module) -> list[Stack]:
         children = [(name, child) for name, child in module._modules.items() if child is not None]
         if _is_container(module, [name for name, _ in children]):
             signatures = [_signature(child, signature_by_module) for _, child in children]
-            repetition = _repetition(signatures)
+            repeated_children = repetition(signatures)
             parameters = parameter_total(child for _, child in children)
             distinct = len({id(child) for _, child in children}) == len(children)
-            prefix, period = repetition or (0, 0)
-            if repetition and parameter_total(child for _, child in children[prefix:]) and distinct:
+            prefix, period = repeated_children or (0, 0)
+            if repeated_children and parameter_total(child for _, child in children[prefix:]) and distinct:
                 repeated.append(
                     Stack(
                         path=path,
@@ -97,7 +107,7 @@ def _is_container(module: nn.Module, names: Sequence[str]) -> bool:
     return len(names) >= 3 and all(name.isdigit() for name in names)
 
 
-def _repetition(signatures: Sequence[str]) -> tuple[int, int] | None:
+def repetition(signatures: Sequence[object]) -> tuple[int, int] | None:
     """Shortest prefix (less than half of the children) and smallest period that repeats at least twice."""
     count = len(signatures)
     for prefix in range((count + 1) // 2):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.profiling.copy_comparison import comparison_text
 from smp_advisor.profiling.precision import PRECISIONS
 from smp_advisor.workload.counts import format_count
 
@@ -73,6 +74,8 @@ def rows(profile: Profile) -> list[tuple[str, str]]:
         error = 100 * (worst.ratio - 1)
         outcome = f"largest error {error:+.2g} %" if abs(worst.ratio - 1) > _ROUNDING else "all equal"
         figures.append(("Checks", f"{len(checks)} figures against the full trace and an unseen size: {outcome}"))
+    if extrapolated := comparison_text(profile):
+        figures.append(("Real steps of copies", extrapolated))
     figures.append(("Run time", f"{profile.seconds:.1f} s, {profile.operations:,} operations"))
     return figures
 

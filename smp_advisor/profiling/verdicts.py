@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError
+from smp_advisor.profiling.copy_comparison import comparisons
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
 
@@ -15,17 +16,39 @@ if TYPE_CHECKING:
 __all__ = ["TOLERANCE", "verdicts"]
 
 TOLERANCE = 0.05
-"""Relative difference between the profile and the formulas of its configuration above which there is a verdict."""
+"""Relative difference between the profile and the formulas of its configuration, or real steps of copies, above which
+there is a verdict."""
 
 
 def verdicts(profile: Profile) -> tuple[str, ...]:
     """One sentence for each finding; empty if no stage found anything.
 
     These are a stage that failed, a copy that does not train, a local run that fails, a rehearsal that disagrees with
-    one process, FLOPs of low confidence, and figures that differ from the formulas of the configuration by more than
-    5 %. A stage that was not run has no verdict.
+    one process, FLOPs of low confidence, and figures that differ by more than 5 % from the formulas of the
+    configuration, or from real steps of copies at the full size. A stage that was not run has no verdict.
     """
-    return (*profile.failures, *_of_stages(profile), *_of_confidence(profile), *_of_formulas(profile))
+    return (
+        *profile.failures,
+        *_of_stages(profile),
+        *_of_copies(profile),
+        *_of_confidence(profile),
+        *_of_formulas(profile),
+    )
+
+
+def _of_copies(profile: Profile) -> list[str]:
+    """Figures of the trace that differ from real steps of copies at the full size."""
+    far = [
+        f"{row.figure} {(row.ratio - 1) * 100:+.0f} %" for row in comparisons(profile) if abs(row.ratio - 1) > TOLERANCE
+    ]
+    if not far:
+        return []
+    verdict = (
+        f"The trace of {profile.name} differs from real steps of copies, extrapolated to the full size:"
+        f" {', '.join(far)}. Either its cost does not grow with width and depth as in the copies, or a kernel of this"
+        " machine differs from that of a GPU."
+    )
+    return [verdict]
 
 
 def _of_stages(profile: Profile) -> list[str]:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from fractions import Fraction
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from smp_advisor import Job, Plan
 from smp_advisor.errors import ProfileError
+from smp_advisor.profiling.copy_comparison import comparisons
+from smp_advisor.profiling.precision import training_precision
 from smp_advisor.profiling.profiled_model import read_model
 from smp_advisor.profiling.scaled import ScaledRun, run
+from smp_advisor.profiling.scaled.axes import Axis
+from smp_advisor.profiling.scaled.interpolation import at_full_size
 from smp_advisor.profiling.scaled.reduction import reduced, reductions_between
 from smp_advisor.profiling.scaled.run import _partial
 from tests.deferred import Deferred
@@ -17,10 +25,21 @@ from tests.deferred import Deferred
 pytestmark = pytest.mark.torch
 
 transformers = Deferred("transformers")
+profile_with_fallbacks = Deferred("smp_advisor.profiling.fallback", "profile_with_fallbacks")
+Settings = Deferred("smp_advisor.profiling.trace", "Settings")
+Measuring = Deferred("smp_advisor.profiling.scaled.extrapolated", "Measuring")
+at_full_size_of = Deferred("smp_advisor.profiling.scaled.extrapolated", "at_full_size_of")
 
 JOB = Job(sequence_length=512)
 PLAN = Plan(microbatches=4, batch_size=16, fp16=True, activation_checkpointing="each")
+GPT2 = {"model_type": "gpt2", "n_embd": 256, "n_layer": 6, "n_head": 4, "vocab_size": 3000}
 GPT3 = {"model_type": "gpt2", "n_embd": 12288, "n_layer": 96, "n_head": 96}
+
+
+def torch_dtype():
+    import torch
+
+    return torch.bfloat16
 
 
 def small(**values):
@@ -71,7 +90,7 @@ def test_tokens_stay_within_the_smaller_vocabulary():
 
 @pytest.fixture(scope="module")
 def gpt2():
-    profiled = read_model({"model_type": "gpt2", "n_embd": 256, "n_layer": 6, "n_head": 4, "vocab_size": 3000})
+    profiled = read_model(GPT2)
     lines, shares = [], []
     done = run(profiled, JOB, PLAN, on_line=lines.append, on_progress=lambda *progress: shares.append(progress))
     return done, lines, shares
@@ -99,6 +118,71 @@ def test_what_was_predicted_for_the_copy_is_what_it_took(gpt2):
     comparisons = {comparison.figure: comparison for comparison in done.comparisons}
     assert set(comparisons) == {"parameters", "saved bytes", "forward FLOPs", "backward FLOPs"}
     assert all(comparison.ratio == pytest.approx(1, rel=1e-4) for comparison in comparisons.values()), str(done)
+
+
+def test_copies_of_several_widths_and_depths_give_the_traced_figures_of_the_full_model(gpt2):
+    done, *_ = gpt2
+    settings = Settings(precision=training_precision(JOB.precision).precision, attention="fused", sequence=512)
+    traced = profile_with_fallbacks(read_model(GPT2), settings)
+    rows = {row.figure: row for row in comparisons(dataclasses.replace(traced, scaled=done))}
+    assert set(rows) == {"parameters", "saved bytes", "forward FLOPs", "backward FLOPs"}
+    assert all(row.ratio == pytest.approx(1, rel=1e-4) for row in rows.values()), str(done.full_size)
+    assert rows["parameters"].measured == traced.parameter_count
+    assert "copies: n_layer 1 and 2 → 6; vocabulary 512 and 1,024 → 3,000" in done.full_size.basis
+    other = dataclasses.replace(traced, attention="eager", scaled=done)
+    assert comparisons(other) == ()
+
+
+def test_figures_of_a_module_are_extrapolated_in_depth(net):
+    done = run(read_model(net), JOB, precision="fp32")
+    traced = profile_with_fallbacks(read_model(net), Settings(precision="fp32", attention="fused", sequence=512))
+    rows = comparisons(dataclasses.replace(traced, scaled=done))
+    assert [row.ratio for row in rows] == pytest.approx([1] * 4)
+    assert done.full_size.basis == "real steps of 2 copies: blocks 1 and 2 → 5"
+
+
+def test_grouped_heads_experts_and_a_bias_of_attention_are_extrapolated():
+    values = {"model_type": "qwen3_moe", "hidden_size": 512, "num_hidden_layers": 8, "num_attention_heads": 8}
+    values |= {"num_key_value_heads": 2, "head_dim": 64, "moe_intermediate_size": 1024, "num_experts": 32}
+    config = read_model(values | {"num_experts_per_tok": 2, "vocab_size": 5000})
+    precision = {"precision": "bf16", "attention": "fused"}
+    measuring = Measuring(dtype=torch_dtype(), sequence=1024, inputs=None, seconds=60.0, **precision)
+    full_size = at_full_size_of(config, (), measuring)
+    traced = profile_with_fallbacks(config, Settings(sequence=1024, checkpointing=False, **precision))
+    assert full_size.figures["parameters"] == traced.parameter_count
+    assert full_size.saved_bytes == pytest.approx(traced.saved_bytes(2, 1024), rel=1e-3)
+    assert full_size.forward_flops == pytest.approx(traced.forward_flops(2, 1024), rel=1e-3)
+    assert "hidden_size 32, 64 and 96 → 512" in full_size.basis
+    assert "experts 4 and 8 → 32" in full_size.basis
+
+
+def test_steps_that_would_take_too_long_are_not_extrapolated(net):
+    measuring = Measuring(
+        precision="fp32", attention="fused", dtype=torch_dtype(), sequence=512, inputs=None, seconds=1e-6
+    )
+    with pytest.raises(ProfileError, match="available 0 s"):
+        at_full_size_of(read_model(net), (), measuring)
+
+
+@given(
+    st.lists(st.integers(-9, 9), min_size=9, max_size=9),
+    st.tuples(st.integers(4, 40), st.integers(3, 60), st.integers(10, 900)),
+)
+def test_polynomials_through_copies_are_exact(factors, full):
+    def figure(width, depth, vocabulary):
+        a, b, c, d, e, f, g, h, i = factors
+        return a + b * width + c * width**2 + (d + e * width + f * width**2) * depth + (g + h * width) * vocabulary + i
+
+    width, depth, vocabulary = full
+    axes = {"depth": Axis("depth", 1, 2, depth), "vocabulary": Axis("vocabulary", 4, 8, vocabulary)}
+    values = {
+        (node, frozenset(raised)): Fraction(figure(node, 1 + ("depth" in raised), 8 if "vocabulary" in raised else 4))
+        for node in (1, 2, 3)
+        for raised in ((), ("depth",), ("vocabulary",))
+        if node < 3 or "vocabulary" not in raised
+    }
+    shares = {name: axis.share for name, axis in axes.items()}
+    assert at_full_size(values, shares, width) == figure(width, depth, vocabulary)
 
 
 def test_a_run_goes_through_json_unchanged(gpt2):

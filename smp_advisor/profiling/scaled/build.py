@@ -49,6 +49,8 @@ class Copy:
     reductions: tuple[Reduction, ...]
     blocks: tuple[str, ...]
     """Paths of the repeated blocks."""
+    cut: tuple[Stack, ...] = ()
+    """Stacks of the full module from which blocks were removed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -174,6 +176,7 @@ def _by_truncation(
             how="a few blocks, narrowed by renaming the dimensions of the module",
             reductions=(*_depths(counts_by_path), *narrowed.reductions),
             blocks=_blocks(narrowed.model),
+            cut=tuple(repeated),
         )
     if count > limit.parameters:
         raise ProfileError(
@@ -198,6 +201,7 @@ def _by_truncation(
         how=f"{'truncated to a few blocks at full width' if reductions else 'full model'}, with its own weights",
         reductions=tuple(reductions),
         blocks=_blocks(model),
+        cut=tuple(repeated),
     )
 
 

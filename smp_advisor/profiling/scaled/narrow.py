@@ -17,7 +17,7 @@ from smp_advisor.profiling.structure import dimensions, parameter_total
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Narrowed", "narrow_copy"]
+__all__ = ["Narrowed", "Renaming", "head_counts", "narrow_copy", "renamed"]
 
 _DIVISORS = (2, 4, 8, 16)
 _CHANNELS = 16
@@ -56,7 +56,7 @@ def narrow_copy(model: nn.Module, most_parameters: int) -> Narrowed | None:
     if any(p.device.type not in {"cpu", "meta"} for p in model.parameters()):
         return None
     size = dimensions(model)
-    heads = sorted({value for module in model.modules() for value in _attributes(module, _counts_heads)})
+    heads = head_counts(model)
     vocabulary = [Reduction("vocabulary", size.vocab, _VOCABULARY)] if size.vocab > _VOCABULARY else []
     for divisor in _DIVISORS:
         for multiple in dict.fromkeys((size.hidden, _CHANNELS * divisor)):
@@ -65,8 +65,8 @@ def narrow_copy(model: nn.Module, most_parameters: int) -> Narrowed | None:
             by_heads = multiple == size.hidden
             if by_heads and any(value % divisor or value // divisor < _LEAST_HEADS for value in heads):
                 continue
-            plan = _Renaming(multiple, divisor, vocabulary=size.vocab, heads=by_heads)
-            narrow = _renamed(model, plan)
+            plan = Renaming(multiple, divisor, vocabulary=size.vocab, heads=by_heads)
+            narrow = renamed(model, plan)
             if parameter_total([narrow]) > most_parameters or not _runs(narrow):
                 continue
             name = "hidden size" if by_heads else "channels"
@@ -78,7 +78,7 @@ def narrow_copy(model: nn.Module, most_parameters: int) -> Narrowed | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Renaming:
+class Renaming:
     """Smaller sizes for the multiples of a number, and for the vocabulary; other sizes remain."""
 
     multiple: int
@@ -86,11 +86,20 @@ class _Renaming:
     vocabulary: int
     heads: bool
     """Whether heads are divided, too; otherwise their width is."""
+    over: int = 1
+    """Divided sizes are multiplied by this."""
+    vocabulary_size: int = _VOCABULARY
 
     def __call__(self, value: int) -> int:
+        """The new size for a size."""
         if self.vocabulary and value == self.vocabulary:
-            return min(value, _VOCABULARY)
-        return value // self.divisor if value and value % self.multiple == 0 else value
+            return min(value, self.vocabulary_size)
+        return value // self.divisor * self.over if value and value % self.multiple == 0 else value
+
+
+def head_counts(model: nn.Module) -> list[int]:
+    """Distinct numbers of heads in the attributes of the model's modules."""
+    return sorted({value for module in model.modules() for value in _attributes(module, _counts_heads)})
 
 
 def _widest(model: nn.Module) -> int:
@@ -107,24 +116,24 @@ def _counts_heads(name: str, value: object) -> bool:
     return is_count and "head" in name and not any(part in name for part in ("dim", "size", "width"))
 
 
-def _renamed(model: nn.Module, renamed: _Renaming) -> nn.Module:
+def renamed(model: nn.Module, plan: Renaming) -> nn.Module:
     """Copy of the module with the renamed dimensions; parameters and buffers are cut to their new shapes."""
     tensors: dict[int, Tensor] = {}
     for module in model.modules():
         for tensor in [*module._parameters.values(), *module._buffers.values(), *vars(module).values()]:
             if isinstance(tensor, Tensor) and id(tensor) not in tensors:
-                tensors[id(tensor)] = _cut(tensor, renamed)
+                tensors[id(tensor)] = _cut(tensor, plan)
     narrow: nn.Module = copy.deepcopy(model, dict(tensors))
     for module in narrow.modules():
         for name, value in list(vars(module).items()):
             if _counts_heads(name, value):
-                vars(module)[name] = value // renamed.divisor if renamed.heads else value
+                vars(module)[name] = value // plan.divisor * plan.over if plan.heads else value
             elif any(part in name for part in _FIXED):
                 continue
             elif isinstance(value, tuple) and value and all(type(part) is int for part in value):
-                vars(module)[name] = tuple(renamed(part) if part else part for part in value)
+                vars(module)[name] = tuple(plan(part) if part else part for part in value)
             elif type(value) is int and 0 < value < _MOST_ATTRIBUTE:
-                vars(module)[name] = renamed(value)
+                vars(module)[name] = plan(value)
     return narrow
 
 

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import copy
 import math
-import tomllib
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.profiling.scaled.fields import PARTS, count_of, names_of, own, values_of
 from smp_advisor.profiling.scaled.result import Reduction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["WidthFraction", "at_scale", "layers_of", "reduced", "reductions_between", "usual_fraction", "vocabulary_of"]
+__all__ = [
+    "WidthFraction",
+    "at_scale",
+    "fractions_of_heads",
+    "layers_of",
+    "limit_vocabulary",
+    "reduced",
+    "reductions_between",
+    "scale_widths",
+    "truncate_layer_lists",
+    "usual_fraction",
+    "vocabulary_of",
+]
 
 _VOCABULARY = 2048
 _EXPERTS = (4, 2)
@@ -27,18 +37,13 @@ _LEAST_HEADS = 2
 
 @dataclass(frozen=True, slots=True)
 class WidthFraction:
-    """Factor ``over / under`` of widths and heads, and whether it applies to key-value heads."""
+    """Factor ``over / under`` of widths, and of heads or of their width."""
 
     over: int
     under: int
     with_key_value_heads: bool = True
-
-
-@cache
-def _names() -> dict[str, list[str]]:
-    text = files("smp_advisor.profiling.scaled").joinpath("dimensions.toml").read_text(encoding="utf-8")
-    names: dict[str, list[str]] = tomllib.loads(text)
-    return names
+    with_heads: bool = True
+    """Whether the number of heads is scaled; otherwise their width is."""
 
 
 def reduced(config: Any, layers: int) -> Iterator[Any]:
@@ -48,8 +53,8 @@ def reduced(config: Any, layers: int) -> Iterator[Any]:
     experts shrink to a few. There are more layers if `layers` would not include one layer of each kind. Settings that
     shape the architecture are unchanged.
     """
-    for fraction in [*_fractions(config), None]:
-        for experts in _EXPERTS if _values(config, "experts") else _EXPERTS[:1]:
+    for fraction in [*fractions_of_heads(config), None]:
+        for experts in _EXPERTS if values_of(config, "experts") else _EXPERTS[:1]:
             yield _reduce(copy.deepcopy(config), fraction, layers, experts)
 
 
@@ -57,15 +62,15 @@ def reductions_between(full: Any, small: Any) -> list[Reduction]:
     """Differences between two configurations, by field name."""
     reductions = []
     for group in ("layers", "widths", "heads", "key_value_heads", "experts", "experts_per_token", "vocabularies"):
-        for name in _names()[group]:
-            before, after = _count(full, name), _count(small, name)
+        for name in names_of(group):
+            before, after = count_of(full, name), count_of(small, name)
             if before and after and before != after:
                 reductions.append(Reduction(name, before, after))
-    for name in _names()["layers_of_stages"]:
-        before, after = _own(full, name), _own(small, name)
+    for name in names_of("layers_of_stages"):
+        before, after = own(full, name), own(small, name)
         if isinstance(before, list | tuple) and list(before) != list(after):
             reductions.append(Reduction(f"{name} in total", sum(before), sum(after)))
-    for name in ("text_config", "vision_config", "encoder", "decoder"):
+    for name in PARTS:
         inner = getattr(full, name, None)
         if hasattr(inner, "to_dict"):
             reductions += [
@@ -75,10 +80,10 @@ def reductions_between(full: Any, small: Any) -> list[Reduction]:
     return reductions
 
 
-def _fractions(config: Any) -> list[WidthFraction]:
+def fractions_of_heads(config: Any) -> list[WidthFraction]:
     """Fractions that divide the heads evenly, ordered by how close the divisor is to 16."""
-    heads = _values(config, "heads")
-    groups = _values(config, "key_value_heads")
+    heads = values_of(config, "heads")
+    groups = values_of(config, "key_value_heads")
     fractions: list[WidthFraction] = []
     if heads:
         fractions += [WidthFraction(1, under) for under in _divisors(math.gcd(*heads, *groups))]
@@ -86,7 +91,7 @@ def _fractions(config: Any) -> list[WidthFraction]:
             share = math.gcd(*(head // groups[0] for head in heads))
             fractions += [WidthFraction(1, under, with_key_value_heads=False) for under in _divisors(share)]
     else:
-        widths = _values(config, "widths")
+        widths = values_of(config, "widths")
         fractions += [WidthFraction(1, under) for under in (16, 8, 4) if widths and widths[0] % under == 0]
     useful = [fraction for fraction in fractions if fraction.under >= _SMALLEST_DIVISOR] or fractions
     useful.sort(key=lambda fraction: (abs(fraction.under - _USUAL_DIVISOR), not fraction.with_key_value_heads))
@@ -106,57 +111,61 @@ def _divisors(number: int) -> list[int]:
 
 
 def _reduce(config: Any, fraction: WidthFraction | None, layers: int, experts: int) -> Any:
-    for inner in ("text_config", "vision_config", "encoder", "decoder"):
+    for inner in PARTS:
         part = getattr(config, inner, None)
         if hasattr(part, "to_dict"):
             setattr(config, inner, _reduce(part, usual_fraction(part) if fraction else None, layers, experts))
     if fraction is not None:
-        _scale_widths(config, fraction)
+        scale_widths(config, fraction)
     _reduce_layers(config, layers)
-    _limit_vocabulary(config, _VOCABULARY)
-    if not any((_count(config, name) or 1) > 1 for name in _names()["expert_groups"]):
+    limit_vocabulary(config, _VOCABULARY)
+    if not any((count_of(config, name) or 1) > 1 for name in names_of("expert_groups")):
         _limit(config, "experts", experts)
-        smallest = min(_values(config, "experts"), default=experts)
+        smallest = min(values_of(config, "experts"), default=experts)
         _limit(config, "experts_per_token", smallest)
     return config
 
 
-def _scale_widths(config: Any, fraction: WidthFraction) -> None:
-    groups = ["widths", "heads", *(["key_value_heads"] if fraction.with_key_value_heads else [])]
-    for name in (name for group in groups for name in _names()[group]):
-        value = _count(config, name)
+def scale_widths(config: Any, fraction: WidthFraction) -> None:
+    """Multiply widths, and heads or their width, by the fraction; what it does not divide stays unchanged."""
+    heads = ["heads", *(["key_value_heads"] if fraction.with_key_value_heads else [])]
+    groups = ["widths", *(heads if fraction.with_heads else ["head_widths"])]
+    for name in (name for group in groups for name in names_of(group)):
+        value = count_of(config, name)
         if value and value % fraction.under == 0:
             setattr(config, name, value // fraction.under * fraction.over)
 
 
 def _reduce_layers(config: Any, layers: int) -> None:
-    for name in _names()["dense_layers_first"]:
-        if (_count(config, name) or 0) > 1:
+    for name in names_of("dense_layers_first"):
+        if (count_of(config, name) or 0) > 1:
             setattr(config, name, 1)
-    kinds = [list(value) for name in _names()["by_layer"] if isinstance(value := _own(config, name), list | tuple)]
+    kinds = [list(value) for name in names_of("by_layer") if isinstance(value := own(config, name), list | tuple)]
     layers = max(
-        layers + sum((_count(config, name) or 0) > 0 for name in _names()["dense_layers_first"]),
-        *(_count(config, name) or 0 for name in _names()["layer_periods"]),
+        layers + sum((count_of(config, name) or 0) > 0 for name in names_of("dense_layers_first")),
+        *(count_of(config, name) or 0 for name in names_of("layer_periods")),
         *(max((order.index(kind) for kind in set(order)), default=0) + 1 for order in kinds),
     )
     _limit(config, "layers", layers)
-    for name in _names()["layers_of_stages"]:
-        value = _own(config, name)
+    for name in names_of("layers_of_stages"):
+        value = own(config, name)
         if isinstance(value, list | tuple) and all(isinstance(count, int) for count in value):
             setattr(config, name, [min(count, layers) for count in value])
-    _truncate_layer_lists(config, layers)
+    truncate_layer_lists(config, layers)
 
 
-def _truncate_layer_lists(config: Any, layers: int) -> None:
-    for name in _names()["by_layer"]:
-        value = _own(config, name)
+def truncate_layer_lists(config: Any, layers: int) -> None:
+    """Cut lists with one entry per layer."""
+    for name in names_of("by_layer"):
+        value = own(config, name)
         if isinstance(value, list | tuple):
             setattr(config, name, list(value)[:layers])
 
 
-def _limit_vocabulary(config: Any, maximum: int) -> None:
+def limit_vocabulary(config: Any, maximum: int) -> None:
+    """Limit the vocabulary, and replace special tokens outside it."""
     _limit(config, "vocabularies", maximum)
-    size = min(_values(config, "vocabularies"), default=None)
+    size = min(values_of(config, "vocabularies"), default=None)
     for name, value in list(vars(config).items()):
         # Special tokens outside the smaller vocabulary.
         if size and name.endswith("_token_id") and isinstance(value, int) and value >= size:
@@ -166,40 +175,26 @@ def _limit_vocabulary(config: Any, maximum: int) -> None:
 
 
 def _limit(config: Any, group: str, maximum: int) -> None:
-    for name in _names()[group]:
-        value = _count(config, name)
+    for name in names_of(group):
+        value = count_of(config, name)
         if value and value > maximum:
             setattr(config, name, maximum)
 
 
-def _values(config: Any, group: str) -> list[int]:
-    return [value for name in _names()[group] if (value := _count(config, name))]
-
-
-def _count(config: Any, name: str) -> int | None:
-    value = _own(config, name)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
-
-
-def _own(config: Any, name: str) -> Any:
-    """Value of the configuration's own field; aliases of other fields are ignored."""
-    return vars(config).get(name)
-
-
 def usual_fraction(config: Any) -> WidthFraction | None:
     """The preferred fraction of widths and heads; None if they have no common divisor."""
-    return next(iter(_fractions(config)), None)
+    return next(iter(fractions_of_heads(config)), None)
 
 
 def layers_of(config: Any) -> int:
     """Number of layers of the configuration; 0 if it has none, or stacks with different numbers."""
-    counts = {vars(config)[name] for name in _names()["layers"] if _count(config, name)}
+    counts = {vars(config)[name] for name in names_of("layers") if count_of(config, name)}
     return counts.pop() if len(counts) == 1 else 0
 
 
 def vocabulary_of(config: Any) -> int:
     """Size of the vocabulary; 0 if there is none."""
-    return max(_values(config, "vocabularies"), default=0)
+    return max(values_of(config, "vocabularies"), default=0)
 
 
 def at_scale(config: Any, fraction: WidthFraction, *, layers: int, vocabulary: int) -> Any:
@@ -208,8 +203,8 @@ def at_scale(config: Any, fraction: WidthFraction, *, layers: int, vocabulary: i
     A dimension that the divisor does not divide stays unchanged; measurements are still polynomials in the width.
     """
     result = copy.deepcopy(config)
-    _scale_widths(result, fraction)
+    scale_widths(result, fraction)
     _limit(result, "layers", layers)
-    _truncate_layer_lists(result, layers)
-    _limit_vocabulary(result, vocabulary)
+    truncate_layer_lists(result, layers)
+    limit_vocabulary(result, vocabulary)
     return result

@@ -7,6 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.profiling.result_html import NotebookResult, box, table
+from smp_advisor.profiling.scaled.full_size import FullSize
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,6 +89,8 @@ class ScaledRun(NotebookResult):
     seconds: float
     step_seconds: float
     """Duration of the last full step on this machine; not an estimate for a GPU."""
+    full_size: FullSize | None = None
+    """Figures of the full model, extrapolated from copies at several widths and depths; None if that failed."""
 
     @property
     def finite(self) -> bool:
@@ -144,6 +147,7 @@ class ScaledRun(NotebookResult):
             ("Checkpointing", self._checkpointing_text),
             ("Tied weights", "; ".join(" = ".join(group) for group in self.tied) or "none"),
             *((f"Predicted {comparison.figure}", _comparison_text(comparison)) for comparison in self.comparisons),
+            *([("Extrapolated to the full model", str(self.full_size))] if self.full_size is not None else []),
             *(("Note", note) for note in self.notes),
         ]
         return tuple(rows)
@@ -194,6 +198,8 @@ class ScaledRun(NotebookResult):
         fields["reductions"] = tuple(Reduction(**part) for part in fields["reductions"])
         fields["comparisons"] = tuple(Comparison(**part) for part in fields["comparisons"])
         fields["tied"] = tuple(tuple(group) for group in fields["tied"])
+        if fields.get("full_size") is not None:
+            fields["full_size"] = FullSize.from_dict(fields["full_size"])
         for name in ("losses", "microbatches", "partial_microbatches", "without_gradient", "notes"):
             fields[name] = tuple(fields[name])
         return cls(**fields)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.profiling.profiled_model import ProfiledModel
     from smp_advisor.profiling.scaled.build import Copy
+    from smp_advisor.profiling.scaled.extrapolated import Measuring
     from smp_advisor.workload.job import Job
 
 __all__ = ["run"]
@@ -29,6 +30,8 @@ _STEPS = 6
 _MOST_MICROBATCHES = 4
 _MOST_SAMPLES = 2
 _MOST_TOKENS = 64
+_EXTRAPOLATION_SHARE = 0.15
+"""Share of the time limit for the copies that are extrapolated to the full size."""
 
 
 def run(
@@ -38,6 +41,7 @@ def run(
     *,
     inputs: Any = None,
     precision: str | None = None,
+    attention: str = "fused",
     steps: int = _STEPS,
     memory_bytes: int | None = None,
     seconds: float = 120.0,
@@ -53,6 +57,8 @@ def run(
     ----------
     plan
         Microbatches, batch and activation checkpointing; None for one microbatch without checkpointing.
+    attention
+        ``fused`` or ``eager``: the kernel whose saved tensors are extrapolated to the full size.
     steps
         Optimizer steps on one batch.
 
@@ -66,7 +72,7 @@ def run(
     precision = training_precision(precision or job.precision).precision
     notes: list[str] = []
     while True:  # until it runs in a precision; there are three
-        arguments = (job, plan, inputs, precision, steps, memory_bytes, seconds)
+        arguments = (job, plan, inputs, precision, attention, steps, memory_bytes, seconds)
         result = run_isolated(
             lambda arguments=arguments: _trained(profiled, *arguments),
             what=f"the scaled copy of {profiled.name}",
@@ -122,18 +128,20 @@ def _train(
     plan: Plan | None,
     inputs: Any,
     precision: str,
+    attention: str,
     steps: int,
     memory_bytes: int,
     seconds: float,
 ) -> ScaledRun:
-    """Build the copy, train it, and compare it with its trace; runs in the child process."""
+    """Build the copy, train it, compare it with its trace, and extrapolate it; runs in the child process."""
     from smp_advisor.profiling.inputs import cast_inputs, example_inputs, filled
     from smp_advisor.profiling.scaled.build import make_copy, token_count
+    from smp_advisor.profiling.scaled.extrapolated import Measuring
     from smp_advisor.profiling.scaled.training import Trainer, split
     from smp_advisor.profiling.structure import parameter_total, ties
 
     begun = time.perf_counter()
-    total = steps + 3
+    total = steps + 4
     progress(0, total, "building the copy")
     checkpointing = bool(plan and plan.activation_checkpointing)
     sizes, notes = _settings(job, plan)
@@ -180,9 +188,8 @@ def _train(
             print(f"step {step + 1} loss {losses[-1]:.6g}", flush=True)  # noqa: T201 (the live log)
         progress(2 + steps, total, "a last partial batch")
         partial = trainer.train([last_batch])
-        parameters = dict(model.named_parameters())
         run_blocks = [path for path in copy.blocks if trained.forwards[path]]
-        return ScaledRun(
+        result = ScaledRun(
             name=profiled.name,
             how=copy.how,
             reductions=copy.reductions,
@@ -197,9 +204,9 @@ def _train(
             inputs=example.description,
             trained=len(trained.with_gradient),
             without_gradient=tuple(
-                name for name, p in parameters.items() if p.requires_grad and name not in trained.with_gradient
+                name for name, p in model.named_parameters() if p.requires_grad and name not in trained.with_gradient
             ),
-            frozen=sum(not p.requires_grad for p in parameters.values()),
+            frozen=sum(not p.requires_grad for p in model.parameters()),
             tied=tuple(group for group in groups if group in ties(model)),
             checkpointed=len(run_blocks) if checkpointing else 0,
             recomputed=checkpointing and all(trained.forwards[path] >= 2 * len(sizes) for path in run_blocks),
@@ -208,6 +215,27 @@ def _train(
             seconds=time.perf_counter() - begun,
             step_seconds=trained.step_seconds,
         )
+    progress(3 + steps, total, "copies at other widths and depths")
+    measuring = Measuring(
+        precision=precision,
+        dtype=dtype,
+        attention=attention,
+        sequence=job.sequence_length,
+        inputs=inputs,
+        seconds=min(_EXTRAPOLATION_SHARE * seconds, seconds - 1.5 * result.seconds),
+    )
+    return _extrapolated(result, profiled, copy, measuring)
+
+
+def _extrapolated(result: ScaledRun, profiled: ProfiledModel, copy: Copy, measuring: Measuring) -> ScaledRun:
+    """The result with figures of the full model, or with the reason why there are none."""
+    from smp_advisor.profiling.scaled.extrapolated import at_full_size_of
+
+    try:
+        return replace(result, full_size=at_full_size_of(profiled, copy.cut, measuring))
+    except ProfileError as error:
+        note = f"No figures were extrapolated to the full model: {error.sentence}"
+        return replace(result, notes=(*result.notes, note))
 
 
 def _returns_loss(model: torch.nn.Module, inputs: Any) -> bool:

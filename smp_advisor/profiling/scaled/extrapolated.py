@@ -1,0 +1,216 @@
+"""Real steps of copies at several widths, depths and lengths, extrapolated to the full size; in the child process."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.errors import ProfileError
+from smp_advisor.profiling.input_trial import source_frame
+from smp_advisor.profiling.inputs import cast_inputs, example_inputs, filled, valid_ids
+from smp_advisor.profiling.recurrent_kernels import has_recurrent_layers
+from smp_advisor.profiling.scaled.full_size import FullSize
+from smp_advisor.profiling.scaled.interpolation import Raised, at_full_size, at_place
+from smp_advisor.profiling.scaled.variants import variants_of
+from smp_advisor.profiling.step import measure_step
+from smp_advisor.profiling.structure import parameter_total
+from smp_advisor.profiling.trace import FIGURES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+    from torch import nn
+
+    from smp_advisor.profiling.example import ExampleInputs
+    from smp_advisor.profiling.profiled_model import ProfiledModel
+    from smp_advisor.profiling.scaled.variants import Variants
+    from smp_advisor.profiling.structure import Stack
+
+__all__ = ["Measuring", "at_full_size_of"]
+
+BATCH = 2
+"""Not 1: a batch of one takes different code paths."""
+_SEQUENCES = (16, 32, 48)
+_CHECK_SEQUENCE = 512
+"""Kernels that work on chunks of tokens are no polynomial of short sequences."""
+_TOLERANCE = 0.01
+"""Relative difference from a further step that refutes the polynomials."""
+_PARAMETERS = "parameters"
+_MOST_ATTEMPTS = 3
+
+
+class _NotExtrapolated(Exception):  # noqa: N818 (leads to the next set of copies)
+    """Raised where a set of copies does not determine the full size; the text is the reason."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measuring:
+    """How copies are measured."""
+
+    precision: str
+    dtype: torch.dtype
+    attention: str
+    sequence: int
+    """Tokens per sample of the job."""
+    inputs: Any
+    """Example inputs of the user; None infers them."""
+    seconds: float
+    """Time for all copies."""
+
+
+def at_full_size_of(profiled: ProfiledModel, cut: Sequence[Stack], measuring: Measuring) -> FullSize:
+    """Measure copies and extrapolate their figures to the full model.
+
+    Parameters
+    ----------
+    cut
+        Stacks of a live module whose blocks can be removed.
+
+    Raises
+    ------
+    ProfileError
+        No set of copies determines the full size within the time.
+    """
+    begun = time.perf_counter()
+    reasons: list[str] = []
+    for variants in variants_of(profiled, cut, measuring.dtype, measuring.attention):
+        try:
+            return _Copies(variants, measuring, begun).full_size()
+        except _NotExtrapolated as error:
+            reasons.append(str(error))
+        except TimeoutError as error:
+            raise ProfileError(str(error)) from None
+        except Exception as error:  # noqa: BLE001 (models may raise anything)
+            text = " ".join(str(error).split())[:120] or type(error).__name__
+            frame = source_frame(error)
+            reasons.append(f"a copy failed: {text}{f' ({frame})' if frame else ''}")
+        if len(reasons) == _MOST_ATTEMPTS:
+            break
+    raise ProfileError(reasons[0] if reasons else "its widths and depths cannot be reduced consistently")
+
+
+class _Copies:
+    """Copies of one set and their measurements."""
+
+    def __init__(self, variants: Variants, measuring: Measuring, begun: float) -> None:
+        self.variants, self.measuring, self.begun = variants, measuring, begun
+        self.copies = 0
+        self.examples: dict[int, ExampleInputs] = {}
+        self.target = 1
+        self.sequences: tuple[int, ...] = (1,)
+        self.is_recurrent = False
+
+    def full_size(self) -> FullSize:
+        """Figures of the full model."""
+        variants, widths = self.variants, self.variants.widths
+        measured: dict[tuple[int, Raised], dict[str, dict[int, Fraction]]] = {}
+        narrowest, first = self._build(widths.nodes[0], frozenset())
+        self._choose_sequences(narrowest, first)
+        self._require_time(narrowest, first)
+        for node in widths.nodes:
+            for raised in variants.raised_at(node):
+                is_narrowest = node == widths.nodes[0] and not raised
+                model, config = (narrowest, first) if is_narrowest else self._build(node, raised)
+                measured[node, raised] = self._measure(model, config, node, self.sequences)
+        self._check_sequence(narrowest, first, measured[widths.nodes[0], frozenset()])
+        del narrowest
+        if widths.check:
+            self._check_width({node: measured[node, frozenset()] for node in widths.nodes})
+        shares = {axis.name: axis.share for axis in variants.axes}
+        values = {
+            figure: round(
+                at_full_size(
+                    {key: at_place(figures[figure], self.target) for key, figures in measured.items()},
+                    shares,
+                    widths.under,
+                )
+            )
+            for figure in (_PARAMETERS, *FIGURES)
+        }
+        return FullSize(
+            parameters=values[_PARAMETERS],
+            saved_bytes=0 if self.is_recurrent else values["saved bytes"],
+            forward_flops=values["forward FLOPs"],
+            backward_flops=values["backward FLOPs"],
+            batch=BATCH,
+            sequence=self.target,
+            precision=self.measuring.precision,
+            attention=self.measuring.attention,
+            dimensions=variants.dimensions,
+            copies=self.copies,
+            seconds=time.perf_counter() - self.begun,
+        )
+
+    def _build(self, node: int, raised: Raised) -> tuple[nn.Module, Any]:
+        if time.perf_counter() - self.begun > self.measuring.seconds:
+            raise TimeoutError(f"{self.copies} copies took the available {self.measuring.seconds:.0f} s")
+        model, config = self.variants.build(node, raised)
+        self.copies += 1
+        return model.train(), config
+
+    def _choose_sequences(self, model: nn.Module, config: Any) -> None:
+        """Three lengths below the job's, or that of the job if it is short."""
+        example = example_inputs(model, self.measuring.inputs, config=config)
+        self.examples[self.variants.widths.nodes[0]] = example
+        self.is_recurrent = has_recurrent_layers(model)
+        if not example.has_sequence:
+            return
+        self.target = min(self.measuring.sequence, example.longest or self.measuring.sequence)
+        self.sequences = _SEQUENCES if self.target > _SEQUENCES[-1] else (self.target,)
+
+    def _require_time(self, model: nn.Module, config: Any) -> None:
+        """Give up after one step of the narrowest copy if the others would take too long."""
+        nodes, begun = self.variants.widths.nodes, time.perf_counter()
+        self._measure(model, config, nodes[0], self.sequences[:1])
+        steps = sum(len(self.variants.raised_at(node)) for node in nodes) * len(self.sequences)
+        needed = steps * (time.perf_counter() - begun)
+        remaining = self.measuring.seconds - (time.perf_counter() - self.begun)
+        if needed > remaining:
+            raise TimeoutError(
+                f"steps of copies would take {needed:.0f} s, over the available {max(remaining, 0):.0f} s"
+            )
+
+    def _measure(
+        self, model: nn.Module, config: Any, node: int, sequences: Sequence[int]
+    ) -> dict[str, dict[int, Fraction]]:
+        """Figures of real steps of one copy, by sequence."""
+        if node not in self.examples:
+            self.examples[node] = example_inputs(model, self.measuring.inputs, config=config)
+        measuring, ids = self.measuring, valid_ids(model)
+        figures: dict[str, dict[int, Fraction]] = {
+            _PARAMETERS: dict.fromkeys(sequences, Fraction(parameter_total([model])))
+        }
+        for sequence in sequences:
+            inputs = cast_inputs(filled(self.examples[node].make(BATCH, sequence), ids), measuring.dtype)
+            step = measure_step(model, inputs, precision=measuring.precision, attention=measuring.attention)
+            for figure, read in FIGURES.items():
+                figures.setdefault(figure, {})[sequence] = Fraction(read(step))
+        return figures
+
+    def _check_sequence(self, model: nn.Module, config: Any, figures: dict[str, dict[int, Fraction]]) -> None:
+        if len(self.sequences) == 1:
+            return
+        sequence = min(self.target, _CHECK_SEQUENCE)
+        measured = self._measure(model, config, self.variants.widths.nodes[0], (sequence,))
+        predicted = {figure: at_place(values, sequence) for figure, values in figures.items()}
+        _compare(predicted, {figure: values[sequence] for figure, values in measured.items()}, f"{sequence} tokens")
+
+    def _check_width(self, figures: dict[int, dict[str, dict[int, Fraction]]]) -> None:
+        node, sequence = self.variants.widths.check, self.sequences[0]
+        model, config = self._build(node, frozenset())
+        measured = self._measure(model, config, node, (sequence,))
+        predicted = {
+            figure: at_place({width: values[figure][sequence] for width, values in figures.items()}, node)
+            for figure in measured
+        }
+        _compare(predicted, {figure: values[sequence] for figure, values in measured.items()}, "another width")
+
+
+def _compare(predicted: dict[str, Fraction], measured: dict[str, Fraction], where: str) -> None:
+    for figure, value in measured.items():
+        if abs(predicted[figure] - value) > _TOLERANCE * value:
+            error = 100 * float(predicted[figure] / value - 1) if value else float("inf")
+            raise _NotExtrapolated(f"{figure} of real steps at {where} differ by {error:+.1f} % from the polynomial")
