@@ -5,9 +5,11 @@ In a notebook: ``%load_ext smp_advisor``, then ``%smp_advise 10B --instance ml.p
 
 import sys
 
-if sys.argv[:1] == ["-m"] and any(argument.endswith("smp_advisor.scripts") for argument in sys.orig_argv):
-    # `python -m smp_advisor.scripts` runs in somebody else's folder, where Python would find a typing.py or json.py
-    # first. Nothing is imported before this, not even `__future__`: modules of the package are found by its own path.
+if sys.argv[:1] == ["-m"] and any(
+    argument.endswith(("smp_advisor.command", "smp_advisor.scripts")) for argument in sys.orig_argv
+):
+    # The commands run in somebody else's folder, where Python would find a typing.py or json.py first. Nothing is
+    # imported before this, not even `__future__`: modules of the package are found by its own path.
     import os
 
     sys.path[:] = [place for place in sys.path if place and os.path.realpath(place) != os.path.realpath(".")]
@@ -16,6 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor._version import __version__
+from smp_advisor.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -106,7 +109,8 @@ def __getattr__(name: str) -> Any:
         return import_module("smp_advisor.errors")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"smp_advisor.{_HOMES[name]}"), name)
+    with uninterrupted():
+        value = getattr(import_module(f"smp_advisor.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
 
@@ -117,10 +121,11 @@ def __dir__() -> list[str]:
 
 def load_ipython_extension(ipython: "InteractiveShell") -> None:
     """``%load_ext smp_advisor``: register the magics."""
-    from smp_advisor.notebook.extension import load
+    with uninterrupted():
+        from smp_advisor.notebook.extension import load
 
-    _register_display(ipython)
-    load(ipython)
+        _register_display(ipython)
+        load(ipython)
 
 
 def unload_ipython_extension(ipython: "InteractiveShell") -> None:
@@ -135,7 +140,8 @@ def _jupyter_labextension_paths() -> list[dict[str, str]]:
 
 
 def _show_advice(advice: "Advice") -> None:
-    from smp_advisor.notebook.advisor import advisor_of
+    with uninterrupted():
+        from smp_advisor.notebook.advisor import advisor_of
 
     advisor_of(advice).show_now()
 

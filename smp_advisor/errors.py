@@ -30,6 +30,8 @@ _PACKAGE = str(Path(__file__).parent)
 _LONG_WORD = r"\S{300,}"
 _SHOWN = 80
 """Characters of a long word at its start in a message; a quarter as many of its end."""
+_LONG_LINE = r".{1000,}"
+_SHOWN_OF_LINE = 600
 
 
 class AdvisorError(ValueError):
@@ -41,7 +43,8 @@ class AdvisorError(ValueError):
 
     def __str__(self) -> str:
         # A value of the user's may be megabytes long; the sentence about it stays readable.
-        return re.sub(_LONG_WORD, lambda word: f"{word[0][:_SHOWN]}…{word[0][-_SHOWN // 4 :]}", super().__str__())
+        text = re.sub(_LONG_WORD, lambda word: _shortened(word[0], _SHOWN), super().__str__())
+        return re.sub(_LONG_LINE, lambda line: _shortened(line[0], _SHOWN_OF_LINE), text)
 
     def _render_traceback_(self) -> list[str]:
         """Lines that IPython shows instead of a traceback."""
@@ -52,6 +55,10 @@ class AdvisorError(ValueError):
             if frame.line:  # generated methods of dataclasses have none
                 call = f"Line {frame.lineno}: {frame.line}"
         return [*filter(None, [call]), f"{type(self).__name__}: {self}"]
+
+
+def _shortened(text: str, length: int) -> str:
+    return f"{text[:length]}…{text[-length // 4 :]}"
 
 
 class ModelError(AdvisorError):

@@ -5,11 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 __all__ = ["CONFIGURATION", "MODEL", "NOTEBOOK", "SCRIPT", "has_too_many_values", "read_bytes", "write_text"]
 
@@ -22,6 +19,8 @@ CONFIGURATION = 1_000_000
 MODEL = 16 * 2**20
 """Most bytes of a model's config.json."""
 _MOST_VALUES = 1_000_000
+_OF_THE_SYSTEM = ("/proc/", "/sys/")
+"""Folders with files that are regular by their mode, and may have no end or wait for content."""
 
 
 def read_bytes(path: Path, most: int) -> bytes:
@@ -32,11 +31,13 @@ def read_bytes(path: Path, most: int) -> bytes:
     OSError
         If it is missing, a device, pipe or folder, or larger than `most` bytes; ``strerror`` is the reason.
     """
+    if "\0" in str(path):
+        raise OSError(errno.EINVAL, "no file has such a name")
     mode = path.stat().st_mode  # opening a pipe or device can wait or have effects
-    if not stat.S_ISREG(mode):
+    if not stat.S_ISREG(mode) or os.path.realpath(path).startswith(_OF_THE_SYSTEM):
         raise OSError(errno.EINVAL, "it is not a regular file")
     with path.open("rb") as file:
-        raw = file.read(most + 1)  # the size of a file in /proc is 0
+        raw = file.read(most + 1)
     if len(raw) > most:
         raise OSError(errno.EFBIG, f"it is larger than {most / 1e6:.3g} MB")
     return raw
@@ -50,7 +51,9 @@ def write_text(path: Path, text: str) -> None:
     OSError
         If it cannot be written, or is a device, pipe or folder; ``strerror`` is the reason.
     """
-    target = path.resolve()  # a link stays, and its target changes
+    target = Path(os.path.realpath(path))  # a link stays, and its target changes
+    if target.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
     mode = target.stat().st_mode if target.exists() else None
     if mode is not None and not stat.S_ISREG(mode):  # a rename would replace a device itself
         raise OSError(errno.EINVAL, "it is not a regular file")

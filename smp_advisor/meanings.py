@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["meant", "with_exact_keywords"]
 
+_LONGEST = 100
+"""Characters of a name that is compared with keywords."""
 _MEANINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "max_days": ("days", "deadline", "duration", "time_limit", "hours", "weeks", "within_days"),
@@ -89,7 +91,7 @@ def meant(name: str, keywords: Collection[str]) -> str:
     for keyword, synonyms in _MEANINGS.items():
         if keyword in keywords and plain in synonyms:
             return keyword
-    near = difflib.get_close_matches(plain, sorted(keywords), n=1)
+    near = difflib.get_close_matches(plain, sorted(keywords), n=1) if len(plain) <= _LONGEST else []
     return near[0] if near else ""
 
 

@@ -19,7 +19,7 @@ from smp_advisor.calibration.texts import needed, step_time
 from smp_advisor.costs.evaluate import estimate
 from smp_advisor.costs.observation import observed
 from smp_advisor.errors import CalibrationError
-from smp_advisor.files import NOTEBOOK, has_too_many_values, read_bytes
+from smp_advisor.files import has_too_many_values, read_bytes
 from smp_advisor.libraries.check import check_against
 from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.libraries.layouts import layout_of_plan
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Figures", "measure", "measured_run", "read_run"]
 
-MOST_BYTES = NOTEBOOK
-"""Most bytes of a log."""
+MOST_BYTES = 8 * 2**20
+"""Most bytes of a log, some 50,000 steps."""
 _UNREADABLE = (
     "no measured steps in a known format: the exported script's, Megatron-LM's, NeMo's, torchtitan's, AWS's SMP and "
     "FSDP scripts', DeepSpeed's, a progress bar, JSON lines or trainer_state.json"

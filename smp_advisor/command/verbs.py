@@ -124,14 +124,17 @@ def _model(text: str) -> Any:
 
 
 def _read_config(path: str) -> Any:
-    from smp_advisor.files import MODEL, read_bytes
+    from smp_advisor.files import MODEL, has_too_many_values, read_bytes
 
     try:
-        config = json.loads(read_bytes(Path(path), MODEL))
+        text = read_bytes(Path(path), MODEL).decode("utf-8")
+        config = None if has_too_many_values(text) else json.loads(text)
     except OSError as error:
         raise AdvisorError(f"{path!r:.200} cannot be read: {error.strerror or error}.") from None
     except (ValueError, RecursionError):
-        raise AdvisorError(f"{path!r:.200} is no JSON of a configuration.") from None
+        config = None
+    if not isinstance(config, dict):
+        raise AdvisorError(f"{path!r:.200} is no JSON of a configuration.")
     return config
 
 

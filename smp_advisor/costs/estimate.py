@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from smp_advisor.uninterrupted import uninterrupted
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -69,7 +71,8 @@ class Memory:
 
     def to_frame(self) -> pd.DataFrame:
         """Table with one row per stage, one column per category (GiB), and the total."""
-        import pandas as pd
+        with uninterrupted():
+            import pandas as pd
 
         rows = [{name: getattr(s, name) for name in ("stage", "layers", *CATEGORIES)} for s in self.stages]
         frame = pd.DataFrame(rows).set_index("stage")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from smp_advisor.errors import AdvisorError
@@ -32,6 +34,10 @@ if TYPE_CHECKING:
     from smp_advisor.workload.model import Model
 
 _JOBS = ("estimator", "model trainer", "request")
+_MOST_JOBS = 100
+"""Jobs of one text that are checked."""
+_MOST_PARAMETERS = 500
+"""Parameters of all these jobs. A library has fewer than 30."""
 
 __all__ = ["Terms", "read_configurations"]
 
@@ -69,16 +75,30 @@ class Terms:
             if configuration.library is None and configuration.form in _JOBS and configuration.strategy is None:
                 read_strategy(configuration, siblings)
         # A notebook often trains first without the libraries: that job is no defect.
-        chosen = [configuration for configuration in configurations if _uses_library(configuration)]
+        chosen = [configuration for configuration in configurations if _uses_library(configuration)] or configurations
+        checked = _first(chosen)
+        if len(checked) < len(chosen):
+            left = f"The text configures {len(chosen):,} jobs: the first {len(checked)} are checked."
+            unresolved = (*unresolved, document.source.unresolved(1, left))
         cases = [
             Case(
                 configuration,
                 read_back(configuration, model=self.model, job=self.job, cluster=self.cluster),
                 self.min_fit_probability,
             )
-            for configuration in chosen or configurations
+            for configuration in checked
         ]
         return cases, unresolved
+
+
+def _first(configurations: list[Configuration]) -> list[Configuration]:
+    """The first jobs, as many as can be checked in seconds."""
+    parameters = list(accumulate(len(configuration.parameters) for configuration in configurations))
+    if parameters[0] > _MOST_PARAMETERS:
+        raise AdvisorError(
+            f"{configurations[0].title} has {parameters[0]:,} parameters: at most {_MOST_PARAMETERS} can be checked."
+        )
+    return configurations[: min(_MOST_JOBS, bisect_right(parameters, _MOST_PARAMETERS))]
 
 
 def _uses_library(configuration: Configuration) -> bool:

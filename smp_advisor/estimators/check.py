@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -203,7 +204,7 @@ def _of_the_compiler(document: Document, cases: list[Case], terms: Terms) -> tup
 def _place(source: Source, offset: int) -> tuple[int, int]:
     """Line and column, from 1, of a character."""
     starts = source.starts()
-    line = max(number for number, start in enumerate(starts, 1) if start <= max(0, offset))
+    line = bisect_right(starts, max(0, offset))
     return line, offset - starts[line - 1] + 1
 
 

@@ -14,6 +14,7 @@ from smp_advisor.libraries.dependent import fields_of, shardable_gpus
 from smp_advisor.libraries.groups import divisors, shard_degree
 from smp_advisor.libraries.plan_fields import plan_fields
 from smp_advisor.libraries.registry import get_library
+from smp_advisor.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,7 +78,8 @@ class Ladder:
 
     def frame(self) -> pd.DataFrame:
         """One row per rung. ``used`` separates the rungs of the plan from the others."""
-        import pandas as pd
+        with uninterrupted():
+            import pandas as pd
 
         columns = ("technique", "title", "needed_gib", "fits", "step_seconds", "decision", "because")
         rows = [{"used": rung in self.rungs, **{name: getattr(rung, name) for name in columns}} for rung in self._all]

@@ -10,6 +10,7 @@ import numpy as np
 
 from smp_advisor.guidance.wording import plural
 from smp_advisor.libraries.ranks import COLUMNS, GROUPS
+from smp_advisor.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,7 +42,8 @@ class RankTable:
 
     def frame(self) -> pd.DataFrame:
         """One row per GPU, in the order of ranks."""
-        import pandas as pd
+        with uninterrupted():
+            import pandas as pd
 
         columns = {name: getattr(self.ranks, name) for name in COLUMNS}
         return pd.DataFrame(columns | self.ranks.groups)

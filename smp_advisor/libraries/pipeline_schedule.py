@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, overload
 
+from smp_advisor.uninterrupted import uninterrupted
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -31,6 +33,7 @@ def default_active_microbatches(pipeline_parallel_degree: Any, microbatches: Any
     limit = pipeline_parallel_degree + 2
     if isinstance(limit, int):
         return min(limit, microbatches)
-    import numpy as np  # not with the plans: reading one needs no arrays
+    with uninterrupted():
+        import numpy as np  # not with the plans: reading one needs no arrays
 
     return np.minimum(limit, microbatches)

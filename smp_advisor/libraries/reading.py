@@ -11,6 +11,8 @@ from smp_advisor.libraries.validation import violations
 
 __all__ = ["fields_from"]
 
+_LONGEST_NUMBER = 18
+"""Digits of a whole number in a setting."""
 _OFF = ("none", "false", "0", "no", "off")
 _ON = ("true", "1", "yes", "on", "each")
 
@@ -75,6 +77,6 @@ def _setting(setting: Parameter, value: Any) -> Any:
         return False if text in _OFF else "each" if text in _ON else value
     if setting.type == "bool" and text in (*_OFF, *_ON):
         return text in _ON
-    if setting.type == "int" and isinstance(value, str) and value.isdecimal():
+    if setting.type == "int" and isinstance(value, str) and value.isdecimal() and len(value) <= _LONGEST_NUMBER:
         return int(value)
     return value

@@ -14,8 +14,9 @@ from smp_advisor.libraries.dependent import (
 )
 from smp_advisor.libraries.registry import DEFAULT_LIBRARY, get_library
 from smp_advisor.libraries.schema import schema
-from smp_advisor.live.job_controls import PRECISION, job_labels, job_settings
+from smp_advisor.live.job_controls import PRECISION, STACK, job_labels, job_settings
 from smp_advisor.workload.job import Job
+from smp_advisor.workload.stack import AUTO, require_stack
 
 if TYPE_CHECKING:
     from smp_advisor.advice import Advice
@@ -124,8 +125,8 @@ def require_settings(value: object, library: str = DEFAULT_LIBRARY) -> Settings:
 
     Raises
     ------
-    PlanError
-        One is missing, unknown, or has the wrong type.
+    AdvisorError
+        One is missing, unknown, or has the wrong type, or there is no such kind of code.
     """
     names = names_of(library)
     if not isinstance(value, dict) or set(value) != set(names):
@@ -134,5 +135,7 @@ def require_settings(value: object, library: str = DEFAULT_LIBRARY) -> Settings:
         described = None if name in job_labels(library) else schema(library).described(name)
         kind = _TYPES[described.type] if described else type(job_settings(Job(), library).get(name, ""))
         if type(setting) is not kind:
-            raise PlanError(f"The advisor's setting {name} must be of type {kind.__name__}, not {setting!r}.")
+            raise PlanError(f"The advisor's setting {name} must be of type {kind.__name__}, not {setting!r:.80}.")
+    if value[STACK] != AUTO:
+        require_stack(value[STACK])
     return value

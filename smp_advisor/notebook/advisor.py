@@ -14,7 +14,7 @@ from smp_advisor.errors import AdvisorError
 from smp_advisor.guidance.ladder_html import ladder_html
 from smp_advisor.live import Change, LiveAdvice, control_state
 from smp_advisor.live.labels import with_labels
-from smp_advisor.live.settings import require_settings
+from smp_advisor.live.settings import require_name, require_settings
 from smp_advisor.notebook.cells import cells
 from smp_advisor.notebook.display import show
 from smp_advisor.notebook.estimator_panel import pasted
@@ -50,6 +50,10 @@ VIEW_MIME = "application/vnd.smp-advisor.view+json"
 """Marks an output of the advisor. The lab extension shows its picture if the kernel with the widget is gone."""
 
 _STATIC = Path(__file__).parents[1] / "static"
+_LONGEST_IDENTITY = 100
+"""Characters of the identity of a request: the view and a number."""
+_OF_THE_KERNEL = frozenset({"_recommendation", "_state", "_ahead", "_esm", "_css"})
+"""Traits that no view writes."""
 
 
 class Advisor(anywidget.AnyWidget):
@@ -227,14 +231,17 @@ class Advisor(anywidget.AnyWidget):
             with self._turn:
                 self._serve(change["new"])
 
-    def _serve(self, request: dict[str, Any]) -> bool:
+    def _serve(self, request: object) -> bool:
         """Apply the request of a view, or send it the reason against it.
 
         Requests contain all settings, so that no earlier one matters.
         """
-        identity = str(request.get("id", ""))
+        if not isinstance(request, dict):
+            self.send({"kind": "failed", "id": "", "text": "The page sent a request without settings: reload it."})
+            return False
+        identity = str(request.get("id", ""))[:_LONGEST_IDENTITY]
         view, _, number = identity.rpartition(":")
-        order = int(number) if number.isdigit() else 0
+        order = int(number) if number.isdecimal() else 0
         if order and order <= self._served.get(view, 0):
             # A move arrives both as a message and as a trait, and traits wait for one another. This one or a newer one,
             # which it must not undo, may already be applied.
@@ -244,8 +251,11 @@ class Advisor(anywidget.AnyWidget):
         try:
             settings = require_settings(request.get("settings"), library)
             moved = str(request.get("moved") or "")
+            if moved:
+                require_name(moved, library)
             if "value" in request:
                 # The view does not know the dependent settings of this move: they are set here.
+                require_name(moved, library)
                 require_settings({**settings, moved: request["value"]}, library)
                 state = control_state.move(control_state.apply(self._controls, settings), moved, request["value"])
             else:
@@ -274,20 +284,28 @@ class Advisor(anywidget.AnyWidget):
         except AdvisorError as error:
             self.send({"kind": "failed", "id": identity, "text": with_labels(self.plan.library, str(error))})
 
-    def _on_message(self, _: object, content: dict[str, Any], buffers: object) -> None:  # noqa: ARG002 (ipywidgets' name)
-        if content.get("kind") == "ready":
+    def set_state(self, sync_data: dict[str, Any]) -> None:
+        """A change by a view. Views write requests only; the rest is the kernel's."""
+        own = {name: value for name, value in sync_data.items() if name not in _OF_THE_KERNEL}
+        if not isinstance(own.get("_request", {}), dict):
+            del own["_request"]
+        super().set_state(own)
+
+    def _on_message(self, _: object, content: object, buffers: object) -> None:  # noqa: ARG002 (ipywidgets' name)
+        if not isinstance(content, dict):
+            return
+        kind = str(content.get("kind"))
+        if kind == "ready":
             self.outputs.keeps_views = self.outputs.keeps_views or content.get("keeps") is True
             for handshake in self.handshakes:
                 handshake.arrived()
-        elif content.get("kind") in {"move", "export"}:
+        elif kind in {"move", "export"}:
             # The request contains the values of the controls, so the cell always matches them.
-            request = content["request"]
             with self._turn:
-                if self._serve(request) and content["kind"] == "export":
-                    kind, sdk = str(content.get("what", "job")), str(content.get("sdk", "auto"))
-                    self._send_cells(request["id"], kind, sdk, str(content.get("region", "")) or None)
-
-        elif handler := self._handlers().get(str(content.get("kind"))):
+                if self._serve(content.get("request")) and kind == "export":
+                    identity, region = str(content["request"].get("id", "")), str(content.get("region", "")) or None
+                    self._send_cells(identity, str(content.get("what", "job")), str(content.get("sdk", "auto")), region)
+        elif handler := self._handlers().get(kind):
             handler(content)
 
     def _handlers(self) -> dict[str, Callable[[dict[str, Any]], None]]:

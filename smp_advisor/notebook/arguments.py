@@ -101,12 +101,15 @@ def model_named(text: str, namespace: Mapping[str, Any]) -> Any:
 
 
 def with_help(magic: Any) -> Any:
-    """The same magic, with an option ``--help`` that only prints its options."""
+    """The same magic, with an option ``--help`` that only prints its options, and errors without a trace."""
 
     @wraps(magic)
     def answer(self: Any, line: str, *cell: str) -> Any:
         if "--help" not in line.split():
-            return magic(self, line, *cell)
+            try:
+                return magic(self, line, *cell)
+            except (AdvisorError, UsageError) as error:
+                raise UsageError(str(AdvisorError(str(error)))) from None  # shortened, if a word is long
         print(magic.parser.format_help())  # noqa: T201 (the purpose of --help)
         return None
 

@@ -6,6 +6,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.files import SCRIPT, read_bytes
+from smp_advisor.uninterrupted import uninterrupted
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -17,7 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["check_if_estimator", "plain_names"]
 
 _CONFIGURATIONS = (".yaml", ".yml", ".json")
-_LARGEST = 1_000_000
 
 
 def check_if_estimator(
@@ -43,7 +45,8 @@ def check_if_estimator(
     forced
         Whether to check it as a configuration in any case.
     """
-    from smp_advisor.estimators import check_estimator, looks_like_estimator
+    with uninterrupted():
+        from smp_advisor.estimators import check_estimator, looks_like_estimator
 
     text = source if isinstance(source, str) else _text_of(source)
     by_name = isinstance(source, Path) and source.suffix.lower() in _CONFIGURATIONS
@@ -58,10 +61,8 @@ def check_if_estimator(
 def _text_of(path: Path) -> str | None:
     """Text of a Python file; None for notebooks, which may contain both kinds of cells, and for files without text."""
     try:
-        if path.suffix.lower() != ".py" or path.stat().st_size > _LARGEST:
-            return None
-        return path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError):
+        return read_bytes(path, SCRIPT).decode("utf-8") if path.suffix.lower() == ".py" else None
+    except (OSError, ValueError):  # ValueError: a path with NUL, too
         return None
 
 

@@ -31,6 +31,7 @@ from smp_advisor.notebook.cells import KINDS
 from smp_advisor.notebook.cluster_options import comparing, instances, node_count
 from smp_advisor.notebook.displayed import displayed_last
 from smp_advisor.notebook.fine_tuning import fine_tuning, fine_tuning_options
+from smp_advisor.uninterrupted import uninterrupted
 from smp_advisor.workload.job import DEFAULT_SEQUENCE_LENGTH
 from smp_advisor.workload.optimizer import OPTIMIZERS
 from smp_advisor.workload.stack import AUTO
@@ -139,10 +140,11 @@ class AdvisorMagics(Magics):
         return advisor
 
     def _advise(self, arguments: Namespace) -> Advisor:
-        from smp_advisor.model_input import has_formulas, read_model
-        from smp_advisor.notebook.advisor import advisor_of
-        from smp_advisor.notebook.progress_display import ProgressDisplay
-        from smp_advisor.recommendation import advise
+        with uninterrupted():
+            from smp_advisor.model_input import has_formulas, read_model
+            from smp_advisor.notebook.advisor import advisor_of
+            from smp_advisor.notebook.progress_display import ProgressDisplay
+            from smp_advisor.recommendation import advise
 
         options: dict[str, Any] = {
             "instance_count": read(arguments.count, node_count),
@@ -243,8 +245,9 @@ class AdvisorMagics(Magics):
         estimator or ModelTrainer, requests and recipes have checks of their own: ``%smp_check recipe.yaml``. With
         ``--plan``, the advisor's estimate is that of the script's kind of code.
         """
-        from smp_advisor.notebook.estimator_cell import check_if_estimator
-        from smp_advisor.scripts import check_script
+        with uninterrupted():
+            from smp_advisor.notebook.estimator_cell import check_if_estimator
+            from smp_advisor.scripts import check_script
 
         arguments = parsed(self.smp_check, line)
         if arguments.plan and self.last is None:
@@ -273,7 +276,8 @@ class AdvisorMagics(Magics):
 
 def _pass_on_code(source: str | Path, advisor: Advisor) -> None:
     """Set the advisor's control of the kind of code to that of a script, and print what was read."""
-    from smp_advisor.scripts import read_stack
+    with uninterrupted():
+        from smp_advisor.scripts import read_stack
 
     code = read_stack(source)
     if code.stack not in {AUTO, advisor.state["settings"]["stack"]}:

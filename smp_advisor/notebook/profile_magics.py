@@ -22,6 +22,7 @@ from smp_advisor.notebook.arguments import amount, model_named, parsed, read, wh
 from smp_advisor.notebook.displayed import displayed_last
 from smp_advisor.notebook.progress_display import ProgressDisplay
 from smp_advisor.notebook.shown_result import show_result
+from smp_advisor.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -76,7 +77,8 @@ class ProfileMagics(Magics):
         steps on this machine, and with ``--plan`` rehearses the plan on local processes. Child processes do all the
         work and cannot harm the kernel.
         """
-        from smp_advisor.profiling import profile
+        with uninterrupted():
+            from smp_advisor.profiling import profile
 
         arguments = parsed(self.smp_profile, line)
         with ProgressDisplay(f"Profile of {arguments.model}") as progress:
@@ -160,7 +162,8 @@ class ProfileMagics(Magics):
             return result
 
     def _run(self, arguments: Namespace, cell: str, progress: ProgressDisplay) -> LocalRun:
-        from smp_advisor.profiling.local_run import find_docker, run, run_settings
+        with uninterrupted():
+            from smp_advisor.profiling.local_run import find_docker, run, run_settings
 
         hyperparameters: dict[str, Any] = {}
         parameters: dict[str, Any] = {}

@@ -17,6 +17,7 @@ from smp_advisor.profiling.description import as_json, from_json
 from smp_advisor.profiling.precision import training_precision
 from smp_advisor.profiling.result import Profile
 from smp_advisor.profiling.sandbox import Limits, run_isolated
+from smp_advisor.uninterrupted import uninterrupted
 from smp_advisor.workload.job import Job
 
 if TYPE_CHECKING:
@@ -318,7 +319,8 @@ def _trace_live(model: Any, trace_settings: dict[str, Any], inputs: Any) -> dict
 
 def _counted(model: Any, trace_settings: dict[str, Any]) -> Profile:
     """Profile with the parameter count alone, for stages that need no trace."""
-    import torch
+    with uninterrupted():
+        import torch
 
     from smp_advisor.profiling.gpu_kernels import without_initialization
     from smp_advisor.profiling.profiled_model import read_model

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.checkpoint_choice import block_paths
 from smp_advisor.profiling.result_html import NotebookResult, box, table
+from smp_advisor.uninterrupted import uninterrupted
 from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ class ModuleTable(NotebookResult):
 
     def frame(self) -> pd.DataFrame:
         """One row per module, with counts in FLOPs and bytes."""
-        import pandas as pd
+        with uninterrupted():
+            import pandas as pd
 
         return pd.DataFrame([asdict(row) for row in self.rows]).set_index("module")
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.checkpoint_choice import block_paths
 from smp_advisor.profiling.result_html import NotebookResult, box, details, table
+from smp_advisor.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +63,8 @@ class OperatorTable(NotebookResult):
 
     def frame(self) -> pd.DataFrame:
         """One row per entry, with counts, FLOPs and bytes."""
-        import pandas as pd
+        with uninterrupted():
+            import pandas as pd
 
         return pd.DataFrame([asdict(row) for row in self.rows])
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError
 from smp_advisor.profiling.copy_comparison import comparisons
+from smp_advisor.uninterrupted import uninterrupted
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
 
@@ -108,7 +109,8 @@ def _pairs(profile: Profile, model: Model) -> list[tuple[str, float, float]]:
 
 def _saved_bytes(profile: Profile, model: Model) -> float:
     """Saved bytes of all blocks by the formulas, for one sample on one GPU without parallelism."""
-    import numpy as np
+    with uninterrupted():
+        import numpy as np
 
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.activations import block_saved_bytes

@@ -138,7 +138,7 @@ def prove_all(
             "TORCH_CPP_LOG_LEVEL": "ERROR",
         }
         end = run_program(
-            [sys.executable, "-m", "smp_advisor.proving.program", str(base / "request.json")],
+            [sys.executable, "-P", "-m", "smp_advisor.proving.program", str(base / "request.json")],
             cwd=base,
             environment=environment,
             what="the proof",

@@ -44,6 +44,8 @@ MAX_ITEMS = 2_000
 """Items of one loop or list, and characters of a computed text, that are followed."""
 _MOST_ITEMS = 20_000
 """Items of a value, with those of its items; a shared item counts each time."""
+_DEEPEST_DATA = 40
+"""Levels of Python data that are followed."""
 _LONGEST_SHOWN = 60
 _DEEPEST = 6
 _OF_DATA = frozenset(
@@ -103,11 +105,28 @@ def is_plain(value: Value) -> bool:
 
 
 def from_plain(data: Any) -> Value:
-    """Python data as a value; anything else is not known."""
+    """Python data as a value; anything else, and data with too many items, is not known."""
+    return Unknown(f"it has more than {_MOST_ITEMS:,} items") if _is_large(data) else _from_plain(data, 0)
+
+
+def _is_large(data: Any) -> bool:
+    pending, items = [data], 0
+    while pending and items <= _MOST_ITEMS:
+        container = pending.pop()
+        if isinstance(container, (dict, list, tuple, set)):
+            items += len(container)
+            if items <= _MOST_ITEMS:
+                pending += container.values() if isinstance(container, dict) else container
+    return items > _MOST_ITEMS
+
+
+def _from_plain(data: Any, depth: int) -> Value:
+    if depth > _DEEPEST_DATA:
+        return Unknown(f"it has more than {_DEEPEST_DATA} levels")
     if isinstance(data, dict):
-        return Mapping({key: Entry(from_plain(value)) for key, value in data.items()})
+        return Mapping({key: Entry(_from_plain(value, depth + 1)) for key, value in data.items()})
     if isinstance(data, (list, tuple, set)):
-        return Collection([from_plain(item) for item in data])
+        return Collection([_from_plain(item, depth + 1) for item in data])
     if data is None or isinstance(data, (bool, int, float, str)):
         return Constant(data)
     return Unknown(f"it is a {type(data).__name__}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import tokenize
 import warnings
@@ -161,7 +162,7 @@ def with_text(source: Source, text: str) -> Source:
 
 def _read_file(path: Path) -> Source:
     name = str(path)
-    if path.is_dir():
+    if os.path.isdir(path):  # noqa: PTH112 - pathlib's fails for a path that is too long
         raise UnreadableScriptError(f"{name} is a folder: give the path of the training script in it.")
     try:
         raw = read_bytes(path, NOTEBOOK if path.suffix.lower() == ".ipynb" else SCRIPT)

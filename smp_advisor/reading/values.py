@@ -44,6 +44,8 @@ __all__ = [
 ]
 
 _MAX_OPTIONS = 6
+_MOST_ANCESTORS = 40
+"""Classes that a class is followed to."""
 AT_RUN_TIME = "it is known only when it runs"
 
 Reason = str | ast.expr
@@ -213,34 +215,34 @@ class Class(Value):
     bases: tuple[Value, ...]
     members: dict[str, Value] = field(default_factory=dict)
 
+    @property
+    def lineage(self) -> Iterator[Class]:
+        """The class and those of the files that it derives from, each once, in the order in which members are found."""
+        waiting, passed = [self], set[int]()
+        while waiting and len(passed) < _MOST_ANCESTORS:
+            cls = waiting.pop()
+            if id(cls) not in passed:
+                passed.add(id(cls))
+                yield cls
+                waiting += [base for base in reversed(cls.bases) if isinstance(base, Class)]
+
     def find(self, name: str) -> Value | None:
         """Look a member up in the class and in its bases."""
-        if name in self.members:
-            return self.members[name]
-        for base in self.bases:
-            if isinstance(base, Class) and base is not self and (member := base.find(name)) is not None:
-                return member
-        return None
+        return next((cls.members[name] for cls in self.lineage if name in cls.members), None)
 
     def fields(self) -> list[str]:
         """Annotated names in the order of a dataclass's fields."""
-        inherited = [
-            name for base in self.bases if isinstance(base, Class) and base is not self for name in base.fields()
-        ]
-        own = [
+        names = [
             node.target.id
-            for node in self.node.body
+            for cls in reversed(list(self.lineage))
+            for node in cls.node.body
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
         ]
-        return list(dict.fromkeys(inherited + own))
+        return list(dict.fromkeys(names))
 
     def ancestors(self) -> Iterator[str]:
         """Dotted names of the external classes that it derives from."""
-        for base in self.bases:
-            if isinstance(base, External):
-                yield base.path
-            elif isinstance(base, Class) and base is not self:
-                yield from base.ancestors()
+        return (base.path for cls in self.lineage for base in cls.bases if isinstance(base, External))
 
 
 @dataclass(slots=True, eq=False)

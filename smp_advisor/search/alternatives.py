@@ -12,6 +12,7 @@ from smp_advisor.costs.world import World
 from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.libraries.registry import get_library
 from smp_advisor.search.rank import NEAR_BEST, combinations, communication_span, first_of_each, techniques
+from smp_advisor.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,7 +69,8 @@ def alternatives(result: SearchResult, model: Model, job: Job, *, min_fit_probab
     their units in the names and the ends of their 95 % prediction intervals (``_low``, ``_high``),
     ``fit_probability``, and ``why`` the plan is not the recommended one.
     """
-    import pandas as pd
+    with uninterrupted():
+        import pandas as pd
 
     fitting, too_large = _representatives(result)
     best = result.ranked[fitting]

@@ -13,6 +13,7 @@ from smp_advisor.sizing.cluster_size import ClusterSize, saving
 from smp_advisor.sizing.figures import time_and_cost
 from smp_advisor.sizing.limits import Limits
 from smp_advisor.sizing.table import table_html, table_lines
+from smp_advisor.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,7 +89,8 @@ class ClusterSizes:
 
     def to_frame(self) -> pd.DataFrame:
         """One row per cluster: speed, days and USD with their 95 % intervals, memory, saving over the requested one."""
-        import pandas as pd
+        with uninterrupted():
+            import pandas as pd
 
         marked = {id(size) for size in self.knees}
         chosen, reference = self.chosen, self.reference

@@ -16,6 +16,7 @@ from smp_advisor.sizing.cluster_size import ClusterSize
 from smp_advisor.sizing.figures import time_and_cost
 from smp_advisor.sizing.places import AUTO, COUNTS, suitable
 from smp_advisor.sizing.table import table_html, table_lines
+from smp_advisor.uninterrupted import uninterrupted
 from smp_advisor.workload.adapter import Adapter
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ class WaysOut:
 
     def to_frame(self) -> pd.DataFrame:
         """One row per change: memory, speed, days and cost of the best plan after it."""
-        import pandas as pd
+        with uninterrupted():
+            import pandas as pd
 
         return pd.DataFrame([_row(way, self.nearest_gib) for way in self.ways])
 

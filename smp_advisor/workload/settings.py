@@ -59,7 +59,7 @@ class Settings:
         if value is None and default is not None:
             return default
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise self.error(f"{key} must be a whole number of at least {least}, not {value!r}")
+            raise self.error(f"{key} must be a whole number of at least {least}, not {value!r:.80}")
         if value > _MAXIMUM_SIZE:
             raise self.error(f"{key} must be at most {_MAXIMUM_SIZE:,}, not {value:,}")
         return value
@@ -75,14 +75,14 @@ class Settings:
         """Boolean value of a key."""
         value = self._values.get(key)
         if not isinstance(value, bool):
-            raise self.error(f"{key} must be true or false, not {value!r}")
+            raise self.error(f"{key} must be true or false, not {value!r:.80}")
         return value
 
     def rate(self, key: str) -> float:
         """Share between 0 and 1, such as a dropout probability."""
         value = self._values.get(key)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-            raise self.error(f"{key} must be between 0 and 1, not {value!r}")
+            raise self.error(f"{key} must be between 0 and 1, not {value!r:.80}")
         return float(value)
 
     def activation(self, key: str, name: str | None = None) -> Activation:

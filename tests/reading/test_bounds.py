@@ -11,6 +11,9 @@ import time
 
 import pytest
 
+from smp_advisor.estimators import check_estimator
+from smp_advisor.scripts import check_script
+
 _CHILD = """
 import json, pathlib, resource, sys, time
 import smp_advisor as smpa
@@ -75,6 +78,11 @@ TEXTS = {
     "unknown parameters": ("estimator", _SMP.format(", ".join(f"'p{i}': {i}" for i in range(80))), "a part of"),
     "long text": ("script", "x = 1\n" * 200_000, "longer than 500,000 characters"),
 }
+TEXTS |= {
+    "many parameters": ("estimator", _SMP.format(", ".join(f"'p{i}': {i}" for i in range(3000))), "at most 500"),
+    "many jobs": ("estimator", _SMP.format("'microbatches': 4") * 500, "the first 100 are checked"),
+    "long number": ("estimator", _cell("n = '" + "9" * 5000 + "'\nx = int(n)"), "is not known"),
+}
 SIZES = {"t.py": 200, "t.ipynb": 200, "t.yaml": 200, "config.json": 200}
 SECONDS, MIB = 2.0, 200
 
@@ -93,7 +101,7 @@ def answers(tmp_path_factory) -> dict[str, list]:
     values.write_text('{"model_type": "gpt2", "x": [' + ",".join(["[]"] * 2_000_000) + "]}")
     cases.append(["many values", "model", "", str(values)])
     os.mkfifo(folder / "pipe.py")
-    for path in ("/dev/zero", folder / "pipe.py"):
+    for path in ("/dev/zero", "/proc/kmsg", folder / "pipe.py"):
         cases += [[f"{reader} {path}", reader, "", str(path)] for reader in ("script", "estimator", "model")]
     start = time.monotonic()
     child = subprocess.run(
@@ -133,3 +141,15 @@ def test_files_that_are_not_regular_or_too_large(answers):
             assert "not a regular file" in sentences[0]
         elif name in SIZES:
             assert "larger than" in sentences[0]
+
+
+def test_a_long_chain_of_classes_is_read():
+    classes = "".join(f"class C{i + 1}(C{i}):\n    a = 1\n" for i in range(1500))
+    assert not list(check_script(f"import torch\nclass C0(torch.nn.Module):\n    pass\n{classes}model = C1500()\n"))
+
+
+def test_variables_of_any_size_are_bounded():
+    nested: list[object] = []
+    nested.append(nested)
+    report = check_estimator(_cell("n = 1"), variables={"x": nested, "y": [0] * 10**6, "z": [[[0] * 99] * 99] * 99})
+    assert [note.what for note in report.unresolved]

@@ -103,6 +103,6 @@ def _exec_fresh(request: str, log: int, messages: int) -> None:
             "TOKENIZERS_PARALLELISM": "false",
         }
         program = [
-            sys.executable, "-c", _FRESH, str(messages), str(file.fileno()),
+            sys.executable, "-P", "-c", _FRESH, str(messages), str(file.fileno()),
         ]  # fmt: skip
         os.execve(sys.executable, program, environment)  # noqa: S606

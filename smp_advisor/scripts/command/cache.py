@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import smp_advisor
 from smp_advisor._version import __version__
-from smp_advisor.files import has_too_many_values, read_bytes
+from smp_advisor.files import NOTEBOOK, has_too_many_values, read_bytes
 from smp_advisor.findings.catalog import catalog
 from smp_advisor.findings.coverage import Coverage, Part
 from smp_advisor.findings.finding import Finding, Fix, Replacement, Unresolved
@@ -96,7 +96,7 @@ class Cache:
             return
 
     def _file(self, path: Path) -> Path:
-        key = "\0".join((_package(), self._settings, str(path), str(path.resolve())))
+        key = "\0".join((_package(), self._settings, str(path), os.path.realpath(path)))
         return self._folder / f"{hashlib.sha256(key.encode()).hexdigest()[:40]}.json"
 
     def _holds(self, path: Path, data: dict[str, Any]) -> bool:
@@ -112,7 +112,7 @@ class Cache:
     def _digest(self, file: Path) -> str:
         if file not in self._digests:
             try:
-                self._digests[file] = hashlib.sha256(file.read_bytes() if file.is_file() else b"").hexdigest()
+                self._digests[file] = hashlib.sha256(read_bytes(file, NOTEBOOK)).hexdigest()
             except OSError:
                 self._digests[file] = ""
         return self._digests[file]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,10 +99,10 @@ def _common_folder(paths: Iterable[str]) -> Path:
     """The innermost folder that contains all `paths`; of patterns, the part without one."""
     folders = []
     for text in paths:
-        if text in ("", "-"):
+        if text in ("", "-") or "\0" in text:
             continue
         path = Path(text).absolute()
-        while not path.is_dir() and path != path.parent:
+        while not os.path.isdir(path) and path != path.parent:  # noqa: PTH112 - pathlib's fails for long names
             path = path.parent
         folders.append(path.resolve())
     if not folders:

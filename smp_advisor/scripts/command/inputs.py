@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from smp_advisor.arguments import require_path
 from smp_advisor.errors import AdvisorError
 from smp_advisor.files import SCRIPT
 from smp_advisor.reading.source import Source, read
@@ -39,10 +40,11 @@ def files_of(paths: Sequence[str], exclude: Sequence[str]) -> list[Path]:
     """
     chosen: dict[Path, Path] = {}
     for text in paths:
+        require_path(text, "smp-advisor-check")
         path = Path(text)
-        if path.is_dir():
+        if os.path.isdir(path):  # noqa: PTH112 - pathlib's fails for long names
             files = _limited(_walk(path, exclude), text)
-        elif glob.has_magic(text) and not path.exists():
+        elif glob.has_magic(text) and not os.path.exists(path):  # noqa: PTH110
             matches = (Path(match) for match in glob.iglob(text, recursive=True))  # noqa: PTH207 - Path.glob takes no absolute pattern
             files = _limited((match for match in matches if _is_script(match) and not _excluded(match, exclude)), text)
         else:
@@ -50,7 +52,10 @@ def files_of(paths: Sequence[str], exclude: Sequence[str]) -> list[Path]:
         if not files:
             raise AdvisorError(f"{text} has no script to check: pass a folder or pattern with .py files or notebooks.")
         for file in files:
-            chosen.setdefault(file.resolve(), file)
+            target = Path(os.path.realpath(file))
+            if os.path.islink(target):  # noqa: PTH114
+                raise AdvisorError(f"{file} is a circle of links: pass the path of a file.")
+            chosen.setdefault(target, file)
     return list(chosen.values())
 
 

@@ -1,0 +1,118 @@
+"""Stop during the first call leaves every module complete: the next call works."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from smp_advisor.uninterrupted import uninterrupted
+
+PACKAGE = Path(__file__).parents[1] / "smp_advisor"
+FRAGILE = {"numpy", "pandas", "torch"}
+LOCAL_IMPORT = re.compile(rf"^\s+(import|from) ({'|'.join(FRAGILE)})\b", re.MULTILINE)
+OWN_PROCESS = {
+    *("proving", "rehearsal", "local_run", "scaled", "traced_rank"),
+    *("profiled_model.py", "step.py", "fake.py"),
+}
+"""Code that runs in child processes, which end with the interrupt."""
+
+FIRST_CALL = """
+import os, signal, sys
+import smp_advisor as smpa
+
+class Stop:
+    left = {"numpy._core.fromnumeric", "numpy.random._generator", "pandas.core.frame", "smp_advisor.search.search"}
+    def find_spec(self, name, path=None, target=None):
+        if name in self.left:
+            self.left.remove(name)
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Stop())
+stopped = 0
+while True:
+    try:
+        advice = smpa.advise("350M", "ml.p4d.24xlarge", library="ddp", sequence_length=512)
+        rows = len(advice.alternatives)
+        break
+    except KeyboardInterrupt:
+        stopped += 1
+assert not Stop.left, Stop.left
+print(stopped, rows > 0)
+"""
+
+
+def test_a_stop_in_the_imports_of_the_first_call_leaves_the_next_one_working():
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_CALL], env=environment, capture_output=True, text=True, check=False
+    )
+    # The stops during the imports for `advise` are raised once, after all of them.
+    assert done.stdout.split() == ["2", "True"], done.stderr
+
+
+def test_an_interrupt_is_raised_after_the_block():
+    done = []
+
+    def block():
+        with uninterrupted(), uninterrupted():
+            os.kill(os.getpid(), signal.SIGINT)
+            done.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        block()
+    assert done
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_other_threads_and_ignored_interrupts_are_left_alone():
+    def work():
+        with uninterrupted():
+            done.append(threading.current_thread())
+
+    done: list[threading.Thread] = []
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert done == [thread]
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with uninterrupted():
+            os.kill(os.getpid(), signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+def unguarded(node: ast.AST, *, inside: bool = False) -> list[int]:
+    """Lines of functions that import a fragile package in the kernel without protection."""
+    lines = []
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+            continue
+        if isinstance(child, ast.With) and "uninterrupted" in ast.dump(child.items[0]):
+            continue
+        names = [alias.name for alias in child.names] if isinstance(child, ast.Import) else []
+        names += [child.module or ""] if isinstance(child, ast.ImportFrom) else []
+        if inside and FRAGILE & {name.partition(".")[0] for name in names}:
+            lines.append(child.lineno)
+        lines += unguarded(child, inside=inside or isinstance(child, ast.FunctionDef))
+    return lines
+
+
+def test_functions_import_fragile_packages_without_interrupts():
+    texts = {path: path.read_text("utf-8") for path in PACKAGE.rglob("*.py") if not OWN_PROCESS & set(path.parts)}
+    places = [
+        f"{path.relative_to(PACKAGE)}:{line}"
+        for path, text in texts.items()
+        if "templates" not in path.parts and LOCAL_IMPORT.search(text)
+        for line in unguarded(ast.parse(text))
+    ]
+    assert not places
