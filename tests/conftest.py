@@ -10,6 +10,7 @@ every profile.
 from __future__ import annotations
 
 import atexit
+import gc
 import importlib
 import os
 import re
@@ -17,6 +18,7 @@ import shutil
 import sys
 import tempfile
 from collections import defaultdict
+from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,7 +32,9 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 pytest_plugins = ["tests.requirements"]  # a skipped test fails
 
 # Hypothesis' own profile for continuous integration, for all: no chance, no limits of time, failures with their blob.
-settings.load_profile("ci")
+# Half of its examples, because each run would try the same ones.
+settings.register_profile("suite", settings.get_profile("ci"), max_examples=50)
+settings.load_profile("suite")
 settings.register_profile(
     "explore",
     settings.get_profile("default"),
@@ -68,7 +72,7 @@ PARTS = ("browser", "moto", "packaging", "torch", "slow", "unit")
 """Markers, in the order in which their tests start: those that wait for other programs first."""
 PROCESSES = {
     r"tests/browser/.*\[((?:oldest_)?(?:lab|notebook))": "browser in {}",
-    r"tests/export/test_(?:golden_requests|all_libraries|request)\.py.*?(v\d-\w+)": "cells with {}",
+    r"tests/export/.*?\[.*?(v\d-(?:newest|oldest))": "cells with {}",
     r"tests/export/test_(request)\.py": "cells with v2-newest",
     r"tests/packaging/test_(build_from_clone|clean_install|wheel)\.py": "distributions",
     r"(tests/scripts/adapt)/": "{}",
@@ -99,6 +103,17 @@ def pytest_xdist_auto_num_workers() -> int:
 def part_of(item: pytest.Item) -> str:
     """The part of the suite to which a test belongs."""
     return next((part for part in PARTS if item.get_closest_marker(part)), "unit")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Leave what collection makes to no garbage collector: it would read thousands of tests again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(trylast=True)

@@ -44,6 +44,7 @@ advice.quota_cell(job_name="train")
 """
 
 
+@pytest.mark.slow
 def test_a_type_checker_rejects_what_is_misspelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)  # for the cache and the configuration of `make check`
     monkeypatch.setenv("MYPYPATH", str(ROOT))

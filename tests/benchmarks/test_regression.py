@@ -24,6 +24,7 @@ def recorded(name: str) -> dict[str, dict]:
     return read(KINDS[name].record, KINDS[name].requests())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_results_are_those_recorded_or_differ_as_listed(name: str) -> None:
     requests = share(KINDS[name].requests(), every=EVERY[name])

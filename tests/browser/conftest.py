@@ -29,13 +29,13 @@ expect.set_options(timeout=60_000)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--monkey-actions", type=int, default=30, help="random actions of each run of test_monkey.py")
+    parser.addoption("--monkey-actions", type=int, default=15, help="random actions of each run of test_monkey.py")
     parser.addoption("--monkey-seeds", type=int, default=1, help="number of its runs")
     parser.addoption("--write-pictures", action="store_true", help="write the pictures of test_pictures.py anew")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "oldest: runs in the oldest supported version of each application, too")
+    config.addinivalue_line("markers", "oldest(*applications): runs in their oldest supported versions, too")
     config.addinivalue_line("markers", "lab_only: what this tests is the same code in Notebook 7, or not there")
 
 
@@ -45,8 +45,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "server" in metafunc.fixturenames and "account" not in metafunc.fixturenames:
         only_lab = metafunc.definition.get_closest_marker("lab_only") is not None
         applications = ["lab"] if only_lab else ["lab", "notebook"]
-        if metafunc.definition.get_closest_marker("oldest") is not None:
-            applications += [f"oldest_{application}" for application in applications]
+        if (oldest := metafunc.definition.get_closest_marker("oldest")) is not None:
+            applications += [f"oldest_{application}" for application in oldest.args]
         metafunc.parametrize("server", applications, indirect=True, scope="session")
 
 

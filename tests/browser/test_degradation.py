@@ -14,8 +14,7 @@ ANYWIDGET = re.compile(r"/extensions/anywidget/")
 
 
 @pytest.mark.lab_only
-@pytest.mark.parametrize("trusted", [True, False], ids=["trusted", "untrusted"])
-def test_a_saved_notebook_without_its_kernel_shows_the_picture(open_alone, server, screenshot, trusted):
+def test_a_saved_notebook_without_its_kernel_shows_the_picture(open_alone, server, screenshot):
     advised = open_alone(ADVISE, "'tail'")
     view = advised.advise()
     name = advised.page.url.rsplit("/", 1)[1].split("?")[0]
@@ -42,22 +41,30 @@ def test_a_saved_notebook_without_its_kernel_shows_the_picture(open_alone, serve
     expect(slider).to_have_attribute("aria-valuetext", value)
     advised.page.close()
     server.shut_kernels()
-    if not trusted:
-        # What a colleague gets: a file that this server has not signed.
-        saved = json.loads(path.read_text())
-        saved["metadata"]["sent"] = "by mail"
-        path.write_text(json.dumps(saved))
-    again = open_alone(name=name)
-    picture = again.page.locator(".smp-static")
-    again.page.wait_for_timeout(3000)
+    trusted = open_alone(name=name)
+    expect_the_picture(trusted)
+    screenshot(trusted, "static-trusted")
+    trusted.page.close()
+    server.shut_kernels()
+    # What a colleague gets: a file that this server has not signed.
+    saved = json.loads(path.read_text())
+    saved["metadata"]["sent"] = "by mail"
+    path.write_text(json.dumps(saved))
+    untrusted = open_alone(name=name)
+    expect_the_picture(untrusted)
+    screenshot(untrusted, "static-untrusted")
+
+
+def expect_the_picture(notebook):
+    picture = notebook.page.locator(".smp-static")
+    notebook.page.wait_for_timeout(3000)
     expect(picture).to_be_visible()
     expect(picture).to_contain_text("Your configuration")
     expect(picture).to_contain_text("Against the recommended plan")
-    expect(again.output(0)).not_to_contain_text("Error displaying")
+    expect(notebook.output(0)).not_to_contain_text("Error displaying")
     part = picture.locator("[title^='Activations: ']").first.bounding_box()
     assert part["width"] > 20
     assert part["height"] > 10
-    screenshot(again, f"static-{'trusted' if trusted else 'untrusted'}")
 
 
 @pytest.mark.lab_only

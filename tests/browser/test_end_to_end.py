@@ -24,11 +24,11 @@ def account() -> Iterator[Account]:
         yield made
 
 
-@pytest.fixture(scope="module", params=["lab", "notebook"])
-def server(request, root, account, tmp_path_factory) -> Iterator[Server]:
+@pytest.fixture(scope="module")
+def server(root, account, tmp_path_factory) -> Iterator[Server]:
     """A server whose kernels reach the mock account through environment variables alone."""
-    folder = tmp_path_factory.mktemp(f"account-{request.param}")
-    with serve(request.param, root, folder, account.environment) as running:
+    folder = tmp_path_factory.mktemp("account")
+    with serve("lab", root, folder, account.environment) as running:
         yield running
 
 

@@ -24,7 +24,7 @@ FIRST_IN_SIGHT = """
 """
 
 
-@pytest.mark.oldest
+@pytest.mark.oldest("lab")
 def test_cells_are_updated_until_they_are_edited(advised, screenshot):
     view, status = advised.advisor, advised.advisor.locator(".smp-status-line .smp-status")
     button = view.get_by_role("button", name=INSERT)

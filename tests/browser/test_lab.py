@@ -43,7 +43,7 @@ def preferences(server) -> Iterator[None]:
     saved.unlink()
 
 
-@pytest.mark.oldest
+@pytest.mark.oldest("lab")
 @pytest.mark.usefixtures("preferences")
 def test_the_side_bar_recommends_with_the_users_settings_and_follows_the_notebook(open_alone, server, screenshot):
     notebook = open_alone("'first'")

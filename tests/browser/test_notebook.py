@@ -16,7 +16,7 @@ FIRST_SCREEN = """
 """
 
 
-@pytest.mark.oldest
+@pytest.mark.oldest("lab", "notebook")
 def test_the_kernel_follows_the_keys_and_nothing_leaves_the_machine(open_notebook, refused, screenshot):
     notebook = open_notebook(ADVISE, "advice.plan.batch_size")
     view = notebook.advise()

@@ -60,6 +60,7 @@ def test_the_step_time_is_between_prediction_and_measurement(advice: smpa.Advice
     assert after.needed_gib == before.needed_gib
 
 
+@pytest.mark.slow
 @given(st.lists(FACTORS, min_size=2, max_size=4))
 def test_more_runs_never_widen_and_their_order_has_no_effect(advice: smpa.Advice, factors: list[float]) -> None:
     every = _estimate(advice, _calibration(advice, *factors))

@@ -34,6 +34,7 @@ def test_a_format_is_recognized_and_read(excerpt: Excerpt) -> None:
     assert not log.out_of_memory
 
 
+@pytest.mark.slow
 @given(st.text(max_size=300))
 def test_any_text_is_read_or_refused(text: str) -> None:
     with suppress(CalibrationError):

@@ -20,6 +20,7 @@ def advice():
     return smpa.advise("10B", "ml.p4d.24xlarge", instance_count=4, tokens="20B", library="smp-v1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*CHARTS, "batch_size", "pipeline_parallel_degree"])
 def test_every_chart_is_plain_data_with_a_drawing_and_a_table(advice, name):
     chart = advice.chart(name)

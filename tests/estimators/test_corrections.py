@@ -39,6 +39,7 @@ def keys(library):
     return st.one_of(st.sampled_from(known), typos, st.sampled_from(["nothing_like_it", "x"]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", BASES)
 @given(data=st.data())
 def test_the_corrected_dictionary_is_one_that_the_library_takes(library, data):

@@ -23,9 +23,13 @@ from pathlib import Path
 
 os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
 
+import torch._dynamo
+import torch.distributed.checkpoint._fsspec_filesystem
 import torch.distributed.checkpoint.state_dict
 import torch.distributed.fsdp
 import transformers
+import transformers.convert_slow_tokenizer
+import transformers.models.auto.modeling_auto
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from transformers import BertForMaskedLM, GPT2LMHeadModel, LlamaForCausalLM  # noqa: F401

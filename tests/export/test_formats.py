@@ -165,6 +165,7 @@ def test_any_text_arrives_as_it_is(format, text, tmp_path):  # noqa: A002
     assert not list(tmp_path.rglob("pwned"))
 
 
+@pytest.mark.slow
 @given(st.text(min_size=1, max_size=30))
 def test_yaml_holds_any_text(text):
     script = f"/fsx/{text}"

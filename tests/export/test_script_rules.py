@@ -177,6 +177,7 @@ RULES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CELLS)
 @pytest.mark.parametrize("rule", RULES)
 def test_generated_script_keeps_the_rule(name, rule):

@@ -101,6 +101,7 @@ def test_a_setting_that_the_script_does_not_have_is_refused(library, monkeypatch
         parse(script, settings | {"epochs": 3}, monkeypatch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("library", "name"),
     [

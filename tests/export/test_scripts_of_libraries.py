@@ -24,6 +24,8 @@ from smp_advisor.workload.model import Model
 from tests.export.examples import P4D, TASKS, WORDS
 from tests.export.formatting import formatted, unformatted
 
+pytestmark = pytest.mark.slow
+
 TWO_NODES = Cluster(P4D, 2)
 
 PLANS = {

@@ -180,6 +180,7 @@ def test_figures_of_a_plan_whose_spare_fills_the_gpu_add_up():
     assert full > 3
 
 
+@pytest.mark.slow
 def test_alternatives_that_fill_the_gpu_fit_by_the_words_as_by_the_probability():
     full = 0
     plan = Plan(tensor_parallel_degree=2, pipeline_parallel_degree=2, microbatches=4, batch_size=4)

@@ -54,6 +54,7 @@ def test_changes_are_slight_and_leave_nothing_to_change(layers, heads, width, vo
     assert sizes.get("ffn", ffn) % 128 == 0
 
 
+@pytest.mark.slow
 def test_bf16_is_the_type_of_plans_that_allow_it():
     sharded = smpa.advise("30B", P4D, instance_count=16, library="smp-v1")
     assert sharded.plan.sharded_data_parallel_degree > 1

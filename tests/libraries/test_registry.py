@@ -154,6 +154,7 @@ def test_its_controls_show_and_set_fields_of_the_plan(record: Library, advice: A
     assert {name: getattr(advice.plan, name) for name in fields} == fields
 
 
+@pytest.mark.slow
 def test_the_widget_shows_its_controls_with_figures_of_every_move(record: Library, advice: Advice) -> None:
     advisor = Advisor(advice)
     controls, ahead = advisor.state["controls"], advisor._ahead
@@ -195,6 +196,7 @@ READERS = {"estimators", "scripts", "findings", "proving"}
 """Rooms that find the names of libraries in the texts that they read, or simulate the libraries for them."""
 
 
+@pytest.mark.slow
 def test_rooms_compare_no_names_of_libraries() -> None:
     package = Path(__file__).parents[2] / "smp_advisor"
     literals = Counter(

@@ -184,6 +184,7 @@ def test_a_view_undoes_keeps_loads_and_compares(advisor, sent):
         assert (sent[-1]["kind"], sent[-1]["id"]) == ("failed", f"view:{number}")
 
 
+@pytest.mark.slow
 def test_two_widgets_of_one_advice_show_the_same_plan(advisor):
     second = Advisor(advisor.advice)
     second.plan = second.recommended.plan

@@ -53,6 +53,7 @@ def test_the_picture_of_a_recommendation_has_no_history():
     assert "Kept plans" not in html
 
 
+@pytest.mark.slow
 def test_an_output_stays_small(monkeypatch):
     """All that a notebook saves of it: AWS's 10 billion parameters on 16 instances, recommended and after moves."""
     monkeypatch.setattr(Advisor, "send", lambda *_: None)

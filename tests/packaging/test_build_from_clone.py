@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -22,16 +23,13 @@ def clone(root: Path, tmp_path: Path) -> Path:
     for name in files_of(root):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(root / name, folder / name)
-    shutil.copytree(root / "js/node_modules", folder / "js/node_modules", symlinks=True, copy_function=link)
+    packages = folder / "js/node_modules"
+    packages.mkdir()
+    # Hard links where the file system can, since the packages are half a gigabyte; `cp` is faster than shutil.
+    command = ["cp", "--archive", f"{root}/js/node_modules/.", packages]
+    if subprocess.run([*command, "--link"], capture_output=True, check=False).returncode:
+        subprocess.run(command, check=True)
     return folder
-
-
-def link(source: str, target: str) -> None:
-    """A hard link where the file system can, since the packages are half a gigabyte."""
-    try:
-        os.link(source, target, follow_symlinks=False)
-    except OSError:
-        shutil.copy2(source, target)
 
 
 def test_the_wheel_of_a_clone_is_that_of_the_sdist(clone, wheel, tools):

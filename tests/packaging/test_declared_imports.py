@@ -25,6 +25,7 @@ def declared(root) -> set[str]:
     return {CALLED.get(name, name) for name in names}
 
 
+@pytest.mark.slow
 def test_every_import_is_declared(root, declared):
     imported = {name.lower() for file in (root / "smp_advisor").rglob("*.py") for name in imports(file.read_text())}
     assert imported - declared - DISPENSABLE - set(sys.stdlib_module_names) - {"smp_advisor"} == set()

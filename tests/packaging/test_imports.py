@@ -16,6 +16,7 @@ InteractiveShell.instance().run_line_magic("load_ext", "smp_advisor")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("action", "absent"),
     [

@@ -6,7 +6,7 @@ import itertools
 from functools import cache
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from smp_advisor.errors import ProfileError
@@ -50,7 +50,6 @@ def steps(draw):
     return [*forward, *gaps(), *reversed(backward)], [draw(small) for _ in range(count)]
 
 
-@settings(max_examples=300, deadline=None)
 @given(steps(), st.integers(0, 200))
 def test_no_choice_recomputes_less(drawn, limit):
     intervals, flops = drawn

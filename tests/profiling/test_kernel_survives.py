@@ -16,7 +16,7 @@ pytestmark = pytest.mark.torch
 
 SETUP = """
 %load_ext smp_advisor
-import ctypes, os, sys, time, torch
+import ctypes, os, sys, time, torch, torch._dynamo
 from torch import nn
 
 harm = None
@@ -69,7 +69,7 @@ def harm():
 """
 HARMS = {
     "out of memory": (
-        "def harm():\n    held = []\n    while True:\n        held.append(torch.ones(2**22))",
+        "def harm():\n    held = []\n    while True:\n        held.append(b'x' * 2**24)",
         "--memory 0.5",
         ["line 4 of cell [", "more than the 0.5 GiB"],
     ),
@@ -83,7 +83,7 @@ HARMS = {
     "sys.exit": ("def harm():\n    sys.exit(3)", "", ["sys.exit(3)", "line 2 of cell ["]),
     "os._exit": ("def harm():\n    os._exit(4)", "", ["status 4"]),
     "fork bomb": (
-        "def harm():\n    for _ in range(9):\n        os.fork()\n    time.sleep(60)",
+        "def harm():\n    for _ in range(7):\n        os.fork()\n    time.sleep(60)",
         "",
         ["more than 64 processes", "of cell ["],
     ),

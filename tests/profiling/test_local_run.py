@@ -258,6 +258,7 @@ def test_without_private_mounts_the_variable_to_use_is_named(write, tmp_path, mo
     assert done.notices == (first,)
 
 
+@pytest.mark.slow
 def test_requirements_are_installed_for_one_run_on_request(tmp_path):
     source = tmp_path / "source"
     source.mkdir()

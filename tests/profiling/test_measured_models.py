@@ -57,8 +57,13 @@ def profiled(model, attention="fused", precision="fp16"):
     return profile_with_fallbacks(read_model(model), settings)
 
 
-@pytest.mark.parametrize("attention", ["fused", "eager"])
-@pytest.mark.parametrize("name", MODELS)
+EAGER = ("a known family", "grouped queries", "images through windows", "a decoder that reads an encoder")
+"""Models whose attention keeps scores of another size each."""
+
+
+@pytest.mark.parametrize(
+    ("name", "attention"), [*((name, "fused") for name in MODELS), *((name, "eager") for name in EAGER)]
+)
 def test_the_cost_model_counts_what_was_measured(name, attention):
     profile = profiled(MODELS[name](), attention)
     model = Model.from_profile(profile)

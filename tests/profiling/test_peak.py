@@ -28,7 +28,11 @@ LLAMA_8B = {
     "vocab_size": 128256,
 }
 GB = 1e9
-MODELS = {"GPT-2 XL": ("GPT2Config", GPT2_XL), "Llama 3 8B": ("LlamaConfig", LLAMA_8B)}
+MODELS = {
+    "GPT-2 XL": ("GPT2Config", GPT2_XL),
+    "twelve layers of GPT-2 XL": ("GPT2Config", GPT2_XL | {"n_layer": 12}),
+    "Llama 3 8B": ("LlamaConfig", LLAMA_8B),
+}
 
 
 def config(name):
@@ -66,7 +70,7 @@ def traced_steady_state(config, settings, *, batch, sequence, checkpointing):
 CASES = {
     "GPT-2 XL": ("GPT-2 XL", "bf16", 2, 1024, False, 19.73),
     "GPT-2 XL, checkpointed": ("GPT-2 XL", "bf16", 2, 1024, True, 12.78),
-    "GPT-2 XL, autocast": ("GPT-2 XL", "amp", 2, 512, False, None),
+    "autocast": ("twelve layers of GPT-2 XL", "amp", 2, 512, False, None),
     "Llama 3 8B": ("Llama 3 8B", "bf16", 2, 1024, False, 64.56),
 }
 

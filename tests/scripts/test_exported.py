@@ -11,6 +11,7 @@ from tests.export.examples import CASES, TASK_CASES
 CELLS = CASES | TASK_CASES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CELLS)
 @pytest.mark.parametrize("known", [True, False], ids=["plan", "no plan"])
 def test_an_exported_script_has_no_findings(name, known):

@@ -51,6 +51,7 @@ def command(folder: Path, root: Path) -> list[str]:
     return [sys.executable, str(path)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["console script", "-m", "-P -m"])
 def test_no_module_of_the_checked_folder_is_imported(script, tmp_path, root, form):
     forms = {

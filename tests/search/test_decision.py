@@ -17,6 +17,7 @@ def advice() -> smpa.Advice:
     return smpa.advise("10B", "ml.p4d.24xlarge", instance_count=16, sequence_length=512, library="smp-v1")
 
 
+@pytest.mark.slow
 def test_probability_and_regret_are_shares_and_repeat_themselves(advice: smpa.Advice) -> None:
     decision = advice.decision
     assert 0 < decision.near_best_probability < 1

@@ -173,7 +173,6 @@ def test_no_plan_of_the_table_dominates_the_chosen_one(request: dict) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=120, deadline=None)
 @given(REQUESTS)
 def test_no_plan_of_the_table_dominates_the_chosen_one_in_many_requests(request: dict) -> None:
     check_undominated(request)

@@ -50,6 +50,7 @@ def test_a_limit_without_tokens_is_refused():
         smpa.advise("1.3B", P4D, max_days=30)
 
 
+@pytest.mark.slow
 def test_any_instance_is_one_question_with_progress():
     steps = []
     advice = smpa.advise("1.3B", "any", on_progress=lambda *step: steps.append(step), **SMALL)

@@ -52,6 +52,7 @@ def advice(request: pytest.FixtureRequest) -> smpa.Advice:
     return smpa.advise(model, cluster, **settings)
 
 
+@pytest.mark.slow
 def test_a_stored_value_is_the_same(advice: smpa.Advice, tmp_path: Path) -> None:
     save(advice, tmp_path / "advice.json")
     restored = load(tmp_path / "advice.json")

@@ -65,6 +65,7 @@ def adapted(kind, *, method="eval", **changes):
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.stem)
 def test_every_loop_compiles_and_is_left_as_it_is_the_second_time(loop, kind):
