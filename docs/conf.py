@@ -44,6 +44,7 @@ html_theme = "furo"
 html_title = "smp_advisor"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = ["site.js"]
 html_math_renderer = "mathml"
 html_copy_source = False
 html_show_sphinx = False

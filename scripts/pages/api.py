@@ -62,7 +62,7 @@ def overview() -> str:
     """The names with the first sentence of each."""
     lines = [HEAD]
     for group in groups():
-        lines += [f"## {group.title}\n", f"{group.text}\n", "| name | |", "|---|---|"]
+        lines += [f"## {group.title}\n", f"{group.text}\n", "| name | purpose |", "|---|---|"]
         for name in group.names:
             anchor = re.sub(r"[^\w -]", "", heading(name)).lower().replace(" ", "-")
             link = f"api/{group.file}.md#{anchor}"

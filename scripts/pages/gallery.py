@@ -41,7 +41,7 @@ def page() -> str:
     number = 0
     for section in sections:
         body.append(f"## {section['title']}\n")
-        overview += [f"\n**{section['title']}**\n", "| request | answer | |", "|---|---|---|"]
+        overview += [f"\n**{section['title']}**\n", "| request | answer | doubt |", "|---|---|---|"]
         for request in section["requests"]:
             number += 1
             title = f"{number}. {_title(request)}"
@@ -49,7 +49,7 @@ def page() -> str:
             advice = _advice(request)
             body += _entry(advice)
             anchor = re.sub(r"[^\w -]", "", title).lower().replace(" ", "-")
-            doubt = "[doubt](#doubts)" if request.get("doubt") else ""
+            doubt = "[yes](#doubts)" if request.get("doubt") else ""
             overview.append(f"| [{title}](#{anchor}) | {_answer(advice)} | {doubt} |")
             if request.get("doubt"):
                 body.append(f"**Doubt.** {request['doubt']}\n")

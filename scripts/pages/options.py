@@ -56,7 +56,7 @@ def command_line() -> str:
     advisor = advisor_parser()
     (verbs,) = (action for action in advisor._actions if isinstance(action, argparse._SubParsersAction))  # noqa: SLF001
     lines = [COMMANDS.rstrip("\n"), "", "## smp-advisor", ""]
-    lines += ["| verb | |", "|---|---|"]
+    lines += ["| verb | purpose |", "|---|---|"]
     lines += [f"| [`{name}`](#smp-advisor-{name}) | {parser.description} |" for name, parser in verbs.choices.items()]
     lines.append("")
     for name, parser in verbs.choices.items():
@@ -74,7 +74,7 @@ def section(title: str, parser: argparse.ArgumentParser, level: int) -> Iterator
 
 
 def table(parser: argparse.ArgumentParser) -> Iterator[str]:
-    yield "| argument | |"
+    yield "| argument | description |"
     yield "|---|---|"
     for action in parser._actions:  # noqa: SLF001 (argparse has no public list of its options)
         if action.help == argparse.SUPPRESS or isinstance(action, argparse._HelpAction):  # noqa: SLF001
@@ -116,7 +116,7 @@ def magics() -> str:
         group = next(group for group in GROUPS if hasattr(group, name))
         signs = [sign for sign, kind in (("%", "line"), ("%%", "cell")) if name in group.magics[kind]]
         entries.append((" and ".join(f"{sign}{name}" for sign in signs), getattr(group, name).parser))
-    lines = [NOTEBOOKS.rstrip("\n"), "", "| magic | |", "|---|---|"]
+    lines = [NOTEBOOKS.rstrip("\n"), "", "| magic | purpose |", "|---|---|"]
     for title, parser in entries:
         anchor = re.sub(r"[^\w -]", "", title).replace(" ", "-")
         lines.append(f"| [`{title}`](#{anchor}) | {code(first_paragraph(parser))} |")

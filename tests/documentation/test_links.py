@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-TEXTS = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md")), *sorted((ROOT / "notebooks").glob("*.ipynb"))]
+TEXTS = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md")), *sorted((ROOT / "notebooks").glob("*.*"))]
 FENCED = re.compile(r"^(```+).*?^\1$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`[^`\n]+`")
 LINK = re.compile(r"\]\(<?(?!https?:|mailto:)([^)\s>]+)>?\)")
@@ -65,3 +65,7 @@ def test_the_readme_is_one_screen_and_a_half() -> None:
     assert text.count("![") == 1
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert len([line for line in code.splitlines() if line.strip()]) <= 10
+
+
+def test_no_page_is_a_stub() -> None:
+    assert not [path for path in TEXTS if "is being written." in text_of(path)]

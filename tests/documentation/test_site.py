@@ -1,0 +1,28 @@
+"""The site of `make docs`: complete, without warnings, and without anything from the network."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXTERNAL = re.compile(r"""<(?:script|link|img|iframe|source)\b[^>]*\b(?:src|href)=["']?(?:https?:)?//""")
+
+IMPORTED = re.compile(r"""@import|url\(\s*["']?(?:https?:)?//""")
+
+
+@pytest.mark.packaging
+def test_the_site_is_built_without_warnings_and_loads_nothing_from_other_hosts(root: Path, tmp_path: Path) -> None:
+    recipe = re.search(r"^docs:.*\n\t(.*)$", (root / "Makefile").read_text("utf-8"), re.MULTILINE)
+    assert recipe
+    words = recipe[1].replace("$(TEST)/python", sys.executable).replace("artifacts/doctrees", str(tmp_path / "trees"))
+    site = tmp_path / "site"
+    subprocess.run([*words.split()[:-1], str(site)], cwd=root, check=True, timeout=280)
+    pages = {path.relative_to(site).as_posix(): path.read_text("utf-8") for path in site.rglob("*.html")}
+    assert {"index.html", "glossary.html", "reference/api/recommendation.html", "checks/SMP109.html"} <= pages.keys()
+    assert "sig-param" in pages["reference/api/recommendation.html"]
+    assert not [name for name, text in pages.items() if EXTERNAL.search(text)]
+    assert not [path for path in site.rglob("*.css") if IMPORTED.search(path.read_text("utf-8"))]
