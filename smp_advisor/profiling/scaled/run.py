@@ -300,9 +300,9 @@ def _compare(
     real = measure_step(model, inputs, **options)
     try:
         mode = fake_mode()
-        fake = fake_copy(model, mode, None)
+        fake, sample = fake_copy(model, mode, None), fake_inputs(inputs, mode, dtype)
         with mode:
-            traced = measure_step(fake, fake_inputs(inputs, mode, dtype), **options)
+            traced = measure_step(fake, sample, **options)
     except Exception as error:  # noqa: BLE001 (a model may raise anything under a trace)
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         notes.append(f"The copy could not be traced ({reason}): its figures are from real steps alone.")
