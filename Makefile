@@ -12,7 +12,7 @@ LINT := style types prose front-end
 TOGETHER = +@$(MAKE) --no-print-directory --jobs --keep-going
 BENCHMARKS ?= search_speed cost_speed degree_ranking profile_trace mutations # published_scripts requires a folder of scripts
 
-.PHONY: help lab demo test check tests unit-tests lint $(LINT) matrix explore dist bench results format clean docs notebooks pages pins image lab-environment test-environment
+.PHONY: help lab demo test check tests unit-tests lint $(LINT) matrix explore dist bench results format clean docs new-user notebooks pages pins image lab-environment test-environment
 
 help:
 	@echo 'make lab      open the quickstart notebook in JupyterLab   (LAB_ARGS=--no-browser)'
@@ -27,7 +27,8 @@ help:
 	@echo 'make format   format the Python code and apply the fixes of ruff'
 	@echo 'make docs     build the documentation site, site/index.html'
 	@echo 'make pages    write the generated pages of docs/, and the outputs in the others'
-	@echo 'make notebooks  run the notebooks and save their outputs'
+	@echo 'make notebooks run the notebooks and save their outputs'
+	@echo 'make new-user time the path from the README to a job in a mock of AWS, in a new environment'
 	@echo 'make pins     write constraints.txt from the test environment'
 	@echo 'make image    take docs/images/advisor.png in Chromium'
 	@echo 'make clean    remove environments, built files and caches'
@@ -104,6 +105,9 @@ pages: test-environment
 
 notebooks: test-environment
 	$(TEST)/python -m scripts.notebooks
+
+new-user: test-environment
+	$(TEST)/python scripts/new_user.py
 
 pins: test-environment
 	scripts/pins.sh $(TEST)/python
