@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -14,8 +15,14 @@ import smp_advisor as smpa
 from smp_advisor.command.__main__ import main
 from smp_advisor.command.options import settings_of
 from smp_advisor.errors import AdvisorError
+from smp_advisor.profiling.sandbox import run_isolated
 
 PLAN = ("--instance", "ml.p4d.24xlarge", "--library", "ddp", "--sequence-length", "512")
+
+CELL = (
+    "from sagemaker.pytorch import PyTorch\n"
+    "PyTorch(entry_point='t.py', instance_type='ml.p4d.24xlarge', instance_count=2, framework_version='1.13.1')\n"
+)
 
 
 @pytest.fixture
@@ -125,9 +132,24 @@ def test_settings_are_read_as_numbers_and_words():
         settings_of(["--a", "1", "2"])
 
 
-def test_the_command_imports_nothing_from_the_folder_it_runs_in(tmp_path):
-    for name in ("json", "argparse", "numpy", "typing"):
-        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported from the checked folder')\n")
-    script = Path(sys.executable).with_name("smp-advisor")
-    done = subprocess.run([script, "--version"], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert done.stdout == f"smp-advisor {smpa.__version__}\n"
+@pytest.mark.parametrize("form", ["script", "module"])
+def test_the_command_imports_nothing_from_the_folder_it_runs_in(tmp_path, root, form):
+    folder, entry = tmp_path / "checked", tmp_path / "smp-advisor"
+    folder.mkdir()
+    for name in ("json", "argparse", "numpy", "typing", "difflib", "yaml", "torch", "sitecustomize"):
+        (folder / f"{name}.py").write_text("raise SystemExit('imported from the checked folder')\n")
+    (folder / "job.py").write_text(CELL)
+    entry.write_text("import sys\nfrom smp_advisor.command.__main__ import main\nsys.exit(main())\n")
+    start = [str(entry)] if form == "script" else ["-m", "smp_advisor.command"]
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    command = [sys.executable, *start, "check", "job.py"]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert "job.py" in done.stdout, done.stderr
+    assert done.returncode < 2
+
+
+def test_a_child_process_imports_nothing_from_the_folder_it_runs_in(tmp_path, monkeypatch):
+    for name in ("json", "typing", "dataclasses", "signal"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported from the working folder')\n")
+    monkeypatch.chdir(tmp_path)
+    assert run_isolated("operator:add", 1, 2, what="the sum") == 3

@@ -98,11 +98,18 @@ class LiveAdvice(Advice):
             raise AdvisorError(f"advice.{name} follows from the plan and the workload: set advice.plan or a setting.")
         object.__setattr__(self, name, value)
 
-    # Identity, not value: the state changes.
-    __hash__ = object.__hash__
+    __hash__ = None  # type: ignore[assignment]  # equal by a value that changes
 
     def __eq__(self, value: object) -> bool:
-        return self is value
+        """Whether both have the same recommendation, plan on screen and snapshots; history and pins may differ."""
+        if not isinstance(value, LiveAdvice):
+            return NotImplemented
+        return self is value or self._value() == value._value()
+
+    def _value(self) -> tuple[object, ...]:
+        with self.turn:
+            jobs = {name: entry.state.advice.job for name, entry in self._snapshots.items()}
+            return self.recommended, self._controls.settings, self.plan, self.job, self.snapshots, jobs
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy has the same history and snapshots, and its own lock and observers.

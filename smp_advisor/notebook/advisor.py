@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
-from weakref import WeakKeyDictionary
+from weakref import WeakValueDictionary
 
 import anywidget
 import traitlets as t
@@ -374,16 +374,17 @@ class Advisor(anywidget.AnyWidget):
             show(self)
 
 
-_advisors: WeakKeyDictionary[LiveAdvice, Advisor] = WeakKeyDictionary()
+_advisors: WeakValueDictionary[int, Advisor] = WeakValueDictionary()
+"""The widget of each live advice by its identity: the widget holds the advice."""
 
 
 def advisor_of(advice: Advice) -> Advisor:
     """The widget of an advice. Live advice that is displayed again has the same widget, so its views stay alike."""
     if not isinstance(advice, LiveAdvice):
         return Advisor(advice)
-    advisor = _advisors.get(advice)
+    advisor = _advisors.get(id(advice))
     if advisor is None or advisor.comm is None:  # without a comm, it was closed
-        advisor = _advisors[advice] = Advisor(advice)
+        advisor = _advisors[id(advice)] = Advisor(advice)
     return advisor
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -200,20 +201,23 @@ class ProfileMagics(Magics):
             return run_cell(
                 program, docker, script=arguments.name, seconds=seconds, folder=source, on_line=progress.add_line
             )
-        return run(
-            arguments.name,
-            source_dir=source,
-            hyperparameters=hyperparameters,
-            parameters=parameters,
-            channels=channels,
-            processes=processes,
-            steps=read(arguments.steps, whole_number),
-            seconds=seconds,
-            memory_bytes=None if memory is None else int(memory * 2**30),
-            requirements=arguments.requirements,
-            why_no_container=docker.missing or "; ".join(reasons),
-            on_line=progress.add_line,
-        )
+        try:
+            return run(
+                arguments.name,
+                source_dir=source,
+                hyperparameters=hyperparameters,
+                parameters=parameters,
+                channels=channels,
+                processes=processes,
+                steps=read(arguments.steps, whole_number),
+                seconds=seconds,
+                memory_bytes=None if memory is None else int(memory * 2**30),
+                requirements=arguments.requirements,
+                why_no_container=docker.missing or "; ".join(reasons),
+                on_line=progress.add_line,
+            )
+        finally:
+            shutil.rmtree(source.parent, ignore_errors=True)  # the run has a copy
 
     def _advisor(self) -> Advisor:
         advisor = displayed_last(self.shell)
@@ -241,21 +245,19 @@ def _value(text: str) -> Any:
     """A hyperparameter as a Python literal, else the text itself."""
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
         return text
 
 
 def _written(cell: str, name: str, source_dir: str | None) -> Path:
     """Write the cell to a script in a new folder, along with the files of `source_dir`."""
-    import shutil
-
     if Path(name).name != name or not name.endswith(".py"):
         raise UsageError(f"--name must be the name of a Python file such as train.py, not {name!r}.")
+    if source_dir is not None and not Path(source_dir).is_dir():
+        raise UsageError(f"There is no folder {source_dir!r}.")
     folder = Path(tempfile.mkdtemp(prefix="smp-local-")) / "source"
     if source_dir is None:
         folder.mkdir()
-    elif not Path(source_dir).is_dir():
-        raise UsageError(f"There is no folder {source_dir!r}.")
     else:
         shutil.copytree(source_dir, folder)
     (folder / name).write_text(cell, encoding="utf-8")

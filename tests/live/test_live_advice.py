@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import pickle
+from collections.abc import Hashable
 from dataclasses import replace
 
 import pytest
@@ -175,6 +177,19 @@ def test_a_failing_observer_does_not_stop_the_others(advice):
     assert len(calls) == 1
     with pytest.raises(AdvisorError, match="function"):
         advice.observe("print")
+
+
+def test_equality_is_by_value(advice, value):
+    advice.keep("first")
+    for again in (copy.copy(advice), copy.deepcopy(advice), pickle.loads(pickle.dumps(advice))):
+        assert again == advice
+        again.move(batch_size=24)
+        assert again != advice
+        again.undo()
+        assert again == advice
+    assert advice != LiveAdvice(value)  # without the snapshot
+    assert advice != value
+    assert not isinstance(advice, Hashable)
 
 
 def test_a_copy_lives_apart(advice):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tracemalloc
 
+import smp_advisor as smpa
 from smp_advisor.advice import Advice
 from smp_advisor.live import LiveAdvice
 from smp_advisor.notebook import Advisor
@@ -45,3 +47,18 @@ def test_an_advice_is_shown_once_as_the_widget(advice, monkeypatch):
     assert shown[1] is shown[2]
     assert shown[1].advice is live
     assert not hasattr(Advice, "_ipython_display_")
+
+
+def test_showing_an_advisor_again_takes_little_memory():
+    def show() -> None:
+        Advisor(smpa.advise("10B", "ml.p4d.24xlarge", instance_count=16, library="fsdp"))._repr_mimebundle_()
+
+    show()  # imports and tables
+    tracemalloc.start()
+    try:
+        show()
+        used = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    # ipywidgets holds every widget: 20 displays may take 50 MB.
+    assert used < 2_500_000

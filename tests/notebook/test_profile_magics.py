@@ -43,7 +43,8 @@ def calls(monkeypatch):
         return "profile"
 
     def run(script, **settings):
-        recorded.append((script, settings))
+        files = {path.name: path.read_text() for path in settings["source_dir"].iterdir()}
+        recorded.append((script, {**settings, "files": files}))
         return ran(script)
 
     monkeypatch.setattr(smp_advisor.profiling, "profile", profile)
@@ -106,8 +107,8 @@ def test_a_cell_becomes_a_script_beside_its_folder(shell, calls, tmp_path):
     shell.run_cell_magic("smp_local", line, "import helper")
     script, settings = calls[0]
     assert script == "run.py"
-    assert (settings["source_dir"] / "run.py").read_text() == "import helper"
-    assert (settings["source_dir"] / "helper.py").exists()
+    assert settings["files"] == {"run.py": "import helper", "helper.py": "x = 1"}
+    assert not settings["source_dir"].parent.exists()
     assert settings["hyperparameters"] == {"lr": 1e-4, "note": "text"}
     assert settings["channels"] == {"train": str(tmp_path)}
     assert (settings["steps"], settings["seconds"]) == (3, 9.0)

@@ -281,3 +281,17 @@ def test_requirements_are_installed_for_one_run_on_request(tmp_path):
     (source / "requirements.txt").write_text("./missing.whl\n")
     failed = run("train.py", source_dir=source, requirements=True, folder=tmp_path / "third")
     assert failed.error.startswith("The installation of requirements.txt")
+
+
+def test_a_run_without_a_result_leaves_no_folder(write, tmp_path, monkeypatch):
+    def stop(line: str) -> None:
+        raise KeyboardInterrupt(line)
+
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    with pytest.raises(KeyboardInterrupt):
+        run(write("print('started', flush=True)\n"), on_line=stop)
+    with pytest.raises(ProfileError, match="does not exist"):
+        run(tmp_path / "missing.py")
+    assert not list(folder.iterdir())

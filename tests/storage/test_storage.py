@@ -77,6 +77,7 @@ def test_the_plan_on_screen_and_the_snapshots_are_stored(tmp_path: Path) -> None
     advice.move(batch_size=2)
     save(advice, tmp_path / "advice.json")
     restored = load(tmp_path / "advice.json")
+    assert restored == advice == pickle.loads(pickle.dumps(advice))
     assert alternative
     assert (restored.plan, restored.job, restored.estimate) == (advice.plan, advice.job, advice.estimate)
     assert restored.snapshots == advice.snapshots
@@ -84,6 +85,23 @@ def test_the_plan_on_screen_and_the_snapshots_are_stored(tmp_path: Path) -> None
     assert restored.undo()
     assert restored.plan == advice.recommended.plan
     jsonschema.validate(json.loads((tmp_path / "advice.json").read_text()), json_schema())
+
+
+def test_plans_and_estimates_of_every_library_are_stored() -> None:
+    model, cluster = smpa.Model.from_parameters("350M"), smpa.Cluster("ml.g5.xlarge")
+    for record in libraries():
+        plan = smpa.Plan(library=record.name)
+        value = smpa.estimate(model, cluster, smpa.Job(sequence_length=512, precision=plan.precision), plan)
+        for stored in (plan, value):
+            assert from_text(as_text(stored))[0] == pickle.loads(pickle.dumps(stored)) == stored
+
+
+def test_a_pickle_of_advice_is_small() -> None:
+    advice = smpa.advise("10B", P4D, instance_count=16, library="smp-v2")
+    assert len(pickle.dumps(advice)) < 300_000
+    for number in range(20):
+        advice.move(batch_size=1 + number % 2)
+    assert len(pickle.dumps(advice)) < 1_000_000
 
 
 def test_stored_advice_can_be_asked_again(tmp_path: Path) -> None:

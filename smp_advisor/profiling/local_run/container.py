@@ -74,6 +74,7 @@ def prepare(
     """
     requested = dict(hyperparameters or {})
     data = {name: _existing(path, f"The data of the channel {name!r}") for name, path in (channels or {}).items()}
+    _require_code(script, source_dir)  # before the folder is made
     root = folder or Path(tempfile.mkdtemp(prefix="smp-local-"))
     base = root.resolve() / "opt" / "ml"
     for part in _FOLDERS:
@@ -118,14 +119,18 @@ def prepare(
     return Container(base=base, entry_point=entry_point, arguments=arguments, variables=variables)
 
 
+def _require_code(script: Path, source_dir: Path | None) -> tuple[Path | None, Path]:
+    """The source directory, if there is one, and the script; both exist."""
+    folder = None if source_dir is None else _existing(source_dir, "The source directory")
+    return folder, _existing(script if folder is None else folder / script, "The training script")
+
+
 def _copy_code(script: Path, source_dir: Path | None, code: Path) -> str:
-    if source_dir is None:
-        path = _existing(script, "The training script")
+    folder, path = _require_code(script, source_dir)
+    if folder is None:
         code.mkdir()
         shutil.copy2(path, code / path.name)
         return path.name
-    folder = _existing(source_dir, "The source directory")
-    _existing(folder / script, "The training script")
     shutil.copytree(folder, code, ignore=shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints", ".git"))
     return script.as_posix()
 

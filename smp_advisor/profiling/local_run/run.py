@@ -127,7 +127,7 @@ def run(
         if on_line is not None:
             on_line(line)
 
-    with surroundings(container) as around:
+    with surroundings(container, is_temporary=folder is None) as around:
         end = install_requirements(around, on_line) if requirements else None
         installed = end is not None and end.error is None
         if end is None or installed:

@@ -131,11 +131,18 @@ def _variable(path: str) -> str:
 
 
 @contextmanager
-def surroundings(container: Container) -> Iterator[Surroundings]:
-    """Surroundings of a run, with a temporary folder that is removed afterwards."""
+def surroundings(container: Container, *, is_temporary: bool) -> Iterator[Surroundings]:
+    """Surroundings of a run, with a temporary folder that is removed afterwards.
+
+    A temporary folder of the container is removed, too, if the run has no result.
+    """
     temporary = Path(tempfile.mkdtemp(prefix="smp-tmp-")).resolve()
     try:
         yield Surroundings(container=container, temporary=temporary, mounts=can_mount())
+    except BaseException:
+        if is_temporary:
+            shutil.rmtree(container.base.parents[1], ignore_errors=True)
+        raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
