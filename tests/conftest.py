@@ -95,9 +95,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SharedW
     return SharedWork(config, log)
 
 
-def pytest_xdist_auto_num_workers() -> int:
-    """One process per core, and one more: a test in a browser waits more than it computes."""
-    return len(os.sched_getaffinity(0)) + 1
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One process per core, and one more with the browser: its tests wait more than they compute."""
+    return len(os.sched_getaffinity(0)) + ("not (browser" not in config.option.markexpr)
 
 
 def part_of(item: pytest.Item) -> str:

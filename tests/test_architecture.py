@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # together, since they read the same files
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "smp_advisor"
 ROW = re.compile(r"^\| `(?P<room>\w+)` \| [^|]* \| (?P<imports>[^|]*) \|$", re.MULTILINE)
@@ -77,7 +79,6 @@ def room_arrows() -> dict[str, set[str]]:
     return arrows
 
 
-@pytest.mark.slow
 def test_the_page_lists_the_arrows_between_rooms():
     page = (ROOT / "docs/architecture.md").read_text("utf-8")
     listed = {row["room"]: set(re.findall(r"`(\w+)`", row["imports"])) for row in ROW.finditer(page)}

@@ -8,6 +8,8 @@ import shutil
 import subprocess
 import sys
 
+import pytest
+
 MODULES = {
     "test_marked.py": """
 import pytest
@@ -43,6 +45,7 @@ def pytest_configure(config):
 }
 
 
+@pytest.mark.slow
 def test_a_skip_is_a_failure_unless_it_was_left_out(root, tmp_path):
     for name, text in MODULES.items():
         (tmp_path / name).write_text(text)

@@ -11,6 +11,7 @@ from smp_advisor.workload.names import is_model_name, model_names
 from smp_advisor.workload.published import published_shapes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "name"),
     [

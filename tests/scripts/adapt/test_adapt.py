@@ -211,6 +211,7 @@ def test_without_a_loop_nothing_changes(text):
     assert "No PyTorch training loop was found" in adapted.todo[0]
 
 
+@pytest.mark.slow
 def test_pretrained_weights_are_named_where_tensor_parallelism_drops_them():
     text = loop_text("transformers_lm").replace("GPT2LMHeadModel(config)", 'GPT2LMHeadModel.from_pretrained("gpt2")')
     assert any("from_pretrained" in sentence for sentence in adapt_script(text, PLANS["tensor_fp16"]).todo)
