@@ -145,6 +145,7 @@ def write(training: Training) -> str:
         "sharded": sharded,
         "fixes_settings": True,
         "fsdp2": sharded and not smp and release >= FULLY_SHARD_SINCE,
+        "has_experts": any(matmul.experts > 1 for group in training.model.groups for matmul in group.block.matmuls),
         "has_mesh": sharded and names_state,
         "hybrid": "hybrid" in strategy,
         "names_state": names_state,

@@ -52,6 +52,8 @@ class Resumed:
     """Whether the host memory is sufficient for one copy of the model only."""
     tolerance: float = 1e-3
     """Of the losses after resuming."""
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Of the configuration."""
 
 
 CASES = {
@@ -60,7 +62,8 @@ CASES = {
     "DDP, one file": Resumed("bert", {"library": "ddp", "version": "2.1.0"}, tolerance=0.1),
     "FSDP1": Resumed("gpt_neox", {"library": "fsdp", "version": "2.5.1", "activation_checkpointing": "each"}),
     "FSDP1, older": Resumed("t5", {"library": "fsdp", "version": "2.2.0"}),
-    "FSDP2": Resumed("mixtral", {"library": "fsdp"}),
+    # The experts of a layer are one weight, whose first dimension does not divide by two processes.
+    "FSDP2": Resumed("mixtral", {"library": "fsdp"}, sizes={"num_local_experts": 3}),
     "FSDP2, hybrid": Resumed(
         "gpt2",
         {"library": "fsdp", "version": "2.6.0", "sharding_strategy": "_hybrid_shard_zero2"},
@@ -91,7 +94,7 @@ CASES = {
 
 def script_of(case):
     plan = Plan(**{"batch_size": BATCH, "precision": "fp32", **case.plan})
-    config = json.loads(TASKS[case.task].config_json) | NO_DROPOUT
+    config = json.loads(TASKS[case.task].config_json) | NO_DROPOUT | case.sizes
     model = replace(TASKS[case.task], config_json=json.dumps(config))
     job = Job(sequence_length=LENGTH, precision=plan.precision, **case.job)
     cluster = TWO_NODES
@@ -237,6 +240,24 @@ def test_the_model_that_a_job_leaves_is_loaded_and_continued(jobs, name):
     losses = later["losses"]["losses"]
     assert losses[0] < losses_of(jobs[name])[1], "the weights are those that were trained"
     assert losses[2] < losses[0]
+
+
+def test_experts_that_are_one_weight_are_divided_evenly():
+    import torch
+
+    text, _ = script_of(CASES["FSDP2"])
+    source = re.search(r"def place_experts.*?return None\n", text, re.DOTALL)
+    assert source is not None
+    assert "shard_placement_fn=functools.partial(place_experts, shards=mesh.size(-1))" in text
+    names: dict[str, Any] = {"Shard": int}
+    exec(source[0], names)
+    dimensions = [
+        names["place_experts"](torch.empty(8, *sizes, device="meta"), 16) for sizes in ((32, 6), (6, 32), (7, 5))
+    ]
+    assert dimensions == [1, 2, None]
+    assert names["place_experts"](torch.empty(32, 6, 4, device="meta"), 16) is None
+    assert names["place_experts"](torch.empty(8, 32, device="meta"), 16) is None
+    assert "shard_placement_fn" not in script_of(CASES["FSDP2, hybrid"])[0]
 
 
 def test_a_divided_model_is_transformed_before_it_trains(jobs):
