@@ -6,11 +6,14 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
+import hashlib
 import importlib
 import multiprocessing
 import os
 import re
 import resource
+import sys
 import time
 import tomllib
 import traceback
@@ -25,19 +28,27 @@ if TYPE_CHECKING:
     from smp_advisor.profiling.result import Profile
 
 LIST = Path(__file__).resolve().with_name("profiling_modules.toml")
+ROOT = LIST.parent.parent
+sys.path.append(str(ROOT / "tests" / "profiling"))  # modules_of_users
 BATCH, SEQUENCE = 2, 64
 MEMORY_BYTES = 8 * 2**30
 SECONDS = 400.0
+STAGE_SECONDS = 300.0
+"""Limit of each stage: that of the trace by default. The copy's is 120, which a machine shared with others exceeds."""
 SAVED_TOLERANCE = 0.01
 EXACT = 1e-6
-MOST_PARAMETERS = 4e8
-"""Larger modules are not run in full: a step would need over 6 GiB."""
 
 
 def entries() -> list[dict[str, Any]]:
     """Entries of the list."""
     listed: list[dict[str, Any]] = tomllib.loads(LIST.read_text(encoding="utf-8"))["modules"]
     return listed
+
+
+def fingerprint() -> str:
+    """Hash of the sources of the profiler: rows of this version have it."""
+    sources = sorted((ROOT / "smp_advisor" / "profiling").rglob("*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
 
 
 def title(entry: dict[str, Any]) -> str:
@@ -76,8 +87,8 @@ def import_without_extensions() -> None:
     import_without_extensions.library = library  # type: ignore[attr-defined] # it is undefined when it is collected
 
 
-def measured(entry: dict[str, Any], *, full: bool) -> dict[str, Any]:
-    """Results of the default call; with `full`, figures next to real steps of the module at full size."""
+def measured(entry: dict[str, Any], *, full: float) -> dict[str, Any]:
+    """Results of the default call; for at most `full` parameters, also figures next to real steps at full size."""
     import torch
 
     import smp_advisor
@@ -89,7 +100,7 @@ def measured(entry: dict[str, Any], *, full: bool) -> dict[str, Any]:
     result: dict[str, Any] = {"parameters": count}
     begun = time.perf_counter()
     try:
-        profile = smp_advisor.profile(module)
+        profile = smp_advisor.profile(module, seconds=STAGE_SECONDS)
     except AdvisorError as error:
         return result | {"outcome": "failed", "reason": str(error), "seconds": round(time.perf_counter() - begun, 1)}
     result["seconds"] = round(time.perf_counter() - begun, 1)
@@ -108,7 +119,7 @@ def measured(entry: dict[str, Any], *, full: bool) -> dict[str, Any]:
         result["copy_agrees"] = {part.figure: round(part.ratio, 6) for part in copy.comparisons}
         result["copy_notes"] = list(copy.notes)
     result["parameters_exact"] = profile.parameter_count == count
-    if method and count <= MOST_PARAMETERS and full:
+    if method and count <= full:
         try:
             result |= compared(module, profile)
         except Exception as error:  # noqa: BLE001 - a module may raise anything
@@ -164,7 +175,7 @@ def compared(module: Any, default: Profile) -> dict[str, Any]:
     }
 
 
-def results(indices: Sequence[int], on_result: Callable[[dict[str, Any]], None], *, full: bool = False) -> None:
+def results(indices: Sequence[int], on_result: Callable[[dict[str, Any]], None], *, full: float = 0.0) -> None:
     """Measure the entries one by one, each in a fork of this process, which imports the libraries only once."""
     warnings.filterwarnings("ignore")
     import_without_extensions()
@@ -173,6 +184,7 @@ def results(indices: Sequence[int], on_result: Callable[[dict[str, Any]], None],
         with contextlib.suppress(Exception):
             importlib.import_module(library)
     context = multiprocessing.get_context("fork")
+    code = fingerprint()
     for index in indices:
         receiver, sender = context.Pipe(duplex=False)
         process = context.Process(target=_child, args=(listed[index], sender, full))
@@ -184,10 +196,20 @@ def results(indices: Sequence[int], on_result: Callable[[dict[str, Any]], None],
                 result = receiver.recv()
         process.kill()
         process.join()
-        on_result({"index": index, "title": title(listed[index]), "task": listed[index]["task"], **result})
+        day = dt.datetime.now(dt.UTC).date().isoformat()
+        on_result(
+            {
+                "code": code,
+                "day": day,
+                "index": index,
+                "title": title(listed[index]),
+                "task": listed[index]["task"],
+                **result,
+            }
+        )
 
 
-def _child(entry: dict[str, Any], sender: Connection, full: bool) -> None:  # noqa: FBT001
+def _child(entry: dict[str, Any], sender: Connection, full: float) -> None:
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
@@ -212,14 +234,17 @@ def section(results: Sequence[dict[str, Any]]) -> str:
     full = [result for result in profiled if result.get("flops_ratio")]
     exact = [result for result in full if abs(result["flops_ratio"] - 1) < EXACT]
     close = [result for result in full if abs((result["saved_ratio"] or 1) - 1) <= SAVED_TOLERANCE]
+    code = fingerprint()
+    current = sum(result.get("code") == code for result in results)
     lines = [
         "## Modules of other libraries",
         "",
         f"`profile(module)` of {len(results)} of the {len(entries())} modules in `scripts/profiling_modules.toml`:",
         "the default call, without inputs. Libraries and versions: `scripts/profiling_modules.txt`, installed by",
-        "`scripts/modules_environment.sh`. Written by `scripts/profiling_coverage.py --modules`. Each row is of the",
-        "module's last run, which may be older than this version: a listed failure may be corrected by now. The other",
-        f"{len(entries()) - len(results)} modules have not been run.",
+        "`scripts/modules_environment.sh`; `modules_of_users` are in the styles of users' own scripts. Written by",
+        f"`scripts/profiling_coverage.py --modules`, with {STAGE_SECONDS:g} seconds per stage on a shared machine.",
+        f"{current} rows are of this version of the profiler; those marked † are of older versions, and a failure",
+        f"in one of them may be corrected by now. {len(entries()) - len(results)} modules have not been run.",
         "",
         f"- Traced: **{len(traced)} of {len(results)}**; profiled by any method: {len(profiled)}.",
         f"- Copied, and the copy trains: **{len(trained)} of {len(results)}**.",
@@ -235,14 +260,14 @@ def section(results: Sequence[dict[str, Any]]) -> str:
             f"- At full size, FLOPs of the fp32 trace equal to torch's count: {len(exact)} of {len(full)}; saved bytes",
             f"  within 1 %: {len(close)} of {len(full)}. Other modules were not run at full size.",
         ]
-    return "\n".join([*lines, *map(_row, results)]) + "\n"
+    return "\n".join([*lines, *(_row(result, code) for result in results)]) + "\n"
 
 
-def _row(result: dict[str, Any]) -> str:
+def _row(result: dict[str, Any], code: str) -> str:
     ratio = result.get("saved_ratio") or result.get("copy_agrees", {}).get("saved bytes")
     count = result.get("parameters")
     cells = (
-        f"`{result['title']}`",
+        f"`{result['title']}`{'' if result.get('code') == code else ' †'}",
         result["task"],
         f"{count / 1e6:.3g} M" if count else "",
         result["outcome"],

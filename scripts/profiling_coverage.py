@@ -3,7 +3,7 @@
 ``python scripts/profiling_coverage.py`` profiles the classes, each with its default configuration, and ``--modules``
 the modules of profiling_modules.toml, in the environment of modules_environment.sh; each writes its own section. With
 ``--results FILE`` it stores one result per line and continues from there in the next run; ``--limit N`` profiles at
-most N classes or modules; ``--full`` compares modules at full size with real steps.
+most N classes or modules; ``--full N`` compares modules of up to N million parameters at full size with real steps.
 """
 
 from __future__ import annotations
@@ -194,7 +194,8 @@ def main() -> int:
     parser.add_argument("--limit", type=int, default=10**6)
     parser.add_argument("--write", action="store_true", help="only write the document of the results")
     parser.add_argument("--modules", action="store_true", help="profile modules of other libraries")
-    parser.add_argument("--full", action="store_true", help="run each module at full size, too")
+    parser.add_argument("--full", type=float, default=0.0, help="run modules up to so many million parameters in full")
+    parser.add_argument("--only", default="", help="a regular expression: profile these modules, again if necessary")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
     if options.modules:
@@ -247,9 +248,13 @@ def modules(options: argparse.Namespace) -> int:
                 file.write(json.dumps(result) + "\n")
 
     titles = [module_coverage.title(entry) for entry in module_coverage.entries()]
-    missing = [index for index, title in enumerate(titles) if title not in done][: options.limit]
+    selected = [
+        index
+        for index, title in enumerate(titles)
+        if (re.search(options.only, title) if options.only else title not in done)
+    ]
     if not options.write:
-        module_coverage.results(missing, on_result, full=options.full)
+        module_coverage.results(selected[: options.limit], on_result, full=options.full * 1e6)
     write(modules=module_coverage.section([done[title] for title in titles if title in done]))
     return 0
 

@@ -83,9 +83,7 @@ def forms_of_argument(  # noqa: C901, PLR0912 - one case per meaning
         tokens = attribute(model, "max_text_seq_length") or CONTEXT_TOKENS
         return [Form(text="a text's states", dims=(tokens, width)) for width in dict.fromkeys([*widths, 768])]
     usual = [tokens_form("tokens")] if name in TOKENS else list(forms_of_name(model, name))
-    if usual and not INTEGERS.search(name):
-        return usual
-    return [*usual, *_integers(model), *_unknown(model, main)] if INTEGERS.search(name) else _unknown(model, main)
+    return usual or [*(_integers(model) if INTEGERS.search(name) else []), *_unknown(model, main)]
 
 
 def _masks(main: Form, *, is_language: bool) -> Iterator[Form]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import re
 import time
 import traceback
@@ -14,6 +15,7 @@ from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.assumptions import Assumptions, checks_of
 from smp_advisor.profiling.fake import fake_copy, fake_inputs, fake_mode
 from smp_advisor.profiling.gpu_kernels import gpu_kernels
+from smp_advisor.profiling.module_attributes import possible_limits
 from smp_advisor.profiling.patching import quiet
 from smp_advisor.profiling.step import call_model
 from smp_advisor.profiling.step_recorder import StepRecorder
@@ -31,6 +33,9 @@ __all__ = ["accepts", "is_about_inputs", "is_about_types", "is_about_values", "s
 _BATCH = 5
 """No usual number of channels, so that a batch is never mistaken for one image without a batch dimension."""
 _TOKENS = 48
+_LEAST_ROWS = 16
+"""Smaller tables are of buckets, not of positions."""
+_MOST_LIMITS = 4
 _SECONDS = 20.0
 """Candidates are tried for at most this processor time."""
 _VALUES = (
@@ -89,8 +94,27 @@ def working_inputs(model: nn.Module, candidates: Sequence[ExampleInputs], supply
                 if time.process_time() - begun > _SECONDS:
                     break
             else:
-                return candidate
+                return _bounded(copy, candidate, mode, dtype)
     return reading or _decided(model, failures, supply)
+
+
+def _bounded(model: nn.Module, example: ExampleInputs, mode: KnownValuesMode, dtype: torch.dtype) -> ExampleInputs:
+    """The inputs with the rows of a table of positions or rotations as the most tokens, if the model refuses more."""
+    rows = sorted({rows for rows in possible_limits(model) if rows >= _LEAST_ROWS}, reverse=True)[:_MOST_LIMITS]
+    if not example.has_sequence or not rows or 0 < example.longest <= rows[-1]:
+        return example
+    for tokens in (2 * rows[0], *rows):
+        if _works(model, example, mode, dtype, tokens):
+            return example if tokens > rows[0] else dataclasses.replace(example, longest=tokens)
+    return example
+
+
+def _works(model: nn.Module, example: ExampleInputs, mode: KnownValuesMode, dtype: torch.dtype, tokens: int) -> bool:
+    try:
+        _try(model, example, mode, dtype, tokens)
+    except Exception:  # noqa: BLE001 - a model may raise anything
+        return False
+    return True
 
 
 def _decided(model: nn.Module, failures: Sequence[tuple[ExampleInputs, Exception]], supply: str) -> ExampleInputs:
@@ -141,9 +165,9 @@ def _accepts_by_assumption(model: nn.Module, example: ExampleInputs, mode: Known
     return True
 
 
-def _try(model: nn.Module, example: ExampleInputs, mode: KnownValuesMode, dtype: torch.dtype) -> None:
-    """A forward pass of a fake model."""
-    tokens = max(1, min(_TOKENS, example.longest * 3 // 4 or _TOKENS))
+def _try(model: nn.Module, example: ExampleInputs, mode: KnownValuesMode, dtype: torch.dtype, tokens: int = 0) -> None:
+    """A forward pass of a fake model, by default on few tokens."""
+    tokens = tokens or max(1, min(_TOKENS, example.longest * 3 // 4 or _TOKENS))
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         stack.enter_context(gpu_kernels("fused", lambda *_: None))

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from torch import nn
+from torch import Tensor, nn
 
 from smp_advisor.profiling.argument_names import IMAGE_SIZES, LENGTH_NAMES, SIZE_NAMES
 
@@ -25,6 +25,7 @@ __all__ = [
     "image_sizes",
     "input_width",
     "longest",
+    "possible_limits",
     "rare_widths",
 ]
 
@@ -126,6 +127,13 @@ def table_lengths(model: nn.Module) -> list[int]:
     """Rows of the tables of positions."""
     tensors = itertools.chain(model.named_parameters(), model.named_buffers())
     return [tensor.shape[-2] for name, tensor in tensors if "pos" in name.lower() and tensor.ndim >= 2]
+
+
+def possible_limits(model: nn.Module) -> set[int]:
+    """Lengths that may be the most tokens: of tables of positions, and of buffers and attributes, such as rotations."""
+    tensors = [value for module in model.modules() for value in (*module._buffers.values(), *vars(module).values())]
+    sizes = {size for value in tensors if isinstance(value, Tensor) and value.ndim > 1 for size in value.shape}
+    return {*table_lengths(model), *sizes}
 
 
 def fixed_lengths(model: nn.Module) -> list[int]:

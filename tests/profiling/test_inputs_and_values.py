@@ -6,6 +6,7 @@ from tests.deferred import Deferred
 
 pytestmark = pytest.mark.torch
 
+constructed_copy = Deferred("smp_advisor.profiling.scaled.construction", "constructed_copy")
 example_inputs = Deferred("smp_advisor.profiling.inputs", "example_inputs")
 profile_with_fallbacks = Deferred("smp_advisor.profiling.fallback", "profile_with_fallbacks")
 read_model = Deferred("smp_advisor.profiling.profiled_model", "read_model")
@@ -46,6 +47,11 @@ def test_the_input_layer_may_be_registered_last():
     assert example.make(2, 8)["x"].shape == (2, 8, 5)
 
 
+@pytest.mark.parametrize(("name", "most"), [("MinimalGPT", 256), ("SmallLlama", 256), ("ComplexRope", 512)])
+def test_tables_of_positions_and_rotations_limit_the_tokens(name, most):
+    assert example_inputs(getattr(users, name)()).longest == most
+
+
 @pytest.mark.parametrize(
     ("name", "confidence"),
     [
@@ -64,6 +70,23 @@ def test_values_that_are_known_or_checked_leave_an_exact_trace(name, confidence)
     assert (source.method, source.confidence) == ("traced", confidence)
     tokens = 1 if name in {"Checked", "Counted", "Resized", "Dropped"} else 64  # rows of numbers, or nodes
     assert profile.forward_flops(2, 64) == 2 * tokens * 4 * 2 * 16 * 16
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("TiedGPT", {"n_layer": (6, 2), "n_head": (6, 3), "n_embd": (384, 192)}),
+        ("SmallLlama", {"n_layers": (6, 2), "n_heads": (6, 3), "n_kv_heads": (2, 1), "dim": (288, 144)}),
+    ],
+)
+def test_a_module_that_stores_its_arguments_is_constructed_smaller(name, sizes):
+    narrowed = constructed_copy(getattr(users, name)(), 4_000_000)
+    assert {part.name: (part.full, part.copy) for part in narrowed.reductions} == sizes
+    assert 0 < sum(p.numel() for p in narrowed.model.parameters()) <= 4_000_000
+
+
+def test_a_module_that_does_not_store_its_arguments_is_not_constructed():
+    assert constructed_copy(users.ComplexRope(), 1_000_000) is None
 
 
 def test_a_branch_is_traced_with_both_values():

@@ -13,6 +13,7 @@ from smp_advisor.profiling.fake import default_dtype
 from smp_advisor.profiling.gpu_kernels import without_initialization
 from smp_advisor.profiling.input_trial import accepts
 from smp_advisor.profiling.inputs import example_inputs
+from smp_advisor.profiling.scaled.construction import constructed_copy
 from smp_advisor.profiling.scaled.narrow import narrow_copy
 from smp_advisor.profiling.scaled.reduction import reduced, reductions_between
 from smp_advisor.profiling.scaled.result import Reduction
@@ -166,18 +167,20 @@ def _by_truncation(
     repeated = _removable(model, inputs, blocks)
     counts_by_path = {row.path: (len(row.names), len(remaining_children(row, blocks))) for row in repeated}
     stack.enter_context(truncated(model, repeated, blocks))
-    count, narrowed = parameter_total([model]), None
+    count = parameter_total([model])
     if count > limit.parameters:
-        narrowed = narrow_copy(model, limit.parameters)
-    if narrowed is not None:
-        return Copy(
-            model=narrowed.model.to(dtype),
-            profiled=profiled,
-            how="a few blocks, narrowed by renaming the dimensions of the module",
-            reductions=(*_depths(counts_by_path), *narrowed.reductions),
-            blocks=_blocks(narrowed.model),
-            cut=tuple(repeated),
-        )
+        constructed = constructed_copy(model, limit.parameters)
+        narrowed = constructed or narrow_copy(model, limit.parameters)
+        if narrowed is not None:
+            how = "constructed with smaller sizes" if constructed else "a few blocks, narrowed by renaming dimensions"
+            return Copy(
+                model=narrowed.model.to(dtype),
+                profiled=profiled,
+                how=how,
+                reductions=(*(() if constructed else _depths(counts_by_path)), *narrowed.reductions),
+                blocks=_blocks(narrowed.model),
+                cut=tuple(repeated),
+            )
     if count > limit.parameters:
         raise ProfileError(
             f"A few blocks of {profiled.name} at full width have {count / 1e6:,.0f} million parameters, over {limit}. "

@@ -17,7 +17,7 @@ from smp_advisor.profiling.structure import dimensions, parameter_total
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Narrowed", "Renaming", "head_counts", "narrow_copy", "renamed"]
+__all__ = ["Narrowed", "Renaming", "head_counts", "narrow_copy", "renamed", "runs"]
 
 _DIVISORS = (2, 4, 8, 16)
 _CHANNELS = 16
@@ -67,7 +67,7 @@ def narrow_copy(model: nn.Module, most_parameters: int) -> Narrowed | None:
                 continue
             plan = Renaming(multiple, divisor, vocabulary=size.vocab, heads=by_heads)
             narrow = renamed(model, plan)
-            if parameter_total([narrow]) > most_parameters or not _runs(narrow):
+            if parameter_total([narrow]) > most_parameters or not runs(narrow):
                 continue
             name = "hidden size" if by_heads else "channels"
             widest = size.hidden if by_heads else _widest(model)
@@ -150,7 +150,7 @@ def _cut(tensor: Tensor, renamed: Callable[[int], int]) -> Tensor:
     return nn.Parameter(values, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else values
 
 
-def _runs(model: nn.Module) -> bool:
+def runs(model: nn.Module) -> bool:
     """Whether the forward pass accepts inputs of the usual forms."""
     from smp_advisor.profiling.input_trial import accepts
 
