@@ -1,5 +1,5 @@
 // Marks for assistive technology that the theme leaves out.
-addEventListener("DOMContentLoaded", () => {
+addEventListener("load", () => {
   for (const caption of document.querySelectorAll("p.caption[role=heading]")) caption.setAttribute("aria-level", "2");
   document.querySelector(".sidebar-drawer")?.setAttribute("aria-label", "Pages");
   document.querySelector(".toc-drawer")?.setAttribute("aria-label", "On this page");
