@@ -105,7 +105,7 @@ def measured(entry: dict[str, Any], *, full: float) -> dict[str, Any]:
         return result | {"outcome": "failed", "reason": str(error), "seconds": round(time.perf_counter() - begun, 1)}
     result["seconds"] = round(time.perf_counter() - begun, 1)
     method = next((source.method for source in profile.provenance if source.figure == "saved bytes"), "")
-    reason = "" if method else " ".join(profile.warnings)
+    reason = "" if method else " ".join([*profile.warnings, *profile.verdicts])
     result |= {"outcome": method or "failed", "reason": reason, "inputs": profile.inputs}
     result["uncounted"] = list(profile.uncounted)
     result["blocks"] = len(profile.blocks)

@@ -60,8 +60,8 @@ _PEAK_TOLERANCE = 1e-3
 _ALL_REPEATS = 10**6
 """A number of repeats that truncates nothing."""
 _FEWEST_REPEATS = 2
-_LONG_OPERATIONS = 120_000
-"""A longer step is not traced in full: state-space models that loop over tokens would take minutes."""
+_LONG_OPERATIONS = 30_000
+"""A longer step of a model that loops over tokens is not traced in full: a dozen of them would take minutes."""
 _SHORT_SEQUENCES = (32, 64, 96)
 
 
