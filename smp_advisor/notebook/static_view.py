@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -62,7 +63,12 @@ def static_html(shown: Explained, now: Snapshot, ladder: str = "", session: str 
         _folded_list("Assumptions of the estimate", shown["assumptions"]),
     ]
     page = "".join(parts)
-    return f'<div class="smp-static" style="{_FRAME}">{page}{_glossary(shown, page)}</div>'
+    return f'<div class="smp-static" style="{_FRAME}">{_without_formulas(page + _glossary(shown, page))}</div>'
+
+
+def _without_formulas(html: str) -> str:
+    """HTML whose dollar signs delimit no formula: pages of notebooks typeset text between two of them."""
+    return re.sub(r">[^<]*", lambda text: text[0].replace("$", "<span>$</span>"), html)
 
 
 def title_html(shown: Recommendation) -> str:

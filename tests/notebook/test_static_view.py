@@ -50,6 +50,14 @@ def test_it_fetches_nothing(pipeline_advice):
     assert re.findall(r"\b(?:src|@import|url\()", html) == []
 
 
+def test_amounts_are_no_formulas():
+    shown = explained(make_advice(tokens=300e9))
+    root = tree(static_html(shown, shown["recommended"]))
+    assert "".join(root.itertext()).count("$") >= 2
+    texts = [text for element in root.iter() for text in (element.text, element.tail) if text and "$" in text]
+    assert set(texts) == {"$"}  # a page typesets what is between two of them in one text
+
+
 def test_the_glossary_explains_labels_without_network(pipeline_advice):
     shown = explained(pipeline_advice)
     labels = {*shown["rows"], *shown["figures"], *shown["categories"], *shown["seconds"]}
