@@ -130,6 +130,7 @@ def import_pytorch() -> None:
     """Import what PyTorch imports in the first step of a training, which each forked child would repeat."""
     for module in ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.pipelining"):
         importlib.import_module(module)
+    gc.freeze()  # a collection in a fork would copy the pages of all that was imported
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

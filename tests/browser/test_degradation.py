@@ -31,7 +31,7 @@ def test_a_saved_notebook_without_its_kernel_shows_the_picture(open_alone, serve
         except OSError:
             return False
 
-    for _ in range(60):
+    for _ in range(240):
         if is_saved():
             break
         advised.page.wait_for_timeout(500)

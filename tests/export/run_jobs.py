@@ -11,6 +11,7 @@ output, its summary, its checkpoints at that time, the losses of its model, and 
 
 from __future__ import annotations
 
+import gc
 import json
 import multiprocessing
 import os
@@ -122,4 +123,5 @@ if __name__ == "__main__":
     jobs, answer = map(Path, sys.argv[1:3])
     if any("import LoraConfig" in Path(job["script"]).read_text() for job in json.loads(jobs.read_text()).values()):
         import peft  # noqa: F401
+    gc.freeze()  # a collection in a fork would copy the pages of all that was imported
     answer.write_text(json.dumps({name: run(job) for name, job in json.loads(jobs.read_text()).items()}))

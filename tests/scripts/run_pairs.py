@@ -5,6 +5,7 @@ Each line of the input is a program as JSON. The answer is a line with the exit 
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import socket
@@ -50,5 +51,6 @@ def run(program: str) -> dict[str, object]:
 
 if __name__ == "__main__":
     assert torch.distributed.is_gloo_available()
+    gc.freeze()  # a collection in a fork would copy the pages of all that was imported
     for line in sys.stdin:
         print(json.dumps(run(json.loads(line))), flush=True)
