@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 __all__ = [
     "Dimensions",
@@ -23,6 +24,9 @@ __all__ = [
     "stacks",
     "ties",
 ]
+
+_NUMBERED = re.compile(r"(.*[^\d])\d+")
+_FEWEST_NUMBERED = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +70,8 @@ def stacks(model: nn.Module) -> list[Stack]:
     """Find the outermost containers of repeated blocks, in registration order.
 
     Blocks are equal if their classes, parameter and buffer shapes and types, and children are equal. A container is a
-    ``ModuleList``, a ``Sequential``, or any module with three or more children named by numbers.
+    ``ModuleList``, a ``Sequential``, or any module with three or more children named by numbers. Numbered attributes
+    (``self.layer1``, ``self.block_0``) are one period of a stack: a forward method that names them requires all.
     """
     repeated: list[Stack] = []
     signature_by_module: dict[int, str] = {}
@@ -94,11 +99,34 @@ def stacks(model: nn.Module) -> list[Stack]:
                     )
                 )
                 return
+        numbered = _numbered(dict(children), signature_by_module)
+        for names in numbered:
+            parameters = parameter_total([module._modules[name] for name in names])  # type: ignore[misc]
+            repeated.append(Stack(path=path, names=names, prefix=0, period=len(names), parameters=parameters))
+        blocks = {name for names in numbered for name in names}
         for name, child in children:
-            visit(child, f"{path}.{name}" if path else name)
+            if name not in blocks:
+                visit(child, f"{path}.{name}" if path else name)
 
     visit(model, "")
     return repeated
+
+
+def _numbered(children: Mapping[str, nn.Module], signature_by_module: dict[int, str]) -> list[tuple[str, ...]]:
+    """Groups of at least three attributes with the same name and a number, which repeat and consist of modules."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for name, child in children.items():
+        match = _NUMBERED.fullmatch(name)
+        if match and child._modules:
+            groups[match[1]].append(name)
+    return [
+        tuple(names)
+        for names in groups.values()
+        if len(names) >= _FEWEST_NUMBERED
+        and len({id(children[name]) for name in names}) == len(names)
+        and parameter_total([children[name] for name in names])
+        and repetition([_signature(children[name], signature_by_module) for name in names])
+    ]
 
 
 def _is_container(module: nn.Module, names: Sequence[str]) -> bool:

@@ -15,8 +15,19 @@ torch = Deferred("torch")
 PlainGPT, Unrolled = deferred("tests.profiling.plain_models", "PlainGPT", "Unrolled")
 Odd = Deferred("tests.profiling.models_hard_to_trace", "Odd")
 stacks = Deferred("smp_advisor.profiling.structure", "stacks")
-NAMES = ("Captioned", "FixedDepth", "Graph", "JoinedViT", "Mixed", "NestedViT", "Opaque", "Recurrent", "Unused")
-Captioned, FixedDepth, Graph, JoinedViT, Mixed, NestedViT, Opaque, Recurrent, Unused = deferred(
+NAMES = (
+    "Captioned",
+    "FixedDepth",
+    "Graph",
+    "JoinedViT",
+    "Mixed",
+    "NestedViT",
+    "Numbered",
+    "Opaque",
+    "Recurrent",
+    "Unused",
+)
+Captioned, FixedDepth, Graph, JoinedViT, Mixed, NestedViT, Numbered, Opaque, Recurrent, Unused = deferred(
     "tests.profiling.models_of_any_kind", *NAMES
 )
 MODELS = {"Captioned": Captioned, "FixedDepth": FixedDepth, "Graph": Graph}
@@ -196,3 +207,10 @@ def test_wrong_arguments_are_refused_before_a_process_starts(arguments, reason, 
     monkeypatch.setattr("os.fork", lambda: pytest.fail("a process was started"))
     with pytest.raises(smp_advisor.errors.AdvisorError, match=reason):
         smp_advisor.profile({"model_type": "gpt2"}, **arguments)
+
+
+def test_numbered_attributes_are_blocks():
+    profile = profiled(Numbered(), checkpointing=True)
+    assert [block.name for block in profile.blocks] == ["block_0", "block_1", "block_2", "block_3"]
+    assert len({(block.parameters, block.saved_bytes, block.forward_flops) for block in profile.blocks}) == 1
+    assert profile.checkpointed_bytes(2, 64) < profile.saved_bytes(2, 64)
