@@ -56,10 +56,9 @@ def environment(command: str, version: str, packages: str) -> Path:
         # The first with dependency groups.
         subprocess.run([python, "-m", "pip", "install", "--quiet", "--upgrade", "pip>=25.1"], check=True)
     install = [python, "-m", "pip", "install", "-qq", "--prefer-binary", *SETS[packages]]
-    subprocess.run([*install, "--group", "unit"], cwd=ROOT, check=True)
     built = (ROOT / "smp_advisor/static/widget.css").exists() and (ROOT / "smp_advisor/labextension").exists()
     settings = os.environ | ({"SKIP_JUPYTER_BUILDER": "1"} if built else {})  # no test runs the front end
-    subprocess.run([*install, "--editable", "."], cwd=ROOT, env=settings, check=True)
+    subprocess.run([*install, "--group", "unit", "--editable", "."], cwd=ROOT, env=settings, check=True)
     return python
 
 
