@@ -185,6 +185,8 @@ def elapsed_per_work(
 
 _LARGEST_EXPONENT = 300.0
 """The share of such a run is zero for every purpose, and its exponential is still a number."""
+_LEAST_SHARE = 1e-12
+"""Share of a run that makes no progress, so that its days are a number."""
 
 
 def checkpoint_bytes(model: Model, layout: Layout) -> float:
@@ -269,7 +271,7 @@ def effective_time(
         seconds["evaluation"] = evaluation / work if "evaluation" in counted else 0.0
     elapsed = 1 + sum(seconds.values())
     return EffectiveTime(
-        share=1 / elapsed,
+        share=max(1 / elapsed, _LEAST_SHARE),
         shares=tuple((name, seconds[name] / elapsed) for name in overheads.parts),
         checkpoint_gib=bytes_ / GIB,
         checkpoint_seconds=save,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 
 from smp_advisor.elementwise import where
+from smp_advisor.errors import PlanError
 from smp_advisor.libraries.schema import default_of
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ EVERYTHING = 2**62
 """More parameters than any model, for strategies that keep all gathered parameters until the backward pass."""
 
 
+_MOST_DIGITS = 6
 OPERATORS = -2
 """Code of the strategy that keeps the outputs of some operators of every block."""
 
@@ -53,6 +55,8 @@ def checkpoint_code(strategy: Checkpointing) -> int:
     if strategy in _NAMED:
         return _NAMED[strategy]
     name, _, number = str(strategy).partition("_")
+    if not number.isdecimal() or len(number) > _MOST_DIGITS:
+        raise PlanError(f"activation_checkpointing cannot be {strategy!r:.80}: use False, 'each' or 'every_2'.")
     return -int(number) - 1 if name == "every" else int(number)
 
 

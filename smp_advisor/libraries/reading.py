@@ -30,7 +30,7 @@ def fields_from(
     Raises `PlanError` for settings that the library refuses, and for parameters that plans do not have.
     """
     if not isinstance(parameters, Mapping):
-        raise PlanError(f"The library's parameters must be a dictionary, not {parameters!r}.")
+        raise PlanError(f"The library's parameters must be a dictionary, not {parameters!r:.80}.")
     for violation in violations(parameters, version=version, library=library):
         raise PlanError(violation.text)
     facts = schema(library)
@@ -47,17 +47,19 @@ def fields_from(
                 f"{key}={value!r} is not part of a plan: leave it out here, or pass it with"
                 f" smp.init({{{key!r}: {value!r}}}) in the script."
             )
+    precision = _precision(hyperparameters)
     for setting in facts.settings:
         used = next((name for name in (setting.key, *setting.aliases) if name in hyperparameters), None)
         if used is not None:
             values[setting.key] = _setting(setting, hyperparameters[used])
-    precision = _precision(hyperparameters)
     if precision is not None:  # SMP v1's plans have parameters for it instead
         values["precision"] = precision
     return values
 
 
 def _precision(hyperparameters: Mapping[str, Any]) -> Any:
+    if not isinstance(hyperparameters, Mapping):
+        raise PlanError(f"The script's settings must be a dictionary, not {hyperparameters!r:.80}.")
     """Precision of the script: by its name, or by the flags of AWS's scripts."""
     if "precision" in hyperparameters:
         return hyperparameters["precision"]

@@ -44,7 +44,7 @@ def perform(advice: LiveAdvice, content: Mapping[str, Any]) -> None:
     AdvisorError
         There is no such action, or it is not possible.
     """
-    action, value = content.get("action"), content.get("value")
+    action, value = str(content.get("action")), content.get("value")
     by_name: dict[str, Callable[[str], object]] = {
         "keep": advice.keep,
         "load": advice.load,

@@ -54,22 +54,28 @@ _OF_DATA = frozenset(
 
 
 def size(value: Value) -> int:
-    """The number of items in `value` and in its items, up to a limit."""
-    pending, items = [value], 0
-    while pending and items <= _MOST_ITEMS:
-        container = pending.pop()
-        if isinstance(container, Collection):
-            items += len(container.items)
-            pending += container.items
-        elif isinstance(container, Mapping):
-            items += len(container.entries)
-            pending += [entry.value for entry in container.entries.values()]
+    """The number of items in `value` and in its items, up to a limit; beyond the limit with too many levels."""
+    level, items, depth = [value], 0, 0
+    while level and items <= _MOST_ITEMS:
+        if depth > _DEEPEST_DATA:
+            return _MOST_ITEMS + 1
+        below: list[Value] = []
+        for container in level:
+            if isinstance(container, Collection):
+                below += container.items
+            elif isinstance(container, Mapping):
+                below += [entry.value for entry in container.entries.values()]
+            if items + len(below) > _MOST_ITEMS:
+                break
+        level, items, depth = below, items + len(below), depth + 1
     return items
 
 
 def within(value: Value) -> Value:
-    """`value`, or an unknown value if it has too many items."""
-    return value if size(value) <= _MOST_ITEMS else Unknown(f"it grows beyond {_MOST_ITEMS:,} items")
+    """`value`, or an unknown value if it has too many items or levels."""
+    if size(value) <= _MOST_ITEMS:
+        return value
+    return Unknown(f"it grows beyond {_MOST_ITEMS:,} items or {_DEEPEST_DATA} levels")
 
 
 def plain(value: Value) -> Any:

@@ -92,7 +92,7 @@ class Job:
     def __post_init__(self) -> None:
         for name, maximum in _MAXIMUM.items():
             value = getattr(self, name)
-            if value is None:
+            if value is None and name != "sequence_length":
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise JobError(f"{name} must be a whole number of at least 1, not {value!r}.")

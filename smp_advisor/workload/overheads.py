@@ -14,6 +14,7 @@ OVERHEADS = ("checkpoints", "restarts", "startup", "data_loading", "evaluation")
 
 CheckpointStorage = Literal["local", "fsx", "s3"]
 _STORAGES = ("local", "fsx", "s3")
+_LEAST_MINUTES = 0.001
 _MOST_MINUTES = 28 * 24 * 60
 """The longest training job of SageMaker."""
 
@@ -52,8 +53,11 @@ class Overheads:
         minutes: object = self.checkpoint_minutes
         if minutes is None:
             return
-        if isinstance(minutes, bool) or not isinstance(minutes, int | float) or not 0 < minutes <= _MOST_MINUTES:
-            raise JobError(f"checkpoint_minutes must be between 0 and {_MOST_MINUTES:,}, not {minutes!r}.")
+        is_number = isinstance(minutes, int | float) and not isinstance(minutes, bool)
+        if not is_number or not _LEAST_MINUTES <= minutes <= _MOST_MINUTES:  # type: ignore[operator]
+            raise JobError(
+                f"checkpoint_minutes must be between {_LEAST_MINUTES} and {_MOST_MINUTES:,}, not {minutes!r:.80}."
+            )
 
     @classmethod
     def of(cls, value: object) -> Overheads:
