@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import datetime as dt
 import hashlib
@@ -234,8 +235,13 @@ def section(results: Sequence[dict[str, Any]]) -> str:
     full = [result for result in profiled if result.get("flops_ratio")]
     exact = [result for result in full if abs(result["flops_ratio"] - 1) < EXACT]
     close = [result for result in full if abs((result["saved_ratio"] or 1) - 1) <= SAVED_TOLERANCE]
+    versions = collections.Counter(result["code"] for result in results if "code" in result)
     code = fingerprint()
-    current = sum(result.get("code") == code for result in results)
+    if code not in versions and versions:
+        code = versions.most_common(1)[0][0]
+    day = max((result["day"] for result in results if result.get("code") == code), default="")
+    current = [result for result in results if result.get("code") == code]
+    newly = sum(result["outcome"] == "traced" for result in current)
     lines = [
         "## Modules of other libraries",
         "",
@@ -243,8 +249,9 @@ def section(results: Sequence[dict[str, Any]]) -> str:
         "the default call, without inputs. Libraries and versions: `scripts/profiling_modules.txt`, installed by",
         "`scripts/modules_environment.sh`; `modules_of_users` are in the styles of users' own scripts. Written by",
         f"`scripts/profiling_coverage.py --modules`, with {STAGE_SECONDS:g} seconds per stage on a shared machine.",
-        f"{current} rows are of this version of the profiler; those marked † are of older versions, and a failure",
-        f"in one of them may be corrected by now. {len(entries()) - len(results)} modules have not been run.",
+        f"{len(current)} rows are of one version of the profiler ({day}, sources {code}): {newly} are traced. Rows",
+        "marked † are of older versions, and a failure in one of them may be corrected by now.",
+        f"{len(entries()) - len(results)} modules have not been run.",
         "",
         f"- Traced: **{len(traced)} of {len(results)}**; profiled by any method: {len(profiled)}.",
         f"- Copied, and the copy trains: **{len(trained)} of {len(results)}**.",
