@@ -1,8 +1,9 @@
 """Arithmetic that serves numbers and columns of numbers alike.
 
 A formula written with these functions and with operators computes one plan from Python numbers and many plans from
-arrays of shape (n,). NumPy takes a microsecond for an operation on an array of one element; a number takes a tenth.
-Columns with one value for all plans stay numbers, so that only the terms that differ between plans are arrays.
+arrays of shape (n,). With d draws of the cost model's constants, arrays have the shape (d, n). NumPy takes a
+microsecond for an operation on an array of one element; a number takes a tenth. Columns with one value for all plans
+stay numbers, so that only the terms that differ between plans are arrays.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ __all__ = [
     "largest_index",
     "maximum",
     "minimum",
+    "power",
     "quotient",
     "root",
     "smallest",
@@ -71,6 +73,16 @@ def ceil(values: Floats) -> Floats:
 def root(values: Floats) -> Floats:
     """Square roots."""
     return np.sqrt(values) if type(values) is ndarray else math.sqrt(values)
+
+
+def power(values: Floats, exponent: int) -> Floats:
+    """Powers.
+
+    NumPy's may differ from a number's in the last digit. Those of one plan's draws, shape (d, 1), are those of numbers.
+    """
+    if type(values) is ndarray and values.shape[-1] == 1:
+        return np.array([value**exponent for value in values.ravel().tolist()]).reshape(values.shape)
+    return values**exponent
 
 
 def binary_logarithm(values: Floats) -> Floats:

@@ -93,7 +93,7 @@ def _fused(
     flops = 4 * attention.heads / layout.tensor_parallel_degree * attention.head_dim * world.microbatch_tokens * pairs
     peak = peak_flops(instance, job)
 
-    def rate(kernel_stack: Stack, *, backward: bool) -> float:
+    def rate(kernel_stack: Stack, *, backward: bool) -> Floats:
         share = share_of_peak(
             kernel_stack.fused,
             instance.gpu,

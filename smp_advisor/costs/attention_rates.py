@@ -16,11 +16,14 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from smp_advisor.costs.constants import gpu_constant, has_gpu_constant
+from smp_advisor.elementwise import minimum
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     Kernel = Literal["flash-1", "flash-2", "flash-3", "cudnn"]
+    from smp_advisor.elementwise import Floats
+
     Pass = Literal["forward", "backward"]
 
 __all__ = ["share_of_peak"]
@@ -65,7 +68,7 @@ def _relative(kernel: str, head_dim: int, *, causal: bool, of: str, length: int)
     return float(np.interp(np.log2(max(head_dim, 1)), np.log2(widths), rates)) / reference
 
 
-def share_of_peak(kernel: Kernel, gpu: str, head_dim: int, length: int, *, causal: bool, of: Pass) -> float:
+def share_of_peak(kernel: Kernel, gpu: str, head_dim: int, length: int, *, causal: bool, of: Pass) -> Floats:
     """Rate of one kernel as a share of the GPU's dense peak in 16 bits.
 
     Parameters
@@ -78,4 +81,4 @@ def share_of_peak(kernel: Kernel, gpu: str, head_dim: int, length: int, *, causa
     name = f"{kernel.replace('-', '_')}_efficiency"
     if kernel == "flash-3" and not has_gpu_constant(name, gpu):
         kernel, name = "flash-2", "flash_2_efficiency"  # it exists for Hopper only
-    return min(gpu_constant(name, gpu) * _relative(kernel, head_dim, causal=causal, of=of, length=length), 0.95)
+    return minimum(gpu_constant(name, gpu) * _relative(kernel, head_dim, causal=causal, of=of, length=length), 0.95)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from smp_advisor.elementwise import Floats
 
 __all__ = ["Constant", "constant", "constants", "fp32_peak_tflops", "gpu_constant", "has_gpu_constant", "overriding"]
 
@@ -64,16 +67,24 @@ def constants() -> dict[str, Constant]:
 
 
 @cache
-def _values() -> dict[str, float]:
+def _committed() -> dict[str, Floats]:
     return {name: entry.value for name, entry in constants().items()}
 
 
-def constant(name: str) -> float:
+_OVERRIDDEN: ContextVar[dict[str, Floats] | None] = ContextVar("overridden constants", default=None)
+"""Values inside `overriding`, which other threads do not see."""
+
+
+def _values() -> dict[str, Floats]:
+    return _OVERRIDDEN.get() or _committed()
+
+
+def constant(name: str) -> Floats:
     """Value of one constant, ``constant("memory.context_gib")``."""
     return _values()[name]
 
 
-def gpu_constant(name: str, gpu: str) -> float:
+def gpu_constant(name: str, gpu: str) -> Floats:
     """Value of a constant that depends on the GPU, ``gpu_constant("matmul_efficiency", "NVIDIA A100 80GB")``.
 
     A GPU that is not in the table has the value of ``other``.
@@ -100,17 +111,23 @@ def _generation(name: str, gpu: str) -> str:
 
 
 @contextmanager
-def overriding(values: Mapping[str, float]) -> Iterator[None]:
-    """Override constants inside a ``with`` block, to fit them or to measure their effect."""
+def overriding(values: Mapping[str, Floats]) -> Iterator[None]:
+    """Override constants inside a ``with`` block, to fit them or to measure their effect.
+
+    Parameters
+    ----------
+    values
+        Values by dotted name. Each is a number, or draws of shape (d, 1): the formulas then give arrays of shape (d, n)
+        where they depend on the constant.
+    """
     unknown = sorted(set(values) - set(_values()))
     if unknown:
         raise KeyError(f"no constant {unknown[0]!r}")
-    previous = {name: _values()[name] for name in values}
-    _values().update(values)
+    token = _OVERRIDDEN.set({**_values(), **values})
     try:
         yield
     finally:
-        _values().update(previous)
+        _OVERRIDDEN.reset(token)
 
 
 def fp32_peak_tflops(gpu: str, half_peak_tflops: float) -> float:

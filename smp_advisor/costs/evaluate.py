@@ -159,20 +159,27 @@ def fit_probability(margin: float) -> float:
     return NormalDist().cdf(margin)
 
 
-def seconds_columns(model: Model, cluster: Cluster, job: Job, layout: Layout) -> dict[str, NDArray[np.float64]]:
+def seconds_columns(
+    model: Model, cluster: Cluster, job: Job, layout: Layout, draws: tuple[int, ...] = ()
+) -> dict[str, NDArray[np.float64]]:
     """Step time of n plans by part (the fields of `StepTime`), arrays of shape (n,).
 
     Free memory is assumed: `pressure_factor` has the time of the allocator near full memory.
+
+    Parameters
+    ----------
+    draws
+        ``(d,)`` inside `overriding` with d draws of constants: the arrays then have shape (d, n).
     """
     model = trained(model, job)
-    result = {name: np.zeros(len(layout)) for name in TIME_PARTS}
+    result = {name: np.zeros((*draws, len(layout))) for name in TIME_PARTS}
     for degree, rows, part in _parts(layout):
         world = World.of(model, cluster, job, part)
         seconds = step_seconds(model, cluster, job, part, world, degree)
         if job.calibration is not None:
             seconds, _ = learned_seconds(job.calibration, model, cluster, job, part, seconds)
         for name, values in seconds.items():
-            result[name][rows] = values
+            result[name][..., rows] = values
     return result
 
 

@@ -65,7 +65,7 @@ def is_first_generation(cluster: Cluster) -> bool:
     return cluster.instance.efa and cluster.instance.inter_node_gbps <= _FIRST_GENERATION_GBPS
 
 
-def delay(cluster: Cluster) -> float:
+def delay(cluster: Cluster) -> Floats:
     """Latency of the node's EFA devices relative to those of p5."""
     return constant("communication.efa_first_generation_delay") if is_first_generation(cluster) else 1.0
 
@@ -82,7 +82,7 @@ def _intra_efficiency(cluster: Cluster, members: Floats) -> Floats:
     if "cube mesh" in link:
         # A small group of a cube mesh uses few of the links.
         names = ("2", "4", "8")
-        points = [constant(f"communication.cube_mesh_efficiency_{n}") for n in names]
+        points = [float(constant(f"communication.cube_mesh_efficiency_{n}")) for n in names]
         return interpolated(members, (2, 4, 8), points)
     return constant("communication.nvswitch_efficiency")
 

@@ -82,10 +82,8 @@ def layout_draws(model: Model, cluster: Cluster, job: Job, layouts: Sequence[Lay
     before_runs = replace(job, calibration=None)
     names, draws = constant_names(), constant_draws()
     middle = _logarithm(model, cluster, before_runs, layouts)
-    logarithms = np.empty((len(draws), len(middle)))
-    for number, draw in enumerate(draws):
-        with overriding(dict(zip(names, map(float, draw), strict=True))):
-            logarithms[number] = _logarithm(model, cluster, before_runs, layouts)
+    with overriding(dict(zip(names, draws.T[:, :, np.newaxis], strict=True))):
+        logarithms = _logarithm(model, cluster, before_runs, layouts, (len(draws),))
     kinds = [str(kind) for layout in layouts for kind in plan_kinds(layout, cluster)]
     stacks = [name for layout in layouts for name in [stack_of(job, layout).name] * len(layout)]
     figures = np.concatenate([targets(model, cluster, job, layout).configuration for layout in layouts])
@@ -96,10 +94,12 @@ def layout_draws(model: Model, cluster: Cluster, job: Job, layouts: Sequence[Lay
     return np.exp(_logarithm(model, cluster, job, layouts) + width * (errors - middle))
 
 
-def _logarithm(model: Model, cluster: Cluster, job: Job, layouts: Sequence[Layout]) -> NDArray[np.float64]:
-    """Logarithms of the predicted step times, shape (n,)."""
-    seconds = [sum(seconds_columns(model, cluster, job, layout).values()) for layout in layouts]
-    result: NDArray[np.float64] = np.log(np.concatenate(seconds))
+def _logarithm(
+    model: Model, cluster: Cluster, job: Job, layouts: Sequence[Layout], draws: tuple[int, ...] = ()
+) -> NDArray[np.float64]:
+    """Logarithms of the predicted step times, shape (n,), or (d, n) for draws of the constants."""
+    seconds = [sum(seconds_columns(model, cluster, job, layout, draws).values()) for layout in layouts]
+    result: NDArray[np.float64] = np.log(np.concatenate(seconds, axis=-1))
     return result
 
 

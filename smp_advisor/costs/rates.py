@@ -8,6 +8,7 @@ from smp_advisor.costs.constants import constant, fp32_peak_tflops
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.instance import Instance
+    from smp_advisor.elementwise import Floats
     from smp_advisor.workload.job import Job
 
 __all__ = ["memory_bandwidth", "peak_flops"]
@@ -29,6 +30,6 @@ def peak_flops(instance: Instance, job: Job, *, products_of_weights: bool = Fals
     return instance.peak_tflops * 1e12
 
 
-def memory_bandwidth(instance: Instance) -> float:
+def memory_bandwidth(instance: Instance) -> Floats:
     """Bytes per second that element-wise kernels move."""
     return instance.hbm_gb_per_s * 1e9 * constant("time.memory_efficiency")

@@ -17,7 +17,7 @@ from smp_advisor.costs.passes import Passes, stage_passes
 from smp_advisor.costs.rates import memory_bandwidth
 from smp_advisor.costs.stack import stack_of
 from smp_advisor.costs.state import LocalParameters, local_parameters, owned_parameters
-from smp_advisor.elementwise import anywhere, choose, largest, largest_index, maximum, root, where
+from smp_advisor.elementwise import anywhere, choose, largest, largest_index, maximum, power, root, where
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,7 +91,7 @@ def _host_floor(layout: Layout, seconds: Floats) -> Floats:
     coordinated = layout.host_handover & ((layout.pipeline_parallel_degree > 1) | (layout.shard_level >= 3))
     if not anywhere(coordinated):
         return 0.0
-    together = root(root(seconds**4 + constant("time.host_floor_seconds") ** 4))
+    together = root(root(power(seconds, 4) + power(constant("time.host_floor_seconds"), 4)))
     return where(coordinated, together - seconds, 0.0)
 
 

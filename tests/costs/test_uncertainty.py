@@ -1,12 +1,14 @@
 """Joint draws of the constants, and spreads of the step time."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
 from smp_advisor import Cluster, Job, Model, Plan
 from smp_advisor.costs import step_time_draws
-from smp_advisor.costs.constants import constants, overriding
-from smp_advisor.costs.evaluate import estimate
+from smp_advisor.costs.constants import constant, constants, overriding
+from smp_advisor.costs.evaluate import estimate, seconds_columns
 from smp_advisor.costs.intervals import step_time_factors
 from smp_advisor.costs.uncertainty import (
     comparison_spread,
@@ -15,6 +17,7 @@ from smp_advisor.costs.uncertainty import (
     run_spread,
     source_spread,
 )
+from smp_advisor.libraries.layouts import layout_of
 from tests.costs.shapes import row_30b
 
 KINDS = ["any", "pipeline, nodes", "sharded, nodes", "sharded, one node", "no such kind"]
@@ -35,11 +38,46 @@ def test_draws_are_around_the_committed_constants_and_the_same_at_every_call():
 
 def test_draws_of_constants_give_a_spread_of_step_times_of_the_size_of_errors():
     model, cluster, job, plan = row_30b()
-    seconds = []
-    for draw in constant_draws():
-        with overriding(dict(zip(constant_names(), draw, strict=True))):
-            seconds.append(estimate(model, cluster, job, plan).step_seconds)
+    with overriding(_columns()):
+        seconds = sum(seconds_columns(model, cluster, job, layout_of([plan], job, cluster), (64,)).values())
     assert 0.01 < np.std(np.log(seconds)) < 0.4
+
+
+@pytest.mark.parametrize(
+    "plans",
+    [
+        [Plan(library="smp-v1", pipeline_parallel_degree=4, batch_size=8, microbatches=8)],
+        [
+            Plan(library="smp-v1", pipeline_parallel_degree=p, batch_size=8, microbatches=m)
+            for p in (1, 2)
+            for m in (2, 8)
+        ],
+        [Plan(library="fsdp", batch_size=batch) for batch in (1, 2, 4)],
+    ],
+    ids=["one plan", "pipelines", "sharded"],
+)
+def test_all_draws_at_once_have_every_digit_of_one_draw_after_another(plans):
+    model, cluster, job = Model.from_parameters(1e9), Cluster("ml.p4d.24xlarge", 2), Job(precision="fp16")
+    layout = layout_of(plans, job, cluster)
+    with overriding(_columns()):
+        together = sum(seconds_columns(model, cluster, job, layout, (64,)).values())
+    assert together.shape == (64, len(plans))
+    for number in (0, 1, 40, 63):
+        with overriding(dict(zip(constant_names(), constant_draws()[number].tolist(), strict=True))):
+            alone = sum(seconds_columns(model, cluster, job, layout).values())
+        assert (together[number] == alone).all()
+
+
+def _columns():
+    return dict(zip(constant_names(), constant_draws().T[:, :, np.newaxis], strict=True))
+
+
+def test_another_thread_does_not_see_overridden_constants():
+    name = "time.launch_seconds"
+    with ThreadPoolExecutor(1) as threads, overriding({name: 1.0}):
+        assert constant(name) == 1.0
+        assert threads.submit(constant, name).result() == constants()[name].value
+    assert constant(name) == constants()[name].value
 
 
 @pytest.mark.parametrize("stack", ["megatron", "hf-sdpa", "no such stack"])
