@@ -27,7 +27,7 @@ _STYLE = (
 def html_page(advice: Advice) -> str:
     """A complete page without scripts or links to other files: report, charts and the cell that starts the job."""
     (title, summary), *remaining = sections(advice, details=True)
-    charts = "".join(advice.chart(name)._repr_html_() for name in _CHARTS)
+    charts = "".join(advice.chart(name).as_html() for name in _CHARTS)
     body = [
         f"<h1>{escape(title)}</h1>",
         *_html_lines(summary),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import re
-from functools import partial
 
 from nbformat import NotebookNode
 
@@ -34,7 +32,6 @@ def clean(notebook: NotebookNode) -> None:
         if cell.cell_type == "code":
             outputs = _without_log(cell.outputs) if ACCOUNT in tags else cell.outputs
             cell.outputs = [output for output in map(_cleaned, _joined(outputs)) if output]
-    _draw_pictures(notebook)
     _number_reports(notebook)
 
 
@@ -43,26 +40,6 @@ def _without_log(outputs: list[NotebookNode]) -> list[NotebookNode]:
         if "text" in output:
             output.text = re.sub(r"^sagemaker\.config INFO.*\n", "", output.text, flags=re.MULTILINE)
     return [output for output in outputs if output.get("name") != "stderr" and output.get("text") != ""]
-
-
-def _draw_pictures(notebook: NotebookNode) -> None:
-    """Make pictures of the drawings in a page: where a notebook is not trusted, only their text would be left."""
-    for cell in notebook.cells:
-        for output in cell.get("outputs", []):
-            html = output.get("data", {}).get("text/html", "")
-            for css in re.findall(r"<style>.*?</style>", html, re.DOTALL):
-                picture = partial(_picture, css)
-                output.data["text/html"] = re.sub(
-                    r"<svg\b([^>]*>)(.*?</svg>)", picture, html.replace(css, ""), flags=re.DOTALL
-                )
-
-
-def _picture(css: str, drawing: re.Match[str]) -> str:
-    """A drawing as an image, in the colors for a light page."""
-    start = '<svg xmlns="http://www.w3.org/2000/svg" style="color-scheme:light;background:#fff"'
-    data = base64.b64encode(f"{start}{drawing[1]}{css}{drawing[2]}".encode()).decode()
-    label = re.search(r'aria-label="([^"]*)"', drawing[1])
-    return f'<img alt="{label[1] if label else ""}" src="data:image/svg+xml;base64,{data}">'
 
 
 def _number_reports(notebook: NotebookNode) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import re
 from dataclasses import dataclass
 from functools import cache
 from html import escape
@@ -75,13 +77,8 @@ class Chart:
         target = Path(path).expanduser()
         if target.suffix.lower() != ".svg":
             raise AdvisorError(f"A chart is saved as an SVG file: write {target.with_suffix('.svg').name!r}.")
-        svg = self.svg(width).replace(
-            '<svg class="smp-chart"',
-            '<svg xmlns="http://www.w3.org/2000/svg" class="smp-chart" style="color-scheme:light dark"',
-            1,
-        )
         try:
-            write_text(target, svg.replace(">", f"><style>{_css()}</style>", 1))
+            write_text(target, _document(self.svg(width)))
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
             reason = getattr(error, "strerror", None) or str(error)
             raise AdvisorError(f"The chart cannot be written to {str(target)!r:.200}: {reason}.") from None
@@ -99,24 +96,46 @@ class Chart:
             "key": list(self.key),
         }
 
-    def _repr_html_(self) -> str:
+    def as_html(self, *, images: bool = False) -> str:
+        """The chart with its key, notes and table as HTML.
+
+        Parameters
+        ----------
+        images
+            Whether the drawing is an image, which pages without trust in their content show, too: GitHub, and notebooks
+            of others. They remove the drawing itself and its colors. Otherwise it has the colors of the page's theme.
+        """
         cell = 'style="text-align:left;padding:2px 14px 2px 0"'
         head = "".join(f'<th scope="col" {cell}>{escape(text)}</th>' for text in self.columns)
         body = "".join(f"<tr>{''.join(f'<td {cell}>{escape(text)}</td>' for text in row)}</tr>" for row in self.rows)
         key = " ".join(
-            f'<span style="white-space:nowrap;margin-right:12px"><svg width="10" height="10" aria-hidden="true">'
-            f'<rect class="{_swatch(self.kind)}{index}" width="10" height="10"/></svg> {escape(name)}</span>'
+            f'<span style="white-space:nowrap;margin-right:12px">{self._swatch(index, images)} {escape(name)}</span>'
             for index, name in enumerate(self.key)
             if name
         )
         notes = "".join(f"<div>{escape(note)}</div>" for note in self.notes)
+        svg = self.svg()
+        drawing = _image(_document(svg), _label(svg)) if images else f"<style>{_css()}</style>{svg}"
         return (
-            f'<figure style="margin:0;max-width:{_WIDTH}px"><style>{_css()}</style>'
+            f'<figure style="margin:0;max-width:{_WIDTH}px">'
             f'<figcaption style="font-weight:600;margin-bottom:6px">{escape(self.title)}</figcaption>'
-            f"{self.svg()}<div>{key}</div>{notes}"
+            f"{drawing}<div>{key}</div>{notes}"
             f"<details><summary>Table</summary><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></details>"
             "</figure>"
         )
+
+    def _swatch(self, index: int, images: bool) -> str:  # noqa: FBT001
+        """The color of a name of the key."""
+        color = f"{'smp-g' if self.kind in {'scatter', 'frontier'} else 'smp-c'}{index}"
+        size = 'width="10" height="10"'
+        mark = f'<svg {size} aria-hidden="true"><rect class="{color}" {size}/></svg>'
+        if not images:
+            return mark
+        css = "".join(line for line in _css().splitlines() if f".{color}" in re.split(r"[ ,]", line))
+        return _image(_document(mark, css), "")
+
+    def _repr_html_(self) -> str:
+        return self.as_html(images=True)
 
     def __str__(self) -> str:
         table = [self.columns, *self.rows]
@@ -129,9 +148,23 @@ class Chart:
     __repr__ = __str__
 
 
-def _swatch(kind: str) -> str:
-    """Prefix of the classes of a drawing's colors."""
-    return "smp-g" if kind in {"scatter", "frontier"} else "smp-c"
+def _document(svg: str, css: str | None = None) -> str:
+    """A drawing as a complete SVG file, light or dark with a ground to match wherever it is shown."""
+    root = '<svg xmlns="http://www.w3.org/2000/svg" style="color-scheme:light dark;background:Canvas"'
+    style = f"<style>{_css() if css is None else css}</style>"
+    return svg.replace("<svg", root, 1).replace(">", f">{style}", 1)
+
+
+def _image(svg: str, label: str) -> str:
+    """An SVG file as an image within the page; `label` is escaped already."""
+    data = base64.b64encode(svg.encode()).decode()
+    return f'<img alt="{label}" style="max-width:100%" src="data:image/svg+xml;base64,{data}">'
+
+
+def _label(svg: str) -> str:
+    """Escaped description of a drawing."""
+    match = re.search(r'aria-label="([^"]*)"', svg)
+    return match[1] if match else ""
 
 
 @cache

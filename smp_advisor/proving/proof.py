@@ -248,13 +248,19 @@ def _judge(records: dict[str, list[Record]], library: str, *, isolated: bool, lo
         differences += _compare(records, library, notes)
     not_compared = _not_compared(notes, library, isolated=isolated)
     compared = (
-        f"{len(original.losses)} losses", f"{len(original.modes)} changes of mode",
-        f"{len(original.saves)} saved files", f"{len(original.printed)} printed lines",
-    )  # fmt: skip
+        _number(len(original.losses), "loss", "losses"),
+        _number(len(original.modes), "change of mode", "changes of mode"),
+        _number(len(original.saves), "saved file", "saved files"),
+        _number(len(original.printed), "printed line", "printed lines"),
+    )
     return Proof(
         proven=not differences, differences=tuple(differences), failure="", compared=compared,
         not_compared=tuple(not_compared), stand_ins=stand_ins,
     )  # fmt: skip
+
+
+def _number(count: int, singular: str, plural: str) -> str:
+    return f"{count} {singular if count == 1 else plural}"
 
 
 def _originals(records: dict[str, list[Record]], library: str) -> tuple[Record, Record]:

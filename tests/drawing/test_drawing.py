@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import re
+from html import unescape
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -80,9 +83,8 @@ def test_a_chart_is_a_table_a_picture_and_a_file(tmp_path):
         kind="sweep", title="Title", data=case["data"], columns=("a", "b"), rows=(("1", "<2>"),), notes=("Note.",)
     )
     assert str(chart).splitlines() == ["Title", "a  b", "1  <2>", "Note."]
-    html = chart._repr_html_()
-    assert "&lt;2&gt;" in html
-    assert "<script" not in html
+    assert "&lt;2&gt;" in chart.as_html()
+    assert "<script" not in chart.as_html()
     path = chart.save(tmp_path / "chart.svg", 500)
     assert ET.fromstring(path.read_text("utf-8")).attrib["width"] == "500"
     with pytest.raises(AdvisorError, match=r"SVG file: write 'chart\.svg'"):
@@ -90,3 +92,18 @@ def test_a_chart_is_a_table_a_picture_and_a_file(tmp_path):
     for width in (10, 1e9, "wide", True):
         with pytest.raises(AdvisorError, match="pixels wide"):
             chart.svg(width)
+
+
+def test_a_notebook_that_is_not_trusted_shows_the_drawing():
+    """JupyterLab and GitHub remove drawings and styles from its HTML, and leave images."""
+    case = next(case for case in STORED if case["kind"] == "bars")
+    chart = Chart(kind="bars", title="T", data=case["data"], columns=("a",), rows=(("<2>",),), key=("Fast", "", "Slow"))
+    html = chart._repr_html_()
+    assert "<svg" not in html
+    assert "<style" not in html
+    assert "&lt;2&gt;" in html
+    documents = re.findall(r'<img alt="([^"]*)"[^>]* src="data:image/svg\+xml;base64,([^"]+)">', html)
+    picture, *swatches = [ET.fromstring(base64.b64decode(data)) for _, data in documents]
+    assert picture.attrib["aria-label"] == unescape(documents[0][0])
+    assert [root[0].text.count("fill: #") for root in swatches] == [1, 1]
+    assert all("light dark;background:Canvas" in root.attrib["style"] for root in (picture, *swatches))

@@ -45,7 +45,7 @@ def test_a_correct_adaptation_is_proven(library):
     adapted = adapt_script(SCRIPT, library=library, prove=True)
     proof = adapted.proof
     assert proof.proven, str(proof)
-    assert proof.compared == ("8 losses", "4 changes of mode", "1 saved files", "2 printed lines")
+    assert proof.compared == ("8 losses", "4 changes of mode", "1 saved file", "2 printed lines")
     assert "speed and memory" in proof.not_compared
     assert "updates after the first 10" not in proof.not_compared
 
