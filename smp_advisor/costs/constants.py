@@ -75,13 +75,9 @@ _OVERRIDDEN: ContextVar[dict[str, Floats] | None] = ContextVar("overridden const
 """Values inside `overriding`, which other threads do not see."""
 
 
-def _values() -> dict[str, Floats]:
-    return _OVERRIDDEN.get() or _committed()
-
-
 def constant(name: str) -> Floats:
     """Value of one constant, ``constant("memory.context_gib")``."""
-    return _values()[name]
+    return (_OVERRIDDEN.get() or _committed())[name]
 
 
 def gpu_constant(name: str, gpu: str) -> Floats:
@@ -89,7 +85,7 @@ def gpu_constant(name: str, gpu: str) -> Floats:
 
     A GPU that is not in the table has the value of ``other``.
     """
-    return _values()[_dotted(name, gpu)]
+    return constant(_dotted(name, gpu))
 
 
 def has_gpu_constant(name: str, gpu: str) -> bool:
@@ -120,10 +116,10 @@ def overriding(values: Mapping[str, Floats]) -> Iterator[None]:
         Values by dotted name. Each is a number, or draws of shape (d, 1): the formulas then give arrays of shape (d, n)
         where they depend on the constant.
     """
-    unknown = sorted(set(values) - set(_values()))
+    unknown = sorted(set(values) - set(_committed()))
     if unknown:
         raise KeyError(f"no constant {unknown[0]!r}")
-    token = _OVERRIDDEN.set({**_values(), **values})
+    token = _OVERRIDDEN.set({**(_OVERRIDDEN.get() or _committed()), **values})
     try:
         yield
     finally:

@@ -100,7 +100,9 @@ def _column(parts: list[tuple[int, Any]]) -> NDArray[Any]:
     if not parts:
         return np.empty(0, dtype=np.int64)
     if any(isinstance(values, np.ndarray) for _, values in parts):
-        return np.concatenate([np.broadcast_to(values, size) for size, values in parts])
+        return np.concatenate(
+            [values if isinstance(values, np.ndarray) else np.full(size, values) for size, values in parts]
+        )
     return np.repeat(np.array([value for _, value in parts]), [size for size, _ in parts])
 
 

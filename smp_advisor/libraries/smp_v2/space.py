@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ from smp_advisor.libraries.version import default_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from numpy.typing import NDArray
 
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.workload.job import Job
@@ -59,24 +62,31 @@ def _blocks(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any]) -
     """Blocks of plans with the same degrees."""
     smddp = cluster.instance.name in SMDDP_INSTANCES and cluster.nodes > 1
     choices = axes.memory_choices([False, "each"], pins)
+
+    @cache
+    def batches(replicas: int) -> dict[str, NDArray[Any]]:
+        """Batches and choices for memory, which many degrees share."""
+        rows = axes.crossed(axes.accumulated_batches(job, model, replicas, pins), choices)
+        return {
+            "batch_size": rows[:, 0] // rows[:, 1],
+            "gradient_accumulation_steps": rows[:, 1],
+            "activation_checkpointing": rows[:, 2],
+            "offload_activations": rows[:, 3].astype(bool),
+        }
+
     for tp, cp, ep, shards in _degrees(model, cluster, job, pins):
-        pairs = axes.accumulated_batches(job, model, cluster.gpus // (tp * cp), pins)
-        rows = axes.crossed(pairs, choices)
+        columns = batches(cluster.gpus // (tp * cp))
+        # Tensor parallelism alone works with NCCL only (release notes of 2.0.0).
+        backend = pins.get("distributed_backend", "smddp" if smddp and shards > 1 else "nccl")
         yield (
-            len(rows),
+            len(columns["batch_size"]),
             {
                 "hybrid_shard_degree": shards,
                 "tensor_parallel_degree": tp,
                 "context_parallel_degree": cp,
                 "expert_parallel_degree": ep,
-                "batch_size": rows[:, 0] // rows[:, 1],
-                "gradient_accumulation_steps": rows[:, 1],
-                "activation_checkpointing": rows[:, 2],
-                "offload_activations": rows[:, 3].astype(bool),
-                # Tensor parallelism alone works with NCCL only (release notes of 2.0.0).
-                "distributed_backend": encoded(
-                    "distributed_backend", pins.get("distributed_backend", "smddp" if smddp and shards > 1 else "nccl")
-                ),
+                "distributed_backend": encoded("distributed_backend", backend),
+                **columns,
             },
         )
 
