@@ -9,7 +9,7 @@ from smp_advisor.keywords import JobOptionSettings, completes
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from functools import partial
     from typing import Unpack
 
@@ -137,6 +137,7 @@ class Advice:
             chosen,
             sdk=sdk,
             min_fit_probability=self.min_fit_probability,
+            script_check=_script_warnings,
             **self._options(options),
         )
 
@@ -163,6 +164,7 @@ class Advice:
             plan or self.plan,
             format=format,
             min_fit_probability=self.min_fit_probability,
+            script_check=_script_warnings,
             **settings,
         )
 
@@ -346,6 +348,7 @@ class Advice:
             probe.plan,
             sdk=sdk,
             min_fit_probability=self.min_fit_probability,
+            script_check=_script_warnings,
             **settings,
         )
         return f"{probe.comment}\n{cell}"
@@ -559,3 +562,10 @@ class Advice:
 
     def __str__(self) -> str:
         return self.report()
+
+
+def _script_warnings(script: str, plan: Plan, hyperparameters: Mapping[str, Any]) -> tuple[str, ...]:
+    """The check of a script of the user, which jobs with a generated script do not import."""
+    from smp_advisor.scripts.plan_use import warnings_of_script
+
+    return warnings_of_script(script, plan, hyperparameters)

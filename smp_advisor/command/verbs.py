@@ -198,7 +198,8 @@ def _of_file(path: Path, options: Namespace) -> dict[str, Estimate]:
 def _missing(reading: Reading) -> str:
     """The reason why the plan of a job has no estimate."""
     parts = [reading.model or "its model is not in the text: pass --model", reading.plan or "it has no plan"]
-    reasons = [part for part in (*parts, *reading.open) if isinstance(part, str)]
+    sentences = [sentence for sentence in reading.open if not sentence.endswith("pass model=.")]
+    reasons = [part for part in (*parts, *sentences) if isinstance(part, str)]
     return f"{reading.title} in line {reading.line}: {' '.join(reasons) or 'its cluster is unknown: pass --instance.'}"
 
 

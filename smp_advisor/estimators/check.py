@@ -157,6 +157,7 @@ def _reading(document: Document, case: Case) -> Reading:
     line = 1 if span is None else _place(document.source, span.start)[0]
     return Reading(
         title=case.configuration.title,
+        form=case.configuration.form,
         line=document.source.locate(line)[1],
         library=case.configuration.library,
         plan=back.plan,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.costs import estimate as estimate_plan
@@ -42,7 +43,9 @@ class Comparison:
         rows = [
             f"  {row.setting}: {row.reference} -> {row.recommended}. {row.because}".rstrip() for row in self.differences
         ]
-        return "\n".join([self.gain, *rows])
+        return "\n".join(
+            fill(row, 100, subsequent_indent="      " if row[0] == " " else "") for row in [self.gain, *rows]
+        )
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002, FBT001 (IPython's signature)
         printer.text(str(self))

@@ -100,7 +100,7 @@ def read_back(
     read_model = model or (None if shared else _model(configuration, inferred))
     if shared:
         left_open.append(f"Memory is not checked: {shared} are on the same GPUs, and no plan describes them.")
-    elif read_model is None and configuration.form == "recipe" and library is not None:
+    elif read_model is None and library is not None and (plan is not None or configuration.form == "recipe"):
         left_open.append(f"{configuration.title} does not describe the model, so memory is not checked: pass model=.")
     read_job = job or _job(configuration, plan, read_model, inferred)
     if plan is not None and read_job is not None and read_job.precision != plan.precision:

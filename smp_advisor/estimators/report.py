@@ -27,6 +27,8 @@ class Reading:
 
     title: str
     """``PyTorch(...)``."""
+    form: str
+    """``estimator``, ``model trainer``, ``parameters``, ``recipe`` or ``request``."""
     line: int
     library: str | None
     plan: Plan | None
@@ -110,6 +112,10 @@ class EstimatorReport(Report):
             raise AdvisorError("The text does not describe the model: pass one, for example recommended('10B').")
         trained = main.model if model is None else read_model(model, sequence_length=main.job.sequence_length)
         settings = {"library": main.plan.library, **settings}
+        accumulation = getattr(main.plan, "gradient_accumulation_steps", None)
+        if main.form == "recipe" and accumulation == 1 and settings["library"] == main.plan.library:
+            # Recipes with such a plan have no setting for accumulation.
+            settings = {"gradient_accumulation_steps": 1, **settings}
         batch = global_batch_size(main.plan, main.cluster) if hold_global_batch else None
         try:
             advice = advise(trained, main.cluster, replace(main.job, global_batch_size=batch), **settings)

@@ -8,6 +8,7 @@ from smp_advisor.libraries.schema import schema
 
 if TYPE_CHECKING:
     from smp_advisor.estimators.report import EstimatorReport, Reading
+    from smp_advisor.libraries.plan import Plan
 
 __all__ = ["lines", "outcome"]
 
@@ -26,8 +27,14 @@ def _described(reading: Reading) -> str:
     if reading.plan is None:
         return f"{reading.title}: no plan can be read from its settings."
     settings = reading.plan.parameters | reading.plan.hyperparameters
-    words = ", ".join(f"{name}={value!r}" for name, value in settings.items())
+    words = ", ".join(f"{name}={_shown(reading.plan, name, value)!r}" for name, value in settings.items())
     return f"{reading.title} is {schema(reading.plan.library).name} {reading.plan.version}: {words}."
+
+
+def _shown(plan: Plan, name: str, value: object) -> object:
+    """A setting as Python writes it: flags of scripts are 1 and 0."""
+    flag = isinstance(value, int) and value in (0, 1) and isinstance(getattr(plan, name, None), bool)
+    return bool(value) if flag else value
 
 
 def lines(reading: Reading) -> list[str]:

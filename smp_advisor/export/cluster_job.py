@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.export.launch import ScriptCheck
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
@@ -188,7 +189,14 @@ def _as_argument(value: object) -> str:
 
 
 def cluster_job(
-    model: Model, cluster: Cluster, job: Job, plan: Plan, *, min_fit_probability: float, **options: Any
+    model: Model,
+    cluster: Cluster,
+    job: Job,
+    plan: Plan,
+    *,
+    min_fit_probability: float,
+    script_check: ScriptCheck | None = None,
+    **options: Any,
 ) -> ClusterJob:
     """Collect the content of a job.
 
@@ -205,6 +213,15 @@ def cluster_job(
         image_uri=chosen.image_uri,
         extra_hyperparameters=chosen.extra_hyperparameters,
     )
-    content = launch(model, cluster, job, plan, own, min_fit_probability=min_fit_probability, on_sagemaker=False)
+    content = launch(
+        model,
+        cluster,
+        job,
+        plan,
+        own,
+        min_fit_probability=min_fit_probability,
+        on_sagemaker=False,
+        script_check=script_check,
+    )
     text = training_script(model, cluster, job, plan) if content.generated else ""
     return ClusterJob(launch=content, options=chosen, script=text)

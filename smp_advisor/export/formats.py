@@ -14,6 +14,7 @@ from smp_advisor.libraries.plan import Plan
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.export.launch import ScriptCheck
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
@@ -31,6 +32,7 @@ def exported(
     *,
     format: str,  # noqa: A002 - the word that users know
     min_fit_probability: float = 0.95,
+    script_check: ScriptCheck | None = None,
     **options: Any,
 ) -> str:
     """The job of a plan for another launcher than SageMaker's.
@@ -45,6 +47,8 @@ def exported(
     min_fit_probability
         Required probability that the plan fits. A Slurm job below it stops with the reason, a Kubernetes job is
         suspended, and a recipe is refused.
+    script_check
+        Check of a script of the user, whose warnings are in the header.
     options
         Options of the job, see `smp_advisor.export.cluster_job.ClusterOptions`.
 
@@ -56,7 +60,9 @@ def exported(
     require_types({"format": (format, str), "plan": (plan, Plan)}, "export")
     if format not in FORMATS:
         raise ExportError(f"format must be one of {', '.join(FORMATS)}, not {format!r}.")
-    content = cluster_job(model, cluster, job, plan, min_fit_probability=min_fit_probability, **options)
+    content = cluster_job(
+        model, cluster, job, plan, min_fit_probability=min_fit_probability, script_check=script_check, **options
+    )
     if format == "slurm":
         return sbatch(content)
     if format == "kubernetes":

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.export import estimator, header, trainer
 from smp_advisor.export.describing import container_name, describe, hardware, library_name
-from smp_advisor.export.launch import Launch, launch
+from smp_advisor.export.launch import Launch, ScriptCheck, launch
 from smp_advisor.export.literal import Comment, Expression, comment, comment_lines
 from smp_advisor.export.options import JobOptions
 from smp_advisor.export.sdk import chosen_sdk, requirement
@@ -31,6 +31,7 @@ def estimator_cell(
     *,
     sdk: str = "auto",
     min_fit_probability: float = 0.95,
+    script_check: ScriptCheck | None = None,
     **options: Any,
 ) -> str:
     """Notebook cell that starts the training job of a plan.
@@ -49,6 +50,8 @@ def estimator_cell(
     min_fit_probability
         Required probability that the plan fits in memory. The cell of a plan below it, or of a plan that does not match
         the model, the cluster or the job, stops with the reason until its reader sets a variable.
+    script_check
+        Check of a script of the user, whose warnings are in the header.
     options
         Options of the job, see `JobOptions`.
 
@@ -58,7 +61,15 @@ def estimator_cell(
         SageMaker or its SDK would reject or misread the job.
     """
     chosen = chosen_sdk(sdk)
-    content = launch(model, cluster, job, plan, JobOptions.of(options), min_fit_probability=min_fit_probability)
+    content = launch(
+        model,
+        cluster,
+        job,
+        plan,
+        JobOptions.of(options),
+        min_fit_probability=min_fit_probability,
+        script_check=script_check,
+    )
     values = _head(model, content)
     write = _version_2 if chosen == "v2" else _version_3
     container = None if content.options.image_uri else content.container.container

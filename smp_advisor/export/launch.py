@@ -6,7 +6,8 @@ import hashlib
 import json
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from smp_advisor.arguments import require_types
 from smp_advisor.errors import ExportError
@@ -24,6 +25,8 @@ from smp_advisor.libraries.support import require_supported_instance
 from smp_advisor.libraries.version import image
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.export.options import JobOptions
     from smp_advisor.export.run import Run
@@ -33,7 +36,10 @@ if TYPE_CHECKING:
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
-__all__ = ["Launch", "launch"]
+__all__ = ["Launch", "ScriptCheck", "launch"]
+
+ScriptCheck: TypeAlias = "Callable[[str, Plan, Mapping[str, Any]], tuple[str, ...]]"
+"""Warnings about a script of the user, from its path, the plan and the arguments that the job passes."""
 
 _METRICS = {
     "train:loss": "step [0-9]+ loss ([0-9.]+)",
@@ -74,7 +80,7 @@ class Launch:
     """Location of checkpoints in S3: the user's, or an expression of the cell."""
     base_job_name: str
     warnings: tuple[str, ...]
-    """Findings of the model's profile, one sentence each."""
+    """Findings of the model's profile and of the check of the user's script, one or two sentences each."""
     volume_gb: int
 
     @property
@@ -112,6 +118,7 @@ def launch(
     *,
     min_fit_probability: float,
     on_sagemaker: bool = True,
+    script_check: ScriptCheck | None = None,
 ) -> Launch:
     """Collect the content of the job cell for a plan.
 
@@ -119,6 +126,8 @@ def launch(
     ----------
     on_sagemaker
         Whether SageMaker runs the job. If not, the cluster may be hardware of the user.
+    script_check
+        Check of a script of the user. Its warnings are in the header of the cell.
 
     Raises
     ------
@@ -166,6 +175,7 @@ def launch(
     if isinstance(place, FileSystem):
         inputs[CHECKPOINT_CHANNEL] = place
         own["checkpoint_directory"] = f"/opt/ml/input/data/{CHECKPOINT_CHANNEL}"
+    passed = checks.hyperparameters(own, options.extra_hyperparameters, plan.parameters)
     return Launch(
         cluster=cluster,
         plan=plan,
@@ -174,15 +184,25 @@ def launch(
         generated=generated,
         script=SCRIPT_NAME if generated else options.script or _OWN_SCRIPT,
         requirements=requirements(model, cluster, job, plan) if generated else "",
-        hyperparameters=checks.hyperparameters(own, options.extra_hyperparameters, plan.parameters),
+        hyperparameters=passed,
         inputs=inputs,
         run=run,
         schedule=schedule,
         checkpoint_s3_uri=s3_uri,
         base_job_name=name,
-        warnings=model.verdicts,
+        warnings=(*model.verdicts, *_script_warnings(options, plan, passed, script_check)),
         volume_gb=options.volume_gb or _volume_gb(model, run, checkpoints=s3_uri is not None),
     )
+
+
+def _script_warnings(
+    options: JobOptions, plan: Plan, hyperparameters: Mapping[str, Any], check: ScriptCheck | None
+) -> tuple[str, ...]:
+    if options.script is None:
+        return ()
+    if check is None:
+        return (f"{options.script} was not checked: the figures are those of a script that follows the plan.",)
+    return check(str(PurePath(options.source_dir or "", options.script)), plan, hyperparameters)
 
 
 def _identity(model: Model, job: Job, plan: Plan, options: JobOptions, own: dict[str, Any]) -> str:

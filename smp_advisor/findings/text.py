@@ -18,14 +18,14 @@ _LONGEST_LINE = 160
 
 def as_text(report: Report) -> str:
     """The report as plain text."""
-    parts = ["\n".join(report.introduction)] if report.introduction else []
+    parts = ["\n".join(map(_folded, report.introduction))] if report.introduction else []
     parts += [_finding(finding) for finding in report.findings]
     if report.unresolved:
-        notes = [f"  {note.path}:{note.line}: {plain(note.what)}" for note in report.unresolved]
+        notes = [_folded(f"  {plain(note.path)}:{note.line}: {plain(note.what)}") for note in report.unresolved]
         parts.append("\n".join(["Not checked, because it could not be followed:", *notes]))
     parts.append("\n".join([counts(report), *(f"  {plain(line)}" for line in statement(report))]))
     if report.diff:
-        parts.append("\n".join([f"Corrected:\n{report.diff}", *report.outcome]))
+        parts.append("\n".join([f"Corrected:\n{report.diff}", *map(_folded, report.outcome)]))
     return "\n\n".join(parts)
 
 
@@ -72,6 +72,13 @@ def _shown(finding: Finding) -> tuple[str, int]:
         start -= bool(start)
     before = line[: max(0, finding.column - 1 - start)]
     return line, sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in before)
+
+
+def _folded(line: str) -> str:
+    """A line without breaks, on several lines whose continuations are indented."""
+    indent = " " * (len(line) - len(line.lstrip()) + 4)
+    words = textwrap.wrap(line, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(words)
 
 
 def _wrapped(label: str, text: str) -> list[str]:

@@ -144,6 +144,8 @@ class Plan:
             raise PlanError(f"library must be {own!r} for {type(self).__name__}, not {self.library!r}.")
         require_version(self.library, self.version)
         self._complete()
+        if getattr(self, "activation_checkpointing", False) == "none":  # its name in tables and scripts
+            object.__setattr__(self, "activation_checkpointing", False)
         settings = {name: getattr(self, name) for name in self.SCRIPT_SETTINGS}
         for violation in setting_violations(settings, library=self.library):
             raise PlanError(violation.text)

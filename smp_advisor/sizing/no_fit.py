@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smp_advisor.cluster.cluster import Cluster
+from smp_advisor.costs.evaluate import fit_probability
 from smp_advisor.errors import NoPlanFitsError
 from smp_advisor.guidance.amounts import batch_limit
-from smp_advisor.guidance.wording import gib, percent, plural
+from smp_advisor.guidance.wording import gib, percent, plural, probability
 from smp_advisor.libraries.registry import get_library, libraries
 from smp_advisor.sizing.answer import nothing
 from smp_advisor.sizing.places import COUNTS, Places
@@ -65,16 +66,19 @@ def nothing_fits(question: Question, result: SearchResult) -> NoPlanFitsError:
     request = question.request
     cluster, model = request.cluster, request.model
     place = f"{cluster.nodes} x {cluster.instance.name}"
-    nearest = float(result.needed_gib.min()) if result.plans_enumerated else None
+    row = int(result.needed_gib.argmin()) if result.plans_enumerated else 0
+    nearest = float(result.needed_gib[row]) if result.plans_enumerated else None
     ways = ways_out(question, nearest)
     if nearest is None:
         return NoPlanFitsError(_no_plan(request, place), ways)
     usable = cluster.instance.usable_gpu_memory_gib
-    shortfall = (
-        f"needs {gib(nearest)} and the GPU has {gib(usable)}"
-        if nearest > usable
-        else f"leaves {gib(usable - nearest)} free, which is not enough for this probability"
-    )
+    chance = fit_probability(float(result.margin[row]))
+    if nearest > usable:
+        shortfall = f"needs {gib(nearest)} and the GPU has {gib(usable)}"
+    elif chance < request.min_fit_probability:
+        shortfall = f"leaves {gib(usable - nearest)} free and fits with a probability of {probability(chance)}"
+    else:
+        shortfall = "leaves GPU memory free, and needs more host memory than a node has"
     sentence = (
         f"None of {result.plans_enumerated:,} plans fits {model.name} on {place} with a probability of"
         f" {percent(request.min_fit_probability)}: the nearest {shortfall}"

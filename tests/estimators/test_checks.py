@@ -77,7 +77,9 @@ def test_a_correct_configuration_reads_into_a_plan_without_findings(name):
 def test_checks_of_memory_need_the_model(identifier, cell, fires, quiet):
     assert identifier in {one.id for one in check_estimator(cell, model=fires)}
     assert identifier not in {one.id for one in check_estimator(cell, model=quiet)}
-    assert not check_estimator(cell)
+    report = check_estimator(cell)
+    assert not report
+    assert "does not describe the model, so memory is not checked" in str(report)
 
 
 def test_what_does_not_fit_says_the_figure_and_the_smallest_change():
@@ -161,3 +163,23 @@ def test_a_defect_that_leaves_no_plan_is_reported_once():
     report = check_estimator({"microbatches": 4, "prescaled_batch": True, "optimize": "memory", "ddp": True})
     assert [finding.id for finding in report] == ["EST505"]
     assert not report.unresolved
+
+
+def test_a_change_below_the_required_probability_is_only_the_nearest():
+    text = cells.RECIPE.replace("train_batch_size: 2", "train_batch_size: 16")
+    remedies = [
+        next(one.remedy for one in check_estimator(text, min_fit_probability=least) if one.id == "EST508")
+        for least in (0.5, 0.95)
+    ]
+    assert remedies[0].startswith("The smallest change that fits is batch_size=2: it fits with")
+    assert "No single change makes the plan fit with the required probability." in remedies[1]
+    assert "The nearest is batch_size=2: it fits with a probability of" in remedies[1]
+    assert "only (95.0 % required)" in remedies[1]
+
+
+def test_flags_are_shown_as_python_writes_them_and_long_lines_are_wrapped():
+    report = check_estimator(cells.RECIPE)
+    introduction = str(report).partition("\n\n")[0]
+    assert "fp8=True" in introduction
+    assert "offload_activations=False" in introduction
+    assert max(map(len, introduction.splitlines())) <= 100

@@ -59,3 +59,9 @@ def test_without_a_model_or_plan_there_is_nothing_to_compare():
         check_estimator(cells.V1).recommended()
     with pytest.raises(AdvisorError, match="no plan"):
         check_estimator({"partitions": 2, "ddp": True}).recommended("10B")
+
+
+def test_a_recipe_gets_no_gradient_accumulation_which_recipes_refuse():
+    report = check_estimator(cells.RECIPE)
+    assert report.recommended().recommended.gradient_accumulation_steps == 1
+    assert report.recommended(gradient_accumulation_steps=8).recommended.gradient_accumulation_steps == 8

@@ -160,7 +160,7 @@ REFUSED = [
     ({"tensor_parallel_degree": 2, "version": "1.5.0"}, "came with SMP v1 1.6.0", {"version": "1.6.0"}),
     ({"activation_checkpointing": "group_1"}, "N of at least 2", {"activation_checkpointing": "group_2"}),
     ({"activation_checkpointing": True}, "must be False, 'each'", {"activation_checkpointing": False}),
-    ({"activation_checkpointing": "none"}, "must be False, 'each'", {"activation_checkpointing": "contiguous"}),
+    ({"activation_checkpointing": "some"}, "must be False, 'each'", {"activation_checkpointing": "contiguous"}),
     (
         {"sdp_reduce_bucket_size": 5e8, "sharded_data_parallel_degree": 2},
         "write int(5e8)",
@@ -285,3 +285,7 @@ def test_importing_the_library_imports_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_name_of_no_checkpointing_in_tables_is_accepted():
+    assert Plan(activation_checkpointing="none") == Plan(activation_checkpointing=False)

@@ -168,3 +168,9 @@ def test_a_deadline_that_moves_the_cost_objective_presents_no_unresolved_saving(
     chosen = next(size for size in advice.sizes.sizes if size.cluster == advice.cluster)
     shares = saving(chosen, own)
     assert ("It saves" in advice.because) == (chosen is not own and shares[1] > 0)
+
+
+def test_the_nearest_plan_with_free_memory_has_its_probability():
+    pins = {"batch_size": 4, "activation_checkpointing": False, "sharding_strategy": "full_shard"}
+    with pytest.raises(NoPlanFitsError, match=r"leaves 6\.9 GiB free and fits with a probability of 77\.1 %"):
+        smpa.advise("1.3B", "ml.p4d.24xlarge", library="fsdp", min_fit_probability=0.99, **pins)

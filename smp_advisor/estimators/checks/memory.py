@@ -94,13 +94,20 @@ def fit(case: Case) -> Iterator[Hit]:
 
 
 def _smallest_change(ground: _Ground, min_fit_probability: float) -> str:
-    results = ground.estimates(larger(ground.plan, ground.cluster))
-    for least in (min_fit_probability, 0.0):
-        for variant, there in results:
-            if there.fits and fits(there, least):
-                words = fit_words(there, min_fit_probability)
-                return f"The smallest change that fits is {variant.saying}: it {words}"
-    return "No single change makes the plan fit. Get a plan from smp_advisor.advise, or use more or larger GPUs"
+    results = [
+        (variant, there) for variant, there in ground.estimates(larger(ground.plan, ground.cluster)) if there.fits
+    ]
+    for variant, there in results:
+        if fits(there, min_fit_probability):
+            return f"The smallest change that fits is {variant.saying}: it {fit_words(there, min_fit_probability)}"
+    alternative = "Get a plan from smp_advisor.advise, or use more or larger GPUs"
+    if not results:
+        return f"No single change makes the plan fit. {alternative}"
+    variant, there = max(results, key=lambda result: result[1].fit_probability)
+    return (
+        "No single change makes the plan fit with the required probability. The nearest is"
+        f" {variant.saying}: it {fit_words(there, min_fit_probability)}. {alternative}"
+    )
 
 
 def unneeded(case: Case) -> Iterator[Hit]:

@@ -14,8 +14,8 @@ from smp_advisor.scripts.adapt import steps
 from smp_advisor.scripts.adapt.adaptation import Adaptation, AdaptError, Hunk
 from smp_advisor.scripts.adapt.draft import Draft, unified_diff
 from smp_advisor.scripts.adapt.obstacles import obstacle_to_adapting
-from smp_advisor.scripts.adapt.plan_settings import report_plan_settings
 from smp_advisor.scripts.adapt.target import Target
+from smp_advisor.scripts.plan_settings import missing_batch, missing_checkpointing, missing_precision
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,7 +99,7 @@ def adapt_script(
             )
     adapted = draft.module.code
     if plan is not None and plan.library == target.checked_as:
-        report_plan_settings(draft, plan, target)
+        _report_plan_settings(draft, plan, target)
     _report_remaining_errors(draft, plan, target)
     proof = None
     if prove and adapted != source:
@@ -118,6 +118,15 @@ def adapt_script(
         todo=tuple(draft.todo),
         proof=proof,
     )
+
+
+def _report_plan_settings(draft: Draft, plan: Plan, target: Target) -> None:
+    """Add settings of the plan that no step adds. SMP v1 splits the batch itself; FSDP's steps add checkpointing."""
+    code = draft.module.code
+    batch = missing_batch(code, plan) if target.kind != "smp_step" else ()
+    wrapped = missing_checkpointing(code, plan, target.kind) if target.kind != "fsdp" else ()
+    for sentence in (*batch, *missing_precision(code, plan, target.kind), *wrapped):
+        draft.add_todo(sentence)
 
 
 _TODO_WARNINGS = {"SMP308"}

@@ -1,0 +1,70 @@
+"""The cell of a script of the user states what differs between script and plan."""
+
+import ast
+
+import pytest
+
+from smp_advisor import Plan, advise
+from smp_advisor.scripts.plan_use import warnings_of_script
+
+PLAN = Plan(library="fsdp", batch_size=2, gradient_accumulation_steps=4)
+LOOP = """
+model = torch.nn.Linear(8, 8).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(4):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8).cuda()).sum().backward()
+    optimizer.step()
+"""
+PARSER = """
+import argparse
+import torch
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch_size", type=int)
+parser.add_argument("--max_steps_total", type=int)
+"""
+PASSED = {"batch_size": 2, "precision": "bf16", "max_steps": 5}
+
+
+@pytest.fixture
+def warned(tmp_path):
+    def check(text, plan=PLAN):
+        (tmp_path / "train.py").write_text(text)
+        return " ".join(warnings_of_script(str(tmp_path / "train.py"), plan, PASSED))
+
+    return check
+
+
+def test_a_plain_script_does_not_use_the_plan(warned):
+    text = warned(f"import torch\n{LOOP}")
+    assert "train.py, line 1 (SMP001): The job is planned for FSDP" in text
+    assert "train.py reads no arguments: --batch_size, --precision, --max_steps" in text
+    assert "The plan computes in bf16, and the script in the precision of its parameters" in text
+    assert "4 times before each optimizer step" in text
+
+
+def test_arguments_are_rejected_or_ignored_as_argparse_does(warned):
+    assert "does not define --precision, which the job passes" in warned(f"{PARSER}parser.parse_args()\n{LOOP}")
+    assert "train.py ignores --precision of the job" in warned(f"{PARSER}parser.parse_known_args()\n{LOOP}")
+    unknown = PARSER.replace('"--batch_size"', "sys.argv[0]")
+    assert "not determined which arguments" in warned(f"{unknown}parser.parse_args()\n{LOOP}")
+
+
+def test_a_script_that_was_not_read_is_not_called_checked(warned, tmp_path):
+    assert "was not checked" in warned("def broken(:")
+    (text,) = warnings_of_script("nowhere.py", PLAN, PASSED)
+    assert "smp_advisor.check_script('nowhere.py', advice.plan)" in text
+    (text,) = warnings_of_script("a" * 5000 + "\0.py", PLAN, PASSED)
+    assert "was not checked" in text
+
+
+def test_the_header_has_the_warnings_of_a_script_of_the_user_only(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(f"import torch\n{LOOP}")
+    advice = advise("125M", "ml.p4d.24xlarge", library="fsdp")
+    cell = advice.cell(sdk="v2", script="train.py")
+    ast.parse(cell)
+    assert "# Warning: train.py, line 1 (SMP001)" in cell
+    assert "# Warning: train.py, line 1 (SMP001)" in advice.export("slurm", script="train.py")
+    assert "# Warning: other.py was not checked" in advice.cell(sdk="v2", script="other.py")
+    assert "Warning" not in advice.cell(sdk="v2")
