@@ -350,6 +350,11 @@ def _code_assumptions(plan: Plan, job: Job) -> Iterator[str]:
     if job.stack == AUTO:
         exported = stack(get_library(plan.library).stack)
         yield f"The training code is assumed to be the exported script ({exported.title}); for other code, set stack."
+        if job.attention == "eager" and get_library(plan.library).default_attention == "fused":
+            yield (
+                "Attention is eager, the default of Job(), which stores its scores, and the exported script runs fused"
+                " attention: pass attention='fused', or advice.job, the job of an advice."
+            )
     if job.paged_optimizer:
         yield "Transfers of the paged optimizer state between GPU and host are not counted in the step time."
 

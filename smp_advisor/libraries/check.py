@@ -146,7 +146,8 @@ def _job(plan: Plan, cluster: Cluster, job: Job) -> Iterator[str]:
     if job.precision != plan.precision:
         yield (
             f"The job trains in {job.precision} and the plan in {plan.precision}: set"
-            f" {plan.precision_remedy(job.precision)} in the plan, or change the job."
+            f" {plan.precision_remedy(job.precision)} in the plan, or precision={plan.precision!r} in the job;"
+            " the job of an advice is advice.job."
         )
     if job.fp8 != plan.fp8:
         has, lacks = ("plan", "job") if plan.fp8 else ("job", "plan")

@@ -204,3 +204,15 @@ def test_every_constant_has_a_source_and_a_date() -> None:
     for entry in constants().values():
         assert entry.source
         assert entry.date.startswith("20")
+
+
+def test_a_job_with_defaults_is_explained_for_a_plan_in_bf16_with_fused_attention():
+    plan = Plan(library="fsdp")
+    with pytest.raises(PlanError, match=r"precision='bf16' in the job; .* is advice\.job"):
+        estimate(MODEL, CLUSTER, Job(), plan)
+    eager, fused = (
+        estimate(MODEL, CLUSTER, Job(precision="bf16", attention=attention), plan).assumptions
+        for attention in ("auto", "fused")
+    )
+    assert any("pass attention='fused', or advice.job" in sentence for sentence in eager)
+    assert not any("Attention is eager" in sentence for sentence in fused)

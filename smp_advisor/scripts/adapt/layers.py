@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from smp_advisor.errors import AdvisorError
+from smp_advisor.reading.source import read
 from smp_advisor.scripts.adapt.code import dotted, walk
 from smp_advisor.scripts.adapt.survey import Survey, targets_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from smp_advisor.scripts.adapt.construction import Construction
 
-__all__ = ["Layers", "repeated_in", "repeated_layers"]
+__all__ = ["Layers", "imported_layers", "repeated_in", "repeated_layers"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,6 +34,37 @@ class Layers:
 def repeated_layers(survey: Survey, construction: Construction) -> Layers | None:
     """The only list of repeated layers in the model; None if there is none or more than one."""
     called = {dotted(node.func) for node in walk(construction.statement) if isinstance(node, cst.Call)}
+    return _only_layers(survey, called)
+
+
+def imported_layers(survey: Survey, construction: Construction, folder: Path) -> tuple[str, str] | None:
+    """Module and class of the repeated layers of a model whose class a file next to the script defines.
+
+    Parameters
+    ----------
+    survey
+        Index of the script.
+    construction
+        The statement that creates the model.
+    folder
+        Folder of the script.
+    """
+    for call in (node for node in walk(construction.statement) if isinstance(node, cst.Call)):
+        module, _, name = (survey.callee(call) or "").rpartition(".")
+        file = folder.joinpath(*module.split(".")).with_suffix(".py")
+        if not module or not file.is_file():
+            continue
+        try:
+            neighbor = Survey(cst.parse_module(read(file).text))
+        except (AdvisorError, cst.ParserSyntaxError, RecursionError):
+            continue
+        layers = _only_layers(neighbor, {name})
+        if layers is not None and neighbor.classes_named(layers.layer_class):
+            return module, layers.layer_class
+    return None
+
+
+def _only_layers(survey: Survey, called: set[str | None]) -> Layers | None:
     for name in list(called):
         # model = build_model(args): include the classes called in the helper.
         for function in survey.named(name or ""):

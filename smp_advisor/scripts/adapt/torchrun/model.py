@@ -12,7 +12,7 @@ from smp_advisor.scripts.adapt.code import call_text, dotted, expression, statem
 from smp_advisor.scripts.adapt.construction import Construction, find_constructions
 from smp_advisor.scripts.adapt.edits import Edits
 from smp_advisor.scripts.adapt.imports import add_import, add_names
-from smp_advisor.scripts.adapt.layers import repeated_layers
+from smp_advisor.scripts.adapt.layers import imported_layers, repeated_layers
 from smp_advisor.scripts.adapt.model_attributes import uses_of_model
 from smp_advisor.scripts.adapt.plain_model import REPLICATING, unwrap
 from smp_advisor.scripts.adapt.roles import optimizers
@@ -64,10 +64,10 @@ def shard_models(draft: Draft) -> None:  # noqa: C901 - a list of cases
             return
     strategy = draft.target.sharding_strategy
     policies = {}
+    imports: dict[str, str] = {}
     for construction in constructions:
-        layers = repeated_layers(draft.survey, construction)
-        if layers is not None and layers.layer_class:
-            policies[construction.statement] = layers.layer_class
+        if layer_class := _layer_class(draft, construction, imports):
+            policies[construction.statement] = layer_class
         else:
             draft.add_todo(
                 "Without a wrapping policy, FSDP gathers the entire model at once: pass"
@@ -93,6 +93,26 @@ def shard_models(draft: Draft) -> None:  # noqa: C901 - a list of cases
             add_names(draft, "torch.distributed.fsdp", ["ShardingStrategy"])
         if policies:
             add_names(draft, "torch.distributed.fsdp.wrap", ["ModuleWrapPolicy"])
+        for name, module in imports.items():
+            add_names(draft, module, [name])
+
+
+def _layer_class(draft: Draft, construction: Construction, imports: dict[str, str]) -> str:
+    """Class of the repeated layers, empty if it was not found. One of another file is added to `imports`."""
+    survey = draft.survey
+    layers = repeated_layers(survey, construction)
+    if layers is not None:
+        return layers.layer_class
+    elsewhere = imported_layers(survey, construction, draft.file.parent) if draft.file is not None else None
+    if elsewhere is None:
+        return ""
+    module, name = elsewhere
+    present = survey.imported.get(name)
+    if survey.classes_named(name) or survey.named(name) or present not in (None, f"{module}.{name}"):
+        return ""  # the script has another meaning of the name
+    if present is None:
+        imports[name] = module
+    return name
 
 
 def shard_models_by_tensor(draft: Draft) -> None:
@@ -109,14 +129,15 @@ def shard_models_by_tensor(draft: Draft) -> None:
             )
             return
     registered = False
+    imports: dict[str, str] = {}
     texts: dict[Statement, str] = {}
     for construction in constructions:
         name = construction.name
-        layers = repeated_layers(draft.survey, construction)
+        layer_class = _layer_class(draft, construction, imports)
         text = f"fully_shard({name})\n"
-        if layers is not None and layers.layer_class:
+        if layer_class:
             text = (
-                f"for module in {name}.modules():\n    if isinstance(module, {layers.layer_class}):\n"
+                f"for module in {name}.modules():\n    if isinstance(module, {layer_class}):\n"
                 f"        fully_shard(module)\n{text}"
             )
         else:
@@ -132,6 +153,8 @@ def shard_models_by_tensor(draft: Draft) -> None:
     if constructions:
         names = ["fully_shard", *(["register_fsdp_forward_method"] if registered else [])]
         add_names(draft, "torch.distributed.fsdp", names)
+        for layer, module in imports.items():
+            add_names(draft, module, [layer])
 
 
 def _zero_by_optimizer(draft: Draft) -> None:
