@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Progress = Callable[[float, float, str], None]
 
-__all__ = ["has_formulas", "read_model"]
+__all__ = ["has_formulas", "is_profile", "read_model"]
 
 _TRACERS = ("torch", "transformers")
 
@@ -59,11 +59,11 @@ def read_model(
         return model
     shape = dict(shape or {})
     job = job or Job(sequence_length=sequence_length)
-    is_profile = hasattr(model, "provenance") and callable(getattr(model, "as_dict", None))
+    profiled = is_profile(model)
     is_module = callable(getattr(model, "named_parameters", None))
-    if (is_profile or is_module) and shape:
+    if (profiled or is_module) and shape:
         raise AdvisorError(f"{_names(shape)} can only be given with a parameter count; this model is measured.")
-    if is_profile:
+    if profiled:
         return Model.from_profile(model)
     if is_module:
         return _of_module(model, job, library)
@@ -81,6 +81,11 @@ def read_model(
         return Model.from_config(model)
     except UnknownFamilyError as error:
         return _traced(model, job, library, on_progress, error)
+
+
+def is_profile(model: object) -> bool:
+    """Whether a description of a model is a `Profile`; this does not import its room."""
+    return hasattr(model, "provenance") and callable(getattr(model, "as_dict", None))
 
 
 def has_formulas(model: Any) -> bool:

@@ -23,7 +23,7 @@ from smp_advisor.libraries.check import check_against, unscripted_adapter
 from smp_advisor.libraries.registry import get_library
 from smp_advisor.libraries.support import require_supported_instance
 from smp_advisor.live import LiveAdvice
-from smp_advisor.model_input import read_model
+from smp_advisor.model_input import is_profile, read_model
 from smp_advisor.request import (
     JOB_FIELDS,
     checked_objective,
@@ -36,8 +36,7 @@ from smp_advisor.request import (
     require_trainable,
     set_by_user,
     sort_settings,
-    within_positions,
-    within_usual_batch,
+    suited,
 )
 from smp_advisor.search.alternatives import representatives
 from smp_advisor.search.decision import decide
@@ -87,8 +86,9 @@ def advise(
         A `Cluster`, or an instance name with `instance_count`. Several instances, or ``"any"``, leave the type open:
         `Advice.sizes` compares the clusters.
     job
-        The training run; or its fields as keywords (``sequence_length=512``, ``tokens="300B"``). With
-        ``library="auto"``, the default precision and attention of a `Job` count as not set.
+        The training run; or its fields as keywords (``sequence_length=512``, ``tokens="300B"``). Without either, the
+        sequence length is that of a `Profile`. With ``library="auto"``, the default precision and attention of a `Job`
+        count as not set.
     instance_count
         Nodes, where `cluster` is an instance; 1 if not given. ``"smallest"`` is the smallest number that fits. Without
         a number, a deadline, a budget or several instances leave it open.
@@ -159,7 +159,7 @@ def advise(
     places = places_of(cluster, instance_count, limits=limits, library=library, cost=chosen_objective == "cost")
     place = places.fixed or places.clusters[0]
     workload = read_model(model, sequence_length=job.sequence_length, shape=shape, job=job, library=library)
-    job = within_usual_batch(within_positions(job, workload, is_set="sequence_length" in user_settings), workload)
+    job = suited(job, model, workload, has_length="sequence_length" in user_settings)
     if library == "auto":  # one shape for all libraries, so that their plans compare
         workload = _in_shape_of(family_to_infer(framework, pins), workload, model, job, shape)
     else:
@@ -259,7 +259,15 @@ def advise(
             objective=chosen_objective,
             min_fit_probability=min_fit_probability,
         ),
-        defaults=defaults(library, workload, place, job, at_default - set(job_settings), vocab_given="vocab" in shape),
+        defaults=defaults(
+            library,
+            workload,
+            place,
+            job,
+            at_default - set(job_settings),
+            vocab_given="vocab" in shape,
+            profiled_length=model.sequence if is_profile(model) else None,
+        ),
         plans_enumerated=best.plans_enumerated,
         plans_scored=len(best.peak_gib),
         plans_fit=len(best.ranked),
@@ -268,8 +276,7 @@ def advise(
         result=representatives(best),
         sizes=sizes,
         question=question,
-        # A shape that is inferred from a count depends on the library. Any other model is not read again.
-        call=partial(call, model=model if workload.origin == "inferred" else workload),
+        call=_replayed(call, model, workload, job),
         request=partial(
             advise,
             workload,
@@ -286,6 +293,19 @@ def advise(
         ),
     )
     return LiveAdvice(value)
+
+
+def _replayed(call: partial[LiveAdvice], model: Any, workload: Model, job: Job) -> partial[LiveAdvice]:
+    """The call with the model that was read, and with the sequence length of its profile.
+
+    A shape that is inferred from a count depends on the library. Any other model is not read again.
+    """
+    if workload.origin == "inferred":
+        return partial(call, model=model)
+    from_profile = is_profile(model) and "sequence_length" not in job.defaulted()
+    if from_profile and call.keywords.get("job") is None and "sequence_length" not in call.keywords:
+        call = partial(call, sequence_length=job.sequence_length)
+    return partial(call, model=workload)
 
 
 def _sizes(
@@ -340,7 +360,7 @@ def _in_shape_of(family: str, workload: Model, model: Any, job: Job, shape: Mapp
     """
     if workload.origin != "inferred" or "family" in shape or workload.family == family or isinstance(model, Model):
         return workload
-    if hasattr(model, "provenance"):  # a profile has the shape that was traced
+    if is_profile(model):  # it has the shape that was traced
         return workload
     if not can_be_inferred(workload.parameter_count, family):
         return workload

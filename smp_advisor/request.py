@@ -13,6 +13,7 @@ from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.plan_fields import plan_fields
 from smp_advisor.libraries.registry import get_library, libraries
 from smp_advisor.meanings import meant
+from smp_advisor.model_input import is_profile
 from smp_advisor.search import OBJECTIVES, Objective
 from smp_advisor.search.batch_policy import batch_policy
 from smp_advisor.workload.calibration_file import load_calibration
@@ -38,7 +39,7 @@ __all__ = [
     "require_trainable",
     "set_by_user",
     "sort_settings",
-    "within_positions",
+    "suited",
     "within_usual_batch",
 ]
 
@@ -176,7 +177,27 @@ def set_by_user(job: Job | None, settings: Mapping[str, Any], library: str) -> f
     return JOB_FIELDS - own if free else JOB_FIELDS
 
 
-def within_positions(job: Job, model: Model, *, is_set: bool) -> Job:
+def suited(job: Job, model: Any, workload: Model, *, has_length: bool) -> Job:
+    """The job for a model: with the length of its profile or its positions, and the limit of its batch.
+
+    Parameters
+    ----------
+    model, workload
+        The model as it was passed, and as it was read.
+    has_length
+        Whether the user set the sequence length.
+
+    Raises
+    ------
+    JobError
+        The user's sequence length exceeds the model's positions.
+    """
+    if is_profile(model) and model.has_sequence and not has_length:
+        job = replace(job, sequence_length=model.sequence)
+    return within_usual_batch(_within_positions(job, workload, is_set=has_length), workload)
+
+
+def _within_positions(job: Job, model: Model, *, is_set: bool) -> Job:
     """The job, with the model's own length if the user set none; an error if theirs exceeds its positions."""
     positions = model.shape.max_positions
     if not positions or model.fixed_sequence_length or job.sequence_length <= positions:

@@ -110,7 +110,14 @@ def _change(ratio: float) -> str:
 
 
 def defaults(
-    library: str, model: Model, cluster: Cluster, job: Job, at_default: Collection[str], *, vocab_given: bool
+    library: str,
+    model: Model,
+    cluster: Cluster,
+    job: Job,
+    at_default: Collection[str],
+    *,
+    vocab_given: bool,
+    profiled_length: int | None = None,
 ) -> tuple[str, ...]:
     """Settings that the user left at their default, as phrases.
 
@@ -120,7 +127,13 @@ def defaults(
         Names of the job's settings that the user did not set.
     vocab_given
         Whether the user set the vocabulary of an inferred shape.
+    profiled_length
+        Sequence length of the model's profile, if it has one.
     """
+    length = f"sequence length {job.sequence_length:,} tokens"
+    if profiled_length is not None:
+        same = profiled_length == job.sequence_length
+        length += " (as profiled)" if same else f" (profiled with {profiled_length:,})"
     phrases = {
         "precision": f"precision {job.precision}"
         + (f" ({fp16_reason(library, cluster)})" if job.precision == "fp16" else ""),
@@ -132,7 +145,7 @@ def defaults(
             for name, setting in training_settings().items()
             if setting.phrase and name in get_library(library).training_settings
         },
-        "sequence_length": f"sequence length {job.sequence_length:,} tokens",
+        "sequence_length": length,
         "global_batch_size": f"global batch free up to {batch_limit(model, job)}",
     }
     result = [

@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.errors import AdvisorError
+from smp_advisor.guidance.wording import plural
 from smp_advisor.libraries.check import undocumented_settings, unscripted_adapter
 from smp_advisor.libraries.plan_fields import plan_fields
 from smp_advisor.libraries.registry import get_library
@@ -37,6 +38,8 @@ __all__ = [
     "titled",
 ]
 
+_UNLIMITED = 10**15
+"""Tokens per step that limit no batch."""
 Obstacle = Literal["setting", "job", "framework", "instance", "memory"]
 
 
@@ -112,6 +115,8 @@ class Candidate:
     samples: int = 0
     """Global batch of the fastest plan."""
     precision: str = ""
+    replica_fits: bool = False
+    """Whether only batch or fixed settings keep a library that does not divide the model from a plan that fits."""
     scripted: bool = True
     """Whether a script can be generated for the job, or the user has one."""
 
@@ -171,7 +176,8 @@ def candidate(library: str, request: Request, *, samples: int | None = None) -> 
     except AdvisorError as error:
         return Candidate(library=library, obstacle="setting", because=str(error).removesuffix("."))
     if not len(result.ranked):
-        return Candidate(library=library, obstacle="memory", because=_too_large(library))
+        imposed = request.job.global_batch_size is None and samples is not None
+        return _too_large(library, request, job, imposed=imposed)
     tokens = request.model.sequence_length(job.sequence_length)
     return Candidate(
         library=library,
@@ -187,11 +193,43 @@ def has_script(library: str, request: Request) -> bool:
     return request.own_script or not unscripted_adapter(library, request.job)
 
 
-def _too_large(library: str) -> str:
-    record = get_library(library)
-    if record.divides_model:
-        return "no plan fits"
-    return "an entire replica does not fit on a GPU"
+def _too_large(library: str, request: Request, job: Job, *, imposed: bool) -> Candidate:
+    """A library without a plan that fits, with the cause: the model itself, the batch or the fixed settings.
+
+    Parameters
+    ----------
+    imposed
+        Whether the global batch of `job` is that of another library's plan.
+    """
+    batch, divides = job.global_batch_size, get_library(library).divides_model
+    alone = not divides and _replica_fits(library, request, job)
+    if not divides and not alone:
+        because = "an entire replica does not fit on a GPU"
+    elif divides and not imposed:
+        because = "no plan fits"
+    elif batch is not None:
+        because = f"no plan with a global batch of {plural(batch, 'sample')} fits"
+    else:
+        because = f"no plan {'with the fixed settings' if request.pins else 'within the limit of the batch'} fits"
+    return Candidate(library=library, obstacle="memory", because=because, replica_fits=alone)
+
+
+def _replica_fits(library: str, request: Request, job: Job) -> bool:
+    """Whether an entire replica fits on each GPU with one sample and without the fixed settings."""
+    single = replace(job, global_batch_size=request.cluster.gpus, max_tokens_per_step=_UNLIMITED)
+    version = {name: value for name, value in pins_for(library, request).items() if name == "version"}
+    try:
+        result = search(
+            request.model,
+            request.cluster,
+            single,
+            library=library,
+            min_fit_probability=request.min_fit_probability,
+            pins=version,
+        )
+    except AdvisorError:
+        return False
+    return len(result.ranked) > 0
 
 
 def _unsuited(library: str, request: Request) -> str:

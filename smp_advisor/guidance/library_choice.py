@@ -202,7 +202,7 @@ def _reason(chosen: Candidate, usual: tuple[Candidate, ...], request: Request) -
             f" faster than that of {get_library(first.library).title}."
         )
     need = f"No entire replica fits on one {machine.gpu_label}, so the model must be divided."
-    if first.obstacle != "memory":
+    if first.obstacle != "memory" or first.replica_fits:
         need = f"{get_library(first.library).title}: {first.because}."
     unlisted = next((entry.because for entry in before if entry.obstacle == "instance"), "")
     if unlisted:

@@ -18,6 +18,7 @@ LLAMA_70B = Model.from_shape(
     layers=80, hidden=8192, heads=64, kv_heads=8, ffn=28672, vocab=32_000, family="llama", name="Llama 2 70B"
 )
 GPT2 = Model.from_shape(layers=12, hidden=768, heads=12, vocab=50_257, max_positions=1024, family="gpt2", name="GPT-2")
+BERT = Model.from_name("bert-large-uncased")
 P4D_32 = Cluster("ml.p4d.24xlarge", 32)
 
 
@@ -215,3 +216,20 @@ def test_a_version_before_pytorch_2_has_no_fused_attention():
     assert advise("gpt2", "ml.p4d.24xlarge", library="ddp", version="2.3.0").job.attention == "fused"
     with pytest.raises(AdvisorError, match=r"DDP has no version '9\.9\.9'"):
         advise("gpt2", "ml.p4d.24xlarge", library="ddp", version="9.9.9")
+
+
+@pytest.mark.parametrize(
+    ("batch", "words"),
+    [
+        (None, "Training Compiler (discontinued): no plan with a global batch of 1,024 samples fits."),
+        (100, "DDP: no plan with a global batch of 100 samples fits."),
+    ],
+)
+def test_a_replica_that_fits_alone_is_not_called_too_large(batch, words):
+    job = Job(sequence_length=512, global_batch_size=batch)
+    cluster = Cluster("ml.p3.16xlarge")
+    choice = choose_library(BERT, cluster, job, framework="pytorch 1.13")
+    text = " ".join((choice.because, *choice.comparisons))
+    assert words in text
+    assert "replica does not fit" not in text
+    assert "No entire replica" not in text

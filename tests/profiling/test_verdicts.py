@@ -13,7 +13,7 @@ from smp_advisor.notebook.view_state import explanation, recommendation
 from smp_advisor.profiling.result import Profile
 from smp_advisor.profiling.scaled.full_size import Dimension, FullSize
 from smp_advisor.profiling.scaled.result import ScaledRun
-from smp_advisor.workload import Model
+from smp_advisor.workload import Job, Model
 from tests.deferred import Deferred
 
 pytestmark = pytest.mark.torch
@@ -190,3 +190,15 @@ def test_the_profile_of_a_count_keeps_its_shape_for_every_library():
     for library in ("auto", "fsdp", "smp-v2"):
         advice = smp_advisor.advise(traced, "ml.p4d.24xlarge", library=library, sequence_length=SEQUENCE)
         assert advice.model == Model.from_profile(traced)
+
+
+def test_advice_has_the_sequence_length_of_the_profile_unless_it_is_set(profile):
+    advice = smp_advisor.advise(profile, "ml.p4d.24xlarge", library="ddp")
+    assert advice.job.sequence_length == SEQUENCE != Job().sequence_length
+    assert f"sequence length {SEQUENCE:,} tokens (as profiled)" in advice.defaults
+    advice.change(instance_count=2)
+    assert advice.job.sequence_length == SEQUENCE
+    assert smp_advisor.advise(profile, "ml.p4d.24xlarge", library="ddp", sequence_length=64).job.sequence_length == 64
+    whole_job = smp_advisor.advise(profile, "ml.p4d.24xlarge", Job(sequence_length=64), library="ddp")
+    assert whole_job.job.sequence_length == 64
+    assert all("sequence length" not in text for text in whole_job.defaults)
