@@ -107,8 +107,8 @@ class NoPlanFitsError(AdvisorError):
 class ProfileError(AdvisorError):
     """A model or script that could not be profiled, with the cause and the user's line.
 
-    `kind` is one of ``memory``, ``time``, ``processes``, ``output``, ``crash``, ``exit`` and ``error``, or empty for a
-    refused input. `log` holds the last lines of the process's output.
+    `kind` is one of ``memory``, ``time``, ``processes``, ``output``, ``killed``, ``crash``, ``exit`` and ``error``, or
+    empty for a refused input. `log` holds the last lines of the process's output.
     """
 
     def __init__(self, sentence: str, *, kind: str = "", log: tuple[str, ...] = ()) -> None:

@@ -116,7 +116,7 @@ def _traced(config: Any, job: Job, library: str, on_progress: Progress | None, e
     from smp_advisor.profiling import profile
 
     try:
-        traced = profile(values, job, stages=("trace",), attention=_attention(job, library), on_progress=on_progress)
+        traced = profile(values, job, stages=("trace",), library=library, on_progress=on_progress)
         model = Model.from_profile(traced)
     except AdvisorError as problem:
         raise ModelError(
@@ -131,19 +131,12 @@ def _of_module(module: Any, job: Job, library: str) -> Model:
     from smp_advisor.profiling import profile
 
     try:
-        return Model.from_profile(profile(module, job, stages=("trace",), attention=_attention(job, library)))
+        return Model.from_profile(profile(module, job, stages=("trace",), library=library))
     except AdvisorError as untraced:
         try:
             return Model.from_module(module)
         except AdvisorError:
             raise untraced from None
-
-
-def _attention(job: Job, library: str) -> str:
-    """Attention kernel for a trace: the job's, or that of the library's PyTorch."""
-    from smp_advisor.profiling.entry import attention_for
-
-    return job.attention if "attention" not in job.defaulted() else attention_for(library)
 
 
 def _names(settings: Mapping[str, Any]) -> str:

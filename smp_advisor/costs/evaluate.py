@@ -36,6 +36,7 @@ from smp_advisor.libraries.layouts import layout_of_plan
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.registry import get_library
 from smp_advisor.libraries.schema import schema
+from smp_advisor.libraries.transformers_release import installed_by
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
 from smp_advisor.workload.stack import AUTO, stack
@@ -372,10 +373,9 @@ def assumptions(model: Model, plan: Plan, job: Job) -> tuple[str, ...]:
         )
     fusible = all(attention.fusible for group in model.groups for attention in group.block.attentions)
     if job.attention == "fused" and not fusible and plan.tensor_parallel_degree == 1:
-        sentences.append(
-            f"Attention is counted as eager: transformers' code of {model.family} has no fused form in the"
-            " libraries' containers."
-        )
+        installed = installed_by(plan.library, model.family, plan.version).transformers_version
+        code = f"transformers {installed}, which the generated script installs," if installed else "its code"
+        sentences.append(f"Attention is counted as eager: {code} has no fused attention for {model.family}.")
     if plan.tensor_parallel_degree > 1 and model.head.per_token and model.shape.vocab:
         if model.shape.vocab % plan.tensor_parallel_degree:
             sentences.append(

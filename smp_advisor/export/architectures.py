@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import tomllib
 from dataclasses import dataclass
@@ -11,6 +10,12 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import ExportError
+from smp_advisor.libraries.transformers_release import (
+    newest_script_release,
+    script_release,
+    smp_v1_release,
+    transformers_families,
+)
 from smp_advisor.libraries.version import release
 
 if TYPE_CHECKING:
@@ -23,7 +28,6 @@ __all__ = [
     "configuration",
     "first_library_version",
     "newest_release",
-    "oldest_release",
     "patched_release",
 ]
 
@@ -69,22 +73,6 @@ def _table() -> dict[str, Any]:
     return tomllib.loads((files("smp_advisor.export") / "data" / "architectures.toml").read_text(encoding="utf-8"))
 
 
-@cache
-def _families() -> dict[str, tuple[str, str]]:
-    """Training task of each family, and the first of the releases that has it."""
-    text = (files("smp_advisor.export") / "data" / "transformers_families.csv").read_text(encoding="utf-8")
-    return {row["family"]: (row["task"], row["release"]) for row in csv.DictReader(text.splitlines())}
-
-
-def oldest_release() -> str:
-    """Release of transformers in the containers of Training Compiler, with which SMP v1 replaces layers."""
-    return str(_table()["release"]["distributed"])
-
-
-def _newest() -> str:
-    return str(max(_table()["release"]["minimum_pytorch"], key=release))
-
-
 def first_library_version() -> str:
     """Oldest version of SMP v1 with the API that the training script uses."""
     return str(_table()["release"]["first_library"])
@@ -98,22 +86,22 @@ def architecture_of(model: Model) -> Architecture:
     ExportError
         The transformers releases in the containers do not have the family, or the model has no head.
     """
-    families = _families()
+    families = transformers_families()
     if model.family not in families:
         raise ExportError(
             f"No training script can be generated for the family {model.family!r}, of which transformers"
-            f" {_newest()} has no model for text or images: pass script= with your own script."
+            f" {newest_script_release()} has no model for text or images: pass script= with your own script."
         )
-    usual, since = families[model.family]
+    listed = families[model.family]
     entry = _table()["family"].get(model.family, {})
-    task = _task(model, usual)
+    task = _task(model, listed.task)
     return Architecture(
         family=model.family,
         task=task,
         title=_table()["task"][task]["title"],
         auto_model=_table()["task"][task]["auto_model"],
         layers=tuple(entry.get("layers", _table()["usual"]["layers"])),
-        since=since,
+        since=listed.since,
         mask_token_id=entry.get("mask_token_id", 0),
         reserved_positions=entry.get("reserved_positions", 0),
     )
@@ -127,11 +115,10 @@ def patched_release(architecture: Architecture) -> str:
     ExportError
         The family is newer than the releases that support their PyTorch.
     """
-    releases = _table()["release"]
-    for chosen in (str(releases["distributed"]), str(releases["newer"])):
-        if release(architecture.since) <= release(chosen):
-            return chosen
-    raise _no_release(architecture, "SMP v1")
+    chosen = smp_v1_release(architecture.since)
+    if chosen is None:
+        raise _no_release(architecture, "SMP v1")
+    return chosen
 
 
 def newest_release(pytorch_version: str, architecture: Architecture) -> str:
@@ -142,14 +129,10 @@ def newest_release(pytorch_version: str, architecture: Architecture) -> str:
     ExportError
         No release supports both.
     """
-    releases = _table()["release"]["by_pytorch"]
-    earlier = [first for first in releases if release(first) <= release(pytorch_version)]
-    usual = str(releases[max(earlier, key=release)])
-    if release(architecture.since) <= release(usual):
-        return usual
-    if release(pytorch_version) < release(_table()["release"]["minimum_pytorch"][architecture.since]):
+    chosen = script_release(pytorch_version, architecture.since)
+    if chosen is None:
         raise _no_release(architecture, f"PyTorch {pytorch_version}")
-    return architecture.since
+    return chosen
 
 
 def _no_release(architecture: Architecture, framework: str) -> ExportError:

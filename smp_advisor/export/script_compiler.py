@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from smp_advisor.errors import ExportError
-from smp_advisor.export.architectures import oldest_release, patched_release
+from smp_advisor.export.architectures import patched_release
 from smp_advisor.export.literal import Comment
 from smp_advisor.export.script_parts import Training, common_flags, common_values
 from smp_advisor.export.template import render
+from smp_advisor.libraries.transformers_release import oldest_script_release
 
 __all__ = ["require", "requirements", "write"]
 
@@ -19,7 +20,7 @@ def require(training: Training) -> None:
             f"The training script for {title} uses Adam, not {training.job.optimizer!r}: pass script= with your own"
             " script."
         )
-    if patched_release(training.architecture) != oldest_release():
+    if patched_release(training.architecture) != oldest_script_release():
         raise ExportError(
             f"The transformers release in the {title} containers does not support the family"
             f" {training.model.family!r}: choose another library, or pass script= with your own script."

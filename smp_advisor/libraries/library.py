@@ -99,8 +99,6 @@ class Library:
     default."""
     inferred_family: str = "gpt2"
     """Model family of shapes inferred from a parameter count: that of AWS's reference configurations."""
-    fused_attention: bool = True
-    """Whether transformers runs fused attention in the library's containers."""
     default_precision: Precision = "bf16"
     """Default precision of jobs; fp16 instead of bf16 on GPUs without bf16."""
     stack: str = "hf-sdpa"

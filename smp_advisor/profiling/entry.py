@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import math
 import os
 import sys
@@ -12,18 +13,21 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 from smp_advisor.arguments import require_path, require_types
 from smp_advisor.errors import ProfileError
 from smp_advisor.libraries.plan import Plan
-from smp_advisor.libraries.registry import get_library
+from smp_advisor.profiling.attention_kernel import AttentionKernel, kernel_for
 from smp_advisor.profiling.description import as_json, from_json
 from smp_advisor.profiling.precision import training_precision
 from smp_advisor.profiling.result import Profile
 from smp_advisor.profiling.sandbox import Limits, run_isolated
 from smp_advisor.uninterrupted import uninterrupted
 from smp_advisor.workload.job import Job
+from smp_advisor.workload.stack import AUTO
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["STAGES", "Stage", "attention_for", "profile", "trace_described"]
+    from smp_advisor.profiling.profiled_model import ProfiledModel
+
+__all__ = ["STAGES", "Stage", "profile", "trace_described"]
 
 Stage = Literal["trace", "copy", "local", "rehearsal"]
 STAGES: tuple[Stage, ...] = ("trace", "copy", "local", "rehearsal")
@@ -76,9 +80,11 @@ def profile(
         ``fp32``, ``amp`` (autocast), ``bf16`` (pure) or ``fp16`` (SMP v1's wrapper, 20 bytes per parameter). None uses
         the job's precision.
     attention
-        ``fused`` or ``eager``. None uses the job's setting, or the kernel that the library's PyTorch runs.
+        ``fused`` or ``eager``. None uses the job's setting if it is not the default, or the kernel that the
+        job will run.
     library
-        Training library, if there is no `plan`. It decides the attention kernel: ``"smp-v1"`` runs on PyTorch 1.x. None
+        Training library, if there is no `plan`. It decides the attention kernel: ``"smp-v1"`` runs on PyTorch 1.x, and
+        the generated script installs a release of transformers that has fused attention for most families only. None
         stands for the libraries from which `advise` chooses.
     batch
         Samples per microbatch for the displayed figures. None uses the plan's microbatch, or 1 without a plan.
@@ -104,31 +110,35 @@ def profile(
     """
     if isinstance(model, str | os.PathLike) and os.fspath(model).endswith(".py"):
         script, model = model, None
-    has_attention = job is not None or "attention" in settings
     job = _job(job, settings)
     _require(plan=plan, script=script, inputs=inputs, memory_bytes=memory_bytes, seconds=seconds, batch=batch)
     selected = _stages(stages, model=model, plan=plan, script=script)
     limits = Limits(memory_bytes=memory_bytes, seconds=seconds or _TRACE_SECONDS)
     trace_settings: dict[str, Any] = {
         "precision": training_precision(precision or job.precision).precision,
-        "attention": attention or (job.attention if has_attention else attention_for(library, plan)),
         "optimizer": job.optimizer,
         "batch": batch or (max(1, plan.batch_size // plan.microbatches) if plan is not None else 1),
         "sequence": job.sequence_length,
     }
-    if trace_settings["attention"] not in {"fused", "eager"}:
+    if attention not in {None, "fused", "eager"}:
         raise ProfileError(f"attention must be fused or eager, not {attention!r}.")
+    choice: dict[str, Any] = {
+        "requested": attention or _attention_of(job),
+        "library": library if plan is None else plan.library,
+        "library_version": "" if plan is None else plan.version,
+    }
     callbacks: dict[str, Any] = {"on_line": on_line, "on_progress": on_progress}
     bounds: dict[str, Any] = {"memory_bytes": memory_bytes} | ({} if seconds is None else {"seconds": seconds})
     runner = _Stages(single=len(selected) == 1)
     if model is None:
-        result = Profile(name=str(script), source="script", **trace_settings)
+        kernel = kernel_for(None, **choice)
+        result = Profile(name=str(script), source="script", attention=kernel.name, **trace_settings)
     else:
         traced = None
         if "trace" in selected:
-            traced = runner.run("trace", lambda: _trace(model, trace_settings, inputs, limits, callbacks))
+            traced = runner.run("trace", lambda: _trace(model, trace_settings, choice, inputs, limits, callbacks))
         try:
-            result = traced or _counted(model, trace_settings)
+            result = traced or _counted(model, trace_settings, choice)
         except Exception:
             runner.raise_first()
             raise
@@ -147,7 +157,7 @@ def profile(
                     plan,
                     inputs=inputs,
                     precision=precision,
-                    attention=trace_settings["attention"],
+                    attention=result.attention,
                     **bounds,
                     **callbacks,
                 ),
@@ -217,13 +227,9 @@ class _Stages:
         return dataclasses.replace(profile, failures=failures)
 
 
-def attention_for(library: str | None, plan: Plan | None = None) -> str:
-    """Attention kernel of the library's PyTorch: ``eager`` before PyTorch 2 (SMP v1), ``fused`` from PyTorch 2 on.
-
-    Without a library, that of the libraries from which `advise` chooses.
-    """
-    name = plan.library if plan is not None else library or "auto"
-    return "fused" if name == "auto" or get_library(name).fused_attention else "eager"
+def _attention_of(job: Job) -> str | None:
+    """Attention that the job or its code determines; None for the default, which depends on the library."""
+    return job.attention if job.stack != AUTO or "attention" not in job.defaulted() else None
 
 
 def _job(job: Job | None, settings: dict[str, Any]) -> Job:
@@ -289,35 +295,62 @@ def _stages(stages: Sequence[Stage] | None, *, model: Any, plan: Any, script: An
 
 
 def _trace(
-    model: Any, trace_settings: dict[str, Any], inputs: Any, limits: Limits, callbacks: dict[str, Any]
+    model: Any,
+    trace_settings: dict[str, Any],
+    choice: dict[str, Any],
+    inputs: Any,
+    limits: Limits,
+    callbacks: dict[str, Any],
 ) -> Profile:
     """Trace in a child process: a fresh interpreter if JSON can describe the model, else a fork of this process."""
     argument = as_json(model) if inputs is None and "torch" not in sys.modules else None
     if argument is not None:
         target = "smp_advisor.profiling.entry:trace_described"
-        values = run_isolated(target, argument, trace_settings, what="the trace", limits=limits, **callbacks)
+        values = run_isolated(target, argument, trace_settings, choice, what="the trace", limits=limits, **callbacks)
     else:
-        values = run_isolated(_trace_live, model, trace_settings, inputs, what="the trace", limits=limits, **callbacks)
+        values = run_isolated(
+            _trace_live, model, trace_settings, choice, inputs, what="the trace", limits=limits, **callbacks
+        )
     return Profile.from_dict(values)
 
 
-def trace_described(model: Any, trace_settings: dict[str, Any]) -> dict[str, Any]:
+def trace_described(model: Any, trace_settings: dict[str, Any], choice: dict[str, Any]) -> dict[str, Any]:
     """Trace a model described in JSON; called in a fresh interpreter."""
-    return _trace_live(from_json(model), trace_settings, None)
+    # The imports create hundreds of thousands of objects that live as long as the process, and almost no cycles:
+    # collections during the imports would find nothing, and later ones would visit all these objects.
+    gc.disable()
+    profiled = _read(from_json(model))
+    gc.freeze()
+    gc.enable()
+    return _trace_live(profiled, trace_settings, choice, None)
 
 
-def _trace_live(model: Any, trace_settings: dict[str, Any], inputs: Any) -> dict[str, Any]:
+def _read(model: Any) -> ProfiledModel:
+    """The model, with the modules that its trace requires imported."""
+    from smp_advisor.profiling import fallback
+    from smp_advisor.profiling.profiled_model import read_model
+
+    del fallback
+    return read_model(model)
+
+
+def _trace_live(model: Any, trace_settings: dict[str, Any], choice: dict[str, Any], inputs: Any) -> dict[str, Any]:
     from smp_advisor.profiling.fallback import profile_with_fallbacks
     from smp_advisor.profiling.profiled_model import read_model
     from smp_advisor.profiling.sandbox import progress
     from smp_advisor.profiling.trace import Settings
 
-    return profile_with_fallbacks(
-        read_model(model), Settings(**trace_settings, inputs=inputs, on_progress=progress)
-    ).as_dict()
+    profiled = read_model(model)
+    kernel = kernel_for(profiled, **choice)
+    settings = Settings(**trace_settings, attention=kernel.name, inputs=inputs, on_progress=progress)
+    return _explained(profile_with_fallbacks(profiled, settings), kernel).as_dict()
 
 
-def _counted(model: Any, trace_settings: dict[str, Any]) -> Profile:
+def _explained(profile: Profile, kernel: AttentionKernel) -> Profile:
+    return dataclasses.replace(profile, attention_reason=kernel.reason, fusible_attention=not kernel.is_only)
+
+
+def _counted(model: Any, trace_settings: dict[str, Any], choice: dict[str, Any]) -> Profile:
     """Profile with the parameter count alone, for stages that need no trace."""
     with uninterrupted():
         import torch
@@ -331,4 +364,5 @@ def _counted(model: Any, trace_settings: dict[str, Any]) -> Profile:
     if built is None:
         with torch.device("meta"), without_initialization():
             built = profiled.build()
-    return counted_profile(profiled, Settings(**trace_settings), built)
+    kernel = kernel_for(profiled, **choice)
+    return _explained(counted_profile(profiled, Settings(**trace_settings, attention=kernel.name), built), kernel)

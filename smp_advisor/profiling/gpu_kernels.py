@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the usual name
 from torch import Tensor
 
+from smp_advisor.libraries.transformers_release import transformers_families
 from smp_advisor.profiling.patching import patched
 from smp_advisor.profiling.recurrent_kernels import recurrent_kernels
 
@@ -66,6 +67,7 @@ def gpu_kernels(attention: str, on_attention: Callable[[Tensor, Tensor, Tensor, 
         for owner, name, value in (
             (F, "dropout", _dropout),
             (torch, "dropout", _dropout),
+            (F, "softmax", _softmax if attention == "eager" else F.softmax),
             (F, "scaled_dot_product_attention", attend),
             (torch._C._nn, "scaled_dot_product_attention", attend),
             # The original reads position values to find packed sequences; without them no mask is materialized.
@@ -75,6 +77,25 @@ def gpu_kernels(attention: str, on_attention: Callable[[Tensor, Tensor, Tensor, 
             stack.enter_context(patched(owner, name, value))
         stack.enter_context(recurrent_kernels())
         yield
+
+
+_SOFTMAX = F.softmax
+_SOFTMAX_FORMS = {
+    f"transformers.models.{family.replace('-', '_')}.modeling_{family.replace('-', '_')}": entry.softmax
+    for family, entry in transformers_families().items()
+    if entry.softmax
+}
+"""Precision of the softmax in the releases that jobs install, by module, where later releases have another."""
+
+
+def _softmax(scores: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None) -> Tensor:
+    """Softmax of eager attention, in the precision of the transformers release that jobs install."""
+    form = _SOFTMAX_FORMS.get(sys._getframe(1).f_globals.get("__name__", ""))
+    if form is None or scores.ndim != 4:
+        return _SOFTMAX(scores, dim, _stacklevel + 1, dtype)
+    if form == "fp32":
+        return _SOFTMAX(scores.float(), dim).type_as(scores)
+    return _SOFTMAX(scores, dim)
 
 
 def _as_autocast(tensor: Tensor) -> Tensor:

@@ -172,6 +172,10 @@ class Profile(NotebookResult):
     """``fp32``, ``amp``, ``bf16`` or ``fp16`` (SMP v1's wrapper, 20 bytes per parameter)."""
     attention: str
     """Traced attention kernel: ``fused`` or ``eager``."""
+    attention_reason: str = ""
+    """Why that kernel: the versions that the job installs, or the user's request."""
+    fusible_attention: bool = True
+    """False if the versions that the job installs have no fused attention for the model."""
     optimizer: str = "adam"
     batch: int
     """Samples per microbatch of the job. The polynomials are valid at any batch."""

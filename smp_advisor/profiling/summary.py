@@ -59,6 +59,7 @@ def rows(profile: Profile) -> list[tuple[str, str]]:
             "Settings",
             f"{PRECISIONS[profile.precision].label}, {profile.attention} attention, {profile.optimizer}; {size}",
         ),
+        *([("Attention", f"{profile.attention}: {profile.attention_reason}")] if profile.attention_reason else []),
         ("Inputs", profile.inputs),
         ("Activations", _activations(profile)),
         ("FLOPs", _flops(profile)),

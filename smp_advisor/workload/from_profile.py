@@ -73,8 +73,14 @@ def _note(values: Mapping[str, Any], saved: Mapping[str, Any]) -> str:
     return (
         f"measured on your model; {format_count(values['parameter_count'])} parameters counted, activations "
         f"{_METHOD_TEXT.get(saved['method'], saved['method'])} (confidence {saved['confidence']}) with "
-        f"{values['attention']} attention in {values['precision']}{missing}"
+        f"{values['attention']} attention in {values['precision']}{_reason(values)}{missing}"
     )
+
+
+def _reason(values: Mapping[str, Any]) -> str:
+    """Why the traced attention is eager."""
+    reason = values.get("attention_reason", "")
+    return f" ({reason})" if reason and not values.get("fusible_attention", True) else ""
 
 
 def _formula_model(values: Mapping[str, Any]) -> Model | None:
@@ -100,6 +106,7 @@ class _Measured:
         self.element = 4 if values["precision"] == "fp32" else 2
         self.kinds: Sequence[Mapping[str, Any]] = values["blocks"]["kinds"]
         self.order: Sequence[int] = values["blocks"]["order"]
+        self.fusible = bool(values.get("fusible_attention", True))
 
     def per_token(self, polynomial: Mapping[str, Any]) -> float:
         """Coefficient of batch x sequence (of batch without a sequence)."""
@@ -141,6 +148,8 @@ class _Measured:
     def measured_scores(self, attentions: Sequence[Attention], kind: Mapping[str, Any]) -> tuple[Attention, ...]:
         """Attentions with the measured bytes per score of eager attention."""
         heads = sum(attention.heads for attention in attentions)
+        if not self.fusible:
+            attentions = [dataclasses.replace(attention, fusible=False) for attention in attentions]
         if not self.ran_eagerly(attentions) or not heads or not self.power:
             return tuple(attentions)
         score_bytes = self._factor(kind["saved_bytes"], 2) / heads

@@ -23,7 +23,6 @@ LIBRARY = Library(
     default_attention="eager",
     smdistributed=True,
     script="smp_step",
-    fused_attention=False,
     training_settings=frozenset({"loss"}),
     restricts_families=True,
     shard_field="sharded_data_parallel_degree",

@@ -86,6 +86,11 @@ def _outcome(at: str, failure: dict[str, Any] | None, end: dict[str, Any], limit
     if failure:
         return "error", f"failed{at}: {_exception(failure)}"
     if end.get("signal") is not None:
+        if end["signal"] == signal.SIGKILL:
+            return "killed", (
+                f"was killed{at} (SIGKILL), probably by the system because this machine ran out of memory:"
+                f" close other programs, or set memory_bytes below the {allowed} of memory it was allowed."
+            )
         name = signal.Signals(end["signal"]).name
         return "crash", f"crashed{at} ({name}), which indicates a fault in compiled code."
     return "exit", f"exited{at} with status {end.get('status')} before it was done."

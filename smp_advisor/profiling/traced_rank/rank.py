@@ -99,6 +99,10 @@ def rank_of(model: Model, cluster: Cluster, job: Job, plan: Plan, stage: int) ->
     """
     layout = layout_of_plan(plan, job, cluster)
     world = World.of(model, cluster, job, layout)
+    # The library's own layers, which tensor parallelism divides, run fused attention.
+    is_fusible = plan.tensor_parallel_degree > 1 or all(
+        attention.fusible for group in model.groups for attention in group.block.attentions
+    )
     degree = plan.pipeline_parallel_degree
     if type(stage) is not int or not 0 <= stage < degree:
         raise ProfileError(f"stage must be between 0 and {degree - 1}, not {stage!r}.")
@@ -134,7 +138,7 @@ def rank_of(model: Model, cluster: Cluster, job: Job, plan: Plan, stage: int) ->
         accumulates_unsharded=state.accumulates_unsharded,
         foreach=state.step_bytes > 0,
         checkpoint=checkpoint_code(plan.activation_checkpointing),
-        attention=job.attention,
+        attention=job.attention if is_fusible else "eager",
     )
     return rank, tuple(_differences(layout, job, plan))
 

@@ -1,0 +1,80 @@
+"""The attention that is traced is that of the versions which the job installs, whatever this machine has."""
+
+from __future__ import annotations
+
+import pytest
+
+from smp_advisor.libraries import get_library, libraries
+from smp_advisor.libraries.transformers_release import installed_by, transformers_families
+from smp_advisor.workload import Model
+from smp_advisor.workload.family import families
+
+T5 = {"model_type": "t5", "d_model": 512, "d_ff": 2048, "d_kv": 64, "num_heads": 8, "num_layers": 4, "vocab_size": 512}
+SETTINGS = {"deepseek_v2": {"num_experts_per_tok": 6}}
+"""Settings without a default."""
+
+
+@pytest.mark.torch
+def test_formulas_and_profiles_agree_which_families_run_fused_attention():
+    """For every family with formulas that the generated script can build."""
+    from transformers import AutoConfig
+
+    for family in families().keys() & transformers_families().keys():
+        model = Model.from_config(AutoConfig.for_model(family, **SETTINGS.get(family, {})))
+        fusible = all(attention.fusible for group in model.groups for attention in group.block.attentions)
+        for library in ("fsdp", "ddp", "smp-v2"):
+            installed = installed_by(library, family).transformers_version
+            assert transformers_families()[family].is_fused(installed) == fusible, family
+
+
+def test_every_library_has_installed_versions():
+    for library in libraries():
+        job = installed_by(library.name, "gpt2")
+        assert job.framework_version
+        assert get_library(job.library) is library
+
+
+@pytest.mark.torch
+def test_the_kernel_follows_the_versions_of_the_job():
+    from smp_advisor.profiling.attention_kernel import kernel_for
+    from smp_advisor.profiling.profiled_model import read_model
+
+    t5, gpt2 = read_model(T5), read_model({"model_type": "gpt2"})
+    for library in ("fsdp", "smp-v2", None):
+        assert kernel_for(t5, library=library).is_only
+        assert kernel_for(gpt2, library=library).name == "fused"
+        assert "transformers 4.46.3" in kernel_for(gpt2, library=library).reason
+    assert kernel_for(gpt2, library="smp-v1").reason == "PyTorch 1.13.1 of SMP v1's container has no fused attention"
+    old = kernel_for(gpt2, library="fsdp", library_version="2.1.0")
+    assert old.is_only
+    assert "transformers 4.37.2 (PyTorch 2.1.0)" in old.reason
+    assert kernel_for(t5, requested="fused", library="fsdp").reason == "as requested"
+
+
+@pytest.mark.torch
+def test_a_t5_saves_the_scores_that_its_formulas_count():
+    """The release here has fused attention for T5 and a softmax in 16 bits; that of the job has neither."""
+    from smp_advisor.profiling import profile
+
+    traced = profile(T5, stages=("trace",), precision="bf16", library="fsdp", sequence_length=512)
+    assert traced.attention == "eager"
+    assert not traced.fusible_attention
+    assert "transformers 4.46.3" in str(traced)
+    model = Model.from_profile(traced)
+    assert "no fused attention" in model.note
+    formula = Model.from_config(T5)
+    for group, expected in zip(model.groups, formula.groups, strict=True):
+        assert group.block.attentions[0].score_bytes == pytest.approx(expected.block.attentions[0].eager_score_bytes(2))
+
+
+@pytest.mark.torch
+def test_a_killed_process_names_the_kill_and_memory():
+    import os
+    import signal
+
+    from smp_advisor.errors import ProfileError
+    from smp_advisor.profiling.sandbox import run_isolated
+
+    with pytest.raises(ProfileError, match=r"killed \(SIGKILL\), probably .* ran out of memory") as caught:
+        run_isolated(lambda: os.kill(os.getpid(), signal.SIGKILL))
+    assert caught.value.kind == "killed"
