@@ -37,6 +37,13 @@ class PlainGPT(nn.Module):
         return F.cross_entropy(self.head(self.ln(self.blocks(hidden))).flatten(0, 1), y.flatten())
 
 
+class PlainGPTOfOneSize(PlainGPT):
+    """A model that its constructor builds in one size, whose width is prime."""
+
+    def __init__(self):
+        super().__init__(layers=6, width=1531, heads=1, vocab=8192)
+
+
 class Bottleneck(nn.Module):
     def __init__(self, inputs, middle, stride=1):
         super().__init__()

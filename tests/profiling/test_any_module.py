@@ -12,7 +12,9 @@ profile_with_fallbacks = Deferred("smp_advisor.profiling.fallback", "profile_wit
 read_model = Deferred("smp_advisor.profiling.profiled_model", "read_model")
 Settings = Deferred("smp_advisor.profiling.trace", "Settings")
 torch = Deferred("torch")
-PlainGPT, Unrolled = deferred("tests.profiling.plain_models", "PlainGPT", "Unrolled")
+PlainGPT, PlainGPTOfOneSize, Unrolled = deferred(
+    "tests.profiling.plain_models", "PlainGPT", "PlainGPTOfOneSize", "Unrolled"
+)
 Odd = Deferred("tests.profiling.models_hard_to_trace", "Odd")
 stacks = Deferred("smp_advisor.profiling.structure", "stacks")
 NAMES = (
@@ -74,9 +76,8 @@ def test_an_operator_without_a_formula_is_named_and_lowers_the_confidence():
 
 
 def test_a_failing_copy_keeps_the_trace():
-    # Two of its blocks do not fit in the memory of the copy, and its width is prime.
     with torch.device("meta"):
-        model = PlainGPT(layers=6, width=1531, heads=1, vocab=8192)
+        model = PlainGPTOfOneSize()  # two of its blocks do not fit in the memory of the copy
     profile = smp_advisor.profile(model, sequence_length=64, memory_bytes=2**29)
     assert profile.is_traced
     assert len(profile.blocks) == 6
