@@ -7,8 +7,22 @@ import os
 import stat
 from pathlib import Path
 from secrets import token_hex
+from typing import TYPE_CHECKING
 
-__all__ = ["CONFIGURATION", "MODEL", "NOTEBOOK", "SCRIPT", "has_too_many_values", "read_bytes", "write_text"]
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+__all__ = [
+    "CONFIGURATION",
+    "MODEL",
+    "NOTEBOOK",
+    "SCRIPT",
+    "ends",
+    "has_too_many_values",
+    "read_bytes",
+    "read_ends",
+    "write_text",
+]
 
 SCRIPT = 500_000
 """Most bytes of Python: its syntax tree needs up to 200 times as many."""
@@ -31,16 +45,47 @@ def read_bytes(path: Path, most: int) -> bytes:
     OSError
         If it is missing, a device, pipe or folder, or larger than `most` bytes; ``strerror`` is the reason.
     """
-    if "\0" in str(path):
-        raise OSError(errno.EINVAL, "no file has such a name")
-    mode = path.stat().st_mode  # opening a pipe or device can wait or have effects
-    if not stat.S_ISREG(mode) or os.path.realpath(path).startswith(_OF_THE_SYSTEM):
-        raise OSError(errno.EINVAL, "it is not a regular file")
+    _require_regular(path)
     with path.open("rb") as file:
         raw = file.read(most + 1)
     if len(raw) > most:
         raise OSError(errno.EFBIG, f"it is larger than {most / 1e6:.3g} MB")
     return raw
+
+
+def read_ends(path: Path, first: int, last: int) -> tuple[bytes, int]:
+    """The first and the last bytes of a regular file, as those of `ends`.
+
+    Raises
+    ------
+    OSError
+        If it is missing, a device, pipe or folder; ``strerror`` is the reason.
+    """
+    _require_regular(path)
+    with path.open("rb") as file:
+        return ends(file, first, last)
+
+
+def ends(file: BinaryIO, first: int, last: int) -> tuple[bytes, int]:
+    """The first and the last bytes of a file, in complete lines, and the number of bytes left out between them."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    if size <= first + last:
+        return file.read(first + last), 0
+    head = file.read(first)
+    head = head[: head.rfind(b"\n") + 1]
+    file.seek(size - last)
+    tail = file.read(last)  # of a file that grows, too
+    tail = tail[tail.find(b"\n") + 1 :]
+    return head + tail, size - len(head) - len(tail)
+
+
+def _require_regular(path: Path) -> None:
+    if "\0" in str(path):
+        raise OSError(errno.EINVAL, "no file has such a name")
+    mode = path.stat().st_mode  # opening a pipe or device can wait or have effects
+    if not stat.S_ISREG(mode) or os.path.realpath(path).startswith(_OF_THE_SYSTEM):
+        raise OSError(errno.EINVAL, "it is not a regular file")
 
 
 def write_text(path: Path, text: str) -> None:

@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -19,7 +20,7 @@ from smp_advisor.calibration.texts import needed, step_time
 from smp_advisor.costs.evaluate import estimate
 from smp_advisor.costs.observation import observed
 from smp_advisor.errors import CalibrationError
-from smp_advisor.files import has_too_many_values, read_bytes
+from smp_advisor.files import ends, has_too_many_values, read_ends
 from smp_advisor.libraries.check import check_against
 from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.libraries.layouts import layout_of_plan
@@ -34,8 +35,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Figures", "measure", "measured_run", "read_run"]
 
-MOST_BYTES = 8 * 2**20
-"""Most bytes of a log, some 50,000 steps."""
+_FIRST_BYTES = 2**20
+_LAST_BYTES = 7 * 2**20
+"""Bytes of a longer log that are read: its settings are at the start, its steady steps and its failure at the end."""
 _UNREADABLE = (
     "no measured steps in a known format: the exported script's, Megatron-LM's, NeMo's, torchtitan's, AWS's SMP and "
     "FSDP scripts', DeepSpeed's, a progress bar, JSON lines or trainer_state.json"
@@ -138,25 +140,35 @@ def read_run(run: Any) -> tuple[Log, str]:
     if isinstance(run, list | tuple) and all(isinstance(row, Mapping) for row in run):
         return _required(read_records(run, "rows"), "The list")
     if isinstance(run, str) and ("\n" in run.strip() or "\r" in run.strip()):
-        return _required(_of_text(run[:MOST_BYTES]), "The text")
+        text = BytesIO(run.encode("utf-8", "replace"))
+        return _required(_of_bytes(*ends(text, _FIRST_BYTES, _LAST_BYTES)), "The text")
     if not isinstance(run, str | Path):
         raise CalibrationError(f"A run is the path or text of a log, or a DataFrame, not {type(run).__name__}.")
     try:
-        text = read_bytes(Path(run).expanduser(), MOST_BYTES).decode("utf-8", "replace")
+        raw, missing = read_ends(Path(run).expanduser(), _FIRST_BYTES, _LAST_BYTES)
     except (OSError, ValueError) as error:
         if isinstance(run, str) and not (log := _of_text(run)).is_empty:
             return log, ""
         reason = getattr(error, "strerror", None) or str(error)
         raise CalibrationError(f"The log {os.fspath(run)!r:.200} cannot be read: {reason}.") from None
     name = Path(run).name
-    log, _ = _required(_of_text(text), f"The log {name!r:.100}")
+    log, _ = _required(_of_bytes(raw, missing), f"The log {name!r:.100}")
     return log, name
 
 
 def _required(log: Log, what: str) -> tuple[Log, str]:
     if log.is_empty:
-        raise CalibrationError(f"{what} has {_UNREADABLE}.")
+        raise CalibrationError(" ".join((f"{what} has {_UNREADABLE}.", *log.notes)))
     return log, ""
+
+
+def _of_bytes(raw: bytes, missing: int) -> Log:
+    """Read a log without the `missing` bytes in its middle."""
+    log = _of_text(raw.decode("utf-8", "replace"))
+    if not missing:
+        return log
+    note = f"The log is long: {missing / 1e6:,.1f} MB in its middle were not read."
+    return replace(log, notes=(*log.notes, note))
 
 
 def _of_text(text: str) -> Log:

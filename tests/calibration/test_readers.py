@@ -147,11 +147,23 @@ def test_the_state_of_hugging_faces_trainer_is_read(advice: smpa.Advice, tmp_pat
         assert "including start-up" in run.notes[0]
 
 
+def test_the_start_and_the_end_of_a_long_log_are_read(advice: smpa.Advice, tmp_path: Path) -> None:
+    short = exported([2.0] * 20) + "\n"
+    text = short + "a line between steps\n" * 2**19 + "CUDA out of memory. Tried to allocate 2.00 GiB\n"
+    path = tmp_path / "long.log"
+    path.write_text(text, "utf-8")
+    for source in (path, text):
+        log, _ = read_run(source)
+        assert [sample.value for sample in log.samples] == [sample.value for sample in read_text(short).samples]
+        assert log.out_of_memory
+        assert log.notes[-1] == "The log is long: 2.6 MB in its middle were not read."
+
+
 def test_files_are_bounded(advice: smpa.Advice, tmp_path: Path) -> None:
     huge = tmp_path / "huge.log"
     with huge.open("wb") as file:
         file.truncate(64 * 2**20)
-    with pytest.raises(CalibrationError, match="larger than"):
+    with pytest.raises(CalibrationError, match=r"no measured steps .* MB in its middle were not read\.$"):
         advice.calibrate(huge)
     with pytest.raises(CalibrationError, match="not a regular file"):
         advice.calibrate(tmp_path)
