@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Literal
 
-from smp_advisor.libraries.registry import get_library
+from smp_advisor.libraries.registry import get_library, library_with
 from smp_advisor.libraries.transformers_release import installed_by, transformers_families
 from smp_advisor.libraries.version import release
 
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = ["AttentionKernel", "kernel_for"]
 
-_USUAL = "fsdp"
-"""Stands for the libraries from which `advise` chooses: its container's PyTorch installs the same transformers."""
 _FIRST_FUSED = (2,)
 """First PyTorch release with fused attention of its own."""
 
@@ -57,7 +55,9 @@ def kernel_for(
     """
     if requested is not None:
         return AttentionKernel(name=requested, reason="as requested")
-    name = _USUAL if library in {None, "auto"} else str(library)
+    # The libraries from which `advise` chooses install the same transformers as PyTorch's own that divides the model.
+    usual = library_with(framework="pytorch", smdistributed=False, divides_model=True)
+    name = usual.name if library in {None, "auto"} else str(library)
     family = "" if profiled is None else getattr(profiled.config, "model_type", None) or ""
     job = installed_by(name, family, library_version)
     title = get_library(name).title

@@ -46,11 +46,13 @@ def constructed_copy(model: nn.Module, most_parameters: int) -> Narrowed | None:
         Maximum parameters of the copy.
     """
     arguments = _arguments(model)
-    if arguments is None:
+    if arguments is None or not _rebuilds(model, arguments):
         return None
     for divisor in _DIVISORS:
         for with_heads in (True, False):
             smaller = {name: _reduced(name, value, divisor, with_heads=with_heads) for name, value in arguments.items()}
+            if smaller == arguments:
+                continue
             try:
                 with torch.device("meta"):
                     count = parameter_total([type(model)(**smaller)])
@@ -87,6 +89,17 @@ def _arguments(model: nn.Module) -> dict[str, Any] | None:
         elif parameter.default is inspect.Parameter.empty:
             return None
     return arguments
+
+
+def _rebuilds(model: nn.Module, arguments: Mapping[str, Any]) -> bool:
+    """Whether the arguments construct this module: a size that is not stored would have its default instead."""
+    try:
+        with torch.device("meta"):
+            rebuilt = type(model)(**arguments)
+    except Exception:  # noqa: BLE001 - a constructor may raise anything
+        return False
+    shapes = [{name: tensor.shape for name, tensor in module.named_parameters()} for module in (model, rebuilt)]
+    return shapes[0] == shapes[1]
 
 
 def _is_plain(value: Any) -> bool:
