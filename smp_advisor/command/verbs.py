@@ -197,8 +197,10 @@ def _of_file(path: Path, options: Namespace) -> dict[str, Estimate]:
 
 def _missing(reading: Reading) -> str:
     """The reason why the plan of a job has no estimate."""
+    from smp_advisor.estimators.readback import MODEL_IS_MISSING
+
     parts = [reading.model or "its model is not in the text: pass --model", reading.plan or "it has no plan"]
-    sentences = [sentence for sentence in reading.open if not sentence.endswith("pass model=.")]
+    sentences = [sentence for sentence in reading.open if not sentence.endswith(MODEL_IS_MISSING)]
     reasons = [part for part in (*parts, *sentences) if isinstance(part, str)]
     return f"{reading.title} in line {reading.line}: {' '.join(reasons) or 'its cluster is unknown: pass --instance.'}"
 

@@ -23,7 +23,10 @@ from smp_advisor.workload.names import is_model_name, model_from_name
 if TYPE_CHECKING:
     from smp_advisor.estimators.configuration import Configuration
 
-__all__ = ["ReadBack", "read_back", "script_settings"]
+__all__ = ["MODEL_IS_MISSING", "ReadBack", "read_back", "script_settings"]
+
+MODEL_IS_MISSING = "does not describe the model, so memory is not checked: pass model=."
+"""End of the sentence about a job without a model."""
 
 _BATCH = ("batch_size", "train_batch_size", "per_device_train_batch_size", "per_gpu_train_batch_size")
 _SEQUENCE = ("sequence_length", "max_context_width", "block_size", "max_seq_length", "max_sequence_length")
@@ -101,7 +104,7 @@ def read_back(
     if shared:
         left_open.append(f"Memory is not checked: {shared} are on the same GPUs, and no plan describes them.")
     elif read_model is None and library is not None and (plan is not None or configuration.form == "recipe"):
-        left_open.append(f"{configuration.title} does not describe the model, so memory is not checked: pass model=.")
+        left_open.append(f"{configuration.title} {MODEL_IS_MISSING}")
     read_job = job or _job(configuration, plan, read_model, inferred)
     if plan is not None and read_job is not None and read_job.precision != plan.precision:
         # The advisor's job may have another precision; the pasted configuration trains in that of the plan.

@@ -61,7 +61,7 @@ def warnings_of_script(script: str, plan: Plan, hyperparameters: Mapping[str, An
     if len(errors) > _MOST:
         lines.append(f"{path.name} has {len(errors) - _MOST} more errors: {command} lists them.")
     code = "\n".join(module.source.text for module in context.trace.modules)
-    sentences = [*lines, *_arguments(context, code, path.name, hyperparameters), *_settings(code, plan)]
+    sentences = [*lines, *_arguments(context, code, path.name, hyperparameters), *_settings(code, path.name, plan)]
     if context.unresolved:
         count = len(context.unresolved)
         places = "1 place" if count == 1 else f"{count} places"
@@ -69,7 +69,7 @@ def warnings_of_script(script: str, plan: Plan, hyperparameters: Mapping[str, An
     return tuple(sentences)
 
 
-def _settings(code: str, plan: Plan) -> Iterator[str]:
+def _settings(code: str, name: str, plan: Plan) -> Iterator[str]:
     """Settings of the plan that scripts without a framework must have in their text."""
     if plan.library not in ("fsdp", "ddp"):
         return  # SMP libraries apply the parameters of the job; a framework has settings of its own
@@ -78,6 +78,8 @@ def _settings(code: str, plan: Plan) -> Iterator[str]:
         kind = "fsdp2" if plan.library == "fsdp" and "fully_shard" in code else plan.library
         yield from missing_precision(code, plan, kind)
         yield from missing_checkpointing(code, plan, kind)
+    else:
+        yield f"The precision and the checkpointing of {name} were not checked: a framework may set them."
 
 
 def _arguments(context: Context, code: str, name: str, hyperparameters: Mapping[str, Any]) -> Iterator[str]:

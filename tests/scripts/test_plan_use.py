@@ -50,6 +50,12 @@ def test_arguments_are_rejected_or_ignored_as_argparse_does(warned):
     assert "not determined which arguments" in warned(f"{unknown}parser.parse_args()\n{LOOP}")
 
 
+def test_settings_that_a_framework_may_decide_are_listed_as_not_checked(warned):
+    text = warned(f"import torch\nfrom accelerate import Accelerator\n{LOOP}")
+    assert "The precision and the checkpointing of train.py were not checked" in text
+    assert "were not checked" not in warned(f"import torch\n{LOOP}")
+
+
 def test_a_script_that_was_not_read_is_not_called_checked(warned, tmp_path):
     assert "was not checked" in warned("def broken(:")
     (text,) = warnings_of_script("nowhere.py", PLAN, PASSED)
