@@ -11,7 +11,7 @@ from smp_advisor.guidance.batch_reason import batch_reason
 from smp_advisor.guidance.certainty import certainty
 from smp_advisor.guidance.ladder_text import ladder_text, unused_lines
 from smp_advisor.guidance.practices import order
-from smp_advisor.guidance.wording import probability
+from smp_advisor.guidance.wording import plural, probability
 from smp_advisor.libraries.groups import data_parallel_degree, reduced_data_parallel_degree
 from smp_advisor.libraries.registry import get_library
 
@@ -110,7 +110,7 @@ def _summary(advice: Advice) -> Iterator[str]:
 def _data_parallel(advice: Advice) -> str:
     """The library's data-parallel degree, and the replicas where several GPUs of the group share a sample."""
     degree, replicas = (of(advice.plan, advice.cluster) for of in (data_parallel_degree, reduced_data_parallel_degree))
-    return f"{degree:,}" if replicas == degree else f"{degree:,} GPUs in {replicas:,} replica{'s' * (replicas != 1)}"
+    return f"{degree:,}" if replicas == degree else f"{degree:,} GPUs in {plural(replicas, 'replica')}"
 
 
 def _rungs(ladder: Ladder) -> list[str]:
