@@ -16,18 +16,22 @@ from smp_advisor.profiling.argument_names import (
     IMAGES,
     ROW_LENGTHS,
     ROW_WIDTHS,
+    SINGLE_IDS,
     TOKENS,
 )
 from smp_advisor.profiling.form import Form, image_form, tokens_form, video_form
 from smp_advisor.profiling.module_attributes import (
     attribute,
     attribute_sizes,
+    concatenated_widths,
     first_layer,
     first_layers,
     fixed_lengths,
     image_sizes,
     input_width,
+    list_lengths,
     rare_widths,
+    table_lengths,
 )
 
 if TYPE_CHECKING:
@@ -49,16 +53,21 @@ def forms_of_main_argument(model: nn.Module, first: nn.Module, name: str) -> Ite
     for layer in first_layers(model):  # the first registered layer may be that of another argument
         if type(layer) is not type(first):
             yield from itertools.islice(forms_of_layer(model, layer, name), _FORMS_OF_LATER_LAYERS)
-    for width in rare_widths(model)[:_FORMS_OF_LATER_LAYERS]:
+    for width in (*rare_widths(model)[:_FORMS_OF_LATER_LAYERS], *concatenated_widths(model)):
         yield Form(text="numbers of a sequence", dims=(None, width))
         yield Form(text="numbers", dims=(width,))
 
 
-def forms_of_layer(model: nn.Module, first: nn.Module, name: str) -> Iterator[Form]:  # noqa: C901 - one form per layer
+def forms_of_layer(  # noqa: C901, PLR0912 - one form per layer
+    model: nn.Module, first: nn.Module, name: str
+) -> Iterator[Form]:
     """Forms that the first layer accepts."""
     channels = int(getattr(first, "in_channels", 0) or 0)
     if isinstance(first, nn.Embedding):
-        yield tokens_form("tokens")
+        single = Form(text="ids", dims=(), dtype=torch.long)
+        yield from (single, tokens_form("tokens")) if SINGLE_IDS.match(name) else (tokens_form("tokens"), single)
+        for count in list_lengths(model):
+            yield Form(text=f"{count} categories", dims=(count,), dtype=torch.long, values="zeros")
         for length in fixed_lengths(model):
             yield Form(text=f"{length} tokens", dims=(length,), dtype=torch.long)
         yield from rows_of_numbers(model)
@@ -67,8 +76,10 @@ def forms_of_layer(model: nn.Module, first: nn.Module, name: str) -> Iterator[Fo
         for size, color in itertools.product(image_sizes(model), colors):
             yield image_form(color, size, size)
         yield from (Form(text="numbers of a sequence", dims=(None, width)) for width in FEATURES)
-        yield from (Form(text="sound", dims=(2, length)) for length in AUDIO_LENGTHS)
+        yield from (Form(text="sound", dims=(n, length)) for n in (2, 1) for length in AUDIO_LENGTHS)
         yield from (Form(text="sound", dims=(length,)) for length in AUDIO_LENGTHS)
+    elif isinstance(first, nn.ConvTranspose2d):
+        yield from (image_form(channels, size, size) for size in (1, 4, 8, 16, 32))
     elif isinstance(first, nn.Conv1d):
         yield Form(text="numbers", dims=(channels, None))
         for length in fixed_lengths(model):
@@ -87,6 +98,7 @@ def forms_of_layer(model: nn.Module, first: nn.Module, name: str) -> Iterator[Fo
         sequence = Form(text="numbers of a sequence", dims=(None, width))
         images = [image_form(colors, size, size) for size in image_sizes(model)[:5] for colors in (3, 1)]
         attends = any(isinstance(module, nn.RNNBase | nn.MultiheadAttention) for module in model.modules())
+        attends = attends or bool(table_lengths(model))
         if name in IMAGES:
             yield from images
         yield from (sequence, rows) if attends else (rows, sequence)

@@ -7,13 +7,15 @@ LABELS = frozenset({"labels", "label", "targets", "target", "y", "lm_labels", "f
 MASKS = frozenset({"mask", "attention_mask", "src_mask", "padding_mask", "key_padding_mask", "pad_mask"})
 """Masks of tokens: true for each of them."""
 STATES = re.compile(
-    r"^(hidden|hx?|h_?0|hc|state|states|init_?state|prev_?state|initial_?state|cache|past\w*|mems|memory_states)$"
+    r"^(hidden|hx?|h_?0|hc|state|states|init_?state|prev_?state|initial_?state|cell|c_?0|cx|cache|past\w*|mems|memory_states)$"
 )
 """States of recurrent layers and caches, which a training step begins without."""
 INTEGERS = re.compile(
     r"(^|_)(ids?|idx|index|indices|codes?|tokens|sparse\w*|cat\w*|users?|items?|species|atoms?|words?|chars)$|^(z|atomic_numbers|atomic_num\w*)$"
 )
 """Integers, by their last word."""
+SINGLE_IDS = re.compile(r"^(user|item|movie|product|uid|iid|author|track|song|query|doc)(_?idx?)?s?$")
+"""Integers of which a sample has one."""
 ADJACENCY = re.compile(r"^(adj\w*|a_hat|laplacian|graph)$")
 """Graphs as dense matrices."""
 TIMES = frozenset({"t", "time", "times", "timestep", "timesteps", "sigma", "noise_level", "noise_labels", "guidance"})
@@ -67,5 +69,7 @@ LENGTH_NAMES = (
 CONTEXT_TOKENS = 77
 """Tokens of a text that conditions images: those of CLIP."""
 EDGES_PER_NODE = 8
+COUNTERS = frozenset({"batch_idx", "batch_index", "batch_nb", "dataloader_idx"})
+"""Integers that a training loop counts."""
 EDGES = frozenset({"edge_index", "edges"})
 """Pairs of nodes of a graph."""

@@ -21,9 +21,9 @@ class Form:
     dims: tuple[int | None, ...]
     """Sizes after the batch; None is the number of tokens."""
     dtype: torch.dtype = torch.float32
-    leading: Literal["batch", "rows", "edges", "edge ends", "none"] = "batch"
+    leading: Literal["batch", "rows", "edges", "edge ends", "states", "none"] = "batch"
     """First dimension: samples; all tokens of all samples (the nodes of a graph); edges between these nodes, which may
-    follow two ends; or none of these."""
+    follow two ends; layers, which the samples follow; or none of these."""
     values: Literal["any", "tokens", "zeros", "none"] = "any"
     """Values that are no free choice: the number of tokens of each sample, the first category, or no tensor at all."""
 
@@ -39,8 +39,10 @@ class Form:
         edges = batch * sequence * EDGES_PER_NODE
         leading = {
             "batch": (batch,), "rows": (batch * sequence,), "edges": (edges,), "edge ends": (2, edges), "none": (),
+            "states": (*self.dims[:1], batch),
         }[self.leading]  # fmt: skip
-        shape = (*leading, *(sequence if size is None else size for size in self.dims))
+        dims = self.dims[1:] if self.leading == "states" else self.dims
+        shape = tuple(sequence if size is None else size for size in (*leading, *dims))
         if self.leading == "edge ends":  # each node to the following ones, without self-loops
             starts = torch.arange(batch * sequence).repeat_interleave(EDGES_PER_NODE)
             distances = torch.arange(1, EDGES_PER_NODE + 1).repeat(batch * sequence)

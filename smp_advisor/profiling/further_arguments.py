@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
-from smp_advisor.profiling.argument_forms import forms_of_name
+from smp_advisor.profiling.argument_forms import forms_of_layer, forms_of_name
 from smp_advisor.profiling.argument_names import (
     ADJACENCY,
     CONTEXT_TOKENS,
@@ -33,11 +34,13 @@ __all__ = ["forms_of_argument"]
 
 _WIDTHS = 4
 """Widths of linear layers that an argument of unknown meaning is tried with."""
+_READ = 4
+"""Forms that the layer accepts which is called with an argument."""
 _NOTHING = Form(text="nothing", dims=(), values="none")
 
 
 def forms_of_argument(  # noqa: C901, PLR0912 - one case per meaning
-    model: nn.Module, name: str, main: Form, *, is_language: bool
+    model: nn.Module, name: str, main: Form, *, is_language: bool, reader: nn.Module | None = None
 ) -> list[Form]:
     """Forms of a further argument, the most likely first; every usual one if its name has no usual meaning.
 
@@ -47,6 +50,8 @@ def forms_of_argument(  # noqa: C901, PLR0912 - one case per meaning
         Form of the first argument.
     is_language
         Whether the first layer is an embedding.
+    reader
+        The layer that is called with the argument, if it is known.
     """
     ids = Form(text="classes", dims=(), dtype=torch.long)
     if name in LABELS:
@@ -58,7 +63,7 @@ def forms_of_argument(  # noqa: C901, PLR0912 - one case per meaning
     if name in MASKS or name.endswith(("_mask", "mask")):
         return list(_masks(main, is_language=is_language))
     if STATES.match(name):
-        return [_NOTHING, *_unknown(model, main)]
+        return [_NOTHING, *_states(model), *_unknown(model, main)]
     if ADJACENCY.match(name):
         return [Form(text="a matrix", dims=(None, None)), Form(text="a matrix", dims=(None, None), leading="none")]
     if name in TIMES:
@@ -83,7 +88,19 @@ def forms_of_argument(  # noqa: C901, PLR0912 - one case per meaning
         tokens = attribute(model, "max_text_seq_length") or CONTEXT_TOKENS
         return [Form(text="a text's states", dims=(tokens, width)) for width in dict.fromkeys([*widths, 768])]
     usual = [tokens_form("tokens")] if name in TOKENS else list(forms_of_name(model, name))
-    return usual or [*(_integers(model) if INTEGERS.search(name) else []), *_unknown(model, main)]
+    if usual:
+        return usual
+    read = [] if reader is None else list(itertools.islice(forms_of_layer(model, reader, name), _READ))
+    return list(dict.fromkeys([*(_integers(model) if INTEGERS.search(name) else []), *read, *_unknown(model, main)]))
+
+
+def _states(model: nn.Module) -> Iterator[Form]:
+    """States of the first recurrent layer, with the batch or the sequence as the second dimension."""
+    layer = next((module for module in model.modules() if isinstance(module, nn.RNNBase)), None)
+    if layer is not None:
+        layers = layer.num_layers * (2 if layer.bidirectional else 1)
+        yield Form(text="states", dims=(layers, layer.hidden_size), leading="states")
+        yield Form(text="states", dims=(layers, None, layer.hidden_size), leading="none")
 
 
 def _masks(main: Form, *, is_language: bool) -> Iterator[Form]:

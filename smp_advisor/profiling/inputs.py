@@ -9,13 +9,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_with_path
 
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.argument_names import EDGES
 from smp_advisor.profiling.example import ExampleInputs
+from smp_advisor.profiling.forward_source import forward_arguments
 from smp_advisor.profiling.input_trial import working_inputs
-from smp_advisor.profiling.module_inputs import forward_arguments, module_candidates
+from smp_advisor.profiling.module_inputs import module_candidates
 from smp_advisor.profiling.profiled_model import task_of
 
 __all__ = ["cast_inputs", "example_inputs", "filled", "valid_ids"]
@@ -78,9 +79,11 @@ def filled(inputs: Any, vocab: int, *, seed: int = 0) -> Any:
             return torch.ones(value.shape, dtype=torch.bool)
         return torch.randint(0, max(vocab, 1), value.shape, generator=generator, dtype=value.dtype)
 
-    if isinstance(inputs, Mapping):  # edges are positions of nodes, not ids
-        return {name: value if name in EDGES else tree_map(fill, value) for name, value in inputs.items()}
-    return tree_map(fill, inputs)
+    def fill_at(path: tuple[Any, ...], value: Any) -> Any:
+        names = {str(getattr(key, "key", "")) for key in path}
+        return value if names & EDGES else fill(value)  # edges are positions of nodes, not ids
+
+    return tree_map_with_path(fill_at, inputs)
 
 
 def cast_inputs(inputs: Any, dtype: torch.dtype) -> Any:

@@ -19,15 +19,22 @@ if TYPE_CHECKING:
 __all__ = [
     "attribute",
     "attribute_sizes",
+    "concatenated_widths",
     "first_layer",
     "first_layers",
     "fixed_lengths",
     "image_sizes",
     "input_width",
+    "list_lengths",
     "longest",
     "possible_limits",
     "rare_widths",
+    "table_lengths",
 ]
+
+_MOST_WIDTHS = 4
+_LONGEST_LIST = 64
+"""Columns of a table of categories."""
 
 
 def first_layer(model: nn.Module) -> nn.Module | None:
@@ -37,7 +44,7 @@ def first_layer(model: nn.Module) -> nn.Module | None:
 
 def first_layers(model: nn.Module) -> list[nn.Module]:
     """The first registered layer of each kind; without any, layers that bare parameters of their shapes stand for."""
-    kinds = (nn.Embedding, nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.RNNBase)
+    kinds = (nn.Embedding, nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.RNNBase)
     first: dict[type[nn.Module], nn.Module] = {}
     for module in model.modules():
         for kind in kinds:
@@ -53,6 +60,26 @@ def rare_widths(model: nn.Module) -> list[int]:
     """Widths of the inputs of linear layers, rare ones first: few layers read the input of the model."""
     widths = Counter(module.in_features for module in model.modules() if isinstance(module, nn.Linear))
     return [width for width, _ in reversed(widths.most_common())]
+
+
+def concatenated_widths(model: nn.Module) -> list[int]:
+    """Widths of numbers next to which a layer reads the row of an embedding."""
+    tables = {module.embedding_dim for module in model.modules() if isinstance(module, nn.Embedding)}
+    widths = [input_width(module) for module in model.modules() if isinstance(module, nn.Linear | nn.RNNBase)]
+    differences = dict.fromkeys(width - table for width in widths for table in tables if width > table)
+    return list(differences)[:_MOST_WIDTHS]
+
+
+def list_lengths(model: nn.Module) -> list[int]:
+    """Lengths of lists of integers, such as the sizes of the categories of a table, and of tensors of offsets."""
+    lengths: dict[int, None] = {}
+    for module in model.modules():
+        for value in (*vars(module).values(), *module._buffers.values()):
+            is_row = isinstance(value, Tensor) and value.ndim == 1 and not value.is_floating_point()
+            is_list = isinstance(value, list | tuple) and all(isinstance(part, int) for part in value)
+            if (is_row or is_list) and 1 < len(value) <= _LONGEST_LIST:
+                lengths[len(value)] = None
+    return list(lengths)[:_MOST_WIDTHS]
 
 
 def _layers_of_parameters(model: nn.Module) -> Iterator[nn.Module]:

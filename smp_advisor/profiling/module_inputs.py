@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import itertools
 from typing import TYPE_CHECKING, Any
 
@@ -11,16 +10,19 @@ from torch import nn
 
 from smp_advisor.profiling.argument_forms import forms_of_main_argument
 from smp_advisor.profiling.argument_names import EDGES, LABELS
+from smp_advisor.profiling.call_form import call_forms
 from smp_advisor.profiling.example import ExampleInputs
+from smp_advisor.profiling.forward_source import reading_layer
 from smp_advisor.profiling.further_arguments import forms_of_argument
 from smp_advisor.profiling.module_attributes import first_layer, longest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from smp_advisor.profiling.call_form import CallForm, Leaf
     from smp_advisor.profiling.form import Form
 
-__all__ = ["forward_arguments", "module_candidates"]
+__all__ = ["module_candidates"]
 
 _MOST = 240
 """Candidates to try at most; the time for trials ends most of them earlier."""
@@ -37,39 +39,33 @@ _TEXTS = frozenset({"text", "texts", "tokens", "captions", "caption"})
 """Optional arguments of a model of images with text."""
 
 
-def forward_arguments(model: nn.Module) -> dict[str, inspect.Parameter]:
-    """Parameters of the forward method by name; empty if its signature is unknown."""
-    try:
-        return dict(inspect.signature(model.forward).parameters)
-    except (TypeError, ValueError):
-        return {}
-
-
 def module_candidates(model: nn.Module) -> list[ExampleInputs]:
-    """Candidate inputs, the most likely first; empty if a required argument has an unknown meaning.
+    """Candidate inputs, the most likely first; empty if the forward method takes no argument.
 
     Labels are passed if the module takes them; if no form of them works, the module is called without.
     """
     first = first_layer(model)
-    positional = {
-        name: parameter
-        for name, parameter in forward_arguments(model).items()
-        if parameter.kind in {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
-    }
-    if first is None or not positional:
+    if first is None:
         return []
-    main, *following = positional
-    required = [name for name in following if positional[name].default is inspect.Parameter.empty]
-    labels = [name for name in following if name in LABELS and name not in required]
-    conditions = [name for name in following if name in _CONDITIONS and name not in required]
-    texts = [name for name in following if name in _TEXTS and name not in required]
-    selections = [[*required, *texts, *labels], [*required, *labels], required, [*required, *conditions]]
     longest_tokens = longest(model)
+    candidates = [_of_form(model, first, form, longest_tokens) for form in call_forms(model)]
+    return list(itertools.islice(itertools.chain.from_iterable(candidates), _MOST))
+
+
+def _of_form(model: nn.Module, first: nn.Module, call: CallForm, longest_tokens: int) -> Iterator[ExampleInputs]:
+    """Candidates of one form of call, with several selections of its optional arguments."""
+    _, *following = call.leaves
+    required = [leaf for leaf in following if leaf.required]
+    labels, conditions, texts = (
+        [leaf for leaf in following if leaf.name in names and not leaf.required]
+        for names in (LABELS, _CONDITIONS, _TEXTS)
+    )
+    selections = [[*required, *texts, *labels], [*required, *labels], required, [*required, *conditions]]
     streams = [
-        _of_arguments(model, first, main, selection, longest_tokens)
-        for selection in (list(names) for names in dict.fromkeys(map(tuple, selections)))
+        _of_arguments(model, first, call, selection, longest_tokens)
+        for selection in (list(leaves) for leaves in dict.fromkeys(map(tuple, selections)))
     ]
-    return list(itertools.islice(_alternated(streams), _MOST))
+    yield from itertools.islice(_alternated(streams), _MOST)
 
 
 def _alternated(streams: Sequence[Iterator[ExampleInputs]]) -> Iterator[ExampleInputs]:
@@ -80,17 +76,22 @@ def _alternated(streams: Sequence[Iterator[ExampleInputs]]) -> Iterator[ExampleI
 
 
 def _of_arguments(
-    model: nn.Module, first: nn.Module, main: str, names: Sequence[str], longest_tokens: int
+    model: nn.Module, first: nn.Module, call: CallForm, leaves: Sequence[Leaf], longest_tokens: int
 ) -> Iterator[ExampleInputs]:
     """Candidates with every form of the main argument, and with every form of the following ones."""
+    main = call.leaves[0]
+    first = _reader(model, main) or first
     is_language = isinstance(first, nn.Embedding)
     remaining: list[Iterator[ExampleInputs]] = []
-    for form in dict.fromkeys(forms_of_main_argument(model, first, main)):
-        options = [forms_of_argument(model, name, form, is_language=is_language) for name in names]
-        shape = _as_nodes(form) if EDGES.intersection(names) else form
+    readers = {leaf: _reader(model, leaf) for leaf in leaves}
+    for form in dict.fromkeys(forms_of_main_argument(model, first, main.name)):
+        options = [
+            forms_of_argument(model, leaf.name, form, is_language=is_language, reader=readers[leaf]) for leaf in leaves
+        ]
+        shape = _as_nodes(form) if any(leaf.name in EDGES for leaf in leaves) else form
         candidates = iter(
             [
-                _combined({main: shape} | dict(zip(names, parts, strict=True)), longest_tokens)
+                _combined(call, {main: shape} | dict(zip(leaves, parts, strict=True)), longest_tokens)
                 for parts in _likeliest(options)
             ]
         )
@@ -98,6 +99,12 @@ def _of_arguments(
         remaining.append(candidates)
     for candidates in remaining[:_MAIN_FORMS]:
         yield from candidates
+
+
+def _reader(model: nn.Module, leaf: Leaf) -> nn.Module | None:
+    """The layer that reads the argument first, if the source shows it."""
+    module = reading_layer(model, leaf.argument, leaf.name)
+    return None if module is None else first_layer(module)
 
 
 def _likeliest(options: Sequence[Sequence[Form]]) -> Iterator[tuple[Form, ...]]:
@@ -113,16 +120,16 @@ def _as_nodes(form: Form) -> Form:
     return dataclasses.replace(form, text="nodes", dims=tuple(size for size in form.dims if size), leading="rows")
 
 
-def _combined(forms: Mapping[str, Form], longest_tokens: int) -> ExampleInputs:
-    def make(batch: int, sequence: int) -> dict[str, Any]:
-        return {name: form.tensor(batch, sequence) for name, form in forms.items()}
+def _combined(call: CallForm, forms: Mapping[Leaf, Form], longest_tokens: int) -> ExampleInputs:
+    def make(batch: int, sequence: int) -> Any:
+        return call.inputs({leaf: form.tensor(batch, sequence) for leaf, form in forms.items()})
 
     main, *following = forms
-    names = "".join(f", {name}{'=None' if forms[name].values == 'none' else ''}" for name in following)
+    names = "".join(f", {leaf.text}{'=None' if forms[leaf].values == 'none' else ''}" for leaf in following)
     has_sequence = any(form.has_sequence for form in forms.values())
     return ExampleInputs(
         make=make,
         has_sequence=has_sequence,
         longest=longest_tokens if has_sequence else 0,
-        description=f"{main}: {forms[main].text}{names} (inferred)",
+        description=f"{main.text}: {forms[main].text}{names} (inferred)",
     )

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.cuda_autocast import cuda_autocast_rules
+from smp_advisor.profiling.forward_source import forward_method
 from smp_advisor.profiling.gpu_kernels import gpu_kernels
 from smp_advisor.profiling.operator_log import OperatorLog
 from smp_advisor.profiling.patching import wrapped_forwards
@@ -164,8 +165,11 @@ def _bytes(tensor: Tensor) -> int:
 
 
 def call_model(model: nn.Module, inputs: Inputs) -> Any:
-    """Call the model with inputs by name or by position."""
-    return model(**inputs) if isinstance(inputs, Mapping) else model(*inputs)
+    """Call the model with inputs by name or by position; its own containers may be emptied, such as by ``pop``."""
+    inputs = tree_map(lambda value: value, inputs)
+    method = forward_method(model)
+    call = model if method == model.forward else method
+    return call(**inputs) if isinstance(inputs, Mapping) else call(*inputs)
 
 
 def loss_of(output: Any) -> Tensor:

@@ -63,7 +63,7 @@ class Odd(nn.Module):
         self.layer = nn.Linear(8, 8)
 
     def forward(self, x, mask, extra):
-        return (self.layer(x) * mask + extra["bias"]).sum()
+        return (self.layer(x) * mask + extra[0][1]["bias"]).sum()
 
 
 class Masked(nn.Module):

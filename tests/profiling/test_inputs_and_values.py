@@ -7,7 +7,11 @@ from tests.deferred import Deferred
 pytestmark = pytest.mark.torch
 
 constructed_copy = Deferred("smp_advisor.profiling.scaled.construction", "constructed_copy")
+call_model = Deferred("smp_advisor.profiling.step", "call_model")
 example_inputs = Deferred("smp_advisor.profiling.inputs", "example_inputs")
+filled = Deferred("smp_advisor.profiling.inputs", "filled")
+forms = Deferred("tests.profiling.modules_with_batches")
+loss_of = Deferred("smp_advisor.profiling.step", "loss_of")
 profile_with_fallbacks = Deferred("smp_advisor.profiling.fallback", "profile_with_fallbacks")
 read_model = Deferred("smp_advisor.profiling.profiled_model", "read_model")
 Settings = Deferred("smp_advisor.profiling.trace", "Settings")
@@ -20,7 +24,7 @@ INPUTS = {
     "WordLSTM": "input: tokens, hidden=None (inferred)",
     "Translator": "src: tokens, tgt, src_mask=None, tgt_mask=None (inferred)",
     "ClickModel": "dense_features: numbers, sparse_features (inferred)",
-    "TwoTowers": "user_ids: tokens, item_ids (inferred)",
+    "TwoTowers": "user_ids: ids, item_ids (inferred)",
     "DenseGCN": "x: numbers of a sequence, adj (inferred)",
     "DiffusionLoss": "x0: images of 32 x 32 (inferred)",
     "SpeechCTC": "spectrogram: numbers, lengths (inferred)",
@@ -45,6 +49,29 @@ def test_the_input_layer_may_be_registered_last():
 
     example = example_inputs(Continuous())
     assert example.make(2, 8)["x"].shape == (2, 8, 5)
+
+
+FORMS = {
+    "DictBatch": "batch.input_ids: tokens, batch.labels (inferred)",
+    "PassedOn": "input_ids: tokens, labels (inferred)",
+    "Positions": "input: tokens (inferred)",
+    "NamedFields": "batch.tokens: tokens, batch.targets (inferred)",
+    "PairStep": "batch.x: tokens, batch.y (inferred)",
+    "GraphBatch": "data.x: nodes, data.edge_index (inferred)",
+    "Forecast": "static: numbers, history, future (inferred)",
+    "Clicks": "x.user_id: ids, x.item_id, x.dense (inferred)",
+    "Columns": "x: 3 categories (inferred)",
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_batches_are_read_as_the_source_of_the_forward_method_reads_them(name):
+    model = getattr(forms, name)()
+    example = example_inputs(model)
+    assert example.description == FORMS[name]
+    loss = loss_of(call_model(model, filled(example.make(2, 8), 50)))
+    loss.backward()
+    assert all(p.grad is not None for p in model.parameters())
 
 
 @pytest.mark.parametrize(("name", "most"), [("MinimalGPT", 256), ("SmallLlama", 256), ("ComplexRope", 512)])
