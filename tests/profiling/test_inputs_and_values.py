@@ -1,11 +1,14 @@
 """Inputs inferred by trial, and forward passes that read values."""
 
+import contextlib
+
 import pytest
 
 from tests.deferred import Deferred
 
 pytestmark = pytest.mark.torch
 
+make_copy = Deferred("smp_advisor.profiling.scaled.build", "make_copy")
 constructed_copy = Deferred("smp_advisor.profiling.scaled.construction", "constructed_copy")
 call_model = Deferred("smp_advisor.profiling.step", "call_model")
 example_inputs = Deferred("smp_advisor.profiling.inputs", "example_inputs")
@@ -110,6 +113,12 @@ def test_a_module_that_stores_its_arguments_is_constructed_smaller(name, sizes):
     narrowed = constructed_copy(getattr(users, name)(), 4_000_000)
     assert {part.name: (part.full, part.copy) for part in narrowed.reductions} == sizes
     assert 0 < sum(p.numel() for p in narrowed.model.parameters()) <= 4_000_000
+
+
+def test_a_module_that_can_be_cut_in_depth_is_still_constructed_smaller():
+    with contextlib.ExitStack() as stack:
+        copy = make_copy(read_model(users.TiedGPT()), stack, memory_bytes=160_000_000, dtype=torch.float32)
+    assert copy.how == "constructed with smaller sizes"
 
 
 def test_a_module_that_does_not_store_its_arguments_is_not_constructed():

@@ -26,6 +26,8 @@ pytestmark = pytest.mark.torch
 
 transformers = Deferred("transformers")
 profile_with_fallbacks = Deferred("smp_advisor.profiling.fallback", "profile_with_fallbacks")
+affordable_inputs = Deferred("smp_advisor.profiling.scaled.copy_inputs", "affordable_inputs")
+example_inputs = Deferred("smp_advisor.profiling.inputs", "example_inputs")
 Settings = Deferred("smp_advisor.profiling.trace", "Settings")
 Measuring = Deferred("smp_advisor.profiling.scaled.extrapolated", "Measuring")
 at_full_size_of = Deferred("smp_advisor.profiling.scaled.extrapolated", "at_full_size_of")
@@ -233,9 +235,10 @@ def test_an_arbitrary_module_is_cut_in_depth_and_left_whole(net):
 
 def test_a_parameter_without_gradient_is_named(net):
     done = run(read_model(net), JOB, precision="fp32", steps=2)
-    assert done.without_gradient == ("unused.weight", "unused.bias")
-    assert not done.ok
-    assert "unused.weight" in str(done)
+    assert done.without_gradient == done.unused == ("unused.weight", "unused.bias")
+    assert done.ok  # their layer does not run, so it misses nothing
+    assert "unused.weight, unused.bias; the layers of these do not run" in str(done)
+    assert not dataclasses.replace(done, unused=()).ok
 
 
 def test_a_model_without_a_loss_is_said_to_have_none():
@@ -244,6 +247,23 @@ def test_a_model_without_a_loss_is_said_to_have_none():
     done = run(read_model(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))), JOB, precision="fp32")
     assert any("returned no loss" in note for note in done.notes)
     assert done.how == "full model, with its own weights"
+
+
+def test_images_are_reduced_if_a_step_would_exceed_the_memory():
+    import torch
+    from torch import nn
+
+    class Images(nn.Sequential):
+        image_size = 256
+
+    net = Images(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 3, 3, padding=1))
+    size = {"samples": 2, "sequence": 1, "vocab": 2, "dtype": torch.float32, "options": {}, "seconds": 60}
+    full, small = (affordable_inputs(net, example_inputs(net), memory_bytes=m << 20, **size) for m in (512, 24))
+    assert full.example.make(2, 1)["input"].shape == (2, 3, 256, 256)
+    assert (full.note, small.note) == (
+        "", "inputs reduced from 3 x 256 x 256 to 3 x 128 x 128 for the memory and time of this machine."
+    )  # fmt: skip
+    assert small.traced.peak_bytes < 12 << 20 < full.traced.peak_bytes
 
 
 def test_a_copy_that_does_not_fit_says_what_would_do(net):

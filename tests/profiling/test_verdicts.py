@@ -103,6 +103,10 @@ def test_a_copy_whose_loss_varies_still_trains(losses):
     assert copy(losses).ok
 
 
+def test_a_partial_batch_near_the_first_loss_does_not_explode():
+    assert copy((0.004, -0.3, -1.15), partial_loss=0.013).ok
+
+
 def test_a_sound_profile_has_no_verdict(profile):
     sound = dataclasses.replace(profile, scaled=copy((4.0, 3.9)), rehearsal=Rehearsed(ok=True))
     assert sound.verdicts == ()

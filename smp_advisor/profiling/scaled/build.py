@@ -166,10 +166,11 @@ def _by_truncation(
 ) -> Copy:
     repeated = _removable(model, inputs, blocks)
     counts_by_path = {row.path: (len(row.names), len(remaining_children(row, blocks))) for row in repeated}
+    with truncated(model, repeated, blocks):
+        count = parameter_total([model])
+    constructed = constructed_copy(model, limit.parameters) if count > limit.parameters else None
     stack.enter_context(truncated(model, repeated, blocks))
-    count = parameter_total([model])
     if count > limit.parameters:
-        constructed = constructed_copy(model, limit.parameters)
         narrowed = constructed or narrow_copy(model, limit.parameters)
         if narrowed is not None:
             how = "constructed with smaller sizes" if constructed else "a few blocks, narrowed by renaming dimensions"

@@ -89,6 +89,8 @@ class ScaledRun(NotebookResult):
     seconds: float
     step_seconds: float
     """Duration of the last full step on this machine; not an estimate for a GPU."""
+    unused: tuple[str, ...] = ()
+    """Those of `without_gradient` whose layers do not run in the forward pass."""
     full_size: FullSize | None = None
     """Figures of the full model, extrapolated from copies at several widths and depths; None if that failed."""
 
@@ -104,8 +106,12 @@ class ScaledRun(NotebookResult):
 
     @property
     def exploding(self) -> bool:
-        """Whether the loss ends at least its own first size above its first value, although it may have fallen."""
-        return max(self.losses[-1], self.partial_loss) - self.losses[0] > max(abs(self.losses[0]), _SMALLEST_RISE)
+        """Whether the loss ends above its first value by its own first size and by more than it had fallen.
+
+        The mean of outputs may begin at any small number, so that its size alone is no scale.
+        """
+        scale = max(abs(self.losses[0]), self.losses[0] - min(self.losses), _SMALLEST_RISE)
+        return max(self.losses[-1], self.partial_loss) - self.losses[0] > scale
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -114,14 +120,14 @@ class ScaledRun(NotebookResult):
             ("the loss is not a number in some steps", not self.finite),
             ("the loss explodes", self.finite and self.exploding),
             ("the loss does not fall", self.finite and not self.falling and not self.exploding),
-            (f"gradients are {self._gradient_text}", bool(self.without_gradient)),
+            (f"gradients are {self._gradient_text}", bool(set(self.without_gradient) - set(self.unused))),
             ("not all checkpointed blocks were recomputed", bool(self.checkpointed) and not self.recomputed),
         )
         return tuple(text for text, failed in checks if failed)
 
     @property
     def ok(self) -> bool:
-        """Whether the copy trains: its losses are finite and fall, and every parameter gets a gradient."""
+        """Whether the copy trains: its losses are finite and fall, and layers that run get gradients."""
         return not self.problems
 
     @property
@@ -166,9 +172,12 @@ class ScaledRun(NotebookResult):
         if not self.without_gradient:
             return f"all {self.trained} parameters have one{frozen}"
         shown = ", ".join(self.without_gradient[:5]) + (", …" if len(self.without_gradient) > 5 else "")
-        return (
-            f"missing for {len(self.without_gradient)} of {self.trained + len(self.without_gradient)}: {shown}{frozen}"
+        unused = len(self.unused)
+        which = (
+            f"; the layers of {'these' if unused == len(self.without_gradient) else f'{unused} of these'} do not run"
         )
+        total = self.trained + len(self.without_gradient)
+        return f"missing for {len(self.without_gradient)} of {total}: {shown}{which if unused else ''}{frozen}"
 
     @property
     def _batch_text(self) -> str:
@@ -200,8 +209,8 @@ class ScaledRun(NotebookResult):
         fields["tied"] = tuple(tuple(group) for group in fields["tied"])
         if fields.get("full_size") is not None:
             fields["full_size"] = FullSize.from_dict(fields["full_size"])
-        for name in ("losses", "microbatches", "partial_microbatches", "without_gradient", "notes"):
-            fields[name] = tuple(fields[name])
+        for name in ("losses", "microbatches", "partial_microbatches", "without_gradient", "unused", "notes"):
+            fields[name] = tuple(fields.get(name, ()))
         return cls(**fields)
 
     def as_html(self) -> str:

@@ -14,14 +14,17 @@ from smp_advisor.profiling.sandbox.limits import default_memory_bytes
 from smp_advisor.profiling.scaled.result import Comparison, ScaledRun
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     import torch
 
     from smp_advisor.libraries.plan import Plan
+    from smp_advisor.profiling.example import ExampleInputs
     from smp_advisor.profiling.profiled_model import ProfiledModel
     from smp_advisor.profiling.scaled.build import Copy
+    from smp_advisor.profiling.scaled.copy_inputs import Affordable
     from smp_advisor.profiling.scaled.extrapolated import Measuring
+    from smp_advisor.profiling.scaled.training import Trained, Trainer
     from smp_advisor.workload.job import Job
 
 __all__ = ["run"]
@@ -136,6 +139,7 @@ def _train(
     """Build the copy, train it, compare it with its trace, and extrapolate it; runs in the child process."""
     from smp_advisor.profiling.inputs import cast_inputs, example_inputs, filled
     from smp_advisor.profiling.scaled.build import make_copy, token_count
+    from smp_advisor.profiling.scaled.copy_inputs import affordable_inputs
     from smp_advisor.profiling.scaled.extrapolated import Measuring
     from smp_advisor.profiling.scaled.training import Trainer, split
     from smp_advisor.profiling.structure import parameter_total, ties
@@ -151,23 +155,33 @@ def _train(
         copy = make_copy(profiled, stack, memory_bytes=memory_bytes, dtype=dtype, seconds=seconds, inputs=inputs)
         model = copy.model.train()
         example = example_inputs(model, inputs, config=copy.profiled.config)
-        sequence = 1
-        if example.has_sequence:
-            planned = min(job.sequence_length, example.longest or job.sequence_length)
-            sequence = min(planned, _MOST_TOKENS)
-            notes += [f"tokens per sample reduced from {planned} to {sequence}."] if sequence < planned else []
+        sequence, sequence_notes = _sequence(job, example)
         has_batch_norm = any("BatchNorm" in type(module).__name__ for module in model.modules())
         sizes = [max(size, 2) if has_batch_norm else size for size in sizes]
         vocab = token_count(copy)
+        options = {"attention": "eager", "blocks": copy.blocks, "checkpointing": checkpointing, "precision": precision}
+        progress(1, total, "comparing with the trace")
+        affordable = affordable_inputs(
+            model,
+            example,
+            samples=sizes[0],
+            sequence=sequence,
+            vocab=vocab,
+            dtype=dtype,
+            options=options,
+            memory_bytes=memory_bytes,
+            seconds=seconds,
+        )
+        example = affordable.example
+        notes += [*sequence_notes, *([affordable.note] if affordable.note else [])]
         batch = split(filled(example.make(sum(sizes), sequence), vocab), sizes)
         last = _partial(sizes, minimum=2 if has_batch_norm else 1)
         last_batch = split(filled(example.make(sum(last), sequence), vocab, seed=1), last)
         groups = ties(model)
         if not _returns_loss(model, cast_inputs(batch[0], dtype)):
             notes.append("The model returned no loss: the mean of its outputs was used as the loss.")
-        progress(1, total, "comparing with the trace")
         sample = cast_inputs(filled(example.make(sizes[0], sequence), vocab), dtype)
-        comparisons, comparison_notes = _compare(copy, sample, precision, dtype, checkpointing=checkpointing)
+        comparisons, comparison_notes = _compare(copy, sample, affordable, options)
         trainer = Trainer(
             model,
             precision=precision,
@@ -176,18 +190,12 @@ def _train(
             blocks=copy.blocks if checkpointing else (),
             counted=copy.blocks,
         )
-        losses: list[float] = []
-        trained = trainer.train([])
-        for step in range(steps):
-            if step > 1 and time.perf_counter() - begun + 3 * trained.step_seconds > seconds:
-                notes.append(f"{step} of {steps} steps were run within the time limit.")
-                break
-            progress(2 + step, total, f"step {step + 1} of {steps}")
-            trained = trainer.train([batch])
-            losses += trained.losses
-            print(f"step {step + 1} loss {losses[-1]:.6g}", flush=True)  # noqa: T201 (the live log)
+        trained, losses = _trained_steps(trainer, batch, steps, until=begun + seconds)
+        notes += [f"{len(losses)} of {steps} steps were run within the time limit."] if len(losses) < steps else []
         progress(2 + steps, total, "a last partial batch")
         partial = trainer.train([last_batch])
+        trainable = (name for name, p in model.named_parameters() if p.requires_grad)
+        missing = tuple(name for name in trainable if name not in trained.with_gradient)
         run_blocks = [path for path in copy.blocks if trained.forwards[path]]
         result = ScaledRun(
             name=profiled.name,
@@ -203,9 +211,8 @@ def _train(
             sequence=sequence,
             inputs=example.description,
             trained=len(trained.with_gradient),
-            without_gradient=tuple(
-                name for name, p in model.named_parameters() if p.requires_grad and name not in trained.with_gradient
-            ),
+            without_gradient=missing,
+            unused=tuple(name for name in missing if name.rpartition(".")[0] not in trained.ran),
             frozen=sum(not p.requires_grad for p in model.parameters()),
             tied=tuple(group for group in groups if group in ties(model)),
             checkpointed=len(run_blocks) if checkpointing else 0,
@@ -215,6 +222,9 @@ def _train(
             seconds=time.perf_counter() - begun,
             step_seconds=trained.step_seconds,
         )
+    if affordable.note:
+        note = "No figures were extrapolated to the full model: the inputs of the copy were reduced."
+        return replace(result, notes=(*result.notes, note))
     progress(3 + steps, total, "copies at other widths and depths")
     measuring = Measuring(
         precision=precision,
@@ -236,6 +246,29 @@ def _extrapolated(result: ScaledRun, profiled: ProfiledModel, copy: Copy, measur
     except ProfileError as error:
         note = f"No figures were extrapolated to the full model: {error.sentence}"
         return replace(result, notes=(*result.notes, note))
+
+
+def _trained_steps(trainer: Trainer, batch: Any, steps: int, *, until: float) -> tuple[Trained, list[float]]:
+    """The last training step and the loss of each; at least two steps, then as many as the time allows."""
+    losses: list[float] = []
+    trained = trainer.train([])
+    for step in range(steps):
+        if step > 1 and time.perf_counter() + 3 * trained.step_seconds > until:
+            break
+        progress(2 + step, steps + 4, f"step {step + 1} of {steps}")
+        trained = trainer.train([batch])
+        losses += trained.losses
+        print(f"step {step + 1} loss {losses[-1]:.6g}", flush=True)  # noqa: T201 (the live log)
+    return trained, losses
+
+
+def _sequence(job: Job, example: ExampleInputs) -> tuple[int, list[str]]:
+    """Tokens per sample, with a note if the job has more."""
+    if not example.has_sequence:
+        return 1, []
+    planned = min(job.sequence_length, example.longest or job.sequence_length)
+    sequence = min(planned, _MOST_TOKENS)
+    return sequence, [f"tokens per sample reduced from {planned} to {sequence}."] if sequence < planned else []
 
 
 def _returns_loss(model: torch.nn.Module, inputs: Any) -> bool:
@@ -275,11 +308,10 @@ def _partial(sizes: list[int], *, minimum: int) -> list[int]:
 
 
 def _compare(
-    copy: Copy, inputs: Any, precision: str, dtype: torch.dtype, *, checkpointing: bool
+    copy: Copy, inputs: Any, affordable: Affordable, options: Mapping[str, Any]
 ) -> tuple[list[Comparison], list[str]]:
     """Compare predictions for the copy with one real microbatch; also returns notes."""
     from smp_advisor.errors import AdvisorError
-    from smp_advisor.profiling.fake import fake_copy, fake_inputs, fake_mode
     from smp_advisor.profiling.recurrent_kernels import has_recurrent_layers
     from smp_advisor.profiling.step import measure_step
     from smp_advisor.profiling.structure import parameter_total
@@ -295,17 +327,10 @@ def _compare(
             comparisons.append(Comparison("parameters", predicted, parameter_total([model]), "the advisor's formulas"))
         except AdvisorError:
             notes.append("The advisor has no formulas for this model family; its parameters are counted directly.")
-    options: dict[str, Any] = {"attention": "eager", "blocks": copy.blocks, "checkpointing": checkpointing}
-    options["precision"] = precision
     real = measure_step(model, inputs, **options)
-    try:
-        mode = fake_mode()
-        fake, sample = fake_copy(model, mode, None), fake_inputs(inputs, mode, dtype)
-        with mode:
-            traced = measure_step(fake, sample, **options)
-    except Exception as error:  # noqa: BLE001 (a model may raise anything under a trace)
-        reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-        notes.append(f"The copy could not be traced ({reason}): its figures are from real steps alone.")
+    traced = affordable.traced
+    if traced is None:
+        notes.append(f"The copy could not be traced ({affordable.failure}): its figures are from real steps alone.")
         return comparisons, notes
     comparisons += [Comparison(figure, read(traced), read(real), "its trace") for figure, read in FIGURES.items()]
     if has_recurrent_layers(model):

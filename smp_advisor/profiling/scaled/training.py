@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from smp_advisor.profiling.patching import wrapped_forwards
 from smp_advisor.profiling.step import call_model, checkpointed, loss_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
 __all__ = ["Trained", "Trainer", "split"]
@@ -36,6 +37,8 @@ class Trained:
     with_gradient: set[str] = field(default_factory=set)
     forwards: Counter[str] = field(default_factory=Counter)
     """Total forward passes of each block."""
+    ran: set[str] = field(default_factory=set)
+    """Paths of the modules with parameters of their own that ran."""
 
 
 class Trainer:
@@ -74,7 +77,11 @@ class Trainer:
         """Run one step per batch; a batch is a sequence of microbatches."""
         trained = Trained()
         scale = _LOSS_SCALE if self.precision == "fp16" else 1.0
-        with self._counted(trained), checkpointed(self.model, self.blocks, preserve_rng_state=True):
+        with (
+            self._counted(trained),
+            _running(self.model, trained.ran),
+            checkpointed(self.model, self.blocks, preserve_rng_state=True),
+        ):
             for microbatches in batches:
                 begun = time.perf_counter()
                 samples = [samples_of(microbatch) for microbatch in microbatches]
@@ -115,6 +122,21 @@ class Trainer:
             return forward
 
         return wrapped_forwards(self.model, self.counted, wrap)
+
+
+@contextlib.contextmanager
+def _running(model: nn.Module, paths: set[str]) -> Iterator[None]:
+    """Add the paths of the modules that run and have parameters of their own."""
+    handles = [
+        module.register_forward_pre_hook(lambda _, __, path=path: paths.add(path))
+        for path, module in model.named_modules()
+        if module._parameters
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def split(inputs: Any, sizes: Sequence[int]) -> list[Any]:
