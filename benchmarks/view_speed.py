@@ -110,7 +110,7 @@ def main() -> int:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
         site, context = Site(), browser.new_context()
-        host = open_host(site, context, "jupyter", plugin=None, dark=False, width=1280, height=1000)
+        host = open_host(site, context.new_page(), "jupyter", plugin=None, dark=False, width=1280, height=1000)
         host.show(_advice())
         host.settle()
         results = [*_moves(host), _first_views(host), *_sizes(host.advisor)]

@@ -28,6 +28,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 from xdist.remote import Producer
 from xdist.scheduler.loadscope import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 pytest_plugins = ["tests.requirements"]  # a skipped test fails
 
@@ -89,6 +90,22 @@ class SharedWork(LoadScopeScheduling):
         found, group = next((found, group) for place, group in PROCESSES.items() if (found := re.match(place, nodeid)))
         return group.format(found[1])
 
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        """Give a process the next group: one process has the browser, as long as the others have other tests."""
+        others = (assigned for other, assigned in self.assigned_work.items() if other is not node)
+        browsing = any(
+            is_browser(group) and not all(group.values()) for assigned in others for group in assigned.values()
+        )
+        scope = next((scope for scope, group in self.workqueue.items() if is_browser(group) is not browsing), "")
+        if scope:
+            self.workqueue.move_to_end(scope, last=False)
+        super()._assign_work_unit(node)
+
+
+def is_browser(group: dict[str, bool]) -> bool:
+    """Whether a group's tests drive the browser: they wait more than they compute."""
+    return next(iter(group)).startswith("tests/browser/")
+
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SharedWork:
     config.option.loadscopereorder = False  # in the order of collection: the largest group is not the longest
@@ -96,7 +113,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SharedW
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One process per core, and one more with the browser: its tests wait more than they compute."""
+    """One process per core, and one more with the browser."""
     return len(os.sched_getaffinity(0)) + ("not (browser" not in config.option.markexpr)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import gc
 import io
 import json
 import os
@@ -135,6 +136,7 @@ def main(path: str) -> None:
     if not isolated:
         _refuse_connections()
     import torch
+    import torch._dynamo  # the first step of an optimizer imports it, in each process again
     import torch.distributed.fsdp
     import torch.nn.parallel
 
@@ -143,6 +145,7 @@ def main(path: str) -> None:
             import transformers  # noqa: F401 - before the stand-ins, for which it would look
 
     torch.set_num_threads(1)
+    gc.freeze()  # a collection in a fork would copy the pages of all that was imported
     for number, run in enumerate(request["runs"]):
         _start(request, run, base)
         if number == 0 and not _succeeded(base / f"{run['name']}-0.json"):

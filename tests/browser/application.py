@@ -25,13 +25,12 @@ shell.extension_manager.unload_extension("smp_advisor")
 shell.reset(new_session=True)
 """
 EMPTY = """
-async (code) => {
-  const shell = window.jupyterapp.shell;
-  const kernel = shell.currentWidget?.sessionContext?.session?.kernel;
-  if (kernel) {
-    await kernel.requestExecute({ code, silent: true, store_history: false }).done;
-  }
-  for (const widget of [...shell.widgets('main')]) {
+async ([code, id]) => {
+  for (const widget of [...window.jupyterapp.shell.widgets('main')]) {
+    const session = widget.sessionContext?.session;
+    if (session?.id === id) {
+      await session.kernel.requestExecute({ code, silent: true, store_history: false }).done;
+    }
     widget.dispose();
   }
 }
@@ -59,7 +58,7 @@ class Application:
     """
 
     def __init__(self, context: BrowserContext, server: Server) -> None:
-        self._context, self._server = context, server
+        self.context, self._server = context, server
         self._page: Page | None = None
         self.session = ""
         """The kernel's session on the server, "" before the first notebook."""
@@ -68,22 +67,19 @@ class Application:
         """Show a notebook of the server."""
         self.session = self._server.move_session(self.session, name)
         if self._page is None:
-            self._page = self._context.new_page()
+            self._page = self.context.new_page()
             self._page.goto(self._server.address(name))
         else:
             self._page.set_viewport_size(VIEWPORT)
             self._page.evaluate(OPEN, name)
         return wait_for_kernel(self._page)
 
-    def close(self, *, keep: bool) -> None:
-        """Close the notebook. A page and a kernel that a failed test leaves are not kept."""
-        if self._page is None:
-            return
-        if keep:
-            self._page.evaluate(EMPTY, EMPTY_KERNEL)
-        else:
-            self._server.shut_kernels()
-            self.session = ""
-        if not keep or self._server.app != "lab":
-            self._page.close()
-            self._page = None
+    def close(self, *, page: bool = True, kernel: bool = True) -> None:
+        """Close the notebook, and end its page and its kernel unless they are to be kept."""
+        if self._page is not None:
+            self._page.evaluate(EMPTY, [EMPTY_KERNEL, self.session if kernel else ""])
+            if not page or self._server.app != "lab":
+                self._page.close()
+                self._page = None
+        self.session = self.session if kernel else ""
+        self._server.shut_kernels(keep=self.session)

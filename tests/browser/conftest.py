@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Route, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Request, expect, sync_playwright
 
 from .application import VIEWPORT, Application, wait_for_kernel
 from .host import Host, Site, open_host
@@ -22,7 +22,14 @@ if TYPE_CHECKING:
     from smp_advisor.notebook.advisor import Advisor
 
 CHROMIUM = Path("/usr/bin/chromium")
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    # Routes of Playwright would have the same effect, and switch the cache of files and of compiled code off.
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost",
+]
+"""No page reaches more than this machine."""
 
 # Long enough for a busy machine: what is there at once is not waited for.
 expect.set_options(timeout=60_000)
@@ -42,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "monkey_seed" in metafunc.fixturenames:
         metafunc.parametrize("monkey_seed", range(1, 1 + metafunc.config.getoption("monkey_seeds")))
-    if "server" in metafunc.fixturenames and "account" not in metafunc.fixturenames:
+    if "server" in metafunc.fixturenames:
         only_lab = metafunc.definition.get_closest_marker("lab_only") is not None
         applications = ["lab"] if only_lab else ["lab", "notebook"]
         if (oldest := metafunc.definition.get_closest_marker("oldest")) is not None:
@@ -97,17 +104,14 @@ def refused(requested_elsewhere: list[str]) -> list[str]:
 
 @contextlib.contextmanager
 def guarded_context(chromium: Browser, server: Server, requested_elsewhere: list[str]) -> Iterator[BrowserContext]:
-    """Storage and permissions of one person, whose pages reach the server and nothing else."""
+    """Storage and permissions of one person, whose requests beyond the server are noted."""
     context = chromium.new_context(viewport=VIEWPORT)
 
-    def guard(route: Route) -> None:
-        if route.request.url.startswith((server.url, "data:", "blob:")):
-            route.continue_()
-        else:
-            requested_elsewhere.append(route.request.url)
-            route.abort()
+    def note(request: Request) -> None:
+        if not request.url.startswith((server.url, "data:", "blob:")):
+            requested_elsewhere.append(request.url)
 
-    context.route("**/*", guard)
+    context.on("request", note)
     context.grant_permissions(["clipboard-read", "clipboard-write"])
     yield context
     context.close()
@@ -138,19 +142,16 @@ def open_notebook(application: Application, server: Server, request) -> Iterator
     """Open a notebook of these cells, with the page and the kernel that the tests share."""
     failures = request.session.testsfailed
     yield lambda *cells: application.open(write(server, request, cells))
-    application.close(keep=request.session.testsfailed == failures)
+    passed = request.session.testsfailed == failures
+    application.close(page=passed, kernel=passed)
 
 
 @pytest.fixture
 def open_alone(
     context: BrowserContext, application: Application, server: Server, request
 ) -> Iterator[Callable[..., NotebookPage]]:
-    """Open a notebook of these cells, or the one of this name, with a page and a kernel of its own."""
-
-    def opened(*cells: str, name: str = "") -> NotebookPage:
-        return open_page(context, server, name or write(server, request, cells))
-
-    yield opened
+    """Open a notebook of these cells, with a context, a page and a kernel of its own."""
+    yield lambda *cells: open_page(context, server, write(server, request, cells))
     server.shut_kernels(keep=application.session)
 
 
@@ -191,16 +192,16 @@ def site(root: Path) -> Iterator[Site]:
 
 
 @pytest.fixture(scope="session")
-def host_context(chromium: Browser) -> Iterator[BrowserContext]:
-    """A context for the pages without Jupyter, which reach this machine alone."""
+def host_page(chromium: Browser) -> Iterator[Page]:
+    """The browser's page for all tests without Jupyter: a new one would take longer than most of them."""
     context = chromium.new_context(viewport=VIEWPORT)
     context.grant_permissions(["clipboard-read", "clipboard-write"])
-    yield context
+    yield context.new_page()
     context.close()
 
 
 @pytest.fixture
-def host(site: Site, host_context: BrowserContext) -> Iterator[Callable[..., Host]]:
+def host(site: Site, host_page: Page) -> Iterator[Callable[..., Host]]:
     """Show advice on a page without Jupyter: ``host(advice, application="vscode", dark=True, width=720)``.
 
     Applications are those of `host.APPLICATIONS`. ``plugin`` sets whether the lab extension is there; the default is
@@ -217,14 +218,13 @@ def host(site: Site, host_context: BrowserContext) -> Iterator[Callable[..., Hos
         width: int = 1280,
         height: int = 1000,
     ) -> Host:
-        made = open_host(site, host_context, application, plugin=plugin, dark=dark, width=width, height=height)
+        made = open_host(site, host_page, application, plugin=plugin, dark=dark, width=width, height=height)
         opened.append(made)
         made.show(advice)
         return made
 
     yield show
     for made in opened:
-        made.page.close()
         made.close()
 
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from comm.base_comm import BaseComm
-from playwright.sync_api import BrowserContext, FrameLocator, Locator, Page, expect
+from playwright.sync_api import ConsoleMessage, Error, FrameLocator, Locator, Page, expect
 from tornado import httpserver, netutil, web, websocket
 
 if TYPE_CHECKING:
@@ -163,10 +163,16 @@ class Host:
         self._free = threading.Event()
         self._free.set()
         self._failures: list[BaseException] = []
-        self.page.on("console", lambda line: self.errors.append(line.text) if line.type == "error" else None)
-        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("console", self._note)
+        self.page.on("pageerror", self._note)
         self._kernel = threading.Thread(target=self._work, daemon=True)
         self._kernel.start()
+
+    def _note(self, event: ConsoleMessage | Error) -> None:
+        if isinstance(event, Error):
+            self.errors.append(str(event))
+        elif event.type == "error":
+            self.errors.append(event.text)
 
     @property
     def advisor(self) -> Advisor:
@@ -257,6 +263,8 @@ class Host:
 
     def close(self) -> None:
         """End the kernel; an error in it fails the test."""
+        self.page.remove_listener("console", self._note)
+        self.page.remove_listener("pageerror", self._note)
         self._free.set()
         self.requests.put(None)
         self._kernel.join(WAIT_SECONDS)
@@ -290,10 +298,9 @@ class Host:
 
 
 def open_host(
-    site: Site, context: BrowserContext, application: str, *, plugin: bool | None, dark: bool, width: int, height: int
+    site: Site, page: Page, application: str, *, plugin: bool | None, dark: bool, width: int, height: int
 ) -> Host:
-    """Open a page that looks like an application's output, without an advisor."""
-    page = context.new_page()
+    """Lead a page to one that looks like an application's output, without an advisor."""
     page.set_viewport_size({"width": width, "height": height})
     made = Host(site, page, application)
     session = str(len(site.hosts))

@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,8 @@ from tests.ports import free_port
 
 TOKEN = "smp-advisor-tests"
 START_SECONDS = 120
+PREFERENCES = {"instance": "ml.p4de.24xlarge", "instanceCount": 2, "library": "smp-v1", "region": "eu-west-1"}
+"""Settings of the user, as the editor of settings saves them."""
 
 
 @dataclass(frozen=True)
@@ -72,15 +74,11 @@ def write_notebook(path: Path, *cells: str) -> None:
 
 
 @contextlib.contextmanager
-def serve(
-    app: str, root: Path, folder: Path, variables: Mapping[str, str] | None = None, *, python: str = sys.executable
-) -> Iterator[Server]:
+def serve(app: str, root: Path, folder: Path, *, python: str = sys.executable) -> Iterator[Server]:
     """Run ``jupyter lab`` or ``jupyter notebook`` with the front end built in `root`.
 
     Parameters
     ----------
-    variables
-        Added to the environment of the server and its kernels.
     python
         Python of the server. Kernels have that of the tests.
     """
@@ -94,9 +92,7 @@ def serve(
     ]  # fmt: skip
     log = folder / "server.log"
     with log.open("w") as sink:
-        process = subprocess.Popen(
-            command, env=environment(root, folder, python) | dict(variables or {}), stdout=sink, stderr=sink, cwd=work
-        )
+        process = subprocess.Popen(command, env=environment(root, folder, python), stdout=sink, stderr=sink, cwd=work)
     try:
         url = f"http://127.0.0.1:{port}"
         wait_for(process, f"{url}/api/status?token={TOKEN}", log)
@@ -116,6 +112,9 @@ def environment(root: Path, folder: Path, python: str) -> dict[str, str]:
     # The news pop-up would cover a corner of the page.
     news = {"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": True}}
     (config / "labconfig" / "page_config.json").write_text(json.dumps(news))
+    preferences = folder / "settings" / "smp-advisor" / "plugin.jupyterlab-settings"
+    preferences.parent.mkdir(parents=True)
+    preferences.write_text(json.dumps(PREFERENCES))
     extensions = folder / "share" / "labextensions"
     extensions.mkdir(parents=True)
     (extensions / "smp-advisor").symlink_to(root / "smp_advisor" / "labextension")

@@ -13,51 +13,46 @@ from .page import ADVISE
 ANYWIDGET = re.compile(r"/extensions/anywidget/")
 
 
+OUTPUT_CONTAINS = """
+text => {
+  const { content } = window.jupyterapp.shell.currentWidget;
+  return JSON.stringify(content.widgets[0].model.outputs.toJSON()).includes(text);
+}
+"""
+
+
 @pytest.mark.lab_only
-def test_a_saved_notebook_without_its_kernel_shows_the_picture(open_alone, server, screenshot):
-    advised = open_alone(ADVISE, "'tail'")
-    view = advised.advise()
+def test_a_saved_notebook_without_its_kernel_shows_the_picture(advised, application, server, screenshot):
+    view = advised.advisor
     name = advised.page.url.rsplit("/", 1)[1].split("?")[0]
     slider = view.get_by_role("slider", name="Batch size")
     slider.press("ArrowLeft")
     value = slider.get_attribute("aria-valuetext")
+    # The kernel writes the output again after the move.
+    advised.page.wait_for_function(OUTPUT_CONTAINS, arg="Your configuration", polling=200)
+    advised.page.evaluate("window.jupyterapp.commands.execute('docmanager:save')")
     path = server.work / name
-
-    def is_saved() -> bool:
-        # The kernel writes the output again after the move.
-        advised.page.evaluate("window.jupyterapp.commands.execute('docmanager:save')")
-        try:
-            return "Your configuration" in path.read_text()
-        except OSError:
-            return False
-
-    for _ in range(240):
-        if is_saved():
-            break
-        advised.page.wait_for_timeout(500)
-    assert is_saved()
+    assert "Your configuration" in path.read_text()
     # The view is the same: it kept its focus.
     expect(slider).to_be_focused()
     expect(slider).to_have_attribute("aria-valuetext", value)
-    advised.page.close()
-    server.shut_kernels()
-    trusted = open_alone(name=name)
+    application.close(kernel=False)
+    trusted = application.open(name)
     expect_the_picture(trusted)
     screenshot(trusted, "static-trusted")
-    trusted.page.close()
-    server.shut_kernels()
+    application.close(page=False, kernel=False)
     # What a colleague gets: a file that this server has not signed.
     saved = json.loads(path.read_text())
     saved["metadata"]["sent"] = "by mail"
     path.write_text(json.dumps(saved))
-    untrusted = open_alone(name=name)
+    untrusted = application.open(name)
     expect_the_picture(untrusted)
     screenshot(untrusted, "static-untrusted")
 
 
 def expect_the_picture(notebook):
     picture = notebook.page.locator(".smp-static")
-    notebook.page.wait_for_timeout(3000)
+    notebook.page.wait_for_timeout(500)  # nothing takes its place once the kernel is there
     expect(picture).to_be_visible()
     expect(picture).to_contain_text("Your configuration")
     expect(picture).to_contain_text("Against the recommended plan")

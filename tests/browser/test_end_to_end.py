@@ -6,16 +6,14 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import expect
 
 from tests.moto_harness.proxy import Account, mock_account
 
-from .application import VIEWPORT
-from .conftest import open_page
 from .page import REFERENCE, NotebookPage
-from .server import Server, serve, write_notebook
+from .server import PREFERENCES
 
-pytestmark = [pytest.mark.moto, pytest.mark.slow]
+pytestmark = [pytest.mark.lab_only, pytest.mark.moto, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
@@ -24,25 +22,15 @@ def account() -> Iterator[Account]:
         yield made
 
 
-@pytest.fixture(scope="module")
-def server(root, account, tmp_path_factory) -> Iterator[Server]:
-    """A server whose kernels reach the mock account through environment variables alone."""
-    folder = tmp_path_factory.mktemp("account")
-    with serve("lab", root, folder, account.environment) as running:
-        yield running
-
-
 @pytest.fixture
-def notebook(chromium: Browser, server: Server) -> Iterator[NotebookPage]:
-    write_notebook(server.work / "train.ipynb", REFERENCE)
-    context = chromium.new_context(viewport=VIEWPORT)
-    yield open_page(context, server, "train.ipynb")
-    context.close()
-    server.shut_kernels()
+def notebook(open_notebook, application, account) -> Iterator[NotebookPage]:
+    """A notebook whose kernel reaches the mock account through environment variables alone, and ends with the test."""
+    yield open_notebook(f"import os\n\nos.environ |= {account.environment!r}\n{REFERENCE}")
+    application.close(kernel=False)
 
 
 def test_one_click_and_two_runs_start_the_job_that_the_widget_shows(notebook, account, server):
-    before = len(account.jobs())
+    before = len(account.jobs(PREFERENCES["region"]))
     view = notebook.advise()
     slider = view.get_by_label("Batch size")
     slider.focus()
@@ -54,7 +42,7 @@ def test_one_click_and_two_runs_start_the_job_that_the_widget_shows(notebook, ac
     notebook.run(1)
     notebook.run(2)
     expect(notebook.output(2).last).to_contain_text("Started ")
-    jobs = account.jobs()
+    jobs = account.jobs(PREFERENCES["region"])
     assert len(jobs) == before + 1
     job = jobs[-1]
     assert job["TrainingJobName"] in notebook.output(2).last.inner_text()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-
 import pytest
 from playwright.sync_api import expect
+
+from .server import PREFERENCES
 
 
 def test_the_toolbar_inserts_and_runs_an_advisor(open_notebook):
@@ -32,24 +31,13 @@ def test_the_palette_lists_the_advisor(open_notebook):
     notebook.page.keyboard.press("Escape")
 
 
-@pytest.fixture
-def preferences(server) -> Iterator[None]:
-    """Settings of the user, as the editor of settings saves them."""
-    saved = server.work.parent / "settings/smp-advisor/plugin.jupyterlab-settings"
-    saved.parent.mkdir(parents=True, exist_ok=True)
-    values = {"instance": "ml.p4de.24xlarge", "instanceCount": 2, "library": "smp-v1", "region": "eu-west-1"}
-    saved.write_text(json.dumps(values))
-    yield
-    saved.unlink()
-
-
 @pytest.mark.oldest("lab")
-@pytest.mark.usefixtures("preferences")
-def test_the_side_bar_recommends_with_the_users_settings_and_follows_the_notebook(open_alone, server, screenshot):
-    notebook = open_alone("'first'")
+def test_the_side_bar_recommends_with_the_users_settings_and_follows_the_notebook(open_notebook, server, screenshot):
+    notebook = open_notebook("'first'")
     notebook.run(0)
+    tab = notebook.page.locator(".lm-TabBar-tab[title='SMP Advisor']")
     if server.app == "lab":
-        notebook.page.locator(".lm-TabBar-tab[title='SMP Advisor']").click()
+        tab.click()
     else:
         notebook.page.get_by_role("menuitem", name="View", exact=True).click()
         notebook.page.locator(".lm-Menu-item", has_text="Right Sidebar").first.hover()
@@ -70,18 +58,21 @@ def test_the_side_bar_recommends_with_the_users_settings_and_follows_the_noteboo
     expect(notebook.cells).to_have_count(2)
     notebook.advisor.get_by_role("button", name="Insert estimator cell").click()
     expect(notebook.cells).to_have_count(4)
-    assert "eu-west-1" in notebook.source(3)
+    assert PREFERENCES["region"] in notebook.source(3)
     expect(panel.locator("ol button")).to_have_count(3)
     expect(panel.locator("ol")).to_contain_text("Inserted: %%writefile")
     screenshot(notebook, "side-bar")
+    if server.app == "lab":
+        tab.click()
+        expect(panel).to_be_hidden()
 
 
 @pytest.mark.lab_only
-def test_the_launcher_opens_a_notebook_with_the_advisor(open_alone, screenshot):
-    notebook = open_alone("'first'")
+def test_the_launcher_opens_a_notebook_with_the_advisor(open_notebook, screenshot):
+    notebook = open_notebook("'first'")
     notebook.run(0)
     notebook.page.keyboard.press("Control+Shift+l")
-    card = notebook.page.locator(".jp-LauncherCard", has_text="SMP Advisor")
+    card = notebook.page.locator(".jp-LauncherCard:visible", has_text="SMP Advisor")
     expect(card).to_be_visible()
     screenshot(notebook, "launcher")
     card.click()

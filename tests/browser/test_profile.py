@@ -27,9 +27,9 @@ print("<b>loss 0.25</b>")"""
 
 
 @pytest.mark.lab_only
-def test_results_are_shown_and_errors_point_at_the_cell(open_alone, screenshot, refused):
+def test_results_are_shown_and_errors_point_at_the_cell(open_notebook, screenshot, refused):
     broken, whole = MODULE.replace("<relu>", "relo"), MODULE.replace("<relu>", "relu")
-    notebook = open_alone(PROFILE, broken, whole, SCRIPT)
+    notebook = open_notebook(PROFILE, broken, whole, SCRIPT)
     notebook.run(0)
     expect(notebook.output(0).last).to_contain_text("A copy of GPT2LMHeadModel")
     expect(notebook.output(0).first).to_contain_text("done")

@@ -3,10 +3,11 @@
 usage: run_jobs.py JOBS.json RESULTS.json
 
 Each job names a script, its folder, its options, its environment variables, the number of processes, and optionally a
-`stand_in` program that each process runs first, `removed` files and `merged` folders of earlier jobs, and a `batch` on
-which the model that the job leaves is loaded and trained further. The launcher is the one of torchrun. Its processes
-are forks of this one, because importing PyTorch and transformers takes longer than a job. The result of a job is its
-output, its summary, its checkpoints at that time, the losses of its model, and the error that ended it.
+`stand_in` program that each process runs first, `removed` files and `merged` folders of earlier jobs, a `batch` on
+which the model that the job leaves is loaded and trained further, and the `answered` folders: a model and its adapters,
+whose losses on an answer are compared. The launcher is the one of torchrun. Its processes are forks of this one,
+because importing PyTorch and transformers takes longer than a job. The result of a job is its output, its summary, its
+checkpoints at that time, the losses of its model, and the error that ended it.
 """
 
 from __future__ import annotations
@@ -82,10 +83,11 @@ def run(job):
         failed = True
     text = {name: (folder / name).read_text() for name in ("output.txt", "errors.txt")}
     summary, checkpoints = folder / "summary.json", folder / "checkpoints"
-    if "batch" in job and not failed:
-        loading = multiprocessing.get_context("fork").Process(target=load_and_continue, args=(job,))
-        loading.start()
-        loading.join()
+    for field, target in (("batch", load_and_continue), ("answered", load_adapters)):
+        if field in job and not failed:
+            loading = multiprocessing.get_context("fork").Process(target=target, args=(job,))
+            loading.start()
+            loading.join()
     losses = folder / "losses.json"
     return {
         "losses": json.loads(losses.read_text()) if losses.exists() else None,
@@ -117,6 +119,23 @@ def load_and_continue(job):
                     parameter.sub_(0.01 * parameter.grad)
     missing = sorted(report["missing_keys"])
     (folder / "losses.json").write_text(json.dumps({"losses": losses, "missing": missing}))
+
+
+def load_adapters(job):
+    """Load a model alone and with adapters of it, and note the loss of each on an answer."""
+    from peft import PeftModel
+
+    tokens = torch.tensor([[2, 4, 1, 3, 5, 6, 1]])
+    labels = tokens.clone()
+    labels[:, :4] = -100
+    base, losses = job["answered"][0], []
+    with torch.no_grad():
+        for place in job["answered"]:
+            model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+            if place != base:
+                model = PeftModel.from_pretrained(model, place)
+            losses.append(model(input_ids=tokens, labels=labels)["loss"].item())
+    (Path(job["folder"]) / "losses.json").write_text(json.dumps(losses))
 
 
 if __name__ == "__main__":

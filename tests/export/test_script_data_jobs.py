@@ -145,6 +145,7 @@ def make_specs(folder):
     add("adapter, resumed", lora, chats, "adapter", processes=1, max_steps=12)
     add("adapter, DDP", lora_ddp, chats, max_steps=3)
     add("adapter, DDP, resumed", lora_ddp, chats, "adapter, DDP", processes=1)
+    specs["adapter, DDP, resumed"]["answered"] = [str(folder / name) for name in ("text", "adapter", "adapter, DDP")]
     add("quantized", qlora, chats, processes=1)
     add("masked", masked, text | {"validation": "text"})
     add("encoder and decoder", translating, text | {"validation": "text"}, max_steps=3)
@@ -167,6 +168,12 @@ def jobs(folder):
     command = [sys.executable, runner, folder / "jobs.json", folder / "results.json"]
     subprocess.run(command, check=True, timeout=280, cwd=folder)
     return json.loads((folder / "results.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def answer_losses(jobs):
+    """Losses of the base and of the adapted models on an answer."""
+    return dict(zip(("base", "adapter", "adapter, DDP"), jobs["adapter, DDP, resumed"]["losses"], strict=True))
 
 
 def losses_of(job):
@@ -229,7 +236,7 @@ class TestJobs:
         assert losses_of(alone)[-1] < losses_of(alone)[0] - 0.5
         assert alone["summary"]["validation_loss"] == pytest.approx(together["summary"]["validation_loss"], abs=2e-3)
 
-    def test_an_adapter_is_trained_resumed_and_loaded(self, jobs, folder, adapted_losses):
+    def test_an_adapter_is_trained_resumed_and_loaded(self, jobs, folder, answer_losses):
         first, later = losses_of(jobs["adapter"]), losses_of(jobs["adapter, resumed"])
         assert len(first) == 3
         assert len(later) == 9
@@ -237,13 +244,13 @@ class TestJobs:
         place = folder / "adapter"
         assert not (place / "model.safetensors").exists()
         assert sum(path.stat().st_size for path in place.glob("*.safetensors")) < 100_000
-        assert adapted_losses["adapter"] < adapted_losses["base"] - 0.05
+        assert answer_losses["adapter"] < answer_losses["base"] - 0.05
 
-    def test_an_adapter_of_replicas_is_trained(self, jobs, folder, adapted_losses):
+    def test_an_adapter_of_replicas_is_trained(self, jobs, folder, answer_losses):
         losses = losses_of(jobs["adapter, DDP"]) + losses_of(jobs["adapter, DDP, resumed"])
         assert len(losses) == 6
         assert losses[-1] < losses[0]
-        assert adapted_losses["adapter, DDP"] < adapted_losses["base"] - 0.05
+        assert answer_losses["adapter, DDP"] < answer_losses["base"] - 0.05
         config = json.loads((folder / "adapter, DDP" / "adapter_config.json").read_text())
         assert any("gate_proj" in name for name in config["target_modules"])
 
@@ -267,32 +274,6 @@ class TestJobs:
         per_gpu = samples * model_flops_per_sample(MODEL, LENGTH) / 2 / 1e12
         assert float(last["tflops_per_gpu"]) == pytest.approx(per_gpu, abs=0.006)
         assert {"mfu", "learning_rate", "peak_allocated_gib", "peak_reserved_gib"} <= last.keys()
-
-
-@pytest.fixture(scope="module")
-def adapted_losses(jobs, folder):
-    """Losses of the base and of the adapted models on an answer, in a process that loads them with PEFT."""
-    del jobs
-    program = """
-import json, sys, torch
-from peft import PeftModel
-from transformers import AutoModelForCausalLM
-tokens = torch.tensor([[2, 4, 1, 3, 5, 6, 1]])
-labels = tokens.clone()
-labels[:, :4] = -100
-losses = {}
-with torch.no_grad():
-    for place in sys.argv[1:]:
-        model = AutoModelForCausalLM.from_pretrained(sys.argv[1], torch_dtype=torch.float32)
-        if place != sys.argv[1]:
-            model = PeftModel.from_pretrained(model, place)
-        losses[place] = model(input_ids=tokens, labels=labels)["loss"].item()
-print(json.dumps(list(losses.values())))
-"""
-    places = [folder / name for name in ("text", "adapter", "adapter, DDP")]
-    command = [sys.executable, "-c", program, *places]
-    output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
-    return dict(zip(("base", "adapter", "adapter, DDP"), json.loads(output.splitlines()[-1]), strict=True))
 
 
 ADAPTED = {"sequence_length": LENGTH, "precision": "bf16"}

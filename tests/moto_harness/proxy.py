@@ -46,7 +46,7 @@ class Account:
     proxy: str
     certificate: str
 
-    def client(self, service: str) -> Any:
+    def client(self, service: str, region: str = REGION) -> Any:
         """A boto3 client of this account, for the test itself."""
         import boto3
         from botocore.config import Config
@@ -55,14 +55,14 @@ class Account:
             aws_access_key_id=self.environment["AWS_ACCESS_KEY_ID"],
             aws_secret_access_key=self.environment["AWS_SECRET_ACCESS_KEY"],
             aws_session_token=self.environment.get("AWS_SESSION_TOKEN"),
-            region_name=REGION,
+            region_name=region,
         )
         config = Config(proxies={"http": self.proxy, "https": self.proxy}, retries={"max_attempts": 1})
         return session.client(service, config=config, verify=self.certificate)
 
-    def jobs(self) -> list[dict[str, Any]]:
+    def jobs(self, region: str = REGION) -> list[dict[str, Any]]:
         """Training jobs of the account as `describe_training_job` shows them, oldest first."""
-        sagemaker = self.client("sagemaker")
+        sagemaker = self.client("sagemaker", region)
         names = [job["TrainingJobName"] for job in sagemaker.list_training_jobs()["TrainingJobSummaries"]]
         found = [sagemaker.describe_training_job(TrainingJobName=name) for name in names]
         return sorted(found, key=lambda job: job["CreationTime"])
