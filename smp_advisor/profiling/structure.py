@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -19,6 +19,7 @@ __all__ = [
     "block_counts",
     "callable_parts",
     "dimensions",
+    "named_blocks",
     "parameter_total",
     "repetition",
     "stacks",
@@ -41,6 +42,14 @@ class Stack:
     """Children before the repetition: a dense layer before the MoE layers, T5's first block with its position bias."""
     period: int
     parameters: int
+    is_named: bool = False
+    """Whether the forward method names the children, so that one is replaced by an identity instead of removed."""
+
+    @property
+    def label(self) -> str:
+        """Text for the user: the path, or the common name of numbered attributes."""
+        match = _NUMBERED.fullmatch(self.names[0])
+        return ".".join(part for part in (self.path, match[1].rstrip("_") if match else "") if part) or "blocks"
 
     @property
     def repeats(self) -> int:
@@ -110,6 +119,14 @@ def stacks(model: nn.Module) -> list[Stack]:
 
     visit(model, "")
     return repeated
+
+
+def named_blocks(model: nn.Module, stack: Stack) -> Stack | None:
+    """The stack with children that a forward method names or counts; None if they do not repeat."""
+    signature_by_module: dict[int, str] = {}
+    container = model.get_submodule(stack.path)
+    repeated = repetition([_signature(container.get_submodule(name), signature_by_module) for name in stack.names])
+    return repeated and replace(stack, prefix=repeated[0], period=repeated[1], is_named=True)
 
 
 def _numbered(children: Mapping[str, nn.Module], signature_by_module: dict[int, str]) -> list[tuple[str, ...]]:

@@ -5,14 +5,22 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
+from torch import nn
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    from torch import nn
 
     from smp_advisor.profiling.structure import Stack
 
 __all__ = ["remaining_children", "source_children", "truncated"]
+
+
+class _Identity(nn.Module):
+    """A block that returns its first input, whatever other inputs it has."""
+
+    def forward(self, *arguments: object, **keywords: object) -> object:
+        """The first positional argument, or else the first keyword argument."""
+        return next(iter((*arguments, *keywords.values())), None)
 
 
 def remaining_children(stack: Stack, repeats: int) -> tuple[int, ...]:
@@ -41,7 +49,8 @@ def source_children(stack: Stack, repeats: int) -> tuple[int, ...]:
 def truncated(model: nn.Module, stacks: Sequence[Stack], repeats: int = 2) -> Iterator[None]:
     """Truncate each stack of the model to `repeats` periods inside the block; restore it afterwards.
 
-    This requires a forward pass that iterates over its container. One that loops over a fixed layer count fails.
+    This requires a forward pass that iterates over its container. One that loops over a fixed layer count fails, unless
+    the stack is of named children: an identity then replaces each removed one.
     """
     originals = []
     try:
@@ -51,6 +60,10 @@ def truncated(model: nn.Module, stacks: Sequence[Stack], repeats: int = 2) -> It
             container = model.get_submodule(stack.path)
             children = dict(container._modules)
             originals.append((container, children))
+            if stack.is_named:
+                remaining = {stack.names[i] for i in remaining_children(stack, repeats)}
+                container._modules.update({name: _Identity() for name in stack.names if name not in remaining})
+                continue
             inner = [children[stack.names[i]] for i in remaining_children(stack, repeats)]
             container._modules.clear()
             container._modules.update({str(i): child for i, child in enumerate(inner)})

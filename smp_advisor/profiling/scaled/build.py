@@ -14,14 +14,15 @@ from smp_advisor.profiling.gpu_kernels import without_initialization
 from smp_advisor.profiling.input_trial import accepts
 from smp_advisor.profiling.inputs import example_inputs
 from smp_advisor.profiling.scaled.construction import constructed_copy
+from smp_advisor.profiling.scaled.experts import experts_of, with_experts
 from smp_advisor.profiling.scaled.narrow import narrow_copy
 from smp_advisor.profiling.scaled.reduction import reduced, reductions_between
 from smp_advisor.profiling.scaled.result import Reduction
-from smp_advisor.profiling.structure import callable_parts, parameter_total, stacks, ties
+from smp_advisor.profiling.structure import callable_parts, named_blocks, parameter_total, stacks, ties
 from smp_advisor.profiling.truncation import remaining_children, truncated
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from contextlib import ExitStack
 
     from smp_advisor.profiling.profiled_model import ProfiledModel
@@ -35,6 +36,8 @@ _SHARE_OF_MEMORY = 0.5
 """The remaining memory is for activations, logits and temporaries."""
 _EXTRA_LAYERS = (0, 1, 2)
 """Tried in turn: if the first block differs, as in T5, two or three layers contain no repetition."""
+_MOST_STACKS = 4
+"""Stacks that are tried one by one, if not all of them can be cut at once."""
 _PARAMETERS_PER_SECOND = 2_000_000
 """Parameters of a copy that one core trains for a few steps of short sequences, per second of the time limit."""
 
@@ -165,11 +168,17 @@ def _by_truncation(
     inputs: Any,
 ) -> Copy:
     repeated = _removable(model, inputs, blocks)
-    counts_by_path = {row.path: (len(row.names), len(remaining_children(row, blocks))) for row in repeated}
+    counts_by_label = {row.label: (len(row.names), len(remaining_children(row, blocks))) for row in repeated}
     with truncated(model, repeated, blocks):
         count = parameter_total([model])
     constructed = constructed_copy(model, limit.parameters) if count > limit.parameters else None
     stack.enter_context(truncated(model, repeated, blocks))
+    reductions = _depths(counts_by_label)
+    experts = experts_of(model) if count > limit.parameters and constructed is None else None
+    if experts is not None and experts.few < experts.number:
+        stack.enter_context(with_experts(model, experts, experts.few))
+        reductions.append(Reduction("experts", experts.number, experts.few))
+        count = parameter_total([model])
     if count > limit.parameters:
         narrowed = constructed or narrow_copy(model, limit.parameters)
         if narrowed is not None:
@@ -178,8 +187,8 @@ def _by_truncation(
                 model=narrowed.model.to(dtype),
                 profiled=profiled,
                 how=how,
-                reductions=(*(() if constructed else _depths(counts_by_path)), *narrowed.reductions),
-                blocks=_blocks(narrowed.model),
+                reductions=(*(() if constructed else reductions), *narrowed.reductions),
+                blocks=_blocks(narrowed.model, () if constructed else repeated, blocks),
                 cut=tuple(repeated),
             )
     if count > limit.parameters:
@@ -198,28 +207,39 @@ def _by_truncation(
             nn.init.normal_(parameter, std=0.02) if parameter.ndim > 1 else nn.init.ones_(parameter)
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in model.parameters()):
         raise ProfileError(f"{profiled.name} has lazy layers: call it once on example inputs before profiling.")
-    reductions = _depths(counts_by_path)
     return Copy(
         model=model.to(dtype),
         profiled=profiled,
         how=f"{'truncated to a few blocks at full width' if reductions else 'full model'}, with its own weights",
         reductions=tuple(reductions),
-        blocks=_blocks(model),
+        blocks=_blocks(model, repeated, blocks),
         cut=tuple(repeated),
     )
 
 
 def _removable(model: nn.Module, inputs: Any, blocks: int) -> list[Stack]:
     """Stacks whose blocks can be removed: none if the forward pass then fails, as with a fixed number of layers."""
-    repeated = stacks(model)
-    if all(row.repeats <= blocks for row in repeated):
+    experts = experts_of(model)
+    lists = [path for layer in experts.layers for path in layer.lists] if experts else []
+    repeated = [row for row in stacks(model) if row.path not in lists]
+    if all(len(row.names) <= blocks for row in repeated):
         return repeated
     example = example_inputs(model, inputs)
-    for selected in (repeated, *([row] for row in sorted(repeated, key=lambda row: -row.parameters)[:2])):
-        with truncated(model, selected, blocks):
-            if accepts(model, example):
-                return selected
-    return []
+
+    def works(rows: Sequence[Stack]) -> bool:
+        with truncated(model, rows, blocks):
+            return accepts(model, example)
+
+    identities = {row: named_blocks(model, row) or row for row in repeated}
+    removed = [identities[row] if row.repeats == 1 else row for row in repeated]
+    for rows in (removed, list(identities.values())):
+        if works(rows):
+            return rows
+    selected: list[Stack] = []
+    for row in sorted(repeated, key=lambda row: -row.parameters)[:_MOST_STACKS]:
+        form = next((form for form in dict.fromkeys((row, identities[row])) if works([*selected, form])), None)
+        selected += [form] if form is not None and form.repeats > blocks else []
+    return selected
 
 
 def _tie(model: nn.Module, groups: tuple[tuple[str, ...], ...]) -> None:
@@ -231,12 +251,15 @@ def _tie(model: nn.Module, groups: tuple[tuple[str, ...], ...]) -> None:
             model.get_submodule(path).register_parameter(leaf, parameter)
 
 
-def _depths(counts_by_path: Mapping[str, tuple[int, int]]) -> list[Reduction]:
-    return [Reduction(path or "blocks", *sizes) for path, sizes in counts_by_path.items() if sizes[0] != sizes[1]]
+def _depths(counts_by_label: Mapping[str, tuple[int, int]]) -> list[Reduction]:
+    return [Reduction(label, *sizes) for label, sizes in counts_by_label.items() if sizes[0] != sizes[1]]
 
 
-def _blocks(model: nn.Module) -> tuple[str, ...]:
-    return tuple(part for row in stacks(model) for path in row.paths for part in callable_parts(model, path))
+def _blocks(model: nn.Module, cut: Sequence[Stack] = (), blocks: int = 0) -> tuple[str, ...]:
+    """Paths of the repeated blocks; of `cut` stacks with named children, those that remain."""
+    paths = [path for row in stacks(model) for path in row.paths]
+    paths += [row.paths[i] for row in cut if row.is_named for i in remaining_children(row, blocks)]
+    return tuple(dict.fromkeys(part for path in paths for part in callable_parts(model, path)))
 
 
 def token_count(copy: Copy) -> int:

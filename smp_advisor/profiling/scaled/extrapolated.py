@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.input_trial import source_frame
@@ -58,7 +59,9 @@ class Measuring:
     inputs: Any
     """Example inputs of the user; None infers them."""
     seconds: float
-    """Time for all copies."""
+    """Processor time for all copies."""
+    deadline: float = math.inf
+    """`time.perf_counter` after which no further copy is built."""
 
 
 def at_full_size_of(profiled: ProfiledModel, cut: Sequence[Stack], measuring: Measuring) -> FullSize:
@@ -74,7 +77,7 @@ def at_full_size_of(profiled: ProfiledModel, cut: Sequence[Stack], measuring: Me
     ProfileError
         No set of copies determines the full size within the time.
     """
-    begun = time.perf_counter()
+    begun = _Begin(time.perf_counter(), time.process_time())
     reasons: list[str] = []
     for variants in variants_of(profiled, cut, measuring.dtype, measuring.attention):
         try:
@@ -92,10 +95,17 @@ def at_full_size_of(profiled: ProfiledModel, cut: Sequence[Stack], measuring: Me
     raise ProfileError(reasons[0] if reasons else "its widths and depths cannot be reduced consistently")
 
 
+class _Begin(NamedTuple):
+    """Begin of the measurements, in seconds."""
+
+    wall: float
+    processor: float
+
+
 class _Copies:
     """Copies of one set and their measurements."""
 
-    def __init__(self, variants: Variants, measuring: Measuring, begun: float) -> None:
+    def __init__(self, variants: Variants, measuring: Measuring, begun: _Begin) -> None:
         self.variants, self.measuring, self.begun = variants, measuring, begun
         self.copies = 0
         self.examples: dict[int, ExampleInputs] = {}
@@ -141,12 +151,12 @@ class _Copies:
             attention=self.measuring.attention,
             dimensions=variants.dimensions,
             copies=self.copies,
-            seconds=time.perf_counter() - self.begun,
+            seconds=time.perf_counter() - self.begun.wall,
         )
 
     def _build(self, node: int, raised: Raised) -> tuple[nn.Module, Any]:
-        if time.perf_counter() - self.begun > self.measuring.seconds:
-            raise TimeoutError(f"{self.copies} copies took the available {self.measuring.seconds:.0f} s")
+        if self._remaining() <= 0:
+            raise TimeoutError(f"{self.copies} copies took the available time")
         model, config = self.variants.build(node, raised)
         self.copies += 1
         return model.train(), config
@@ -163,15 +173,19 @@ class _Copies:
 
     def _require_time(self, model: nn.Module, config: Any) -> None:
         """Give up after one step of the narrowest copy if the others would take too long."""
-        nodes, begun = self.variants.widths.nodes, time.perf_counter()
+        nodes, begun = self.variants.widths.nodes, time.process_time()
         self._measure(model, config, nodes[0], self.sequences[:1])
         steps = sum(len(self.variants.raised_at(node)) for node in nodes) * len(self.sequences)
-        needed = steps * (time.perf_counter() - begun)
-        remaining = self.measuring.seconds - (time.perf_counter() - self.begun)
+        needed, remaining = steps * (time.process_time() - begun), self._remaining()
         if needed > remaining:
             raise TimeoutError(
                 f"steps of copies would take {needed:.0f} s, over the available {max(remaining, 0):.0f} s"
             )
+
+    def _remaining(self) -> float:
+        """Seconds that remain for copies: of processor time, or until the deadline."""
+        used = time.process_time() - self.begun.processor
+        return min(self.measuring.seconds - used, self.measuring.deadline - time.perf_counter())
 
     def _measure(
         self, model: nn.Module, config: Any, node: int, sequences: Sequence[int]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import math
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,10 +14,12 @@ from torch import Tensor, nn
 from smp_advisor.errors import AdvisorError
 from smp_advisor.profiling.inputs import example_inputs
 from smp_advisor.profiling.scaled.result import Reduction
-from smp_advisor.profiling.structure import dimensions, parameter_total
+from smp_advisor.profiling.structure import dimensions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from smp_advisor.profiling.structure import Dimensions
 
 __all__ = ["Narrowed", "Renaming", "head_counts", "narrow_copy", "renamed", "runs"]
 
@@ -28,6 +32,10 @@ _LEAST_HEADS = 2
 """With a single head, kernels and views differ."""
 _VOCABULARY = 2048
 _MOST_ATTRIBUTE = 2**31
+_FAST = 25_000_000
+"""Parameters of a copy whose steps take seconds."""
+_SECONDS = 30.0
+"""Processor time for trials of copies; each has a forward pass on fake tensors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +47,7 @@ class Narrowed:
 
 
 def narrow_copy(model: nn.Module, most_parameters: int) -> Narrowed | None:
-    """The widest copy that fits and runs; None if no consistent one is found.
+    """The widest copy that trains fast and runs, or else that fits; None if no consistent one is found.
 
     The hidden size and its multiples in parameters, buffers and integer attributes are divided, heads are divided by
     the same number so that their width remains, and other dimensions remain. If that is not consistent, as in
@@ -58,23 +66,37 @@ def narrow_copy(model: nn.Module, most_parameters: int) -> Narrowed | None:
     size = dimensions(model)
     heads = head_counts(model)
     vocabulary = [Reduction("vocabulary", size.vocab, _VOCABULARY)] if size.vocab > _VOCABULARY else []
+    begun = time.process_time()
+    for plan in _plans(model, size, heads, most_parameters):
+        if time.process_time() - begun > _SECONDS:
+            break
+        narrow = renamed(model, plan)
+        if not runs(narrow):
+            continue
+        name = "hidden size" if plan.heads else "channels"
+        widest = size.hidden if plan.heads else _widest(model)
+        reductions = [Reduction(name, widest, plan(widest))]
+        reductions += [Reduction("heads", value, value // plan.divisor) for value in heads if plan.heads]
+        return Narrowed(model=narrow, reductions=(*reductions, *vocabulary))
+    return None
+
+
+def _plans(model: nn.Module, size: Dimensions, heads: Sequence[int], most_parameters: int) -> list[Renaming]:
+    """Smaller sizes to try: the widest copy that trains fast, then narrower and wider ones."""
+    plans: dict[Renaming, int] = {}
     for divisor in _DIVISORS:
         for multiple in dict.fromkeys((size.hidden, _CHANNELS * divisor)):
+            by_heads = multiple == size.hidden
             if not multiple or multiple % divisor:
                 continue
-            by_heads = multiple == size.hidden
             if by_heads and any(value % divisor or value // divisor < _LEAST_HEADS for value in heads):
                 continue
             plan = Renaming(multiple, divisor, vocabulary=size.vocab, heads=by_heads)
-            narrow = renamed(model, plan)
-            if parameter_total([narrow]) > most_parameters or not runs(narrow):
-                continue
-            name = "hidden size" if by_heads else "channels"
-            widest = size.hidden if by_heads else _widest(model)
-            reductions = [Reduction(name, widest, plan(widest))]
-            reductions += [Reduction("heads", value, value // divisor) for value in heads if by_heads]
-            return Narrowed(model=narrow, reductions=(*reductions, *vocabulary))
-    return None
+            count = sum(math.prod(map(plan, p.shape)) for p in model.parameters())
+            if count <= most_parameters:
+                plans[plan] = count
+    fast = [plan for plan, count in plans.items() if count <= _FAST]
+    return [*fast, *(plan for plan in reversed(plans) if plan not in fast)]
 
 
 @dataclass(frozen=True, slots=True)

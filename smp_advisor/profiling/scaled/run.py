@@ -34,7 +34,9 @@ _MOST_MICROBATCHES = 4
 _MOST_SAMPLES = 2
 _MOST_TOKENS = 64
 _EXTRAPOLATION_SHARE = 0.15
-"""Share of the time limit for the copies that are extrapolated to the full size."""
+"""Share of the time limit for the copies that are extrapolated to the full size, in processor time."""
+_DEADLINE_SHARE = 0.75
+"""Share of the time limit after which no further copy is built."""
 
 
 def run(
@@ -232,7 +234,8 @@ def _train(
         attention=attention,
         sequence=job.sequence_length,
         inputs=inputs,
-        seconds=min(_EXTRAPOLATION_SHARE * seconds, seconds - 1.5 * result.seconds),
+        seconds=_EXTRAPOLATION_SHARE * seconds,
+        deadline=begun + _DEADLINE_SHARE * seconds,
     )
     return _extrapolated(result, profiled, copy, measuring)
 

@@ -14,6 +14,7 @@ from smp_advisor.profiling.fake import default_dtype
 from smp_advisor.profiling.gpu_kernels import without_initialization
 from smp_advisor.profiling.scaled.axes import EXPERTS, VOCABULARY, Axis, Widths
 from smp_advisor.profiling.scaled.config_sizes import axes_of, resized, width_fractions
+from smp_advisor.profiling.scaled.experts import experts_of, with_experts
 from smp_advisor.profiling.scaled.full_size import Dimension
 from smp_advisor.profiling.scaled.narrow import Renaming, head_counts, renamed
 from smp_advisor.profiling.structure import dimensions, parameter_total
@@ -131,45 +132,68 @@ def _of_configuration(profiled: ProfiledModel, dtype: torch.dtype, attention: st
 
 
 def _of_module(model: nn.Module, cut: Sequence[Stack], dtype: torch.dtype) -> Iterator[Variants]:
-    depths = _depths(cut)
-    size = dimensions(model)
-    vocabulary = size.vocab if size.vocab > _VOCABULARIES[1] else 0
+    copies = _ModuleCopies(model, cut, dtype)
+    full = copies.deep_parameters()
+    if full <= _SMALL:
+        yield copies.variants(1, Widths(), heads=True)
+    hidden = dimensions(model).hidden
+    for widths in _widths_of(hidden, head_counts(model)):
+        yield copies.variants(hidden, widths, heads=True)
+    for under in _CHANNEL_DIVISORS:
+        widest = max((p.shape[0] for p in model.parameters() if p.ndim > 1), default=0)
+        widths = Widths(name="channels", full=widest, nodes=(1, 2, 3), under=under)
+        yield copies.variants(_CHANNELS * under, widths, heads=False)
+    if _SMALL < full <= _LARGE:
+        yield copies.variants(1, Widths(), heads=True)
 
-    def variants(multiple: int, widths: Widths, *, heads: bool) -> Variants:
-        axes = list(depths)
-        if vocabulary and not widths.is_full:
-            axes.append(Axis(VOCABULARY, *_VOCABULARIES, vocabulary))
+
+class _ModuleCopies:
+    """Copies of a live module."""
+
+    def __init__(self, model: nn.Module, cut: Sequence[Stack], dtype: torch.dtype) -> None:
+        self.model, self.dtype = model, dtype
+        self.depths = _depths(cut)
+        vocabulary, experts = dimensions(model).vocab, experts_of(model)
+        self.vocabulary = vocabulary if vocabulary > _VOCABULARIES[1] else 0
+        axis = Axis(EXPERTS, experts.few, 2 * experts.few, experts.number) if experts else None
+        self.experts = axis if axis and axis.high < axis.full else None
+
+    def deep_parameters(self) -> int:
+        """Parameters of the copies with two repeats of every block, at full width."""
+        with ExitStack() as stack:
+            for stacks in self.depths.values():
+                stack.enter_context(truncated(self.model, stacks, 2))
+            return parameter_total([self.model])
+
+    def variants(self, multiple: int, widths: Widths, *, heads: bool) -> Variants:
+        axes = list(self.depths)
+        if self.vocabulary and not widths.is_full:
+            axes.append(Axis(VOCABULARY, *_VOCABULARIES, self.vocabulary))
+        if self.experts and not widths.is_full:
+            axes.append(self.experts)
 
         def build(over: int, raised: Raised) -> tuple[nn.Module, Any]:
             plan = Renaming(
                 multiple,
                 widths.under,
                 over=over,
-                vocabulary=0 if widths.is_full else vocabulary,
+                vocabulary=0 if widths.is_full else self.vocabulary,
                 vocabulary_size=_VOCABULARIES[VOCABULARY in raised],
                 heads=heads,
             )
-            with ExitStack() as stack:
-                for axis, stacks in depths.items():
-                    stack.enter_context(truncated(model, stacks, 2 if axis.name in raised else 1))
-                return renamed(model, plan).to(dtype), None
+            return self._copy(plan, raised, with_few_experts=self.experts in axes), None
 
         return Variants(build=build, axes=tuple(axes), widths=widths)
 
-    with ExitStack() as stack:
-        for stacks in depths.values():
-            stack.enter_context(truncated(model, stacks, 2))
-        full = parameter_total([model])
-    if full <= _SMALL:
-        yield variants(1, Widths(), heads=True)
-    for widths in _widths_of(size.hidden, head_counts(model)):
-        yield variants(size.hidden, widths, heads=True)
-    for under in _CHANNEL_DIVISORS:
-        widest = max((p.shape[0] for p in model.parameters() if p.ndim > 1), default=0)
-        widths = Widths(name="channels", full=widest, nodes=(1, 2, 3), under=under)
-        yield variants(_CHANNELS * under, widths, heads=False)
-    if _SMALL < full <= _LARGE:
-        yield variants(1, Widths(), heads=True)
+    def _copy(self, plan: Renaming, raised: Raised, *, with_few_experts: bool) -> nn.Module:
+        with ExitStack() as stack:
+            for axis, stacks in self.depths.items():
+                stack.enter_context(truncated(self.model, stacks, 2 if axis.name in raised else 1))
+            experts = experts_of(self.model) if with_few_experts else None  # by the paths of the remaining blocks
+            if experts is not None and self.experts is not None:
+                number = self.experts.high if EXPERTS in raised else self.experts.low
+                stack.enter_context(with_experts(self.model, experts, number))
+            return renamed(self.model, plan).to(self.dtype)
 
 
 def _depths(cut: Sequence[Stack]) -> dict[Axis, list[Stack]]:
@@ -182,7 +206,7 @@ def _depths(cut: Sequence[Stack]) -> dict[Axis, list[Stack]]:
 
 
 def _depth_axis(stacks: Sequence[Stack]) -> Axis:
-    name = " and ".join(stack.path or "blocks" for stack in stacks)
+    name = " and ".join(stack.label for stack in stacks)
     low, high = (len(remaining_children(stacks[0], repeats)) for repeats in (1, 2))
     return Axis(name, low, high, len(stacks[0].names))
 
