@@ -101,6 +101,9 @@ class Library:
     """Model family of shapes inferred from a parameter count: that of AWS's reference configurations."""
     default_precision: Precision = "bf16"
     """Default precision of jobs; fp16 instead of bf16 on GPUs without bf16."""
+    half_precision: Literal["mixed", "amp", "fp16"] = "mixed"
+    """Form of training in 16 bits, a key of `smp_advisor.profiling.precision.PRECISIONS`: layers over gathered fp32
+    parameters, autocast, or fp32 copies of 16-bit parameters."""
     stack: str = "hf-sdpa"
     """Kind of code of the generated training script (`smp_advisor.workload.stack`)."""
     default_attention: Literal["eager", "fused"] = "fused"

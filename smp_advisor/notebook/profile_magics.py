@@ -23,6 +23,7 @@ from smp_advisor.notebook.arguments import amount, model_named, parsed, read, wh
 from smp_advisor.notebook.displayed import displayed_last
 from smp_advisor.notebook.progress_display import ProgressDisplay
 from smp_advisor.notebook.shown_result import show_result
+from smp_advisor.profiling.precision import PRECISIONS
 from smp_advisor.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
@@ -54,15 +55,18 @@ class ProfileMagics(Magics):
     @argument("--sequence-length", "-s", help="Tokens per sample; default 2048.")
     @argument(
         "--precision",
-        choices=("fp32", "amp", "bf16", "fp16"),
-        help="Training precision; default fp16 (SMP v1's wrapper, 20 bytes per parameter).",
+        choices=tuple(PRECISIONS),
+        help="Training precision; default: 16 bits in the form of the library (fp16 with SMP v1, mixed with FSDP).",
     )
     @argument(
         "--attention",
         choices=("fused", "eager"),
         help="Attention kernel; default: the kernel of the library's PyTorch.",
     )
-    @argument("--library", help=f"Training library, which decides the attention kernel; default {DEFAULT_LIBRARY}.")
+    @argument(
+        "--library",
+        help=f"Training library, which decides precision and attention kernel; default {DEFAULT_LIBRARY}.",
+    )
     @argument("--batch", help="Samples per microbatch for the displayed figures.")
     @argument("--stage", action="append", choices=_STAGES, help="Run only this stage; repeatable.")
     @argument("--plan", action="store_true", help="Use and rehearse the plan of the advisor displayed last.")

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Literal
 
-from smp_advisor.libraries.registry import get_library, library_with
+from smp_advisor.libraries.registry import get_library
 from smp_advisor.libraries.transformers_release import installed_by, transformers_families
 from smp_advisor.libraries.version import release
+from smp_advisor.profiling.job_precision import usual_library
 
 if TYPE_CHECKING:
     from smp_advisor.profiling.profiled_model import ProfiledModel
@@ -55,9 +56,7 @@ def kernel_for(
     """
     if requested is not None:
         return AttentionKernel(name=requested, reason="as requested")
-    # The libraries from which `advise` chooses install the same transformers as PyTorch's own that divides the model.
-    usual = library_with(framework="pytorch", smdistributed=False, divides_model=True)
-    name = usual.name if library in {None, "auto"} else str(library)
+    name = usual_library() if library in {None, "auto"} else str(library)
     family = "" if profiled is None else getattr(profiled.config, "model_type", None) or ""
     job = installed_by(name, family, library_version)
     title = get_library(name).title

@@ -15,7 +15,7 @@ from smp_advisor.errors import ProfileError
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.profiling.attention_kernel import AttentionKernel, kernel_for
 from smp_advisor.profiling.description import as_json, from_json
-from smp_advisor.profiling.precision import training_precision
+from smp_advisor.profiling.job_precision import precision_of_job
 from smp_advisor.profiling.result import Profile
 from smp_advisor.profiling.sandbox import Limits, run_isolated
 from smp_advisor.uninterrupted import uninterrupted
@@ -77,15 +77,15 @@ def profile(
         Example inputs, required if they can't be inferred: tensors by name or by position, or a function of
         (batch, sequence) that returns them.
     precision
-        ``fp32``, ``amp`` (autocast), ``bf16`` (pure) or ``fp16`` (SMP v1's wrapper, 20 bytes per parameter). None uses
-        the job's precision.
+        ``fp32``, ``amp`` (autocast), ``bf16`` (pure), ``fp16`` (SMP v1's wrapper, 20 bytes per parameter) or ``mixed``
+        (FSDP, 16 bytes per parameter). None uses the job's precision in the form of the library.
     attention
         ``fused`` or ``eager``. None uses the job's setting if it is not the default, or the kernel that the
         job will run.
     library
-        Training library, if there is no `plan`. It decides the attention kernel: ``"smp-v1"`` runs on PyTorch 1.x, and
-        the generated script installs a release of transformers that has fused attention for most families only. None
-        stands for the libraries from which `advise` chooses.
+        Training library, if there is no `plan`. It decides the form of the precision and the attention kernel:
+        ``"smp-v1"`` runs on PyTorch 1.x, and the generated script installs a release of transformers that has fused
+        attention for most families only. None stands for the libraries from which `advise` chooses.
     batch
         Samples per microbatch for the displayed figures. None uses the plan's microbatch, or 1 without a plan.
     data_parallel_degree
@@ -115,7 +115,7 @@ def profile(
     selected = _stages(stages, model=model, plan=plan, script=script)
     limits = Limits(memory_bytes=memory_bytes, seconds=seconds or _TRACE_SECONDS)
     trace_settings: dict[str, Any] = {
-        "precision": training_precision(precision or job.precision).precision,
+        "precision": precision_of_job(job, requested=precision, library=library, plan=plan),
         "optimizer": job.optimizer,
         "batch": batch or (max(1, plan.batch_size // plan.microbatches) if plan is not None else 1),
         "sequence": job.sequence_length,
@@ -156,7 +156,7 @@ def profile(
                     job,
                     plan,
                     inputs=inputs,
-                    precision=precision,
+                    precision=trace_settings["precision"],
                     attention=result.attention,
                     **bounds,
                     **callbacks,

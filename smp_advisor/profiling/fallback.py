@@ -90,8 +90,8 @@ def _in_higher_precision(profiled: ProfiledModel, settings: Settings, error: Bas
     profile = profile_with_fallbacks(profiled, dataclasses.replace(settings, precision=higher))
     if profile.precision != higher:  # the warning of the precision that worked is already there
         return profile
-    text = training_precision(higher).label
-    warning = f"The forward pass fails in {settings.precision}: {reason(error)}. The figures are those of {text}."
+    failing, label = settings.training_precision.title, training_precision(higher).label
+    warning = f"The forward pass fails in {failing}: {reason(error)}. The figures are those of {label}."
     return dataclasses.replace(profile, warnings=(*profile.warnings, warning))
 
 
@@ -178,6 +178,10 @@ def _labeled(traced: Traced, method: Method, confidence: Confidence, note: str =
         confidence="exact" if profile.inputs.endswith("(supplied)") else "high",
         note=profile.inputs,
     )
+    peak_confidence, peak_note = confidence, note
+    if training_precision(profile.precision).gathers:
+        peak_confidence = "high" if confidence == "exact" else confidence
+        peak_note = "; ".join(filter(None, [note, "composed: fp32 gradients, and 16-bit parameters of two blocks"]))
     labeled = dataclasses.replace(
         profile,
         provenance=(
@@ -187,8 +191,8 @@ def _labeled(traced: Traced, method: Method, confidence: Confidence, note: str =
             Provenance(
                 figure="peak memory",
                 method=method if profile.timeline else "formula",
-                confidence=confidence if profile.timeline else "low",
-                note=note if profile.timeline else "no timeline could be traced: sum of state and activations",
+                confidence=peak_confidence if profile.timeline else "low",
+                note=peak_note if profile.timeline else "no timeline could be traced: sum of state and activations",
             ),
             inputs,
         ),

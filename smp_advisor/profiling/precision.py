@@ -9,7 +9,7 @@ from smp_advisor.errors import ProfileError
 
 __all__ = ["PRECISIONS", "Precision", "TrainingPrecision", "higher_precision", "training_precision"]
 
-Precision = Literal["fp32", "amp", "bf16", "fp16"]
+Precision = Literal["fp32", "amp", "bf16", "fp16", "mixed"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,13 +20,29 @@ class TrainingPrecision:
     label: str
     """Text shown to the user."""
     parameter_bytes: int
-    """Bytes of a parameter, and of its gradient."""
+    """Bytes of a stored parameter."""
+    gradient_bytes: int
+    """Bytes of a gradient between the backward pass and the optimizer step."""
     moment_bytes: int
     """Bytes of one moment: Adam has two, SGD with momentum has one."""
     element_bytes: int
     """Bytes per element of the activations."""
     copy_bytes: int = 0
     """fp32 master parameters and gradients, in addition to the 16-bit ones."""
+    gathers: bool = False
+    """Whether layers compute with 16-bit copies of stored fp32 parameters, which exist for a few blocks at a time."""
+    scales_loss: bool = False
+    """Whether the loss is scaled, so that small gradients are no zeros."""
+
+    @property
+    def title(self) -> str:
+        """Its name within a sentence."""
+        return "FSDP's mixed precision" if self.gathers else self.precision
+
+    @property
+    def computes_in_16_bits(self) -> bool:
+        """Whether the parameters with which layers compute have 16 bits; autocast converts fp32 ones."""
+        return self.parameter_bytes == 2 or self.gathers
 
     def state_bytes(self, optimizer: str = "adam") -> int:
         """Bytes of optimizer state per parameter, including master copies; an unlisted optimizer counts as Adam."""
@@ -43,24 +59,41 @@ _QUANTIZED_MOMENTS = 2
 PRECISIONS: dict[str, TrainingPrecision] = {
     entry.precision: entry
     for entry in (
-        TrainingPrecision(precision="fp32", label="fp32", parameter_bytes=4, moment_bytes=4, element_bytes=4),
+        TrainingPrecision(
+            precision="fp32", label="fp32", parameter_bytes=4, gradient_bytes=4, moment_bytes=4, element_bytes=4
+        ),
         TrainingPrecision(
             precision="amp",
             label="mixed precision by torch.autocast",
             parameter_bytes=4,
+            gradient_bytes=4,
             moment_bytes=4,
             element_bytes=2,
         ),
-        TrainingPrecision(precision="bf16", label="pure bf16", parameter_bytes=2, moment_bytes=2, element_bytes=2),
+        TrainingPrecision(
+            precision="bf16", label="pure bf16", parameter_bytes=2, gradient_bytes=2, moment_bytes=2, element_bytes=2
+        ),
         # SMP v1's fp16 enables FP16_Module and FP16_Optimizer: 20 bytes per parameter (SMP documentation,
         # Introduction to model parallelism).
         TrainingPrecision(
             precision="fp16",
             label="fp16 with fp32 master copies, as SMP v1 wraps the model",
             parameter_bytes=2,
+            gradient_bytes=2,
             moment_bytes=4,
             element_bytes=2,
             copy_bytes=8,
+            scales_loss=True,
+        ),
+        # FSDP's MixedPrecision and MixedPrecisionPolicy store and update fp32 shards: 16 bytes per parameter with Adam.
+        TrainingPrecision(
+            precision="mixed",
+            label="16-bit layers over fp32 parameters, as FSDP gathers them",
+            parameter_bytes=4,
+            gradient_bytes=4,
+            moment_bytes=4,
+            element_bytes=2,
+            gathers=True,
         ),
     )
 }
@@ -75,4 +108,4 @@ def training_precision(precision: object) -> TrainingPrecision:
 
 def higher_precision(precision: str) -> str:
     """The precision to try if a forward pass fails in this one: autocast for 16 bits, then fp32; empty after that."""
-    return {"fp16": "amp", "bf16": "amp", "amp": "fp32"}.get(precision, "")
+    return {"fp16": "amp", "bf16": "amp", "mixed": "amp", "amp": "fp32"}.get(precision, "")

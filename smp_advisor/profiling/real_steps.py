@@ -193,7 +193,7 @@ def _assembled(
         forward_flops=figures["forward FLOPs"],
         backward_flops=figures["backward FLOPs"],
         input_bytes=Polynomial(((Fraction(0),) * 2, (Fraction(0), Fraction(8 * len(inputs))))),
-        gradient_bytes=settings.training_precision.parameter_bytes * counted.trainable_parameter_count,
+        gradient_bytes=settings.training_precision.gradient_bytes * counted.trainable_parameter_count,
         optimizer_rise_bytes=optimizer_rise_bytes(model, settings.optimizer, settings.training_precision),
         largest_parameter=max((p.numel() for p in model.parameters()), default=0),
         provenance=(

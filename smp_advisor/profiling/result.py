@@ -169,7 +169,7 @@ class Profile(NotebookResult):
     tied: tuple[tuple[str, ...], ...] = ()
     """Groups of names of the same parameter."""
     precision: str
-    """``fp32``, ``amp``, ``bf16`` or ``fp16`` (SMP v1's wrapper, 20 bytes per parameter)."""
+    """``fp32``, ``amp`` (autocast), ``bf16`` (pure), ``fp16`` (SMP v1's wrapper) or ``mixed`` (FSDP)."""
     attention: str
     """Traced attention kernel: ``fused`` or ``eager``."""
     attention_reason: str = ""

@@ -16,6 +16,7 @@ from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.assumptions import checks_of
 from smp_advisor.profiling.extrapolation import Extrapolated, extrapolate, timeline, truncated_paths
 from smp_advisor.profiling.fake import build_fake, build_under_fake, fake_copy, fake_inputs, fake_mode, real_copy
+from smp_advisor.profiling.gathered_parameters import gathered_bytes, with_gathered_parameters
 from smp_advisor.profiling.inputs import cast_inputs, example_inputs, filled, valid_ids
 from smp_advisor.profiling.optimizer_step import optimizer_rise_bytes
 from smp_advisor.profiling.patching import quiet
@@ -107,7 +108,7 @@ class Traced:
 
 def compute_dtype(precision: TrainingPrecision) -> torch.dtype:
     """Dtype of the traced parameters: bf16 represents fp16, which has the same size but fewer CPU kernels."""
-    return torch.float32 if precision.parameter_bytes == 4 else torch.bfloat16
+    return torch.bfloat16 if precision.computes_in_16_bits else torch.float32
 
 
 def trace(profiled: ProfiledModel, settings: Settings) -> Traced:
@@ -197,8 +198,8 @@ class _Tracer:
 
     @property
     def _dtype(self) -> torch.dtype:
-        """Dtype of the parameters; real steps in fp16 use it, because NumPy has no bf16."""
-        if self._is_real and self.settings.precision == "fp16":
+        """Dtype of the parameters; real steps use fp16 unless bf16 is required, because NumPy has no bf16."""
+        if self._is_real and self.settings.precision in {"fp16", "mixed"}:
             return torch.float16
         return compute_dtype(self.settings.training_precision)
 
@@ -417,8 +418,18 @@ class _Tracer:
                 else f"The model has {self.example.longest:,} positions"
             )
             self.warnings.append(f"{limit}, fewer than the job's sequence length {settings.sequence:,}.")
+        counted = counted_profile(profiled, settings, model)
+        gradient_bytes = sum(p.numel() * p.element_size() for p in parameters if p.requires_grad)
+        plain, recomputing = extrapolated.timeline, checkpointed[1]
+        if settings.training_precision.gathers:
+            gradient_bytes = settings.training_precision.gradient_bytes * counted.trainable_parameter_count
+            sizes = {
+                "gathered_bytes": gathered_bytes(counted.parameter_count, extrapolated.blocks),
+                "gradient_bytes": gradient_bytes,
+            }
+            plain, recomputing = (with_gathered_parameters(line, **sizes) for line in (plain, recomputing))
         return dataclasses.replace(
-            counted_profile(profiled, settings, model),
+            counted,
             buffer_bytes=sum(b.untyped_storage().nbytes() for b in buffers),
             sequence=settings.sequence if self._is_real and not shorter else self.samples.sequence,
             has_sequence=self.example.has_sequence,
@@ -431,10 +442,10 @@ class _Tracer:
             forward_flops=extrapolated.forward_flops,
             backward_flops=extrapolated.backward_flops,
             input_bytes=self._input_bytes(),
-            timeline=extrapolated.timeline,
+            timeline=plain,
             outside_operators=extrapolated.outside_operators,
-            checkpointed_timeline=checkpointed[1],
-            gradient_bytes=sum(p.numel() * p.element_size() for p in parameters if p.requires_grad),
+            checkpointed_timeline=recomputing,
+            gradient_bytes=gradient_bytes,
             optimizer_rise_bytes=optimizer_rise_bytes(model, settings.optimizer, settings.training_precision),
             largest_parameter=max((p.numel() for p in parameters), default=0),
             agreements=agreements,

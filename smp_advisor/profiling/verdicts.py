@@ -118,7 +118,8 @@ def _saved_bytes(profile: Profile, model: Model) -> float:
     from smp_advisor.libraries.layouts import layout_of
     from smp_advisor.libraries.plan import Plan
 
-    settings: dict[str, Any] = {"precision": profile.precision, "attention": profile.attention}
+    precision = "bf16" if profile.precision == "mixed" else profile.precision
+    settings: dict[str, Any] = {"precision": precision, "attention": profile.attention}
     job = Job(sequence_length=profile.sequence, **settings)
     layout = layout_of([Plan(batch_size=1, microbatches=1)], job)
     world = World.of(model, Cluster("ml.p4d.24xlarge", 1), job, layout)

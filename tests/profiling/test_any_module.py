@@ -173,7 +173,7 @@ def test_copies_of_modules_with_a_fixed_depth_and_of_mixed_types_train():
     assert not copy.reductions
     copy = smp_advisor.profile(Mixed(), stages=("copy",), sequence_length=64).scaled
     assert copy.ok
-    assert copy.notes[0].startswith("The copy fails in fp16: ")
+    assert copy.notes[0].startswith("The copy fails in FSDP's mixed precision: ")
     assert copy.notes[0].endswith("It was trained with mixed precision by torch.autocast.")
 
 

@@ -103,7 +103,8 @@ def test_the_closed_form_is_what_the_timeline_says():
 
 
 @pytest.mark.parametrize(
-    ("precision", "at_rest", "at_peak"), [("fp32", 16, 20), ("bf16", 8, 10), ("fp16", 20, 24), ("amp", 16, 20)]
+    ("precision", "at_rest", "at_peak"),
+    [("fp32", 16, 20), ("bf16", 8, 10), ("fp16", 20, 24), ("amp", 16, 20), ("mixed", 16, 20)],
 )
 def test_bytes_a_parameter(precision, at_rest, at_peak):
     config = transformers.GPT2Config(n_embd=512, n_head=8, n_layer=12, vocab_size=256, n_positions=64)

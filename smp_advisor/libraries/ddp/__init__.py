@@ -15,6 +15,7 @@ LIBRARY = Library(
     versions_package="smp_advisor.libraries.fsdp",
     plan=DdpPlan,
     layout=layout,
+    half_precision="amp",
     space=partial(replica_space, "ddp"),
     adapters=True,
     adapter_bases=frozenset({16, 8, 4}),

@@ -20,6 +20,7 @@ LIBRARY = Library(
     model_mismatches=model_mismatches,
     launcher="mpi",
     default_precision="fp16",
+    half_precision="fp16",
     default_attention="eager",
     smdistributed=True,
     script="smp_step",

@@ -19,6 +19,7 @@ LIBRARY = Library(
     framework="tensorflow",
     launcher="mpi",
     default_precision="fp32",
+    half_precision="amp",
     default_attention="eager",
     smdistributed=True,
     script="keras",

@@ -18,6 +18,7 @@ LIBRARY = Library(
     space=partial(replica_space, "training-compiler"),
     launcher="xla",
     default_precision="fp16",
+    half_precision="amp",
     default_attention="eager",
     divides_model=False,
     compiles=True,

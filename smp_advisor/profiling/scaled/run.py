@@ -87,11 +87,11 @@ def run(
         )
         if "problem" not in result:
             break
-        higher = higher_precision(precision)
+        higher, failing = higher_precision(precision), training_precision(precision).title
         if not higher:
-            raise ProfileError(f"The scaled copy of {profiled.name} failed in {precision}: {result['problem']}.")
+            raise ProfileError(f"The scaled copy of {profiled.name} failed in {failing}: {result['problem']}.")
         label = training_precision(higher).label
-        notes.append(f"The copy fails in {precision}: {result['problem']}. It was trained with {label}.")
+        notes.append(f"The copy fails in {failing}: {result['problem']}. It was trained with {label}.")
         precision = higher
     run = ScaledRun.from_dict(result)
     return replace(run, notes=(*notes, *run.notes))
@@ -290,7 +290,7 @@ def _types(precision: str) -> tuple[torch.dtype, str, list[str]]:
 
     if precision in {"fp32", "amp"}:
         return torch.float32, "", []
-    if precision == "bf16":
+    if precision in {"bf16", "mixed"}:
         return torch.bfloat16, "", []
     text = "bf16 with fp32 master copies and a loss scale, instead of fp16"
     note = "fp16 was computed in bf16, which has the same size: on a CPU, fp16 is about 20 times slower."

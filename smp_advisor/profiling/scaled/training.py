@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from smp_advisor.profiling.inputs import cast_inputs
 from smp_advisor.profiling.optimizer_step import make_optimizer
 from smp_advisor.profiling.patching import wrapped_forwards
+from smp_advisor.profiling.precision import training_precision
 from smp_advisor.profiling.step import call_model, checkpointed, loss_of
 
 if TYPE_CHECKING:
@@ -47,8 +48,8 @@ class Trainer:
     Parameters
     ----------
     precision
-        ``fp32``; ``amp``: autocast; ``bf16``: pure; ``fp16``: 16-bit parameters with fp32 master copies and a loss
-        scale, like SMP v1's wrapper.
+        ``fp32``; ``amp``: autocast; ``bf16``: pure; ``mixed``: 16-bit copies of fp32 parameters, as with FSDP;
+        ``fp16``: the same with a loss scale, like SMP v1's wrapper.
     blocks
         Paths of the blocks with activation checkpointing.
     """
@@ -65,9 +66,10 @@ class Trainer:
     ) -> None:
         self.model, self.precision, self.dtype = model, precision, dtype
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.masters = (
-            [nn.Parameter(p.detach().float().clone()) for p in self.parameters] if precision == "fp16" else []
-        )
+        form = training_precision(precision)
+        self.scale = _LOSS_SCALE if form.scales_loss else 1.0
+        has_masters = form.copy_bytes > 0 or form.gathers
+        self.masters = [nn.Parameter(p.detach().float().clone()) for p in self.parameters] if has_masters else []
         self.optimizer = make_optimizer(self.masters or self.parameters, optimizer, foreach=False)
         for group in self.optimizer.param_groups:
             group["lr"] = _LEARNING_RATE
@@ -76,7 +78,6 @@ class Trainer:
     def train(self, batches: Sequence[Sequence[Any]]) -> Trained:
         """Run one step per batch; a batch is a sequence of microbatches."""
         trained = Trained()
-        scale = _LOSS_SCALE if self.precision == "fp16" else 1.0
         with (
             self._counted(trained),
             _running(self.model, trained.ran),
@@ -90,21 +91,21 @@ class Trainer:
                     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.precision == "amp"):
                         loss = loss_of(call_model(self.model, cast_inputs(inputs, self.dtype)))
                     share = count / sum(samples)
-                    (loss * share * scale).backward()  # type: ignore[no-untyped-call]
+                    (loss * share * self.scale).backward()  # type: ignore[no-untyped-call]
                     loss_sum += float(loss.detach()) * share
                 trained.with_gradient |= {name for name, p in self.model.named_parameters() if p.grad is not None}
-                self._step(scale)
+                self._step()
                 trained.losses.append(loss_sum)
                 trained.step_seconds = time.perf_counter() - begun
         return trained
 
-    def _step(self, scale: float) -> None:
+    def _step(self) -> None:
         if not self.masters:
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
             return
         for parameter, master in zip(self.parameters, self.masters, strict=True):
-            master.grad = None if parameter.grad is None else parameter.grad.float() / scale
+            master.grad = None if parameter.grad is None else parameter.grad.float() / self.scale
         self.optimizer.step()
         with torch.no_grad():
             for parameter, master in zip(self.parameters, self.masters, strict=True):
