@@ -33,8 +33,8 @@ from xdist.workermanage import WorkerController
 pytest_plugins = ["tests.requirements"]  # a skipped test fails
 
 # Hypothesis' own profile for continuous integration, for all: no chance, no limits of time, failures with their blob.
-# Half of its examples, because each run would try the same ones.
-settings.register_profile("suite", settings.get_profile("ci"), max_examples=50)
+# A quarter of its examples, because each run would try the same ones.
+settings.register_profile("suite", settings.get_profile("ci"), max_examples=25)
 settings.load_profile("suite")
 settings.register_profile(
     "explore",

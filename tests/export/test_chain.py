@@ -18,8 +18,7 @@ LIBRARIES = {
     "smp-v1": (TASKS["gpt2"], Plan(tensor_parallel_degree=4, fp16=True, batch_size=4)),
     "fsdp": (TASKS["llama"], Plan(library="fsdp", batch_size=4)),
 }
-# What AWS answers about each job in turn: it ends while the cell waits. A second passes, because version 3 of the SDK
-# names jobs by the second.
+# What AWS answers about each job in turn: it ends while the cell waits.
 ENDS = """
 import time
 import botocore.client
@@ -30,7 +29,7 @@ call, sleep, states = botocore.client.BaseClient._make_api_call, time.sleep, {{}
 
 
 def wait(seconds):
-    sleep(1.05)
+    sleep({pause})
     for name, state in states.items():
         if state[0] in ("InProgress", "Stopping"):
             states[name] = next(ends)
@@ -56,6 +55,8 @@ def answer(client, operation, parameters):
 time.sleep, botocore.client.BaseClient._make_api_call = wait, answer
 """
 BACK = "time.sleep, botocore.client.BaseClient._make_api_call = sleep, call"
+PAUSE = {"v2": 0.01, "v3": 1.05}
+"""Seconds between two jobs: version 3 of the SDK names them by the second."""
 NEXT, DONE = ("Stopped", "MaxRuntimeExceeded"), ("Completed", "Completed")
 OVER = ("Failed", "Failed")
 INTERRUPTED = {"while it runs": ("InProgress", "Interrupted"), "while it stops": ("Stopping", "Interrupted")}
@@ -79,15 +80,19 @@ def job(library, sdk, tokens=1e12, **options):
 def results(request):
     notebooks, sdk = {}, request.param[:2]
     for library in LIBRARIES:
-        notebooks[f"{library}: three jobs"] = [ENDS.format(ends=[NEXT, NEXT, DONE]), *job(library, sdk), BACK]
+        notebooks[f"{library}: three jobs"] = [
+            ENDS.format(pause=PAUSE[sdk], ends=[NEXT, NEXT, DONE]),
+            *job(library, sdk),
+            BACK,
+        ]
     # The cell waits for a job, and names the next one, with the same code for each library.
     script, cell = job("fsdp", sdk)
     lines = "".join(f"    {line}\n" for line in cell.splitlines())
     guarded = f"try:\n{lines}except (RuntimeError, KeyboardInterrupt) as e: print(repr(e))"
     for when, state in INTERRUPTED.items():
-        ends = ENDS.format(ends=[state, NEXT, DONE])
+        ends = ENDS.format(pause=PAUSE[sdk], ends=[state, NEXT, DONE])
         notebooks[f"interrupted {when}, then again"] = [ends, script, guarded, cell, BACK]
-    notebooks["failure, then again"] = [ENDS.format(ends=[OVER, DONE]), script, guarded, cell, BACK]
+    notebooks["failure, then again"] = [ENDS.format(pause=PAUSE[sdk], ends=[OVER, DONE]), script, guarded, cell, BACK]
     notebooks["no region"] = [NO_REGION, *job("fsdp", sdk)]
     notebooks["no credentials"] = [NO_CREDENTIALS, *job("fsdp", sdk)]
     notebooks["no region, monitoring"] = [NO_REGION, "job_name = 'a'", monitoring_cell(Cluster(P4D, 2))]

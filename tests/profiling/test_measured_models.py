@@ -57,7 +57,7 @@ def profiled(model, attention="fused", precision="fp16"):
     return profile_with_fallbacks(read_model(model), settings)
 
 
-EAGER = ("a known family", "grouped queries", "images through windows", "a decoder that reads an encoder")
+EAGER = ("grouped queries", "images through windows", "a decoder that reads an encoder")
 """Models whose attention keeps scores of another size each."""
 
 

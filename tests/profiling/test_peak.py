@@ -31,7 +31,7 @@ GB = 1e9
 MODELS = {
     "GPT-2 XL": ("GPT2Config", GPT2_XL),
     "twelve layers of GPT-2 XL": ("GPT2Config", GPT2_XL | {"n_layer": 12}),
-    "Llama 3 8B": ("LlamaConfig", LLAMA_8B),
+    "eight layers of Llama 3 8B": ("LlamaConfig", LLAMA_8B | {"num_hidden_layers": 8}),
 }
 
 
@@ -71,7 +71,7 @@ CASES = {
     "GPT-2 XL": ("GPT-2 XL", "bf16", 2, 1024, False, 19.73),
     "GPT-2 XL, checkpointed": ("GPT-2 XL", "bf16", 2, 1024, True, 12.78),
     "autocast": ("twelve layers of GPT-2 XL", "amp", 2, 512, False, None),
-    "Llama 3 8B": ("Llama 3 8B", "bf16", 2, 1024, False, 64.56),
+    "Llama": ("eight layers of Llama 3 8B", "bf16", 2, 1024, False, None),
 }
 
 
