@@ -17,10 +17,12 @@ __all__ = ["comparison_text", "comparisons"]
 def comparisons(profile: Profile) -> tuple[Comparison, ...]:
     """Figures of the full model by the trace, and as extrapolated from real steps of copies.
 
-    Empty if one of them is missing, or if they are not of the same precision, attention kernel and size.
+    Empty if one of them is missing or both are from copies, or if they are not of the same precision, attention kernel
+    and size.
     """
     full_size: FullSize | None = getattr(profile.scaled, "full_size", None)
-    if full_size is None or not profile.is_traced:
+    is_copied = any(source.figure == "saved bytes" and "copies" in source.note for source in profile.provenance)
+    if full_size is None or not profile.is_traced or is_copied:
         return ()
     settings = (full_size.precision, full_size.attention, full_size.sequence)
     if settings != (profile.precision, profile.attention, profile.sequence):

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 __all__ = ["profile_with_fallbacks", "reason"]
 
 
+_COPIES = "real steps of narrower copies"
+_COPIES_SECONDS = 60.0
+"""Processor time for copies of a live module."""
+
+
 def profile_with_fallbacks(profiled: ProfiledModel, settings: Settings) -> Profile:
     """Profile by the first method that works: trace, trace of a model built fake, guided trace, real steps.
 
@@ -43,8 +48,9 @@ def profile_with_fallbacks(profiled: ProfiledModel, settings: Settings) -> Profi
         methods.append(("real steps of scaled copies", _real_steps))
     if profiled.module is not None:
         methods.append(("real steps", _own_steps))
+        methods.append((_COPIES, _steps_of_copies))
     for name, method in methods:
-        if name == "trace with known values" and not is_about_values(attempts[0][1]):
+        if name in {"trace with known values", _COPIES} and not is_about_values(attempts[0][1]):
             continue
         try:
             return _with_attempts(method(profiled, settings), attempts)
@@ -145,6 +151,15 @@ def _own_steps(profiled: ProfiledModel, settings: Settings) -> Profile:
     note = "steps of the module on short random inputs, excluding work in NumPy"
     confirmed = all(abs(check.ratio - 1) <= TOLERANCE for check in traced.profile.agreements)
     return _labeled(traced, "real steps", "high" if confirmed else "low", note)
+
+
+def _steps_of_copies(profiled: ProfiledModel, settings: Settings) -> Profile:
+    """Real steps of copies of a live module, whose own steps need too much memory."""
+    from smp_advisor.profiling.real_steps import profile_by_copies
+
+    if profiled.module is None:
+        raise ProfileError("there is no live module to copy", kind="error")
+    return _with_lower_bound(profile_by_copies(profiled, profiled.module, settings, _COPIES_SECONDS))
 
 
 def _with_lower_bound(profile: Profile) -> Profile:

@@ -222,7 +222,8 @@ def _tokens(arguments: Mapping[str, Any], config: Any, name: str, task: str) -> 
 
 def _longest(config: Any) -> int:
     """Size of the position table; 0 if positions are computed."""
-    value = _own(config, "max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length")
+    names = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length")
+    value = _own(config, *names, "max_target_positions")
     if not isinstance(value, int) or value < 8:
         return 0
     # RoBERTa-like models count positions from the padding index.

@@ -61,7 +61,7 @@ class Polynomial:
         return self.coefficients[batch_power][sequence_power]
 
     @classmethod
-    def fit(cls, values: Mapping[tuple[int, int], int]) -> Polynomial:
+    def fit(cls, values: Mapping[tuple[int, int], int | Fraction]) -> Polynomial:
         """Fit a polynomial through every point of a grid of (batch, sequence).
 
         The degree in each variable is one less than its number of grid values.

@@ -22,6 +22,8 @@ from smp_advisor.profiling.inputs import cast_inputs, example_inputs, filled
 from smp_advisor.profiling.optimizer_step import optimizer_rise_bytes
 from smp_advisor.profiling.polynomial import Polynomial
 from smp_advisor.profiling.result import Agreement, BlockProfile, Profile, Provenance
+from smp_advisor.profiling.scaled.build import removable
+from smp_advisor.profiling.scaled.extrapolated import Measuring, polynomials_of
 from smp_advisor.profiling.scaled.reduction import WidthFraction, at_scale, layers_of, usual_fraction, vocabulary_of
 from smp_advisor.profiling.step import measure_step
 from smp_advisor.profiling.structure import block_counts, dimensions, stacks
@@ -30,13 +32,15 @@ from smp_advisor.profiling.trace import FIGURES, compute_dtype, counted_profile,
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from torch import nn
+
     from smp_advisor.profiling.profiled_model import ProfiledModel
     from smp_advisor.profiling.step import StepMeasure
     from smp_advisor.profiling.trace import Settings
 
     Points = Mapping[tuple[int, int], StepMeasure]
 
-__all__ = ["profile_by_real_steps"]
+__all__ = ["profile_by_copies", "profile_by_real_steps"]
 
 _WIDTHS = (2, 3, 4)
 _CHECK_WIDTH = 5
@@ -113,8 +117,42 @@ def profile_by_real_steps(profiled: ProfiledModel, settings: Settings) -> Profil
         per_token = (at_wider - at_base) * Fraction(1, large - small) if large > small else Polynomial()
         figures[figure] = at_base + per_layer[figure] * (layers - _LAYERS[0]) + per_token * (vocabulary - small)
     uncounted = {name: None for points in base.values() for step in points.values() for name in step.uncounted}
-    profile = _assembled(profiled, settings, figures, per_layer, agreements, time.perf_counter() - began)
+    with torch.device("meta"), without_initialization():
+        model = profiled.build()
+    note = "extrapolated from copies of three widths, two depths and two vocabularies; confirmed at a fourth width"
+    seconds = time.perf_counter() - began
+    profile = _assembled(profiled, settings, model, figures, per_layer, note, agreements=agreements, seconds=seconds)
     return replace(profile, uncounted=tuple(uncounted))
+
+
+def profile_by_copies(profiled: ProfiledModel, module: nn.Module, settings: Settings, seconds: float) -> Profile:
+    """Profile a live module whose full size is too large for real steps, by real steps of narrower copies.
+
+    Parameters
+    ----------
+    module
+        Truncated in place during a build, so call this in a child process only.
+    seconds
+        Processor time for all copies.
+
+    Raises
+    ------
+    ProfileError
+        The module's dimensions cannot be reduced consistently, or its copies do not determine the full size.
+    """
+    began = time.perf_counter()
+    measuring = Measuring(
+        precision=settings.precision,
+        dtype=compute_dtype(settings.training_precision),
+        attention=settings.attention,
+        sequence=settings.sequence,
+        inputs=settings.inputs,
+        seconds=seconds,
+    )
+    extrapolated = polynomials_of(profiled, removable(module, settings.inputs), measuring)
+    figures, per_block = extrapolated.figures, extrapolated.of_a_block
+    taken = time.perf_counter() - began
+    return _assembled(profiled, settings, module, figures, per_block, extrapolated.basis, seconds=taken)
 
 
 def _at_width(copies: Mapping[int, Points], read: Callable[[StepMeasure], int], width: int) -> Polynomial:
@@ -155,13 +193,14 @@ def _check_width(grid: _Grid, base: Mapping[int, Points], vocabulary: int) -> tu
 def _assembled(
     profiled: ProfiledModel,
     settings: Settings,
+    model: nn.Module,
     figures: Mapping[str, Polynomial],
     per_layer: Mapping[str, Polynomial],
-    agreements: tuple[Agreement, ...],
+    note: str,
+    *,
+    agreements: tuple[Agreement, ...] = (),
     seconds: float,
 ) -> Profile:
-    with torch.device("meta"), without_initialization():
-        model = profiled.build()
     example = example_inputs(model, settings.inputs, config=profiled.config)
     size = dimensions(model)
     stack = max(stacks(model), key=lambda candidate: candidate.parameters, default=None)
@@ -180,7 +219,6 @@ def _assembled(
             backward_flops=per_layer["backward FLOPs"],
         )
         blocks = (block,) * len(stack.paths)
-    note = "extrapolated from copies of three widths, two depths and two vocabularies; confirmed at a fourth width"
     inputs = tree_leaves(example.make(1, 1))
     counted = counted_profile(profiled, settings, model)
     return replace(

@@ -30,6 +30,7 @@ affordable_inputs = Deferred("smp_advisor.profiling.scaled.copy_inputs", "afford
 example_inputs = Deferred("smp_advisor.profiling.inputs", "example_inputs")
 Settings = Deferred("smp_advisor.profiling.trace", "Settings")
 Measuring = Deferred("smp_advisor.profiling.scaled.extrapolated", "Measuring")
+example_inputs = Deferred("smp_advisor.profiling.inputs", "example_inputs")
 at_full_size_of = Deferred("smp_advisor.profiling.scaled.extrapolated", "at_full_size_of")
 
 JOB = Job(sequence_length=512)
@@ -61,6 +62,7 @@ def small(**values):
         ({"model_type": "falcon", "hidden_size": 4544, "num_attention_heads": 71}, {"num_attention_heads": (71, 2)}),
         ({"model_type": "gemma3_text"}, {"num_hidden_layers": (26, 6)}),  # one layer of six attends to everything
         ({"model_type": "qwen3_moe"}, {"num_local_experts": (128, 4), "num_experts_per_tok": (8, 4)}),
+        ({"model_type": "deepseek_v3"}, {"n_routed_experts": (256, 16)}),  # in 8 groups of at least two
     ],
 )
 def test_reductions_keep_the_architecture(values, expected):
@@ -68,6 +70,20 @@ def test_reductions_keep_the_architecture(values, expected):
     assert {name: reductions[name] for name in expected} == expected
     heads = config.num_attention_heads
     assert config.hidden_size % heads == 0
+
+
+def test_heads_of_a_state_space_model_remain_a_multiple_of_their_groups():
+    _, config, reductions = small(model_type="mamba2", hidden_size=2560, num_heads=80, head_dim=64, n_groups=8)
+    assert reductions["num_heads"] == (80, 8)
+    assert config.hidden_size * config.expand == config.num_heads * config.head_dim
+
+
+def test_a_decoder_has_no_more_tokens_than_target_positions():
+    import torch
+
+    profiled = read_model({"model_type": "whisper"})
+    with torch.device("meta"):
+        assert example_inputs(profiled.build(), config=profiled.config).longest == 448
 
 
 def test_stages_of_a_convolutional_network_are_cut_in_depth():
@@ -328,25 +344,35 @@ def _routed(kind):
         return Net()
 
 
-@pytest.mark.parametrize("kind", ["list", "fused"])
-def test_experts_of_a_module_are_reduced_and_extrapolated(kind):
-    module = _routed(kind)
+def test_experts_of_a_module_are_reduced_and_extrapolated():
+    module = _routed("fused")
     done = run(read_model(module), JOB, precision="fp32", memory_bytes=2**26, steps=2)
     reductions = {part.name: (part.full, part.copy) for part in done.reductions}
     assert reductions["experts"] == (12, 4)
     assert done.finite
     assert done.full_size.parameters == sum(p.numel() for p in module.parameters())
     assert "experts 4 and 8 → 12" in done.full_size.basis
-    if kind == "fused":
-        traced = profile_with_fallbacks(read_model(module), Settings(precision="fp32", attention="fused", sequence=512))
-        rows = comparisons(dataclasses.replace(traced, scaled=done))
-        assert [row.ratio for row in rows] == pytest.approx([1] * 4, rel=1e-4)
+    traced = profile_with_fallbacks(read_model(module), Settings(precision="fp32", attention="fused", sequence=512))
+    rows = comparisons(dataclasses.replace(traced, scaled=done))
+    assert [row.ratio for row in rows] == pytest.approx([1] * 4, rel=1e-4)
+
+
+def test_a_module_whose_shapes_depend_on_values_is_profiled_by_copies():
+    module = _routed("list")
+    profile = profile_with_fallbacks(read_model(module), Settings(precision="fp32", attention="fused", sequence=512))
+    width, tokens, experts, per_token, layers, vocabulary = 512, 1024, 12, 2, 4, 2000
+    products = layers * (width * experts + per_token * width**2) + width * vocabulary
+    assert profile.forward_flops(2, 512) == 2 * tokens * products
+    assert len(profile.blocks) == layers
+    sources = {source.figure: source for source in profile.provenance}
+    assert sources["saved bytes"].method == "real steps"
+    assert "experts 4 and 8 → 12" in sources["saved bytes"].note
 
 
 def test_numbered_attributes_and_counted_loops_are_cut_in_depth():
     from torch import nn
 
-    from smp_advisor.profiling.scaled.build import _removable
+    from smp_advisor.profiling.scaled.build import removable
 
     class Block(nn.Module):
         def __init__(self):
@@ -369,7 +395,7 @@ def test_numbered_attributes_and_counted_loops_are_cut_in_depth():
             return x.mean()
 
     module = Net()
-    cut = _removable(module, None, 2)
+    cut = removable(module, None)
     assert sorted(row.label for row in cut) == ["layer", "tail"]
     precision = {"precision": "fp32", "attention": "fused"}
     measuring = Measuring(dtype=next(module.parameters()).dtype, sequence=64, inputs=None, seconds=60.0, **precision)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from smp_advisor.profiling.profiled_model import ProfiledModel
     from smp_advisor.profiling.structure import Stack
 
-__all__ = ["Copy", "make_copy", "token_count"]
+__all__ = ["Copy", "make_copy", "removable", "token_count"]
 
 BYTES_PER_PARAMETER = 20
 """Parameter, gradient and Adam state; upper bound over all precisions."""
@@ -167,7 +167,7 @@ def _by_truncation(
     blocks: int,
     inputs: Any,
 ) -> Copy:
-    repeated = _removable(model, inputs, blocks)
+    repeated = removable(model, inputs, blocks)
     counts_by_label = {row.label: (len(row.names), len(remaining_children(row, blocks))) for row in repeated}
     with truncated(model, repeated, blocks):
         count = parameter_total([model])
@@ -217,7 +217,7 @@ def _by_truncation(
     )
 
 
-def _removable(model: nn.Module, inputs: Any, blocks: int) -> list[Stack]:
+def removable(model: nn.Module, inputs: Any, blocks: int = 2) -> list[Stack]:
     """Stacks whose blocks can be removed: none if the forward pass then fails, as with a fixed number of layers."""
     experts = experts_of(model)
     lists = [path for layer in experts.layers for path in layer.lists] if experts else []

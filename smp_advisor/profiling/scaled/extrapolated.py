@@ -6,12 +6,14 @@ import math
 import time
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.input_trial import source_frame
 from smp_advisor.profiling.inputs import cast_inputs, example_inputs, filled, valid_ids
+from smp_advisor.profiling.polynomial import Polynomial
 from smp_advisor.profiling.recurrent_kernels import has_recurrent_layers
+from smp_advisor.profiling.scaled.axes import EXPERTS, VOCABULARY
 from smp_advisor.profiling.scaled.full_size import FullSize
 from smp_advisor.profiling.scaled.interpolation import Raised, at_full_size, at_place
 from smp_advisor.profiling.scaled.variants import variants_of
@@ -20,7 +22,7 @@ from smp_advisor.profiling.structure import parameter_total
 from smp_advisor.profiling.trace import FIGURES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import torch
     from torch import nn
@@ -30,7 +32,9 @@ if TYPE_CHECKING:
     from smp_advisor.profiling.scaled.variants import Variants
     from smp_advisor.profiling.structure import Stack
 
-__all__ = ["Measuring", "at_full_size_of"]
+__all__ = ["Extrapolated", "Measuring", "at_full_size_of", "polynomials_of"]
+
+Result = TypeVar("Result")
 
 BATCH = 2
 """Not 1: a batch of one takes different code paths."""
@@ -77,11 +81,31 @@ def at_full_size_of(profiled: ProfiledModel, cut: Sequence[Stack], measuring: Me
     ProfileError
         No set of copies determines the full size within the time.
     """
+    return _first(profiled, cut, measuring, _Copies.full_size)
+
+
+def polynomials_of(profiled: ProfiledModel, cut: Sequence[Stack], measuring: Measuring) -> Extrapolated:
+    """Measure copies and extrapolate their figures to the full model at any batch and sequence.
+
+    Parameters are those of `at_full_size_of`.
+
+    Raises
+    ------
+    ProfileError
+        No set of copies determines the full size within the time.
+    """
+    return _first(profiled, cut, measuring, _Copies.polynomials)
+
+
+def _first(
+    profiled: ProfiledModel, cut: Sequence[Stack], measuring: Measuring, read: Callable[[_Copies], Result]
+) -> Result:
+    """Result of the first set of copies that determines the full size."""
     begun = _Begin(time.perf_counter(), time.process_time())
     reasons: list[str] = []
     for variants in variants_of(profiled, cut, measuring.dtype, measuring.attention):
         try:
-            return _Copies(variants, measuring, begun).full_size()
+            return read(_Copies(variants, measuring, begun))
         except _NotExtrapolated as error:
             reasons.append(str(error))
         except TimeoutError as error:
@@ -93,6 +117,16 @@ def at_full_size_of(profiled: ProfiledModel, cut: Sequence[Stack], measuring: Me
         if len(reasons) == _MOST_ATTEMPTS:
             break
     raise ProfileError(reasons[0] if reasons else "its widths and depths cannot be reduced consistently")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extrapolated:
+    """Figures of the full model as functions of batch and sequence."""
+
+    figures: Mapping[str, Polynomial]
+    of_a_block: Mapping[str, Polynomial]
+    basis: str
+    """The measured steps, as text for the user."""
 
 
 class _Begin(NamedTuple):
@@ -109,35 +143,16 @@ class _Copies:
         self.variants, self.measuring, self.begun = variants, measuring, begun
         self.copies = 0
         self.examples: dict[int, ExampleInputs] = {}
+        self.batch = BATCH
         self.target = 1
         self.sequences: tuple[int, ...] = (1,)
         self.is_recurrent = False
 
     def full_size(self) -> FullSize:
         """Figures of the full model."""
-        variants, widths = self.variants, self.variants.widths
-        measured: dict[tuple[int, Raised], dict[str, dict[int, Fraction]]] = {}
-        narrowest, first = self._build(widths.nodes[0], frozenset())
-        self._choose_sequences(narrowest, first)
-        self._require_time(narrowest, first)
-        for node in widths.nodes:
-            for raised in variants.raised_at(node):
-                is_narrowest = node == widths.nodes[0] and not raised
-                model, config = (narrowest, first) if is_narrowest else self._build(node, raised)
-                measured[node, raised] = self._measure(model, config, node, self.sequences)
-        self._check_sequence(narrowest, first, measured[widths.nodes[0], frozenset()])
-        del narrowest
-        if widths.check:
-            self._check_width({node: measured[node, frozenset()] for node in widths.nodes})
-        shares = {axis.name: axis.share for axis in variants.axes}
+        measured = self._measured(BATCH)
         values = {
-            figure: round(
-                at_full_size(
-                    {key: at_place(figures[figure], self.target) for key, figures in measured.items()},
-                    shares,
-                    widths.under,
-                )
-            )
+            figure: round(self._value({key: at_place(row[figure], self.target) for key, row in measured.items()}))
             for figure in (_PARAMETERS, *FIGURES)
         }
         return FullSize(
@@ -149,10 +164,57 @@ class _Copies:
             sequence=self.target,
             precision=self.measuring.precision,
             attention=self.measuring.attention,
-            dimensions=variants.dimensions,
+            dimensions=self.variants.dimensions,
             copies=self.copies,
             seconds=time.perf_counter() - self.begun.wall,
         )
+
+    def polynomials(self) -> Extrapolated:
+        """Figures of the full model at any batch and sequence, and those of one block of its largest stack."""
+        by_batch = {batch: self._measured(batch) for batch in (BATCH, BATCH + 1)}
+        depth = next((axis for axis in self.variants.axes if axis.name not in {EXPERTS, VOCABULARY}), None)
+
+        def fitted(figure: str, deeper: Fraction) -> Polynomial:
+            places = [(batch, sequence) for batch in by_batch for sequence in self.sequences]
+            rows = {
+                (batch, sequence): self._value(
+                    {key: row[figure][sequence] for key, row in by_batch[batch].items()},
+                    {depth.name: deeper} if depth else {},
+                )
+                for batch, sequence in places
+            }
+            return Polynomial.fit(rows)
+
+        figures = {figure: fitted(figure, Fraction(0)) for figure in FIGURES}
+        step = Fraction(1, depth.high - depth.low) if depth else Fraction(0)
+        return Extrapolated(
+            figures=figures,
+            of_a_block={figure: fitted(figure, step) - figures[figure] for figure in FIGURES},
+            basis=f"real steps of copies: {'; '.join(map(str, self.variants.dimensions))}",
+        )
+
+    def _value(self, measured: Mapping[tuple[int, Raised], Fraction], added: Mapping[str, Fraction] = {}) -> Fraction:
+        """Value at the full size, plus shares on some axes."""
+        shares = {axis.name: axis.share + added.get(axis.name, 0) for axis in self.variants.axes}
+        return at_full_size(measured, shares, self.variants.widths.under)
+
+    def _measured(self, batch: int) -> dict[tuple[int, Raised], dict[str, dict[int, Fraction]]]:
+        """Figures of real steps of every copy, by sequence."""
+        self.batch = batch
+        widths = self.variants.widths
+        measured: dict[tuple[int, Raised], dict[str, dict[int, Fraction]]] = {}
+        narrowest, first = self._build(widths.nodes[0], frozenset())
+        self._choose_sequences(narrowest, first)
+        self._require_time(narrowest, first)
+        for node in widths.nodes:
+            for raised in self.variants.raised_at(node):
+                is_narrowest = node == widths.nodes[0] and not raised
+                model, config = (narrowest, first) if is_narrowest else self._build(node, raised)
+                measured[node, raised] = self._measure(model, config, node, self.sequences)
+        self._check_sequence(narrowest, first, measured[widths.nodes[0], frozenset()])
+        if widths.check:
+            self._check_width({node: measured[node, frozenset()] for node in widths.nodes})
+        return measured
 
     def _build(self, node: int, raised: Raised) -> tuple[nn.Module, Any]:
         if self._remaining() <= 0:
@@ -198,7 +260,7 @@ class _Copies:
             _PARAMETERS: dict.fromkeys(sequences, Fraction(parameter_total([model])))
         }
         for sequence in sequences:
-            inputs = cast_inputs(filled(self.examples[node].make(BATCH, sequence), ids), measuring.dtype)
+            inputs = cast_inputs(filled(self.examples[node].make(self.batch, sequence), ids), measuring.dtype)
             step = measure_step(model, inputs, precision=measuring.precision, attention=measuring.attention)
             for figure, read in FIGURES.items():
                 figures.setdefault(figure, {})[sequence] = Fraction(read(step))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.profiling.scaled.fields import PARTS, count_of, names_of, own, values_of
@@ -81,7 +82,10 @@ def reductions_between(full: Any, small: Any) -> list[Reduction]:
 
 
 def fractions_of_heads(config: Any) -> list[WidthFraction]:
-    """Fractions that divide the heads evenly, ordered by how close the divisor is to 16."""
+    """Fractions that divide the heads evenly, ordered by how close the divisor is to 16.
+
+    Heads that share states in groups remain a multiple of the groups, and the smallest fraction is the first.
+    """
     heads = values_of(config, "heads")
     groups = values_of(config, "key_value_heads")
     fractions: list[WidthFraction] = []
@@ -95,14 +99,19 @@ def fractions_of_heads(config: Any) -> list[WidthFraction]:
         fractions += [WidthFraction(1, under) for under in (16, 8, 4) if widths and widths[0] % under == 0]
     useful = [fraction for fraction in fractions if fraction.under >= _SMALLEST_DIVISOR] or fractions
     useful.sort(key=lambda fraction: (abs(fraction.under - _USUAL_DIVISOR), not fraction.with_key_value_heads))
-    return [_with_enough_heads(fraction, heads, groups) for fraction in useful]
+    shared = math.lcm(*values_of(config, "head_groups"))
+    fractions = [_with_enough_heads(fraction, heads, groups, shared) for fraction in useful]
+    return sorted(fractions, key=lambda fraction: Fraction(fraction.over, fraction.under)) if shared > 1 else fractions
 
 
-def _with_enough_heads(fraction: WidthFraction, heads: list[int], groups: list[int]) -> WidthFraction:
+def _with_enough_heads(fraction: WidthFraction, heads: list[int], groups: list[int], shared: int) -> WidthFraction:
     scaled = [*heads, *(groups if fraction.with_key_value_heads and min(groups, default=2) > 1 else [])]
-    over = 1
-    while scaled and min(scaled) * over // fraction.under < _LEAST_HEADS and over < fraction.under:
-        over += 1
+
+    def is_enough(over: int) -> bool:
+        counts = [count * over // fraction.under for count in scaled]
+        return min(counts, default=_LEAST_HEADS) >= _LEAST_HEADS and not any(count % shared for count in counts)
+
+    over = next((over for over in range(1, fraction.under) if is_enough(over)), fraction.under)
     return WidthFraction(over, fraction.under, with_key_value_heads=fraction.with_key_value_heads)
 
 
@@ -119,7 +128,11 @@ def _reduce(config: Any, fraction: WidthFraction | None, layers: int, experts: i
         scale_widths(config, fraction)
     _reduce_layers(config, layers)
     limit_vocabulary(config, _VOCABULARY)
-    if not any((count_of(config, name) or 1) > 1 for name in names_of("expert_groups")):
+    groups = max(values_of(config, "expert_groups"), default=1)
+    if groups > 1:  # a token uses some of the groups, each of at least two experts
+        needed = 2 * max(groups, *values_of(config, "experts_per_token"), experts)
+        _limit(config, "experts", math.ceil(needed / groups) * groups)
+    else:
         _limit(config, "experts", experts)
         smallest = min(values_of(config, "experts"), default=experts)
         _limit(config, "experts_per_token", smallest)
