@@ -172,10 +172,14 @@ def call_model(model: nn.Module, inputs: Inputs) -> Any:
     return call(**inputs) if isinstance(inputs, Mapping) else call(*inputs)
 
 
+_STATES = ("hidden_state", "attention", "past_key", "cache", "mems", "states", "router", "model_output")
+"""Parts of names in outputs of transformers that are no results."""
+
+
 def loss_of(output: Any) -> Tensor:
     """Loss returned by a model, or the mean of its differentiable outputs if it returns no loss.
 
-    Of an output of transformers only the first one counts: states and caches follow it.
+    Of an output of transformers, states, attentions and caches after the first tensor do not count.
     """
     if isinstance(output, Tensor) and output.ndim == 0:
         return output
@@ -183,15 +187,24 @@ def loss_of(output: Any) -> Tensor:
     if isinstance(loss, Tensor):
         return loss if loss.ndim == 0 else loss.mean()
     is_record = hasattr(output, "to_tuple")
-    leaves = tree_leaves(output.to_tuple() if is_record else output)
-    trained = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.requires_grad and not leaf.is_complex()]
+    trained = _trainable(output.to_tuple() if is_record else output)
     if not trained:
         raise ProfileError(
             "The model returns neither a loss nor a tensor with a gradient, so it cannot be trained: pass inputs with "
             "labels, or a module whose forward returns the loss."
         )
-    means = [leaf if leaf.ndim == 0 else leaf.float().mean() for leaf in (trained[:1] if is_record else trained)]
+    if is_record:
+        first, *following = output.keys()
+        results = [name for name in following if not any(part in name for part in _STATES)]
+        trained = _trainable([output[name] for name in (first, *results)]) or trained[:1]
+    means = [leaf if leaf.ndim == 0 else leaf.float().mean() for leaf in trained]
     return means[0] if len(means) == 1 else torch.stack([mean.float() for mean in means]).mean()
+
+
+def _trainable(outputs: Any) -> list[Tensor]:
+    """Real tensors with a gradient."""
+    leaves = tree_leaves(outputs)
+    return [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.requires_grad and not leaf.is_complex()]
 
 
 class _SavedStorages:

@@ -77,6 +77,15 @@ def test_batches_are_read_as_the_source_of_the_forward_method_reads_them(name):
     assert all(p.grad is not None for p in model.parameters())
 
 
+def test_every_result_of_an_output_of_transformers_is_trained_and_no_state():
+    import transformers
+
+    scores, boxes, states = (torch.full((2, 3), value, requires_grad=True) for value in (1.0, 3.0, 50.0))
+    output = transformers.models.yolos.modeling_yolos.YolosObjectDetectionOutput
+    assert loss_of(output(logits=scores, pred_boxes=boxes, hidden_states=(states,))) == 2
+    assert loss_of(transformers.modeling_outputs.BaseModelOutput(last_hidden_state=states)) == 50
+
+
 @pytest.mark.parametrize(("name", "most"), [("MinimalGPT", 256), ("SmallLlama", 256), ("ComplexRope", 512)])
 def test_tables_of_positions_and_rotations_limit_the_tokens(name, most):
     assert example_inputs(getattr(users, name)()).longest == most

@@ -105,6 +105,7 @@ def test_a_copy_whose_loss_varies_still_trains(losses):
 
 def test_a_partial_batch_near_the_first_loss_does_not_explode():
     assert copy((0.004, -0.3, -1.15), partial_loss=0.013).ok
+    assert copy((0.59, 0.1, 0.02), partial_loss=3.2).ok  # cross-entropy of labels that it has not learned
 
 
 def test_a_sound_profile_has_no_verdict(profile):

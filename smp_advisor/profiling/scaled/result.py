@@ -16,6 +16,9 @@ __all__ = ["Comparison", "Reduction", "ScaledRun"]
 
 _SMALLEST_RISE = 1e-3
 """A loss that starts near 0 explodes only above this value."""
+_UNSEEN_RISE = 100.0
+"""Rise of the loss of samples without training, in units of the first loss: cross-entropy of a copy that is sure of
+its labels is about ten times that of an untrained copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +111,12 @@ class ScaledRun(NotebookResult):
     def exploding(self) -> bool:
         """Whether the loss ends above its first value by its own first size and by more than it had fallen.
 
-        The mean of outputs may begin at any small number, so that its size alone is no scale.
+        The mean of outputs may begin at any small number, so that its size alone is no scale. The partial batch has
+        other samples, with random labels that the copy has not learned.
         """
-        scale = max(abs(self.losses[0]), self.losses[0] - min(self.losses), _SMALLEST_RISE)
-        return max(self.losses[-1], self.partial_loss) - self.losses[0] > scale
+        first = self.losses[0]
+        scale = max(abs(first), first - min(self.losses), _SMALLEST_RISE)
+        return self.losses[-1] - first > scale or self.partial_loss - first > _UNSEEN_RISE * scale
 
     @property
     def problems(self) -> tuple[str, ...]:
