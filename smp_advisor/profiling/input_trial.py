@@ -28,7 +28,15 @@ if TYPE_CHECKING:
     from smp_advisor.profiling.example import ExampleInputs
     from smp_advisor.profiling.known_values import KnownValuesMode
 
-__all__ = ["accepts", "is_about_inputs", "is_about_types", "is_about_values", "source_frame", "working_inputs"]
+__all__ = [
+    "accepts",
+    "idle_layers",
+    "is_about_inputs",
+    "is_about_types",
+    "is_about_values",
+    "source_frame",
+    "working_inputs",
+]
 
 _BATCH = 5
 """No usual number of channels, so that a batch is never mistaken for one image without a batch dimension."""
@@ -146,6 +154,23 @@ def accepts(model: nn.Module, example: ExampleInputs) -> bool:
     except Exception as error:  # noqa: BLE001 - a model may raise anything
         return is_about_values(error)
     return True
+
+
+def idle_layers(model: nn.Module, example: ExampleInputs) -> frozenset[str]:
+    """Layers with parameters that a forward pass does not call; none if it fails."""
+    mode = fake_mode()
+    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+    called: set[str] = set()
+    with quiet():
+        copy = fake_copy(model, mode, None).train()
+        layers = {name: part for name, part in copy.named_modules() if part._parameters and not part._modules}
+        for name, part in layers.items():
+            part.register_forward_pre_hook(lambda *_, name=name: called.add(name))
+        try:
+            _try(copy, example, mode, dtype)
+        except Exception:  # noqa: BLE001 - a model may raise anything
+            return frozenset()
+    return frozenset(layers) - called
 
 
 def _accepts_by_assumption(model: nn.Module, example: ExampleInputs, mode: KnownValuesMode, dtype: torch.dtype) -> bool:

@@ -170,7 +170,7 @@ def test_inputs_are_inferred_from_names_attributes_and_tables(model, inputs, flo
 def test_copies_of_modules_with_a_fixed_depth_and_of_mixed_types_train():
     copy = smp_advisor.profile(FixedDepth(), stages=("copy",), sequence_length=64).scaled
     assert copy.ok
-    assert not copy.reductions
+    assert [(reduction.full, reduction.copy) for reduction in copy.reductions] == [(6, 2)]
     copy = smp_advisor.profile(Mixed(), stages=("copy",), sequence_length=64).scaled
     assert copy.ok
     assert copy.notes[0].startswith("The copy fails in FSDP's mixed precision: ")

@@ -1,9 +1,12 @@
 """Inputs inferred by trial, and forward passes that read values."""
 
 import contextlib
+from contextlib import ExitStack
 
 import pytest
 
+from smp_advisor.errors import ProfileError
+from smp_advisor.workload import Job
 from tests.deferred import Deferred
 
 pytestmark = pytest.mark.torch
@@ -11,9 +14,12 @@ pytestmark = pytest.mark.torch
 make_copy = Deferred("smp_advisor.profiling.scaled.build", "make_copy")
 constructed_copy = Deferred("smp_advisor.profiling.scaled.construction", "constructed_copy")
 call_model = Deferred("smp_advisor.profiling.step", "call_model")
+copy_run = Deferred("smp_advisor.profiling.scaled.run")
 example_inputs = Deferred("smp_advisor.profiling.inputs", "example_inputs")
 filled = Deferred("smp_advisor.profiling.inputs", "filled")
 forms = Deferred("tests.profiling.modules_with_batches")
+make_copy = Deferred("smp_advisor.profiling.scaled.build", "make_copy")
+idle_layers = Deferred("smp_advisor.profiling.input_trial", "idle_layers")
 loss_of = Deferred("smp_advisor.profiling.step", "loss_of")
 profile_with_fallbacks = Deferred("smp_advisor.profiling.fallback", "profile_with_fallbacks")
 read_model = Deferred("smp_advisor.profiling.profiled_model", "read_model")
@@ -52,6 +58,28 @@ def test_the_input_layer_may_be_registered_last():
 
     example = example_inputs(Continuous())
     assert example.make(2, 8)["x"].shape == (2, 8, 5)
+
+
+def test_a_copy_that_crashes_while_it_is_extrapolated_keeps_its_result(monkeypatch):
+    calls = []
+
+    def crashing(function, **_):
+        calls.append(function)
+        if len(calls) == 1:
+            raise ProfileError("The scaled copy crashed (SIGSEGV).", kind="crash")
+        return function()
+
+    monkeypatch.setitem(copy_run.run.__globals__, "run_isolated", crashing)
+    copy = copy_run.run(read_model(users.VAE()), Job(precision="fp32"))
+    assert copy.ok
+    assert copy.full_size is None
+    assert "No figures were extrapolated to the full model: The scaled copy crashed (SIGSEGV)." in copy.notes
+
+
+def test_a_loop_over_two_lists_keeps_all_layers_of_the_copy_in_use():
+    with ExitStack() as stack:
+        copy = make_copy(read_model(forms.Zipped()), stack, memory_bytes=2**30, dtype=torch.float32)
+        assert not idle_layers(copy.model, example_inputs(copy.model))
 
 
 FORMS = {

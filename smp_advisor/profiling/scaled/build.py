@@ -11,7 +11,7 @@ from torch import nn
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.fake import default_dtype
 from smp_advisor.profiling.gpu_kernels import without_initialization
-from smp_advisor.profiling.input_trial import accepts
+from smp_advisor.profiling.input_trial import accepts, idle_layers
 from smp_advisor.profiling.inputs import example_inputs
 from smp_advisor.profiling.scaled.construction import constructed_copy
 from smp_advisor.profiling.scaled.experts import experts_of, with_experts
@@ -228,7 +228,9 @@ def removable(model: nn.Module, inputs: Any, blocks: int = 2) -> list[Stack]:
 
     def works(rows: Sequence[Stack]) -> bool:
         with truncated(model, rows, blocks):
-            return accepts(model, example)
+            idle = idle_layers(model, example) if accepts(model, example) else None
+        # A loop over several lists ends with the shortest one, and leaves layers of the others idle.
+        return idle is not None and (not idle or idle <= idle_layers(model, example))
 
     identities = {row: named_blocks(model, row) or row for row in repeated}
     removed = [identities[row] if row.repeats == 1 else row for row in repeated]

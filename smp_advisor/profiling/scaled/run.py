@@ -76,18 +76,32 @@ def run(
         memory_bytes = default_memory_bytes()
     precision = training_precision(precision or job.precision).precision
     notes: list[str] = []
+    extrapolates = True
     while True:  # until it runs in a precision; there are three
-        arguments = (job, plan, inputs, precision, attention, steps, memory_bytes, seconds)
-        result = run_isolated(
-            lambda arguments=arguments: _trained(profiled, *arguments),
-            what=f"the scaled copy of {profiled.name}",
-            limits=Limits(memory_bytes=memory_bytes, seconds=seconds),
-            on_line=on_line,
-            on_progress=on_progress,
-        )
+        arguments = (job, plan, inputs, precision, attention, steps, memory_bytes, seconds, extrapolates)
+        higher = higher_precision(precision)
+        try:
+            result = run_isolated(
+                lambda arguments=arguments: _trained(profiled, *arguments),
+                what=f"the scaled copy of {profiled.name}",
+                limits=Limits(memory_bytes=memory_bytes, seconds=seconds),
+                on_line=on_line,
+                on_progress=on_progress,
+            )
+        except ProfileError as error:
+            # Kernels of recurrent layers crash on some CPUs: on one thread with long sequences, or in 16 bits.
+            if error.kind != "crash" or not (extrapolates or higher):
+                raise
+            if extrapolates:
+                extrapolates = False
+                notes.append(f"No figures were extrapolated to the full model: {error.sentence}")
+            else:
+                precision = "fp32"
+                notes.append(f"{error.sentence} It was trained in fp32.")
+            continue
         if "problem" not in result:
             break
-        higher, failing = higher_precision(precision), training_precision(precision).title
+        failing = training_precision(precision).title
         if not higher:
             raise ProfileError(f"The scaled copy of {profiled.name} failed in {failing}: {result['problem']}.")
         label = training_precision(higher).label
@@ -137,6 +151,7 @@ def _train(
     steps: int,
     memory_bytes: int,
     seconds: float,
+    extrapolates: bool,  # noqa: FBT001 - one of the positional arguments of a child process
 ) -> ScaledRun:
     """Build the copy, train it, compare it with its trace, and extrapolate it; runs in the child process."""
     from smp_advisor.profiling.inputs import cast_inputs, example_inputs, filled
@@ -224,6 +239,8 @@ def _train(
             seconds=time.perf_counter() - begun,
             step_seconds=trained.step_seconds,
         )
+    if not extrapolates:
+        return result
     if affordable.note:
         note = "No figures were extrapolated to the full model: the inputs of the copy were reduced."
         return replace(result, notes=(*result.notes, note))

@@ -36,6 +36,7 @@ class Trained:
     losses: list[float] = field(default_factory=list)
     step_seconds: float = 0.0
     with_gradient: set[str] = field(default_factory=set)
+    """Parameters with a gradient in any step so far: a step may drop layers at random."""
     forwards: Counter[str] = field(default_factory=Counter)
     """Total forward passes of each block."""
     ran: set[str] = field(default_factory=set)
@@ -74,10 +75,11 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = _LEARNING_RATE
         self.blocks, self.counted = blocks, counted
+        self.with_gradient: set[str] = set()
 
     def train(self, batches: Sequence[Sequence[Any]]) -> Trained:
         """Run one step per batch; a batch is a sequence of microbatches."""
-        trained = Trained()
+        trained = Trained(with_gradient=self.with_gradient)
         with (
             self._counted(trained),
             _running(self.model, trained.ran),
