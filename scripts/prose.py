@@ -9,11 +9,10 @@ than the data file allows.
 from __future__ import annotations
 
 import ast
-import io
+import gc
 import json
 import re
 import sys
-import tokenize
 import tomllib
 from dataclasses import dataclass
 from functools import cache
@@ -114,30 +113,44 @@ def texts(path: Path, source: str) -> Iterator[tuple[int, str]]:
 
 def _python_texts(source: str) -> Iterator[tuple[int, str]]:
     parts: set[int] = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in _nodes(source):
         if isinstance(node, ast.JoinedStr):
             parts.update(map(id, node.values))
             yield node.lineno, "".join(getattr(part, "value", "{}") if _is_text(part) else "{}" for part in node.values)
         elif _is_text(node) and id(node) not in parts:
             yield node.lineno, node.value
-    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    yield from _joined_comments(token for token in tokens if token.type == tokenize.COMMENT)
+    yield from _joined_comments(_comments(source))
+
+
+@cache
+def _nodes(source: str) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(ast.parse(source)))
+
+
+def _comments(source: str) -> Iterator[tuple[int, str]]:
+    """Comments with their lines. In Python 3.11, a string of any kind ends at the next quotation mark of its kind."""
+    line, end = 1, 0
+    for match in _PYTHON.finditer(source):
+        line += source.count("\n", end, match.start())
+        end = match.start()
+        if match[0].startswith("#"):
+            yield line, match[0]
 
 
 def _is_text(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
-def _joined_comments(comments: Iterable[tokenize.TokenInfo]) -> Iterator[tuple[int, str]]:
+def _joined_comments(comments: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
     """Comments on consecutive lines are one text."""
     began, lines = 0, []
-    for token in comments:
-        if lines and token.start[0] != began + len(lines):
+    for line, comment in comments:
+        if lines and line != began + len(lines):
             yield began, "\n".join(lines)
             lines = []
         if not lines:
-            began = token.start[0]
-        lines.append(token.string.lstrip("# "))
+            began = line
+        lines.append(comment.lstrip("# "))
     if lines:
         yield began, "\n".join(lines)
 
@@ -190,11 +203,8 @@ def _shown(path: Path) -> str:
 def empty_names() -> int:
     """Bindings of a name without a meaning in the package: variables, parameters, attributes."""
     names = frozenset(rules()["empty_names"]["names"])
-    return sum(_bound(node) in names for path in ROOT.glob("smp_advisor/**/*.py") for node in _nodes(path))
-
-
-def _nodes(path: Path) -> Iterator[ast.AST]:
-    return ast.walk(ast.parse(path.read_text("utf-8")))
+    sources = (path.read_text("utf-8") for path in ROOT.glob("smp_advisor/**/*.py"))
+    return sum(_bound(node) in names for source in sources for node in _nodes(source))
 
 
 def _bound(node: ast.AST) -> str:
@@ -207,6 +217,7 @@ def _bound(node: ast.AST) -> str:
 
 def main() -> int:
     """Print the places to reword; 1 if there are any."""
+    gc.disable()  # a collection would read the nodes of all trees again
     places = [match for path in files(tuple(sys.argv[1:])) for match in matches(path, path.read_text("utf-8"))]
     for place in places:
         print(place)

@@ -47,7 +47,7 @@ def imports_of(tree: ast.AST, *, typing_only: bool = False) -> set[tuple[str, bo
             found |= {(name if name in modules() else str(node.module), typing) for name in names}
         elif isinstance(node, ast.Import):
             found |= {(alias.name, typing) for alias in node.names if alias.name.startswith("smp_advisor")}
-        else:
+        elif not isinstance(node, ast.expr):  # which contains no statement
             found |= imports_of(node, typing_only=typing)
     return found
 
