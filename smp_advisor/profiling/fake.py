@@ -102,6 +102,8 @@ def _fakeify(model: nn.Module, mode: KnownValuesMode, dtype: torch.dtype | None)
 
 _INTEGERS = (torch.int64, torch.int32, torch.bool)
 _MOST_INTEGERS = 1024
+_MOST_NUMBERS = 64
+"""Floating-point numbers of an input whose values are kept: boxes and keypoints of an image."""
 _TRAINING_TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -119,7 +121,7 @@ def _fake(tensor: Tensor, mode: KnownValuesMode, dtype: torch.dtype | None) -> T
 def fake_inputs(inputs: Any, mode: KnownValuesMode, dtype: torch.dtype) -> Any:
     """Fake tensors with the shapes of the inputs; floating-point tensors get the training dtype.
 
-    Integers that are not on the meta device, such as lengths and edges, keep their values.
+    Integers and a few numbers that are not on the meta device, such as lengths, edges and boxes, keep their values.
     """
     from torch.utils._pytree import tree_map
 
@@ -127,8 +129,9 @@ def fake_inputs(inputs: Any, mode: KnownValuesMode, dtype: torch.dtype) -> Any:
         if not isinstance(value, Tensor):
             return value
         kind = dtype if value.is_floating_point() else value.dtype
-        if value.dtype in _INTEGERS and mode.keeps(value):
-            return mode.with_values(value.clone())
+        is_small = value.dtype in _INTEGERS or (value.numel() <= _MOST_NUMBERS and not value.is_meta)
+        if is_small and mode.keeps(value):
+            return mode.with_values(value.detach().to(dtype=kind, copy=True))
         with mode:
             return torch.empty(value.shape, dtype=kind, device="cpu")
 

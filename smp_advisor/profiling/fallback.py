@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from typing import TYPE_CHECKING
 
 from smp_advisor.errors import ProfileError
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from smp_advisor.profiling.trace import Settings, Traced
 
 __all__ = ["profile_with_fallbacks", "reason"]
+
+_SAME = 1e-3
+"""Relative difference below which the assumed values make no difference."""
 
 
 _COPIES = "real steps of narrower copies"
@@ -109,7 +113,8 @@ def _guided(profiled: ProfiledModel, settings: Settings) -> Profile:
     """Trace with assumed values of data-dependent conditions.
 
     If all of them are checks, the trace in which they pass is exact. Otherwise the other conditions are true, then
-    false, and the trace with more FLOPs counts: a single value may skip layers (layerdrop), so it is not reliable.
+    false, and masks select everything, then nothing. If that makes no difference, the trace is reliable. If it does,
+    the trace with more FLOPs counts: a single value may skip layers (layerdrop).
     """
     checks = passing_checks(profiled, settings)
     traces: list[tuple[Traced, Assumptions]] = []
@@ -127,10 +132,22 @@ def _guided(profiled: ProfiledModel, settings: Settings) -> Profile:
     if not traces:
         raise failure or ProfileError("no assumed value worked", kind="error")
     best, assumptions = max(traces, key=lambda row: _forward_flops(row[0]))
+    if len(traces) > 1 and _agree(*(traced.profile for traced, _ in traces)):
+        note = f"data-dependent conditions, which make no difference: {assumptions.branches[0]}"
+        return _labeled(best, "traced", "high", note)
     note = (
         f"both values of data-dependent conditions were traced ({assumptions.branches[0]}); the larger result was used"
     )
     return _labeled(best, "guided trace", "low", note)
+
+
+def _agree(first: Profile, second: Profile) -> bool:
+    """Whether two profiles have the same FLOPs and saved bytes, within 0.1 %."""
+    size = (first.batch, first.sequence)
+    pairs = [
+        (part.forward_flops(*size), part.backward_flops(*size), part.saved_bytes(*size)) for part in (first, second)
+    ]
+    return all(math.isclose(*values, rel_tol=_SAME) for values in zip(*pairs, strict=True))
 
 
 def _forward_flops(traced: Traced) -> float:

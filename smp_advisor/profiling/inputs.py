@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map, tree_map_with_path
 
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.argument_names import EDGES
+from smp_advisor.profiling.detection_inputs import detection_inputs
 from smp_advisor.profiling.example import ExampleInputs
 from smp_advisor.profiling.forward_source import forward_arguments
 from smp_advisor.profiling.input_trial import working_inputs
@@ -51,6 +52,9 @@ def example_inputs(model: nn.Module, supplied: Any = None, *, config: Any = None
     if hasattr(config, "to_dict") and hasattr(model, "main_input_name"):
         candidates = _of_transformers(model, config)
         return candidates[0] if len(candidates) == 1 else working_inputs(model, candidates, _SUPPLY)
+    detection = detection_inputs(model)
+    if detection is not None:
+        return detection
     candidates = module_candidates(model)
     if not candidates:
         required = [n for n, p in forward_arguments(model).items() if p.default is p.empty and p.kind not in _VARIADIC]

@@ -15,6 +15,8 @@ from torch.utils._mode_utils import no_dispatch
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from smp_advisor.profiling.assumptions import Assumptions
+
 __all__ = ["KnownValuesMode"]
 
 _ATEN = torch.ops.aten
@@ -25,8 +27,8 @@ _CONSTRUCTORS = frozenset({
 _DRAWS = frozenset({_ATEN.rand.default, _ATEN.rand_like.default, _ATEN.uniform.default})
 _TYPICAL_DRAW = 0.5
 """Value of a random scalar: a layer that is dropped with a small probability runs."""
-_MOST_NUMBERS = 2**17
-"""Numbers of a tensor whose values are kept: 8 edges per node for 8,192 nodes."""
+_MOST_NUMBERS = 2**19
+"""Numbers of a tensor whose values are kept: 8 edges per node for 8,192 nodes, or the corners of 120,000 anchors."""
 
 
 class KnownValuesMode(FakeTensorMode):  # type: ignore[no-untyped-call]
@@ -36,6 +38,8 @@ class KnownValuesMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         super().__init__(allow_non_fake_inputs=True)
         self.knows_constructors = False
         """Whether the results of ``ones``, ``arange`` and similar are known, too, which takes more time."""
+        self.assumptions: Assumptions | None = None
+        """Values of conditions, which select all or none of the elements of masks; None raises on unknown masks."""
         self.has_drawn = False
         """Whether a random scalar was replaced by a typical one."""
 
@@ -60,14 +64,31 @@ class KnownValuesMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Sequence[type], args: Sequence[object] = (), kwargs: Mapping[str, object] | None = None
     ) -> Any:
         """Result of an operator (an interface of PyTorch)."""
+        if func is _ATEN.nonzero.default and self.assumptions is not None and getattr(args[0], "constant", 0) is None:
+            mask: Any = args[0]
+            rows = mask.numel() if self.assumptions.assumed(func, mask) else 0
+            with self:
+                return torch.empty(rows, mask.ndim, dtype=torch.int64)
         result: Any = super().dispatch(func, types, args, kwargs or {})
         if func in _DRAWS and result.numel() == 1:
             self.has_drawn = True
             with no_dispatch():
                 value = torch.full(tuple(result.shape), _TYPICAL_DRAW, dtype=result.dtype)
             return self.with_values(value)
+        if func is _ATEN.uniform_.default and result.numel() == 1:
+            self.has_drawn = True
+            self._know(result, _TYPICAL_DRAW)
+        elif func is _ATEN.fill_.Scalar and self.knows_constructors and result.constant is None:
+            self._know(result, args[1])
         if self.knows_constructors and func in _CONSTRUCTORS and result.numel() <= 2 * _MOST_NUMBERS:
             with no_dispatch():
                 value = func(*args, **{**(kwargs or {}), "device": "cpu"})
             return self.with_values(value)
         return result
+
+    def _know(self, tensor: Any, value: Any) -> None:
+        """Keep the values of a tensor that an operator set to one number in place, unless it is a part of another."""
+        if tensor.numel() <= _MOST_NUMBERS and tensor.untyped_storage().nbytes() == tensor.numel() * tensor.itemsize:
+            with no_dispatch():
+                tensor.constant = torch.full(tuple(tensor.shape), value, dtype=tensor.dtype)
+            self.fake_tensor_converter.add_constant_storage_mapping(tensor)

@@ -175,6 +175,7 @@ class _Tracer:
         self.begun = time.perf_counter()
         self.mode: KnownValuesMode = fake_mode()
         self.mode.knows_constructors = settings.known_constructors
+        self.mode.assumptions = settings.assumptions
         self.warnings: list[str] = []
         self.operations = 0
         self.uncounted: dict[str, None] = {}
@@ -252,6 +253,7 @@ class _Tracer:
     def forward(self, assumptions: Assumptions) -> None:
         """A forward pass of a few repeats of each stack, with assumed values of conditions."""
         batch, sequence = self.samples.points[0]
+        self.mode.assumptions = assumptions
         with contextlib.ExitStack() as stack:
             inputs = fake_inputs(self.example.make(batch, sequence), self.mode, self._dtype)
             stack.enter_context(self.mode)

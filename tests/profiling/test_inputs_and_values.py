@@ -11,6 +11,7 @@ from tests.deferred import Deferred
 
 pytestmark = pytest.mark.torch
 
+loss_of = Deferred("smp_advisor.profiling.step", "loss_of")
 make_copy = Deferred("smp_advisor.profiling.scaled.build", "make_copy")
 constructed_copy = Deferred("smp_advisor.profiling.scaled.construction", "constructed_copy")
 call_model = Deferred("smp_advisor.profiling.step", "call_model")
@@ -18,9 +19,9 @@ copy_run = Deferred("smp_advisor.profiling.scaled.run")
 example_inputs = Deferred("smp_advisor.profiling.inputs", "example_inputs")
 filled = Deferred("smp_advisor.profiling.inputs", "filled")
 forms = Deferred("tests.profiling.modules_with_batches")
+loss_of = Deferred("smp_advisor.profiling.step", "loss_of")
 make_copy = Deferred("smp_advisor.profiling.scaled.build", "make_copy")
 idle_layers = Deferred("smp_advisor.profiling.input_trial", "idle_layers")
-loss_of = Deferred("smp_advisor.profiling.step", "loss_of")
 profile_with_fallbacks = Deferred("smp_advisor.profiling.fallback", "profile_with_fallbacks")
 read_model = Deferred("smp_advisor.profiling.profiled_model", "read_model")
 Settings = Deferred("smp_advisor.profiling.trace", "Settings")
@@ -168,3 +169,12 @@ def test_a_branch_is_traced_with_both_values():
     source = next(source for source in profile.provenance if source.figure == "FLOPs")
     assert (source.method, source.confidence) == ("guided trace", "low")
     assert profile.forward_flops(2, 64) == 2 * 4 * 2 * 16 * 16
+
+
+def test_a_detector_gets_boxes_whose_values_are_known():
+    settings = Settings(precision="fp32", attention="fused", sequence=64, checkpointing=False)
+    profile = profile_with_fallbacks(read_model(values.Detector()), settings)
+    source = next(source for source in profile.provenance if source.figure == "FLOPs")
+    assert profile.inputs.startswith("images: a list of images of 256 x 256, targets: one box per image")
+    assert (source.method, source.confidence) == ("traced", "high")
+    assert profile.forward_flops(2, 64) == 2 * 256 * 2 * (3 * 16 * 16 * 16 + 4 * 16 * 16 + 16 * 4)
