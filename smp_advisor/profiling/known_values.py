@@ -12,6 +12,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._mode_utils import no_dispatch
 
+from smp_advisor.profiling.operator_replay import MISSING, OperatorReplay
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -42,6 +44,25 @@ class KnownValuesMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         """Values of conditions, which select all or none of the elements of masks; None raises on unknown masks."""
         self.has_drawn = False
         """Whether a random scalar was replaced by a typical one."""
+        self.replay = OperatorReplay(self)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Whether PyTorch wraps every call for its compiler, which takes longer than a call of a known operator."""
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[object] = (), kwargs: Mapping[str, object] | None = None
+    ) -> Any:
+        key = self.replay.key(func, args, kwargs or {})
+        if key is not None:
+            result = self.replay.result(key, args)
+            if result is not MISSING:
+                return result
+        result = super().__torch_dispatch__(func, types, args, kwargs or {})
+        if key is not None and func not in _CONSTRUCTORS:
+            self.replay.add(key, func, args, kwargs or {}, result)
+        return result
 
     def with_values(self, tensor: Tensor) -> Tensor:
         """Fake tensor with the values of a real one."""

@@ -1,10 +1,15 @@
-"""Operators of a profile: count, FLOPs and memory traffic, by operator or by module."""
+"""Operators of a profile: count, FLOPs, memory traffic and estimated time, by operator or by module."""
 
 from __future__ import annotations
 
+import dataclasses
+import html
+import math
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from smp_advisor.cluster.table import instance
+from smp_advisor.costs.operator_seconds import operator_seconds
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.checkpoint_choice import block_paths
 from smp_advisor.profiling.result_html import NotebookResult, box, details, table
@@ -15,13 +20,14 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from smp_advisor.cluster.instance import Instance
     from smp_advisor.profiling.operator_log import OperatorKind
     from smp_advisor.profiling.result import BlockProfile, OperatorProfile, Profile
 
 __all__ = ["Grouping", "OperatorRow", "OperatorTable", "operator_table"]
 
 Grouping = Literal["operator", "module"]
-COLUMNS = ("count", "flops", "bytes")
+COLUMNS = ("count", "flops", "bytes", "seconds")
 """Figures that the table can be sorted by."""
 _GROUPINGS: tuple[Grouping, ...] = ("operator", "module")
 _SHOWN_ROWS = 30
@@ -48,7 +54,9 @@ class OperatorRow:
     flops: int
     bytes: int
     share: float
-    """Share of the bytes of the step."""
+    """Share of the seconds of the step; of its bytes if no instance is set."""
+    seconds: float | None = None
+    """Estimated time on one GPU of the instance; None without an instance."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,9 +68,17 @@ class OperatorTable(NotebookResult):
     sequence: int
     by: Grouping
     rows: tuple[OperatorRow, ...] = field(repr=False)
+    instance_type: str = ""
+    """Instance of the estimated seconds; empty for none."""
+    gpu: str = ""
+
+    @property
+    def seconds(self) -> float | None:
+        """Estimated time of all operators; None without an instance."""
+        return math.fsum(row.seconds or 0.0 for row in self.rows) if self.instance_type else None
 
     def frame(self) -> pd.DataFrame:
-        """One row per entry, with counts, FLOPs and bytes."""
+        """One row per entry, with counts, FLOPs, bytes and seconds."""
         with uninterrupted():
             import pandas as pd
 
@@ -71,7 +87,8 @@ class OperatorTable(NotebookResult):
     @property
     def _heads(self) -> tuple[str, ...]:
         first = ("Module", "Operator") if self.by == "module" else ("Operator",)
-        return (*first, "Kind", "Pass", "Count", "FLOPs", "Bytes", "Share of bytes")
+        last = ("Estimated time", "Share of time") if self.instance_type else ("Share of bytes",)
+        return (*first, "Kind", "Pass", "Count", "FLOPs", "Bytes", *last)
 
     def _text(self, row: OperatorRow) -> tuple[str, ...]:
         module = (row.module or "(model)") + (f" (× {row.blocks})" if row.blocks > 1 else "")
@@ -83,6 +100,7 @@ class OperatorTable(NotebookResult):
             f"{row.count:,}",
             f"{row.flops / 1e9:,.4g} G" if row.flops else "",
             f"{row.bytes / 2**20:,.4g} MiB",
+            *(() if row.seconds is None else (f"{1e3 * row.seconds:,.3g} ms",)),
             f"{row.share:.1%}",
         )
 
@@ -91,10 +109,20 @@ class OperatorTable(NotebookResult):
         size = f"batch {self.batch}" + (f", {self.sequence:,} tokens" if self.sequence > 1 else "")
         return f"Operators of {self.name} ({size})"
 
+    @property
+    def _note(self) -> str:
+        if self.seconds is None:
+            return _NOTE
+        return (
+            f"{_NOTE} Time is an estimate for one {self.gpu} ({self.instance_type}), {1e3 * self.seconds:,.3g} ms in "
+            "total: the slower of FLOPs and bytes at the rates of the step-time model, for large products and without "
+            "launches and communication."
+        )
+
     def as_html(self) -> str:
         """HTML form for a notebook: the first rows, and all of them in a section that is closed at first."""
         texts = [self._text(row) for row in self.rows]
-        parts = [f"<p>{_NOTE}</p>", table(texts[:_SHOWN_ROWS], self._heads)]
+        parts = [f"<p>{html.escape(self._note)}</p>", table(texts[:_SHOWN_ROWS], self._heads)]
         if len(texts) > _SHOWN_ROWS:
             parts.append(details(f"All {len(texts)} rows", table(texts, self._heads)))
         return box(self._title, *parts)
@@ -105,11 +133,16 @@ class OperatorTable(NotebookResult):
         lines = [self._heads, *map(self._text, self.rows)]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         texts = ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) for line in lines]
-        return "\n".join([self._title, *(text.rstrip() for text in texts), _NOTE])
+        return "\n".join([self._title, *(text.rstrip() for text in texts), self._note])
 
 
 def operator_table(
-    profile: Profile, by: Grouping, sort: str | None, batch: int | None, sequence: int | None
+    profile: Profile,
+    by: Grouping,
+    sort: str | None,
+    batch: int | None,
+    sequence: int | None,
+    instance_type: str | None,
 ) -> OperatorTable:
     """Table of a profile's operators; see `Profile.operators`."""
     if by not in _GROUPINGS:
@@ -118,22 +151,30 @@ def operator_table(
         raise ProfileError(
             f"sort must be one of {', '.join(COLUMNS)}, or None for the order of execution, not {sort!r}."
         )
+    gpu = None if instance_type is None else instance(instance_type)
+    if sort == "seconds" and gpu is None:
+        raise ProfileError('Seconds depend on the GPU: pass instance_type="ml.p4d.24xlarge" or another instance.')
     size = batch or profile.batch, sequence or profile.sequence
     sums: dict[tuple[str, str, str, str], list[int]] = {}
+    seconds: dict[tuple[str, str, str, str], float] = {}
     blocks: dict[str, int] = {}
     for path, count, operators in _places(profile):
         for row in operators:
             module = f"{path}.{row.module}".strip(".") if by == "module" else ""
             blocks[module] = count if by == "module" else 1
-            total = sums.setdefault((module, row.operator, row.kind, row.phase), [0, 0, 0])
-            for place, figure in enumerate((row.count, row.flops, row.bytes)):
-                total[place] += count * figure(*size)
+            key = (module, row.operator, row.kind, row.phase)
+            total = sums.setdefault(key, [0, 0, 0])
+            figures = [figure(*size) for figure in (row.count, row.flops, row.bytes)]
+            for place, figure in enumerate(figures):
+                total[place] += count * figure
+            if gpu is not None:
+                taken = _seconds(profile, row.kind, row.phase, figures[1], figures[2], size[1], gpu)
+                seconds[key] = seconds.get(key, 0.0) + count * taken
     if not sums:
         raise ProfileError(
             f"The operators of {profile.name} were not traced: run the trace stage of its profile. Profiles from real "
             "steps of scaled copies have none."
         )
-    every_byte = sum(total[2] for total in sums.values())
     rows = [
         OperatorRow(
             operator=operator,
@@ -144,13 +185,41 @@ def operator_table(
             count=count,
             flops=flops,
             bytes=moved,
-            share=moved / max(1, every_byte),
+            share=0.0,
+            seconds=seconds.get((module, operator, kind, phase)),
         )
         for (module, operator, kind, phase), (count, flops, moved) in sums.items()
     ]
+    weights = [row.bytes if row.seconds is None else row.seconds for row in rows]
+    every = math.fsum(weights) or 1.0
+    rows = [dataclasses.replace(row, share=weight / every) for row, weight in zip(rows, weights, strict=True)]
     if sort is not None:
         rows.sort(key=lambda row: -getattr(row, sort))
-    return OperatorTable(name=profile.name, batch=size[0], sequence=size[1], by=by, rows=tuple(rows))
+    return OperatorTable(
+        name=profile.name,
+        batch=size[0],
+        sequence=size[1],
+        by=by,
+        rows=tuple(rows),
+        instance_type="" if gpu is None else gpu.name,
+        gpu="" if gpu is None else gpu.gpu,
+    )
+
+
+def _seconds(profile: Profile, kind: str, phase: str, flops: int, moved: int, sequence: int, gpu: Instance) -> float:
+    """Estimated time of equal operators; attention has the width and the mask of the model's first one."""
+    attention = next((attention for block in profile.blocks for attention in block.attentions), None)
+    return operator_seconds(
+        kind,  # type: ignore[arg-type]
+        flops,
+        moved,
+        gpu,
+        fp32=profile.precision == "fp32",
+        head_dim=128 if attention is None else attention.head_dim,
+        keys=sequence,
+        causal=attention is not None and attention.causal,
+        backward=phase == "backward",
+    )
 
 
 def _places(profile: Profile) -> Iterator[tuple[str, int, tuple[OperatorProfile, ...]]]:

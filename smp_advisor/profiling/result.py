@@ -270,6 +270,7 @@ class Profile(NotebookResult):
         sort: str | None = "bytes",
         batch: int | None = None,
         sequence: int | None = None,
+        instance_type: str | None = None,
     ) -> OperatorTable:
         """Table of the operators that run a kernel, with count, FLOPs and memory traffic of both passes.
 
@@ -278,22 +279,27 @@ class Profile(NotebookResult):
         by
             ``operator``: the operators of all modules together; ``module``: those of each module.
         sort
-            ``count``, ``flops`` or ``bytes``, highest first; None for the order of execution.
+            ``count``, ``flops``, ``bytes`` or ``seconds``, highest first; None for the order of execution.
         batch, sequence
             Size of a microbatch; the profile's if None.
+        instance_type
+            Instance for whose GPU the time of the operators is estimated, at the rates of the step-time model.
 
         Raises
         ------
         ProfileError
             The model was not traced, or an argument is invalid.
+        InstanceError
+            There is no such instance.
 
         Examples
         --------
+        >>> profile.operators(sort="seconds", instance_type="ml.p4d.24xlarge")  # doctest: +SKIP
         >>> profile.operators("module").frame().groupby("module").bytes.sum()  # doctest: +SKIP
         """
         from smp_advisor.profiling.operator_table import operator_table
 
-        return operator_table(self, by, sort, batch, sequence)
+        return operator_table(self, by, sort, batch, sequence, instance_type)
 
     def checkpoint_for(
         self,

@@ -224,7 +224,14 @@ class _Tracer:
             self.settings.on_progress(share, 1.0, text)
 
     def step(
-        self, batch: int, sequence: int, repeats: int, *, checkpointing: bool = False, operators: bool = False
+        self,
+        batch: int,
+        sequence: int,
+        repeats: int,
+        *,
+        checkpointing: bool = False,
+        operators: bool = False,
+        backward: bool = True,
     ) -> StepMeasure:
         """One step of the model truncated to `repeats` repeats of each stack."""
         paths = [path for stack in self.stacks for path in truncated_paths(stack, repeats)]
@@ -245,6 +252,7 @@ class _Tracer:
                 assumptions=self.settings.assumptions,
                 checkpointing=checkpointing,
                 operators=operators,
+                backward=backward,
             )
         self.operations += measure.operations
         self.uncounted |= dict.fromkeys(measure.uncounted)
@@ -350,9 +358,14 @@ class _Tracer:
         return long
 
     def _is_long(self, repeats: int) -> bool:
+        """Whether a full step has too many operations because the model loops over tokens."""
         batch, sequence = self.samples.largest
-        short, longer = (self.step(batch, tokens, repeats).operations for tokens in _SHORT_SEQUENCES[:2])
-        per_token = (longer - short) / (_SHORT_SEQUENCES[1] - _SHORT_SEQUENCES[0])
+        sizes = _SHORT_SEQUENCES[:2]
+        short, longer = (self.step(batch, tokens, repeats, backward=False).operations for tokens in sizes)
+        if short == longer:
+            return False
+        short, longer = (self.step(batch, tokens, repeats).operations for tokens in sizes)
+        per_token = (longer - short) / (sizes[1] - sizes[0])
         removed = max((stack.repeats / min(repeats, stack.repeats) for stack in self.stacks), default=1.0)
         return per_token * sequence * removed > _LONG_OPERATIONS
 

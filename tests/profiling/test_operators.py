@@ -101,7 +101,29 @@ def test_the_table_is_by_operator_or_by_module_and_the_profile_keeps_it(plain):
     assert again.operators() == table
 
 
-@pytest.mark.parametrize(("arguments", "message"), [({"by": "kernel"}, "by must be"), ({"sort": "time"}, "sort must")])
+def test_the_estimated_time_is_that_of_flops_and_bytes_at_the_rates_of_the_gpu(plain):
+    table = plain.operators(sort="seconds", instance_type="p4d.24xlarge")
+    assert sum(row.share for row in table.rows) == pytest.approx(1)
+    assert table.seconds == pytest.approx(sum(row.seconds for row in table.rows))
+    for row in table.rows:
+        bounds = row.bytes / 1555e9, row.flops / 312e12  # the rated memory and arithmetic of an A100
+        assert row.seconds > max(bounds)
+        assert row.seconds < 4 * max(bounds)
+    assert [row.seconds for row in table.rows] == sorted((row.seconds for row in table.rows), reverse=True)
+    assert "an estimate for one NVIDIA A100" in str(table)
+    assert plain.operators("module", instance_type="p4d.24xlarge").seconds == pytest.approx(table.seconds)
+    assert plain.operators(instance_type="p5.48xlarge").seconds < table.seconds
+    assert plain.operators().seconds is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"by": "kernel"}, "by must be"),
+        ({"sort": "time"}, "sort must"),
+        ({"sort": "seconds"}, "Seconds depend on the GPU"),
+    ],
+)
 def test_wrong_arguments_are_refused(plain, arguments, message):
     with pytest.raises(ProfileError, match=message):
         plain.operators(**arguments)
