@@ -405,3 +405,19 @@ def test_numbered_attributes_and_counted_loops_are_cut_in_depth():
     assert full_size.figures["parameters"] == traced.parameter_count
     assert full_size.saved_bytes == traced.saved_bytes(2, 64)
     assert full_size.forward_flops == traced.forward_flops(2, 64)
+
+
+def test_features_of_a_text_keep_their_width_when_images_become_smaller():
+    import torch
+
+    from smp_advisor.profiling.example import ExampleInputs
+    from smp_advisor.profiling.scaled.copy_inputs import _divided
+
+    def make(batch, _):
+        shapes = {"latents": (batch, 16, 128, 128), "text": (batch, 77, 4096), "mask": (batch, 128, 128)}
+        return {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
+
+    example = ExampleInputs(make=make, has_sequence=False, longest=0, description="latents (inferred)")
+    shapes = {name: tuple(value.shape) for name, value in _divided(example, 4).make(2, 1).items()}
+    assert shapes["latents"] == (2, 16, 32, 32)
+    assert shapes["text"] == (2, 77, 4096)

@@ -113,7 +113,10 @@ def _divided(example: ExampleInputs, divisor: int) -> ExampleInputs:
 
     def make(batch: int, sequence: int) -> Any:
         inputs = example.make(batch, sequence)
-        sizes = {size for leaf in tree_leaves(inputs) for size in _sizes(leaf, divisor) if size != sequence}
+        # Next to images or volumes, a tensor of fewer dimensions holds features, whose width remains.
+        images = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+        images = [leaf for leaf in images if leaf.ndim == max(image.ndim for image in images)]
+        sizes = {size for leaf in images for size in _sizes(leaf, divisor) if size != sequence}
 
         def divide(value: Any) -> Any:
             if not isinstance(value, Tensor) or not value.is_meta:
@@ -129,9 +132,9 @@ def _divided(example: ExampleInputs, divisor: int) -> ExampleInputs:
     )
 
 
-def _sizes(leaf: object, divisor: int) -> list[int]:
+def _sizes(leaf: Tensor, divisor: int) -> list[int]:
     """Heights, widths, depths and lengths in a tensor, after its channels."""
-    if not isinstance(leaf, Tensor) or not leaf.is_meta or not leaf.is_floating_point():
+    if not leaf.is_meta:
         return []
     if leaf.ndim == 2:
         return [size for size in leaf.shape[1:] if size % divisor == 0 and size // divisor >= _LEAST_SAMPLES]
