@@ -103,6 +103,11 @@ def _empty(*shape: int, dtype: torch.dtype = torch.long) -> Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
+def _first_classes(*shape: int) -> Tensor:
+    """Labels that are valid for any number of classes, unlike ids below the number of tokens."""
+    return torch.zeros(shape, dtype=torch.long)
+
+
 def _supplied(inputs: Any) -> list[ExampleInputs]:
     """The user's inputs with any batch and up to their own tokens, or with any batch only."""
     if callable(inputs):
@@ -177,12 +182,13 @@ def _of_transformers(model: nn.Module, config: Any) -> list[ExampleInputs]:
         return [images] if task == "image" else [images, *module_candidates(model)]
     if main in {"input_ids", "inputs"} or (main == "pixel_values" and task != "other"):
         name = "inputs" if main == "inputs" and "input_ids" not in arguments else "input_ids"
-        text = _tokens(arguments, config, name, task)
+        text, *further = [_tokens(arguments, config, name, task, labels) for labels in _label_forms(arguments, task)]
         with_images = name == "input_ids" and "pixel_values" in arguments
-        return [text, _with_images(text, arguments, config)] if with_images else [text]
+        return [text, _with_images(text, arguments, config)] if with_images else [text, *further]
     candidates = module_candidates(model)
     if "input_ids" in arguments and "pixel_values" in arguments:
-        candidates.insert(0, _with_images(_tokens(arguments, config, "input_ids", "causal"), arguments, config))
+        text = _tokens(arguments, config, "input_ids", "causal", "tokens")
+        candidates.insert(0, _with_images(text, arguments, config))
     if not candidates:
         raise ProfileError(f"{type(model).__name__} requires {main}, which can't be inferred: {_SUPPLY}.")
     return candidates
@@ -202,8 +208,14 @@ def _with_images(text: ExampleInputs, arguments: Mapping[str, Any], config: Any)
     return dataclasses.replace(text, make=make, description=description)
 
 
-def _tokens(arguments: Mapping[str, Any], config: Any, name: str, task: str) -> ExampleInputs:
-    class_labels = task in {"other", "image"}
+def _label_forms(arguments: Mapping[str, Any], task: str) -> list[str]:
+    """Possible forms of the labels: the usual tasks have one per token, others a class of the text or of each token."""
+    if "labels" not in arguments:
+        return [""]
+    return ["classes", "token classes", ""] if task in {"other", "image"} else ["tokens"]
+
+
+def _tokens(arguments: Mapping[str, Any], config: Any, name: str, task: str, labels: str) -> ExampleInputs:
     # MusicGen has one row of audio tokens per codebook.
     codebooks = _own(config, "num_codebooks") if task == "causal" and "Musicgen" in type(config).__name__ else None
 
@@ -213,9 +225,12 @@ def _tokens(arguments: Mapping[str, Any], config: Any, name: str, task: str) -> 
             inputs["decoder_input_ids"] = _empty(batch, sequence)
         if "bbox" in arguments:
             inputs["bbox"] = _empty(batch, sequence, 4)
-        if "labels" in arguments:
-            rows = (batch,) if class_labels else (batch, sequence)
-            inputs["labels"] = _empty(*rows, codebooks) if codebooks else _empty(*rows)
+        if labels == "classes":
+            inputs["labels"] = _first_classes(batch)
+        elif labels == "token classes":
+            inputs["labels"] = _first_classes(batch, sequence)
+        elif labels:
+            inputs["labels"] = _empty(batch, sequence, codebooks) if codebooks else _empty(batch, sequence)
         if "use_cache" in arguments:
             inputs["use_cache"] = False
         return inputs
@@ -243,7 +258,7 @@ def _image(arguments: Mapping[str, Any], config: Any) -> ExampleInputs:
     def make(batch: int, _: int) -> dict[str, Any]:
         inputs = {"pixel_values": _empty(batch, channels, height, width, dtype=torch.float32)}
         if "labels" in arguments:
-            inputs["labels"] = _empty(batch)
+            inputs["labels"] = _first_classes(batch)
         return inputs
 
     description = f"pixel_values of {height} x {width}, labels (inferred)"

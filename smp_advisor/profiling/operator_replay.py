@@ -38,7 +38,7 @@ class _NewTensor:
     viewed: int | None
     """Position of the operand whose storage it has; None for a new storage."""
     attributes: Mapping[str, Any]
-    """Attributes of the fake tensor that PyTorch made."""
+    """Attributes of the fake tensor that PyTorch created."""
 
 
 _Part = _NewTensor | int | None
@@ -148,8 +148,8 @@ class OperatorReplay:
             part.requires_grad, viewed, dict(vars(part)),
         )  # fmt: skip
         with torch._C._DisableTorchDispatch():
-            made = self._made(described, operands)
-        if torch._C._dispatch_key_set(made) != torch._C._dispatch_key_set(part):
+            created = self._made(described, operands)
+        if torch._C._dispatch_key_set(created) != torch._C._dispatch_key_set(part):
             raise _NotKept
         return described
 
@@ -163,12 +163,12 @@ class OperatorReplay:
         )
         if part.viewed is not None:
             empty.set_(operands[part.viewed].untyped_storage(), part.offset, part.shape, part.stride)
-        made = Tensor._make_subclass(
+        created = Tensor._make_subclass(
             FakeTensor, empty, part.requires_grad, dispatch_device=True, device_for_backend_keys=part.device
         )
-        torch._C._set_throw_on_mutable_data_ptr(made)
-        vars(made).update(part.attributes)
-        return made
+        torch._C._set_throw_on_mutable_data_ptr(created)
+        vars(created).update(part.attributes)
+        return created
 
 
 def _is_plain(tensor: FakeTensor) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError
 from smp_advisor.profiling.copy_comparison import comparisons
+from smp_advisor.profiling.profiled_model import has_formulas_of_head
 from smp_advisor.uninterrupted import uninterrupted
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
@@ -69,7 +70,7 @@ def _of_confidence(profile: Profile) -> list[str]:
 def _of_formulas(profile: Profile) -> list[str]:
     """Figures that differ from the formulas of the configuration's family."""
     config = json.loads(profile.config_json)
-    if not config.get("model_type") or not profile.is_traced:
+    if not config.get("model_type") or not profile.is_traced or not has_formulas_of_head(profile.name):
         return []
     try:
         model = Model.from_config(config)

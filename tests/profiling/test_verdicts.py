@@ -207,3 +207,16 @@ def test_advice_has_the_sequence_length_of_the_profile_unless_it_is_set(profile)
     whole_job = smp_advisor.advise(profile, "ml.p4d.24xlarge", Job(sequence_length=64), library="ddp")
     assert whole_job.job.sequence_length == 64
     assert all("sequence length" not in text for text in whole_job.defaults)
+
+
+@pytest.mark.parametrize("task", ["SequenceClassification", "TokenClassification"])
+def test_a_class_with_another_head_is_trained_with_its_labels_and_not_compared_with_the_language_model(task):
+    import transformers
+
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    model = getattr(transformers, f"BertFor{task}")(transformers.BertConfig(**sizes, vocab_size=256))
+    found = smp_advisor.profile(model, sequence_length=32)
+    assert found.inputs == "input_ids, labels (inferred)"
+    assert found.scaled.ok
+    assert "parameters" not in {comparison.figure for comparison in found.scaled.comparisons}
+    assert found.verdicts == ()

@@ -332,6 +332,7 @@ def _compare(
 ) -> tuple[list[Comparison], list[str]]:
     """Compare predictions for the copy with one real microbatch; also returns notes."""
     from smp_advisor.errors import AdvisorError
+    from smp_advisor.profiling.profiled_model import has_formulas_of_head
     from smp_advisor.profiling.recurrent_kernels import has_recurrent_layers
     from smp_advisor.profiling.step import measure_step
     from smp_advisor.profiling.structure import parameter_total
@@ -341,7 +342,9 @@ def _compare(
     model = copy.model
     comparisons: list[Comparison] = []
     notes: list[str] = []
-    if copy.profiled.model_class is not None:
+    if copy.profiled.model_class is not None and not has_formulas_of_head(copy.profiled.model_class.__name__):
+        notes.append("The advisor's formulas are those of another head; the parameters are counted directly.")
+    elif copy.profiled.model_class is not None:
         try:
             predicted = Model.from_config(copy.profiled.config).parameter_count
             comparisons.append(Comparison("parameters", predicted, parameter_total([model]), "the advisor's formulas"))
