@@ -113,8 +113,8 @@ def _guided(profiled: ProfiledModel, settings: Settings) -> Profile:
     """Trace with assumed values of data-dependent conditions.
 
     If all of them are checks, the trace in which they pass is exact. Otherwise the other conditions are true, then
-    false, and masks select everything, then nothing. If that makes no difference, the trace is reliable. If it does,
-    the trace with more FLOPs counts: a single value may skip layers (layerdrop).
+    false, and masks select everything, then nothing. If that makes no difference, the trace is reliable. If masks do,
+    real steps are better. Otherwise the trace with more FLOPs counts: a single value may skip layers (layerdrop).
     """
     checks = passing_checks(profiled, settings)
     traces: list[tuple[Traced, Assumptions]] = []
@@ -132,9 +132,12 @@ def _guided(profiled: ProfiledModel, settings: Settings) -> Profile:
     if not traces:
         raise failure or ProfileError("no assumed value worked", kind="error")
     best, assumptions = max(traces, key=lambda row: _forward_flops(row[0]))
-    if len(traces) > 1 and _agree(*(traced.profile for traced, _ in traces)):
+    are_conditions = all(text.endswith("torch.bool") for text in assumptions.branches)  # numbers are always 1
+    if are_conditions and len(traces) > 1 and _agree(*(traced.profile for traced, _ in traces)):
         note = f"data-dependent conditions, which make no difference: {assumptions.branches[0]}"
         return _labeled(best, "traced", "high", note)
+    if any("nonzero" in text for text in assumptions.branches):
+        raise ProfileError("the elements that its masks select make a difference", kind="error")
     note = (
         f"both values of data-dependent conditions were traced ({assumptions.branches[0]}); the larger result was used"
     )

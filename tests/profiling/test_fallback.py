@@ -119,7 +119,7 @@ def test_a_module_that_cannot_be_trained_is_refused_with_what_to_supply():
 def test_odd_inputs_are_asked_for_and_taken():
     with pytest.raises(ProfileError, match=r"does not accept x: .*: pass inputs="):
         profiled(Odd())
-    inputs = {"x": torch.zeros(2, 8), "mask": torch.zeros(2, 8), "extra": {"bias": torch.zeros(2, 8)}}
+    inputs = {"x": torch.zeros(2, 8), "mask": torch.zeros(2, 8), "extra": [(None, {"bias": torch.zeros(2, 8)})]}
     profile = smp_advisor.profile(Odd(), stages=("trace",), inputs=inputs, precision="fp32")
     assert profile.forward_flops(4, 1) == 2 * 4 * 8 * 8
     assert profile.inputs.endswith("(supplied)")

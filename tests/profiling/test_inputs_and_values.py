@@ -11,8 +11,6 @@ from tests.deferred import Deferred
 
 pytestmark = pytest.mark.torch
 
-loss_of = Deferred("smp_advisor.profiling.step", "loss_of")
-make_copy = Deferred("smp_advisor.profiling.scaled.build", "make_copy")
 constructed_copy = Deferred("smp_advisor.profiling.scaled.construction", "constructed_copy")
 call_model = Deferred("smp_advisor.profiling.step", "call_model")
 copy_run = Deferred("smp_advisor.profiling.scaled.run")
