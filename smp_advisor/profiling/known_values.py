@@ -26,6 +26,9 @@ _CONSTRUCTORS = frozenset({
     _ATEN.ones.default, _ATEN.zeros.default, _ATEN.full.default, _ATEN.arange.default, _ATEN.arange.start,
     _ATEN.arange.start_step, _ATEN.eye.default, _ATEN.linspace.default,
 })  # fmt: skip
+_ASSIGNMENT = _ATEN.fill_.Scalar
+_OF_THE_MODE = _CONSTRUCTORS | {_ASSIGNMENT}
+"""Operators whose results have values that are known in one state of the mode and not in the other."""
 _DRAWS = frozenset({_ATEN.rand.default, _ATEN.rand_like.default, _ATEN.uniform.default})
 _TYPICAL_DRAW = 0.5
 """Value of a random scalar: a layer that is dropped with a small probability runs."""
@@ -60,7 +63,7 @@ class KnownValuesMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             if result is not MISSING:
                 return result
         result = super().__torch_dispatch__(func, types, args, kwargs or {})
-        if key is not None and func not in _CONSTRUCTORS:
+        if key is not None and func not in _OF_THE_MODE:
             self.replay.add(key, func, args, kwargs or {}, result)
         return result
 
@@ -99,7 +102,7 @@ class KnownValuesMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         if func is _ATEN.uniform_.default and result.numel() == 1:
             self.has_drawn = True
             self._know(result, _TYPICAL_DRAW)
-        elif func is _ATEN.fill_.Scalar and self.knows_constructors and result.constant is None:
+        elif func is _ASSIGNMENT and self.knows_constructors and result.constant is None:
             self._know(result, args[1])
         if self.knows_constructors and func in _CONSTRUCTORS and result.numel() <= 2 * _MOST_NUMBERS:
             with no_dispatch():
