@@ -41,6 +41,36 @@ def profile_with_fallbacks(profiled: ProfiledModel, settings: Settings) -> Profi
         No method works. The sentence names the first obstacle and what to supply.
     """
     attempts: list[tuple[str, BaseException]] = []
+    doubtful: list[Profile] = []
+    for name, method in _methods(profiled, settings):
+        if name in {"trace with known values", _COPIES} and not is_about_values(attempts[0][1]):
+            continue
+        try:
+            profile = method(profiled, settings)
+        except ProfileError as error:
+            if name == "trace" and not error.kind:  # an error in the user's input: no other method would succeed
+                raise
+            attempts.append((name, error))
+        except Exception as error:  # noqa: BLE001 - a model may raise anything
+            attempts.append((name, error))
+            if is_about_types(error):
+                with contextlib.suppress(ProfileError):
+                    return _in_higher_precision(profiled, settings, error)
+        else:
+            profile = _with_attempts(profile, attempts)
+            if not attempts or not _selects_all(profile, attempts[0][1]):
+                return profile
+            doubtful.append(profile)
+            attempts.append((name, ProfileError("its figures depend on the selected values")))
+    if doubtful:
+        return doubtful[0]
+    raise ProfileError(_failure(profiled, attempts), kind="error")
+
+
+def _methods(
+    profiled: ProfiledModel, settings: Settings
+) -> list[tuple[str, Callable[[ProfiledModel, Settings], Profile]]]:
+    """Methods by name, the best first."""
     methods: list[tuple[str, Callable[[ProfiledModel, Settings], Profile]]] = [("trace", _traced)]
     if profiled.module is None:
         built_fake = dataclasses.replace(settings, build="fake")
@@ -53,21 +83,13 @@ def profile_with_fallbacks(profiled: ProfiledModel, settings: Settings) -> Profi
     if profiled.module is not None:
         methods.append(("real steps", _own_steps))
         methods.append((_COPIES, _steps_of_copies))
-    for name, method in methods:
-        if name in {"trace with known values", _COPIES} and not is_about_values(attempts[0][1]):
-            continue
-        try:
-            return _with_attempts(method(profiled, settings), attempts)
-        except ProfileError as error:
-            if name == "trace" and not error.kind:  # an error in the user's input: no other method would succeed
-                raise
-            attempts.append((name, error))
-        except Exception as error:  # noqa: BLE001 - a model may raise anything
-            attempts.append((name, error))
-            if is_about_types(error):
-                with contextlib.suppress(ProfileError):
-                    return _in_higher_precision(profiled, settings, error)
-    raise ProfileError(_failure(profiled, attempts), kind="error")
+    return methods
+
+
+def _selects_all(profile: Profile, error: BaseException) -> bool:
+    """Whether the figures assume that masks select everything: all experts for all tokens, instead of a few."""
+    is_guided = any(source.method == "guided trace" for source in profile.provenance)
+    return is_guided and ("nonzero" in str(error) or "DynamicOutputShape" in type(error).__name__)
 
 
 def _failure(profiled: ProfiledModel, attempts: list[tuple[str, BaseException]]) -> str:
