@@ -124,7 +124,7 @@ def forms_of_name(model: nn.Module, name: str) -> Iterator[Form]:  # noqa: C901 
     elif "categ" in name or name.endswith("_cat"):
         columns = attribute(model, "num_categories", "n_categories", "cat_dims")
         yield Form(text="categories", dims=(columns or 1,), dtype=torch.long, values="zeros")
-    elif "numer" in name or "contin" in name or name.endswith("_num"):
+    elif "numer" in name or "contin" in name or name.endswith(("_num", "_cont")):
         columns = attribute(model, "num_continuous", "n_cont_features", "num_numerical")
         yield Form(text="numbers", dims=(columns or 1,))
     elif name in AUDIO:

@@ -133,9 +133,10 @@ def _reading(owner: object, method: Callable[..., Any], name: str, depth: int) -
         if use is not None:
             kind, part, required = use
             keys[kind][part] = keys[kind].get(part, False) or required
-        for index, variable in _positions(node, name).items():
-            positions.setdefault(index, variable)
-        is_tensor |= _is_of_tensors(node, name)
+        if depth == _DEEPEST or isinstance(node, ast.Assign):
+            for index, variable in _positions(node, name).items():
+                positions.setdefault(index, variable)
+        is_tensor |= _is_of_tensors(node, name) or _is_checked(node, name)
     if not is_tensor and sorted(positions) == list(range(len(positions))):
         keys["sequence"] |= dict.fromkeys((positions[index] for index in sorted(positions)), True)
     return next(
@@ -176,6 +177,14 @@ def _positions(node: ast.AST, name: str) -> dict[int, str]:
         ):
             return {index: "y" if index else "x"}
     return {}
+
+
+def _is_checked(node: ast.AST, name: str) -> bool:
+    """Whether the expression reads the type of the parameter, which may then be a tensor, too."""
+    match node:
+        case ast.Call(func=ast.Name(id="isinstance" | "type"), args=[ast.Name(id=read), *_]):
+            return read == name
+    return False
 
 
 def _is_of_tensors(node: ast.AST, name: str) -> bool:

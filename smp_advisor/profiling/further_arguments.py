@@ -74,6 +74,9 @@ def forms_of_argument(  # noqa: C901, PLR0912 - one case per meaning
         return [Form(text="edges", dims=(), dtype=torch.long, leading="edge ends")]
     if name in {"edge_attr", "edge_weight", "edge_features", "edge_type"}:
         return list(_of_edges(model))
+    if name == "batch":  # the graph of each node
+        graphs = Form(text="graphs of nodes", dims=(), dtype=torch.long, leading="rows", values="zeros")
+        return [graphs, *_unknown(model, main)]
     if name.endswith("lengths") or name in {"lens", "input_length"}:
         return [Form(text="lengths", dims=(), dtype=torch.long, values="tokens")]
     if name in {"class_labels", "classes", "class_ids"}:

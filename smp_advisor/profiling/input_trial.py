@@ -38,8 +38,8 @@ __all__ = [
     "working_inputs",
 ]
 
-_BATCH = 5
-"""No usual number of channels, so that a batch is never mistaken for one image without a batch dimension."""
+_BATCH = 7
+"""No usual number of channels or columns, so that a batch is never mistaken for one sample."""
 _TOKENS = 48
 _LEAST_ROWS = 16
 """Smaller tables are of buckets, not of positions."""
@@ -220,6 +220,8 @@ def is_about_types(error: BaseException) -> bool:
 def is_about_inputs(error: BaseException) -> bool:
     """Whether inputs of other shapes or types could avoid the error; the model's own exceptions are not about them."""
     if isinstance(error, MemoryError | ImportError | OSError | RecursionError | SystemExit):
+        return False
+    if "is not callable" in str(error):  # a missing activation or layer
         return False
     if isinstance(error, AssertionError | IndexError):
         return True

@@ -48,8 +48,9 @@ def module_candidates(model: nn.Module) -> list[ExampleInputs]:
     if first is None:
         return []
     longest_tokens = longest(model)
-    candidates = [_of_form(model, first, form, longest_tokens) for form in call_forms(model)]
-    return list(itertools.islice(itertools.chain.from_iterable(candidates), _MOST))
+    forms = call_forms(model)
+    candidates = [itertools.islice(_of_form(model, first, form, longest_tokens), _MOST // len(forms)) for form in forms]
+    return list(_alternated(candidates))
 
 
 def _of_form(model: nn.Module, first: nn.Module, call: CallForm, longest_tokens: int) -> Iterator[ExampleInputs]:

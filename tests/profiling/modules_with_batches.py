@@ -127,3 +127,28 @@ class Zipped(nn.Module):
         for dilated, mixed in zip(self.dilated, self.mixed, strict=False):
             x = mixed(dilated(x))
         return x
+
+
+class PairOrNodes(nn.Module):
+    """Features of nodes, or a pair of them: as layers of graphs check it."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(16, 3)
+
+    def forward(self, x, edge_index):
+        if isinstance(x, torch.Tensor):
+            x = (x, x)
+        source, target = x
+        return self.layer(target).index_add(0, edge_index[1], self.layer(source)[edge_index[0]])
+
+
+class Sentiment(nn.Module):
+    """Fewer classes than words."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.out = nn.Embedding(500, 8), nn.Linear(8, 2)
+
+    def forward(self, batch):
+        return F.cross_entropy(self.out(self.embed(batch.text)[:, -1]), batch.label)

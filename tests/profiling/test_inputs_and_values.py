@@ -26,6 +26,7 @@ Settings = Deferred("smp_advisor.profiling.trace", "Settings")
 nn = Deferred("torch.nn")
 users = Deferred("tests.profiling.modules_of_users")
 values = Deferred("tests.profiling.models_that_read_values")
+token_count = Deferred("smp_advisor.profiling.scaled.build", "token_count")
 torch = Deferred("torch")
 
 INPUTS = {
@@ -81,12 +82,19 @@ def test_a_loop_over_two_lists_keeps_all_layers_of_the_copy_in_use():
         assert not idle_layers(copy.model, example_inputs(copy.model))
 
 
+def test_labels_of_a_copy_are_below_its_number_of_classes():
+    with ExitStack() as stack:
+        copy = make_copy(read_model(forms.Sentiment()), stack, memory_bytes=2**30, dtype=torch.float32)
+        assert token_count(copy) == 2
+
+
 FORMS = {
     "DictBatch": "batch.input_ids: tokens, batch.labels (inferred)",
     "PassedOn": "input_ids: tokens, labels (inferred)",
     "Positions": "input: tokens (inferred)",
     "NamedFields": "batch.tokens: tokens, batch.targets (inferred)",
     "PairStep": "batch.x: tokens, batch.y (inferred)",
+    "PairOrNodes": "x: nodes, edge_index (inferred)",
     "GraphBatch": "data.x: nodes, data.edge_index (inferred)",
     "Forecast": "static: numbers, history, future (inferred)",
     "Clicks": "x.user_id: ids, x.item_id, x.dense (inferred)",

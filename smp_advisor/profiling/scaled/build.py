@@ -12,7 +12,7 @@ from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.fake import default_dtype
 from smp_advisor.profiling.gpu_kernels import without_initialization
 from smp_advisor.profiling.input_trial import accepts, idle_layers
-from smp_advisor.profiling.inputs import example_inputs
+from smp_advisor.profiling.inputs import example_inputs, valid_ids
 from smp_advisor.profiling.scaled.construction import constructed_copy
 from smp_advisor.profiling.scaled.experts import experts_of, with_experts
 from smp_advisor.profiling.scaled.narrow import narrow_copy
@@ -271,6 +271,8 @@ def token_count(copy: Copy) -> int:
         size = getattr(part, "vocab_size", None)
         if isinstance(size, int) and size > 0:
             return size
+    if config is None:
+        return valid_ids(copy.model)
     # The first embedding is for tokens; one for positions follows it.
     table = next((module for module in copy.model.modules() if isinstance(module, nn.Embedding)), None)
     return table.num_embeddings if table is not None else int(getattr(config, "num_labels", 0) or 2)
