@@ -27,6 +27,8 @@ _SAME = 1e-3
 """Relative difference below which the assumed values make no difference."""
 
 
+_ALL_SELECTED = "masks select everything or nothing, which makes a difference; the larger result was used"
+"""Note on figures that count only if no real steps work: all experts for all tokens, instead of a few."""
 _COPIES = "real steps of narrower copies"
 _COPIES_SECONDS = 60.0
 """Processor time for copies of a live module."""
@@ -58,10 +60,10 @@ def profile_with_fallbacks(profiled: ProfiledModel, settings: Settings) -> Profi
                     return _in_higher_precision(profiled, settings, error)
         else:
             profile = _with_attempts(profile, attempts)
-            if not attempts or not _selects_all(profile, attempts[0][1]):
+            if all(source.note != _ALL_SELECTED for source in profile.provenance):
                 return profile
             doubtful.append(profile)
-            attempts.append((name, ProfileError("its figures depend on the selected values")))
+            attempts.append((name, ProfileError(_ALL_SELECTED)))
     if doubtful:
         return doubtful[0]
     raise ProfileError(_failure(profiled, attempts), kind="error")
@@ -84,12 +86,6 @@ def _methods(
         methods.append(("real steps", _own_steps))
         methods.append((_COPIES, _steps_of_copies))
     return methods
-
-
-def _selects_all(profile: Profile, error: BaseException) -> bool:
-    """Whether the figures assume that masks select everything: all experts for all tokens, instead of a few."""
-    is_guided = any(source.method == "guided trace" for source in profile.provenance)
-    return is_guided and ("nonzero" in str(error) or "DynamicOutputShape" in type(error).__name__)
 
 
 def _failure(profiled: ProfiledModel, attempts: list[tuple[str, BaseException]]) -> str:
@@ -159,7 +155,7 @@ def _guided(profiled: ProfiledModel, settings: Settings) -> Profile:
         note = f"data-dependent conditions, which make no difference: {assumptions.branches[0]}"
         return _labeled(best, "traced", "high", note)
     if any("nonzero" in text for text in assumptions.branches):
-        raise ProfileError("the elements that its masks select make a difference", kind="error")
+        return _labeled(best, "guided trace", "low", _ALL_SELECTED)
     note = (
         f"both values of data-dependent conditions were traced ({assumptions.branches[0]}); the larger result was used"
     )
