@@ -62,9 +62,17 @@ class OperatorReplay:
         self._mode = mode
         self._results: dict[Hashable, tuple[_Part, ...] | _Part] = {}
         mode.cache_enabled = False
+        self._is_active = True
+
+    def stop(self) -> None:
+        """Leave all results to PyTorch's cache, for code that compares addresses of tensors (FSDP1)."""
+        self._is_active = False
+        self._mode.cache_enabled = True
 
     def key(self, operator: Any, operands: Sequence[Any], keywords: Mapping[str, Any]) -> Hashable | None:
         """Description of a call; None if its result may depend on more than the form of the operands."""
+        if not self._is_active:
+            return None
         parts: list[Any] = [
             operator, torch.get_default_dtype(), torch._C._get_default_device(), torch.is_inference_mode_enabled(),
         ]  # fmt: skip

@@ -17,6 +17,7 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 from torch.distributed.fsdp.wrap import CustomPolicy
+from torch.distributed.tensor import Shard
 
 from smp_advisor.profiling.patching import patched
 
@@ -42,6 +43,7 @@ def shard(model: nn.Module, layers: Sequence[nn.Module], rank: Rank, mesh: Devic
     options: dict[str, Any] = {
         "mesh": mesh["replicate", "shard"] if rank.replicas > 1 else mesh["shard"],
         "mp_policy": MixedPrecisionPolicy(param_dtype=half, reduce_dtype=half),
+        "shard_placement_fn": lambda parameter: _placed(parameter, rank.shards),
     }
     for layer in layers:
         fully_shard(layer, reshard_after_forward=not rank.keeps_gathered, **options)
@@ -49,6 +51,15 @@ def shard(model: nn.Module, layers: Sequence[nn.Module], rank: Rank, mesh: Devic
         for embedding in (model.get_input_embeddings(), model.get_output_embeddings()):  # type: ignore[operator]
             fully_shard(embedding, **options)
     fully_shard(model, reshard_after_forward=False, **options)
+
+
+def _placed(parameter: nn.Parameter, shards: int) -> Shard | None:
+    """Division of the experts of a layer, if they are one weight, along a dimension that divides evenly."""
+    if parameter.ndim > 2 and parameter.size(0) % shards:
+        for dimension in range(1, parameter.ndim):
+            if parameter.size(dimension) % shards == 0:
+                return Shard(dimension)
+    return None
 
 
 def shard_flat(module: nn.Module, layers: Sequence[nn.Module], rank: Rank, mesh: DeviceMesh) -> nn.Module:

@@ -67,6 +67,7 @@ class RankStep:
             Example inputs of the user; None infers them.
         """
         mode, dtype = fake_mode(), torch.bfloat16 if rank.half_parameters else torch.float32
+        mode.replay.stop()
         if profiled.module is not None:
             model = fake_copy(profiled.module, mode, dtype)
         else:
