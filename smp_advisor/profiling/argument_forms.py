@@ -86,7 +86,9 @@ def forms_of_layer(  # noqa: C901, PLR0912 - one form per layer
             yield from (Form(text="numbers", dims=(channels, length * stride)) for stride in (1, 2, 4))
         yield Form(text="numbers", dims=(channels, 1024))
         yield Form(text="numbers of a sequence", dims=(None, channels))
-        yield from (Form(text="sound", dims=(1, length)) for length in AUDIO_LENGTHS)
+        yield from (
+            Form(text="sound", dims=(n, length)) for n in dict.fromkeys((channels, 1)) for length in AUDIO_LENGTHS
+        )
         yield from (Form(text="sound", dims=(length,)) for length in AUDIO_LENGTHS)
     elif isinstance(first, nn.Conv3d):
         cubes = [image_form(channels, size, size, size) for size in (*attribute_sizes(model), 96, 32)]
@@ -123,7 +125,8 @@ def forms_of_name(model: nn.Module, name: str) -> Iterator[Form]:  # noqa: C901 
         yield Form(text="coordinates", dims=(None, 3))
     elif "categ" in name or name.endswith("_cat"):
         columns = attribute(model, "num_categories", "n_categories", "cat_dims")
-        yield Form(text="categories", dims=(columns or 1,), dtype=torch.long, values="zeros")
+        for count in dict.fromkeys((columns or 1, *list_lengths(model))):
+            yield Form(text="categories", dims=(count,), dtype=torch.long, values="zeros")
     elif "numer" in name or "contin" in name or name.endswith(("_num", "_cont")):
         columns = attribute(model, "num_continuous", "n_cont_features", "num_numerical")
         yield Form(text="numbers", dims=(columns or 1,))
@@ -166,6 +169,8 @@ def _latents(model: nn.Module) -> Iterator[Form]:
         yield Form(
             text=f"latents of {latent_frames} frames of {height} x {width}", dims=(colors, latent_frames, height, width)
         )
+    elif any(isinstance(module, nn.Conv3d) for module in model.modules()):
+        yield Form(text=f"latents of 4 frames of {height} x {width}", dims=(colors, 4, height, width))
     if height > 1024:
         yield Form(text=f"sound of {height} samples", dims=(colors, height))
         return

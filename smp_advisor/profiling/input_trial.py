@@ -7,7 +7,7 @@ import dataclasses
 import re
 import time
 import traceback
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,13 +15,14 @@ from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.assumptions import Assumptions, checks_of
 from smp_advisor.profiling.fake import fake_copy, fake_inputs, fake_mode
 from smp_advisor.profiling.gpu_kernels import gpu_kernels
+from smp_advisor.profiling.input_repair import repaired_inputs
 from smp_advisor.profiling.module_attributes import possible_limits
 from smp_advisor.profiling.patching import quiet
 from smp_advisor.profiling.step import call_model
 from smp_advisor.profiling.step_recorder import StepRecorder
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import nn
 
@@ -103,7 +104,24 @@ def working_inputs(model: nn.Module, candidates: Sequence[ExampleInputs], supply
                     break
             else:
                 return _bounded(copy, candidate, mode, dtype)
+        if reading is None:
+            repaired = _repaired(copy, [candidate for candidate, _ in failures], mode, dtype)
+            if repaired is not None:
+                return _bounded(copy, repaired, mode, dtype)
     return reading or _decided(model, failures, supply)
+
+
+def _repaired(
+    model: nn.Module, candidates: Sequence[ExampleInputs], mode: KnownValuesMode, dtype: torch.dtype
+) -> ExampleInputs | None:
+    """Inputs in the forms that the refusing layers require; None if the model refuses these, too."""
+
+    def attempt(example: ExampleInputs, on_inputs: Callable[[Any], None]) -> None:
+        _try(model, example, mode, dtype, on_inputs=on_inputs)
+
+    return repaired_inputs(
+        model, candidates, attempt, lambda error: is_about_inputs(error) and not is_about_values(error)
+    )
 
 
 def _bounded(model: nn.Module, example: ExampleInputs, mode: KnownValuesMode, dtype: torch.dtype) -> ExampleInputs:
@@ -190,7 +208,14 @@ def _accepts_by_assumption(model: nn.Module, example: ExampleInputs, mode: Known
     return True
 
 
-def _try(model: nn.Module, example: ExampleInputs, mode: KnownValuesMode, dtype: torch.dtype, tokens: int = 0) -> None:
+def _try(
+    model: nn.Module,
+    example: ExampleInputs,
+    mode: KnownValuesMode,
+    dtype: torch.dtype,
+    tokens: int = 0,
+    on_inputs: Callable[[Any], None] | None = None,
+) -> None:
     """A forward pass of a fake model, by default on few tokens."""
     tokens = tokens or max(1, min(_TOKENS, example.longest * 3 // 4 or _TOKENS))
     with contextlib.ExitStack() as stack:
@@ -198,6 +223,8 @@ def _try(model: nn.Module, example: ExampleInputs, mode: KnownValuesMode, dtype:
         stack.enter_context(gpu_kernels("fused", lambda *_: None))
         inputs = fake_inputs(example.make(_BATCH, tokens), mode, dtype)
         stack.enter_context(mode)
+        if on_inputs is not None:
+            on_inputs(inputs)
         call_model(model, inputs)
 
 

@@ -25,6 +25,8 @@ __all__ = ["cast_inputs", "example_inputs", "filled", "valid_ids"]
 _IMAGE_SIZE = 224
 _LEAST_TOKENS = 8
 """Shorter supplied inputs are not resized."""
+_CHOICES = (2,)
+"""Texts per sample of multiple choice."""
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _SUPPLY = "pass inputs=, a dict or tuple of example tensors, or a function of (batch, sequence) that returns them"
 
@@ -182,9 +184,12 @@ def _of_transformers(model: nn.Module, config: Any) -> list[ExampleInputs]:
         return [images] if task == "image" else [images, *module_candidates(model)]
     if main in {"input_ids", "inputs"} or (main == "pixel_values" and task != "other"):
         name = "inputs" if main == "inputs" and "input_ids" not in arguments else "input_ids"
-        text, *further = [_tokens(arguments, config, name, task, labels) for labels in _label_forms(arguments, task)]
+        choices = _CHOICES if type(model).__name__.endswith("ForMultipleChoice") else ()
+        text, *further = [
+            _tokens(arguments, config, name, task, labels, choices) for labels in _label_forms(arguments, task)
+        ]
         with_images = name == "input_ids" and "pixel_values" in arguments
-        return [text, _with_images(text, arguments, config)] if with_images else [text, *further]
+        return [text, *further, *([_with_images(text, arguments, config)] if with_images else [])]
     candidates = module_candidates(model)
     if "input_ids" in arguments and "pixel_values" in arguments:
         text = _tokens(arguments, config, "input_ids", "causal", "tokens")
@@ -215,12 +220,14 @@ def _label_forms(arguments: Mapping[str, Any], task: str) -> list[str]:
     return ["classes", "token classes", ""] if task in {"other", "image"} else ["tokens"]
 
 
-def _tokens(arguments: Mapping[str, Any], config: Any, name: str, task: str, labels: str) -> ExampleInputs:
+def _tokens(
+    arguments: Mapping[str, Any], config: Any, name: str, task: str, labels: str, choices: tuple[int, ...] = ()
+) -> ExampleInputs:
     # MusicGen has one row of audio tokens per codebook.
     codebooks = _own(config, "num_codebooks") if task == "causal" and "Musicgen" in type(config).__name__ else None
 
     def make(batch: int, sequence: int) -> dict[str, Any]:
-        inputs: dict[str, Any] = {name: _empty(batch * (codebooks or 1), sequence)}
+        inputs: dict[str, Any] = {name: _empty(batch * (codebooks or 1), *choices, sequence)}
         if task == "sequence-to-sequence" and "decoder_input_ids" in arguments:
             inputs["decoder_input_ids"] = _empty(batch, sequence)
         if "bbox" in arguments:

@@ -25,6 +25,7 @@ read_model = Deferred("smp_advisor.profiling.profiled_model", "read_model")
 Settings = Deferred("smp_advisor.profiling.trace", "Settings")
 nn = Deferred("torch.nn")
 users = Deferred("tests.profiling.modules_of_users")
+widths = Deferred("tests.profiling.modules_with_odd_widths")
 values = Deferred("tests.profiling.models_that_read_values")
 token_count = Deferred("smp_advisor.profiling.scaled.build", "token_count")
 torch = Deferred("torch")
@@ -184,3 +185,11 @@ def test_a_detector_gets_boxes_whose_values_are_known():
     assert profile.inputs.startswith("images: a list of images of 256 x 256, targets: one box per image")
     assert (source.method, source.confidence) == ("traced", "high")
     assert profile.forward_flops(2, 64) == 2 * 256 * 2 * (3 * 16 * 16 * 16 + 4 * 16 * 16 + 16 * 4)
+
+
+@pytest.mark.parametrize("name", ["Conditioned", "Frames", "LargePictures"])
+def test_arguments_get_the_widths_of_the_layers_that_refuse_them(name):
+    model = widths.MODULES[name]()
+    example = example_inputs(model)
+    assert example.description.endswith("(inferred)")
+    assert widths.with_gradients(model, filled(example.make(2, 16), 9))
