@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
 import math
 import os
 import sys
@@ -15,6 +14,7 @@ from smp_advisor.errors import ProfileError
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.profiling.attention_kernel import AttentionKernel, kernel_for
 from smp_advisor.profiling.description import as_json, from_json
+from smp_advisor.profiling.imports import without_collections
 from smp_advisor.profiling.job_precision import precision_of_job
 from smp_advisor.profiling.result import Profile
 from smp_advisor.profiling.sandbox import Limits, run_isolated
@@ -34,8 +34,6 @@ STAGES: tuple[Stage, ...] = ("trace", "copy", "local", "rehearsal")
 
 _STAGE_TEXTS = {"trace": "trace", "copy": "scaled copy", "local": "local run", "rehearsal": "rehearsal"}
 _TRACE_SECONDS = 300.0
-_OBJECTS_PER_COLLECTION = 20_000
-"""New objects between collections in a trace, which has few cycles: the default of 700 takes a tenth of its time."""
 _Result = TypeVar("_Result")
 
 
@@ -144,38 +142,36 @@ def profile(
         except Exception:
             runner.raise_first()
             raise
-    if "copy" in selected or "rehearsal" in selected:
+    if "copy" in selected:
+        from smp_advisor.profiling import scaled
+
+        copy = runner.run(
+            "copy",
+            lambda: scaled.run(
+                model,
+                job,
+                plan,
+                name=result.name,
+                inputs=inputs,
+                precision=trace_settings["precision"],
+                attention=result.attention,
+                **bounds,
+                **callbacks,
+            ),
+        )
+        result = dataclasses.replace(result, scaled=copy)
+    if "rehearsal" in selected and plan is not None:
+        from smp_advisor.profiling import rehearsal
         from smp_advisor.profiling.profiled_model import read_model
 
-        profiled = read_model(model)
-        if "copy" in selected:
-            from smp_advisor.profiling import scaled
-
-            copy = runner.run(
-                "copy",
-                lambda: scaled.run(
-                    profiled,
-                    job,
-                    plan,
-                    inputs=inputs,
-                    precision=trace_settings["precision"],
-                    attention=result.attention,
-                    **bounds,
-                    **callbacks,
-                ),
-            )
-            result = dataclasses.replace(result, scaled=copy)
-        if "rehearsal" in selected and plan is not None:
-            from smp_advisor.profiling import rehearsal
-
-            degree = data_parallel_degree
-            rehearsed = runner.run(
-                "rehearsal",
-                lambda: rehearsal.run(
-                    profiled, job, plan, data_parallel_degree=degree, inputs=inputs, **bounds, **callbacks
-                ),
-            )
-            result = dataclasses.replace(result, rehearsal=rehearsed)
+        degree = data_parallel_degree
+        rehearsed = runner.run(
+            "rehearsal",
+            lambda: rehearsal.run(
+                read_model(model), job, plan, data_parallel_degree=degree, inputs=inputs, **bounds, **callbacks
+            ),
+        )
+        result = dataclasses.replace(result, rehearsal=rehearsed)
     if "local" in selected:
         from smp_advisor.profiling import local_run
 
@@ -318,13 +314,8 @@ def _trace(
 
 def trace_described(model: Any, trace_settings: dict[str, Any], choice: dict[str, Any]) -> dict[str, Any]:
     """Trace a model described in JSON; called in a fresh interpreter."""
-    # The imports create hundreds of thousands of objects that live as long as the process, and almost no cycles:
-    # collections during the imports would find nothing, and later ones would visit all these objects.
-    gc.disable()
-    profiled = _read(from_json(model))
-    gc.freeze()
-    gc.set_threshold(_OBJECTS_PER_COLLECTION)
-    gc.enable()
+    with without_collections():
+        profiled = _read(from_json(model))
     return _trace_live(profiled, trace_settings, choice, None)
 
 

@@ -64,11 +64,11 @@ def test_the_input_layer_may_be_registered_last():
 def test_a_copy_that_crashes_while_it_is_extrapolated_keeps_its_result(monkeypatch):
     calls = []
 
-    def crashing(function, **_):
+    def crashing(function, planned, **_):
         calls.append(function)
         if len(calls) == 1:
             raise ProfileError("The scaled copy crashed (SIGSEGV).", kind="crash")
-        return function()
+        return function(planned)
 
     monkeypatch.setitem(copy_run.run.__globals__, "run_isolated", crashing)
     copy = copy_run.run(read_model(users.VAE()), Job(precision="fp32"))

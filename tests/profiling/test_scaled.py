@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+import sys
 from fractions import Fraction
 
 import pytest
@@ -43,6 +45,15 @@ def torch_dtype():
     import torch
 
     return torch.bfloat16
+
+
+def test_a_described_model_is_trained_without_torch_in_this_process():
+    values = {"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 2, "vocab_size": 100}
+    code = f"""import sys
+import smp_advisor
+profile = smp_advisor.profile({values}, sequence_length=32, precision="fp32")
+print(profile.scaled.ok, profile.failures, "torch" in sys.modules)"""
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "True () False\n"
 
 
 def small(**values):

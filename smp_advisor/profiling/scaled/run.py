@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import ProfileError
+from smp_advisor.profiling.description import as_json, from_json
+from smp_advisor.profiling.imports import without_collections
 from smp_advisor.profiling.precision import higher_precision, training_precision
 from smp_advisor.profiling.sandbox import Limits, progress, run_isolated
 from smp_advisor.profiling.sandbox.limits import default_memory_bytes
+from smp_advisor.profiling.scaled.planned_steps import PlannedSteps, planned_steps
 from smp_advisor.profiling.scaled.result import Comparison, ScaledRun
 
 if TYPE_CHECKING:
@@ -27,11 +32,9 @@ if TYPE_CHECKING:
     from smp_advisor.profiling.scaled.training import Trained, Trainer
     from smp_advisor.workload.job import Job
 
-__all__ = ["run"]
+__all__ = ["run", "train_described"]
 
 _STEPS = 6
-_MOST_MICROBATCHES = 4
-_MOST_SAMPLES = 2
 _MOST_TOKENS = 64
 _EXTRAPOLATION_SHARE = 0.15
 """Share of the time limit for the copies that are extrapolated to the full size, in processor time."""
@@ -40,10 +43,11 @@ _DEADLINE_SHARE = 0.75
 
 
 def run(
-    profiled: ProfiledModel,
+    model: Any,
     job: Job,
     plan: Plan | None = None,
     *,
+    name: str = "",
     inputs: Any = None,
     precision: str | None = None,
     attention: str = "fused",
@@ -55,13 +59,15 @@ def run(
 ) -> ScaledRun:
     """Train a scaled copy of a model for a few steps in a child process.
 
-    A live module is neither modified nor copied in this process. Parameters that are not listed are those of
-    `smp_advisor.profile`.
+    A live module is neither modified nor copied in this process, and a model that JSON can describe is built in the
+    child alone. Parameters that are not listed are those of `smp_advisor.profile`.
 
     Parameters
     ----------
     plan
         Microbatches, batch and activation checkpointing; None for one microbatch without checkpointing.
+    name
+        Name of the model in errors; that of the built model if it is empty.
     attention
         ``fused`` or ``eager``: the kernel whose saved tensors are extrapolated to the full size.
     steps
@@ -74,66 +80,81 @@ def run(
     """
     if memory_bytes is None:
         memory_bytes = default_memory_bytes()
-    precision = training_precision(precision or job.precision).precision
+    target, argument, name = _started(model, inputs, name)
+    planned = planned_steps(
+        job,
+        plan,
+        precision=training_precision(precision or job.precision).precision,
+        attention=attention,
+        steps=steps,
+        memory_bytes=memory_bytes,
+        seconds=seconds,
+    )
     notes: list[str] = []
-    extrapolates = True
     while True:  # until it runs in a precision; there are three
-        arguments = (job, plan, inputs, precision, attention, steps, memory_bytes, seconds, extrapolates)
-        higher = higher_precision(precision)
+        higher = higher_precision(planned.precision)
         try:
             result = run_isolated(
-                lambda arguments=arguments: _trained(profiled, *arguments),
-                what=f"the scaled copy of {profiled.name}",
+                target,
+                *argument,
+                planned.as_dict(),
+                what=f"the scaled copy of {name}",
                 limits=Limits(memory_bytes=memory_bytes, seconds=seconds),
                 on_line=on_line,
                 on_progress=on_progress,
             )
         except ProfileError as error:
             # Kernels of recurrent layers crash on some CPUs: on one thread with long sequences, or in 16 bits.
-            if error.kind != "crash" or not (extrapolates or higher):
+            if error.kind != "crash" or not (planned.extrapolates or higher):
                 raise
-            if extrapolates:
-                extrapolates = False
+            if planned.extrapolates:
+                planned = replace(planned, extrapolates=False)
                 notes.append(f"No figures were extrapolated to the full model: {error.sentence}")
             else:
-                precision = "fp32"
+                planned = replace(planned, precision="fp32")
                 notes.append(f"{error.sentence} It was trained in fp32.")
             continue
         if "problem" not in result:
             break
-        failing = training_precision(precision).title
+        failing = training_precision(planned.precision).title
         if not higher:
-            raise ProfileError(f"The scaled copy of {profiled.name} failed in {failing}: {result['problem']}.")
+            raise ProfileError(f"The scaled copy of {name} failed in {failing}: {result['problem']}.")
         label = training_precision(higher).label
         notes.append(f"The copy fails in {failing}: {result['problem']}. It was trained with {label}.")
-        precision = higher
+        planned = replace(planned, precision=higher)
     run = ScaledRun.from_dict(result)
     return replace(run, notes=(*notes, *run.notes))
 
 
-def _settings(job: Job, plan: Plan | None) -> tuple[list[int], list[str]]:
-    """Sizes of the copy's microbatches, with a note for each difference from the plan and the job."""
-    notes = []
-    if plan and plan.activation_checkpointing and str(plan.activation_checkpointing) != "each":
-        notes.append(f"activation_checkpointing={plan.activation_checkpointing!r} was applied to each block.")
-    if job.optimizer not in {"adam", "sgd", "plain-sgd"}:
-        notes.append(f"AdamW was used instead of {job.optimizer}.")
-    planned = plan.microbatches * plan.gradient_accumulation_steps if plan else 1
-    samples = max(1, plan.batch_size // plan.microbatches) if plan else 2
-    reducible = {
-        "microbatches": (planned, min(planned, _MOST_MICROBATCHES)),
-        "samples per microbatch": (samples, min(samples, _MOST_SAMPLES)),
-    }
-    notes += [f"{name} reduced from {full} to {used}." for name, (full, used) in reducible.items() if full != used]
-    return [min(samples, _MOST_SAMPLES)] * min(planned, _MOST_MICROBATCHES), notes
+def _started(model: Any, inputs: Any, name: str) -> tuple[Callable[..., Any] | str, tuple[Any, ...], str]:
+    """Target of the child process, its first arguments, and the model's name.
+
+    The child is a fresh interpreter if JSON can describe the model, else a fork of this process.
+    """
+    description = as_json(model) if name and inputs is None and "torch" not in sys.modules else None
+    if description is not None:
+        return "smp_advisor.profiling.scaled.run:train_described", (description,), name
+    from smp_advisor.profiling.profiled_model import read_model
+
+    profiled = read_model(model)
+    return partial(_trained, profiled, inputs), (), name or profiled.name
 
 
-def _trained(profiled: ProfiledModel, *arguments: Any) -> dict[str, Any]:
+def train_described(model: Any, planned: dict[str, Any]) -> dict[str, Any]:
+    """Train a copy of a model described in JSON; called in a fresh interpreter."""
+    from smp_advisor.profiling.profiled_model import read_model
+
+    with without_collections():
+        profiled = read_model(from_json(model))
+    return _trained(profiled, None, planned)
+
+
+def _trained(profiled: ProfiledModel, inputs: Any, planned: dict[str, Any]) -> dict[str, Any]:
     """The result as plain data; only the ``problem`` if the copy fails because of the types of this precision."""
     from smp_advisor.profiling.input_trial import is_about_types, source_frame
 
     try:
-        return _train(profiled, *arguments).as_dict()
+        return _train(profiled, inputs, PlannedSteps.from_dict(planned)).as_dict()
     except Exception as error:
         if not is_about_types(error):
             raise
@@ -141,18 +162,7 @@ def _trained(profiled: ProfiledModel, *arguments: Any) -> dict[str, Any]:
         return {"problem": " ".join(str(error).split())[:160].rstrip(".") + (f" ({frame})" if frame else "")}
 
 
-def _train(
-    profiled: ProfiledModel,
-    job: Job,
-    plan: Plan | None,
-    inputs: Any,
-    precision: str,
-    attention: str,
-    steps: int,
-    memory_bytes: int,
-    seconds: float,
-    extrapolates: bool,  # noqa: FBT001 - one of the positional arguments of a child process
-) -> ScaledRun:
+def _train(profiled: ProfiledModel, inputs: Any, planned: PlannedSteps) -> ScaledRun:
     """Build the copy, train it, compare it with its trace, and extrapolate it; runs in the child process."""
     from smp_advisor.profiling.inputs import cast_inputs, example_inputs, filled
     from smp_advisor.profiling.scaled.build import make_copy, token_count
@@ -162,17 +172,18 @@ def _train(
     from smp_advisor.profiling.structure import parameter_total, ties
 
     begun = time.perf_counter()
+    steps, precision, checkpointing = planned.steps, planned.precision, planned.checkpointing
+    memory_bytes, seconds = planned.memory_bytes, planned.seconds
     total = steps + 4
     progress(0, total, "building the copy")
-    checkpointing = bool(plan and plan.activation_checkpointing)
-    sizes, notes = _settings(job, plan)
+    sizes, notes = list(planned.sizes), list(planned.notes)
     dtype, precision_text, precision_notes = _types(precision)
     notes += precision_notes
     with ExitStack() as stack:
         copy = make_copy(profiled, stack, memory_bytes=memory_bytes, dtype=dtype, seconds=seconds, inputs=inputs)
         model = copy.model.train()
         example = example_inputs(model, inputs, config=copy.profiled.config)
-        sequence, sequence_notes = _sequence(job, example)
+        sequence, sequence_notes = _sequence(planned.sequence, example)
         has_batch_norm = any("BatchNorm" in type(module).__name__ for module in model.modules())
         sizes = [max(size, 2) if has_batch_norm else size for size in sizes]
         vocab = token_count(copy)
@@ -203,7 +214,7 @@ def _train(
             model,
             precision=precision,
             dtype=dtype,
-            optimizer=job.optimizer,
+            optimizer=planned.optimizer,
             blocks=copy.blocks if checkpointing else (),
             counted=copy.blocks,
         )
@@ -220,7 +231,7 @@ def _train(
             reductions=copy.reductions,
             parameter_count=parameter_total([model]),
             precision=precision_text or training_precision(precision).label,
-            optimizer=job.optimizer,
+            optimizer=planned.optimizer,
             losses=tuple(losses),
             microbatches=tuple(sizes),
             partial_microbatches=tuple(last),
@@ -239,7 +250,7 @@ def _train(
             seconds=time.perf_counter() - begun,
             step_seconds=trained.step_seconds,
         )
-    if not extrapolates:
+    if not planned.extrapolates:
         return result
     if affordable.note:
         note = "No figures were extrapolated to the full model: the inputs of the copy were reduced."
@@ -248,8 +259,8 @@ def _train(
     measuring = Measuring(
         precision=precision,
         dtype=dtype,
-        attention=attention,
-        sequence=job.sequence_length,
+        attention=planned.attention,
+        sequence=planned.sequence,
         inputs=inputs,
         seconds=_EXTRAPOLATION_SHARE * seconds,
         deadline=begun + _DEADLINE_SHARE * seconds,
@@ -282,13 +293,13 @@ def _trained_steps(trainer: Trainer, batch: Any, steps: int, *, until: float) ->
     return trained, losses
 
 
-def _sequence(job: Job, example: ExampleInputs) -> tuple[int, list[str]]:
+def _sequence(sequence: int, example: ExampleInputs) -> tuple[int, list[str]]:
     """Tokens per sample, with a note if the job has more."""
     if not example.has_sequence:
         return 1, []
-    planned = min(job.sequence_length, example.longest or job.sequence_length)
-    sequence = min(planned, _MOST_TOKENS)
-    return sequence, [f"tokens per sample reduced from {planned} to {sequence}."] if sequence < planned else []
+    full = min(sequence, example.longest or sequence)
+    used = min(full, _MOST_TOKENS)
+    return used, [f"tokens per sample reduced from {full} to {used}."] if used < full else []
 
 
 def _returns_loss(model: torch.nn.Module, inputs: Any) -> bool:
