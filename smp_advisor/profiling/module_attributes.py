@@ -33,6 +33,7 @@ __all__ = [
 ]
 
 _MOST_WIDTHS = 4
+_LEAST_IMAGE = 28
 _LONGEST_LIST = 64
 """Columns of a table of categories."""
 
@@ -118,16 +119,22 @@ def attribute(model: nn.Module, *names: str) -> int | None:
 
 
 def attribute_sizes(model: nn.Module) -> list[int]:
-    """Sizes of images that attributes of the model's modules and its configuration name."""
+    """Sizes of images that attributes of the model's modules and its configuration name; those of parts last.
+
+    A part of a model may name the size of its own features, which is small.
+    """
     sizes: list[int] = []
     config = getattr(model, "config", None)
+    settings = getattr(model, "default_cfg", None)  # of a model of timm
+    shape = settings.get("input_size") if isinstance(settings, Mapping) else None
+    sizes += [size for size in (shape or ())[-1:] if isinstance(size, int)]
     for owner in (*model.modules(), config, getattr(config, "vision_config", None)):
         for name in SIZE_NAMES:
             value = owner.get(name) if isinstance(owner, Mapping) else getattr(owner, name, None)
             value = value[0] if isinstance(value, list | tuple) and value else value
             if isinstance(value, int) and 8 <= value <= 1024:
                 sizes.append(value)
-    return list(dict.fromkeys(sizes))
+    return sorted(dict.fromkeys(sizes), key=lambda size: size < _LEAST_IMAGE)
 
 
 def image_sizes(model: nn.Module) -> Sequence[int]:
