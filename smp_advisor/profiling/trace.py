@@ -64,6 +64,9 @@ _FEWEST_REPEATS = 2
 _LONG_OPERATIONS = 30_000
 """A longer step of a model that loops over tokens is not traced in full: a dozen of them would take minutes."""
 _SHORT_SEQUENCES = (32, 64, 96)
+_MANY_OPERATIONS = 10_000
+"""A forward pass of the shortest of these sequences with more operations is traced at shorter ones."""
+_SHORTER_SEQUENCES = (8, 16, 24)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -351,23 +354,30 @@ class _Tracer:
 
     def _shortened(self, repeats: int) -> bool:
         """Sample short sequences only if a full step has too many operations; whether it has."""
-        long = self.example.has_sequence and self.samples.sequences[0] > _SHORT_SEQUENCES[0] and self._is_long(repeats)
-        if long:
+        if not self.example.has_sequence or self.samples.sequences[0] <= _SHORT_SEQUENCES[0]:
+            return False
+        sequences = self._affordable_sequences(repeats)
+        if sequences:
             batch, _ = self.samples.unseen
-            self.samples = dataclasses.replace(self.samples, sequences=_SHORT_SEQUENCES, unseen=(batch, 128))
-        return long
+            unseen = sequences[-1] + sequences[0]
+            self.samples = dataclasses.replace(self.samples, sequences=sequences, unseen=(batch, unseen))
+        return bool(sequences)
 
-    def _is_long(self, repeats: int) -> bool:
-        """Whether a full step has too many operations because the model loops over tokens."""
+    def _affordable_sequences(self, repeats: int) -> tuple[int, ...]:
+        """Sequences to trace if a full step has too many operations because the model loops over tokens; else none."""
         batch, sequence = self.samples.largest
         sizes = _SHORT_SEQUENCES[:2]
-        short, longer = (self.step(batch, tokens, repeats, backward=False).operations for tokens in sizes)
-        if short == longer:
-            return False
-        short, longer = (self.step(batch, tokens, repeats).operations for tokens in sizes)
-        per_token = (longer - short) / (sizes[1] - sizes[0])
         removed = max((stack.repeats / min(repeats, stack.repeats) for stack in self.stacks), default=1.0)
-        return per_token * sequence * removed > _LONG_OPERATIONS
+        for backward in (False, True):  # a forward pass alone may have too many
+            short, longer = (self.step(batch, tokens, repeats, backward=backward).operations for tokens in sizes)
+            if short == longer:
+                return ()
+            # Fused kernels round sequences up, so that shorter ones would not extrapolate exactly.
+            if not backward and short > _MANY_OPERATIONS and self.settings.attention == "eager":
+                return _SHORTER_SEQUENCES
+            if (longer - short) / (sizes[1] - sizes[0]) * sequence * removed > _LONG_OPERATIONS:
+                return _SHORT_SEQUENCES
+        return ()
 
     def _against_unseen(
         self, points: dict[tuple[int, int], StepMeasure], unseen: StepMeasure, batch: int, sequence: int
