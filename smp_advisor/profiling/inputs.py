@@ -185,11 +185,9 @@ def _of_transformers(model: nn.Module, config: Any) -> list[ExampleInputs]:
     if main in {"input_ids", "inputs"} or (main == "pixel_values" and task != "other"):
         name = "inputs" if main == "inputs" and "input_ids" not in arguments else "input_ids"
         choices = _CHOICES if type(model).__name__.endswith("ForMultipleChoice") else ()
-        text, *further = [
-            _tokens(arguments, config, name, task, labels, choices) for labels in _label_forms(arguments, task)
-        ]
+        texts = [_tokens(arguments, config, name, task, labels, choices) for labels in _label_forms(arguments, task)]
         with_images = name == "input_ids" and "pixel_values" in arguments
-        return [text, *further, *([_with_images(text, arguments, config)] if with_images else [])]
+        return texts + [_with_images(text, arguments, config) for text in texts if with_images]
     candidates = module_candidates(model)
     if "input_ids" in arguments and "pixel_values" in arguments:
         text = _tokens(arguments, config, "input_ids", "causal", "tokens")
