@@ -18,7 +18,6 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.groups import reduced_data_parallel_degree
-from smp_advisor.libraries.registry import DEFAULT_LIBRARY
 from smp_advisor.notebook.arguments import amount, model_named, parsed, read, whole_number, with_help
 from smp_advisor.notebook.displayed import displayed_last
 from smp_advisor.notebook.progress_display import ProgressDisplay
@@ -65,7 +64,7 @@ class ProfileMagics(Magics):
     )
     @argument(
         "--library",
-        help=f"Training library, which decides precision and attention kernel; default {DEFAULT_LIBRARY}.",
+        help="Training library, which decides precision and attention kernel; default: those that the advisor prefers.",
     )
     @argument("--batch", help="Samples per microbatch for the displayed figures.")
     @argument("--stage", action="append", choices=_STAGES, help="Run only this stage; repeatable.")
