@@ -332,7 +332,7 @@ def _trace_live(model: Any, trace_settings: dict[str, Any], choice: dict[str, An
     from smp_advisor.profiling.fallback import profile_with_fallbacks
     from smp_advisor.profiling.profiled_model import read_model
     from smp_advisor.profiling.sandbox import progress
-    from smp_advisor.profiling.trace import Settings
+    from smp_advisor.profiling.trace_settings import Settings
 
     profiled = read_model(model)
     kernel = kernel_for(profiled, **choice)
@@ -351,7 +351,8 @@ def _counted(model: Any, trace_settings: dict[str, Any], choice: dict[str, Any])
 
     from smp_advisor.profiling.gpu_kernels import without_initialization
     from smp_advisor.profiling.profiled_model import read_model
-    from smp_advisor.profiling.trace import Settings, counted_profile
+    from smp_advisor.profiling.trace import counted_profile
+    from smp_advisor.profiling.trace_settings import Settings
 
     profiled = read_model(model)
     built = profiled.module

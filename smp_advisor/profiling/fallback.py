@@ -8,18 +8,20 @@ import math
 from typing import TYPE_CHECKING
 
 from smp_advisor.errors import ProfileError
+from smp_advisor.profiling.agreement import TOLERANCE
 from smp_advisor.profiling.assumptions import Assumptions
 from smp_advisor.profiling.input_trial import is_about_inputs, is_about_types, is_about_values, source_frame
 from smp_advisor.profiling.precision import higher_precision, training_precision
 from smp_advisor.profiling.result import Provenance
-from smp_advisor.profiling.trace import TOLERANCE, passing_checks, trace
+from smp_advisor.profiling.trace import passing_checks, trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from smp_advisor.profiling.profiled_model import ProfiledModel
     from smp_advisor.profiling.result import Confidence, Method, Profile
-    from smp_advisor.profiling.trace import Settings, Traced
+    from smp_advisor.profiling.trace import Traced
+    from smp_advisor.profiling.trace_settings import Settings
 
 __all__ = ["profile_with_fallbacks", "reason"]
 

@@ -16,6 +16,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from smp_advisor.errors import ProfileError
+from smp_advisor.profiling.agreement import FIGURES
 from smp_advisor.profiling.fake import default_dtype
 from smp_advisor.profiling.gpu_kernels import without_initialization
 from smp_advisor.profiling.inputs import cast_inputs, example_inputs, filled
@@ -27,7 +28,8 @@ from smp_advisor.profiling.scaled.extrapolated import Measuring, polynomials_of
 from smp_advisor.profiling.scaled.reduction import WidthFraction, at_scale, layers_of, usual_fraction, vocabulary_of
 from smp_advisor.profiling.step import measure_step
 from smp_advisor.profiling.structure import block_counts, dimensions, stacks
-from smp_advisor.profiling.trace import FIGURES, compute_dtype, counted_profile, versions
+from smp_advisor.profiling.trace import counted_profile, versions
+from smp_advisor.profiling.trace_settings import compute_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.profiling.profiled_model import ProfiledModel
     from smp_advisor.profiling.step import StepMeasure
-    from smp_advisor.profiling.trace import Settings
+    from smp_advisor.profiling.trace_settings import Settings
 
     Points = Mapping[tuple[int, int], StepMeasure]
 

@@ -21,7 +21,7 @@ make_optimizer = Deferred("smp_advisor.profiling.optimizer_step", "make_optimize
 profile_with_fallbacks = Deferred("smp_advisor.profiling.fallback", "profile_with_fallbacks")
 read_model = Deferred("smp_advisor.profiling.profiled_model", "read_model")
 step = Deferred("smp_advisor.profiling.step")
-Settings, compute_dtype = deferred("smp_advisor.profiling.trace", "Settings", "compute_dtype")
+Settings, compute_dtype = deferred("smp_advisor.profiling.trace_settings", "Settings", "compute_dtype")
 
 SMALL = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 8, "vocab_size": 512}
 MODELS = {

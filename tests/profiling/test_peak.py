@@ -16,7 +16,8 @@ make_optimizer = Deferred("smp_advisor.profiling.optimizer_step", "make_optimize
 read_model = Deferred("smp_advisor.profiling.profiled_model", "read_model")
 measure_step = Deferred("smp_advisor.profiling.step", "measure_step")
 stacks = Deferred("smp_advisor.profiling.structure", "stacks")
-Settings, compute_dtype, trace = deferred("smp_advisor.profiling.trace", "Settings", "compute_dtype", "trace")
+Settings, compute_dtype = deferred("smp_advisor.profiling.trace_settings", "Settings", "compute_dtype")
+trace = Deferred("smp_advisor.profiling.trace", "trace")
 
 GPT2_XL = {"n_embd": 1600, "n_layer": 48, "n_head": 25}
 LLAMA_8B = {

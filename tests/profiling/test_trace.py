@@ -16,7 +16,8 @@ example_inputs, filled = deferred("smp_advisor.profiling.inputs", "example_input
 read_model = Deferred("smp_advisor.profiling.profiled_model", "read_model")
 measure_step = Deferred("smp_advisor.profiling.step", "measure_step")
 stacks, ties = deferred("smp_advisor.profiling.structure", "stacks", "ties")
-Settings, trace = deferred("smp_advisor.profiling.trace", "Settings", "trace")
+Settings = Deferred("smp_advisor.profiling.trace_settings", "Settings")
+trace = Deferred("smp_advisor.profiling.trace", "trace")
 PlainGPT, ResNet, Scanning = deferred("tests.profiling.plain_models", "PlainGPT", "ResNet", "Scanning")
 
 LLAMA = {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096}

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.torch
 transformers = Deferred("transformers")
 profile_with_fallbacks = Deferred("smp_advisor.profiling.fallback", "profile_with_fallbacks")
 read_model = Deferred("smp_advisor.profiling.profiled_model", "read_model")
-Settings = Deferred("smp_advisor.profiling.trace", "Settings")
+Settings = Deferred("smp_advisor.profiling.trace_settings", "Settings")
 
 CONFIG = {"model_type": "gpt2", "n_layer": 4}
 SEQUENCE = 256

@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from smp_advisor.errors import ProfileError
+from smp_advisor.profiling.agreement import FIGURES
 from smp_advisor.profiling.input_trial import source_frame
 from smp_advisor.profiling.inputs import cast_inputs, example_inputs, filled, valid_ids
 from smp_advisor.profiling.polynomial import Polynomial
@@ -19,7 +20,6 @@ from smp_advisor.profiling.scaled.interpolation import Raised, at_full_size, at_
 from smp_advisor.profiling.scaled.variants import variants_of
 from smp_advisor.profiling.step import measure_step
 from smp_advisor.profiling.structure import parameter_total
-from smp_advisor.profiling.trace import FIGURES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

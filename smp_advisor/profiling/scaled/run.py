@@ -343,11 +343,11 @@ def _compare(
 ) -> tuple[list[Comparison], list[str]]:
     """Compare predictions for the copy with one real microbatch; also returns notes."""
     from smp_advisor.errors import AdvisorError
+    from smp_advisor.profiling.agreement import FIGURES
     from smp_advisor.profiling.profiled_model import has_formulas_of_head
     from smp_advisor.profiling.recurrent_kernels import has_recurrent_layers
     from smp_advisor.profiling.step import measure_step
     from smp_advisor.profiling.structure import parameter_total
-    from smp_advisor.profiling.trace import FIGURES
     from smp_advisor.workload import Model
 
     model = copy.model

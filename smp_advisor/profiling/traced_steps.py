@@ -1,0 +1,186 @@
+"""Steps of a model with fake tensors at several sizes and depths."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from smp_advisor.profiling.extrapolation import truncated_paths
+from smp_advisor.profiling.fake import build_fake, build_under_fake, fake_copy, fake_inputs, fake_mode, real_copy
+from smp_advisor.profiling.inputs import cast_inputs, example_inputs, filled, valid_ids
+from smp_advisor.profiling.sampling import Samples, choose_samples
+from smp_advisor.profiling.step import StepMeasure, measure_step
+from smp_advisor.profiling.structure import stacks
+from smp_advisor.profiling.trace_settings import compute_dtype
+from smp_advisor.profiling.truncation import truncated
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from smp_advisor.profiling.assumptions import Assumptions
+    from smp_advisor.profiling.example import ExampleInputs
+    from smp_advisor.profiling.known_values import KnownValuesMode
+    from smp_advisor.profiling.profiled_model import ProfiledModel
+    from smp_advisor.profiling.structure import Stack
+    from smp_advisor.profiling.trace_settings import Settings
+
+__all__ = ["FEWEST_REPEATS", "TracedSteps"]
+
+FEWEST_REPEATS = 2
+"""Repeats of each block in the smallest truncated model."""
+_LONG_OPERATIONS = 30_000
+"""A longer step of a model that loops over tokens is not traced in full: a dozen of them would take minutes."""
+_SHORT_SEQUENCES = (32, 64, 96)
+_MANY_OPERATIONS = 10_000
+"""A forward pass of the shortest of these sequences with more operations is traced at shorter ones."""
+_SHORTER_SEQUENCES = (8, 16, 24)
+
+
+class TracedSteps:
+    """A fake model and its steps at several sizes."""
+
+    def __init__(self, profiled: ProfiledModel, settings: Settings) -> None:
+        self.profiled, self.settings = profiled, settings
+        self.begun = time.perf_counter()
+        self.mode: KnownValuesMode = fake_mode()
+        self.mode.knows_constructors = settings.known_constructors
+        self.mode.assumptions = settings.assumptions
+        self.warnings: list[str] = []
+        self.operations = 0
+        self.uncounted: dict[str, None] = {}
+        self.report(0, "building")
+        self.model = self._build()
+        self.model.train()
+        self.stacks: list[Stack] = stacks(self.model)
+        # The module's own precision: whether it accepts inputs does not depend on the precision of the trace.
+        source = self.model if profiled.module is None else profiled.module
+        self.example: ExampleInputs = example_inputs(source, settings.inputs, config=profiled.config)
+        self.samples: Samples = choose_samples(
+            min(settings.sequence, _SHORT_SEQUENCES[-1]) if self.is_real else settings.sequence,
+            has_sequence=self.example.has_sequence,
+            longest=self.example.longest,
+            window=_window(profiled.config),
+        )
+
+    @property
+    def is_real(self) -> bool:
+        """Whether the steps run on real tensors."""
+        return self.settings.build == "real"
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        """Dtype of the parameters; real steps use fp16 unless bf16 is required, because NumPy has no bf16."""
+        if self.is_real and self.settings.precision in {"fp16", "mixed"}:
+            return torch.float16
+        return compute_dtype(self.settings.training_precision)
+
+    def _build(self) -> nn.Module:
+        dtype = self._dtype
+        profiled, attention = self.profiled, self.settings.attention
+        if profiled.module is not None and self.is_real:
+            return real_copy(profiled.module, dtype)
+        if profiled.module is not None:
+            model = fake_copy(profiled.module, self.mode, dtype)
+            choose = getattr(model, "set_attn_implementation", None)
+            if callable(choose):
+                with contextlib.suppress(ValueError, ImportError):
+                    choose("eager" if attention == "eager" else "sdpa")
+            return model
+        build = build_under_fake if self.settings.build == "fake" else build_fake
+        return build(lambda: profiled.build(attention=attention), self.mode, dtype)
+
+    def report(self, share: float, text: str) -> None:
+        """Report the share of the trace that is done, and what follows."""
+        if self.settings.on_progress is not None:
+            self.settings.on_progress(share, 1.0, text)
+
+    def step(
+        self,
+        batch: int,
+        sequence: int,
+        repeats: int,
+        *,
+        checkpointing: bool = False,
+        operators: bool = False,
+        backward: bool = True,
+    ) -> StepMeasure:
+        """One step of the model truncated to `repeats` repeats of each stack."""
+        paths = [path for stack in self.stacks for path in truncated_paths(stack, repeats)]
+        dtype, example = self._dtype, self.example.make(batch, sequence)
+        with contextlib.ExitStack() as stack:
+            if self.is_real:
+                inputs = cast_inputs(filled(example, valid_ids(self.model)), dtype)
+            else:
+                inputs = fake_inputs(example, self.mode, dtype)
+                stack.enter_context(self.mode)
+            stack.enter_context(truncated(self.model, self.stacks, repeats))
+            measure = measure_step(
+                self.model,
+                inputs,
+                precision=self.settings.precision,
+                attention=self.settings.attention,
+                blocks=paths,
+                assumptions=self.settings.assumptions,
+                checkpointing=checkpointing,
+                operators=operators,
+                backward=backward,
+            )
+        self.operations += measure.operations
+        self.uncounted |= dict.fromkeys(measure.uncounted)
+        return measure
+
+    def forward(self, assumptions: Assumptions) -> None:
+        """A forward pass of a few repeats of each stack, with assumed values of conditions."""
+        batch, sequence = self.samples.points[0]
+        self.mode.assumptions = assumptions
+        with contextlib.ExitStack() as stack:
+            inputs = fake_inputs(self.example.make(batch, sequence), self.mode, self._dtype)
+            stack.enter_context(self.mode)
+            stack.enter_context(truncated(self.model, self.stacks, FEWEST_REPEATS))
+            measure_step(
+                self.model,
+                inputs,
+                precision=self.settings.precision,
+                attention=self.settings.attention,
+                assumptions=assumptions,
+                backward=False,
+            )
+
+    def shortened(self, repeats: int) -> bool:
+        """Sample short sequences only if a full step has too many operations; whether it has."""
+        if not self.example.has_sequence or self.samples.sequences[0] <= _SHORT_SEQUENCES[0]:
+            return False
+        sequences = self._affordable_sequences(repeats)
+        if sequences:
+            batch, _ = self.samples.unseen
+            unseen = sequences[-1] + sequences[0]
+            self.samples = dataclasses.replace(self.samples, sequences=sequences, unseen=(batch, unseen))
+        return bool(sequences)
+
+    def _affordable_sequences(self, repeats: int) -> tuple[int, ...]:
+        """Sequences to trace if a full step has too many operations because the model loops over tokens; else none."""
+        batch, sequence = self.samples.largest
+        sizes = _SHORT_SEQUENCES[:2]
+        removed = max((stack.repeats / min(repeats, stack.repeats) for stack in self.stacks), default=1.0)
+        for backward in (False, True):  # a forward pass alone may have too many
+            short, longer = (self.step(batch, tokens, repeats, backward=backward).operations for tokens in sizes)
+            if short == longer:
+                return ()
+            # Fused kernels round sequences up, so that shorter ones would not extrapolate exactly.
+            if not backward and short > _MANY_OPERATIONS and self.settings.attention == "eager":
+                return _SHORTER_SEQUENCES
+            if (longer - short) / (sizes[1] - sizes[0]) * sequence * removed > _LONG_OPERATIONS:
+                return _SHORT_SEQUENCES
+        return ()
+
+
+def _window(config: Any) -> int:
+    """Tokens of the sliding window in use; 0 without one."""
+    value = getattr(config, "sliding_window", None)
+    if getattr(config, "use_sliding_window", True) is False:
+        return 0
+    return value if isinstance(value, int) else 0
