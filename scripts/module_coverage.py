@@ -263,7 +263,7 @@ def section(results: Sequence[dict[str, Any]]) -> str:
         "`scripts/modules_environment.sh`; `modules_of_users` are in the styles of users' own scripts. Written by",
         f"`scripts/profiling_coverage.py --modules`, with {STAGE_SECONDS:g} seconds per stage on a shared machine.",
         f"{len(current)} rows are of one version of the profiler ({day}, sources {code}): {newly} are traced. Rows",
-        "marked † are of older versions, and a failure in one of them may be corrected by now.",
+        "marked † are of other versions of the same day or earlier.",
         f"{len(entries()) - len(results)} modules have not been run.",
         "",
         f"- Traced: **{len(traced)} of {len(results)}**; profiled by any method: {len(profiled)}.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import re
 import time
 import traceback
@@ -45,6 +46,8 @@ _TOKENS = 48
 _LEAST_ROWS = 16
 """Smaller tables are of buckets, not of positions."""
 _MOST_LIMITS = 4
+_LIMIT_SECONDS = 8.0
+"""Processor time for trials of more tokens."""
 _SECONDS = 20.0
 """Candidates are tried for at most this processor time."""
 _VALUES = (
@@ -129,15 +132,23 @@ def _bounded(model: nn.Module, example: ExampleInputs, mode: KnownValuesMode, dt
     rows = sorted({rows for rows in possible_limits(model) if rows >= _LEAST_ROWS}, reverse=True)[:_MOST_LIMITS]
     if not example.has_sequence or not rows or 0 < example.longest <= rows[-1]:
         return example
-    for tokens in (2 * rows[0], *rows):
-        if _works(model, example, mode, dtype, tokens):
-            return example if tokens > rows[0] else dataclasses.replace(example, longest=tokens)
+    mode.deadline = time.process_time() + _LIMIT_SECONDS
+    try:
+        for tokens in (2 * rows[0], *rows):
+            if _works(model, example, mode, dtype, tokens):
+                return example if tokens > rows[0] else dataclasses.replace(example, longest=tokens)
+    except TimeoutError:  # a model that loops over tokens, which few tables limit
+        return example
+    finally:
+        mode.deadline = math.inf
     return example
 
 
 def _works(model: nn.Module, example: ExampleInputs, mode: KnownValuesMode, dtype: torch.dtype, tokens: int) -> bool:
     try:
         _try(model, example, mode, dtype, tokens)
+    except TimeoutError:
+        raise
     except Exception:  # noqa: BLE001 - a model may raise anything
         return False
     return True

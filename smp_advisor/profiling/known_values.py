@@ -5,6 +5,8 @@ A forward pass may read such values (``lengths.max().item()``, ``edges[:, mask]`
 
 from __future__ import annotations
 
+import math
+import time
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -45,6 +47,8 @@ class KnownValuesMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         """Whether the results of ``ones``, ``arange`` and similar are known, too, which takes more time."""
         self.assumptions: Assumptions | None = None
         """Values of conditions, which select all or none of the elements of masks; None raises on unknown masks."""
+        self.deadline = math.inf
+        """Processor time of this process after which an operator raises `TimeoutError`: a loop over tokens has many."""
         self.has_drawn = False
         """Whether a random scalar was replaced by a typical one."""
         self.replay = OperatorReplay(self)
@@ -57,6 +61,8 @@ class KnownValuesMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[object] = (), kwargs: Mapping[str, object] | None = None
     ) -> Any:
+        if time.process_time() > self.deadline:
+            raise TimeoutError("the forward pass takes too long")
         key = self.replay.key(func, args, kwargs or {})
         if key is not None:
             result = self.replay.result(key, args)

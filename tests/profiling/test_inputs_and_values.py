@@ -193,3 +193,10 @@ def test_arguments_get_the_widths_of_the_layers_that_refuse_them(name):
     example = example_inputs(model)
     assert example.description.endswith("(inferred)")
     assert widths.with_gradients(model, filled(example.make(2, 16), 9))
+
+
+def test_a_loop_over_tokens_is_not_tried_with_as_many_tokens_as_a_table_has_rows(monkeypatch):
+    monkeypatch.setattr("smp_advisor.profiling.input_trial._LIMIT_SECONDS", 0.5)
+    example = example_inputs(widths.MODULES["LongLoop"]())
+    assert example.has_sequence
+    assert not example.longest
