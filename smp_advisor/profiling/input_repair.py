@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import heapq
 import itertools
+import math
 import re
 import time
 from dataclasses import dataclass
@@ -50,6 +51,8 @@ _TOO_SMALL = re.compile(
     r"[Kk]ernel size can't be greater|[Pp]adding size should be less|smaller than kernel|output size is too small"
 )
 _GROWTH = 4
+_MOST_NUMBERS = 2**24
+"""Numbers per sample to which images and sounds grow."""
 _ROWS = 3
 """Rank of the numbers of a sequence."""
 
@@ -219,7 +222,8 @@ def _changes(
         yield from _of_higher_rank(tensors, message)
         return
     layer, value = running
-    place = _source(value, tensors)
+    width = value.shape[1] if isinstance(layer, nn.modules.conv._ConvNd) and value.ndim > 1 else value.shape[-1]
+    place = _source(value, width, tensors)
     if place is None:
         return
     leaf: Tensor = tensors[place]
@@ -278,7 +282,8 @@ def _grown(tensors: Sequence[Any]) -> Iterator[tuple[int, _Form]]:
         if isinstance(leaf, Tensor) and leaf.is_floating_point() and leaf.ndim >= 2:
             fixed = min(2, leaf.ndim - 1)
             sizes = tuple(size * _GROWTH for size in leaf.shape[fixed:])
-            yield place, _Form((*_original(fixed), *sizes))
+            if math.prod((*leaf.shape[1:fixed], *sizes)) <= _MOST_NUMBERS:
+                yield place, _Form((*_original(fixed), *sizes))
 
 
 def _of_higher_rank(tensors: Sequence[Any], message: str) -> Iterator[tuple[int, _Form]]:
@@ -299,12 +304,13 @@ def _of_higher_rank(tensors: Sequence[Any], message: str) -> Iterator[tuple[int,
                 yield place, _Form(sizes, torch.float32)
 
 
-def _source(value: Tensor, tensors: Sequence[Any]) -> int | None:
-    """Position of the argument that a layer reads: itself, a view of it, or the only one of its shape."""
+def _source(value: Tensor, width: int, tensors: Sequence[Any]) -> int | None:
+    """Position of the argument that a layer reads: itself, a view of it, or the only one of its shape or width."""
     storage = value.untyped_storage()._cdata
     leaves = [(place, leaf) for place, leaf in enumerate(tensors) if isinstance(leaf, Tensor)]
     for place, leaf in leaves:
         if leaf.untyped_storage()._cdata == storage:
             return place
-    same = [place for place, leaf in leaves if leaf.shape == value.shape]
-    return same[0] if len(same) == 1 else None
+    of_shape = [place for place, leaf in leaves if leaf.shape == value.shape]
+    of_width = [place for place, leaf in leaves if leaf.is_floating_point() and width in leaf.shape[1:]]
+    return next((places[0] for places in (of_shape, of_width) if len(places) == 1), None)
