@@ -34,6 +34,7 @@ __all__ = [
 
 _MOST_WIDTHS = 4
 _LEAST_IMAGE = 28
+_LEAST_PATCHED = 128
 _LONGEST_LIST = 64
 """Columns of a table of categories."""
 
@@ -138,8 +139,14 @@ def attribute_sizes(model: nn.Module) -> list[int]:
 
 
 def image_sizes(model: nn.Module) -> Sequence[int]:
-    """Sizes that attributes name, that a table of positions fits, then usual ones."""
-    return list(dict.fromkeys([*attribute_sizes(model), *_patched_sizes(model), *IMAGE_SIZES]))
+    """Sizes that attributes name, that a table of positions fits, then usual ones.
+
+    Small sizes of a table come last: the layers before it may shrink images more than the first one shows, and parts of
+    a table may be for other tokens.
+    """
+    patched = sorted(_patched_sizes(model), reverse=True)
+    likely = [size for size in patched if size >= _LEAST_PATCHED]
+    return list(dict.fromkeys([*attribute_sizes(model), *likely, *IMAGE_SIZES, *patched]))
 
 
 def _patched_sizes(model: nn.Module) -> Iterator[int]:

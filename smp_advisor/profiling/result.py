@@ -295,7 +295,6 @@ class Profile(NotebookResult):
         Examples
         --------
         >>> profile.operators(sort="seconds", instance_type="ml.p4d.24xlarge")  # doctest: +SKIP
-        >>> profile.operators("module").frame().groupby("module").bytes.sum()  # doctest: +SKIP
         """
         from smp_advisor.profiling.operator_table import operator_table
 

@@ -64,7 +64,21 @@ class LongLoop(nn.Module):
         return state
 
 
-MODULES = {module.__name__: module for module in (Conditioned, Frames, LargePictures, LongLoop)}
+class SlicedTable(nn.Module):
+    """Patches of 32 pixels with a table of 8 x 8 positions, of which smaller images take the first ones."""
+
+    def __init__(self):
+        super().__init__()
+        self.heads_pos = nn.Parameter(torch.zeros(16, 4))
+        self.patches = nn.Conv2d(3, 4, 32, stride=32)
+        self.pos_embedding = nn.Parameter(torch.zeros(1, 64, 4))
+
+    def forward(self, img):
+        tokens = self.patches(img).flatten(2).transpose(1, 2)
+        return (tokens + self.pos_embedding[:, : tokens.shape[1]]) @ self.heads_pos.T
+
+
+MODULES = {module.__name__: module for module in (Conditioned, Frames, LargePictures, LongLoop, SlicedTable)}
 
 
 def with_gradients(module, inputs):

@@ -200,3 +200,7 @@ def test_a_loop_over_tokens_is_not_tried_with_as_many_tokens_as_a_table_has_rows
     example = example_inputs(widths.MODULES["LongLoop"]())
     assert example.has_sequence
     assert not example.longest
+
+
+def test_an_image_has_the_size_that_the_table_of_positions_fits():
+    assert example_inputs(widths.MODULES["SlicedTable"]()).description == "img: images of 256 x 256 (inferred)"
