@@ -141,11 +141,11 @@ def attribute_sizes(model: nn.Module) -> list[int]:
 def image_sizes(model: nn.Module) -> Sequence[int]:
     """Sizes that attributes name, that a table of positions fits, then usual ones.
 
-    Small sizes of a table come last: the layers before it may shrink images more than the first one shows, and parts of
-    a table may be for other tokens.
+    Small sizes by the patches of a linear layer come last: other layers may shrink images further before the table.
     """
     patched = sorted(_patched_sizes(model), reverse=True)
-    likely = [size for size in patched if size >= _LEAST_PATCHED]
+    has_patches = any(isinstance(module, nn.Conv2d) for module in model.modules())
+    likely = [size for size in patched if size >= _LEAST_PATCHED or has_patches]
     return list(dict.fromkeys([*attribute_sizes(model), *likely, *IMAGE_SIZES, *patched]))
 
 
