@@ -249,9 +249,7 @@ def section(results: Sequence[dict[str, Any]]) -> str:
     exact = [result for result in full if abs(result["flops_ratio"] - 1) < EXACT]
     close = [result for result in full if abs((result["saved_ratio"] or 1) - 1) <= SAVED_TOLERANCE]
     versions = collections.Counter(result["code"] for result in results if "code" in result)
-    code = fingerprint()
-    if code not in versions and versions:
-        code = versions.most_common(1)[0][0]
+    code = versions.most_common(1)[0][0] if versions else fingerprint()
     day = max((result["day"] for result in results if result.get("code") == code), default="")
     current = [result for result in results if result.get("code") == code]
     newly = sum(result["outcome"] == "traced" for result in current)
