@@ -22,3 +22,8 @@ class ExampleInputs:
     """Maximum tokens per sample; 0 for no limit."""
     description: str
     """Text for the user: ``input_ids, labels (inferred)``."""
+
+    @property
+    def is_inferred(self) -> bool:
+        """Whether the user supplied none of it: only inferred inputs may get other forms and sizes."""
+        return self.description.endswith("(inferred)")

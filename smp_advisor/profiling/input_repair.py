@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from smp_advisor.profiling.example import ExampleInputs
 
-__all__ = ["repaired_inputs"]
+__all__ = ["REPAIR_SECONDS", "repaired_inputs"]
 
-_SECONDS = 10.0
+REPAIR_SECONDS = 10.0
 """Processor time for all attempts."""
 _MOST_ATTEMPTS = 100
 _MOST_STARTS = 12
@@ -52,7 +52,7 @@ _TOO_SMALL = re.compile(
 )
 _GROWTH = 4
 _MOST_NUMBERS = 2**24
-"""Numbers per sample to which images and sounds grow."""
+"""Numbers per sample to which images, videos and sounds grow."""
 _ROWS = 3
 """Rank of the numbers of a sequence."""
 
@@ -128,6 +128,8 @@ def repaired_inputs(
 
     Parameters
     ----------
+    candidates
+        Inferred inputs. Those of the user are never changed.
     attempt
         Runs a forward pass with the inputs, and passes the tensors of the call to its second argument before.
     is_repairable
@@ -140,12 +142,13 @@ def repaired_inputs(
     seen_states = set(starts)
     begun = time.process_time()
     for _ in range(_MOST_ATTEMPTS):
-        if not queue or time.process_time() - begun > _SECONDS:
+        if not queue or time.process_time() - begun > REPAIR_SECONDS:
             return None
         *_, state = heapq.heappop(queue)
-        example = _changed(candidates[state[0]], state[1])
         tensors: list[Any] = []
+        layers.running = None
         try:
+            example = _changed(candidates[state[0]], state[1])
             with layers.watched():
                 attempt(example, tensors.append)
         except Exception as error:  # noqa: BLE001 - a model may raise anything
@@ -222,6 +225,8 @@ def _changes(
         yield from _of_higher_rank(tensors, message)
         return
     layer, value = running
+    if not value.ndim:
+        return
     width = value.shape[1] if isinstance(layer, nn.modules.conv._ConvNd) and value.ndim > 1 else value.shape[-1]
     place = _source(value, width, tensors)
     if place is None:
@@ -235,7 +240,7 @@ def _changes(
         yield from _convolved(layer, value, place, leaf)
         return
     width = layer.normalized_shape[-1] if isinstance(layer, nn.LayerNorm) else input_width(layer)
-    if value.ndim and value.shape[-1] != width:
+    if value.shape[-1] != width:
         if leaf.ndim > _ROWS:  # numbers that were taken for images
             yield place, _Form((~0, width), torch.float32)
         yield from _resized(place, leaf, value.shape[-1], width, from_end=True)
@@ -272,7 +277,7 @@ def _scaled(tensors: Sequence[Any], message: str) -> Iterator[tuple[int, _Form]]
     for place in reversed(images):
         sizes = tensors[place].shape
         for scaled in (tuple(size * ratio for size in sizes[-2:]), tuple(size // ratio for size in sizes[-2:])):
-            if all(scaled):
+            if all(scaled) and math.prod((*sizes[1:-2], *scaled)) <= _MOST_NUMBERS:
                 yield place, _Form((*_original(len(sizes) - 2), *scaled))
 
 

@@ -16,7 +16,7 @@ from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.assumptions import Assumptions, checks_of
 from smp_advisor.profiling.fake import fake_copy, fake_inputs, fake_mode
 from smp_advisor.profiling.gpu_kernels import gpu_kernels
-from smp_advisor.profiling.input_repair import repaired_inputs
+from smp_advisor.profiling.input_repair import REPAIR_SECONDS, repaired_inputs
 from smp_advisor.profiling.module_attributes import possible_limits
 from smp_advisor.profiling.patching import quiet
 from smp_advisor.profiling.step import call_model
@@ -108,7 +108,8 @@ def working_inputs(model: nn.Module, candidates: Sequence[ExampleInputs], supply
             else:
                 return _bounded(copy, candidate, mode, dtype)
         if reading is None:
-            repaired = _repaired(copy, [candidate for candidate, _ in failures], mode, dtype)
+            inferred = [candidate for candidate, _ in failures if candidate.is_inferred]
+            repaired = _repaired(copy, inferred, mode, dtype)
             if repaired is not None:
                 return _bounded(copy, repaired, mode, dtype)
     return reading or _decided(model, failures, supply)
@@ -122,9 +123,13 @@ def _repaired(
     def attempt(example: ExampleInputs, on_inputs: Callable[[Any], None]) -> None:
         _try(model, example, mode, dtype, on_inputs=on_inputs)
 
-    return repaired_inputs(
-        model, candidates, attempt, lambda error: is_about_inputs(error) and not is_about_values(error)
-    )
+    mode.deadline = time.process_time() + REPAIR_SECONDS
+    try:
+        return repaired_inputs(
+            model, candidates, attempt, lambda error: is_about_inputs(error) and not is_about_values(error)
+        )
+    finally:
+        mode.deadline = math.inf
 
 
 def _bounded(model: nn.Module, example: ExampleInputs, mode: KnownValuesMode, dtype: torch.dtype) -> ExampleInputs:

@@ -78,7 +78,31 @@ class SlicedTable(nn.Module):
         return (tokens + self.pos_embedding[:, : tokens.shape[1]]) @ self.heads_pos.T
 
 
-MODULES = {module.__name__: module for module in (Conditioned, Frames, LargePictures, LongLoop, SlicedTable)}
+class Coded(nn.Module):
+    """Codes of a table next to numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(50, 8)
+        self.numbers = nn.Linear(13, 8)
+
+    def forward(self, codes, values):
+        return self.table(codes).mean(1) + self.numbers(values)
+
+
+class OfOneNumber(nn.Module):
+    """A layer that is called with a number instead of a tensor with dimensions."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+
+    def forward(self, x):
+        return self.layer(x.sum())
+
+
+_CLASSES = (Conditioned, Frames, LargePictures, LongLoop, SlicedTable, Coded, OfOneNumber)
+MODULES = {module.__name__: module for module in _CLASSES}
 
 
 def with_gradients(module, inputs):

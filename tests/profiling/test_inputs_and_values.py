@@ -204,3 +204,16 @@ def test_a_loop_over_tokens_is_not_tried_with_as_many_tokens_as_a_table_has_rows
 
 def test_an_image_has_the_size_that_the_table_of_positions_fits():
     assert example_inputs(widths.MODULES["SlicedTable"]()).description == "img: images of 256 x 256 (inferred)"
+
+
+def test_inputs_of_the_user_are_refused_instead_of_repaired():
+    model = widths.MODULES["Coded"]()
+    codes = torch.zeros(2, 12, dtype=torch.long)
+    assert example_inputs(model, (codes, torch.zeros(2, 13))).description == "2 tensors (supplied)"
+    with pytest.raises(ProfileError, match="pass inputs that its forward accepts"):
+        example_inputs(model, (codes, torch.zeros(2, 11)))
+
+
+def test_a_layer_of_no_dimensions_leads_to_a_sentence():
+    with pytest.raises(ProfileError, match="OfOneNumber does not accept"):
+        example_inputs(widths.MODULES["OfOneNumber"]())

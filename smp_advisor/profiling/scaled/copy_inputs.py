@@ -90,7 +90,7 @@ def affordable_inputs(
         failure = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         return Affordable(example=example, traced=None, failure=failure)
     full = _shape(example.make(samples, sequence))
-    for divisor in () if example.description.endswith("(supplied)") else _DIVISORS:
+    for divisor in _DIVISORS if example.is_inferred else ():
         if fits(best.traced):
             break
         candidate = _divided(example, divisor)
