@@ -1,6 +1,6 @@
 """Adaptation of public training loops: what became of each, and the output of its proof.
 
-usage: python benchmarks/public_loops.py CLONES [--library NAME ...] [--only TEXT] [--page docs/adapt.md]
+usage: python benchmarks/public_loops.py CLONES [--library NAME ...] [--only TEXT] [--page benchmarks/results/adapt.md]
 
 CLONES has one folder per repository, named OWNER__NAME, at the commit of the data file.
 """

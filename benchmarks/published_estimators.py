@@ -1,7 +1,7 @@
 """Count AWS's published notebooks and recipes that can be read as plans, with the reasons for the others.
 
 ``python benchmarks/published_estimators.py FOLDER [FOLDER ...]`` reads every notebook (.ipynb) and recipe (.yaml) in
-the folders and prints the tables of docs/estimators_corpus.md.
+the folders and prints the tables of benchmarks/results/estimators_corpus.md.
 """
 
 from __future__ import annotations

@@ -5,13 +5,16 @@ Pages are Markdown that GitHub shows, too: links are relative paths, and anchors
 
 from __future__ import annotations
 
+import json
 from inspect import isfunction
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
 
 from smp_advisor import __version__
+from smp_advisor.storage.schema import json_schema
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -77,8 +80,15 @@ def show_the_written_signature(_app: Sphinx, value: object, _bound: bool) -> Non
         vars(value).pop("__signature__", None)
 
 
+def write_the_schema(app: Sphinx, error: Exception | None) -> None:
+    """Write the JSON Schema of stored values next to the pages."""
+    if error is None:
+        Path(app.outdir, "stored_values.json").write_text(json.dumps(json_schema(), indent=1) + "\n", "utf-8")
+
+
 def setup(app: Sphinx) -> None:
     """Register the renderer of formulas: Sphinx' own one loads MathJax from the network."""
     app.connect("autodoc-before-process-signature", show_the_written_signature)
+    app.connect("build-finished", write_the_schema)
     app.connect("env-updated", leave_checks_out_of_the_navigation)
     app.add_html_math_renderer("mathml", (visit_math, None), (visit_displayed_math, None))

@@ -1,4 +1,4 @@
-"""Profile modules of other libraries and every class of transformers' tables, and write docs/profiling_coverage.md.
+"""Profile modules of other libraries and every class of transformers' tables, and write the log of the results.
 
 ``python scripts/profiling_coverage.py`` profiles the classes, each with its default configuration, and ``--modules``
 the modules of profiling_modules.toml, in the environment of modules_environment.sh; each writes its own section. With
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from smp_advisor.profiling.profiled_model import ProfiledModel
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENT = ROOT / "docs" / "profiling_coverage.md"
+DOCUMENT = ROOT / "benchmarks" / "results" / "profiling_coverage.md"
 TASKS = {
     "causal": "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
     "masked": "MODEL_FOR_MASKED_LM_MAPPING_NAMES",

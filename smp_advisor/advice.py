@@ -549,7 +549,7 @@ class Advice:
         write_text(self.as_json() if page is None else page(self), path)
 
     def as_json(self) -> str:
-        """The advice as JSON text, the content of the file of `save`. `docs/stored_values.json` is its schema."""
+        """The advice as JSON text, the content of the file of `save`."""
         from smp_advisor.storage import as_text
 
         return as_text(self)

@@ -12,18 +12,17 @@ from smp_advisor.findings.catalog import catalog
 from smp_advisor.notebook.glossary import glossary, term_for
 
 CONTENT = {
-    "docs/executed_blocks.md": ["docs/calibration.md"],
-    "docs/checks.md": ["SMP109", "EST501"],
+    "docs/executed_blocks.md": ["docs/how_to/calibrate.md"],
+    "docs/checks.md": ["SMP109", "EST501", "## Invalid plans"],
     "docs/gallery.md": ["### 60. ", "## Doubts", "+ sharding over"],
     "docs/glossary.md": ["## microbatch", "## hybrid shard degree", "## MFU"],
     "docs/libraries.md": ["`pipeline_parallel_degree`", '`library="fsdp"`'],
-    "docs/stored_values.json": ["#/$defs/Advice", "tensor_parallel_degree"],
     "docs/stacks.md": ["`hf-sdpa`", "## Megatron-like", "| Llama | separate | 7 |"],
-    "docs/reference_rows.md": ["## 10 B", "## 30 B", "## 60 B", "## SMP v2, 70 B"],
+    "benchmarks/results/reference_rows.md": ["## 10 B", "## 30 B", "## 60 B", "## SMP v2, 70 B"],
 }
 
 
-ADVISED = {"docs/gallery.md", "docs/reference_rows.md"}
+ADVISED = {"docs/gallery.md", "benchmarks/results/reference_rows.md"}
 """Pages whose generators search for plans."""
 
 

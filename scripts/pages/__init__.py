@@ -1,14 +1,12 @@
 """Pages that are generated: `make pages` writes all of them, and a test compares each with its generator.
 
 Pages that need measured runs or hours of profiling have commands of their own: ``docs/accuracy.md``
-(``benchmarks/accuracy.py``), ``docs/checks_corpus.md`` and ``docs/estimators_corpus.md``
-(``benchmarks/published_scripts.py`` and ``benchmarks/published_estimators.py``), ``docs/profiling_coverage.md``
-(``scripts/profiling_coverage.py``) and ``docs/images/advisor.png`` (`make image`).
+(``benchmarks/accuracy.py``), the logs of measurements in ``benchmarks/results``, and ``docs/images/advisor.png``
+(`make image`).
 """
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,8 +14,7 @@ from typing import TYPE_CHECKING
 from scripts.pages import blocks, gallery, glossary, libraries, options, reference, reference_rows, stacks
 from scripts.pages.api import api_pages
 from smp_advisor.findings.catalog import catalog
-from smp_advisor.findings.page import check_page, checks_page
-from smp_advisor.storage.schema import json_schema
+from smp_advisor.findings.page import check_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +24,7 @@ __all__ = ["PAGES", "ROOT"]
 ROOT = Path(__file__).parents[2]
 
 PAGES: dict[str, Callable[[], str]] = {
-    "docs/checks.md": checks_page,
+    "docs/checks.md": reference.checks,
     **{f"docs/checks/{identifier}.md": partial(check_page, check) for identifier, check in catalog().items()},
     "docs/executed_blocks.md": blocks.executed_blocks,
     "docs/gallery.md": gallery.page,
@@ -37,10 +34,8 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/reference/command_line.md": options.command_line,
     "docs/reference/magics.md": options.magics,
     "docs/reference/parameters.md": reference.parameters,
-    "docs/reference/rules.md": reference.rules,
     "docs/reference/stored_files.md": reference.stored_files,
-    "docs/reference_rows.md": reference_rows.page,
+    "benchmarks/results/reference_rows.md": reference_rows.page,
     "docs/stacks.md": stacks.page,
-    "docs/stored_values.json": lambda: json.dumps(json_schema(), indent=1) + "\n",
 }
 """Every generated page, with the function that returns its text."""

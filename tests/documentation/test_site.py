@@ -23,6 +23,7 @@ def test_the_site_is_built_without_warnings_and_loads_nothing_from_other_hosts(r
     subprocess.run([*words.split()[:-1], str(site)], cwd=root, check=True, timeout=280)
     pages = {path.relative_to(site).as_posix(): path.read_text("utf-8") for path in site.rglob("*.html")}
     assert {"index.html", "glossary.html", "reference/api/recommendation.html", "checks/SMP109.html"} <= pages.keys()
+    assert "#/$defs/Advice" in (site / "stored_values.json").read_text("utf-8")
     assert "sig-param" in pages["reference/api/recommendation.html"]
     assert not [name for name, text in pages.items() if EXTERNAL.search(text)]
     assert not [path for path in site.rglob("*.css") if IMPORTED.search(path.read_text("utf-8"))]
