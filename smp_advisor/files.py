@@ -1,13 +1,16 @@
-"""Files of users: regular files only, read up to a size for each kind, and written completely or not at all."""
+"""Files of users: regular files of limited size, written completely or not at all; and data files of the package."""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
+import tomllib
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from typing import BinaryIO
@@ -17,6 +20,7 @@ __all__ = [
     "MODEL",
     "NOTEBOOK",
     "SCRIPT",
+    "data_file",
     "ends",
     "has_too_many_values",
     "read_bytes",
@@ -35,6 +39,12 @@ MODEL = 16 * 2**20
 _MOST_VALUES = 1_000_000
 _OF_THE_SYSTEM = ("/proc/", "/sys/")
 """Folders with files that are regular by their mode, and may have no end or wait for content."""
+
+
+@cache
+def data_file(room: str, name: str) -> dict[str, Any]:
+    """The content of ``data/<name>.toml`` in a room of the package, which all callers share: do not change it."""
+    return tomllib.loads((resources.files("smp_advisor") / room / "data" / f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def read_bytes(path: Path, most: int) -> bytes:

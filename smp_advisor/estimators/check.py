@@ -15,9 +15,9 @@ from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.cases import Terms, read_configurations
 from smp_advisor.estimators.checks import CHECKS, Case
 from smp_advisor.estimators.checks.memory import estimate_of
+from smp_advisor.estimators.corrections import as_pasted, changed_by, corrected
 from smp_advisor.estimators.documents import Document, open_document
 from smp_advisor.estimators.report import EstimatorReport, Reading
-from smp_advisor.estimators.rounds import as_pasted, changed_by, corrected
 from smp_advisor.findings.catalog import catalog
 from smp_advisor.findings.finding import Finding, Fix, Unresolved
 from smp_advisor.libraries.registry import library_with, require_library

@@ -9,9 +9,9 @@ from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.cluster.instance import Instance
 from smp_advisor.cluster.table import instance as known_instance
 from smp_advisor.errors import AdvisorError
-from smp_advisor.estimators.images import is_version, library_version, version_of_older_pair
-from smp_advisor.estimators.sources.peft import adapter_of
-from smp_advisor.estimators.sources.plain_tables import digits_as_number, is_on
+from smp_advisor.estimators.configuration import digits_as_number, is_on
+from smp_advisor.estimators.recipes import adapter_of
+from smp_advisor.estimators.terms import is_version, library_version, version_of_older_pair
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.registry import DEFAULT_LIBRARY, get_library
 from smp_advisor.libraries.schema import schema
@@ -22,8 +22,6 @@ from smp_advisor.workload.names import is_model_name, model_from_name
 
 if TYPE_CHECKING:
     from smp_advisor.estimators.configuration import Configuration
-
-__all__ = ["MODEL_IS_MISSING", "ReadBack", "read_back", "script_settings"]
 
 MODEL_IS_MISSING = "does not describe the model, so memory is not checked: pass model=."
 """End of the sentence about a job without a model."""

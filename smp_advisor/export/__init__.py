@@ -2,11 +2,10 @@
 
 from smp_advisor.export.companions import monitoring_cell, permissions_cell, quota_cell
 from smp_advisor.export.formats import FORMATS, exported, format_cell
-from smp_advisor.export.job_cell import estimator_cell
-from smp_advisor.export.local import local_cell
+from smp_advisor.export.job_cell import estimator_cell, installed_sdk
+from smp_advisor.export.local import local_cell, local_mode_cell
 from smp_advisor.export.options import JobOptions
 from smp_advisor.export.script import script_cell, training_script
-from smp_advisor.export.sdk import installed_sdk
 
 __all__ = [
     "FORMATS",
@@ -16,6 +15,7 @@ __all__ = [
     "format_cell",
     "installed_sdk",
     "local_cell",
+    "local_mode_cell",
     "monitoring_cell",
     "permissions_cell",
     "quota_cell",

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import ExportError
+from smp_advisor.files import data_file
 from smp_advisor.libraries.transformers_release import (
     newest_script_release,
     script_release,
@@ -20,16 +18,6 @@ from smp_advisor.libraries.version import release
 
 if TYPE_CHECKING:
     from smp_advisor.workload.model import Model
-
-__all__ = [
-    "Architecture",
-    "adapter_packages",
-    "architecture_of",
-    "configuration",
-    "first_library_version",
-    "newest_release",
-    "patched_release",
-]
 
 # Label names, provenance and data type, which do not affect the shape of the model.
 _NOT_SHAPE = frozenset(
@@ -68,9 +56,8 @@ class Architecture:
     """Rows of the position embeddings that no token of a sequence uses."""
 
 
-@cache
 def _table() -> dict[str, Any]:
-    return tomllib.loads((files("smp_advisor.export") / "data" / "architectures.toml").read_text(encoding="utf-8"))
+    return data_file("export", "architectures")
 
 
 def first_library_version() -> str:

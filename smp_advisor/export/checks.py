@@ -11,26 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.arguments import require_types
 from smp_advisor.errors import ExportError
-from smp_advisor.export.facts import launch_facts
+from smp_advisor.files import data_file
 from smp_advisor.job_rules import JobTerms, job_faults
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.cluster.containers import Container
 
-__all__ = [
-    "base_job_name",
-    "boolean",
-    "hyperparameters",
-    "integer",
-    "option_names",
-    "require_sound",
-    "require_terms",
-    "sagemaker_instance",
-    "script_settings",
-    "seconds",
-    "text",
-]
+
+def launch_facts() -> dict[str, Any]:
+    """Limits and options of a training job (`data/launch.toml`)."""
+    return data_file("export", "launch")
+
 
 _RESERVED = ("sagemaker_", "mp_parameters")
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +12,7 @@ from smp_advisor.errors import ExportError
 from smp_advisor.export import checks
 from smp_advisor.export.launch import Launch, launch
 from smp_advisor.export.options import JobOptions
+from smp_advisor.files import data_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,8 +23,6 @@ if TYPE_CHECKING:
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
-__all__ = ["ClusterJob", "ClusterOptions", "cluster_facts", "cluster_job"]
-
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/@-]{0,400}")
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _PARTITION = re.compile(r"[A-Za-z0-9_.,-]{1,100}")
@@ -34,10 +30,9 @@ _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,60}[A-Za-z0-9])?")
 _ENVIRONMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,100}")
 
 
-@cache
 def cluster_facts() -> dict[str, Any]:
     """Facts of clusters (`data/clusters.toml`)."""
-    return tomllib.loads((files("smp_advisor.export") / "data" / "clusters.toml").read_text(encoding="utf-8"))
+    return data_file("export", "clusters")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,22 +2,156 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.cluster.table import table_date
 from smp_advisor.export import checks
-from smp_advisor.export.literal import Comment, comment_lines
-from smp_advisor.export.options import JobOptions
-from smp_advisor.export.policy import policy
-from smp_advisor.export.sdk import chosen_sdk
-from smp_advisor.export.storage import FileSystem
-from smp_advisor.export.template import render
+from smp_advisor.export.checks import launch_facts
+from smp_advisor.export.job_cell import chosen_sdk
+from smp_advisor.export.options import FileSystem, JobOptions, bucket_and_prefix
+from smp_advisor.export.template import Comment, comment_lines, render
+from smp_advisor.libraries.version import image
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.libraries.plan import Plan
 
-__all__ = ["monitoring_cell", "permissions_cell", "quota_cell"]
+_READ = ["s3:GetObject"]
+_WRITE = ["s3:GetObject", "s3:PutObject"]
+_NETWORK = [
+    "ec2:CreateNetworkInterface",
+    "ec2:CreateNetworkInterfacePermission",
+    "ec2:DeleteNetworkInterface",
+    "ec2:DeleteNetworkInterfacePermission",
+    "ec2:DescribeDhcpOptions",
+    "ec2:DescribeNetworkInterfaces",
+    "ec2:DescribeSecurityGroups",
+    "ec2:DescribeSubnets",
+    "ec2:DescribeVpcs",
+]
+
+
+def policy(plan: Plan, options: JobOptions, *, model_name: str, checks_network: bool) -> dict[str, Any]:
+    """Statements for the data, output, container, logs and metrics of a job, and for its network and keys if used.
+
+    Parameters
+    ----------
+    model_name
+        Name of the model, from which the names of jobs derive.
+    checks_network
+        Whether the SDK refuses a role without permissions for networks, which version 3 does for every job.
+    """
+    inputs = [place for place in options.channels.values() if isinstance(place, str)]
+    outputs = [_default_place(options, model_name)]
+    if options.output_path is not None:
+        outputs.append(options.output_path)
+    if isinstance(options.checkpoint_place, str):
+        outputs.append(options.checkpoint_place)
+    statements = [
+        *([_statement("ReadData", _READ, [_objects(uri) for uri in inputs])] if inputs else []),
+        _statement("WriteOutput", _WRITE, [_objects(uri) for uri in outputs]),
+        *_lists([*inputs, *outputs]),
+        *_container(plan, options),
+        _statement(
+            "Logs",
+            ["logs:CreateLogGroup", "logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"],
+            "arn:aws:logs:*:*:log-group:/aws/sagemaker/TrainingJobs*",
+        ),
+        # IfExists: the SDK simulates the permission without a namespace. Real requests have one.
+        _statement(
+            "Metrics",
+            ["cloudwatch:PutMetricData"],
+            "*",
+            {"StringEqualsIfExists": {"cloudwatch:namespace": "/aws/sagemaker/TrainingJobs"}},
+        ),
+    ]
+    if options.subnets or checks_network:
+        statements.append(_statement("Network", _NETWORK, "*"))
+    if any(isinstance(place, FileSystem) for place in (*options.channels.values(), options.checkpoint_place)):
+        statements.append(_statement("FileSystem", ["fsx:DescribeFileSystems"], "*"))
+    statements += _keys(options)
+    return {"Version": "2012-10-17", "Statement": statements}
+
+
+def _statement(
+    name: str, actions: list[str], resource: str | list[str], condition: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    statement: dict[str, Any] = {"Sid": name, "Effect": "Allow", "Action": actions, "Resource": resource}
+    return statement if condition is None else statement | {"Condition": condition}
+
+
+def _default_place(options: JobOptions, model_name: str) -> str:
+    """The SDK's default bucket, below the names of the jobs: sources, and models and checkpoints without a location."""
+    name = checks.base_job_name(options.job_name, model_name)
+    # A chain shortens the name for its identity of eight characters.
+    longest = launch_facts()["limits"]["base_job_name_characters"] - 9
+    return f"s3://sagemaker-*/{name[:longest]}"
+
+
+def _objects(uri: str) -> str:
+    """ARN of the objects that start with the prefix, as SageMaker reads an S3 URI."""
+    bucket, prefix = bucket_and_prefix(uri)
+    return f"arn:aws:s3:::{bucket}/{prefix}*"
+
+
+def _lists(uris: Iterable[str]) -> list[dict[str, Any]]:
+    """One statement per bucket: lists of the keys with the prefixes in use."""
+    prefixes: dict[str, list[str]] = {}
+    for uri in uris:
+        bucket, prefix = bucket_and_prefix(uri)
+        prefixes.setdefault(bucket, []).append(f"{prefix}*")
+    return [
+        _statement(
+            f"List{number}",
+            ["s3:ListBucket"],
+            f"arn:aws:s3:::{bucket}",
+            {"StringLike": {"s3:prefix": list(dict.fromkeys(used))}},
+        )
+        for number, (bucket, used) in enumerate(prefixes.items(), start=1)
+    ]
+
+
+_REGISTRY = re.compile(r"(\d{12})\.dkr\.ecr\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?/([^:@]+)")
+
+
+def _container(plan: Plan, options: JobOptions) -> list[dict[str, Any]]:
+    container = image(plan.library, plan.version)
+    repository = f"arn:aws:ecr:*:{container.account}:repository/{container.repository}"
+    if options.image_uri is not None:
+        if (match := _REGISTRY.match(options.image_uri)) is None:
+            return []  # an image outside of ECR
+        account, region, name = match.groups()
+        repository = f"arn:aws:ecr:{region}:{account}:repository/{name}"
+    actions = ["ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"]
+    return [
+        _statement("Container", actions, repository),
+        _statement("ContainerLogin", ["ecr:GetAuthorizationToken"], "*"),
+    ]
+
+
+def _keys(options: JobOptions) -> list[dict[str, Any]]:
+    """Use of the keys in S3 and on disks."""
+    statements = []
+    if (key := options.output_kms_key) is not None:
+        statements.append(_key("OutputKey", key, ["kms:Encrypt", "kms:Decrypt", "kms:GenerateDataKey"]))
+    if (key := options.volume_kms_key) is not None:
+        actions = ["kms:Decrypt", "kms:DescribeKey", "kms:GenerateDataKeyWithoutPlaintext"]
+        for_aws = {"Bool": {"kms:GrantIsForAWSResource": "true"}}
+        statements += [_key("VolumeKey", key, actions), _key("VolumeKeyGrant", key, ["kms:CreateGrant"], for_aws)]
+    return statements
+
+
+def _key(name: str, key: str, actions: list[str], condition: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Use of one key. An alias is a condition, because policies name keys by their id."""
+    alias = key.rpartition(":")[2]
+    if alias.startswith("alias/"):
+        return _statement(
+            name, actions, "*", {**(condition or {}), "ForAnyValue:StringEquals": {"kms:ResourceAliases": alias}}
+        )
+    return _statement(name, actions, key if key.startswith("arn:") else f"arn:aws:kms:*:*:key/{key}", condition)
 
 
 def monitoring_cell(cluster: Cluster, *, region: str | None = None) -> str:

@@ -1,26 +1,111 @@
-"""The notebook cell that launches a training job, for either major version of the SageMaker Python SDK."""
+"""The notebook cell that launches a training job, for either major version of the SageMaker Python SDK.
+
+The installed version is read without importing it.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, Literal
 
-from smp_advisor.export import estimator, header, trainer
-from smp_advisor.export.describing import container_name, describe, hardware, library_name
+from smp_advisor.errors import ExportError
+from smp_advisor.export.describing import (
+    checkpointing,
+    container_name,
+    describe,
+    duration,
+    hardware,
+    job_chain,
+    learning_rate,
+    library_name,
+    memory,
+    warning_lines,
+)
 from smp_advisor.export.launch import Launch, ScriptCheck, launch
-from smp_advisor.export.literal import Comment, Expression, comment, comment_lines
 from smp_advisor.export.options import JobOptions
-from smp_advisor.export.sdk import chosen_sdk, requirement
-from smp_advisor.export.template import render
+from smp_advisor.export.sdk_calls import (
+    estimator,
+    estimator_imports,
+    estimator_inputs,
+    metric_definitions,
+    retries,
+    trainer,
+    trainer_imports,
+    trainer_inputs,
+    training_image,
+)
+from smp_advisor.export.template import Comment, Expression, comment, comment_lines, render
 from smp_advisor.libraries.version import facts
 from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.cluster.containers import Container
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
-__all__ = ["estimator_cell"]
+Sdk = Literal["v2", "v3"]
+
+REQUIREMENTS: dict[Sdk, str] = {"v2": "sagemaker>=2.243,<3", "v3": "sagemaker>=3.0.1,<4"}
+"""Requirements of the cells: the oldest releases with which they have been tested."""
+
+DISTRIBUTIONS: dict[Sdk, str] = {"v2": "sagemaker", "v3": "sagemaker-train"}
+"""Distribution with the version of the SDK; version 3 is a bundle, and this is the part with ModelTrainer."""
+
+
+def requirement(sdk: Sdk, container: Container | None) -> str:
+    """Requirement of a cell: the oldest tested release that has the container; None for an image of the user.
+
+    Raises
+    ------
+    ExportError
+        No release of that major version has it.
+    """
+    if container is None:
+        return REQUIREMENTS[sdk]
+    first = container.sdk_2 if sdk == "v2" else container.sdk_3
+    if first is None:
+        alternative = "v3" if sdk == "v2" else "v2"
+        raise ExportError(
+            f"Version {sdk[1]} of the SageMaker Python SDK has no container of {container.title}: pass"
+            f' sdk="{alternative}", or set version in the plan to one that it has.'
+        )
+    package, newest = REQUIREMENTS[sdk].split(">=")[0], REQUIREMENTS[sdk].split(",")[1]
+    tested = REQUIREMENTS[sdk].split(">=")[1].split(",")[0]
+    oldest = max(tested, first or tested, key=lambda version: [int(part) for part in version.split(".")])
+    return f"{package}>={oldest},{newest}"
+
+
+def installed_sdk() -> Sdk | None:
+    """Major version of the installed SDK; None if it is not installed.
+
+    Importing version 2 takes two seconds and contacts the instance metadata service; reading its version does not.
+    """
+    for distribution in ("sagemaker-train", "sagemaker"):
+        try:
+            version = metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            continue
+        if distribution == "sagemaker-train":
+            return "v3"
+        return {"2": "v2", "3": "v3"}.get(version.split(".")[0])  # type: ignore[return-value]  # the keys' literals
+    return None
+
+
+def chosen_sdk(sdk: str) -> Sdk:
+    """The requested version; for ``"auto"`` the installed version, or version 2, which supports every library.
+
+    Raises
+    ------
+    ExportError
+        The version does not exist.
+    """
+    if sdk == "auto":
+        return installed_sdk() or "v2"
+    if sdk not in ("v2", "v3"):
+        raise ExportError(f'sdk must be "auto", "v2" or "v3", not {sdk!r}.')
+    return sdk  # type: ignore[return-value]  # compared above
 
 
 def estimator_cell(
@@ -51,7 +136,7 @@ def estimator_cell(
         Required probability that the plan fits in memory. The cell of a plan below it, or of a plan that does not match
         the model, the cluster or the job, stops with the reason until its reader sets a variable.
     script_check
-        Check of a script of the user, whose warnings are in the header.
+        Check of a script of the user, whose warnings are in the
     options
         Options of the job, see `JobOptions`.
 
@@ -91,12 +176,12 @@ def _head(model: Model, job: Launch) -> dict[str, object]:
         "library": Comment(library_name(job.plan)),
         "container": Comment(container_name(job.container.container)),
         "plan": Comment(describe(job.plan)),
-        "duration": comment_lines(header.duration(job)),
-        "memory": comment_lines(header.memory(job)),
-        "checkpointing": comment_lines(header.checkpointing(job)),
-        "jobs": comment_lines(header.jobs(job)),
-        "learning_rate": comment_lines(header.learning_rate(job)),
-        "warnings": Comment("\n".join(header.warning_lines(job))),
+        "duration": comment_lines(duration(job)),
+        "memory": comment_lines(memory(job)),
+        "checkpointing": comment_lines(checkpointing(job)),
+        "jobs": comment_lines(job_chain(job)),
+        "learning_rate": comment_lines(learning_rate(job)),
+        "warnings": Comment("\n".join(warning_lines(job))),
         "objection": " ".join(job.run.objections),
         "job_count": job.run.jobs,
         "base_job_name": job.base_job_name,
@@ -130,10 +215,10 @@ def _flags(job: Launch) -> dict[str, bool]:
 
 def _version_2(job: Launch, values: dict[str, object]) -> str:
     values = values | {
-        "imports": Comment("\n".join(estimator.imports(job))),
+        "imports": Comment("\n".join(estimator_imports(job))),
         "execution_role": Comment("sagemaker.get_execution_role"),
-        "estimator": estimator.estimator(job),
-        "inputs": estimator.inputs(job),
+        "estimator": estimator(job),
+        "inputs": estimator_inputs(job),
     }
     return render("job_v2.py.in", values=values, flags=_flags(job))
 
@@ -142,16 +227,16 @@ def _version_3(job: Launch, values: dict[str, object]) -> str:
     own_directory = job.options.source_dir is not None
     packed = [Expression("script.name"), *(["requirements.txt"] if job.generated else [])]
     values = values | {
-        "imports": Comment("\n".join(trainer.imports(job))),
+        "imports": Comment("\n".join(trainer_imports(job))),
         "execution_role": Comment("get_execution_role"),
         "source_dir": job.options.source_dir or "",
         "packed": packed,
         "key_prefix": Comment(job.base_job_name),
-        "training_image": trainer.training_image(job),
-        "trainer": trainer.trainer(job),
-        "metrics": trainer.metrics(job),
-        "retries": trainer.retries(job),
-        "inputs": trainer.inputs(job),
+        "training_image": training_image(job),
+        "trainer": trainer(job),
+        "metrics": metric_definitions(job),
+        "retries": retries(job),
+        "inputs": trainer_inputs(job),
     }
     flags = _flags(job) | {
         "launcher_hyperparameters": not job.torchrun,

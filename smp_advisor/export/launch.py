@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from smp_advisor.arguments import require_types
 from smp_advisor.errors import ExportError
 from smp_advisor.export import checks
-from smp_advisor.export.facts import launch_facts
-from smp_advisor.export.literal import Expression
-from smp_advisor.export.run import run_of
-from smp_advisor.export.schedule import schedule_of
+from smp_advisor.export.checks import launch_facts
+from smp_advisor.export.options import CHECKPOINT_CHANNEL, FileSystem, Location
+from smp_advisor.export.run import run_of, schedule_of
 from smp_advisor.export.script import SCRIPT_NAME, builds, require_writable, requirements
-from smp_advisor.export.storage import CHECKPOINT_CHANNEL, FileSystem, Location
+from smp_advisor.export.template import Expression
 from smp_advisor.job_rules import MAX_RUN_SECONDS
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.registry import get_library
@@ -29,14 +28,11 @@ if TYPE_CHECKING:
 
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.export.options import JobOptions
-    from smp_advisor.export.run import Run
-    from smp_advisor.export.schedule import Schedule
+    from smp_advisor.export.run import Run, Schedule
     from smp_advisor.libraries.library import Library
     from smp_advisor.libraries.version import Image
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
-
-__all__ = ["Launch", "ScriptCheck", "launch"]
 
 ScriptCheck: TypeAlias = "Callable[[str, Plan, Mapping[str, Any]], tuple[str, ...]]"
 """Warnings about a script of the user, from its path, the plan and the arguments that the job passes."""

@@ -1,24 +1,126 @@
-"""The cell that runs the training script on this machine, with a small model."""
+"""Cells that train on this machine: a small model, or a script in a SageMaker container (local mode)."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.export.literal import text_literal
+from smp_advisor.export import checks
 from smp_advisor.export.options import JobOptions
 from smp_advisor.export.script import SCRIPT_NAME, builds, training_script
-from smp_advisor.export.small_model import SEQUENCE_LENGTH, small_configuration
+from smp_advisor.export.template import Comment, comment, render, text_literal
+from smp_advisor.files import data_file
 from smp_advisor.libraries.plan import Plan
+from smp_advisor.libraries.registry import DEFAULT_LIBRARY
+from smp_advisor.libraries.version import default_version, image
 from smp_advisor.workload.training_settings import training_settings
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
-__all__ = ["local_cell"]
+SEQUENCE_LENGTH = 128
+"""Longest sequence of a local run, in tokens."""
+
+_LAYERS = 2
+
+
+def small_configuration(settings: dict[str, Any]) -> dict[str, Any]:
+    """Reduce the sizes of a transformers configuration; settings that shape the architecture are unchanged.
+
+    The vocabulary is that of the original, because the data is checked with it: the script reduces it.
+    """
+    dimensions = data_file("export", "small_model")
+    small = {name: value for name, value in settings.items() if name not in dimensions["dropped"]}
+    for name, largest in dimensions["largest"].items():
+        value = small.get(name)
+        if isinstance(value, int) and not isinstance(value, bool):
+            small[name] = min(value, largest)
+    small |= _heads(settings)
+    for name in dimensions["by_layer"]:
+        if isinstance(small.get(name), list):
+            small[name] = small[name][:_LAYERS]
+    if "attention_types" in small:  # GPT-Neo: kinds of attention, and how often they repeat
+        small["attention_types"] = [[["global"], _LAYERS]]
+    rope = small.get("rope_parameters")
+    if isinstance(rope, dict) and "rope_theta" in rope:
+        # Scaled positions have lists whose length depends on the width.
+        small["rope_parameters"] = {"rope_type": "default", "rope_theta": rope["rope_theta"]}
+    return small
+
+
+def _heads(settings: dict[str, Any]) -> dict[str, int]:
+    """Numbers of heads; as many of them share keys and values as in the original, if there are that many."""
+    dimensions = data_file("export", "small_model")
+    heads = {name: settings[name] for name in dimensions["heads"] if isinstance(settings.get(name), int)}
+    shared = {name: settings[name] for name in dimensions["key_value_heads"] if isinstance(settings.get(name), int)}
+    largest = dimensions["largest_heads"]
+    total = max(heads.values(), default=largest)
+    return {name: min(count, largest) for name, count in heads.items()} | {
+        name: max(1, min(largest, largest * count // total)) for name, count in shared.items()
+    }
+
+
+def local_mode_cell(
+    script: str,
+    *,
+    instance_type: str = "local",
+    source_dir: str = ".",
+    hyperparameters: Mapping[str, Any] | None = None,
+    channels: Mapping[str, str] | None = None,
+    output_directory: str = "local-mode",
+    library: str = DEFAULT_LIBRARY,
+    version: str | None = None,
+    image_uri: str | None = None,
+) -> str:
+    """Cell for version 2 of the SageMaker Python SDK that trains in a container on this machine.
+
+    The model parallel library does not run here, because it requires SageMaker instances: the script runs on one GPU,
+    or on the CPU.
+
+    Parameters
+    ----------
+    script
+        Entry point in `source_dir`.
+    instance_type
+        ``local``, or ``local_gpu`` on a machine with a GPU.
+    hyperparameters
+        Hyperparameters of the estimator.
+    channels
+        Data folders on this machine, by channel.
+    output_directory
+        Folder for the trained model.
+    library, version
+        Determine the PyTorch version of the container; None for the default version of the library.
+    image_uri
+        Custom container image, used instead of the container of the library.
+
+    Examples
+    --------
+    >>> "sagemaker.local" in local_mode_cell("train.py", instance_type="local_gpu")
+    True
+    """
+    container = image(library, version or default_version(library))
+    inputs = {name: Path(path).expanduser().resolve().as_uri() for name, path in (channels or {}).items()}
+    values: dict[str, object] = {
+        "script_name": Comment(comment(script)),
+        "script": checks.text("script", script),
+        "source_dir": checks.text("source_dir", source_dir),
+        "instance_type": instance_type,
+        "image_uri": image_uri or "",
+        "framework_version": container.framework_version,
+        "py_version": container.py_version,
+        "hyperparameters": dict(hyperparameters or {}),
+        "output_path": Path(output_directory).resolve().as_uri(),
+        "inputs": inputs or None,
+    }
+    return render("local_mode.py.in", values=values, flags={"own_image": image_uri is not None})
+
 
 _DATA_PARALLEL = "ddp"
 _STEPS = 20

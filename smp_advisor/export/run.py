@@ -1,4 +1,4 @@
-"""The run of a plan as SageMaker sees it: steps, duration, checkpoints, and the jobs into which it is divided."""
+"""The run of a plan as SageMaker sees it: steps, duration, checkpoints, the jobs of a chain, learning rate."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from smp_advisor.costs.effective_time import EffectiveTime, effective_time, writing_nodes
 from smp_advisor.costs.evaluate import estimate, trained
 from smp_advisor.errors import ExportError, PlanError
-from smp_advisor.export.describing import in_words
-from smp_advisor.export.facts import launch_facts
-from smp_advisor.export.storage import FileSystem
+from smp_advisor.export.architectures import architecture_of
+from smp_advisor.export.checks import launch_facts
+from smp_advisor.export.describing import in_words, percent
+from smp_advisor.export.options import FileSystem
+from smp_advisor.files import data_file
 from smp_advisor.job_rules import MAX_RUN_SECONDS
 from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.libraries.layouts import layout_of_plan
@@ -25,7 +29,67 @@ if TYPE_CHECKING:
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
-__all__ = ["Run", "percent", "run_of"]
+_SCALINGS = {"square root": 0.5, "linear": 1.0, "none": 0.0}
+"""Exponent of the batch in the learning rate."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Schedule:
+    """Learning rate at its peak and the steps to reach it."""
+
+    learning_rate: float
+    """Two significant digits."""
+    warmup_steps: int
+    source: str
+    assumed: bool
+    """Whether no published training of this kind determines the values."""
+
+
+def _trainings() -> dict[str, Any]:
+    return data_file("export", "schedules")
+
+
+def schedule_of(model: Model, job: Job, *, steps: int, global_batch_size: int) -> Schedule:
+    """Starting values for a run, by the kind of training, the size of the model and the batch.
+
+    Parameters
+    ----------
+    steps
+        Optimizer steps of the run.
+    global_batch_size
+        Samples per optimizer step.
+
+    Raises
+    ------
+    ExportError
+        No script can be generated for the family of the model.
+    """
+    rows = _trainings()[_kind(model, job)]
+    size, sizes = math.log(model.parameter_count), np.log(rows["parameters"])
+    # Beyond the first and the last row, their values hold.
+    rate = math.exp(np.interp(size, sizes, np.log(rows["learning_rate"])))
+    batch = global_batch_size * (model.sequence_length(job.sequence_length) if rows["unit"] == "tokens" else 1)
+    of_rows = math.exp(np.interp(size, sizes, np.log(rows["batch"])))
+    smallest, largest = _trainings()["batch_factors"]
+    rate *= min(max((batch / of_rows) ** _SCALINGS[rows["scaling"]], smallest), largest)
+    shortest = min(_trainings()["warmup_steps_at_least"], steps // 5)
+    warmup = min(max(round(rows["warmup_share"] * steps), shortest), _trainings()["warmup_steps_at_most"])
+    return Schedule(
+        learning_rate=float(f"{rate:.1e}"), warmup_steps=warmup, source=rows["source"], assumed=rows["assumed"]
+    )
+
+
+def _kind(model: Model, job: Job) -> str:
+    """Table of the kind of training in the data file."""
+    task = architecture_of(model).task
+    if job.optimizer in ("sgd", "plain-sgd"):
+        return "sgd"
+    if job.adapter is not None:
+        return "adapter"
+    if task == "causal":
+        return "fine-tuning" if job.training == "fine-tuning" else "pretraining"
+    return task
+
 
 HOUR_SECONDS = 3600
 _DAY_SECONDS = 86_400
@@ -245,16 +309,3 @@ def _objections(costs: Estimate, cluster: Cluster, min_fit_probability: float) -
             f" {cluster.instance.name} has {cluster.instance.host_memory_gib:,.0f} GiB."
         )
     return reasons
-
-
-def percent(share: float) -> str:
-    """A probability in percent, which is never rounded to certainty.
-
-    Examples
-    --------
-    >>> percent(0.9999), percent(0.031), percent(0.0001)
-    ('over 99 %', '3.1 %', 'under 1 %')
-    """
-    if share > 0.99:
-        return "over 99 %"
-    return "under 1 %" if share < 0.01 else f"{100 * share:.3g} %"

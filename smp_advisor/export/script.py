@@ -1,14 +1,26 @@
-"""The training script of a plan, and the cell that writes it."""
+"""The training script of a plan, and the cell that writes it; those of SMP v1 and Training Compiler."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from smp_advisor.errors import ExportError
-from smp_advisor.export import script_compiler, script_smp_v1, script_tensorflow, script_torch
-from smp_advisor.export.architectures import architecture_of
-from smp_advisor.export.script_parts import Training
+from smp_advisor.export import script_torch
+from smp_advisor.export.architectures import architecture_of, first_library_version, patched_release
+from smp_advisor.export.checks import launch_facts
+from smp_advisor.export.script_parts import (
+    Training,
+    common_flags,
+    common_values,
+    copies_fit,
+    require_auto_partition,
+    require_implemented,
+)
+from smp_advisor.export.template import Comment, gathered, render
 from smp_advisor.libraries.check import unscripted_adapter
+from smp_advisor.libraries.families import supports_tensor_parallelism
+from smp_advisor.libraries.transformers_release import oldest_script_release
+from smp_advisor.libraries.version import release
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
@@ -16,30 +28,161 @@ if TYPE_CHECKING:
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
-__all__ = ["SCRIPT_NAME", "builds", "require_writable", "requirements", "script_cell", "training_script"]
+
+def _require_keras(training: Training) -> None:
+    """Raise `ExportError` for models other than GPT-2, and for plans that the script does not support."""
+    family, architecture, precision = training.model.family, training.architecture, training.plan.precision
+    if family != "gpt2" or architecture.task != "causal":
+        raise ExportError(
+            f"The TensorFlow script supports only next-token prediction with the family 'gpt2', not"
+            f" {architecture.title} with {family!r}: pass script= with your own script."
+        )
+    if precision != "fp32":
+        raise ExportError(f"The TensorFlow script trains in fp32, not {precision}: pass script= with your own script.")
+    require_auto_partition(training.plan)
+
+
+def _no_packages(training: Training) -> list[str]:
+    """Packages missing from the container: none."""
+    del training
+    return []
+
+
+def _write_keras(training: Training) -> str:
+    """Generate the script."""
+    shape, sequence_length = training.model.shape, training.sequence_length
+    values = common_values(training) | {
+        "sizes": {
+            "vocabulary": shape.vocab,
+            "positions": sequence_length if training.lacks_positions else training.positions or sequence_length,
+            "width": shape.hidden,
+            "layers": shape.layers,
+            "heads": shape.heads,
+            "feed_forward": shape.ffn,
+        },
+    }
+    flags = common_flags(training) | {
+        "clip": False,
+        "horovod": bool(training.plan.ddp),
+        "evaluates": True,
+        "tensorflow": True,
+    }
+    return gathered(render("train_smp_v1_tensorflow.py.in", values=values, flags=flags))
+
+
+def _require_trainer(training: Training) -> None:
+    """Raise `ExportError` for jobs and models that the script does not support."""
+    title = training.library.title
+    if training.job.optimizer != "adam":
+        raise ExportError(
+            f"The training script for {title} uses Adam, not {training.job.optimizer!r}: pass script= with your own"
+            " script."
+        )
+    if patched_release(training.architecture) != oldest_script_release():
+        raise ExportError(
+            f"The transformers release in the {title} containers does not support the family"
+            f" {training.model.family!r}: choose another library, or pass script= with your own script."
+        )
+
+
+def _missing_transformers(training: Training) -> list[str]:
+    """Packages missing from the container."""
+    if training.container.transformers_version:
+        return []
+    return [f"transformers=={patched_release(training.architecture)}"]
+
+
+def _write_trainer(training: Training) -> str:
+    """Generate the script."""
+    return render(
+        "train_compiler.py.in",
+        values=common_values(training) | {"evaluation_note": Comment("")},
+        flags=common_flags(training),
+    )
+
+
+_GATHERS_SHARDS = release("1.15.0")
+
+
+def _require_smp_v1(training: Training) -> None:
+    """Raise `ExportError` for plans that the script does not support."""
+    plan = training.plan
+    require_implemented(training, {})
+    patched_release(training.architecture)
+    if release(plan.version) < release(first_library_version()):
+        raise ExportError(
+            f"The training script requires library version {first_library_version()} or later, and the plan uses"
+            f" {plan.version}: choose a later version, or pass script= with your own script."
+        )
+    if plan.pipeline_parallel_degree > 1:
+        require_auto_partition(plan)
+
+
+def _patched_transformers(training: Training) -> list[str]:
+    """Packages missing from the container."""
+    return [f"transformers=={patched_release(training.architecture)}"]
+
+
+def _write_smp_v1(training: Training) -> str:
+    """Generate the script."""
+    plan = training.plan
+    values = common_values(training) | {
+        "library_version": Comment(plan.version),
+        "framework_version": Comment(training.container.framework_version),
+        "features": _features(plan),
+    }
+    flags = common_flags(training) | {
+        "half_inputs": plan.precision != "fp32",
+        # Sharded data parallelism clips gradients itself; only fp16 has a norm over all partitions.
+        "clip": plan.precision == "fp16" and not plan.shards_parameters,
+        "checkpoints_activations": True,
+        "sharded_data_parallel": plan.shards_parameters,
+        "shard_optimizer_state": plan.shard_optimizer_state,
+        "prescaled": plan.prescaled_batch,
+        "tensor_parallel": plan.tensor_parallel_degree > 1,
+        "tensor_parallel_family": supports_tensor_parallelism(training.model.family, plan.library),
+        "delay_initialization": _delays_initialization(training),
+        # The library gathers sharded parameters since 1.15 (its release notes).
+        "gathers": not plan.shards_parameters or release(plan.version) >= _GATHERS_SHARDS,
+        # Conversations are not read: each microbatch counts equally, so all must have the same number of targets.
+        "reads_text": training.architecture.task == "causal",
+        "tracks": True,
+        "starts_pretrained": True,
+        "evaluates": True,
+    }
+    return gathered(render("train_smp_v1.py.in", values=values, flags=flags))
+
+
+def _features(plan: Plan) -> dict[str, bool]:
+    return {
+        "fp16": plan.precision == "fp16",
+        "bf16": plan.precision == "bf16",
+        "prescaled_batch": plan.prescaled_batch,
+        "shard_optimizer_state": plan.shard_optimizer_state,
+        "sharded_data_parallel": plan.shards_parameters,
+        "tensor_parallel": plan.tensor_parallel_degree > 1,
+    }
+
+
+def _delays_initialization(training: Training) -> bool:
+    if training.plan.delayed_parameter_initialization:
+        return False  # The parameter of the estimator enables it.
+    bytes_per_parameter = 4 if training.plan.precision == "fp32" else 2
+    largest = launch_facts()["smp_v1"]["undelayed_parameters"]
+    return training.model.parameter_count > largest or not copies_fit(training, bytes_per_parameter)
+
 
 SCRIPT_NAME = "train_smp.py"
 """Name of the generated script, next to the notebook."""
 
 
-class _Kind(Protocol):
-    """Module that generates one kind of script."""
-
-    def require(self, training: Training) -> None:
-        """Raise `ExportError` for a training run that the script does not support."""
-
-    def requirements(self, training: Training) -> list[str]:
-        """Packages missing from the container."""
-
-    def write(self, training: Training) -> str:
-        """Generate the script."""
-
-
-_KINDS: dict[str, _Kind] = {
-    "torch": script_torch,
-    "smp_step": script_smp_v1,
-    "keras": script_tensorflow,
-    "trainer": script_compiler,
+_KINDS = {
+    # Function that raises `ExportError` for a run that the script does not support, one for the packages missing from
+    # the container, and the writer of the script.
+    "torch": (script_torch.require, script_torch.requirements, script_torch.write),
+    "smp_step": (_require_smp_v1, _patched_transformers, _write_smp_v1),
+    "keras": (_require_keras, _no_packages, _write_keras),
+    "trainer": (_require_trainer, _missing_transformers, _write_trainer),
 }
 
 
@@ -76,7 +219,7 @@ def training_script(model: Model, cluster: Cluster, job: Job, plan: Plan, *, sma
         changes that depend on the model.
     """
     training = _training(model, cluster, job, plan, small_copy=small_copy)
-    return _KINDS[training.library.script].write(training)
+    return _KINDS[training.library.script][2](training)
 
 
 def require_writable(model: Model, cluster: Cluster, job: Job, plan: Plan) -> None:
@@ -87,7 +230,7 @@ def require_writable(model: Model, cluster: Cluster, job: Job, plan: Plan) -> No
 def requirements(model: Model, cluster: Cluster, job: Job, plan: Plan) -> str:
     """``requirements.txt`` of the generated script: packages missing from its container."""
     training = Training(model=model, cluster=cluster, job=job, plan=plan, architecture=architecture_of(model))
-    return "".join(f"{package}\n" for package in _KINDS[training.library.script].requirements(training))
+    return "".join(f"{package}\n" for package in _KINDS[training.library.script][1](training))
 
 
 def _training(model: Model, cluster: Cluster, job: Job, plan: Plan, *, small_copy: bool = False) -> Training:
@@ -117,5 +260,5 @@ def _training(model: Model, cluster: Cluster, job: Job, plan: Plan, *, small_cop
             f"{model.name!r} has {training.positions} positions and cannot train on sequences of"
             f" {training.sequence_length} tokens: shorten the sequence, or describe the model with more positions."
         )
-    _KINDS[training.library.script].require(training)
+    _KINDS[training.library.script][0](training)
     return training

@@ -10,8 +10,7 @@ from smp_advisor.costs.rates import peak_flops
 from smp_advisor.errors import ExportError
 from smp_advisor.export.architectures import Architecture, configuration
 from smp_advisor.export.describing import describe, library_name
-from smp_advisor.export.literal import Comment, comment
-from smp_advisor.export.small_model import VOCABULARY
+from smp_advisor.export.template import Comment, comment
 from smp_advisor.libraries.registry import get_library
 from smp_advisor.libraries.version import image
 from smp_advisor.workload.counts import format_count
@@ -26,20 +25,11 @@ if TYPE_CHECKING:
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
-__all__ = [
-    "DTYPES",
-    "Training",
-    "checkpoint_period",
-    "common_flags",
-    "common_values",
-    "copies_fit",
-    "require_auto_partition",
-    "require_implemented",
-]
-
 DTYPES = {"fp16": "torch.float16", "bf16": "torch.bfloat16", "fp32": "torch.float32"}
 
 _TASKS = ("causal", "masked", "sequence_to_sequence", "text_classification", "image_classification")
+_SMALL_VOCABULARY = 1024
+"""Largest vocabulary of the small model of a local run. The script folds other token ids into it."""
 _HOST_SHARE = 0.7
 """Fraction of the host memory that the copies of the model in all processes may use while it is built."""
 
@@ -90,7 +80,7 @@ def common_values(training: Training) -> dict[str, object]:
         "parameters": Comment(
             "small sizes" if training.small_copy else f"{format_count(model.parameter_count)} parameters"
         ),
-        "small_vocabulary": VOCABULARY,
+        "small_vocabulary": _SMALL_VOCABULARY,
         "task": Comment(architecture.title),
         "library": Comment(library_name(plan)),
         "plan": Comment(describe(plan)),

@@ -1,14 +1,11 @@
-"""The training script for PyTorch FSDP and DDP, with or without SMP v2."""
+"""The training script for PyTorch FSDP and DDP, with or without SMP v2, or an adapter of the PEFT library."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from smp_advisor.errors import ExportError
-from smp_advisor.export import script_adapter as adapter
-from smp_advisor.export.architectures import newest_release
-from smp_advisor.export.literal import Comment
-from smp_advisor.export.script_imports import gathered
+from smp_advisor.export.architectures import adapter_packages, newest_release
 from smp_advisor.export.script_parts import (
     checkpoint_period,
     common_flags,
@@ -16,16 +13,77 @@ from smp_advisor.export.script_parts import (
     copies_fit,
     require_implemented,
 )
-from smp_advisor.export.template import render
+from smp_advisor.export.template import Comment, gathered, render
 from smp_advisor.libraries.families import supports_tensor_parallelism
 from smp_advisor.libraries.library import FULLY_SHARD_SINCE
+from smp_advisor.libraries.version import release
 from smp_advisor.libraries.version import release as release_of
 
 if TYPE_CHECKING:
     from smp_advisor.export.script_parts import Training
     from smp_advisor.libraries.plan import Plan
 
-__all__ = ["require", "requirements", "write"]
+_ADAPTERS_SINCE = (2, 6)
+"""PyTorch release whose ``fully_shard`` keeps frozen parameters and those of an adapter in types of their own."""
+_ALPHA_PER_RANK = 2
+"""``lora_alpha`` over the rank (Hugging Face PEFT, examples; LoRA's own experiments use 1 to 2)."""
+_DROPOUT = 0.05
+
+
+def _require_adapter(training: Training) -> None:
+    """Raise `ExportError` for jobs whose adapter the script does not support."""
+    job = training.job
+    if training.architecture.task != "causal":
+        raise ExportError(
+            f"The generated script trains adapters of language models, not of {training.architecture.title}: pass"
+            " script= with your own script."
+        )
+    if release(training.container.framework_version)[:2] < _ADAPTERS_SINCE:
+        raise ExportError(
+            f"The generated script trains adapters with PyTorch 2.6 or later, and the container has"
+            f" {training.container.framework_version}: choose a newer version of the library."
+        )
+    if job.loss != "plain" or job.state_precision != "mixed":
+        raise ExportError(
+            "The generated script trains adapters with the loss of the model and 32-bit states: leave loss and"
+            " state_precision out of the job, or pass script= with your own script."
+        )
+
+
+def _adapter_requirements(training: Training) -> list[str]:
+    """Packages for the adapter."""
+    adapter = training.job.adapter
+    if adapter is None:
+        return []
+    return adapter_packages(training.container.framework_version, quantized=adapter.quantized)
+
+
+def _adapter_values(training: Training) -> dict[str, object]:
+    """Template values."""
+    adapter = training.job.adapter
+    if adapter is None:
+        return {}
+    return {
+        "adapter_rank": adapter.rank,
+        "adapter_alpha": _ALPHA_PER_RANK * adapter.rank,
+        "adapter_dropout": _DROPOUT if adapter.dropout else 0.0,
+        "adapter_modules": sorted(adapter.module_names),
+        "adapter_base": Comment(f" over {adapter.base_bits} bits" if adapter.quantized else ""),
+        "base_bits": Comment(str(adapter.base_bits)),
+        "double_quantization": adapter.double_quantization,
+    }
+
+
+def _adapter_flags(training: Training) -> dict[str, bool]:
+    """Template flags."""
+    adapter = training.job.adapter
+    return {
+        "adapter": adapter is not None,
+        "quantized": adapter is not None and adapter.quantized,
+        "four_bits": adapter is not None and adapter.base_bits == 4,
+        "all_linear": adapter is not None and adapter.targets == "all-linear",
+    }
+
 
 _FP32_BYTES = 4
 _IMPLEMENTED = {
@@ -63,7 +121,7 @@ def require(training: Training) -> None:
     _require_settings(training)
     newest_release(training.container.framework_version, training.architecture)
     if training.job.adapter is not None:
-        adapter.require(training)
+        _require_adapter(training)
     _building(training)
 
 
@@ -99,7 +157,7 @@ def requirements(training: Training) -> list[str]:
     packages = [f"transformers=={newest_release(training.container.framework_version, training.architecture)}"]
     if training.library.smdistributed:
         packages.append("accelerate")
-    return packages + adapter.requirements(training)
+    return packages + _adapter_requirements(training)
 
 
 def write(training: Training) -> str:
@@ -131,7 +189,7 @@ def write(training: Training) -> str:
         "wrapped": Comment("with sharded layers" if sharded else "with a full copy on every GPU"),
         # Activation offloading by the library requires reentrant checkpoints.
         "checkpoint_kind": Comment("REENTRANT" if smp and plan.offload_activations else "NO_REENTRANT"),
-        **adapter.values(training),
+        **_adapter_values(training),
     }
     flags = common_flags(training) | {
         "reads_text": training.architecture.task in _TEXT_TASKS,
@@ -171,7 +229,7 @@ def write(training: Training) -> str:
         "finds_layers": sharded or checkpoints,
         "delay_initialization": building == "library",
         "first_builds": building == "first process",
-        **adapter.flags(training),
+        **_adapter_flags(training),
     }
     return gathered(render("train_torch.py.in", values=values, flags=flags))
 

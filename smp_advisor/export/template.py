@@ -1,18 +1,180 @@
-"""Templates of generated code: Python files with conditional lines and values."""
+"""Templates of generated code: conditional lines, values as Python source in the format of black, gathered imports."""
 
 from __future__ import annotations
 
+import ast
+import math
 import re
+import sys
+import textwrap
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING
 
-from smp_advisor.export.literal import Comment, literal
+from smp_advisor.errors import ExportError
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+_COMMENT_LENGTH = 60
+_LINE_LENGTH = 88
+"""Line length of black, in columns."""
 
-__all__ = ["render"]
+
+class Comment(str):
+    """Text that is safe in a comment: printable, on one line, without directives for formatters or linters."""
+
+    __slots__ = ()
+
+
+class Expression(str):
+    """Source code used instead of a value, such as a variable of the cell; never text from a user."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call with keyword arguments."""
+
+    name: str
+    arguments: Mapping[str, object] = field(default_factory=dict)
+
+
+def comment(text: str) -> Comment:
+    """Make any text safe for a comment, shortened to one line.
+
+    A line break would turn the rest of a comment into code, and ``#`` could start a directive (``# fmt: skip``).
+    """
+    words = _words(text)
+    return Comment(words if len(words) <= _COMMENT_LENGTH else words[: _COMMENT_LENGTH - 1].rstrip() + "…")
+
+
+def comment_lines(text: str) -> Comment:
+    """Make any text safe for a comment, wrapped over several lines; the first has no ``#``."""
+    return Comment("\n# ".join(textwrap.wrap(_words(text), _LINE_LENGTH, break_on_hyphens=False)))
+
+
+def _words(text: str) -> str:
+    printable = "".join(character if character.isprintable() and character != "#" else " " for character in text)
+    return " ".join(printable.split())
+
+
+def import_line(module: str, names: Iterable[str]) -> str:
+    """``from module import names``, sorted, and wrapped in the format of black.
+
+    Examples
+    --------
+    >>> import_line("smp_advisor", ["advise", "Plan"])
+    'from smp_advisor import Plan, advise'
+    """
+    ordered = sorted(names, key=lambda name: (name.islower(), name))
+    line = f"from {module} import {', '.join(ordered)}"
+    if len(line) <= _LINE_LENGTH:
+        return line
+    return f"from {module} import (\n" + "".join(f"    {name},\n" for name in ordered) + ")"
+
+
+def text_literal(text: str) -> str:
+    """String literal in the format of black: double quotes, unless single quotes need fewer escapes.
+
+    Examples
+    --------
+    >>> print(text_literal("it's"), text_literal('the "x"'))
+    "it's" 'the "x"'
+    """
+    quote = '"' if text.count('"') <= text.count("'") else "'"
+    escaped = (
+        "\\" + character if character == quote else character if character in "'\"" else repr(character)[1:-1]
+        for character in text
+    )
+    return quote + "".join(escaped) + quote
+
+
+def literal(value: object, indent: int = 0) -> str:
+    """Python source of plain data, one entry per line with a trailing comma, which black does not reformat.
+
+    Parameters
+    ----------
+    value
+        None, a boolean, number or string, a `Call` or `Expression`, or a dictionary (with string keys), list or tuple
+        of these.
+    indent
+        Indentation of the line that contains the value, in columns.
+    """
+    if isinstance(value, Expression):
+        return str(value)
+    if isinstance(value, str):
+        return text_literal(value)
+    if value is None or isinstance(value, bool | int):
+        return repr(value)
+    if isinstance(value, float) and math.isfinite(value):
+        return repr(value).replace("e+", "e")
+    if isinstance(value, Call | Mapping | list | tuple):
+        return _nested(value, indent)
+    raise ExportError(
+        f"{value!r} cannot be written into a cell: use strings, finite numbers, True, False, None, lists and"
+        " dictionaries."
+    )
+
+
+def _nested(value: Call | Mapping[str, object] | list[object] | tuple[object, ...], indent: int) -> str:
+    if isinstance(value, Call):
+        opening, closing = f"{value.name}(", ")"
+        entries = [f"{name}={literal(entry, indent + 4)}" for name, entry in value.arguments.items()]
+    elif isinstance(value, Mapping):
+        opening, closing = "{", "}"
+        entries = [f"{text_literal(str(key))}: {literal(entry, indent + 4)}" for key, entry in value.items()]
+    else:
+        opening, closing = "[", "]"
+        entries = [literal(entry, indent + 4) for entry in value]
+    if not entries:
+        return opening + closing
+    inner = " " * (indent + 4)
+    return opening + "\n" + "".join(f"{inner}{entry},\n" for entry in entries) + " " * indent + closing
+
+
+_EMPTY_LINES = re.compile(r"\n{4,}")
+
+
+def gathered(source: str) -> str:
+    """Merge the imports at the top level of `source` into one sorted block at the place of the first one.
+
+    Each part of a script imports what it uses itself. Names without a use in the script are left out. More than two
+    empty lines in a row, which are between the parts, become two.
+    """
+    tree = ast.parse(source)
+    imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    names = [
+        (node.module if isinstance(node, ast.ImportFrom) else None, alias)
+        for node in imports
+        for alias in node.names
+        if (alias.asname or alias.name.split(".")[0]) in used
+    ]
+    lines = source.splitlines(keepends=True)
+    for node in reversed(imports):
+        del lines[node.lineno - 1 : node.end_lineno]
+    lines.insert(imports[0].lineno - 1, _block(names))
+    return _EMPTY_LINES.sub("\n\n\n", "".join(lines))
+
+
+def _block(names: Iterable[tuple[str | None, ast.alias]]) -> str:
+    """Import statements: modules first, then names from modules; the standard library before packages."""
+    modules = {ast.unparse(alias) for module, alias in names if module is None}
+    members: dict[str, set[str]] = {}
+    for module, alias in names:
+        if module is not None:
+            members.setdefault(module, set()).add(ast.unparse(alias))
+    sections = []
+    for standard in (True, False):
+        plain = [f"import {module}" for module in sorted(modules) if _is_standard(module) is standard]
+        chosen = [module for module in sorted(members) if _is_standard(module) is standard]
+        sections.append("\n".join([*plain, *(import_line(module, members[module]) for module in chosen)]) + "\n")
+    return "\n".join(section for section in sections if section.strip())
+
+
+def _is_standard(module: str) -> bool:
+    return module.split(".", maxsplit=1)[0] in sys.stdlib_module_names
+
 
 _DIRECTIVE = re.compile(r"\s*#: (if|elif|else|end)\b ?(.*)")
 _INCLUDE = re.compile(r"#: include (\S+)")

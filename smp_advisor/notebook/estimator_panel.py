@@ -53,7 +53,7 @@ def pasted(text: str, advice: Advice, plan: Plan, names: Mapping[str, Any]) -> d
 
 def _comparison(report: EstimatorReport, advice: Advice, plan: Plan) -> dict[str, Any] | None:
     """Comparison of the pasted plan, or its corrected form, with the plan on screen; None without a plan."""
-    from smp_advisor.estimators.comparison import compare
+    from smp_advisor.estimators.report import compare
 
     read = report.main if report.plan is not None else report.mended
     if read is None or read.plan is None or read.job is None:

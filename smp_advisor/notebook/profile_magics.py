@@ -190,7 +190,7 @@ class ProfileMagics(Magics):
         }
         reasons = [reason for reason, applies in container_obstacles.items() if applies]
         if docker.usable and not reasons:
-            from smp_advisor.export.local_mode import local_mode_cell
+            from smp_advisor.export import local_mode_cell
             from smp_advisor.profiling.local_run import run_cell
 
             options = hyperparameters | ({"mp_parameters": parameters} if parameters else {})

@@ -8,7 +8,7 @@ import pytest
 
 from smp_advisor import check_estimator
 from smp_advisor.errors import AdvisorError
-from smp_advisor.estimators.comparison import compare
+from smp_advisor.estimators.report import compare
 from smp_advisor.libraries import Plan
 from smp_advisor.workload import Model
 from tests.estimators import cells

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from smp_advisor import check_estimator
 from smp_advisor.errors import AdvisorError
-from smp_advisor.estimators.strategy import fully_sharded, zero
+from smp_advisor.estimators.configuration import fully_sharded, zero
 
 ESTIMATOR = """
 from sagemaker.huggingface import HuggingFace

@@ -1,13 +1,10 @@
 """The checks of an estimator, EST501 to EST512."""
 
-from smp_advisor.estimators.checks.adapter import adapter
-from smp_advisor.estimators.checks.case import Case, Change, Hit
+from smp_advisor.estimators.cases import Case, Change, Hit
 from smp_advisor.estimators.checks.cluster import degrees, tensor_parallelism
-from smp_advisor.estimators.checks.container import image
-from smp_advisor.estimators.checks.launch import launcher, monitoring
+from smp_advisor.estimators.checks.launch import adapter, hardware, image, launcher, monitoring, terms
 from smp_advisor.estimators.checks.memory import fit, unneeded
 from smp_advisor.estimators.checks.parameters import length, library_parameters
-from smp_advisor.estimators.checks.terms import hardware, terms
 
 __all__ = ["CHECKS", "CORRECTABLE", "Case", "Change", "Hit"]
 

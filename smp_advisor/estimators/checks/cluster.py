@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from smp_advisor.estimators.checks.case import Case, Hit
+from smp_advisor.estimators.cases import Case, Hit
 from smp_advisor.libraries import mismatches
 from smp_advisor.libraries.groups import divisors, nearest_divisor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from smp_advisor.estimators.checks.case import Change
-
-__all__ = ["degrees", "tensor_parallelism"]
+    from smp_advisor.estimators.cases import Change
 
 _REPORTED = ("ddp is off", "horovod is off", "The container of")
 """Starts of mismatches that other checks report."""

@@ -11,8 +11,6 @@ from smp_advisor.errors import AdvisorError
 from smp_advisor.reading.source import Span
 from smp_advisor.reading.values import Collection, Constant, Entry, Mapping, Unknown, Value
 
-__all__ = ["resolve", "unwrapped", "yaml_table"]
-
 _LARGEST = 200_000
 _MOST_NODES = 10_000
 """Values and keys of a recipe; an alias counts with all of its values."""

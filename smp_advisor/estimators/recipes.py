@@ -1,0 +1,450 @@
+"""HyperPod recipes of every kind: SMP v2 (to 1.3.3), LLM fine-tuning, verl, NeMo, Amazon Nova, evaluation.
+
+Source: aws/sagemaker-hyperpod-recipes, 2631995 (2026-06-23). Adapters have the defaults of AWS's training adapter:
+aws/sagemaker-hyperpod-training-adapter-for-nemo 1.4.0, ``conf/config_schemas.py`` (BaseModelPeftConfig) and
+``collections/model/sagemaker_base_model.py`` (get_lora_config, get_quantization_config). Read on 2026-11-22.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.cluster.table import instances
+from smp_advisor.errors import AdvisorError
+from smp_advisor.estimators.configuration import (
+    Configuration,
+    Gap,
+    Setting,
+    Strategy,
+    count,
+    fully_sharded,
+    plain_of,
+    section,
+    undescribed,
+    why_not,
+)
+from smp_advisor.estimators.strategies import strategy_of_deepspeed
+from smp_advisor.estimators.yaml_values import resolve, unwrapped
+from smp_advisor.libraries.registry import library_with
+from smp_advisor.reading.values import Collection, Constant, Mapping
+from smp_advisor.workload.adapter import Adapter
+
+if TYPE_CHECKING:
+    from smp_advisor.reading.values import Value
+    from smp_advisor.workload.adapter import AdapterTargets
+
+_RANK, _DROPOUT = 32, 0.1
+_NAMES = {"rank": "adapter_rank", "dropout": "adapter_dropout"}
+_ATTENTION = frozenset({"q_proj", "k_proj", "v_proj", "o_proj"})
+_QUERY_VALUE = frozenset({"q_proj", "v_proj"})
+
+
+def read_peft(configuration: Configuration, model: Mapping) -> None:
+    """Add the settings of the table ``peft``: `adapter`, `adapter_rank`, `adapter_dropout`, `adapter_targets`."""
+    peft = model.get("peft")
+    kind = peft.get("peft_type") if isinstance(peft, Mapping) else None
+    if not isinstance(peft, Mapping) or not isinstance(kind, Constant) or kind.value is None:
+        return
+    configuration.settings["adapter"] = Setting(str(kind.value), peft.entries["peft_type"].span, peft, "peft_type")
+    for key, name in _NAMES.items():
+        entry = peft.entries.get(key)
+        if entry is None:
+            continue
+        if isinstance(entry.value, Constant):
+            if entry.value.value is not None:
+                configuration.settings[name] = Setting(entry.value.value, entry.span, peft, key)
+        else:
+            configuration.gaps.append(Gap(name, why_not(entry.value, "it is not a single value"), entry.span))
+    targets = peft.entries.get("target_modules")
+    if targets is not None and isinstance(targets.value, Collection):
+        names = [item.value for item in targets.value.items if isinstance(item, Constant)]
+        configuration.settings["adapter_targets"] = Setting(
+            " ".join(map(str, names)), targets.span, peft, "target_modules"
+        )
+
+
+def adapter_of(configuration: Configuration, inferred: list[str]) -> Adapter | None:
+    """The low-rank adapter that a recipe trains; None without one. Adds a sentence for each default.
+
+    Raises
+    ------
+    JobError
+        The rank is no whole number of at least 1.
+    """
+    kind = configuration.get("adapter")
+    if not isinstance(kind, str) or "lora" not in kind.lower():
+        return None
+    quantized = "4bit" in kind.lower()
+    if "adapter_rank" not in configuration.settings:
+        inferred.append(f"The adapter's rank is {_RANK}, the default of AWS's training adapter.")
+    dropout = configuration.get("adapter_dropout", _DROPOUT)
+    return Adapter(
+        rank=configuration.get("adapter_rank", _RANK),
+        targets=_targets(configuration.get("adapter_targets"), inferred),
+        base_bits=4 if quantized else 16,
+        double_quantization=quantized,
+        dropout=not isinstance(dropout, int | float) or dropout > 0,
+    )
+
+
+def _targets(modules: object, inferred: list[str]) -> AdapterTargets:
+    """Adapted products: those of ``target_modules``, by default all linear ones."""
+    if modules == "all-linear":
+        return "all-linear"
+    names = frozenset(re.findall(r"\w+_proj\w*", modules)) if isinstance(modules, str) else frozenset()
+    if names == _ATTENTION:
+        return "attention"
+    if names == _QUERY_VALUE:
+        return "query-value"
+    why = f"no estimate has one on only {', '.join(sorted(names))}" if names else "AWS's training adapter does so"
+    inferred.append(f"The adapter is on all linear products, because {why}.")
+    return "all-linear"
+
+
+_SMP_PARAMETERS = {
+    "shard_degree": "hybrid_shard_degree",
+    "tensor_model_parallel_degree": "tensor_parallel_degree",
+    "expert_model_parallel_degree": "expert_parallel_degree",
+    "context_parallel_degree": "context_parallel_degree",
+    "activation_loading_horizon": "activation_loading_horizon",
+}
+"""Names in a recipe and those of the library."""
+_SMP_SETTINGS = (
+    "train_batch_size",
+    "activation_checkpointing",
+    "offload_activations",
+    "delayed_param",
+    "sharding_strategy",
+    "fp8",
+)
+_SMP_SHAPE = {
+    "num_hidden_layers": "num_layers",
+    "hidden_size": "hidden_width",
+    "num_attention_heads": "num_heads",
+    "num_key_value_heads": "num_key_value_heads",
+    "intermediate_size": "intermediate_size",
+    "vocab_size": "vocab_size",
+    "max_context_width": "max_context_width",
+    "model_type": "model_type",
+    "num_local_experts": "num_local_experts",
+    "num_experts_per_tok": "num_experts_per_tok",
+}
+
+
+def configuration_of_smp_recipe(recipe: Mapping) -> Configuration:
+    """Read a recipe: parameters of SMP v2 by their names there."""
+    configuration = Configuration("recipe", "The recipe", recipe.span)
+    trainer, model = recipe.get("trainer"), recipe.get("model")
+    if not isinstance(trainer, Mapping) or not isinstance(model, Mapping):
+        raise AdvisorError("The text is not a recipe: a recipe is a mapping with trainer and model.")
+    configuration.tables |= {"trainer": trainer, "model": model}
+    configuration.take(trainer, "devices", "processes_per_host")
+    configuration.take(trainer, "num_nodes", "instance_count")
+    for key, name in _SMP_PARAMETERS.items():
+        _move(configuration, configuration.parameters, model, key, name)
+    for key in _SMP_SETTINGS:
+        _move(configuration, configuration.hyperparameters, model, key, key)
+    for key, name in _SMP_SHAPE.items():
+        _move(configuration, configuration.hyperparameters, model, key, name)
+    _smp_precision(configuration, trainer)
+    read_peft(configuration, model)
+    configuration.take(_table_or_none(model, "dpo"), "enabled", "trains_on_preferences")
+    used = recipe.get("use_smp_model")
+    if not isinstance(used, Constant):
+        configuration.library = None  # NeMo's own recipes, and those for Trainium
+        return configuration
+    # SMP v2 divides the model over shard_degree GPUs either way: the training adapter always passes the degrees to it
+    # (aws/sagemaker-hyperpod-training-adapter-for-nemo 1.4.0, collections/parts/fsdp_strategy.py, _setup_smp_config).
+    configuration.library = library_with(smdistributed=True, launcher="torchrun", divides_model=True).name
+    configuration.settings["modelparallel"] = Setting(value=True, span=recipe.span)
+    configuration.settings["torch_distributed"] = Setting(value=True, span=recipe.span)
+    configuration.settings["replaces_model"] = Setting(
+        used.value is True, recipe.entries["use_smp_model"].span, recipe, "use_smp_model"
+    )
+    if used.value is not True:
+        configuration.hyperparameters.pop("fp8", None)  # has no effect without the library's model
+    return configuration
+
+
+def _move(configuration: Configuration, into: dict[str, Setting], table: Mapping, key: str, name: str) -> None:
+    entry = table.entries.get(key)
+    if entry is None:
+        return
+    if isinstance(entry.value, Constant):
+        if entry.value.value is not None:
+            into[name] = Setting(entry.value.value, entry.span, table, key)
+    else:
+        why = why_not(entry.value, "it is not a single value")
+        configuration.gaps.append(Gap(name, why, entry.span))
+
+
+def _smp_precision(configuration: Configuration, trainer: Mapping) -> None:
+    """Lightning's names of precisions as those of plans."""
+    precision = trainer.entries.get("precision")
+    if precision is not None and isinstance(precision.value, Constant):
+        text = str(precision.value.value).removesuffix("-mixed")
+        configuration.hyperparameters["precision"] = Setting(
+            {"16": "fp16", "32": "fp32"}.get(text, text), precision.span, trainer, "precision"
+        )
+
+
+def _table_or_none(table: Mapping, key: str) -> Mapping | None:
+    inner = table.get(key)
+    return inner if isinstance(inner, Mapping) else None
+
+
+def is_fine_tuning(recipe: Mapping) -> bool:
+    """Whether a recipe is one of LLM fine-tuning."""
+    training = recipe.get("training_config")
+    return isinstance(training, Mapping) and isinstance(training.get("training_args"), Mapping)
+
+
+def configuration_of_fine_tuning(recipe: Mapping) -> Configuration:
+    """Read a recipe of LLM fine-tuning."""
+    configuration = Configuration("recipe", "The fine-tuning recipe", recipe.span)
+    data = plain_of(recipe)
+    trainer = section(data, "trainer")
+    arguments, model = (
+        section(data, "training_config", "training_args"),
+        section(data, "training_config", "model_config"),
+    )
+    configuration.settings["processes_per_host"] = Setting(trainer.get("devices"))
+    configuration.settings["instance_count"] = Setting(trainer.get("num_nodes"))
+    configuration.use(
+        _fine_tuning_strategy(arguments.get("strategy")).assuming("The precision is bf16, because the recipe has none.")
+    )
+    values = configuration.hyperparameters
+    values["precision"] = Setting("bf16")
+    values["max_seq_length"] = Setting(arguments.get("max_len"))
+    values["activation_checkpointing"] = Setting("each" if arguments.get("gradient_checkpointing") else "none")
+    set_batch(configuration, arguments.get("micro_train_batch_size"), arguments.get("train_batch_size"), trainer)
+    values["model_id"] = Setting(model_name_of(model.get("model_name_or_path"), data))
+    if str(arguments.get("trainer_type")).lower() == "dpo":
+        configuration.settings["trains_on_preferences"] = Setting(value=True)
+    peft = section(model, "peft_config")
+    if "lora" in str(peft.get("peft_type")).lower():
+        configuration.settings["adapter"] = Setting("qlora_4bit" if model.get("load_in_4bit") else "lora")
+        configuration.settings["adapter_rank"] = Setting(peft.get("r"))
+        configuration.settings["adapter_targets"] = Setting(str(peft.get("target_modules")))
+        configuration.settings["adapter_dropout"] = Setting(peft.get("lora_dropout", 0.0))
+    return configuration
+
+
+def _fine_tuning_strategy(options: object) -> Strategy:
+    if own := section(options, "fsdp_config"):
+        return fully_sharded(own.get("sharding_strategy", "FULL_SHARD"), offloads=own.get("cpu_offload") is True)
+    if config := section(options, "deepspeed_config"):
+        return strategy_of_deepspeed(config)
+    return undescribed("The strategy", "the recipe has neither fsdp_config nor deepspeed_config")
+
+
+def set_batch(configuration: Configuration, per_gpu: object, total: object, trainer: dict[str, Any]) -> None:
+    """Set the batch per GPU and the accumulation that makes the batch of a step, if they divide."""
+    batch, devices, nodes = count(per_gpu), count(trainer.get("devices")), count(trainer.get("num_nodes"))
+    if batch is None:
+        return
+    configuration.hyperparameters["batch_size"] = Setting(batch)
+    steps, remainder = divmod(count(total) or 0, batch * (devices or 1) * (nodes or 1))
+    if devices and nodes and steps and not remainder:
+        configuration.hyperparameters["gradient_accumulation_steps"] = Setting(steps)
+
+
+def model_name_of(path: object, data: dict[str, Any]) -> str:
+    """Name of the model: its path on the hub, or the name of the run, whose dots are dashes."""
+    if isinstance(path, str) and path.strip():
+        return path
+    name = str(section(data, "run").get("name", ""))
+    return re.sub(r"(?<=\d)-(?=\d)", ".", name.replace("-dot-", "."))
+
+
+_OFFLOADS = ("param_offload", "optimizer_offload", "offload_policy")
+
+
+def configuration_of_verl(recipe: Mapping) -> Configuration:
+    """Read a recipe of verl: the trained model, which is the actor in reinforcement learning."""
+    configuration = Configuration("recipe", "The verl recipe", recipe.span)
+    data = plain_of(recipe)
+    training, trainer = section(data, "training_config"), section(data, "trainer")
+    samples, roles = section(training, "data"), section(training, "actor_rollout_ref")
+    own = section(training, "trainer")
+    inner = {"devices": own.get("n_gpus_per_node"), "num_nodes": own.get("nnodes")}
+    trainer = {name: trainer.get(name, value) for name, value in inner.items()}
+    configuration.settings["processes_per_host"] = Setting(trainer.get("devices"))
+    configuration.settings["instance_count"] = Setting(trainer.get("num_nodes"))
+    if roles:
+        actor, model = section(roles, "actor"), section(roles, "model")
+        engine = {**section(actor, "fsdp_config"), "strategy": actor.get("strategy")}
+        engine["ulysses_sequence_parallel_size"] = actor.get("ulysses_sequence_parallel_size", 1)
+        per_gpu, total = actor.get("ppo_micro_batch_size_per_gpu"), actor.get("ppo_mini_batch_size")
+        length = _sum(samples.get("max_prompt_length"), samples.get("max_response_length"))
+        configuration.title = "The verl recipe (actor)"
+        configuration.settings["shares_gpus"] = Setting("the rollout engine and the reference model")
+    else:
+        engine, model = section(training, "engine"), section(training, "model")
+        per_gpu, total = samples.get("micro_batch_size_per_gpu"), samples.get("train_batch_size")
+        length = samples.get("max_length")
+    strategy = _verl_strategy(engine, trainer)
+    if samples.get("use_dynamic_bsz") is True and not roles:
+        tokens = count(samples.get("max_token_len_per_gpu"))
+        per_sample = count(length)
+        if tokens and per_sample:
+            per_gpu = max(1, tokens // per_sample)
+            strategy = strategy.assuming(
+                f"The batch per GPU is {per_gpu}, the samples of {length:,} tokens in its {tokens:,} tokens per GPU."
+            )
+    states = str(engine.get("model_dtype")).lower() in ("bfloat16", "bf16")
+    strategy = strategy.assuming(
+        "The precision is bf16, because the recipe computes in bfloat16.",
+        "Parameters and Adam's states are in bf16, because the recipe loads the model in it." if states else "",
+    )
+    configuration.use(strategy)
+    values = configuration.hyperparameters
+    values["precision"] = Setting("bf16")
+    values["max_seq_length"] = Setting(length)
+    values["activation_checkpointing"] = Setting("each" if model.get("enable_gradient_checkpointing") else "none")
+    set_batch(configuration, per_gpu, total, trainer)
+    values["model_id"] = Setting(model_name_of(model.get("path"), data))
+    if states:
+        configuration.settings["state_precision"] = Setting("16-bit")
+    if count(model.get("lora_rank")):
+        configuration.settings["adapter"] = Setting("lora")
+        configuration.settings["adapter_rank"] = Setting(model["lora_rank"])
+        configuration.settings["adapter_targets"] = Setting(str(model.get("target_modules")))
+        configuration.settings["adapter_dropout"] = Setting(0.0)
+    if "dpo" in str(section(data, "run").get("name", "")).lower():
+        configuration.settings["trains_on_preferences"] = Setting(value=True)
+    return configuration
+
+
+def _verl_strategy(engine: dict[str, Any], trainer: dict[str, Any]) -> Strategy:
+    target = str(engine.get("_target_", "")).rpartition(".")[2]
+    kind, size = str(engine.get("strategy") or target or "without a name"), engine.get("fsdp_size", -1)
+    name = "FSDP2" if kind == "fsdp2" else "FSDP"
+    if kind not in ("fsdp", "fsdp2"):
+        return undescribed(f"verl's engine {kind}", "no library here has its parallelism")
+    if (count(engine.get("ulysses_sequence_parallel_size")) or 1) > 1:
+        return undescribed(f"{name} with sequence parallelism (Ulysses)", "FSDP here has none")
+    devices, nodes = trainer.get("devices"), trainer.get("num_nodes")
+    if size not in (-1, None, devices):
+        return undescribed(f"{name} over groups of {size} GPUs", "plans shard over all GPUs or over those of a node")
+    sharding = "hybrid_shard" if size == devices and nodes != 1 else "full_shard"
+    return fully_sharded(sharding, offloads=any(engine.get(part) is True for part in _OFFLOADS), name=name)
+
+
+def _sum(*parts: object) -> int | None:
+    numbers = [part for part in parts if type(part) is int]
+    return sum(numbers) if numbers else None
+
+
+_OUTER = ("recipes", "recipe")
+_MEGATRON = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
+
+
+def configuration_of_recipe(table: Mapping) -> Configuration:
+    """Read a recipe by its kind.
+
+    Raises
+    ------
+    AdvisorError
+        The text is not a recipe.
+    """
+    recipe = table
+    for name in _OUTER:
+        inner = recipe.get(name)
+        recipe = inner if isinstance(inner, Mapping) else recipe
+    kind = _text(_table(recipe, "run"), "model_type")
+    own = _of_kind(kind, recipe)
+    if own is None:
+        inner_recipe = unwrapped(table)
+        resolve(inner_recipe)
+        configuration = configuration_of_smp_recipe(inner_recipe)
+        configuration.take(table, "instance_type")
+    else:
+        configuration = own
+        for place in (table, recipe):
+            if "instance_type" in place.entries:
+                configuration.take(place, "instance_type")
+    _instance(configuration, recipe)
+    return configuration
+
+
+def _of_kind(kind: str, recipe: Mapping) -> Configuration | None:
+    """Configuration of a recipe of another kind than SMP v2; None for that kind."""
+    if not any(isinstance(recipe.get(name), Mapping) for name in ("run", "trainer")):
+        return None
+    if {
+        "evaluation",
+        "llm_as_judge",
+        "eval_metrics_config",
+    } & recipe.entries.keys() and "schedule" not in recipe.entries:
+        return _without_plan(recipe, "The evaluation recipe", "Evaluation", "it trains no model")
+    if kind.startswith("amazon.nova"):
+        return _without_plan(
+            recipe, "The recipe of Amazon Nova", "Amazon Nova", "AWS publishes neither its shape nor its parallelism"
+        )
+    if kind == "mtrl" or ("rollout" in recipe.entries and "rl" in recipe.entries):
+        return _without_plan(
+            recipe, "The multi-turn RL recipe", "Reinforcement learning of Amazon Nova", "AWS publishes no shape of it"
+        )
+    if isinstance(recipe.get("strategy"), Mapping) and isinstance(recipe.get("trainer"), Mapping):
+        degrees = [
+            f"{name} {value.value}"
+            for name in _MEGATRON
+            if isinstance(value := _table(recipe, "strategy").get(name), Constant) and value.value not in (None, 1)
+        ]
+        name = f"Megatron-Core of NeMo ({', '.join(degrees) or 'one GPU per model'})"
+        return _without_plan(recipe, "The NeMo recipe", name, "no library here has its parallelism")
+    if is_fine_tuning(recipe):
+        resolve(recipe)
+        return configuration_of_fine_tuning(recipe)
+    if kind == "verl":
+        resolve(recipe)
+        return configuration_of_verl(recipe)
+    return None
+
+
+def _without_plan(recipe: Mapping, title: str, name: str, why: str) -> Configuration:
+    configuration = Configuration("recipe", title, recipe.span)
+    strategy: Strategy = undescribed(name, why)
+    configuration.use(strategy)
+    trainer = recipe.get("trainer")
+    if isinstance(trainer, Mapping):
+        configuration.take(trainer, "devices", "processes_per_host")
+        configuration.take(trainer, "num_nodes", "instance_count")
+    elif isinstance(run := recipe.get("run"), Mapping) and isinstance(run.get("replicas"), Constant):
+        configuration.take(run, "replicas", "instance_count")
+    return configuration
+
+
+def _instance(configuration: Configuration, recipe: Mapping) -> None:
+    """The instance, whose names in HyperPod have no ``ml.``; else the first of the supported ones with these GPUs."""
+    setting = configuration.settings.get("instance_type")
+    if setting is not None and isinstance(setting.value, str) and not setting.value.startswith("ml."):
+        configuration.settings["instance_type"] = Setting(
+            f"ml.{setting.value}", setting.span, setting.table, setting.key
+        )
+    supported = recipe.get("instance_types")
+    if setting is not None or not isinstance(supported, Collection) or configuration.strategy is None:
+        return
+    names = [item.value for item in supported.items if isinstance(item, Constant) and isinstance(item.value, str)]
+    devices = configuration.get("processes_per_host")
+    machines = {machine.name: machine for machine in instances()}
+    for name in names:
+        if name in machines and machines[name].gpus == devices:
+            configuration.settings["instance_type"] = Setting(name, recipe.entries["instance_types"].span)
+            if len(names) > 1:
+                configuration.strategy = configuration.strategy.assuming(
+                    f"The instance is {name}, the first of {len(names)} that the recipe supports with {devices} GPUs."
+                )
+            return
+
+
+def _table(table: Mapping, name: str) -> Mapping:
+    inner = table.get(name)
+    return inner if isinstance(inner, Mapping) else Mapping({})
+
+
+def _text(table: Mapping, name: str) -> str:
+    value: Value | None = table.get(name)
+    return str(value.value) if isinstance(value, Constant) else ""

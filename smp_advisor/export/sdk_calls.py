@@ -1,0 +1,384 @@
+"""The training job as calls of the SageMaker Python SDK: an estimator of version 2, a ModelTrainer of version 3."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.errors import ExportError
+from smp_advisor.export.checks import launch_facts
+from smp_advisor.export.options import FileSystem
+from smp_advisor.export.template import Call, Expression, import_line
+from smp_advisor.libraries.version import release
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from smp_advisor.cluster.instance import Instance
+    from smp_advisor.export.launch import Launch
+    from smp_advisor.export.options import Location
+
+_INFO = 20
+
+
+def distribution(job: Launch) -> dict[str, Any] | None:
+    """``distribution`` of a version 2 estimator; None for a single process without a launcher."""
+    if job.library.launcher == "xla":
+        return {"pytorchxla": {"enabled": True}} if _several_by_xla(job) else None
+    smp = {"smdistributed": {"modelparallel": {"enabled": True, "parameters": job.plan.parameters}}}
+    parameters = smp if job.library.smdistributed else {}
+    if job.library.launcher == "mpi":
+        return parameters | {"mpi": _mpi(job.cluster.instance)}
+    return {"torch_distributed": {"enabled": True}} | parameters
+
+
+def launcher_hyperparameters(job: Launch) -> dict[str, Any]:
+    """Hyperparameters with which the launcher in the container (sagemaker-training) starts MPI or torch_xla.
+
+    SDK version 2 sends them itself; version 3 has a class for torchrun only.
+    """
+    if job.library.launcher == "xla":
+        launcher: dict[str, Any] = {"sagemaker_pytorch_xla_multi_worker_enabled": True} if _several_by_xla(job) else {}
+        return launcher | {
+            "sagemaker_training_compiler_enabled": bool(job.plan.parameters["enabled"]),
+            "sagemaker_training_compiler_debug_mode": bool(job.plan.debug),
+        }
+    mpi = _mpi(job.cluster.instance)
+    return {
+        "sagemaker_container_log_level": _INFO,
+        "sagemaker_mpi_enabled": True,
+        "sagemaker_mpi_num_of_processes_per_host": mpi["processes_per_host"],
+        "sagemaker_mpi_custom_mpi_options": mpi.get("custom_mpi_options", ""),
+        "sagemaker_instance_type": job.cluster.instance.name,
+        "sagemaker_distributed_dataparallel_enabled": False,
+        "mp_parameters": job.plan.parameters,
+    }
+
+
+def require_sdk_takes(parameters: Mapping[str, Any]) -> None:
+    """Raise `ExportError` for parameters that the library accepts and version 2 of the SDK rejects."""
+    accepted = launch_facts()["sdk"]["placement_strategies"]
+    placement = parameters.get("placement_strategy", accepted[0])
+    if placement not in accepted:
+        raise ExportError(
+            f"The SageMaker SDK rejects placement_strategy={placement!r}, although the library accepts it: use"
+            f" {' or '.join(accepted)}, or pass it to smp.init in the script."
+        )
+    if "default_partition" in parameters and "partitions" not in parameters:
+        raise ExportError(
+            "The SageMaker SDK requires `partitions` together with default_partition: add it to the plan."
+        )
+
+
+def _several_by_xla(job: Launch) -> bool:
+    first_version = launch_facts()["sdk"]["first_pytorchxla_version"]
+    if job.cluster.gpus > 1 and release(job.plan.version) < release(first_version):
+        raise ExportError(
+            f"The {job.library.title} container of PyTorch {job.plan.version} requires your own launcher script for"
+            f" more than one GPU: choose version {first_version} or later, or an instance with one GPU."
+        )
+    return job.cluster.gpus > 1
+
+
+def _mpi(instance: Instance) -> dict[str, Any]:
+    """MPI options for one process per GPU, without the SDK's default flags (btl_vader), which must not be repeated."""
+    options = launch_facts()["mpi"]
+    launcher: dict[str, Any] = {"enabled": True, "processes_per_host": instance.gpus}
+    if instance.efa and instance.gpudirect_rdma:
+        launcher["custom_mpi_options"] = options["efa_with_gpudirect_rdma"]
+    elif instance.efa and instance.name in options["efa_without_gpudirect_rdma_on"]:
+        launcher["custom_mpi_options"] = options["efa"]
+    return launcher
+
+
+def estimator_imports(job: Launch) -> list[str]:
+    """Import statements of the cell, sorted."""
+    lines = ["import sagemaker"]
+    classes = {
+        "FileSystemInput": any(isinstance(place, FileSystem) for place in job.inputs.values()),
+        "TrainingInput": job.streams and any(isinstance(place, str) for place in job.inputs.values()),
+    }
+    if used := [name for name, is_used in classes.items() if is_used]:
+        lines.append(import_line("sagemaker.inputs", used))
+    name = job.container.estimator
+    compiler = ", TrainingCompilerConfig" if job.library.compiles else ""
+    return [*lines, f"from sagemaker.{name.lower()} import {name}{compiler}"]
+
+
+def estimator(job: Launch) -> Call:
+    """The estimator; it uses the variables ``role``, ``session`` and, for a generated script, ``source_dir``."""
+    require_sdk_takes(job.plan.parameters)
+    options, container = job.options, job.container
+    arguments: dict[str, Any] = {"entry_point": job.script}
+    if job.generated:
+        arguments["source_dir"] = Expression("str(source_dir)")
+    elif options.source_dir is not None:
+        arguments["source_dir"] = options.source_dir
+    arguments |= {
+        "role": Expression("role"),
+        "sagemaker_session": Expression("session"),
+        "instance_type": job.cluster.instance.name,
+        "instance_count": job.cluster.nodes,
+    }
+    if container.estimator == "HuggingFace":
+        arguments["transformers_version"] = container.transformers_version
+        arguments["pytorch_version"] = container.framework_version
+    else:
+        arguments["framework_version"] = container.framework_version
+    arguments["py_version"] = container.py_version
+    if options.image_uri is not None:
+        arguments["image_uri"] = options.image_uri
+    if job.library.compiles:
+        arguments["compiler_config"] = Call("TrainingCompilerConfig", job.plan.parameters)
+    if (launched := distribution(job)) is not None:
+        arguments["distribution"] = launched
+    arguments["hyperparameters"] = job.hyperparameters
+    if job.metrics:
+        arguments["metric_definitions"] = [{"Name": name, "Regex": regex} for name, regex in job.metrics.items()]
+    arguments |= {
+        "base_job_name": job.base_job_name,
+        "volume_size": job.volume_gb,
+        "max_run": job.run.max_run_seconds,
+    }
+    arguments |= _capacity(job) | _account(job)
+    return Call(container.estimator, arguments | {"disable_profiler": True, "debugger_hook_config": False})
+
+
+def estimator_inputs(job: Launch) -> dict[str, object]:
+    """``inputs`` of ``estimator.fit``."""
+    return {name: _estimator_input(place, streams=job.streams) for name, place in job.inputs.items()}
+
+
+def _capacity(job: Launch) -> dict[str, Any]:
+    options = job.options
+    arguments: dict[str, Any] = {}
+    if options.spot:
+        arguments |= {"use_spot_instances": True, "max_wait": job.wait_seconds}
+    if options.keep_alive_seconds is not None:
+        arguments["keep_alive_period_in_seconds"] = options.keep_alive_seconds
+    if job.checkpoint_s3_uri is not None:
+        arguments["checkpoint_s3_uri"] = job.checkpoint_s3_uri
+    if options.subnets:
+        arguments |= {"subnets": list(options.subnets), "security_group_ids": list(options.security_group_ids)}
+    return arguments
+
+
+def _account(job: Launch) -> dict[str, Any]:
+    """Options of the account, under their names in version 2."""
+    options = job.options
+    arguments = {
+        "max_retry_attempts": options.retry_attempts,
+        "training_plan": options.training_plan,
+        "output_path": options.output_path,
+        # Otherwise the source is next to the prefix, where the role may have no access.
+        "code_location": options.output_path,
+        "output_kms_key": options.output_kms_key,
+        "volume_kms_key": options.volume_kms_key,
+        "environment": options.environment,
+        "tags": [{"Key": key, "Value": value} for key, value in (options.tags or {}).items()] or None,
+    }
+    return {name: value for name, value in arguments.items() if value is not None}
+
+
+def _estimator_input(place: Location, *, streams: bool) -> object:
+    if not isinstance(place, FileSystem):
+        return Call("TrainingInput", {"s3_data": place, "input_mode": "FastFile"}) if streams else place
+    return Call(
+        "FileSystemInput",
+        {
+            "file_system_id": place.identity,
+            "file_system_type": "FSxLustre",
+            "directory_path": place.directory,
+            "file_system_access_mode": "rw" if place.writable else "ro",
+        },
+    )
+
+
+_REGION = Expression("session.boto_region_name")
+
+
+def trainer_imports(job: Launch) -> list[str]:
+    """Import statements of the cell, sorted."""
+    options, places = job.options, job.inputs.values()
+    streams = job.streams and any(isinstance(place, str) for place in places)
+    used = {
+        "sagemaker.core": {"image_uris": options.image_uri is None},
+        "sagemaker.core.helper.session_helper": {"Session": True, "get_execution_role": options.role is None},
+        "sagemaker.core.shapes": {
+            "Channel": streams,
+            "CheckpointConfig": job.checkpoint_s3_uri is not None,
+            "DataSource": streams,
+            "FileSystemDataSource": any(isinstance(place, FileSystem) for place in places),
+            "MetricDefinition": bool(job.metrics),
+            "RetryStrategy": options.retry_attempts is not None,
+            "S3DataSource": streams,
+            "StoppingCondition": True,
+            "Tag": bool(options.tags),
+        },
+        "sagemaker.core.training.configs": {
+            "Compute": True,
+            "InputData": any(isinstance(place, FileSystem) or not job.streams for place in places),
+            "Networking": bool(options.subnets),
+            "OutputDataConfig": options.output_path is not None or options.output_kms_key is not None,
+            "SourceCode": job.torchrun,
+        },
+        "sagemaker.train": {"ModelTrainer": True},
+        "sagemaker.train.distributed": {"SMP": job.torchrun and job.library.smdistributed, "Torchrun": job.torchrun},
+    }
+    imported = {module: [name for name, is_used in names.items() if is_used] for module, names in used.items()}
+    return [import_line(module, names) for module, names in imported.items() if names]
+
+
+def training_image(job: Launch) -> Call | str:
+    """The user's image, or the lookup of the image, which version 3 does not derive from the framework version."""
+    container = job.container
+    if job.options.image_uri is not None:
+        return job.options.image_uri
+    place: dict[str, Any] = {"region": _REGION}
+    versions: dict[str, Any] = {"py_version": container.py_version, "instance_type": job.cluster.instance.name}
+    if job.torchrun and job.library.smdistributed:
+        # Both keys, with or without parameters, select the image of the library.
+        chosen = {"torch_distributed": {"enabled": True}, "smdistributed": {"modelparallel": {"enabled": True}}}
+        framework = {"framework": "pytorch", "framework_version": container.framework_version}
+        return Call("image_uris.get_training_image_uri", place | framework | versions | {"distribution": chosen})
+    if job.library.compiles:
+        framework = {"framework": "pytorch", "framework_version": container.framework_version}
+        if container.transformers_version:
+            framework = {
+                "framework": "huggingface",
+                "framework_version": container.transformers_version,
+                "pytorch_version": container.framework_version,
+            }
+        # Any true value selects the image of the compiler.
+        return Call("image_uris.get_training_image_uri", place | framework | versions | {"compiler_config": True})
+    framework = {"framework": job.library.framework, "version": container.framework_version}
+    return Call("image_uris.retrieve", framework | place | versions | {"image_scope": "training"})
+
+
+def trainer(job: Launch) -> Call:
+    """The ModelTrainer; it uses the variables ``role``, ``session``, ``training_image`` and ``source_dir``."""
+    options = job.options
+    arguments: dict[str, Any] = {
+        "sagemaker_session": Expression("session"),
+        "role": Expression("role"),
+        "training_image": Expression("training_image"),
+    }
+    hyperparameters = {name: _as_text(value) for name, value in job.hyperparameters.items()}
+    if not job.torchrun:
+        hyperparameters |= {
+            "sagemaker_program": job.script if job.options.source_dir else Expression("script.name"),
+            "sagemaker_submit_directory": Expression("source_uri"),
+            "sagemaker_region": _REGION,
+            **launcher_hyperparameters(job),
+        }
+    else:
+        arguments |= {"source_code": _source_code(job), "distributed": _torchrun(job)}
+    arguments |= {"compute": _compute(job), "hyperparameters": hyperparameters}
+    stopping = {"max_runtime_in_seconds": job.run.max_run_seconds}
+    if options.spot:
+        stopping["max_wait_time_in_seconds"] = job.wait_seconds
+    arguments["stopping_condition"] = Call("StoppingCondition", stopping)
+    if job.checkpoint_s3_uri is not None:
+        place = {"s3_uri": job.checkpoint_s3_uri, "local_path": "/opt/ml/checkpoints"}
+        arguments["checkpoint_config"] = Call("CheckpointConfig", place)
+    if options.subnets:
+        network = {"subnets": list(options.subnets), "security_group_ids": list(options.security_group_ids)}
+        arguments["networking"] = Call("Networking", network)
+    output = {"s3_output_path": options.output_path, "kms_key_id": options.output_kms_key}
+    if output := {name: value for name, value in output.items() if value is not None}:
+        arguments["output_data_config"] = Call("OutputDataConfig", output)
+    if options.environment:
+        arguments["environment"] = options.environment
+    if options.tags:
+        arguments["tags"] = [Call("Tag", {"key": key, "value": value}) for key, value in options.tags.items()]
+    arguments["base_job_name"] = job.base_job_name
+    return Call("ModelTrainer", arguments)
+
+
+def metric_definitions(job: Launch) -> list[Call]:
+    """Metrics that SageMaker extracts from the log."""
+    return [Call("MetricDefinition", {"name": name, "regex": regex}) for name, regex in job.metrics.items()]
+
+
+def retries(job: Launch) -> Call:
+    """Restarts after internal errors of SageMaker."""
+    return Call("RetryStrategy", {"maximum_retry_attempts": job.options.retry_attempts})
+
+
+def trainer_inputs(job: Launch) -> list[Call]:
+    """``input_data_config`` of ``trainer.train``."""
+    return [
+        _streamed(name, place)
+        if job.streams and isinstance(place, str)
+        else Call("InputData", {"channel_name": name, "data_source": _trainer_input(place)})
+        for name, place in job.inputs.items()
+    ]
+
+
+def _streamed(name: str, uri: str) -> Call:
+    """A channel that training reads from S3. The channels of the SDK itself stay files."""
+    source = {"s3_data_type": "S3Prefix", "s3_uri": uri, "s3_data_distribution_type": "FullyReplicated"}
+    place = Call("DataSource", {"s3_data_source": Call("S3DataSource", source)})
+    return Call("Channel", {"channel_name": name, "data_source": place, "input_mode": "FastFile"})
+
+
+def _as_text(value: object) -> object:
+    """Encode a string that is also valid JSON: the container decodes JSON, and version 3 sends strings unchanged."""
+    if not isinstance(value, str):
+        return value
+    try:
+        json.loads(value)
+    except ValueError:
+        return value
+    return json.dumps(value)
+
+
+def _source_code(job: Launch) -> Call:
+    if job.options.source_dir is not None:
+        return Call("SourceCode", {"source_dir": job.options.source_dir, "entry_script": job.script})
+    code: dict[str, Any] = {
+        "source_dir": Expression("str(source_dir)"),
+        "entry_script": Expression("script.name"),
+    }
+    if job.generated:
+        code["requirements"] = "requirements.txt"
+    return Call("SourceCode", code)
+
+
+def _torchrun(job: Launch) -> Call:
+    arguments: dict[str, Any] = {"process_count_per_node": job.cluster.instance.gpus}
+    if job.library.smdistributed:
+        arguments["smp"] = Call("SMP", job.plan.parameters)
+    return Call("Torchrun", arguments)
+
+
+def _compute(job: Launch) -> Call:
+    options = job.options
+    arguments: dict[str, Any] = {
+        "instance_type": job.cluster.instance.name,
+        "instance_count": job.cluster.nodes,
+        "volume_size_in_gb": job.volume_gb,
+    }
+    if options.spot:
+        arguments["enable_managed_spot_training"] = True
+    if options.keep_alive_seconds is not None:
+        arguments["keep_alive_period_in_seconds"] = options.keep_alive_seconds
+    if options.training_plan is not None:
+        arguments["training_plan_arn"] = options.training_plan
+    if options.volume_kms_key is not None:
+        arguments["volume_kms_key_id"] = options.volume_kms_key
+    return Call("Compute", arguments)
+
+
+def _trainer_input(place: Location) -> object:
+    if not isinstance(place, FileSystem):
+        return place
+    return Call(
+        "FileSystemDataSource",
+        {
+            "file_system_id": place.identity,
+            "file_system_access_mode": "rw" if place.writable else "ro",
+            "file_system_type": "FSxLustre",
+            "directory_path": place.directory,
+        },
+    )
