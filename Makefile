@@ -75,7 +75,7 @@ dist: test-environment
 lint: $(LINT)
 
 style:
-	@scripts/part.sh $@ sh -c '$(TEST)/ruff check --quiet && $(TEST)/ruff format --quiet --check'
+	@scripts/part.sh $@ sh -c '$(TEST)/ruff check --quiet && $(TEST)/ruff format --quiet --check && $(TEST)/python scripts/clocks.py'
 
 types:
 	@scripts/part.sh $@ $(TEST)/mypy

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 from hypothesis import given
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from smp_advisor.errors import AdvisorError
 from smp_advisor.scripts import Report, apply_fixes, check_script, plan_fixes
 from tests.scripts import samples
+from tests.steps import Steps
 
 
 def refusal(*arguments, **keywords) -> str:
@@ -207,18 +207,14 @@ def test_encodings_and_line_ends(tmp_path):
 
 
 @pytest.mark.slow
-def test_ten_thousand_lines_in_two_seconds():
+def test_the_work_grows_with_the_lines():
     functions = samples.PIPELINE.partition("if __name__")[0].partition("def train(")[2]
     parts = [samples.PIPELINE]
     number = 0
-    while sum(part.count("\n") for part in parts) < 10_000:
+    while sum(part.count("\n") for part in parts) < 5_000:
         number += 1
         parts.append(f"\n\ndef train{number}(" + functions.replace("def main(", f"def main{number}("))
     text = "".join(parts)
-    assert text.count("\n") >= 10_000
-    spent = []
-    for _ in range(3):  # processor time of the fastest: what else the machine does is not measured
-        started = time.process_time()
+    with Steps() as work:
         check_script(text, samples.PIPELINE_PLAN)
-        spent.append(time.process_time() - started)
-    assert min(spent) < 2
+    assert work.count < 1_000 * text.count("\n")
