@@ -42,7 +42,7 @@ demo: lab-environment
 # The parts run side by side, and each prints its time.
 test: test-environment
 ifeq ($(filter browser,$(WITHOUT)),)
-	scripts/chromium.sh
+	$(TEST)/python scripts/browser.py
 	scripts/oldest_jupyter.sh $(TEST)/python
 endif
 ifeq ($(filter moto,$(WITHOUT)),)
@@ -118,8 +118,8 @@ clean:
 	find smp_advisor tests benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} +
 
 image: test-environment
-	scripts/chromium.sh
-	$(TEST)/python scripts/advisor_image.py
+	$(TEST)/python scripts/browser.py
+	$(TEST)/python -m scripts.advisor_image
 
 lab-environment:
 	@scripts/environment.sh .venv lab build

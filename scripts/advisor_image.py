@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 sys.modules["tests"] = ModuleType("tests")
 sys.modules["tests"].__path__ = [str(ROOT / "tests")]
 
-from tests.browser.conftest import ARGUMENTS, CHROMIUM, open_page  # noqa: E402
+from tests.browser.conftest import launch, open_page  # noqa: E402
 from tests.browser.page import REFERENCE  # noqa: E402
 from tests.browser.server import serve, write_notebook  # noqa: E402
 
@@ -28,7 +28,7 @@ SIZE = {"width": 1200, "height": 1200}
 def take(image: Path) -> None:
     """Advise on the README's model, move the batch size one step down, and save a screenshot."""
     with tempfile.TemporaryDirectory() as folder, serve("lab", ROOT, Path(folder)) as server, sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=str(CHROMIUM), headless=True, args=ARGUMENTS)
+        browser = launch(play)
         write_notebook(server.work / "quickstart.ipynb", REFERENCE)
         notebook = open_page(browser.new_context(viewport=SIZE), server, "quickstart.ipynb")
         notebook.page.keyboard.press("Control+b")  # closes the file browser

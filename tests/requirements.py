@@ -11,11 +11,9 @@ import importlib.util
 import shutil
 from collections.abc import Callable, Generator
 from functools import cache, partial
-from pathlib import Path
 
 import pytest
 
-CHROMIUM = Path("/usr/bin/chromium")
 LEFT_OUT = "left out by --without="
 
 
@@ -37,7 +35,9 @@ def absent(requirement: str) -> str:
 
 def browser() -> str:
     """The package that drives the browser, or the browser."""
-    return absent("browser") or ("" if CHROMIUM.is_file() else f"{CHROMIUM} (Debian's package chromium)")
+    from scripts.browser import missing
+
+    return absent("browser") or missing()
 
 
 def build_tools() -> str:

@@ -10,6 +10,8 @@ import sys
 
 import pytest
 
+from scripts import browser
+
 MODULES = {
     "test_marked.py": """
 import pytest
@@ -66,3 +68,25 @@ def test_a_skip_is_a_failure_unless_it_was_left_out(root, tmp_path):
     workers = run("--numprocesses=1", "--without=mounts", "--continue-on-collection-errors", "-rs")
     assert "left out by --without=mounts" in workers
     assert re.search(r" 1 failed, 1 skipped, 1 xfailed, 2 errors in", workers)
+
+
+@pytest.mark.parametrize(
+    ("programs", "answer"),
+    [
+        (["chromium", "msedge"], ""),
+        (["brew"], "Chrome, Chromium or Edge (brew install --cask google-chrome)"),
+        (["dnf"], "Chrome, Chromium or Edge (sudo dnf install chromium)"),
+        ([], "Chrome, Chromium or Edge (on the PATH, or its path in SMP_ADVISOR_BROWSER)"),
+    ],
+)
+def test_an_installed_browser_is_found_or_its_package_named(programs, answer, tmp_path, monkeypatch):
+    for name in [*programs, "mine"]:
+        (tmp_path / name).touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(browser, "APPLICATIONS", ())
+    monkeypatch.delenv(browser.VARIABLE, raising=False)
+    assert browser.missing() == answer
+    monkeypatch.setenv(browser.VARIABLE, "mine")
+    assert browser.installed() == str(tmp_path / "mine")
+    monkeypatch.setenv(browser.VARIABLE, "another")
+    assert browser.missing() == "a browser, and SMP_ADVISOR_BROWSER=another is no program"

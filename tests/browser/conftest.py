@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, Request, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Playwright, Request, expect, sync_playwright
+
+from scripts import browser
 
 from .application import VIEWPORT, Application, wait_for_kernel
 from .host import Host, Site, open_host
@@ -21,11 +23,14 @@ if TYPE_CHECKING:
     from smp_advisor.advice import Advice
     from smp_advisor.notebook.advisor import Advisor
 
-CHROMIUM = Path("/usr/bin/chromium")
 ARGUMENTS = [
     "--no-sandbox",
     "--disable-gpu",
     "--disable-dev-shm-usage",
+    # Letters look the same whatever the settings of the machine's fonts and screen are.
+    "--font-render-hinting=none",
+    "--disable-lcd-text",
+    "--force-color-profile=srgb",
     # Routes of Playwright would have the same effect, and switch the cache of files and of compiled code off.
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost",
 ]
@@ -79,14 +84,17 @@ def server(request, root: Path, tmp_path_factory) -> Iterator[Server]:
         yield running
 
 
+def launch(playwright: Playwright) -> Browser:
+    """The browser of the machine, without a window."""
+    return playwright.chromium.launch(executable_path=browser.installed(), headless=True, args=ARGUMENTS)
+
+
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Browser]:
-    if not CHROMIUM.is_file():
-        pytest.fail("the browser tests need /usr/bin/chromium: install the package chromium")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), headless=True, args=ARGUMENTS)
-        yield browser
-        browser.close()
+        started = launch(playwright)
+        yield started
+        started.close()
 
 
 @pytest.fixture(scope="session")

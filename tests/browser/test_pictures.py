@@ -1,7 +1,7 @@
 """The page looks as it did: pictures of fixed views against those in the folder `pictures`.
 
-Blocks of pixels are compared, not pixels, because fonts differ between machines. After an intended change, write the
-pictures anew, look at them, and commit them::
+The page is drawn with the fonts in `host_page`. Blocks of pixels are compared, not pixels, because browsers smooth
+letters differently. After an intended change, write the pictures anew, look at them, and commit them::
 
     python -m pytest tests/browser/test_pictures.py --write-pictures
 """
@@ -72,6 +72,23 @@ def difference(page: Host, reference: bytes, size: tuple[int, int]) -> tuple[flo
     now = address("png", page.page.screenshot(animations="disabled"))
     result = page.page.evaluate(COMPARE, [address("webp", reference), now, size, BLOCK])
     return result["mean"], result["largest"], result["place"]
+
+
+def machine_fonts(page: Host) -> set[str]:
+    """The fonts of this machine that the page's text is drawn with."""
+    session = page.page.context.new_cdp_session(page.page)
+    for domain in ("DOM", "CSS"):
+        session.send(f"{domain}.enable")
+    root = session.send("DOM.getDocument")["root"]["nodeId"]
+    nodes = session.send("DOM.querySelectorAll", {"nodeId": root, "selector": ".smp *"})["nodeIds"]
+    fonts = [font for node in nodes for font in session.send("CSS.getPlatformFontsForNode", {"nodeId": node})["fonts"]]
+    session.detach()
+    assert fonts
+    return {font["familyName"] for font in fonts if not font["isCustomFont"]}
+
+
+def test_the_page_is_drawn_with_the_fonts_of_the_tests_alone(host, recommended):
+    assert machine_fonts(host(recommended.recommended)) == set()
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1150, False), (1150, True), (720, False)])

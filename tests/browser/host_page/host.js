@@ -7,6 +7,11 @@ if (host === 'jupyter') document.body.dataset.jpThemeLight = String(!dark);
 if (host === 'vscode') document.body.classList.add(dark ? 'vscode-dark' : 'vscode-light');
 if (host === 'colab' && dark) document.documentElement.setAttribute('theme', 'dark');
 
+// The tests' own fonts: what fits, and the pictures, do not depend on those of the machine.
+for (const [weight, file] of host === 'jupyter' ? [['400', 'sans'], ['700', 'sans-bold']] : []) {
+  document.fonts.add(await new FontFace('Host Sans', `url(/fonts/${file}.woff2)`, { weight }).load());
+}
+
 const socket = new WebSocket(`ws://${location.host}/kernel?session=${options.get('session')}`);
 const post = message => socket.send(JSON.stringify(message));
 const models = new Map();
