@@ -26,9 +26,7 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.live import LiveAdvice
     from smp_advisor.profiling.traced_rank import TracedRank
-    from smp_advisor.search.decision import Decision
-    from smp_advisor.search.search import SearchResult
-    from smp_advisor.sizing import ClusterSizes, Progress, Question
+    from smp_advisor.search import ClusterSizes, Decision, Progress, Question, SearchResult
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
@@ -110,7 +108,7 @@ class Advice:
     @property
     def alternatives(self) -> pd.DataFrame:
         """The best plan of each combination of techniques, best first, with the reason why it is not recommended."""
-        from smp_advisor.search.alternatives import alternatives
+        from smp_advisor.search import alternatives
 
         return alternatives(self.result, self.model, self.job, min_fit_probability=self.min_fit_probability)
 
@@ -292,7 +290,7 @@ class Advice:
         [1, 2]
         """
         from smp_advisor.errors import AdvisorError
-        from smp_advisor.sizing import COUNTS, Limits, compare, places_of
+        from smp_advisor.search import COUNTS, Limits, compare, places_of
 
         if self.question is None:
             raise AdvisorError("Only advice made by advise() can be compared with other clusters.")

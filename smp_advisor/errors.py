@@ -5,10 +5,7 @@ from __future__ import annotations
 import re
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from smp_advisor.sizing.ways import WaysOut
+from typing import Any
 
 __all__ = [
     "AdvisorError",
@@ -96,10 +93,11 @@ class ExportError(AdvisorError):
 class NoPlanFitsError(AdvisorError):
     """No plan fits in GPU memory with the required probability, or within the limits of the run.
 
-    `ways_out` has the changes after which a plan fits, with their memory, speed and cost; None if none were searched.
+    `ways_out`, a `WaysOut`, has the changes after which a plan fits, with their memory, speed and cost; None if none
+    were searched.
     """
 
-    def __init__(self, sentence: str, ways_out: WaysOut | None = None) -> None:
+    def __init__(self, sentence: str, ways_out: Any = None) -> None:
         super().__init__(sentence)
         self.ways_out = ways_out
 

@@ -13,10 +13,7 @@ from smp_advisor.costs.evaluate import estimate
 from smp_advisor.errors import AdvisorError, JobError
 from smp_advisor.guidance import explain, nearest_reference, pitfalls
 from smp_advisor.guidance.choice import batch_note, defaults, low_utilisation, why_this_plan
-from smp_advisor.guidance.library_candidates import Request, job_for, library_policy, pins_for
-from smp_advisor.guidance.library_choice import LibraryChoice, choose_library, family_to_infer, framework_of
 from smp_advisor.guidance.model_changes import model_changes
-from smp_advisor.guidance.precision import search_in_bf16_if_possible
 from smp_advisor.guidance.requested import requested
 from smp_advisor.keywords import AdviseSettings, completes
 from smp_advisor.libraries.check import check_against, unscripted_adapter
@@ -38,9 +35,27 @@ from smp_advisor.request import (
     sort_settings,
     suited,
 )
-from smp_advisor.search.alternatives import representatives
-from smp_advisor.search.decision import decide
-from smp_advisor.sizing import ClusterSizes, Limits, Places, Progress, Question, decided, nothing_fits, places_of
+from smp_advisor.search import (
+    ClusterSizes,
+    LibraryChoice,
+    Limits,
+    Places,
+    Progress,
+    Question,
+    Request,
+    choose_library,
+    decide,
+    decided,
+    family_to_infer,
+    framework_of,
+    job_for,
+    library_policy,
+    nothing_fits,
+    pins_for,
+    places_of,
+    representatives,
+    search_in_bf16_if_possible,
+)
 from smp_advisor.workload.inference import can_be_inferred
 from smp_advisor.workload.model import Model
 

@@ -14,8 +14,7 @@ from smp_advisor.libraries.plan_fields import plan_fields
 from smp_advisor.libraries.registry import get_library, libraries
 from smp_advisor.meanings import meant
 from smp_advisor.model_input import is_profile
-from smp_advisor.search import OBJECTIVES, Objective
-from smp_advisor.search.batch_policy import batch_policy
+from smp_advisor.search import OBJECTIVES, Objective, batch_policy
 from smp_advisor.workload.calibration_file import load_calibration
 from smp_advisor.workload.counts import parse_amount
 from smp_advisor.workload.job import Job

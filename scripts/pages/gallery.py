@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import smp_advisor as smpa
 from smp_advisor.errors import AdvisorError
-from smp_advisor.guidance import ranges
 from smp_advisor.guidance.batch_reason import batch_reason
 from smp_advisor.guidance.certainty import certainty
 from smp_advisor.guidance.ladder_text import ladder_text
 from smp_advisor.guidance.rung_titles import batch_parts
-from smp_advisor.guidance.wording import degree_of_change, fits, plural, probability
+from smp_advisor.wording import degree_of_change, fits, plural, probability, run_cost, run_time, throughput, token_rate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,7 +81,7 @@ def _answer(advice: Advice | AdvisorError) -> str:
     if isinstance(advice, AdvisorError):
         return "no plan"
     estimate = advice.estimate
-    speed = ranges.token_rate(estimate) if advice.model.reads_tokens else ranges.throughput(estimate)
+    speed = token_rate(estimate) if advice.model.reads_tokens else throughput(estimate)
     return f"`{advice.plan.library}`, {speed}, fits ({probability(estimate.fit_probability)})"
 
 
@@ -123,12 +122,12 @@ _LEFT_OUT = (
 def _choice(advice: Advice) -> str:
     estimate = advice.estimate
     place = f"{plural(advice.cluster.nodes, 'node')} of {advice.cluster.instance.name}"
-    speed = ranges.token_rate(estimate) if advice.model.reads_tokens else ranges.throughput(estimate)
+    speed = token_rate(estimate) if advice.model.reads_tokens else throughput(estimate)
     parts = [
         f"**{advice.plan.library}** on {place}",
         f"fits ({probability(estimate.fit_probability)} likely)",
         speed,
-        *filter(None, (ranges.run_time(estimate), ranges.run_cost(estimate))),
+        *filter(None, (run_time(estimate), run_cost(estimate))),
     ]
     batch = batch_reason(advice.model, estimate, advice.decision.batch)
     return f"{', '.join(parts)}. Global batch: {batch} Per replica: {_of_replica(advice.plan)}."

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import smp_advisor as smpa
-from smp_advisor.guidance import ranges, reference_rows
-from smp_advisor.guidance.wording import probability
+from smp_advisor.guidance import reference_rows
+from smp_advisor.wording import probability, step_time, throughput, utilization
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,8 +38,8 @@ def line(label: str, value: smpa.Estimate) -> str:
     return (
         f"| {label} "
         f"| {peak:.1f} | {needed:.1f} | {usable:.1f} | {'yes' if value.fits else 'no'} "
-        f"| {probability(value.fit_probability)} | {ranges.step_time(value)} "
-        f"| {ranges.throughput(value)} | {ranges.utilization(value)} |"
+        f"| {probability(value.fit_probability)} | {step_time(value)} "
+        f"| {throughput(value)} | {utilization(value)} |"
     )
 
 

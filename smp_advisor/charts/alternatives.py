@@ -8,14 +8,14 @@ from smp_advisor.charts.labels import plan_text
 from smp_advisor.costs.intervals import DIVISIONS, plan_divisions
 from smp_advisor.drawing.chart import Chart
 from smp_advisor.errors import AdvisorError
-from smp_advisor.guidance import ranges
-from smp_advisor.search.alternatives import listed_plans, representatives
+from smp_advisor.search import listed_plans, representatives
+from smp_advisor.wording import number
 
 if TYPE_CHECKING:
     from smp_advisor.advice import Advice
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.libraries.plan import Plan
-    from smp_advisor.search.search import SearchResult
+    from smp_advisor.search import SearchResult
 
 __all__ = ["alternatives_chart", "plotted_plans"]
 
@@ -44,7 +44,7 @@ def alternatives_chart(advice: Advice, estimate: Estimate) -> Chart:
     rates = [float(f"{scale * rate:.5g}") for rate in result.scores.tokens_per_second]
     free = [round(usable - float(result.needed_gib[row]), 2) for row in result.ranked]
     titles = [
-        f"{plan_text(plan)}: {ranges.number(rate)} {unit}, {room:.1f} GiB free"
+        f"{plan_text(plan)}: {number(rate)} {unit}, {room:.1f} GiB free"
         for plan, rate, room in zip(plans, rates, free, strict=True)
     ]
     now = (
@@ -68,7 +68,7 @@ def alternatives_chart(advice: Advice, estimate: Estimate) -> Chart:
         },
         columns=("Plan", f"Throughput ({unit})", "Against the best", "Free (GiB per GPU)"),
         rows=tuple(
-            (plan_text(plan), ranges.number(rate), f"{100 * (rate / best - 1):+.1f} %", f"{room:.1f}")
+            (plan_text(plan), number(rate), f"{100 * (rate / best - 1):+.1f} %", f"{room:.1f}")
             for plan, rate, room in zip(plans, rates, free, strict=True)
         ),
         notes=("One point per combination of techniques: its best plan that fits with the required probability.",),

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.drawing.chart import Chart
 from smp_advisor.errors import AdvisorError
-from smp_advisor.sizing.curve import ClusterSizes
-from smp_advisor.sizing.limits import Limits
-from smp_advisor.sizing.places import suitable
+from smp_advisor.search import ClusterSizes, Limits, suitable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
     from smp_advisor.advice import Advice
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.drawing.frontier import ClusterLine, ClusterPoint
-    from smp_advisor.sizing.cluster_size import ClusterSize
+    from smp_advisor.search import ClusterSize
 
 __all__ = ["clusters_chart", "sizes_chart"]
 

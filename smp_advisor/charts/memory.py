@@ -8,7 +8,7 @@ from smp_advisor.charts.labels import CATEGORY_LABELS, TIME_LABELS, time_labels
 from smp_advisor.costs.estimate import CATEGORIES, Memory
 from smp_advisor.drawing.bars import amount
 from smp_advisor.drawing.chart import Chart
-from smp_advisor.guidance import ranges
+from smp_advisor.wording import step_time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,7 +95,7 @@ def time_chart(advice: Advice, estimate: Estimate) -> Chart:
     total = estimate.step_seconds
     return Chart(
         kind="bars",
-        title=f"Step time {ranges.step_time(estimate)}",
+        title=f"Step time {step_time(estimate)}",
         data={
             "unit": "s",
             "names": list(labels.values()),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.drawing.chart import Chart
 from smp_advisor.guidance.explained import ranks_of
-from smp_advisor.guidance.wording import plural
+from smp_advisor.wording import plural
 
 if TYPE_CHECKING:
     from smp_advisor.advice import Advice

@@ -9,7 +9,7 @@ from smp_advisor.charts.labels import TIME_LABELS, time_labels
 from smp_advisor.costs.schedule import step_schedule
 from smp_advisor.drawing.bars import amount
 from smp_advisor.drawing.chart import Chart
-from smp_advisor.guidance.wording import plural
+from smp_advisor.wording import plural
 
 if TYPE_CHECKING:
     from smp_advisor.advice import Advice

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from smp_advisor.costs import estimate as estimated
 from smp_advisor.drawing.chart import Chart
 from smp_advisor.errors import AdvisorError
-from smp_advisor.guidance.wording import fits
 from smp_advisor.libraries.dependent import completed_settings, dependent_settings, fields_of
 from smp_advisor.libraries.positions import Situation, positions
 from smp_advisor.libraries.registry import get_library
 from smp_advisor.libraries.schema import schema
+from smp_advisor.wording import fits
 
 if TYPE_CHECKING:
     from smp_advisor.advice import Advice

@@ -256,15 +256,15 @@ def _memory(value: Estimate) -> str:
 
 
 def _estimated(value: Estimate) -> str:
-    from smp_advisor.guidance import ranges
+    from smp_advisor.wording import run_cost, run_time, step_time, token_rate
 
     lines = [
         f"Plan: {value.plan}",
         f"Memory: {_memory(value)} to fit",
-        f"Step: {ranges.step_time(value)}, {ranges.token_rate(value)}",
+        f"Step: {step_time(value)}, {token_rate(value)}",
     ]
     if value.days is not None:
-        lines.append(f"Run: {', '.join(filter(None, (ranges.run_time(value), ranges.run_cost(value))))}")
+        lines.append(f"Run: {', '.join(filter(None, (run_time(value), run_cost(value))))}")
     return "\n".join([*lines, *(f"Assumed: {text}" for text in value.assumptions)])
 
 

@@ -11,12 +11,10 @@ from smp_advisor.costs import estimate as estimate_plan
 from smp_advisor.costs import estimate_many
 from smp_advisor.errors import AdvisorError, NoPlanFitsError
 from smp_advisor.findings.report import Report
-from smp_advisor.guidance import ranges
-from smp_advisor.guidance.comparing import compared
 from smp_advisor.guidance.step import Difference
-from smp_advisor.guidance.wording import degree_of_change, fit, gib
 from smp_advisor.libraries import mismatches
 from smp_advisor.libraries.schema import schema
+from smp_advisor.wording import compared, cost_per_million, degree_of_change, fit, gib, throughput
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
@@ -158,14 +156,14 @@ def _hardware(cluster: Cluster) -> str:
 
 
 def _gain(model: Model, now: Estimate, then: Estimate, least: float) -> str:
-    before = ranges.throughput(now)
+    before = throughput(now)
     speed = degree_of_change(now.samples_per_second, then.samples_per_second)
     sentences = [
         f"Your plan {fit(now, least)} (it needs {gib(now.needed_gib)} per GPU).",
         f"The recommended plan {fit(then, least)} (it needs {gib(then.needed_gib)} per GPU).",
-        f"It processes {ranges.throughput(then)} instead of {before}: {speed}.",
+        f"It processes {throughput(then)} instead of {before}: {speed}.",
     ]
-    ours, theirs = ranges.cost_per_million(model, now), ranges.cost_per_million(model, then)
+    ours, theirs = cost_per_million(model, now), cost_per_million(model, then)
     if ours != theirs:
         sentences.append(f"It costs {theirs} instead of {ours}.")
     if now.global_batch_size != then.global_batch_size:
@@ -204,7 +202,7 @@ def _as_python(plan: Plan, name: str, value: object) -> object:
 
 def lines(reading: Reading) -> list[str]:
     """The plan and cluster of one job, and inferred settings."""
-    from smp_advisor.guidance.wording import fit, gib
+    from smp_advisor.wording import fit, gib
 
     sentences = [f"Line {reading.line}: {_described(reading)}"]
     if reading.cluster is not None:

@@ -9,8 +9,7 @@ from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.search.batch_policy import BatchPolicy
-    from smp_advisor.search.decision import BatchChoice
+    from smp_advisor.search import BatchChoice, BatchPolicy
     from smp_advisor.workload.model import Model
 
 __all__ = ["batch_reason"]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smp_advisor.guidance.wording import listed, percent
 from smp_advisor.search import NEAR_BEST
+from smp_advisor.wording import listed, percent
 
 if TYPE_CHECKING:
-    from smp_advisor.search.decision import Decision
+    from smp_advisor.search import Decision
 
 __all__ = ["certainty", "certainty_in_short"]
 

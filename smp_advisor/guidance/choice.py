@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smp_advisor.guidance import ranges
-from smp_advisor.guidance.amounts import batch_limit, global_batch
-from smp_advisor.guidance.precision import fp16_reason
-from smp_advisor.guidance.wording import listed, percent
 from smp_advisor.libraries.registry import get_library
-from smp_advisor.search import NEAR_BEST, TECHNIQUE_GAIN, TECHNIQUE_PROBABILITY
-from smp_advisor.search.policy import policy
+from smp_advisor.search import NEAR_BEST, TECHNIQUE_GAIN, TECHNIQUE_PROBABILITY, fp16_reason, policy
+from smp_advisor.wording import batch_limit, global_batch, listed, percent, utilization
 from smp_advisor.workload.stack import stack
 from smp_advisor.workload.training_settings import training_settings
 
@@ -19,8 +15,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.search import SearchResult
-    from smp_advisor.search.decision import BatchChoice
+    from smp_advisor.search import BatchChoice, SearchResult
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
@@ -51,7 +46,7 @@ def low_utilisation(estimate: Estimate) -> str:
     if estimate.mfu >= _LOW_MFU:
         return ""
     return (
-        f"Warning: the plan reaches only {ranges.utilization(estimate)} of the GPUs' peak (MFU). The links of this"
+        f"Warning: the plan reaches only {utilization(estimate)} of the GPUs' peak (MFU). The links of this"
         " cluster are too slow for the model, or the batches are too small."
     )
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.guidance import ranges
-from smp_advisor.guidance.comparing import compared
 from smp_advisor.guidance.step import Difference
 from smp_advisor.guidance.what_if import evaluate, vary
-from smp_advisor.guidance.wording import SAME, fit
 from smp_advisor.libraries.families import supports_tensor_parallelism
 from smp_advisor.libraries.groups import samples_per_tensor_parallel_group, shard_degree
 from smp_advisor.libraries.registry import get_library
 from smp_advisor.libraries.schema import schema
+from smp_advisor.wording import SAME, compared, duration, fit
 from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
@@ -190,6 +188,6 @@ def _largest_change(current: Estimate, alternative: Estimate) -> str:
         return ""
     sign = 1 if total > 0 else -1
     part = max(_TIME_PARTS, key=lambda name: sign * (getattr(alternative.time, name) - getattr(current.time, name)))
-    before = ranges.duration(current, getattr(current.time, part))
-    after = ranges.duration(alternative, getattr(alternative.time, part))
+    before = duration(current, getattr(current.time, part))
+    after = duration(alternative, getattr(alternative.time, part))
     return "" if before == after else f"Most of the change is in {_TIME_PARTS[part]}: {after}, vs {before}."

@@ -18,7 +18,7 @@ from smp_advisor.guidance.rank_map import RankTable
 from smp_advisor.libraries.check import check_against
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.ranks import rank_map
-from smp_advisor.search.alternatives import listed_plans
+from smp_advisor.search import listed_plans
 
 if TYPE_CHECKING:
     from smp_advisor.advice import Advice

@@ -24,7 +24,7 @@ from smp_advisor.guidance.techniques import (
 from smp_advisor.guidance.techniques.conclusion import brief_not_used, brief_used
 from smp_advisor.guidance.techniques.degrees import Degree
 from smp_advisor.guidance.what_if import evaluate_best
-from smp_advisor.guidance.wording import first_sentence
+from smp_advisor.wording import first_sentence
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.costs import estimate_many
 from smp_advisor.errors import PlanError
-from smp_advisor.guidance.wording import fits
 from smp_advisor.libraries import mismatches
 from smp_advisor.libraries.families import supports_tensor_parallelism
 from smp_advisor.libraries.plan_fields import plan_fields
+from smp_advisor.wording import fits
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster

@@ -10,8 +10,8 @@ from smp_advisor.guidance.planned_run import PlannedRun
 from smp_advisor.guidance.practices import order, practice
 from smp_advisor.guidance.step import Pitfall
 from smp_advisor.guidance.what_if import evaluate, vary
-from smp_advisor.guidance.wording import fit, gib, plural
 from smp_advisor.libraries.groups import shard_degree
+from smp_advisor.wording import fit, gib, plural
 
 if TYPE_CHECKING:
     from smp_advisor.costs.estimate import Estimate

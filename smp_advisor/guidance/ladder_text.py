@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smp_advisor.guidance import ranges
-from smp_advisor.guidance.wording import gib
+from smp_advisor.wording import gib, step_time
 
 if TYPE_CHECKING:
     from smp_advisor.guidance.ladder import Ladder, Rung
@@ -24,7 +23,7 @@ def cells(rung: Rung, *, first: bool = False) -> tuple[str, str, str, str, str]:
         rung.title if first else f"+ {rung.title}",
         _NONE if rung.needed_gib is None else gib(rung.needed_gib),
         "yes" if rung.fits else "no",
-        ranges.step_time(rung.estimate) if rung.estimate is not None and rung.fits else _NONE,
+        step_time(rung.estimate) if rung.estimate is not None and rung.fits else _NONE,
         f"{rung.decision} (another batch)" if "a global batch of" in rung.because else rung.decision,
     )
 

@@ -10,10 +10,9 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError
-from smp_advisor.guidance.amounts import unit
 from smp_advisor.guidance.step import Step
-from smp_advisor.guidance.wording import listed, percent
 from smp_advisor.search import search
+from smp_advisor.wording import listed, percent, unit
 from smp_advisor.workload.build import model_from_values
 from smp_advisor.workload.counts import format_count
 from smp_advisor.workload.family import families

@@ -7,14 +7,13 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from smp_advisor.costs import estimate as estimate_plan
-from smp_advisor.guidance import ranges
 from smp_advisor.guidance.aws_reference import reference_rows
 from smp_advisor.guidance.differences import differences
 from smp_advisor.guidance.extrapolation import extrapolate
 from smp_advisor.guidance.planned_run import PlannedRun
 from smp_advisor.guidance.step import Reference
-from smp_advisor.guidance.wording import fit, gib, listed, percent, plural
 from smp_advisor.libraries.groups import shard_degree
+from smp_advisor.wording import fit, gib, listed, percent, plural, throughput
 from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
@@ -100,7 +99,7 @@ def _summary(row: ReferenceRow, estimate: Estimate) -> str:
         f"AWS ran {row.model_name} with {row.name.replace(' B', ' billion')} parameters, sequence length"
         f" {row.job.sequence_length:,} and vocabulary {row.model.shape.vocab:,} on {row.cluster.nodes} x"
         f" {row.cluster.instance.name} with {listed(settings)}. The cost model estimates"
-        f" {ranges.throughput(estimate)}."
+        f" {throughput(estimate)}."
     )
 
 
@@ -150,9 +149,9 @@ def _procedure(run: PlannedRun, row: ReferenceRow, title: str) -> str:
         f"With this model and cluster, the row's settings need {gib(first.needed_gib)} per GPU. The plan"
         f" {fit(first, required)}."
     )
-    own = f"{title} processes {ranges.throughput(run.estimate)}."
+    own = f"{title} processes {throughput(run.estimate)}."
     if path.trials[0].fits:
-        return f"{opening} It processes {ranges.throughput(first)}. {own}"
+        return f"{opening} It processes {throughput(first)}. {own}"
     trial = path.first_fit
     if trial is None:
         return (
@@ -162,5 +161,5 @@ def _procedure(run: PlannedRun, row: ReferenceRow, title: str) -> str:
     return (
         f"{opening} The first setting of the procedure that fits is batch_size={trial.plan.batch_size} with"
         f" tensor_parallel_degree={trial.plan.tensor_parallel_degree} ({gib(trial.estimate.needed_gib)} per GPU,"
-        f" {ranges.throughput(trial.estimate)}). {own}"
+        f" {throughput(trial.estimate)}). {own}"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from smp_advisor.guidance.wording import fits
+from smp_advisor.wording import fits
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster

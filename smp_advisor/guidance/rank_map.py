@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from smp_advisor.guidance.wording import plural
 from smp_advisor.libraries.ranks import COLUMNS, GROUPS
 from smp_advisor.uninterrupted import uninterrupted
+from smp_advisor.wording import plural
 
 if TYPE_CHECKING:
     import pandas as pd

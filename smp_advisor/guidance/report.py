@@ -6,14 +6,13 @@ import re
 import textwrap
 from typing import TYPE_CHECKING
 
-from smp_advisor.guidance import ranges
 from smp_advisor.guidance.batch_reason import batch_reason
 from smp_advisor.guidance.certainty import certainty
 from smp_advisor.guidance.ladder_text import ladder_text, unused_lines
 from smp_advisor.guidance.practices import order
-from smp_advisor.guidance.wording import plural, probability
 from smp_advisor.libraries.groups import data_parallel_degree, reduced_data_parallel_degree
 from smp_advisor.libraries.registry import get_library
+from smp_advisor.wording import plural, probability, run_cost, run_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -101,7 +100,7 @@ def _summary(advice: Advice) -> Iterator[str]:
     if sizes is not None:
         yield f"Cluster: {' '.join(sizes.lines())}"
     elif estimate.days is not None:
-        yield f"Entire run: {', '.join(filter(None, (ranges.run_time(estimate), ranges.run_cost(estimate))))}."
+        yield f"Entire run: {', '.join(filter(None, (run_time(estimate), run_cost(estimate))))}."
     if advice.objective in {"throughput", "cost"}:
         yield certainty(advice.decision)
     yield from advice.warnings

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smp_advisor.guidance import ranges
-from smp_advisor.guidance.amounts import global_batch
 from smp_advisor.guidance.overheads import overhead_notes
-from smp_advisor.guidance.wording import gib, gives_back, probability, spare
 from smp_advisor.libraries.plan_fields import plan_fields
 from smp_advisor.libraries.registry import get_library
 from smp_advisor.libraries.schema import schema
+from smp_advisor.wording import (
+    compute,
+    cost_per_million,
+    gib,
+    gives_back,
+    global_batch,
+    probability,
+    run_cost,
+    run_time,
+    spare,
+    step_time,
+    throughput,
+    token_rate,
+    utilization,
+)
 from smp_advisor.workload.training_settings import training_settings
 
 if TYPE_CHECKING:
@@ -97,21 +109,21 @@ def _value(plan: Plan, parameter: Parameter) -> object:
 def _figures(model: Model, estimate: Estimate) -> Iterator[str]:
     price = estimate.usd_per_hour
     needed = f"; {gib(estimate.needed_gib)} needed, {spare(estimate)}" if gives_back(estimate) else ""
-    rate = ranges.throughput(estimate)
+    rate = throughput(estimate)
     if model.reads_tokens:
-        rate += f", {ranges.token_rate(estimate)}"
+        rate += f", {token_rate(estimate)}"
     rows = [
         ("memory", f"{gib(estimate.memory.peak.total_gib)} of {gib(estimate.usable_gpu_memory_gib)} usable{needed}"),
         ("headroom", f"{gib(estimate.headroom_gib)}; fits with probability {probability(estimate.fit_probability)}"),
         ("throughput", rate),
-        ("step time", ranges.step_time(estimate)),
-        ("utilization", f"{ranges.compute(estimate)} per GPU, {ranges.utilization(estimate)} of peak (MFU)"),
+        ("step time", step_time(estimate)),
+        ("utilization", f"{compute(estimate)} per GPU, {utilization(estimate)} of peak (MFU)"),
         ("price", "no on-demand price known" if price is None else f"{price:,.2f} USD per hour"),
     ]
-    if cost := ranges.cost_per_million(model, estimate):
+    if cost := cost_per_million(model, estimate):
         rows.append(("cost", cost))
     if estimate.days is not None:
-        rows.append(("entire run", ", ".join(filter(None, (ranges.run_time(estimate), ranges.run_cost(estimate))))))
+        rows.append(("entire run", ", ".join(filter(None, (run_time(estimate), run_cost(estimate))))))
     rows.append(("effective time", f"{100 * estimate.effective.share:.1f} % of the elapsed time is in training steps"))
     yield from (f"  {name:<16}{value}" for name, value in rows)
     yield "In parentheses: 95 % of measured runs of this kind of code and plan."

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.guidance.wording import probability
 from smp_advisor.libraries.schema import schema
+from smp_advisor.wording import probability
 from smp_advisor.workload.counts import format_count
 from smp_advisor.workload.optimizer import OPTIMIZERS
 from smp_advisor.workload.stack import stack

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from smp_advisor.costs import estimate_many
 from smp_advisor.errors import PlanError
-from smp_advisor.guidance.wording import fits, plural
 from smp_advisor.libraries import mismatches
 from smp_advisor.libraries.dependent import completed_settings, dependent_settings, fields_of, shardable_gpus
 from smp_advisor.libraries.groups import divisors, shard_degree
 from smp_advisor.libraries.plan_fields import plan_fields
 from smp_advisor.libraries.registry import get_library
+from smp_advisor.wording import fits, plural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

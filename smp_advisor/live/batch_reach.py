@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.costs import estimate_many
 from smp_advisor.errors import AdvisorError
-from smp_advisor.guidance.wording import fits
 from smp_advisor.live.settings import plan_of
+from smp_advisor.wording import fits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

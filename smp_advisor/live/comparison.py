@@ -6,14 +6,25 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.guidance import ranges
-from smp_advisor.guidance.wording import SAME, fit, gib, percent, probability
 from smp_advisor.libraries.dependent import fields_of
 from smp_advisor.libraries.registry import get_library
 from smp_advisor.libraries.schema import schema
 from smp_advisor.live.control_state import summarized
 from smp_advisor.live.labels import configuration, dollars, rows_of
 from smp_advisor.live.settings import settings_of
+from smp_advisor.wording import (
+    SAME,
+    fit,
+    gib,
+    number,
+    percent,
+    probability,
+    run_cost,
+    run_time,
+    step_time,
+    throughput,
+    token_rate,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -136,13 +147,13 @@ def _shown(value: Any) -> str:
 
 def _figures(first: Entry, second: Entry) -> Iterator[Row]:
     before, after = first.state.estimate, second.state.estimate
-    speed = ranges.token_rate if first.state.advice.model.reads_tokens else ranges.throughput
+    speed = token_rate if first.state.advice.model.reads_tokens else throughput
     rows: tuple[tuple[str, Callable[[Estimate], str], str], ...] = (
         ("Memory needed per GPU", lambda estimate: gib(estimate.needed_gib), _memory(before, after)),
         ("Throughput", speed, _relative(before.samples_per_second, after.samples_per_second)),
-        ("Step time", ranges.step_time, _relative(before.step_seconds, after.step_seconds)),
-        ("Full run", ranges.run_time, _days(before, after)),
-        ("Cost of the run", ranges.run_cost, _dollars(before, after)),
+        ("Step time", step_time, _relative(before.step_seconds, after.step_seconds)),
+        ("Full run", run_time, _days(before, after)),
+        ("Cost of the run", run_cost, _dollars(before, after)),
         ("Price per hour", _price, ""),
     )
     yield Row(label="Fit", first=_fit(first), second=_fit(second))
@@ -185,7 +196,7 @@ def _dollars(before: Estimate, after: Estimate) -> str:
     if before.usd_total is None or after.usd_total is None:
         return ""
     change = after.usd_total - before.usd_total
-    return "" if abs(change) < SAME * before.usd_total else f"{_sign(change)}${ranges.number(abs(change))}"
+    return "" if abs(change) < SAME * before.usd_total else f"{_sign(change)}${number(abs(change))}"
 
 
 def _sign(change: float) -> str:

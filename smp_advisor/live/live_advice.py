@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.live.control_state import ControlState
     from smp_advisor.profiling.traced_rank import TracedRank
-    from smp_advisor.sizing import Progress
+    from smp_advisor.search import Progress
     from smp_advisor.workload.job import Job
 
     Observer = Callable[["Change"], None]

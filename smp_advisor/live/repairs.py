@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, TypedDict
 
 from smp_advisor.costs import estimate_many
 from smp_advisor.errors import AdvisorError
-from smp_advisor.guidance.wording import fits, listed
 from smp_advisor.live.controls import controls
 from smp_advisor.live.job_controls import PRECISION, STACK, job_labels, precisions_for, with_job
 from smp_advisor.live.labels import labels_of, value_text
 from smp_advisor.live.settings import moved_settings, plan_of, settings_of
+from smp_advisor.wording import fits, listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.guidance.wording import listed
 from smp_advisor.live.labels import value_text
 from smp_advisor.live.request_changes import changed, lost_pins
 from smp_advisor.live.settings import label_of
+from smp_advisor.wording import listed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

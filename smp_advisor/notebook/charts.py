@@ -9,7 +9,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from smp_advisor.guidance.wording import seconds
+from smp_advisor.wording import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

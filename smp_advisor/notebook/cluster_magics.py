@@ -20,7 +20,7 @@ from smp_advisor.notebook.progress_display import ProgressDisplay
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from smp_advisor.sizing import ClusterSizes
+    from smp_advisor.search import ClusterSizes
 
 __all__ = ["ClusterMagics"]
 

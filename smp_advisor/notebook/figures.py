@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from smp_advisor.guidance import ranges
 from smp_advisor.guidance.overheads import overhead_summary
-from smp_advisor.guidance.wording import gives_back, seconds, spare
 from smp_advisor.live.labels import dollars
+from smp_advisor.wording import (
+    between,
+    cost_per_million,
+    gives_back,
+    number,
+    run_cost,
+    run_time,
+    seconds,
+    spare,
+    token_rate,
+    utilization,
+)
 
 if TYPE_CHECKING:
     from smp_advisor.costs.estimate import Estimate
@@ -39,28 +49,28 @@ def figures(model: Model, estimate: Estimate) -> list[Figure]:
     batch, rate = f"{estimate.global_batch_size:,} samples", ""
     if model.reads_tokens:
         batch += f", {estimate.tokens_per_step:,} tokens"
-        rate = f"; {ranges.token_rate(estimate)}"
+        rate = f"; {token_rate(estimate)}"
     peak, usable = estimate.memory.peak.total_gib, estimate.usable_gpu_memory_gib
     result = [
         Figure("Memory per GPU", f"{peak:,.1f} of {gib(usable)}", _memory_note(estimate), "needed_gib"),
         Figure(
             "Throughput",
-            f"{ranges.number(estimate.samples_per_second)} samples/s",
+            f"{number(estimate.samples_per_second)} samples/s",
             f"{_range(estimate.samples_per_second_range)}{rate}",
             "tokens_per_second",
         ),
         Figure("Step time", seconds(estimate.step_seconds), f"{step_range(estimate)}; {batch}", "step_seconds"),
         Figure(
             "Compute per GPU",
-            f"{ranges.number(estimate.tflops_per_gpu)} TFLOP/s",
-            f"{_range(estimate.tflops_per_gpu_range)}; {ranges.utilization(estimate)} of peak (MFU)",
+            f"{number(estimate.tflops_per_gpu)} TFLOP/s",
+            f"{_range(estimate.tflops_per_gpu_range)}; {utilization(estimate)} of peak (MFU)",
             "mfu",
         ),
     ]
     result.append(_price(model, estimate))
     if (days := estimate.days_range) is not None:
-        value, _, _ = ranges.run_time(estimate).partition(" (")
-        total = f"{ranges.run_cost(estimate)} in total" if estimate.usd_total is not None else "price unknown"
+        value, _, _ = run_time(estimate).partition(" (")
+        total = f"{run_cost(estimate)} in total" if estimate.usd_total is not None else "price unknown"
         scale = 24 if value.endswith("hours") else 1
         result.append(Figure("Full run", value, f"{_range(days, scale)}; {total}", "days_range"))
     result.append(_effective(estimate))
@@ -86,11 +96,11 @@ def _memory_note(estimate: Estimate) -> str:
 
 
 def _range(ends: tuple[float, float], scale: float = 1.0) -> str:
-    return f"95\N{NO-BREAK SPACE}%: {ranges.between(ends, scale)}"
+    return f"95\N{NO-BREAK SPACE}%: {between(ends, scale)}"
 
 
 def _price(model: Model, estimate: Estimate) -> Figure:
     if estimate.usd_per_hour is None:
         return Figure("Price", "unknown", "no on-demand price in the table", "usd_per_hour")
-    note = ranges.cost_per_million(model, estimate)
+    note = cost_per_million(model, estimate)
     return Figure("Price", f"{dollars(estimate.usd_per_hour)} per hour", note, "usd_per_hour")

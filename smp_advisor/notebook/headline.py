@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from smp_advisor.guidance import ranges
 from smp_advisor.guidance.certainty import certainty_in_short
-from smp_advisor.guidance.wording import percent, probability, seconds
 from smp_advisor.live.labels import dollars
+from smp_advisor.wording import between, cost_per_million, number, percent, probability, seconds
 
 if TYPE_CHECKING:
     from smp_advisor.advice import Advice
@@ -78,9 +77,9 @@ def _speed(model: Model, estimate: Estimate) -> Headline:
 def _time(estimate: Estimate) -> Headline:
     if (ends := estimate.days_range) is not None and estimate.days is not None:
         unit, scale = ("days", 1) if estimate.days >= 1 else ("hours", 24)
-        return Headline(ranges.number(scale * estimate.days), unit, ranges.between(ends, scale))
+        return Headline(number(scale * estimate.days), unit, between(ends, scale))
     value, unit = seconds(estimate.step_seconds).split(" ", 1)
-    return Headline(value, f"{unit} per step", ranges.between(estimate.step_seconds_range, 1000 if unit == "ms" else 1))
+    return Headline(value, f"{unit} per step", between(estimate.step_seconds_range, 1000 if unit == "ms" else 1))
 
 
 def _money(model: Model, estimate: Estimate) -> Headline:
@@ -89,7 +88,7 @@ def _money(model: Model, estimate: Estimate) -> Headline:
     hourly = f"{dollars(estimate.usd_per_hour)}/hour"
     if estimate.usd_total is not None and (ends := estimate.usd_total_range) is not None:
         return Headline(f"${_short(estimate.usd_total)}", f"at {hourly}", f"${_short(ends[0])} to ${_short(ends[1])}")
-    amount, _, unit = ranges.cost_per_million(model, estimate).partition(" USD ")
+    amount, _, unit = cost_per_million(model, estimate).partition(" USD ")
     return Headline(f"${amount}", unit.partition(") ")[2].replace("per million", "per M"), hourly)
 
 
@@ -97,5 +96,5 @@ def _short(value: float) -> str:
     """Three significant digits with a suffix: ``247k``."""
     for scale, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
         if float(f"{value:.3g}") >= scale * (10 if suffix == "k" else 1):
-            return f"{ranges.number(value / scale)}{suffix}"
-    return ranges.number(value)
+            return f"{number(value / scale)}{suffix}"
+    return number(value)

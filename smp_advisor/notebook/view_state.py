@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from smp_advisor.charts.labels import CATEGORY_LABELS, TIME_LABELS, time_labels
 from smp_advisor.charts.memory import memory_interval, stage_groups
 from smp_advisor.costs.estimate import CATEGORIES
-from smp_advisor.guidance.amounts import batch_limit
 from smp_advisor.guidance.overheads import overhead_notes
-from smp_advisor.guidance.wording import listed, plural, sentences
 from smp_advisor.libraries.registry import get_library
 from smp_advisor.libraries.schema import schema
 from smp_advisor.live.controls import controls
@@ -25,6 +23,7 @@ from smp_advisor.notebook.figures import figures, step_range
 from smp_advisor.notebook.glossary import term_for, terms_of
 from smp_advisor.notebook.headline import Fit, decisive, fit, headlines, likelihood, memory
 from smp_advisor.notebook.workload_fields import Field, workload_fields
+from smp_advisor.wording import batch_limit, listed, plural, sentences
 from smp_advisor.workload.optimizer import OPTIMIZERS
 from smp_advisor.workload.stack import AUTO, stack
 

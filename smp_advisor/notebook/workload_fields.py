@@ -9,7 +9,7 @@ from smp_advisor.cluster.instance import Instance
 from smp_advisor.cluster.table import instances
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.registry import get_library, libraries
-from smp_advisor.sizing.places import ANY, AUTO, SMALLEST
+from smp_advisor.search import ANY, AUTO, SMALLEST
 from smp_advisor.workload.counts import format_count, parse_amount
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.names import model_names
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from smp_advisor.advice import Advice
-    from smp_advisor.sizing import WaysOut
+    from smp_advisor.search import WaysOut
 
 __all__ = ["Field", "changes_of", "ways_of", "workload_fields"]
 

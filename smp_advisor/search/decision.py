@@ -10,8 +10,7 @@ import numpy as np
 from smp_advisor.costs.evaluate import seconds_columns
 from smp_advisor.costs.intervals import DIVISIONS, plan_divisions
 from smp_advisor.costs.predictive import layout_draws
-from smp_advisor.search.batch_policy import batch_policy
-from smp_advisor.search.policy import policy, published_for
+from smp_advisor.search.policy import batch_policy, policy, published_for
 from smp_advisor.search.rank import NEAR_BEST, first_of_each
 from smp_advisor.search.search import search
 
@@ -21,14 +20,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from smp_advisor.search.batch_policy import BatchPolicy
+    from smp_advisor.search.policy import BatchPolicy
     from smp_advisor.search.search import SearchResult
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
     Floats = NDArray[np.float64]
-
-__all__ = ["FAMILIES", "BatchChoice", "Decision", "decide"]
 
 FAMILIES = dict(
     zip(

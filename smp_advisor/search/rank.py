@@ -17,22 +17,6 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = [
-    "NEAR_BEST",
-    "OBJECTIVES",
-    "TECHNIQUE_GAIN",
-    "TECHNIQUE_PROBABILITY",
-    "Objective",
-    "Resolution",
-    "Scores",
-    "combinations",
-    "communication_span",
-    "first_of_each",
-    "order",
-    "techniques",
-    "undominated_first",
-]
-
 Objective = Literal["throughput", "cost", "headroom", "simplicity"]
 OBJECTIVES: tuple[str, ...] = get_args(Objective)
 _SHARES_PARAMETERS = 3

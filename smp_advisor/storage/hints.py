@@ -20,9 +20,9 @@ _OWN_FORM = {RESULT, "request", "call", "traced_ranks"}
 
 _ALIASES = {
     "Checkpointing": "libraries.plan",
-    "Goal": "sizing.choice",
+    "Goal": "search",
     "MemoryKind": "workload.calibration",
-    "Objective": "search.rank",
+    "Objective": "search",
     "OptimizerName": "workload.optimizer",
     "Plan": "libraries.plan",
     "Precision": "workload.job",

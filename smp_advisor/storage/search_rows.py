@@ -13,8 +13,7 @@ from smp_advisor.libraries.layouts import layout_of
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.plan_fields import plan_fields
 from smp_advisor.libraries.space import Space
-from smp_advisor.search.rank import Objective, Scores
-from smp_advisor.search.search import SearchResult
+from smp_advisor.search import Objective, Scores, SearchResult
 from smp_advisor.storage.numbers import number_of
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 import smp_advisor as smpa
-from smp_advisor.guidance.ranges import cost_per_million
 from smp_advisor.notebook.figures import figures
 from smp_advisor.notebook.view_state import explanation, recommendation
+from smp_advisor.wording import cost_per_million
 
 VIT = smpa.Model.from_config({"model_type": "vit"})
 TRACED = replace(VIT, name="traced", origin="measured", fixed_sequence_length=1)

@@ -13,9 +13,8 @@ from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
 from smp_advisor.guidance import explain
 from smp_advisor.guidance.practices import order
-from smp_advisor.guidance.ranges import step_time, throughput
-from smp_advisor.guidance.wording import fit, fits, gib
 from smp_advisor.libraries import Plan
+from smp_advisor.wording import fit, fits, gib, step_time, throughput
 from smp_advisor.workload import Model
 from smp_advisor.workload.job import Job
 from tests.guidance.runs import any_run, llama, model, planned_run

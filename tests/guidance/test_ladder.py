@@ -18,10 +18,10 @@ from smp_advisor.guidance.ladder import Ladder, climb, unused_techniques
 from smp_advisor.guidance.ladder_text import COLUMNS
 from smp_advisor.guidance.planned_run import PlannedRun
 from smp_advisor.guidance.what_if import vary
-from smp_advisor.guidance.wording import SAME, fits
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.groups import divisors
 from smp_advisor.search import NEAR_BEST
+from smp_advisor.wording import SAME, fits
 from smp_advisor.workload import Job
 from tests.guidance.runs import any_run, model, planned_run
 

@@ -11,8 +11,8 @@ from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
 from smp_advisor.guidance import downsizing, instance_note, pitfalls
 from smp_advisor.guidance.pitfalls import _rows
-from smp_advisor.guidance.wording import gib
 from smp_advisor.libraries import Plan
+from smp_advisor.wording import gib
 from smp_advisor.workload.job import Job
 from tests.guidance.runs import any_run, llama, model
 

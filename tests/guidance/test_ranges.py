@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import smp_advisor as smpa
-from smp_advisor.guidance import ranges
 from smp_advisor.notebook.static_view import static_html
 from smp_advisor.notebook.view_state import explanation, recommendation
+from smp_advisor.wording import duration, number, step_time
 
 REQUESTS = {
     "smp-v1": {"model": "13B", "cluster": "ml.p4d.24xlarge", "instance_count": 4},
@@ -112,7 +112,7 @@ def test_the_saved_view_has_every_range(advice):
 
 @given(st.floats(1e-6, 1e12))
 def test_numbers_have_three_digits(value: float) -> None:
-    text = ranges.number(value)
+    text = number(value)
     assert float(text.replace(",", "")) == pytest.approx(value, rel=0.00501)
     digits = re.sub(r"[,.]|e.*", "", text).lstrip("0").rstrip("0")
     assert len(digits) <= 3
@@ -128,4 +128,4 @@ def test_intervals_contain_their_figures(advice):
         (estimate.usd_per_million_tokens, estimate.usd_per_million_tokens_range),
     ):
         assert ends[0] < value < ends[1]
-    assert ranges.step_time(estimate) == ranges.duration(estimate, estimate.step_seconds)
+    assert step_time(estimate) == duration(estimate, estimate.step_seconds)

@@ -9,9 +9,7 @@ import pytest
 
 import smp_advisor as smpa
 from smp_advisor.errors import AdvisorError
-from smp_advisor.search.batch_policy import batch_policy
-from smp_advisor.search.rank import NEAR_BEST
-from smp_advisor.search.search import search
+from smp_advisor.search import NEAR_BEST, batch_policy, search
 from smp_advisor.workload import Adapter, Job, Model
 
 
@@ -91,7 +89,7 @@ def test_where_the_cap_binds_its_cost_is_that_of_half_the_possible_batch() -> No
 
 
 def test_the_documentation_has_the_targets_of_the_data_file() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "choice.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "explanation" / "selection.md").read_text("utf-8")
     for parameters, row in ((1e9, "up to 1 B"), (4e9, "up to 4 B"), (25e9, "up to 25 B"), (100e9, "up to 100 B")):
         policy = batch_policy(Model.from_parameters(parameters * 0.9), Job())
         target, cap = (int(tokens).bit_length() - 1 for tokens in (policy.target_tokens, policy.cap_tokens))

@@ -14,8 +14,7 @@ from smp_advisor.libraries.layout import COLUMNS
 from smp_advisor.libraries.layouts import layout_of
 from smp_advisor.libraries.registry import LIBRARIES
 from smp_advisor.libraries.space import Space, enumerate_plans
-from smp_advisor.search import search
-from smp_advisor.search.alternatives import alternatives
+from smp_advisor.search import alternatives, search
 from smp_advisor.workload import Job, Model
 
 NODES = Cluster("ml.p4d.24xlarge", 2)

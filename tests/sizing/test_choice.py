@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from smp_advisor import Cluster, Job, Plan, estimate
 from smp_advisor.errors import AdvisorError, JobError
-from smp_advisor.sizing import ClusterSize, ClusterSizes, Limits
-from smp_advisor.sizing.choice import choose, knees, saves, within
-from smp_advisor.sizing.cluster_size import saving
+from smp_advisor.search import ClusterSize, ClusterSizes, Limits
+from smp_advisor.search.sizes import choose, knees, saves, saving, within
 from smp_advisor.workload import Model
 
 P4D = "ml.p4d.24xlarge"

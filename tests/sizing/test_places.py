@@ -6,8 +6,7 @@ import pytest
 
 from smp_advisor import Cluster
 from smp_advisor.errors import AdvisorError
-from smp_advisor.sizing import Limits, places_of
-from smp_advisor.sizing.places import COUNTS
+from smp_advisor.search import COUNTS, Limits, places_of
 
 P4D, P5 = "ml.p4d.24xlarge", "ml.p5.48xlarge"
 

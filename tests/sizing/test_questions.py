@@ -8,7 +8,7 @@ import pytest
 
 import smp_advisor as smpa
 from smp_advisor.errors import JobError, NoPlanFitsError
-from smp_advisor.sizing.cluster_size import saving
+from smp_advisor.search.sizes import saving
 
 P4D = "ml.p4d.24xlarge"
 SMALL = {"library": "fsdp", "sequence_length": 1024, "tokens": "20B"}

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smp_advisor.guidance.comparing import compared, figures
 from smp_advisor.guidance.techniques.conclusion import Conclusion, why_not_used, why_used
 from smp_advisor.guidance.what_if import vary, without
-from smp_advisor.guidance.wording import VISIBLE_GIB, fit, gib
 from smp_advisor.libraries.axes import checkpointing_strategies
 from smp_advisor.libraries.schema import schema
+from smp_advisor.wording import VISIBLE_GIB, compared, figures, fit, gib
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.guidance.amounts import batch_limit, global_batch
-from smp_advisor.guidance.comparing import compared
 from smp_advisor.guidance.techniques.conclusion import Conclusion
 from smp_advisor.guidance.what_if import WhatIf, vary
-from smp_advisor.guidance.wording import SAME, fit, fits, plural
+from smp_advisor.wording import SAME, batch_limit, compared, fit, fits, global_batch, plural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

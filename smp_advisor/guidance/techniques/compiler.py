@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from smp_advisor.guidance import ranges
 from smp_advisor.guidance.techniques.conclusion import Conclusion
 from smp_advisor.guidance.techniques.statement import Statement
 from smp_advisor.guidance.what_if import vary
-from smp_advisor.guidance.wording import plural
 from smp_advisor.libraries.support import instance_family
 from smp_advisor.libraries.training_compiler.tested_models import nearest_tested
 from smp_advisor.libraries.version import facts, image
+from smp_advisor.wording import plural, run_time, step_time
 
 if TYPE_CHECKING:
     from smp_advisor.guidance.planned_run import PlannedRun
@@ -150,7 +149,7 @@ def _warm_up(run: PlannedRun) -> Conclusion:
     duration = (
         " State the job's tokens to see how much compilation time your run would recover."
         if hours is None
-        else f" Your run takes {ranges.run_time(run.estimate)} without the compiler by the cost model; at that rate it"
+        else f" Your run takes {run_time(run.estimate)} without the compiler by the cost model; at that rate it"
         f" recovers up to {hours * 60 * _SHORTER_STEP:,.0f} minutes of compilation."
     )
     return Conclusion(
@@ -159,7 +158,7 @@ def _warm_up(run: PlannedRun) -> Conclusion:
             "The first steps compile the model and are very slow. AWS publishes no time for it; it grows with the model"
             " and with the number of different shapes. If compiled steps are"
             f" {100 * _SHORTER_STEP:.0f} % shorter, {10 / _SHORTER_STEP:.0f} minutes of training recover 10 minutes of"
-            f" compilation ({ranges.step_time(run.estimate)} per step here without the compiler).{duration}"
+            f" compilation ({step_time(run.estimate)} per step here without the compiler).{duration}"
         ),
     )
 

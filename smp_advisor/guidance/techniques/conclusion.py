@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from smp_advisor.guidance.comparing import compared
 from smp_advisor.guidance.practices import subset_tip
-from smp_advisor.guidance.wording import SAME, fit, fits, gib, percent
 from smp_advisor.libraries.groups import shard_degree
 from smp_advisor.search import NEAR_BEST, TECHNIQUE_GAIN
+from smp_advisor.wording import SAME, compared, fit, fits, gib, percent
 
 if TYPE_CHECKING:
     from smp_advisor.costs.estimate import Estimate

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.guidance.comparing import figures
 from smp_advisor.guidance.techniques.conclusion import Conclusion, why_not_used, why_used
 from smp_advisor.guidance.what_if import vary, without
-from smp_advisor.guidance.wording import listed, plural
 from smp_advisor.libraries.families import supported_families
+from smp_advisor.wording import figures, listed, plural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.cluster import Cluster
-from smp_advisor.guidance import ranges
 from smp_advisor.guidance.techniques.conclusion import Conclusion
 from smp_advisor.guidance.what_if import WhatIf, vary
-from smp_advisor.guidance.wording import degree_of_change, fit, fits, gib, plural, usd
 from smp_advisor.libraries.plan_fields import plan_fields
 from smp_advisor.libraries.support import suggested_instances
+from smp_advisor.wording import cost_per_million, degree_of_change, fit, fits, gib, plural, throughput, usd
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -135,7 +134,7 @@ def _row(machine: Instance, estimate: Estimate | None, run: PlannedRun) -> str:
     if estimate is None:
         parts.append("cannot run this plan")
     else:
-        speed = ranges.throughput(estimate)
+        speed = throughput(estimate)
         verdict = "fits" if fits(estimate, run.min_fit_probability) else "does not fit"
         parts.append(f"this plan {verdict}, needs {gib(estimate.needed_gib)}, {speed}")
     return "; ".join(parts)
@@ -152,7 +151,7 @@ def _most_comparable(run: PlannedRun) -> Instance | None:
 
 
 def _cost(run: PlannedRun, estimate: Estimate) -> str:
-    price = ranges.cost_per_million(run.model, estimate)
+    price = cost_per_million(run.model, estimate)
     return f" at {price}" if price else ""
 
 
@@ -175,8 +174,7 @@ def _against(
     ]
     if fits(same, required):
         sentences.append(
-            f"It processes {ranges.throughput(same)}{_cost(run, same)}; here"
-            f" {ranges.throughput(current)}{_cost(run, current)}."
+            f"It processes {throughput(same)}{_cost(run, same)}; here {throughput(current)}{_cost(run, current)}."
         )
     changes = {
         name.partition("|")[2]: estimate
@@ -195,5 +193,5 @@ def _against(
         *sentences,
         f"{lead}, about as fast as here{_cost(run, estimate)}."
         if change == "about the same"
-        else f"{lead}: {ranges.throughput(estimate)}{_cost(run, estimate)}, {change} than here.",
+        else f"{lead}: {throughput(estimate)}{_cost(run, estimate)}, {change} than here.",
     ]

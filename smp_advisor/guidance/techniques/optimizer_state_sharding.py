@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.guidance.comparing import compared, figures
 from smp_advisor.guidance.techniques.conclusion import Conclusion, brief_used, why_not_used, why_used
 from smp_advisor.guidance.what_if import vary, without
-from smp_advisor.guidance.wording import SAME, VISIBLE_GIB, fit, fits, gib, plural
+from smp_advisor.wording import SAME, VISIBLE_GIB, compared, figures, fit, fits, gib, plural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

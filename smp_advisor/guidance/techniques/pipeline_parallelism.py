@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smp_advisor.guidance import ranges
-from smp_advisor.guidance.comparing import figures
 from smp_advisor.guidance.techniques.conclusion import Conclusion, why_not_used, why_used
 from smp_advisor.guidance.what_if import WhatIf, vary, without
-from smp_advisor.guidance.wording import plural
+from smp_advisor.wording import duration, figures, plural, step_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,12 +66,12 @@ def conclude(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapp
 
 def _used(run: PlannedRun, without: WhatIf, estimate: Estimate | None) -> Conclusion:
     plan, current = run.plan, run.estimate
-    waiting = ranges.duration(current, current.time.pipeline_bubble_seconds)
+    waiting = duration(current, current.time.pipeline_bubble_seconds)
     sentences = (
         f"The layers are divided into {plan.pipeline_parallel_degree} stages, which {_placement(run)}.",
         (
             f"With {plural(plan.microbatches, 'microbatch', 'microbatches')}, at most {current.microbatches_in_flight}"
-            f" in flight, waiting and transfers between stages take {waiting} of {ranges.step_time(current)} per step."
+            f" in flight, waiting and transfers between stages take {waiting} of {step_time(current)} per step."
         ),
         why_used(run, without, estimate),
     )

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.guidance.comparing import compared, figures
 from smp_advisor.guidance.techniques.conclusion import Conclusion, brief_change, brief_used
 from smp_advisor.guidance.what_if import vary, without
-from smp_advisor.guidance.wording import fit, fits, gib, plural
 from smp_advisor.libraries.groups import divisors, shard_degree
 from smp_advisor.libraries.registry import get_library
+from smp_advisor.wording import compared, figures, fit, fits, gib, plural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smp_advisor.guidance import ranges
-from smp_advisor.guidance.comparing import compared, figures
 from smp_advisor.guidance.techniques.conclusion import Conclusion, why_not_used, why_used
 from smp_advisor.guidance.what_if import vary, without
-from smp_advisor.guidance.wording import fit, fits, listed, percent
 from smp_advisor.libraries.families import supports_tensor_parallelism, tensor_parallel_families
+from smp_advisor.wording import compared, duration, figures, fit, fits, listed, percent, step_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,8 +44,8 @@ def _used(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping
     sentences = [
         f"Each layer is divided over {degree} GPUs.",
         (
-            f"The exchange of activations takes {ranges.duration(run.estimate, exchange)} of"
-            f" {ranges.step_time(run.estimate)} per step."
+            f"The exchange of activations takes {duration(run.estimate, exchange)} of"
+            f" {step_time(run.estimate)} per step."
         ),
     ]
     if not supports_tensor_parallelism(run.model.family, run.plan.library):

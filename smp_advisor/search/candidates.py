@@ -2,41 +2,31 @@
 
 from __future__ import annotations
 
-import tomllib
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 
-from smp_advisor.errors import AdvisorError
-from smp_advisor.guidance.wording import plural
+from smp_advisor.errors import AdvisorError, PlanError
+from smp_advisor.files import data_file
 from smp_advisor.libraries.check import undocumented_settings, unscripted_adapter
 from smp_advisor.libraries.plan_fields import plan_fields
 from smp_advisor.libraries.registry import get_library
 from smp_advisor.libraries.support import unconfirmed, unlisted_because
 from smp_advisor.libraries.version import default_version, image, release, version_with, versions
-from smp_advisor.search import search
+from smp_advisor.search.search import search
+from smp_advisor.wording import plural
 from smp_advisor.workload.stack import AUTO
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.libraries.plan import Plan
+    from smp_advisor.search.rank import Objective
+    from smp_advisor.search.search import SearchResult
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
-
-__all__ = [
-    "Candidate",
-    "LibraryPolicy",
-    "Request",
-    "candidate",
-    "has_script",
-    "job_for",
-    "library_policy",
-    "obstacle",
-    "pins_for",
-    "titled",
-]
 
 _UNLIMITED = 10**15
 """Tokens per step that limit no batch."""
@@ -69,12 +59,9 @@ class LibraryPolicy:
 @cache
 def library_policy() -> LibraryPolicy:
     """The policy of the package's data file."""
-    values: dict[str, Any] = tomllib.loads(
-        (files("smp_advisor.guidance") / "data" / "library_choice.toml").read_text("utf-8")
-    )
-    for name in ("order", "order_of_adapters", "before_pytorch_2", "any_pytorch"):
-        values[name] = tuple(values[name])
-    return LibraryPolicy(**values)
+    lists = ("order", "order_of_adapters", "before_pytorch_2", "any_pytorch")
+    values = data_file("search", "library_choice")
+    return LibraryPolicy(**values | {name: tuple(values[name]) for name in lists})
 
 
 def titled(library: str) -> str:
@@ -152,11 +139,8 @@ def pins_for(library: str, request: Request) -> dict[str, Any]:
 def candidate(library: str, request: Request, *, samples: int | None = None) -> Candidate:
     """A library's fastest plan for a request, or the obstacle that excludes it.
 
-    Parameters
-    ----------
-    samples
-        Global batch to compare at, where the request leaves it free. SMP v1 has hundreds of thousands of plans with a
-        free batch.
+    `samples` is the global batch to compare at, where the request leaves it free: SMP v1 has hundreds of thousands of
+    plans with a free batch.
     """
     excluded = obstacle(library, request)
     if excluded is not None:
@@ -196,13 +180,20 @@ def has_script(library: str, request: Request) -> bool:
 def _too_large(library: str, request: Request, job: Job, *, imposed: bool) -> Candidate:
     """A library without a plan that fits, with the cause: the model itself, the batch or the fixed settings.
 
-    Parameters
-    ----------
-    imposed
-        Whether the global batch of `job` is that of another library's plan.
+    `imposed`: the global batch of `job` is that of another library's plan.
     """
-    batch, divides = job.global_batch_size, get_library(library).divides_model
-    alone = not divides and _replica_fits(library, request, job)
+    batch, divides, alone = job.global_batch_size, get_library(library).divides_model, False
+    if not divides:
+        # Whether an entire replica fits on each GPU with one sample and without the fixed settings.
+        single = replace(job, global_batch_size=request.cluster.gpus, max_tokens_per_step=_UNLIMITED)
+        version = {name: value for name, value in pins_for(library, request).items() if name == "version"}
+        terms: dict[str, Any] = {
+            "library": library,
+            "min_fit_probability": request.min_fit_probability,
+            "pins": version,
+        }
+        with suppress(AdvisorError):
+            alone = len(search(request.model, request.cluster, single, **terms).ranked) > 0
     if not divides and not alone:
         because = "an entire replica does not fit on a GPU"
     elif divides and not imposed:
@@ -214,44 +205,16 @@ def _too_large(library: str, request: Request, job: Job, *, imposed: bool) -> Ca
     return Candidate(library=library, obstacle="memory", because=because, replica_fits=alone)
 
 
-def _replica_fits(library: str, request: Request, job: Job) -> bool:
-    """Whether an entire replica fits on each GPU with one sample and without the fixed settings."""
-    single = replace(job, global_batch_size=request.cluster.gpus, max_tokens_per_step=_UNLIMITED)
-    version = {name: value for name, value in pins_for(library, request).items() if name == "version"}
-    try:
-        result = search(
-            request.model,
-            request.cluster,
-            single,
-            library=library,
-            min_fit_probability=request.min_fit_probability,
-            pins=version,
-        )
-    except AdvisorError:
-        return False
-    return len(result.ranked) > 0
-
-
-def _unsuited(library: str, request: Request) -> str:
-    """Why a library does not have the fixed settings for the model's family; empty if it has them."""
-    if not request.pins:
-        return ""
-    record = get_library(library)
-    try:
-        plan = record.plan(library=library, **pins_for(library, request))
-    except AdvisorError:  # only together with other settings, which the search adds
-        return ""
-    return next((text.rstrip(".") for text in record.model_mismatches(plan, request.model, request.job)), "")
-
-
 def obstacle(library: str, request: Request) -> tuple[Obstacle, str] | None:
     """Why a library can't train a request, before any plan is estimated."""
-    lacks = sorted(set(request.pins) - plan_fields(library))
+    lacks, record = sorted(set(request.pins) - plan_fields(library)), get_library(library)
     if lacks:
         return "setting", f"no setting {' or '.join(map(repr, lacks))}"
-    unsuited = _unsuited(library, request)
-    if unsuited:
-        return "setting", unsuited
+    if request.pins:
+        with suppress(AdvisorError):  # only together with other settings, which the search adds
+            plan = record.plan(library=library, **pins_for(library, request))
+            for text in record.model_mismatches(plan, request.model, request.job):
+                return "setting", text.rstrip(".")
     missing = undocumented_settings(library, request.job)
     if missing:
         return "job", f"documents no {missing[0]}"
@@ -265,9 +228,62 @@ def obstacle(library: str, request: Request) -> tuple[Obstacle, str] | None:
         return "framework", f"needs {needs}, and the script has {'.'.join(map(str, version))}"
     if library == policy.compiled and version is None:
         return "framework", "needs a PyTorch older than 2"
-    unlisted = (
-        ""
-        if request.unlisted and unconfirmed(library, request.cluster.instance)
-        else unlisted_because(library, request.cluster.instance)
-    )
+    machine = request.cluster.instance
+    if request.unlisted and unconfirmed(library, machine):
+        return None
+    unlisted = unlisted_because(library, machine)
     return ("instance", unlisted) if unlisted else None
+
+
+def allows_bf16(plan: Plan, cluster: Cluster) -> bool:
+    """Whether an fp16 plan also runs in bf16, which has the range of fp32 and needs no loss scaling.
+
+    Examples
+    --------
+    >>> from smp_advisor.cluster import Cluster
+    >>> from smp_advisor.libraries import Plan
+    >>> allows_bf16(Plan(fp16=True, sharded_data_parallel_degree=8), Cluster("ml.p4d.24xlarge"))
+    True
+    """
+    if plan.precision != "fp16" or not cluster.instance.bf16 or "bf16" not in plan_fields(plan.library):
+        return False
+    try:
+        replace(plan, fp16=False, bf16=True)
+    except PlanError:
+        return False
+    return True
+
+
+def fp16_reason(library: str, cluster: Cluster) -> str:
+    """Why a plan of a library trains in fp16, as a phrase."""
+    if not cluster.instance.bf16:
+        return f"{cluster.instance.gpu_label} does not compute in bf16"
+    title = get_library(library).title
+    if "bf16" in plan_fields(library):
+        return f"{title} trains in bf16 only with sharded data parallelism, which this plan does not use"
+    return f"AWS tested {title} in fp16"
+
+
+def search_in_bf16_if_possible(
+    model: Model,
+    cluster: Cluster,
+    job: Job,
+    objective: Objective,
+    terms: Mapping[str, Any],
+    *,
+    user_settings: frozenset[str],
+) -> tuple[Job, SearchResult, tuple[Job, SearchResult]]:
+    """The search of a cluster, in bf16 if the preferred plan allows it; and the search whose plans it was preferred to.
+
+    They differ where bf16 leaves out the plans of SMP v1 that require fp16. Each comes with its job.
+
+    `terms` are ``library``, ``min_fit_probability`` and ``pins`` of `search`. A precision that the user set stays.
+    """
+    result = search(model, cluster, job, objective=objective, **terms)
+    free = "precision" not in user_settings and not {"fp16", "bf16"} & set(terms["pins"] or {})
+    if free and len(result.ranked) and allows_bf16(result.best(), cluster):
+        in_bf16 = replace(job, precision="bf16")
+        best = search(model, cluster, in_bf16, objective=objective, **terms)
+        if len(best.ranked):
+            return in_bf16, best, (job, result) if best.has_best_of(result) else (in_bf16, best)
+    return job, result, (job, result)

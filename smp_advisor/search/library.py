@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import InstanceError, PlanError
-from smp_advisor.guidance.library_candidates import Candidate, Request, candidate, library_policy, obstacle, titled
-from smp_advisor.guidance.wording import listed, percent
 from smp_advisor.libraries.plan_fields import plan_fields
 from smp_advisor.libraries.registry import get_library, libraries
 from smp_advisor.libraries.support import require_supported_instance
 from smp_advisor.libraries.training_compiler.tested_models import nearest_tested
 from smp_advisor.libraries.version import default_version, release
+from smp_advisor.search.candidates import Candidate, Request, candidate, library_policy, obstacle, titled
+from smp_advisor.wording import listed, percent
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
-
-__all__ = ["LibraryChoice", "choose_library", "family_to_infer", "framework_of"]
 
 _RESOLVED = 0.05
 """Gain in throughput that the cost model resolves between libraries."""
@@ -57,22 +55,8 @@ def choose_library(
     gain. A library in which no script is generated for the job comes after those with a script. SMP v1, which is
     archived, is chosen only where no other library can train the model.
 
-    Parameters
-    ----------
-    framework
-        Framework of the training script: ``"pytorch"``, ``"tensorflow"``, with a version if it is settled
-        (``"pytorch 1.13"``).
-    user_settings
-        Names of the job's settings that the user set.
-    pins
-        Fixed fields of the plan. Libraries whose plans lack one of them are excluded.
-    own_script
-        Whether the user's script trains, instead of a generated one.
-
-    Raises
-    ------
-    PlanError, InstanceError
-        No library has the fixed settings, or none of those that have them runs on the instance.
+    `framework` is that of the training script, with a version if it is settled (``"pytorch 1.13"``); `own_script`:
+    the user's script trains, instead of a generated one.
     """
     name, version = framework_of(framework)
     policy = library_policy()
@@ -112,10 +96,7 @@ def choose_library(
 def family_to_infer(framework: str | None, pins: Collection[str] = ()) -> str:
     """Family of a shape that is inferred before the library is chosen: that of AWS's current library.
 
-    Parameters
-    ----------
-    pins
-        Names of fixed fields of the plan. Fields that only the archived library has select its family.
+    Fixed fields of the plan (`pins`) that only the archived library has select its family.
     """
     name, version = framework_of(framework)
     policy = library_policy()

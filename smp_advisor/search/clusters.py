@@ -1,0 +1,337 @@
+"""Clusters that a request leaves open, and the best plan on each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from smp_advisor.cluster.cluster import Cluster
+from smp_advisor.cluster.instance import Instance
+from smp_advisor.cluster.table import completed_instance
+from smp_advisor.costs.evaluate import estimate
+from smp_advisor.costs.intervals import plan_kinds
+from smp_advisor.costs.stack import stack_of
+from smp_advisor.errors import AdvisorError, ClusterError, JobError
+from smp_advisor.libraries.support import suggested_instances
+from smp_advisor.search.candidates import (
+    has_script,
+    job_for,
+    library_policy,
+    obstacle,
+    pins_for,
+    search_in_bf16_if_possible,
+)
+from smp_advisor.workload.counts import parse_amount
+
+if TYPE_CHECKING:
+    from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.search.candidates import Request
+    from smp_advisor.search.rank import Objective
+    from smp_advisor.workload.job import Job
+
+Goal = Literal["smallest", "fastest", "cheapest"]
+
+AUTO = "auto"
+"""The library is chosen."""
+ANY = "any"
+"""Every suitable instance type."""
+SMALLEST = "smallest"
+"""The smallest number of nodes that fits."""
+COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+"""Numbers of nodes that are tried."""
+_MOST = 1024
+"""Clusters of one question, which take about half a minute."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """The most days and USD of a run. None: no limit."""
+
+    max_days: float | None = None
+    max_usd: float | None = None
+
+    @classmethod
+    def of(cls, job: Job, *, max_days: object = None, max_usd: object = None) -> Limits:
+        """Limits as a user writes them: numbers, or text such as ``250k``."""
+        limits = cls(
+            max_days=None if max_days is None else parse_amount("max_days", max_days, "30"),
+            max_usd=None if max_usd is None else parse_amount("max_usd", max_usd, "250k"),
+        )
+        if limits and job.tokens is None:
+            name = "max_days" if limits.max_days is not None else "max_usd"
+            raise JobError(f"{name} needs the tokens of the run: add tokens='300B', for example.")
+        return limits
+
+    def __bool__(self) -> bool:
+        return self.max_days is not None or self.max_usd is not None
+
+    def allow(self, days: float | None, usd: float | None) -> bool:
+        """Whether a run of `days` that costs `usd` is within the limits. Unknown figures are not within a limit."""
+        in_time = self.max_days is None or (days is not None and days <= self.max_days)
+        return in_time and (self.max_usd is None or (usd is not None and usd <= self.max_usd))
+
+    @property
+    def words(self) -> str:
+        """The limits as a phrase: ``within 30 days and 250,000 USD``; empty without limits."""
+        parts = [
+            *([] if self.max_days is None else [f"{self.max_days:g} day{'' if self.max_days == 1 else 's'}"]),
+            *([] if self.max_usd is None else [f"{self.max_usd:,.0f} USD"]),
+        ]
+        return f"within {' and '.join(parts)}" if parts else ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Places:
+    """The clusters of a request, and how to choose among them."""
+
+    clusters: tuple[Cluster, ...]
+    goal: Goal
+    requested: Cluster | None = None
+    """The cluster that the user named, if more are tried."""
+
+    @property
+    def fixed(self) -> Cluster | None:
+        """The cluster, if the request leaves nothing open."""
+        return self.clusters[0] if len(self.clusters) == 1 else None
+
+
+def places_of(
+    cluster: object,
+    count: object,
+    *,
+    limits: Limits,
+    library: str,
+    cost: bool = False,
+    counts: object = None,
+) -> Places:
+    """The clusters of a request.
+
+    One instance type and a number of nodes is one cluster. ``any`` or several types leave the type open; ``smallest``,
+    or a deadline or budget without a number of nodes, the number. The objective ``cost`` tries fewer nodes and the
+    library's other types as well.
+    """
+    if isinstance(cluster, Cluster):
+        if count not in (None, cluster.nodes):
+            raise AdvisorError(
+                f"instance_count={count} contradicts the cluster's {cluster.nodes} nodes; pass one of them."
+            )
+        machine, number = cluster.instance, cluster.nodes
+        return places_of(machine, number, limits=limits, library=library, cost=cost, counts=counts)
+    several = cluster == ANY or isinstance(cluster, list | tuple)
+    types = suitable(library) if cluster == ANY else _named(cluster)
+    nodes = 1 if count is None and counts is None and not (several or limits) else _nodes(count)
+    if cost and not several and nodes is not None:
+        requested = Cluster(types[0], nodes)
+        _require_price("objective='cost'", requested.instance)
+        # Of up to the requested nodes: the requested type first, then the other suitable ones.
+        fewer = sorted({count for count in COUNTS if count < nodes} | {nodes})
+        machines = [types[0], *(machine for machine in suitable(library) if machine.name != types[0].name)]
+        clusters = tuple(Cluster(machine, count) for machine in machines for count in fewer)
+        return Places(clusters=clusters, goal="cheapest", requested=requested)
+    if limits.max_usd is not None and len(types) == 1:
+        _require_price("max_usd", types[0])
+    sizes = _numbers(counts) if counts is not None else COUNTS if nodes is None else (nodes,)
+    if len(types) * len(sizes) > _MOST:
+        raise AdvisorError(f"{len(types) * len(sizes):,} clusters are too many for one question: at most {_MOST:,}.")
+    return Places(
+        clusters=tuple(Cluster(machine, nodes) for machine in types for nodes in sizes),
+        goal=_goal(limits, cost=cost, count=count, types=len(types)),
+    )
+
+
+def _goal(limits: Limits, *, cost: bool, count: object, types: int) -> Goal:
+    """A budget or a number of nodes leaves the speed to choose by, a deadline or an open request the cost."""
+    if count == SMALLEST:
+        return "smallest"
+    if not cost and limits.max_usd is not None:
+        return "fastest"
+    if cost or limits.max_days is not None:
+        return "cheapest"
+    return "fastest" if count is not None else "cheapest" if types > 1 else "smallest"
+
+
+def _require_price(what: str, machine: Instance) -> None:
+    if machine.usd_per_hour is None:
+        raise AdvisorError(
+            f"{what} needs a price, and none is known for {machine.name}: leave it out, or use Cluster.custom(...,"
+            " usd_per_hour=...)."
+        )
+
+
+def _nodes(count: object) -> int | None:
+    """The number of nodes; None where it is open."""
+    if count is None or count == SMALLEST:
+        return None
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ClusterError(
+            f"The number of nodes must be a whole number of at least 1 or 'smallest', not {count!r:.40}."
+        )
+    return count
+
+
+def _numbers(counts: object) -> tuple[int, ...]:
+    """Numbers of nodes of a request, which `Cluster` checks."""
+    numbers = tuple(counts) if isinstance(counts, Iterable) and not isinstance(counts, str) else ()
+    if not numbers:
+        raise ClusterError(f"counts must be numbers of nodes, for example (2, 4, 8), not {counts!r:.40}.")
+    return numbers
+
+
+def _named(cluster: object) -> list[Instance]:
+    """Instance types that a request names."""
+    entries = cluster if isinstance(cluster, list | tuple) else [cluster]
+    if not entries:
+        raise ClusterError("The list of instances is empty: name at least one, or 'any'.")
+    types: list[Instance] = []
+    for entry in entries:
+        if not isinstance(entry, Instance | str):
+            raise ClusterError(
+                f"A cluster is a Cluster, an instance such as 'ml.p4d.24xlarge', a list of instances, or 'any', not"
+                f" {entry!r:.80}."
+            )
+        types.append(completed_instance(entry) if isinstance(entry, str) else entry)
+    return list(dict.fromkeys(types))
+
+
+def suitable(library: str) -> list[Instance]:
+    """Types with a price that AWS suggests for a library, or for one of those that ``auto`` prefers.
+
+    Of those with the same GPUs, one: the cheapest with a single GPU, the fastest network with several.
+    """
+
+    def merit(machine: Instance) -> tuple[float, float]:
+        price = -float(machine.usd_per_hour or 0.0)
+        return (machine.inter_node_gbps, price) if machine.gpus > 1 else (price, machine.inter_node_gbps)
+
+    best: dict[tuple[str, int], Instance] = {}
+    for name in library_policy().order if library == AUTO else (library,):
+        for machine in suggested_instances(name):
+            key = machine.gpu, machine.gpus
+            if machine.usd_per_hour is not None and (key not in best or merit(machine) > merit(best[key])):
+                best[key] = machine
+    return list(best.values())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClusterSize:
+    """A cluster, and the best plan on it."""
+
+    cluster: Cluster
+    library: str
+    job: Job
+    """With the library's own precision and attention."""
+    estimate: Estimate | None
+    """Estimate of the best plan; None if no plan fits."""
+    kind: str = ""
+    """Kind of the plan (`plan_kinds`), on which the error of its time depends."""
+    stack: str = ""
+    """Kind of training code of the plan."""
+    nearest_gib: float | None = None
+    """GiB per GPU of the plan that needs the least, if none fits; None if there is no plan."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether a plan fits with the required probability."""
+        return self.estimate is not None
+
+    @property
+    def name(self) -> str:
+        """The cluster in words: ``16 x ml.p4d.24xlarge``."""
+        return f"{self.cluster.nodes} x {self.cluster.instance.name}"
+
+    @property
+    def days(self) -> float | None:
+        """Days of the run; None without a plan or tokens."""
+        return None if self.estimate is None else self.estimate.days
+
+    @property
+    def usd(self) -> float | None:
+        """USD of the run, or without tokens per million tokens; None without a plan or a price."""
+        if self.estimate is None:
+            return None
+        return self.estimate.usd_per_million_tokens if self.estimate.days is None else self.estimate.usd_total
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Throughput, without overheads of the run; 0 without a plan."""
+        return 0.0 if self.estimate is None else self.estimate.tokens_per_second
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """A request, its library and its objective."""
+
+    request: Request
+    """Model, job and fixed settings, on one of the clusters."""
+    library: str
+    """Name of a library, or ``auto``."""
+    objective: Objective = "throughput"
+    """Rank of the plans of one cluster."""
+
+    def on(self, cluster: Cluster) -> Question:
+        """The question for a cluster."""
+        return self.having(cluster=cluster)
+
+    def having(self, **changes: Any) -> Question:
+        """The question with changed fields of its request."""
+        return replace(self, request=replace(self.request, **changes))
+
+    def training(self, **changes: Any) -> Question:
+        """The question with changed fields of its job."""
+        return self.having(job=replace(self.request.job, **changes))
+
+
+def best_on(question: Question, cluster: Cluster) -> ClusterSize:
+    """The best plan on a cluster; that of a later library of the policy only if it gains enough for the policy.
+
+    Libraries in which no script is generated for the job come last. The library is chosen by its fastest plan,
+    and the plan by the objective.
+    """
+    here = question.on(cluster)
+    if question.library != AUTO:
+        return _searched(here.request, question.library, question.objective)
+    policy = library_policy()
+    usual = [name for name in policy.order_for(here.request.job) if obstacle(name, here.request) is None]
+    names = usual or [policy.archived]
+    best = ClusterSize(cluster=cluster, library=names[0], job=here.request.job, estimate=None)
+    for name in sorted(names, key=lambda name: not has_script(name, here.request)):
+        size = _searched(here.request, name, "throughput")
+        faster = size.tokens_per_second >= best.tokens_per_second * (1 + policy.gain) and cluster.gpus > 1
+        faster = faster and has_script(name, here.request) >= has_script(best.library, here.request)
+        if not best.fits or (size.fits and faster):
+            best = size
+    if not best.fits:  # the archived library, only where no other can train the model
+        archived = _searched(here.request, policy.archived, "throughput")
+        best = archived if archived.fits else best
+    if question.objective in {"throughput", "cost"} or not best.fits:
+        return best
+    return _searched(here.request, best.library, question.objective)
+
+
+def _searched(request: Request, library: str, objective: Objective) -> ClusterSize:
+    cluster = request.cluster
+    job = job_for(library, request)
+    nothing = ClusterSize(cluster=cluster, library=library, job=job, estimate=None)
+    if obstacle(library, request) is not None or (job.precision == "bf16" and not cluster.instance.bf16):
+        return nothing
+    pins = pins_for(library, request)
+    terms = {"library": library, "min_fit_probability": request.min_fit_probability, "pins": pins}
+    try:
+        job, result, _ = search_in_bf16_if_possible(
+            request.model, cluster, job, objective, terms, user_settings=request.user_settings
+        )
+    except AdvisorError:
+        return nothing  # a fixed setting that this cluster does not allow
+    if not len(result.ranked):
+        nearest = float(result.needed_gib.min()) if result.plans_enumerated else None
+        return replace(nothing, nearest_gib=nearest)
+    layout = result.space.layout.take(result.ranked[:1])
+    return ClusterSize(
+        cluster=cluster,
+        library=library,
+        job=job,
+        estimate=estimate(request.model, cluster, job, result.best()),
+        kind=str(plan_kinds(layout, cluster)[0]),
+        stack=stack_of(job, layout).name,
+    )

@@ -1,0 +1,403 @@
+"""The searched clusters of a question: the choice with its reasons, the knee of each instance type, the table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.costs.intervals import kind_correlation
+from smp_advisor.costs.uncertainty import run_spread, source_spread
+from smp_advisor.search.clusters import ClusterSize, Goal, Limits, best_on
+from smp_advisor.search.rank import NEAR_BEST
+from smp_advisor.uninterrupted import uninterrupted
+from smp_advisor.wording import cost_per_million, gib, percent, plural, run_cost, run_time, table_lines, token_rate
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pandas as pd
+
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.search.clusters import Places, Question
+    from smp_advisor.workload.model import Model
+
+Progress = Callable[[float, float, str], Any]
+"""Called with the number of finished parts, that of all, and the name of the next one."""
+
+_WORTH = 0.5
+"""Least share of the speed of the first nodes that further nodes must add to be before the knee."""
+_TWO_SIDED = 1.96
+"""Quantile of a 95 % interval of the normal distribution."""
+_SHOWN = 24
+"""Most rows of the text and the HTML; the DataFrame has all."""
+_COLUMNS = ("cluster", "library", "time (95 %)", "cost (95 %)", "memory per GPU", "")
+_GOALS = {
+    "smallest": "is the smallest cluster that fits",
+    "fastest": "is the fastest cluster",
+    "cheapest": "is the cheapest cluster",
+}
+
+
+def saving(cheaper: ClusterSize, dearer: ClusterSize) -> tuple[float, float, float] | None:
+    """Share of the cost that a cluster saves over another, and the ends of its 95 % interval; None without prices.
+
+    Errors of the step time are log-normal. On one instance type the error of the script and the machine cancels, and
+    that of each run remains (`run_spread`). Between two types, or one node and several, the errors of the kinds of plan
+    are correlated (`kind_correlation`), and the remainder does not cancel.
+    """
+    if cheaper.usd is None or dearer.usd is None:
+        return None
+    variance = sum(run_spread(size.stack, size.kind) ** 2 for size in (cheaper, dearer))
+    if cheaper.cluster.instance.name != dearer.cluster.instance.name or cheaper.kind != dearer.kind:
+        first, second = (source_spread(size.stack, size.kind) for size in (cheaper, dearer))
+        variance = first**2 + second**2 - 2 * kind_correlation() * first * second + variance
+    ratio, wide = cheaper.usd / dearer.usd, math.exp(_TWO_SIDED * math.sqrt(variance))
+    return 1 - ratio, 1 - ratio * wide, 1 - ratio / wide
+
+
+def saves(cheaper: ClusterSize, dearer: ClusterSize) -> bool:
+    """Whether the entire 95 % interval of a saving is above zero."""
+    shares = saving(cheaper, dearer)
+    return shares is not None and shares[1] > 0
+
+
+def within(size: ClusterSize, limits: Limits, *, surely: bool = False) -> bool:
+    """Whether a run is within the limits; `surely` with its entire 95 % interval."""
+    now = size.estimate
+    if not limits or now is None:
+        return not limits
+    if not surely:
+        return limits.allow(now.days, now.usd_total)
+    days, usd = now.days_range, now.usd_total_range
+    return limits.allow(None if days is None else days[1], None if usd is None else usd[1])
+
+
+def choose(
+    sizes: Sequence[ClusterSize], goal: Goal, limits: Limits, requested: Cluster | None = None
+) -> ClusterSize | None:
+    """The best cluster for a goal among those that fit within the limits; None if there is none.
+
+    ``smallest``: the lowest price per hour. ``fastest``: the highest throughput. ``cheapest``: the lowest cost of the
+    run; the requested cluster stays unless the 95 % interval of the saving is above zero. Clusters whose entire
+    interval is within the limits come first. Values within 3 % are equal: then the lower price per hour wins.
+    """
+
+    def per_hour(size: ClusterSize) -> float:
+        price = size.cluster.usd_per_hour
+        return math.inf if price is None else price
+
+    fitting = [size for size in sizes if size.fits and within(size, limits)]
+    candidates = [size for size in fitting if within(size, limits, surely=True)] or fitting
+    if goal == "cheapest":
+        candidates = [size for size in candidates if size.usd is not None]
+    if not candidates:
+        return None
+    if goal == "smallest":
+        return min(candidates, key=lambda size: (per_hour(size), -size.tokens_per_second))
+    if goal == "fastest":
+        top = max(size.tokens_per_second for size in candidates)
+        return min((size for size in candidates if size.tokens_per_second >= top * (1 - NEAR_BEST)), key=per_hour)
+    least = min(size.usd or 0.0 for size in candidates)
+    cheapest = min((size for size in candidates if (size.usd or 0.0) <= least * (1 + NEAR_BEST)), key=per_hour)
+    own = next((size for size in candidates if size.cluster == requested), None)
+    return own if own is not None and not saves(cheapest, own) else cheapest
+
+
+def knees(sizes: Sequence[ClusterSize]) -> list[ClusterSize]:
+    """The knee of each instance type: the largest cluster that is worth its nodes.
+
+    It is if each node more than those of the last such cluster adds at least half the speed that a node has at best.
+    """
+    by_count = sorted((size for size in sizes if size.fits), key=lambda size: size.cluster.nodes)
+    result = []
+    for name in dict.fromkeys(size.cluster.instance.name for size in sizes if size.fits):
+        knee, *further = (size for size in by_count if size.cluster.instance.name == name)
+        per_node = knee.tokens_per_second / knee.cluster.nodes
+        for size in further:
+            added = (size.tokens_per_second - knee.tokens_per_second) / (size.cluster.nodes - knee.cluster.nodes)
+            if added >= _WORTH * per_node:
+                knee, per_node = size, max(per_node, size.tokens_per_second / size.cluster.nodes)
+        result.append(knee)
+    return result
+
+
+def time_and_cost(model: Model, estimate: Estimate) -> tuple[str, str]:
+    """Days and USD of the run with their intervals; without tokens, the throughput and the cost per million."""
+    return (
+        run_time(estimate) or token_rate(estimate),
+        run_cost(estimate) or cost_per_million(model, estimate),
+    )
+
+
+def table_html(rows: Sequence[Sequence[str]]) -> str:
+    """A table whose first row has the titles of its columns, with every cell escaped."""
+    style = 'style="text-align:left;padding:2px 14px 2px 0"'
+    lines = (
+        "".join(f"<{tag} {style}>{escape(cell)}</{tag}>" for cell in row)
+        for tag, row in zip(["th", *["td"] * (len(rows) - 1)], rows, strict=True)
+    )
+    return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterSizes:
+    """Clusters with the best plan on each, and the smallest, the fastest, the cheapest and the knees among them.
+
+    Examples
+    --------
+    >>> import smp_advisor as smpa
+    >>> advice = smpa.advise("7B", "ml.p4d.24xlarge", tokens="20B", library="fsdp")
+    >>> advice.compare_clusters(counts=(1, 2, 4)).smallest.name
+    '1 x ml.p4d.24xlarge'
+    """
+
+    model: Model = field(repr=False)
+    sizes: tuple[ClusterSize, ...] = field(repr=False)
+    """Every searched cluster, with those that fit no plan."""
+    goal: Goal = "smallest"
+    limits: Limits = field(default_factory=Limits)
+    requested: Cluster | None = None
+    """The cluster that stays unless another one surely saves money."""
+    complete: bool = True
+    """False if the search was interrupted; the sizes are those searched by then."""
+
+    @property
+    def chosen(self) -> ClusterSize | None:
+        """The answer: the best cluster for the goal within the limits; None if there is none."""
+        return choose(self.sizes, self.goal, self.limits, self.requested)
+
+    @property
+    def smallest(self) -> ClusterSize | None:
+        """The cluster with the lowest price per hour on which a plan fits; None if none fits."""
+        return choose(self.sizes, "smallest", Limits())
+
+    @property
+    def fastest(self) -> ClusterSize | None:
+        """The fastest cluster; None if none fits."""
+        return choose(self.sizes, "fastest", Limits())
+
+    @property
+    def cheapest(self) -> ClusterSize | None:
+        """The cluster with the lowest cost of the run; None if none fits or has a price."""
+        return choose(self.sizes, "cheapest", Limits())
+
+    @property
+    def knees(self) -> tuple[ClusterSize, ...]:
+        """The knee of each instance type: beyond it, further nodes add less than half of a node's speed."""
+        return tuple(knees(self.sizes))
+
+    @property
+    def pareto(self) -> tuple[ClusterSize, ...]:
+        """Clusters that fit and that no other one beats in both days and cost, fastest first."""
+        priced = sorted(
+            (size for size in self.sizes if size.fits and size.usd is not None),
+            key=lambda size: (-size.tokens_per_second, size.usd or 0.0),
+        )
+        best: list[ClusterSize] = []
+        for size in priced:
+            if not best or (size.usd or 0.0) < (best[-1].usd or 0.0):
+                best.append(size)
+        return tuple(best)
+
+    @property
+    def nearest(self) -> ClusterSize | None:
+        """The cluster whose GPU is the nearest to the memory that a plan needs, if no plan fits on any; else None."""
+        searched = [(size.nearest_gib, size) for size in self.sizes if size.nearest_gib is not None]
+        if not searched or any(size.fits for size in self.sizes):
+            return None
+        return min(searched, key=lambda pair: pair[0] / pair[1].cluster.instance.usable_gpu_memory_gib)[1]
+
+    @property
+    def own(self) -> ClusterSize | None:
+        """The requested cluster; None if there is none or no plan fits on it."""
+        return next((size for size in self.sizes if size.fits and size.cluster == self.requested), None)
+
+    @property
+    def reference(self) -> ClusterSize | None:
+        """The cluster that savings refer to: the requested one if it fits, else the chosen one."""
+        return self.own or self.chosen
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per cluster: speed, days and USD with their 95 % intervals, memory, saving over the requested one."""
+        with uninterrupted():
+            import pandas as pd
+
+        knee, chosen, reference = {id(size) for size in self.knees}, self.chosen, self.reference
+        rows = []
+        for size in self.sizes:
+            now = size.estimate
+            figures: dict[str, Any] = {
+                "instance": size.cluster.instance.name,
+                "nodes": size.cluster.nodes,
+                "gpus": size.cluster.gpus,
+                "library": size.library,
+                "fits": size.fits,
+                "needed_gib": size.nearest_gib if now is None else now.needed_gib,
+                "usd_per_hour": size.cluster.usd_per_hour,
+                "global_batch": None if now is None else now.global_batch_size,
+            }
+            ranges: dict[str, tuple[float | None, tuple[float, float] | None]] = (
+                dict.fromkeys(("tokens_per_second", "days", "usd"), (None, None))
+                if now is None
+                else {
+                    "tokens_per_second": (now.tokens_per_second, now.tokens_per_second_range),
+                    "days": (now.days, now.days_range),
+                    "usd": (now.usd_total, now.usd_total_range),
+                }
+            )
+            for name, (value, ends) in ranges.items():
+                low, high = ends or (None, None)
+                figures |= {name: value, f"{name}_low": low, f"{name}_high": high}
+            shares = None if reference is None or not size.fits else saving(size, reference)
+            rows.append(
+                figures
+                | {"usd_per_million_tokens": None if now is None else now.usd_per_million_tokens}
+                | dict(zip(("saving", "saving_low", "saving_high"), shares or (None, None, None), strict=True))
+                | {"within_limits": size.fits and within(size, self.limits), "knee": id(size) in knee}
+                | {"chosen": size is chosen}
+            )
+        return pd.DataFrame(rows)
+
+    def lines(self) -> list[str]:
+        """The chosen cluster with its figures, what it saves, the knee, and how many clusters were compared."""
+        chosen, count = self.chosen, len(self.sizes)
+        compared = f"{plural(count, 'cluster')} compared{'' if self.complete else ', then it was stopped'}."
+        if chosen is None:
+            return [f"{self.refusal()}.", compared]
+        verdict = ""
+        if count > 1 or self.limits:
+            stays = chosen is self.own and chosen is not choose(self.sizes, "cheapest", self.limits)
+            verdict = f" {_GOALS[self.goal]}" if count > 1 else " is"
+            if stays and self.goal == "cheapest" and count > 1:
+                verdict = " stays, because no cluster is surely cheaper"
+            if self.limits:
+                surely = within(chosen, self.limits, surely=True)
+                verdict += f" {self.limits.words}, {'' if surely else 'though not '}with its entire interval"
+        result = [f"{chosen.name}{verdict}: {self._figures(chosen)}."]
+        return result if count == 1 else [*result, *self._saving(chosen), *self._knee(chosen), compared]
+
+    def _figures(self, size: ClusterSize) -> str:
+        now = size.estimate
+        return "no plan fits" if now is None else ", ".join(filter(None, time_and_cost(self.model, now)))
+
+    def _saving(self, chosen: ClusterSize) -> list[str]:
+        """The saving over the requested cluster, or the reason to stay with it."""
+        own = self.own
+        if own is None or self.goal != "cheapest":
+            return []
+        if own is not chosen and not within(own, self.limits):
+            return [f"{own.name} is beyond the limit: {self._figures(own)}."]
+        cheaper = chosen if own is not chosen else choose(self.sizes, "cheapest", self.limits)
+        shares = None if cheaper is None else saving(cheaper, own)
+        if cheaper is None or shares is None or cheaper is own:
+            return []
+        point, low, high = shares
+        share = f"{'' if point >= 0 else '-'}{percent(point)} ({100 * low:.0f} to {100 * high:.0f})"
+        unresolved = f"The difference in cost of {share} is not resolved: zero is within its interval."
+        if own is chosen:
+            best = f"{cheaper.name} has the lowest estimate: {self._figures(cheaper)}."
+            return [] if saves(cheaper, own) else [best, unresolved]
+        if saves(chosen, own):
+            return [f"It saves {share} over {own.name}: {self._figures(own)}."]
+        return [f"{own.name} may exceed the limit: {self._figures(own)}. {unresolved}"]
+
+    def _knee(self, chosen: ClusterSize) -> list[str]:
+        kind = chosen.cluster.instance.name
+        knee = next((size for size in self.knees if size.cluster.instance.name == kind), None)
+        counts = [size.cluster.nodes for size in self.sizes if size.cluster.instance.name == kind]
+        most = max(counts)
+        if knee is None or most == min(counts):
+            return []
+        if knee.cluster.nodes < most:
+            nodes = knee.cluster.nodes
+            return [f"The knee of {kind} is at {nodes} nodes: further ones add less than half a node's speed."]
+        return [f"Up to {most} nodes of {kind}, each adds at least half a node's speed."]
+
+    def refusal(self, enough: ClusterSize | None = None) -> str:
+        """Why no cluster is the answer, and the nearest one or a larger one that is enough; without its period."""
+        count = len(self.sizes)
+        if not any(size.fits for size in self.sizes):
+            best, near = self.nearest, ""
+            if best is not None and best.nearest_gib is not None:
+                usable = gib(best.cluster.instance.usable_gpu_memory_gib)
+                near = f": the nearest is {best.name}, with {gib(best.nearest_gib)} needed of {usable}"
+            return f"No plan fits {self.model.name} on any of these {count} clusters{near}"
+        nearest = {"fastest": self.fastest if self.limits.max_days else None}
+        nearest["cheapest"] = self.cheapest if self.limits.max_usd else None
+        parts = [
+            f"the {title} is {size.name} ({self._figures(size)})" if count > 1 else f"it needs {self._figures(size)}"
+            for title, size in nearest.items()
+            if size is not None
+        ]
+        if enough is not None:
+            parts.append(f"{enough.name} would be enough ({self._figures(enough)})")
+        where = f"None of {count} clusters trains" if count > 1 else f"{self.sizes[0].name} does not train"
+        return f"{where} {self.model.name} {self.limits.words}: {'; '.join(dict.fromkeys(parts))}"
+
+    def cells(self, size: ClusterSize) -> tuple[str, str, str, str, str, str]:
+        """Texts of a row: cluster, library, time, cost, memory, notes."""
+        if size.estimate is None:
+            needs = "no plan" if size.nearest_gib is None else f"needs {gib(size.nearest_gib)}"
+            return (size.name, size.library, "does not fit", "", needs, "")
+        notes = (
+            "chosen" if size is self.chosen else "",
+            "knee" if any(size is knee for knee in self.knees) else "",
+            "" if within(size, self.limits) else "beyond the limit",
+        )
+        time, money = time_and_cost(self.model, size.estimate)
+        return (size.name, size.library, time, money, gib(size.estimate.needed_gib), ", ".join(filter(None, notes)))
+
+    def _table(self) -> list[tuple[str, ...]]:
+        """Rows of the text: all of a short table, else the ones that no other beats, the knees and the answer."""
+        shown = self.sizes
+        if len(shown) > _SHOWN:
+            best = {id(size) for size in (*self.pareto, *self.knees)} | {id(self.chosen), id(self.reference)}
+            shown = tuple(size for size in shown if id(size) in best)[: 2 * _SHOWN]
+        return [_COLUMNS, *map(self.cells, shown)]
+
+    def rows(self) -> list[str]:
+        """The table as lines of text."""
+        return [f"  {line}" for line in table_lines(self._table())]
+
+    def __str__(self) -> str:
+        return "\n".join([*self.lines(), "", *self.rows()])
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        lines = "".join(f"<li>{escape(line)}</li>" for line in self.lines())
+        return f'<div class="smp-sizes"><ul>{lines}</ul>{table_html(self._table())}</div>'
+
+
+def compare(question: Question, places: Places, limits: Limits, progress: Progress | None = None) -> ClusterSizes:
+    """Search the clusters of a question. An interrupt ends the search with the clusters searched by then.
+
+    Before the first cluster is searched, the interrupt is raised.
+    """
+    sizes: list[ClusterSize] = []
+    clusters = places.clusters
+    try:
+        for done, cluster in enumerate(clusters):
+            if progress is not None:
+                progress(done, len(clusters), f"{cluster.nodes} x {cluster.instance.name}")
+            sizes.append(best_on(question, cluster))
+        if progress is not None:
+            progress(len(clusters), len(clusters), "done")
+        complete = True
+    except KeyboardInterrupt:
+        if not sizes:
+            raise
+        complete = False
+    return ClusterSizes(
+        model=question.request.model,
+        sizes=tuple(sizes),
+        goal=places.goal,
+        limits=limits,
+        requested=places.requested,
+        complete=complete,
+    )

@@ -1,0 +1,314 @@
+"""Changes after which a model fits, with their memory and speed, and the error where nothing fits."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
+
+from smp_advisor.cluster.cluster import Cluster
+from smp_advisor.costs.evaluate import fit_probability
+from smp_advisor.costs.memory import GIB
+from smp_advisor.errors import NoPlanFitsError
+from smp_advisor.libraries.registry import get_library, libraries
+from smp_advisor.search.clusters import AUTO, COUNTS, ClusterSize, Places, best_on, suitable
+from smp_advisor.search.sizes import compare, table_html, time_and_cost
+from smp_advisor.uninterrupted import uninterrupted
+from smp_advisor.wording import batch_limit, gib, percent, plural, probability, table_lines, token_rate
+from smp_advisor.workload.adapter import Adapter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import pandas as pd
+
+    from smp_advisor.search.candidates import Request
+    from smp_advisor.search.clusters import Limits, Question
+    from smp_advisor.search.search import SearchResult
+    from smp_advisor.search.sizes import ClusterSizes, Progress
+
+Change = Literal["setting", "library", "nodes", "instance", "batch", "optimizer", "sequence", "adapter"]
+
+_LARGER_BY = (2, 4, 8, 16, 32, 64)
+"""Multiples of the cluster that are tried."""
+_MOST_COUNTS = 16
+"""Numbers of nodes tried between the last multiple that does not fit and the first that does."""
+_LEAST_NODE_GIB = 300
+"""GPU memory of a node that is tried for a model that fits nowhere near: 8 A100 with 40 GB and more."""
+_SHORTEST = 128
+"""Tokens of the shortest sequence that is tried."""
+_LONGEST = 370
+"""Characters of the error's sentence; the error has all ways out."""
+_ADAPTERS = {
+    "LoRA": Adapter(rank=16, targets="all-linear"),
+    "QLoRA": Adapter(rank=16, targets="all-linear", base_bits=4),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WayOut:
+    """One change after which a plan fits."""
+
+    change: Change
+    """Kind of the change, in the order of `WaysOut.ways`."""
+    words: str
+    """The change in words: ``11 nodes``, ``a sequence of 1,024 tokens``."""
+    size: ClusterSize
+    """The best plan after the change, on its cluster."""
+
+    @property
+    def memory(self) -> str:
+        """Memory of the plan."""
+        return "" if self.size.estimate is None else gib(self.size.estimate.needed_gib)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaysOut:
+    """Changes after which a model fits, each by itself: first those that train the same, then smaller runs."""
+
+    request: Request = field(repr=False)
+    nearest_gib: float | None
+    """GiB per GPU of the plan that is nearest to fitting; None if the library has no plan at all."""
+    ways: tuple[WayOut, ...] = field(repr=False)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per change: memory, speed, days and cost of the best plan after it."""
+        with uninterrupted():
+            import pandas as pd
+
+        rows = []
+        for way in self.ways:
+            now, nearest = way.size.estimate, self.nearest_gib
+            rows.append(
+                {
+                    "change": way.change,
+                    "what": way.words,
+                    "instance": way.size.cluster.instance.name,
+                    "nodes": way.size.cluster.nodes,
+                    "library": way.size.library,
+                    "needed_gib": None if now is None else now.needed_gib,
+                    "saved_gib": None if now is None or nearest is None else nearest - now.needed_gib,
+                    "fit_probability": None if now is None else now.fit_probability,
+                    "tokens_per_second": way.size.tokens_per_second,
+                    "days": way.size.days,
+                    "usd": way.size.usd,
+                    "global_batch": None if now is None else now.global_batch_size,
+                }
+            )
+        return pd.DataFrame(rows)
+
+    def of(self, change: Change) -> WayOut | None:
+        """The first change of a kind; None if none of them makes the model fit."""
+        return next((way for way in self.ways if way.change == change), None)
+
+    @property
+    def words(self) -> str:
+        """The changes other than more nodes in one phrase: ``2 x ml.p5.48xlarge (54.9 GiB), LoRA (20.1 GiB)``."""
+        return ", ".join(f"{way.words} ({way.memory})" for way in self.ways if way.change != "nodes")
+
+    @property
+    def enough(self) -> str:
+        """The number of nodes that would be enough, as the end of a sentence; empty if none is."""
+        nodes = self.of("nodes")
+        return "" if nodes is None else f"; {nodes.words} would be enough"
+
+    def _table(self) -> list[tuple[str, ...]]:
+        rows: list[tuple[str, ...]] = [("change that fits", "memory per GPU", "speed (95 %)", "cost (95 %)")]
+        for way in self.ways:
+            now = way.size.estimate
+            speed, cost = ("", "") if now is None else (token_rate(now), time_and_cost(self.request.model, now)[1])
+            rows.append((way.words, way.memory, speed, cost))
+        return rows
+
+    def __str__(self) -> str:
+        return "\n".join(table_lines(self._table()))
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return f'<div class="smp-ways">{table_html(self._table())}</div>'
+
+
+def ways_out(question: Question, nearest_gib: float | None) -> WaysOut:
+    """Every change that makes a model fit on the question's cluster, each by itself; the smallest of its kind.
+
+    Checkpointing, offloading and all degrees are part of every search: only fixed ones are changes. `nearest_gib` is
+    the memory of the plan that is nearest to fitting.
+    """
+    # As where the library is chosen: if nothing fits, libraries count that may run on the instance.
+    ways = tuple(_ways(question.having(unlisted=True)))
+    return WaysOut(request=question.request, nearest_gib=nearest_gib, ways=ways or tuple(_anywhere(question)))
+
+
+def _best_on(question: Question, cluster: Cluster) -> ClusterSize:
+    """The best plan on a cluster, which is not searched if all its memory together cannot hold the parameters."""
+    job = question.request.job
+    bits = 16 if job.adapter is None else job.adapter.base_bits
+    memory = cluster.gpus * cluster.instance.usable_gpu_memory_gib
+    if question.request.model.parameter_count * bits / 8 > memory * GIB:
+        return ClusterSize(cluster=cluster, library=question.library, job=job, estimate=None)
+    return best_on(question, cluster)
+
+
+def _first(change: Change, forms: Iterable[tuple[str, Question]]) -> Iterator[WayOut]:
+    """The first form of a change, with its words, that fits on the question's cluster."""
+    for words, form in forms:
+        size = _best_on(form, form.request.cluster)
+        if size.fits:
+            yield WayOut(change=change, words=words, size=size)
+            return
+
+
+def _ways(question: Question) -> Iterator[WayOut]:
+    """The first change of each kind that is enough: first those that train the same model in the same way."""
+    library, here, fixed = question.library, question.request.cluster, question.request.pins
+    freed = [(f"{name} not fixed", {key: fixed[key] for key in fixed if key != name}) for name in sorted(fixed)]
+    freed += [("no fixed settings", {})] * (len(fixed) > 1)
+    yield from _first("setting", ((words, question.having(pins=pins)) for words, pins in freed))
+    if library != AUTO:
+        for way in _first("library", [("", replace(question, library=AUTO))]):
+            if way.size.library != library:
+                yield replace(way, words=f"library={way.size.library!r}")
+    if library == AUTO or get_library(library).divides_model:
+        yield from _nodes(question)
+    # The instance type with the lowest cost per token on which as many nodes are enough.
+    memory = here.instance.usable_gpu_memory_gib * here.instance.gpus
+    larger = [machine for machine in suitable(library) if machine.usable_gpu_memory_gib * machine.gpus > memory]
+    listed = question.having(unlisted=False)
+    sizes = [size for machine in larger if (size := _best_on(listed, Cluster(machine, here.nodes))).fits]
+    if sizes:
+        size = min(sizes, key=lambda size: size.usd or math.inf)
+        yield WayOut(change="instance", words=size.name, size=size)
+    yield from _smaller(question)
+
+
+def _smaller(question: Question) -> Iterator[WayOut]:
+    """Smaller runs: the largest batch, the longest sequence, and LoRA before QLoRA."""
+    library, job, model = question.library, question.request.job, question.request.model
+    batches = _halves(job.global_batch_size or 1, 0)
+    forms = ((f"a global batch of {plural(n, 'sample')}", question.training(global_batch_size=n)) for n in batches)
+    yield from _first("batch", forms)
+    if job.optimizer == "adam" and job.adapter is None:
+        yield from _first("optimizer", [("8-bit Adam", question.training(optimizer="adam-8bit"))])
+    if not model.fixed_sequence_length:
+        lengths = _halves(job.sequence_length, _SHORTEST)
+        forms = ((f"a sequence of {n:,} tokens", question.training(sequence_length=n)) for n in lengths)
+        yield from _first("sequence", forms)
+    if model.reads_tokens and (job.adapter is None or not job.adapter.quantized):
+        adapters = _ADAPTERS if job.adapter is None else {"QLoRA": replace(job.adapter, base_bits=4)}
+        having = question if library == AUTO or get_library(library).adapters else replace(question, library=AUTO)
+        forms = ((f"{title} of rank {of.rank}", having.training(adapter=of)) for title, of in adapters.items())
+        yield from _first("adapter", forms)
+
+
+def _halves(number: int, least: int) -> Iterator[int]:
+    """The number divided by powers of two, the largest first, while it is even and more than `least`."""
+    while number % 2 == 0 and number > least:
+        number //= 2
+        yield number
+
+
+def _nodes(question: Question) -> Iterator[WayOut]:
+    """The smallest number of nodes that fits."""
+    here = question.request.cluster
+
+    def on(nodes: int) -> ClusterSize:
+        return _best_on(question, Cluster(here.instance, nodes))
+
+    enough = next((size for factor in _LARGER_BY if (size := on(here.nodes * factor)).fits), None)
+    if enough is None:
+        return
+    # Upwards, because whether a number of nodes fits depends on its divisors: some larger ones do not.
+    last = enough.cluster.nodes
+    least = max(here.nodes, last // 2) + 1
+    step = max(1, (last - least) // _MOST_COUNTS)
+    enough = next((size for nodes in range(least, last, step) if (size := on(nodes)).fits), enough)
+    yield WayOut(change="nodes", words=plural(enough.cluster.nodes, "node"), size=enough)
+
+
+def _anywhere(question: Question) -> Iterator[WayOut]:
+    """The cluster with the lowest price per hour on which the model fits, of any type and size, in any library."""
+    free = replace(question, library=AUTO)
+    smallest = (
+        next((size for nodes in COUNTS if (size := _best_on(free, Cluster(machine, nodes))).fits), None)
+        for machine in suitable(AUTO)
+        if machine.usable_gpu_memory_gib * machine.gpus >= _LEAST_NODE_GIB
+    )
+    sizes = [size for size in smallest if size is not None]
+    if sizes:
+        size = min(sizes, key=lambda size: size.cluster.usd_per_hour or math.inf)
+        yield WayOut(change="instance", words=size.name, size=size)
+
+
+def decided(question: Question, places: Places, limits: Limits, progress: Progress | None = None) -> ClusterSizes:
+    """Compare the clusters of a question, of which one must be the answer. A single one without a plan is no error."""
+    sizes = compare(question, places, limits, progress)
+    if sizes.chosen is not None or (places.fixed is not None and not sizes.sizes[0].fits):
+        return sizes
+    if not any(size.fits for size in sizes.sizes):
+        nearest = sizes.nearest
+        ways = None if nearest is None else ways_out(question.on(nearest.cluster), nearest.nearest_gib)
+        changes = f"; changes that fit there: {ways.words}" if ways is not None and ways.words else ""
+        raise NoPlanFitsError(f"{sizes.refusal()}{changes}{'' if ways is None else ways.enough}.", ways)
+    machine, most = places.clusters[-1].instance, max(cluster.nodes for cluster in places.clusters)
+    if any(cluster.instance != machine for cluster in places.clusters):
+        raise NoPlanFitsError(f"{sizes.refusal()}.")
+    larger = Places(clusters=tuple(Cluster(machine, nodes) for nodes in COUNTS if nodes > most), goal="smallest")
+    raise NoPlanFitsError(f"{sizes.refusal(compare(question, larger, limits).chosen)}.")
+
+
+def nothing_fits(question: Question, result: SearchResult) -> NoPlanFitsError:
+    """The error for a search without a plan that fits; `NoPlanFitsError.ways_out` has the ways out as a table."""
+    request = question.request
+    cluster, model = request.cluster, request.model
+    place = f"{cluster.nodes} x {cluster.instance.name}"
+    if not result.plans_enumerated:
+        return NoPlanFitsError(_no_plan(request, place), ways_out(question, None))
+    row = int(result.needed_gib.argmin())
+    nearest, usable = float(result.needed_gib[row]), cluster.instance.usable_gpu_memory_gib
+    ways, chance = ways_out(question, nearest), fit_probability(float(result.margin[row]))
+    if nearest > usable:
+        shortfall = f"needs {gib(nearest)} and the GPU has {gib(usable)}"
+    elif chance < request.min_fit_probability:
+        shortfall = f"leaves {gib(usable - nearest)} free and fits with a probability of {probability(chance)}"
+    else:
+        shortfall = "leaves GPU memory free, and needs more host memory than a node has"
+    sentence = (
+        f"None of {result.plans_enumerated:,} plans fits {model.name} on {place} with a probability of"
+        f" {percent(request.min_fit_probability)}: the nearest {shortfall}"
+    )
+    enough, changes = ways.enough, ways.words
+    while changes and len(sentence) + len(changes) + len(enough) > _LONGEST:
+        changes = changes.rpartition(", ")[0]
+    remedy = ""
+    if not get_library(result.space.library).divides_model:
+        if ways.of("library") is None or not (changes or enough):
+            names = [f"'{entry.name}'" for entry in libraries() if entry.divides_model and entry.launcher == "torchrun"]
+            remedy = f"; every GPU holds an entire replica: divide the model with library={' or '.join(names)}"
+            enough = ""
+    elif not (changes or enough):
+        smaller = ("," if request.job.global_batch_size else " or") + " a shorter sequence"
+        smaller += " or a smaller batch" if request.job.global_batch_size else ""
+        remedy = f"; use GPUs with more memory{smaller}"
+    return NoPlanFitsError(f"{sentence}{remedy}{f'; changes that fit: {changes}' if changes else ''}{enough}.", ways)
+
+
+def _no_plan(request: Request, place: str) -> str:
+    """Why the library has no plan at all on a cluster."""
+    job, pinned = request.job, ", ".join(sorted(request.pins))
+    if job.global_batch_size is not None:
+        multiple = max(1, round(job.global_batch_size / request.cluster.gpus)) * request.cluster.gpus
+        remedy = f"choose a multiple of the replicas, for example {multiple:,}"
+        return f"No plan divides a global batch of {plural(job.global_batch_size, 'sample')} over {place}" + (
+            f" with {pinned} fixed; free one of them, or {remedy}." if pinned else f"; {remedy}."
+        )
+    if not pinned:
+        return (
+            f"On {place} one sample per replica already exceeds max_tokens_per_step ({job.max_tokens_per_step:,}):"
+            " raise it, or use fewer nodes."
+        )
+    return (
+        f"No plan is left on {place} with {pinned} fixed and at most {batch_limit(request.model, job)} per step; free"
+        " one of them."
+    )

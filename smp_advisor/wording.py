@@ -1,0 +1,254 @@
+"""Figures in words: with their units, their 95 % prediction intervals, and how a plan fits."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.workload.job import Job
+    from smp_advisor.workload.model import Model
+
+SAME = 0.005
+"""Relative changes below this share count as no change: the cost model does not resolve them."""
+
+VISIBLE_GIB = 0.05
+"""Half of the last digit in which memory is shown. Larger differences are visible."""
+
+
+def gib(value: float) -> str:
+    """Memory: ``28.0 GiB``."""
+    return f"{value:,.1f} GiB"
+
+
+def seconds(value: float) -> str:
+    """Time of a step: ``3.54 s``, ``87 ms``, ``0.42 ms``."""
+    if value < 0.00995:
+        return f"{value * 1000:.2g} ms"
+    if value < 0.9995:
+        return f"{value * 1000:.0f} ms"
+    return f"{value:,.2f} s" if value < 100 else f"{value:,.0f} s"
+
+
+def percent(share: float) -> str:
+    """Share without its sign: ``3.4 %``, ``12 %``."""
+    value = abs(share) * 100
+    return f"{value:.1f} %" if value < 9.95 else f"{value:,.0f} %"
+
+
+def probability(value: float) -> str:
+    """Probability, never as a certainty: ``85.5 %``, ``over 99.9 %``."""
+    if value > 0.999:
+        return "over 99.9 %"
+    return "under 0.1 %" if value < 0.001 else f"{value * 100:.1f} %"
+
+
+def usd(value: float) -> str:
+    """Money: ``25.25 USD``."""
+    return f"{value:,.2f} USD" if value < 1000 else f"{value:,.0f} USD"
+
+
+def plural(count: int, noun: str, nouns: str | None = None) -> str:
+    """Count with its noun: ``1 microbatch``, ``4 microbatches``."""
+    return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
+
+
+def table_lines(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
+    """Lines of a table whose first row has the titles of its columns; columns of numbers are aligned to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    alignments = [f"{'>' if column in right else '<'}{width}" for column, width in enumerate(widths)]
+    return ["  ".join(map(format, row, alignments)).rstrip() for row in rows]
+
+
+def listed(parts: tuple[str, ...] | list[str]) -> str:
+    """Join with commas and a final "and"."""
+    if len(parts) < 2:
+        return "".join(parts)
+    return f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def first_sentence(text: str) -> str:
+    """Text up to the first full stop that ends a sentence."""
+    head, stop, _ = text.partition(". ")
+    return f"{head}." if stop else text
+
+
+def sentences(text: str) -> list[str]:
+    """Sentences of a text: each ends with a period, and the next one starts with a capital letter or a number.
+
+    Examples
+    --------
+    >>> sentences("56 of 1,234 plans fit. Llama 2 7B used 4 M. 2 of them are as fast.")
+    ['56 of 1,234 plans fit.', 'Llama 2 7B used 4 M.', '2 of them are as fast.']
+    """
+    return [part for part in re.split(r"(?<=\.) (?=[A-Z0-9])", text) if part]
+
+
+def fits(estimate: Estimate, min_fit_probability: float) -> bool:
+    """Whether a plan fits in GPU and host memory with the required probability."""
+    return estimate.fit_probability >= min_fit_probability and estimate.host_memory_fits
+
+
+def gives_back(estimate: Estimate) -> bool:
+    """Whether the memory needed is visibly below the peak, because the allocator keeps free blocks."""
+    return estimate.memory.peak.total_gib - estimate.needed_gib > VISIBLE_GIB
+
+
+def spare(estimate: Estimate) -> str:
+    """Part of the peak that the allocator can release: the difference of peak and needed memory as shown."""
+    peak, needed = round(estimate.memory.peak.total_gib, 1), round(estimate.needed_gib, 1)
+    return f"the allocator can release {gib(peak - needed)}"
+
+
+def fit(estimate: Estimate, min_fit_probability: float) -> str:
+    """Predicate on how a plan fits: "fits with 9.1 GiB to spare"."""
+    missing = gib(-estimate.headroom_gib)
+    over = f"{missing if missing != '0.0 GiB' else 'slightly'} over the {gib(estimate.usable_gpu_memory_gib)} available"
+    if estimate.headroom_gib < 0 and estimate.fit_probability < min_fit_probability:
+        return f"does not fit: {over}"
+    if not estimate.host_memory_fits:
+        return (
+            f"does not fit: a node has less than the required {gib(estimate.host_memory_gib_per_node)} of host memory"
+        )
+    if estimate.headroom_gib >= 0 and estimate.fit_probability >= min_fit_probability:
+        return f"fits with {gib(estimate.headroom_gib)} to spare"
+    required = probability(min_fit_probability)
+    chance = f"fits with a probability of {probability(estimate.fit_probability)}"
+    if estimate.fit_probability < min_fit_probability:
+        return f"{chance} only ({required} required)"
+    return f"{chance} ({required} required): {over}"  # the required probability is less than an even chance
+
+
+def degree_of_change(before: float, after: float, *, more: str = "more", less: str = "less") -> str:
+    """Relative change in words: ``12 % more``; "about the same" below half a percent."""
+    change = after / before - 1
+    if abs(change) < SAME:
+        return "about the same"
+    return f"{percent(change)} {more if change > 0 else less}"
+
+
+def unit(model: Model) -> str:
+    """Unit of the amounts: ``tokens``, or ``samples`` (images, for example)."""
+    return "tokens" if model.reads_tokens else "samples"
+
+
+def amount(model: Model, tokens: float) -> float:
+    """Convert tokens to the model's `unit`."""
+    return tokens if model.reads_tokens else tokens / (model.fixed_sequence_length or 1)
+
+
+def batch_limit(model: Model, job: Job) -> str:
+    """Upper limit of a free global batch: ``4,000,000 tokens``."""
+    return f"{int(amount(model, job.max_tokens_per_step)):,} {unit(model)}"
+
+
+def global_batch(model: Model, estimate: Estimate) -> str:
+    """A global batch: ``6,144 samples (3,145,728 tokens)``."""
+    samples = plural(estimate.global_batch_size, "sample")
+    return f"{samples} ({estimate.tokens_per_step:,} tokens)" if model.reads_tokens else samples
+
+
+def number(value: float) -> str:
+    """Three significant digits, because the intervals of estimates are wide: ``1,230``, ``3.54``, ``0.0871``."""
+    rounded = float(f"{value:.3g}")
+    if rounded >= 1000:
+        return f"{rounded:,.0f}"
+    digits = f"{rounded:#.3g}".rstrip(".")
+    return digits if "e" not in digits else f"{rounded:g}"
+
+
+def between(ends: tuple[float, float], scale: float = 1.0) -> str:
+    """The ends of an interval: ``3.02 to 4.87``."""
+    return f"{number(scale * ends[0])} to {number(scale * ends[1])}"
+
+
+def _ranged(value: float, ends: tuple[float, float], unit: str, scale: float = 1.0) -> str:
+    return f"{number(scale * value)} {unit} ({between(ends, scale)})"
+
+
+def duration(estimate: Estimate, seconds: float) -> str:
+    """A part of the step: ``0.412 s (0.351 to 0.567)``, ``41.2 ms (35.1 to 56.7)``. It is as uncertain as the step."""
+    low, high = estimate.step_factors
+    unit, scale = ("ms", 1000) if seconds < 0.9995 else ("s", 1)
+    return _ranged(seconds, (low * seconds, high * seconds), unit, scale)
+
+
+def step_time(estimate: Estimate) -> str:
+    """Time of a step: ``3.54 s (3.02 to 4.87)``."""
+    return duration(estimate, estimate.step_seconds)
+
+
+def throughput(estimate: Estimate) -> str:
+    """Throughput: ``361 samples/s (263 to 424)``."""
+    return _ranged(estimate.samples_per_second, estimate.samples_per_second_range, "samples/s")
+
+
+def token_rate(estimate: Estimate) -> str:
+    """Throughput: ``740,000 tokens/s (538,000 to 868,000)``."""
+    return _ranged(estimate.tokens_per_second, estimate.tokens_per_second_range, "tokens/s")
+
+
+def compute(estimate: Estimate) -> str:
+    """Model FLOPs per GPU: ``152 TFLOP/s (111 to 178)``."""
+    return _ranged(estimate.tflops_per_gpu, estimate.tflops_per_gpu_range, "TFLOP/s")
+
+
+def utilization(estimate: Estimate) -> str:
+    """Model FLOPs utilization: ``48.7 % (35.5 to 57.1)``."""
+    return _ranged(estimate.mfu, estimate.mfu_range, "%", 100)
+
+
+def cost_per_million(model: Model, estimate: Estimate) -> str:
+    """Cost: ``0.823 USD (0.702 to 1.13) per million tokens``; empty if the price is unknown."""
+    price, ends = estimate.usd_per_million_tokens, estimate.usd_per_million_tokens_range
+    if price is None or ends is None:
+        return ""
+    return f"{_ranged(price, ends, 'USD', 1 / amount(model, 1))} per million {unit(model)}"
+
+
+def run_time(estimate: Estimate) -> str:
+    """Elapsed time of the run: ``21.7 days (18.5 to 29.8)``, ``7.31 hours (6.23 to 10.1)``; empty without tokens."""
+    days, ends = estimate.days, estimate.days_range
+    if days is None or ends is None:
+        return ""
+    return _ranged(days, ends, "days") if days >= 1 else _ranged(days, ends, "hours", 24)
+
+
+def run_cost(estimate: Estimate) -> str:
+    """Cost of the run: ``45,300 USD (38,600 to 62,300)``; empty if tokens or price are unknown."""
+    total, ends = estimate.usd_total, estimate.usd_total_range
+    return "" if total is None or ends is None else _ranged(total, ends, "USD")
+
+
+def compared(current: Estimate, alternative: Estimate) -> str:
+    """Predicate of an alternative plan against the current one: memory, and step time or throughput.
+
+    Step times are compared if both plans process the same global batch, throughputs otherwise.
+    """
+    needed, reference = gib(alternative.needed_gib), gib(current.needed_gib)
+    memory = f"the same {reference} per GPU" if needed == reference else f"{needed} per GPU (vs {reference})"
+    if current.global_batch_size == alternative.global_batch_size:
+        before, after = step_time(current), step_time(alternative)
+        change = degree_of_change(current.step_seconds, alternative.step_seconds, more="longer", less="shorter")
+        time = f"the same {after} per step" if before == after else f"{after} per step, vs {before}: {change}"
+        return f"needs {memory} and takes {time}"
+    before, after = throughput(current), throughput(alternative)
+    change = degree_of_change(current.samples_per_second, alternative.samples_per_second)
+    speed = f"the same {after}" if before == after else f"{after}, vs {before}: {change}"
+    return f"needs {memory} and processes {speed}"
+
+
+def figures(with_: Estimate | None, without: Estimate | None) -> tuple[tuple[str, str], ...]:
+    """Needed memory, step time and throughput with and without a technique, as (label, value) pairs."""
+    rows: list[tuple[str, str]] = []
+    for label, estimate in (("with", with_), ("without", without)):
+        if estimate is not None:
+            rows += [
+                (f"memory needed {label}", gib(estimate.needed_gib)),
+                (f"step time {label}", step_time(estimate)),
+                (f"throughput {label}", throughput(estimate)),
+            ]
+    return tuple(rows)
