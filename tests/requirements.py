@@ -45,17 +45,9 @@ def build_tools() -> str:
     return absent("packaging") or ("" if shutil.which("npm") else "npm")
 
 
-def private_mounts() -> str:
-    """The permission to mount file systems, which containers do not have by default."""
-    from smp_advisor.profiling.local_run.mounts import can_mount
-
-    return "" if can_mount() else "the permission to mount file systems"
-
-
 REQUIREMENTS: dict[str, Callable[[], str]] = {
     "browser": browser,
     "moto": partial(absent, "moto"),
-    "mounts": private_mounts,
     "packaging": build_tools,
     "sagemaker": partial(absent, "sagemaker"),
     "torch": partial(absent, "torch"),

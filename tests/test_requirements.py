@@ -16,8 +16,8 @@ MODULES = {
     "test_marked.py": """
 import pytest
 
-@pytest.mark.mounts
-def test_requires_mounts():
+@pytest.mark.browser
+def test_requires_browser():
     pass
 
 @pytest.mark.skip(reason="another day")
@@ -39,10 +39,10 @@ pytest.importorskip("no_such_package")
     "conftest.py": """
 import requirements
 
-requirements.missing["mounts"] = lambda: "the permission to mount file systems"
+requirements.missing["browser"] = lambda: "a browser"
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "mounts: as in the project")
+    config.addinivalue_line("markers", "browser: as in the project")
 """,
 }
 
@@ -61,12 +61,12 @@ def test_a_skip_is_a_failure_unless_it_was_left_out(root, tmp_path):
         return done.stdout
 
     one_process = run("test_marked.py")
-    required = "the permission to mount file systems: install it, or run with --without=mounts"
+    required = "a browser: install it, or run with --without=browser"
     assert f"this test requires {required}" in one_process
     assert "Skipped: another day\nA skipped test is a failure" in one_process
     assert re.search(r" 1 failed, 1 xfailed, 2 errors in", one_process)  # an error is a failure before the test's body
-    workers = run("--numprocesses=1", "--without=mounts", "--continue-on-collection-errors", "-rs")
-    assert "left out by --without=mounts" in workers
+    workers = run("--numprocesses=1", "--without=browser", "--continue-on-collection-errors", "-rs")
+    assert "left out by --without=browser" in workers
     assert re.search(r" 1 failed, 1 skipped, 1 xfailed, 2 errors in", workers)
 
 

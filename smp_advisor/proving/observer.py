@@ -12,23 +12,26 @@ import numpy as np
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from smp_advisor.proving.replacing import replace
-
 if TYPE_CHECKING:
     from types import FrameType
 
-__all__ = ["Observer", "keys_of"]
+__all__ = ["Observer", "keys_of", "replace"]
 
-_MOST_LOSSES = 400
 _MOST_KEYS = 2000
+
+
+def replace(owner: object, **attributes: object) -> None:
+    """Replace functions in a child process that ends with its run; types are those of the originals by design."""
+    for name, value in attributes.items():
+        setattr(owner, name, value)
 
 
 class Observer:
     """Behavior of a script, in order. Each process of a run has its own observer."""
 
-    def __init__(self, script: Path, steps: int) -> None:
+    def __init__(self, script: Path, steps: int, most_losses: int) -> None:
         self.script = str(script)
-        self.steps_left = steps
+        self.steps_left, self.most_losses = steps, most_losses
         self.losses: list[tuple[float, int]] = []
         """Value and line of each backward pass."""
         self.modes: list[tuple[bool, bool, int]] = []
@@ -52,8 +55,10 @@ class Observer:
         if self._random_state not in (None, state):
             self.notes.add("random")
         self._random_state = state
-        if len(self.losses) < _MOST_LOSSES:
-            self.losses.append((value, self.line()))
+        if len(self.losses) == self.most_losses:
+            self.notes.add("many losses")
+            raise SystemExit(0)
+        self.losses.append((value, self.line()))
 
     def add_save(self, content: object, path: object) -> None:
         """Record the keys of a saved object."""

@@ -1,7 +1,4 @@
-"""Program of the child process: runs a script several times, each in a fork of its own, and records its behavior.
-
-usage: python -m smp_advisor.proving.program REQUEST.json
-"""
+"""The child process of a proof: runs a script several times, each in a fork of its own, and records its behavior."""
 
 from __future__ import annotations
 
@@ -12,19 +9,27 @@ import gc
 import io
 import json
 import os
-import resource
 import runpy
 import shutil
 import socket
 import struct
 import sys
 import tempfile
-import time
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__: list[str] = []
+from smp_advisor.profiling.sandbox.deadlock import answer_in, ends_of
+
+if TYPE_CHECKING:
+    from smp_advisor.profiling.sandbox.deadlock import End
+
+__all__ = ["UNENDED", "WAITED", "make_runs"]
+
+UNENDED = "it did not end within"
+"""Begin of the error of a run that the last guard ended."""
+WAITED = "it waits for a process that has ended or that waits for it"
+"""Begin of the error of a process whose partner does not come."""
 
 _NEW_USER_AND_NETWORK = 0x10000000 | 0x40000000
 _SHOWN_CHARACTERS = 3000
@@ -56,9 +61,15 @@ def _refuse_connections() -> None:
 
 def _run(request: dict[str, Any], run: dict[str, Any], rank: int, port: int, record: Path) -> None:
     """Run the script as one process of a run; never returns."""
-    from smp_advisor.proving.devices import install_tsm, use_cpu
+    answer_in(record.with_suffix(".stack"))
+    from smp_advisor.proving.conditions import (
+        install_tsm,
+        make_deterministic,
+        make_small,
+        stand_in_for_files,
+        use_cpu,
+    )
     from smp_advisor.proving.observer import Observer
-    from smp_advisor.proving.small_data import make_deterministic, make_small, stand_in_for_files
     from smp_advisor.proving.smp_simulator import install_smp
     from smp_advisor.proving.stand_ins import install_stand_ins
 
@@ -67,7 +78,6 @@ def _run(request: dict[str, Any], run: dict[str, Any], rank: int, port: int, rec
     shutil.copytree(request["folder"], code)
     script = code / request["script"]
     script.write_text(run["source"], encoding="utf-8")
-    resource.setrlimit(resource.RLIMIT_CPU, (request["cpu_seconds"], request["cpu_seconds"]))
     world = run["processes"]
     if world:
         os.environ |= {
@@ -75,7 +85,7 @@ def _run(request: dict[str, Any], run: dict[str, Any], rank: int, port: int, rec
             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo",
         }  # fmt: skip
     os.environ |= {"HOME": str(folder), "TMPDIR": str(folder)}
-    observer = Observer(script, request["steps"])
+    observer = Observer(script, request["steps"], request["losses"])
     use_cpu()
     make_deterministic()
     make_small(observer, divide=run["divide"], parts=run.get("parts", 1), most=request.get("most", 8))
@@ -98,40 +108,31 @@ def _run(request: dict[str, Any], run: dict[str, Any], rank: int, port: int, rec
             error = "" if end.code in (None, 0) else f"SystemExit: {end.code}"
         except BaseException as failure:  # noqa: BLE001 - every exception of the script is reported
             lines = [f.lineno for f in traceback.extract_tb(failure.__traceback__) if f.filename == str(script)]
-            text = " ".join(str(failure).split())
-            error = f"{type(failure).__name__}: {text}"[:_SHOWN_CHARACTERS] + (f" (line {lines[-1]})" if lines else "")
+            text = f"{type(failure).__name__}: {' '.join(str(failure).split())}"[:_SHOWN_CHARACTERS]
+            is_alone = "gloo" in text.lower() or "DistNetworkError" in text
+            error = (WAITED if is_alone else text) + (f" (line {lines[-1]})" if lines else "")
     observer.write(record, error)
     record.with_suffix(".txt").write_text(printed.getvalue()[:_PRINTED_CHARACTERS], encoding="utf-8")
     os._exit(0)
 
 
-def _wait(children: dict[int, Path], seconds: float) -> None:
-    """Wait for the processes of a run, and end those that hang; one that crashes leaves a record of that."""
-    until = time.monotonic() + seconds
-    left = dict(children)
-    while left:
-        for child, record in list(left.items()):
-            ended, status = os.waitpid(child, os.WNOHANG)
-            if not ended:
-                continue
-            del left[child]
-            if not record.exists():
-                cause = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"status {status >> 8}"
-                empty = {"losses": [], "modes": [], "saves": [], "notes": [], "stopped": False}
-                record.write_text(json.dumps({**empty, "error": f"its process ended with {cause}"}), encoding="utf-8")
-                record.with_suffix(".txt").touch()
-        if left and time.monotonic() > until:
-            for child in left:
-                os.kill(child, 9)
-                os.waitpid(child, 0)
-            return
-        time.sleep(0.02)
+def _record_end(record: Path, end: End | None, seconds: float) -> None:
+    """Record a process that was ended or that crashed; None is the last guard."""
+    if end is None:
+        error = f"{UNENDED} {seconds:g} seconds, the last guard of a run"
+    elif end.waited:
+        error = WAITED + (f" (line {end.line.line})" if end.line else "")
+    else:
+        error = f"its process ended with {f'signal {-end.code}' if end.code < 0 else f'status {end.code}'}"
+    empty = {"losses": [], "modes": [], "saves": [], "notes": [], "stopped": False}
+    record.write_text(json.dumps({**empty, "error": error}), encoding="utf-8")
+    record.with_suffix(".txt").touch()
 
 
-def main(path: str) -> None:
-    """Make all runs of a request; each process writes ``<run>-<rank>.json``."""
-    request = json.loads(Path(path).read_text(encoding="utf-8"))
-    base = Path(path).parent
+def make_runs(request: dict[str, Any]) -> bool:
+    """Make all runs of a request; each process writes ``<run>-<rank>.json``. Returns whether they had no network."""
+    base = Path(request["base"])
+    os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
     isolated = _without_network()
     if not isolated:
         _refuse_connections()
@@ -158,7 +159,7 @@ def main(path: str) -> None:
             # A script that depends on its batch size fails with smaller batches before it is adapted too.
             half = {**request["runs"][0], "name": f"{run['name']} half", "parts": run["processes"]}
             _start(request, half, base)
-    (base / "end.json").write_text(json.dumps({"isolated": isolated}), encoding="utf-8")
+    return isolated
 
 
 def _start(request: dict[str, Any], run: dict[str, Any], base: Path) -> None:
@@ -177,12 +178,12 @@ def _start(request: dict[str, Any], run: dict[str, Any], base: Path) -> None:
                 traceback.print_exc()
                 os._exit(1)
         children[child] = record
-    _wait(children, request["seconds"])
+    stacks = {child: record.with_suffix(".stack") for child, record in children.items()}
+    ends = ends_of(stacks, seconds=request["seconds"])
+    for child, record in children.items():
+        if not record.exists():
+            _record_end(record, None if ends is None else ends[child], request["seconds"])
 
 
 def _succeeded(record: Path) -> bool:
     return record.exists() and not json.loads(record.read_text(encoding="utf-8"))["error"]
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.errors import ProfileError
-from smp_advisor.profiling.sandbox import Limits, run_program
+from smp_advisor.profiling.sandbox import Limits, run_isolated
 from smp_advisor.proving.comparison import (
     Difference,
     Record,
@@ -22,6 +19,7 @@ from smp_advisor.proving.comparison import (
     compare_saves,
     is_sum_over_batch,
 )
+from smp_advisor.proving.program import UNENDED, WAITED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,10 +27,10 @@ if TYPE_CHECKING:
 __all__ = ["Proof", "prove", "prove_all"]
 
 _STEPS = 10
-_SECONDS = 60.0
-"""Longest time of one run, in seconds."""
-_CPU_SECONDS = 90
-_ENDLESS = "it did not end in time, which indicates a process that waits for the others"
+_LOSSES = 400
+"""Backward passes after which a script is stopped that takes no steps of an optimizer of PyTorch."""
+_SECONDS = 900.0
+"""Last guard of one run: it ends by the number of its steps, and a process that waits in vain is recognized."""
 _MOST_FILES = 2000
 _MOST_BYTES = 50 * 2**20
 
@@ -90,8 +88,9 @@ def prove_all(
 ) -> dict[str, Proof]:
     """Run a script and its adaptations for a few steps on small data, and compare them.
 
-    The code of the user runs in child processes with limits on time, memory and processes, in a temporary folder and
-    without a network. Data is cut to four batches per loader; shuffling and dropout are off in both runs.
+    The code of the user runs in child processes with limits on memory and processes, in a temporary folder and without
+    a network. Data is cut to four batches per loader, and each run to ten updates; shuffling and dropout are off in all
+    runs. Processes that wait for each other are recognized by their state, so no result depends on the machine's speed.
 
     Parameters
     ----------
@@ -107,7 +106,7 @@ def prove_all(
     arguments
         Command line of the script.
     seconds
-        Longest time of one run.
+        Last guard of one run, which the result names if it strikes.
 
     Raises
     ------
@@ -119,37 +118,23 @@ def prove_all(
         folder, relative = _copy(script, root, base)
         runs = _runs(original, adapted)
         request = {
+            "base": str(base),
             "folder": str(folder),
             "script": relative,
             "arguments": list(arguments),
             "steps": _STEPS,
+            "losses": _LOSSES,
             "seconds": seconds,
-            "cpu_seconds": _CPU_SECONDS,
             "transformers": "transformers" in original,
             "runs": runs,
         }
-        (base / "request.json").write_text(json.dumps(request), encoding="utf-8")
-        environment = os.environ | {
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-            "OMP_NUM_THREADS": "1",
-            "HF_HUB_OFFLINE": "1",
-            "TRANSFORMERS_OFFLINE": "1",
-            "TOKENIZERS_PARALLELISM": "false",
-            "TORCH_CPP_LOG_LEVEL": "ERROR",
-        }
-        end = run_program(
-            [sys.executable, "-P", "-m", "smp_advisor.proving.program", str(base / "request.json")],
-            cwd=base,
-            environment=environment,
-            what="the proof",
-            limits=Limits(seconds=60 + seconds * len(runs), processes=96),
-        )
-        if not (base / "end.json").exists():
-            raise end.error or ProfileError("The proof ended before its runs were made.")
-        isolated = bool(json.loads((base / "end.json").read_text(encoding="utf-8"))["isolated"])
+        isolated = run_isolated(
+            "smp_advisor.proving.program:make_runs", request, what="the proof",
+            limits=Limits(seconds=60 + 2 * seconds * len(runs), processes=96),
+        )  # fmt: skip
         halves = [{**runs[0], "name": f"{run['name']} half"} for run in runs]
         records = {run["name"]: _records(base, run) for run in (*runs, *halves)}
-    return {library: _judge(records, library, isolated=isolated, log=end.log) for library in adapted}
+    return {library: _judge(records, library, isolated=isolated) for library in adapted}
 
 
 def _runs(original: str, adapted: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -198,8 +183,8 @@ def _records(base: Path, run: dict[str, Any]) -> list[Record]:
     records = []
     for rank in range(max(1, run["processes"])):
         path = base / f"{run['name']}-{rank}.json"
-        if not path.exists():
-            records.append(Record(losses=[], modes=[], saves=[], notes=[], printed=[], error=_ENDLESS))
+        if not path.exists():  # the run was not needed
+            records.append(Record(losses=[], modes=[], saves=[], notes=[], printed=[], error=UNENDED))
             continue
         content = json.loads(path.read_text(encoding="utf-8"))
         printed = path.with_suffix(".txt").read_text(encoding="utf-8").splitlines()
@@ -217,12 +202,12 @@ def _records(base: Path, run: dict[str, Any]) -> list[Record]:
     return records
 
 
-def _judge(records: dict[str, list[Record]], library: str, *, isolated: bool, log: tuple[str, ...]) -> Proof:
+def _judge(records: dict[str, list[Record]], library: str, *, isolated: bool) -> Proof:
     original, _ = _originals(records, library)
     repeated, divided = records[f"{library} repeated"], records[f"{library} divided"]
     notes = {note for record in (original, *repeated, *divided) for note in record.notes}
     half = records[f"{library} divided half"][0]
-    if half.error and half.error != _ENDLESS:
+    if half.error and not half.error.startswith(UNENDED):
         notes.add("undivided")
         divided = repeated
     if "batch_norm" not in notes and is_sum_over_batch(original, divided):
@@ -232,15 +217,16 @@ def _judge(records: dict[str, list[Record]], library: str, *, isolated: bool, lo
     stand_ins = tuple(sorted(n.removeprefix("stand-in: ") for n in notes if n.startswith("stand-in: ")))
     if original.error or not original.losses:
         failure = original.error or "it has no backward pass"
-        if not original.printed and original.error == _ENDLESS and log:
-            failure = log[-1]
         return Proof(
             proven=False, differences=(), failure=f"The original script did not run: {failure}.", compared=(),
             not_compared=(), stand_ins=stand_ins,
         )  # fmt: skip
     differences: list[Difference] = []
     for name, run in (("repeated", repeated), ("divided", divided)):
-        error = next((record.error for record in run if record.error), "")
+        # A process that waits in vain follows from another one's failure.
+        error = min(
+            (record.error for record in run if record.error), key=lambda text: text.startswith(WAITED), default=""
+        )
         if error:
             how = {"repeated": "with all data in each process", "divided": "with divided data"}[name]
             differences.append(Difference(what=f"The adapted script fails {how}: {error}."))
@@ -286,6 +272,8 @@ def _not_compared(notes: set[str], library: str, *, isolated: bool) -> list[str]
         )
     if "stopped" in notes:
         not_compared.append(f"updates after the first {_STEPS}")
+    if "many losses" in notes:
+        not_compared.append(f"backward passes after the first {_LOSSES}")
     if library in ("smp-v1", "smp-v2"):
         not_compared.append("the library itself, which is replaced by a simulator")
     if not isolated:

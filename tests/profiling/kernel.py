@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
 from jupyter_client.manager import KernelManager
 
 __all__ = ["Cell", "Kernel", "running_kernel"]
@@ -41,7 +42,7 @@ class Kernel:
         self.client.start_channels()
         self.client.wait_for_ready(timeout=60)
 
-    def run(self, code: str, *, interrupt_at: str = "", timeout: float = 120) -> Cell:
+    def run(self, code: str, *, interrupt_at: str = "", timeout: float = 280) -> Cell:
         """Run a cell to its end; with `interrupt_at`, interrupt it once that text is shown."""
         cell = Cell()
         request = self.client.execute(code, store_history=True)
@@ -75,9 +76,8 @@ class Kernel:
 
     def children(self) -> list[int]:
         """Processes below the kernel's."""
-        from smp_advisor.profiling.sandbox.processes import descendants
-
-        return descendants(self.manager.provisioner.pid)
+        below = psutil.Process(self.manager.provisioner.pid).children(recursive=True)
+        return [child.pid for child in below if child.status() != psutil.STATUS_ZOMBIE]
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import zipfile
 from pathlib import Path
 
@@ -211,51 +212,50 @@ def test_a_notebook_keeps_a_few_lines_of_text(write, tmp_path):
     assert len(pretty(done)) < 500
 
 
-SURROUNDED = """
-import os, subprocess, sys, tempfile
-from pathlib import Path
-
-Path("/opt/ml/model/weights").write_text("w")
-print("channel", Path("/opt/ml/input/data/train/rows.txt").read_text())
-with tempfile.NamedTemporaryFile(delete=False) as file:
-    print("temporary", file.name)
-Path(os.environ["OUTSIDE"], "a").write_text("1")
-subprocess.run([sys.executable, "-c", "import os; os.mkdir(os.environ['OUTSIDE'] + '/b')"], check=True)
-"""
-
-
-@pytest.mark.mounts
-def test_a_script_has_its_own_opt_ml_and_temporary_folder_and_its_other_writes_are_reported(
-    write, tmp_path, monkeypatch
-):
-    before = Path("/opt/ml").exists()
-    outside, data = tmp_path / "outside", tmp_path / "data"
-    outside.mkdir()
+def test_folders_of_the_container_are_named_by_its_variables(write, tmp_path):
+    data = tmp_path / "data"
     data.mkdir()
     (data / "rows.txt").write_text("42")
-    monkeypatch.setenv("OUTSIDE", str(outside))
-    done = run(write(SURROUNDED), channels={"train": data}, folder=tmp_path / "run")
+    script = """
+import os, tempfile
+from pathlib import Path
+
+Path(os.environ.get("SM_MODEL_DIR", "/opt/ml/model"), "weights").write_text("w")
+print("channel", Path(os.environ["SM_CHANNEL_TRAIN"], "rows.txt").read_text())
+with tempfile.NamedTemporaryFile(delete=False) as file:
+    print("temporary", file.name)
+"""
+    done = run(write(script), channels={"train": data}, folder=tmp_path / "run")
     assert done.ok, done.error
-    assert Path("/opt/ml").exists() == before
     assert (Path(done.folder) / "model" / "weights").read_text() == "w"
     assert "channel 42" in done.log
     (temporary,) = (line.split()[1] for line in done.log if line.startswith("temporary"))
     assert not Path(temporary).parent.exists()
-    assert done.outside == (str(outside / "a"), str(outside / "b"))
-    (notice,) = done.notices
-    assert str(outside / "a") in notice
-    assert notice in str(done)
+    assert not done.notices
 
 
-def test_without_private_mounts_the_variable_to_use_is_named(write, tmp_path, monkeypatch):
-    monkeypatch.setattr("smp_advisor.profiling.local_run.surroundings.can_mount", lambda: False)
+def test_a_path_of_the_container_is_named_with_the_variable_to_use(write, tmp_path):
     path = "/opt/ml/input/data/train-set/rows.txt"
     done = run(write(f"open({path!r})"), folder=tmp_path / "run")
     first, rest = done.error.split("\n", 1)
-    assert first.startswith(f"{path} is not the folder of this run")
+    assert first.startswith(f"{path} exists only in SageMaker's container")
     assert 'use os.environ["SM_CHANNEL_TRAIN_SET"]' in first
     assert "FileNotFoundError" in rest
     assert done.notices == (first,)
+
+
+def test_programs_that_do_not_answer_are_not_reported_as_missing(monkeypatch, tmp_path, write):
+    for name in ("docker", "nvidia-smi"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+
+    def unanswered(command, **options):
+        raise subprocess.TimeoutExpired(command, options["timeout"])
+
+    monkeypatch.setattr(subprocess, "run", unanswered)
+    assert find_docker().missing == "`docker info` did not answer within 60 seconds"
+    with pytest.raises(ProfileError, match="nvidia-smi did not answer within 120 seconds"):
+        run(write("pass"), folder=tmp_path / "run")
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -67,9 +68,10 @@ def test_a_sound_model_raises_no_alarm(name):
     assert ok, text
 
 
+@pytest.mark.usefixtures("fast_clocks")
 def test_the_users_line_and_microbatch_size_are_in_the_report():
     case = case_of("sum of squares")
-    done = run(read_model(case.make()), Job(), cases.DDP, data_parallel_degree=2)
+    done = run(read_model(case.make()), Job(), cases.DDP, data_parallel_degree=2, seconds=1e9)
     assert done.samples == cases.DDP.batch_size
     assert done.same_loss
     assert done.same_gradients
@@ -102,7 +104,8 @@ def test_a_module_without_values_keeps_its_ties_in_the_copy():
     ]
 
 
-def test_ranks_that_wait_for_each_other_are_a_hang(monkeypatch):
+@pytest.mark.usefixtures("fast_clocks")
+def test_ranks_that_wait_for_each_other_are_a_hang():
     class Waits(cases.Rows):
         def forward(self, x):
             import torch.distributed as dist
@@ -112,11 +115,22 @@ def test_ranks_that_wait_for_each_other_are_a_hang(monkeypatch):
                 dist.broadcast(torch.zeros(1), src=1)
             return loss
 
-    monkeypatch.setattr("smp_advisor.profiling.rehearsal.ranks._COLLECTIVE_SECONDS", 4.0)
     plan = Plan(library="ddp", batch_size=2)
-    rehearsal = run(read_model(Waits()), Job(), plan, data_parallel_degree=2)
+    rehearsal = run(read_model(Waits()), Job(), plan, data_parallel_degree=2, seconds=1e9)
     assert re.search(r"did not complete.*\(a hang\).*rank 0 waited at .*dist.broadcast", rehearsal.summary)
     assert [problem.kind for problem in rehearsal.problems] == ["hang"]
+
+
+def test_a_rank_that_takes_longer_than_the_others_is_no_hang():
+    class Late(cases.Rows):
+        def forward(self, x):
+            import torch.distributed as dist
+
+            if dist.is_initialized() and dist.get_rank() == 0:
+                time.sleep(4)  # asleep for longer than ranks in a hang are observed
+            return self.hidden(x).square().mean()
+
+    assert run(read_model(Late()), Job(), Plan(library="ddp", batch_size=2), data_parallel_degree=2).ok
 
 
 def test_dropout_drops_the_same_elements_of_every_sample():

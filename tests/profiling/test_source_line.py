@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 
-from smp_advisor.profiling.sandbox.source_line import last_error_in_log
+from smp_advisor.profiling.sandbox.failure import last_error_in_log
 
 HEAD = "Traceback (most recent call last):"
 LIBRARY = f'  File "{dataclasses.__file__}", line 433, in _create_fn'

@@ -1,6 +1,7 @@
 """Child process: runs programs as two processes over gloo, forks of this one, since importing PyTorch takes longest.
 
-Each line of the input is a program as JSON. The answer is a line with the exit status, output and errors of rank 0.
+Each line of the input is a program as JSON. The answer is a line with the exit status, output and errors of rank 0, and
+whether it waited in vain.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import torch.distributed.fsdp
 import torch.nn.parallel
 import torch.utils.data
 
+from smp_advisor.profiling.sandbox.deadlock import answer_in, ends_of
+
 
 def rank(number: int, port: int, program: str, output: Path) -> int:
     """Process of a rank that runs the program, with its output in files."""
@@ -26,6 +29,7 @@ def rank(number: int, port: int, program: str, output: Path) -> int:
         return pid
     status = 1
     try:
+        answer_in(output / f"{number}.stack")
         for stream in (1, 2):
             os.dup2(os.open(output / f"{number}.{stream}", os.O_WRONLY | os.O_CREAT), stream)
         os.environ |= {"RANK": str(number), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
@@ -44,9 +48,10 @@ def run(program: str) -> dict[str, object]:
         port = free.getsockname()[1]
         free.close()
         pids = [rank(number, port, program, Path(folder)) for number in range(2)]
-        status, _ = [os.waitpid(pid, 0)[1] for pid in pids]
+        ends = ends_of({pid: Path(folder, f"{number}.stack") for number, pid in enumerate(pids)})
         output, errors = (Path(folder, f"0.{stream}").read_text() for stream in (1, 2))
-    return {"status": status, "output": output, "errors": errors}
+    first = ends[pids[0]]
+    return {"status": first.code, "waited": first.waited, "output": output, "errors": errors}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,8 @@
-"""The folders, files and environment variables of a SageMaker training container."""
+"""The folders, files, options and environment variables of a SageMaker training container.
+
+They follow the `sagemaker-training` toolkit of the containers (5.1.4: `mapping.to_cmd_args`, `mapping.to_env_vars`); a
+test compares the two.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +18,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import ProfileError
-from smp_advisor.profiling.local_run.hyperparameters import as_arguments, as_variables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Container", "prepare"]
+__all__ = ["Container", "as_arguments", "as_variables", "prepare"]
 
 HOST = "algo-1"
 _FOLDERS = ("input/config", "input/data", "model", "output/data", "output/intermediate", "checkpoints")
 _LOG_LEVEL = 20
 _GROUP = "homogeneousCluster"
 _REGION = "us-west-2"
+_ANSWER_SECONDS = 120
+"""A last guard against a driver that never answers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +75,7 @@ def prepare(
     Raises
     ------
     ProfileError
-        The script, the source directory or the data do not exist.
+        The script, the source directory or the data do not exist, or the driver of the GPUs does not answer.
     """
     requested = dict(hyperparameters or {})
     data = {name: _existing(path, f"The data of the channel {name!r}") for name, path in (channels or {}).items()}
@@ -214,8 +219,45 @@ def _values(
 
 def _gpus() -> int:
     """Number of GPUs of this machine, counted like in the toolkit."""
+    command = ["nvidia-smi", "--list-gpus"]
     try:
-        listed = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
+        listed = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=True)
+    except subprocess.TimeoutExpired:
+        raise ProfileError(
+            f"nvidia-smi did not answer within {_ANSWER_SECONDS} seconds, so the GPUs of this machine cannot be "
+            "counted: restart its driver."
+        ) from None
+    except (OSError, subprocess.CalledProcessError):
         return 0
     return sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
+
+
+def as_arguments(hyperparameters: Mapping[str, Any]) -> list[str]:
+    """Command-line options for the script, sorted by name.
+
+    Examples
+    --------
+    >>> as_arguments({"lr": 0.1, "bf16": True, "mp_parameters": {"microbatches": 4, "ddp": True}})
+    ['--bf16', 'True', '--lr', '0.1', '--mp_parameters', 'ddp=True,microbatches=4']
+    """
+    words: list[str] = []
+    for name in sorted(hyperparameters):
+        words += [f"--{name}" if len(name) > 1 else f"-{name}", _argument(hyperparameters[name])]
+    return words
+
+
+def as_variables(values: Mapping[str, Any]) -> dict[str, str]:
+    """``SM_<NAME>`` variables: text unchanged, other values as compact JSON."""
+    return {f"SM_{name.upper()}": _variable(value) for name, value in values.items()}
+
+
+def _argument(value: Any) -> str:
+    if isinstance(value, dict):
+        return ",".join(f"{name}={item}" for name, item in sorted(value.items()))
+    return "" if value is None else str(value)
+
+
+def _variable(value: Any) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)

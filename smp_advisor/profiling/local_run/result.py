@@ -54,10 +54,7 @@ class LocalRun(NotebookResult):
     log: tuple[str, ...] = ()
     """Last lines of the output."""
     notices: tuple[str, ...] = ()
-    """Differences from a container, one sentence each: files written outside the folder, packages not installed,
-    absolute paths. Files that compiled code or other programs write are not followed."""
-    outside: tuple[str, ...] = ()
-    """Files that the script's Python processes wrote outside `folder`."""
+    """Differences from a container, one sentence each: absolute paths, packages not installed."""
     error: str = ""
     """Cause of a failure: one sentence and the last lines of the log; empty if the script succeeded."""
 
@@ -82,7 +79,7 @@ class LocalRun(NotebookResult):
         loss = ""
         if len(self.losses) > 1:
             loss = f"; first loss {self.losses[0]:.4g}, last loss {self.losses[-1]:.4g}"
-        return f"{self.script} {what}: {count}, {self.seconds:.1f} s{loss}."
+        return f"{self.script} {what}: {count}{loss}."
 
     def as_dict(self) -> dict[str, Any]:
         """Convert to plain data."""
@@ -92,7 +89,7 @@ class LocalRun(NotebookResult):
     def from_dict(cls, values: Mapping[str, Any]) -> LocalRun:
         """Inverse of `as_dict`, also after a JSON round trip."""
         fields = dict(values)
-        for name in ("arguments", "losses", "log", "notices", "outside"):
+        for name in ("arguments", "losses", "log", "notices"):
             fields[name] = tuple(fields.get(name, ()))
         return cls(**fields)
 

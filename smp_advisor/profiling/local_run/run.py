@@ -1,20 +1,21 @@
-"""Running a training script as its SageMaker container would."""
+"""Running a training script as its SageMaker container would, or in that container where Docker can start it."""
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
+import shutil
+import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.local_run.container import prepare
-from smp_advisor.profiling.local_run.docker import find_docker
-from smp_advisor.profiling.local_run.mounts import OPT_ML
 from smp_advisor.profiling.local_run.result import LocalRun, losses_in
-from smp_advisor.profiling.local_run.surroundings import install_requirements, surroundings
 from smp_advisor.profiling.sandbox import Limits, run_program
 
 if TYPE_CHECKING:
@@ -22,11 +23,15 @@ if TYPE_CHECKING:
 
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.profiling.local_run.container import Container
-    from smp_advisor.profiling.local_run.docker import Docker
+    from smp_advisor.profiling.sandbox import ProgramEnd
 
-__all__ = ["run", "run_cell", "run_settings"]
+__all__ = ["Docker", "find_docker", "run", "run_cell", "run_settings"]
 
 _STOP_AFTER_STEPS = Path(__file__).with_name("stop_after_steps.py")
+_REQUIREMENTS = "requirements.txt"
+_INSTALL_SECONDS = 3600.0
+_ANSWER_SECONDS = 60
+"""A last guard against a Docker engine that never answers."""
 _MAX_PROCESSES = 16
 _MAX_PLAN_PROCESSES = 8
 """Maximum processes for the degrees of a plan; a notebook instance has few cores."""
@@ -34,6 +39,72 @@ _WITHOUT_LIBRARY = (
     "The model parallel library exists only in SageMaker's containers: make the script work without it if the import "
     "fails, or check the script with %smp_check, which does not run it."
 )
+_ABSOLUTE = re.compile(r"/opt/ml(?:/[\w.-]+)*")
+_VARIABLES = (
+    ("model", "SM_MODEL_DIR"),
+    ("output/data", "SM_OUTPUT_DATA_DIR"),
+    ("output/intermediate", "SM_OUTPUT_INTERMEDIATE_DIR"),
+    ("output", "SM_OUTPUT_DIR"),
+    ("input/config", "SM_INPUT_CONFIG_DIR"),
+    ("input", "SM_INPUT_DIR"),
+    ("code", "SM_MODULE_DIR"),
+)
+"""Environment variables of the toolkit by folder of ``/opt/ml``."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Docker:
+    """Requirements of local mode: a running Docker engine, and Compose."""
+
+    engine: str
+    """Version of the engine; empty if none is running."""
+    compose: str
+    """Output of ``docker compose version``, or the path of docker-compose; empty if neither exists."""
+    gpus: bool
+    """Whether the engine has the NVIDIA runtime; local mode is then ``local_gpu``."""
+    silent: str = ""
+    """The command that did not answer; empty if all did."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether SageMaker's local mode can run."""
+        return not self.missing
+
+    @property
+    def instance_type(self) -> str:
+        """The estimator's instance type for local mode."""
+        return "local_gpu" if self.gpus else "local"
+
+    @property
+    def missing(self) -> str:
+        """Why local mode cannot run; empty if it can."""
+        if self.silent:
+            return f"`{self.silent}` did not answer within {_ANSWER_SECONDS} seconds"
+        if not self.engine:
+            return "no Docker engine is running"
+        return "" if self.compose else "Docker Compose is not installed"
+
+
+def find_docker() -> Docker:
+    """Detect a Docker engine and Compose."""
+    try:
+        engine = _output("docker", "info", "--format", "{{.ServerVersion}}")
+        if not engine:
+            return Docker(engine="", compose="", gpus=False)
+        compose = _output("docker", "compose", "version") or shutil.which("docker-compose") or ""
+        gpus = "nvidia" in _output("docker", "info", "--format", "{{json .Runtimes}}") and shutil.which("nvidia-smi")
+    except subprocess.TimeoutExpired as error:
+        return Docker(engine="", compose="", gpus=False, silent=" ".join(error.cmd[:2]))
+    return Docker(engine=engine, compose=compose, gpus=bool(gpus))
+
+
+def _output(*command: str) -> str:
+    """Standard output of a command; empty if it fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return done.stdout.strip()
 
 
 def run_settings(plan: Plan) -> dict[str, Any]:
@@ -64,9 +135,9 @@ def run(
 ) -> LocalRun:
     """Run a training script in a child process with the layout of SageMaker's container.
 
-    Where the system allows private mounts, ``/opt/ml`` is the run's own folder for the script, and for no other
-    process. Temporary files are in a private folder that is removed afterwards. Other files that the script writes
-    outside its folder are in the result's notices.
+    The environment variables of the container (``SM_MODEL_DIR``, ``SM_CHANNEL_<NAME>``, ...) name folders of the run.
+    For a fixed path below ``/opt/ml``, the result names the variable to use. Temporary files are in a private folder
+    that is removed afterwards.
 
     Parameters
     ----------
@@ -127,27 +198,27 @@ def run(
         if on_line is not None:
             on_line(line)
 
-    with surroundings(container, is_temporary=folder is None) as around:
-        end = install_requirements(around, on_line) if requirements else None
+    root = container.base.parents[1]
+    temporary = Path(tempfile.mkdtemp(prefix="smp-tmp-")).resolve()
+    try:
+        end = _install_requirements(container, temporary, on_line) if requirements else None
         installed = end is not None and end.error is None
         if end is None or installed:
             end = run_program(
                 command,
                 cwd=container.code,
-                environment=os.environ
-                | {**container.variables, **around.variables, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"},
+                environment=_environment(container, temporary),
                 what=container.entry_point,
                 limits=Limits(seconds=seconds, memory_bytes=memory_bytes, processes=64 + 8 * processes),
-                enter=around.enter,
                 on_line=read,
             )
-        outside = around.outside()
-        notices = around.notices(outside, installed=installed)
-    error = "" if end.error is None else str(end.error)
-    if any("No module named 'smdistributed" in line for line in end.log):
-        error = f"{container.entry_point} requires smdistributed.modelparallel. {_WITHOUT_LIBRARY}"
-    if error and not around.mounts and any(str(OPT_ML) in line for line in end.log):
-        error = "\n".join([*around.absolute_paths()[:1], error])
+    except BaseException:
+        if folder is None:  # there is no result that names the folder
+            shutil.rmtree(root, ignore_errors=True)
+        raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    error = _error(container, end)
     if error:
         (container.base / "output" / "failure").write_text("\n".join(end.log), encoding="utf-8")
     variables = {name: value for name, value in container.variables.items() if name.startswith(("SM_", "TRAINING_"))}
@@ -165,8 +236,7 @@ def run(
         peak_bytes=end.peak_bytes,
         losses=losses_in(lines),
         log=end.log,
-        notices=notices,
-        outside=outside,
+        notices=_notices(container, installed=installed),
         error=error,
     )
 
@@ -228,6 +298,79 @@ def run_cell(
         log=end.log,
         error="" if end.error is None else str(end.error),
     )
+
+
+def _environment(container: Container, temporary: Path) -> dict[str, str]:
+    """Environment of the script."""
+    python_path = (container.code, _packages(container), os.environ.get("PYTHONPATH"))
+    return {
+        **os.environ,
+        **container.variables,
+        **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(temporary)),
+        "PYTHONPATH": os.pathsep.join(str(path) for path in python_path if path),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONFAULTHANDLER": "1",
+    }
+
+
+def _packages(container: Container) -> Path:
+    """Folder of the packages of requirements.txt."""
+    return container.base.parents[1] / "packages"
+
+
+def _error(container: Container, end: ProgramEnd) -> str:
+    """Cause of a failure, after the change of the script that would help."""
+    if any("No module named 'smdistributed" in line for line in end.log):
+        return f"{container.entry_point} requires smdistributed.modelparallel. {_WITHOUT_LIBRARY}"
+    if end.error is not None and any("/opt/ml" in line for line in end.log):
+        return "\n".join([*_absolute_paths(container)[:1], str(end.error)])
+    return "" if end.error is None else str(end.error)
+
+
+def _install_requirements(container: Container, temporary: Path, on_line: Callable[[str], None] | None) -> ProgramEnd:
+    """Install requirements.txt of the source directory for this run only, with pip."""
+    if not (container.code / _REQUIREMENTS).is_file():
+        raise ProfileError(
+            "There is no requirements.txt next to the script: pass the folder that has it as source_dir."
+        )
+    command = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
+    return run_program(
+        [*command, "--target", str(_packages(container)), "-r", _REQUIREMENTS],
+        cwd=container.code,
+        environment=os.environ | {"TMPDIR": str(temporary)},
+        what=f"the installation of {_REQUIREMENTS}",
+        limits=Limits(seconds=_INSTALL_SECONDS),
+        on_line=on_line,
+    )
+
+
+def _notices(container: Container, *, installed: bool) -> tuple[str, ...]:
+    """Differences from a container, one sentence each."""
+    sentences = _absolute_paths(container)
+    if not installed and (container.code / _REQUIREMENTS).is_file():
+        sentences.append(f"{_REQUIREMENTS} was not installed: the script used the packages of this machine.")
+    return tuple(sentences)
+
+
+def _absolute_paths(container: Container) -> list[str]:
+    """A sentence with the variable to use for each path of the container in the script, except next to a variable."""
+    script = container.code / container.entry_point
+    lines = script.read_text(encoding="utf-8", errors="replace").splitlines()
+    paths = [path for line in lines if "SM_" not in line for path in _ABSOLUTE.findall(line)]
+    return [
+        f"{path} exists only in SageMaker's container: use {_variable(path)} in the script."
+        for path in dict.fromkeys(paths)
+    ]
+
+
+def _variable(path: str) -> str:
+    """Python expression for a folder under ``/opt/ml``."""
+    relative = path.removeprefix("/opt/ml").strip("/")
+    channel = re.match(r"input/data/([\w-]+)", relative)
+    if channel:
+        return f'os.environ["SM_CHANNEL_{channel[1].upper().replace("-", "_")}"]'
+    name = next((name for folder, name in _VARIABLES if f"{relative}/".startswith(f"{folder}/")), "")
+    return f'os.environ["{name}"]' if name else "a hyperparameter for this folder"
 
 
 def _command(container: Container, processes: int, steps: int | None) -> list[str]:

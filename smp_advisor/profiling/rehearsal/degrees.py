@@ -1,16 +1,20 @@
-"""The part of a plan that a few local processes can rehearse."""
+"""The part of a plan that a few local processes can rehearse: its degrees, and the schedule of its pipeline."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from smp_advisor.costs.pipeline import simulate
+
 if TYPE_CHECKING:
     from smp_advisor.libraries.plan import Plan
 
-__all__ = ["Degrees", "Sharding", "degrees_of"]
+__all__ = ["Degrees", "Sharding", "Slots", "degrees_of", "expected_slots", "in_flight"]
 
 Sharding = Literal["none", "optimizer", "full"]
+Slots = list[tuple[str, int]]
+"""Passes of one pipeline stage in order: ``("forward", 0)``, ..."""
 
 _MAX_PROCESSES = 8
 _MAX_MICROBATCHES = 4
@@ -118,3 +122,23 @@ def _divisions(plan: Plan, degrees: Degrees) -> list[str]:
     if degrees.pipeline > 1:
         sentences.append("The library's partition of the model: stages have equal numbers of blocks instead.")
     return sentences
+
+
+def expected_slots(degrees: Degrees) -> list[Slots]:
+    """Passes of each stage in the order of the cost model's schedule."""
+    schedule = simulate(
+        degrees.pipeline, degrees.microbatches, degrees.microbatches, simple=degrees.schedule == "simple"
+    )
+    return [
+        [(slot.kind, slot.microbatch) for slot in schedule.slots if slot.stage == stage]
+        for stage in range(degrees.pipeline)
+    ]
+
+
+def in_flight(slots: Slots) -> int:
+    """Maximum number of microbatches between their forward and their backward pass."""
+    current = peak = 0
+    for kind, _ in slots:
+        current += 1 if kind == "forward" else -1
+        peak = max(peak, current)
+    return peak

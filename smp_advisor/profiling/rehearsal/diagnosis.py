@@ -6,11 +6,10 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.profiling.rehearsal.problems import Problem
-from smp_advisor.profiling.rehearsal.result import TOLERANCE
+from smp_advisor.profiling.rehearsal.division import ranges
+from smp_advisor.profiling.rehearsal.result import TOLERANCE, Problem
 from smp_advisor.profiling.rehearsal.single_process import by_name, shared_by_blocks
 from smp_advisor.profiling.rehearsal.source import line_of_parameter
-from smp_advisor.profiling.rehearsal.stage import ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

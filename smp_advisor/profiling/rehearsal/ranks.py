@@ -1,30 +1,52 @@
-"""Forked processes on one machine that communicate over gloo."""
+"""Ranks of a rehearsal: forked processes that communicate over gloo, each with its share of the training step."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import sys
 import tempfile
-import time
 import traceback
+from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.profiling.rehearsal.problems import Problem
-from smp_advisor.profiling.sandbox.source_line import user_source_line
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from smp_advisor.errors import ProfileError
+from smp_advisor.profiling.rehearsal.degrees import in_flight
+from smp_advisor.profiling.rehearsal.division import Boundary, Stage, divide, ranges
+from smp_advisor.profiling.rehearsal.result import Problem
+from smp_advisor.profiling.rehearsal.single_process import Reference, by_name, largest_difference, microbatches_of
+from smp_advisor.profiling.sandbox.deadlock import answer_in, ends_of
+from smp_advisor.profiling.sandbox.failure import user_source_line
+from smp_advisor.profiling.step import checkpointed, loss_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["RanksFailed", "run_ranks"]
+    from smp_advisor.profiling.rehearsal.degrees import Degrees, Slots
+    from smp_advisor.profiling.sandbox.deadlock import End
 
-_COLLECTIVE_SECONDS = 40.0
-"""Time limit of one collective; a rank that waits longer waits for one that never comes."""
-_GRACE_SECONDS = 3.0
-"""Time for the other ranks to end after one failed by itself."""
+__all__ = ["LEARNING_RATE", "Prepared", "RanksFailed", "run_rank", "run_ranks"]
+
+_NEVER = timedelta(days=1)
+"""Time limit of a collective: ranks that wait in vain are recognized by their state."""
+LEARNING_RATE = 0.1
+_MOMENTUM = 0.9
+"""Of SGD, because Adam's first step is the sign of the gradient, which magnifies rounding of gradients near zero."""
 
 
 class RanksFailed(Exception):  # noqa: N818 (an outcome of the rehearsal, which reports it)
@@ -43,83 +65,64 @@ def run_ranks(world: int, work: Callable[[int], dict[str, Any]]) -> list[dict[st
     Raises
     ------
     RanksFailed
-        A rank failed, or ranks wait for each other. The problem names the rank that failed first and the user's line;
-        tracebacks are in the log.
+        A rank failed, or ranks wait for each other. The problem names the rank and the user's line; tracebacks are in
+        the log.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        children = [_fork(rank, world, work, Path(folder)) for rank in range(world)]
-        failed = _wait(children, Path(folder))
-        if failed:
-            raise RanksFailed(_failure(failed, Path(folder), world))
-        return [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(world)]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        pids = [_fork(rank, world, work, folder) for rank in range(world)]
+        ends = ends_of({pid: _stack_file(folder, rank) for rank, pid in enumerate(pids)}) or {}
+        results = [_result(folder, rank) for rank in range(world)]
+        problem = _failure([ends[pid] for pid in pids], results)
+        if problem is not None:
+            raise RanksFailed(problem)
+        return results
 
 
-def _wait(children: list[int], folder: Path) -> dict[int, int]:
-    """Wait for all ranks, and return the exit codes of those that failed; ends the others once a rank has failed."""
-    running = dict(enumerate(children))
-    failed: dict[int, int] = {}
-    deadline = float("inf")
-    while running:
-        for rank, pid in list(running.items()):
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if not ended:
-                continue
-            del running[rank]
-            code = os.waitstatus_to_exitcode(status)
-            if code:
-                failed[rank] = code
-                if not _is_consequence(_error(folder, rank)):
-                    deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
-        if running and time.monotonic() > deadline:
-            for pid in running.values():
-                os.kill(pid, signal.SIGKILL)
-            deadline = float("inf")
-        time.sleep(0.01)
-    return failed
+def _stack_file(folder: Path, rank: int) -> Path:
+    return folder / f"{rank}.stack"
 
 
-def _error(folder: Path, rank: int) -> dict[str, Any] | None:
-    """Error message of a failed rank; None if it crashed or was ended."""
-    file = folder / f"{rank}.json"
+def _result(folder: Path, rank: int) -> dict[str, Any]:
+    """Result or error of a rank; empty if it crashed or was ended."""
     try:
-        error: dict[str, Any] = json.loads(file.read_text())
+        result: dict[str, Any] = json.loads((folder / f"{rank}.json").read_text())
     except (OSError, ValueError):
-        return None
-    return error if "error" in error else None
+        return {}
+    return result
 
 
-def _is_consequence(error: dict[str, Any] | None) -> bool:
-    """Whether a rank lost its connection or waited in vain: gloo's errors are consequences of another rank's."""
-    return error is not None and "gloo" in error["error"].lower()
-
-
-def _failure(failed: dict[int, int], folder: Path, world: int) -> Problem:
-    """The problem of the rank that failed first, or for ranks that wait for each other."""
-    errors = {rank: error for rank in failed if (error := _error(folder, rank)) is not None}
-    own = {rank: error for rank, error in errors.items() if not _is_consequence(error)}
+def _failure(ends: Sequence[End], results: Sequence[Mapping[str, Any]]) -> Problem | None:
+    """The problem of the first rank that failed by itself, or of ranks that wait for each other; None if all ended."""
+    world = len(ends)
+    errors = {rank: result for rank, result in enumerate(results) if "error" in result}
+    # gloo's errors are consequences: a rank lost its connection, or received something else.
+    own = [rank for rank, error in errors.items() if "gloo" not in error["error"].lower()]
     if own:
-        rank = min(own, key=lambda number: float(own[number]["time"]))
-        text = f"Rank {rank} of {world} failed first: {own[rank]['error']}"
-        return Problem(kind="failed rank", text=text, rank=rank, line=own[rank]["line"])
-    crashed = [rank for rank in failed if rank not in errors and failed[rank] != -signal.SIGKILL]
-    if crashed:
-        code = failed[crashed[0]]
-        cause = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-        text = f"Rank {crashed[0]} of {world} crashed first ({cause})."
-        return Problem(kind="failed rank", text=text, rank=crashed[0])
-    if not errors:
-        first = min(failed)
-        return Problem(kind="failed rank", text=f"Rank {first} of {world} was ended from outside.", rank=first)
-    waiting = "; ".join(f"rank {rank} waited{_at(error) or ' outside your code'}" for rank, error in errors.items())
-    text = (
-        f"The ranks wait for each other (a hang): after {_COLLECTIVE_SECONDS:.0f} seconds, {waiting}. Every rank must "
-        "run the same collectives in the same order."
-    )
-    return Problem(kind="hang", text=text, rank=min(errors), line=errors[min(errors)]["line"])
+        rank = own[0]
+        text = f"Rank {rank} of {world} failed first: {errors[rank]['error']}"
+        return Problem(kind="failed rank", text=text, rank=rank, line=errors[rank]["line"])
+    ended = [rank for rank, result in enumerate(results) if not result and not ends[rank].waited]
+    if ended:
+        rank, code = ended[0], ends[ended[0]].code
+        if code == -signal.SIGKILL:
+            text = f"Rank {rank} of {world} was ended from outside."
+        else:
+            cause = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+            text = f"Rank {rank} of {world} crashed first ({cause})."
+        return Problem(kind="failed rank", text=text, rank=rank)
+    lines = {rank: error["line"] for rank, error in errors.items()}
+    lines |= {rank: str(end.line or "") for rank, end in enumerate(ends) if end.waited}
+    if not lines:
+        return None
+    waiting = "; ".join(f"rank {rank} waited {_at(lines[rank])}" for rank in sorted(lines))
+    rule = "Every rank must run the same collectives in the same order."
+    text = f"The ranks wait for each other (a hang): {waiting}. {rule}"
+    return Problem(kind="hang", text=text, rank=min(lines), line=lines[min(lines)])
 
 
-def _at(error: dict[str, Any]) -> str:
-    return f" at {error['line']}" if error["line"] else ""
+def _at(line: str) -> str:
+    return f"at {line}" if line else "outside your code"
 
 
 def _fork(rank: int, world: int, work: Callable[[int], dict[str, Any]], folder: Path) -> int:
@@ -130,11 +133,11 @@ def _fork(rank: int, world: int, work: Callable[[int], dict[str, Any]], folder: 
         return pid
     status = 1
     try:
-        result = _run_rank(rank, world, work, folder)
+        answer_in(_stack_file(folder, rank))
+        result = _run_in_group(rank, world, work, folder)
         (folder / f"{rank}.json").write_text(json.dumps(result))
         status = 0
     except BaseException as raised:  # noqa: BLE001 (after any failure, the other ranks must not wait for this one)
-        begun = time.monotonic()
         traceback.print_exc()
         error: BaseException = raised
         while error.__cause__ is not None:  # PyTorch wraps the exception of a pipeline stage
@@ -142,27 +145,237 @@ def _fork(rank: int, world: int, work: Callable[[int], dict[str, Any]], folder: 
         text = " ".join(f"{type(error).__name__}: {error}".split())[:500]
         frames = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
         line = user_source_line(frames)
-        message = {"error": text, "line": "" if line is None else str(line), "time": begun}
+        message = {"error": text, "line": "" if line is None else str(line)}
         (folder / f"{rank}.json").write_text(json.dumps(message))
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(status)
+        os._exit(status)  # which closes the connections, so that the other ranks fail, too
 
 
-def _run_rank(rank: int, world: int, work: Callable[[int], dict[str, Any]], folder: Path) -> dict[str, Any]:
-    import torch
-    import torch.distributed as dist
-
+def _run_in_group(rank: int, world: int, work: Callable[[int], dict[str, Any]], folder: Path) -> dict[str, Any]:
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world,
-        timeout=timedelta(seconds=_COLLECTIVE_SECONDS),
-    )  # fmt: skip
-    try:
-        result = work(rank)
-        dist.barrier()
-    finally:
-        dist.destroy_process_group()
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world, timeout=_NEVER)
+    result = work(rank)
+    dist.barrier()
+    dist.destroy_process_group()
     return result
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """State that all ranks start from."""
+
+    model: nn.Module
+    config: Any
+    paths: tuple[str, ...]
+    """Paths of the blocks that tensor parallelism and pipeline stages divide."""
+    boundary: Boundary | None
+    """Interface between pipeline stages; None without a pipeline."""
+    batches: tuple[dict[str, Any], ...]
+    """One batch per replica, with all its microbatches."""
+    degrees: Degrees
+    reference: Reference
+    """Step of a single process that trained on all batches."""
+    checkpointing: bool
+    """Whether blocks are recomputed in the backward pass."""
+    all_used: bool
+    """Whether every trainable parameter gets a gradient in every microbatch."""
+
+
+def run_rank(prepared: Prepared, rank: int) -> dict[str, Any]:
+    """Run one rank's share of the step, and return its results as plain data."""
+    degrees, model = prepared.degrees, prepared.model
+    mesh = init_device_mesh(
+        "cpu", (degrees.pipeline, degrees.data, degrees.tensor), mesh_dim_names=("pipeline", "data", "tensor")
+    )
+    stage, replica = mesh["pipeline"].get_local_rank(), mesh["data"].get_local_rank()
+    own = ranges(len(prepared.paths), degrees.pipeline)[stage] if degrees.pipeline > 1 else range(len(prepared.paths))
+    own_paths = [prepared.paths[i] for i in own]
+    divided = ""
+    if degrees.tensor > 1:
+        divided = divide(model, own_paths, mesh["tensor"], prepared.config)
+    batch = prepared.batches[replica]
+    with ExitStack() as stack:
+        if prepared.checkpointing:
+            stack.enter_context(checkpointed(model, own_paths, preserve_rng_state=True))
+        if degrees.pipeline > 1:
+            losses, slots = _pipelined(prepared, mesh, own, own_paths, batch)
+        else:
+            losses, slots = _unpipelined(prepared, mesh, own_paths, batch), []
+    loss = torch.tensor([sum(losses) / len(losses) if losses else 0.0, float(bool(losses))])
+    dist.all_reduce(loss)
+    _synchronize(prepared, mesh, own_paths)
+    owned = {name: p for name, p in model.named_parameters() if p.grad is not None and _owns(name, prepared, own_paths)}
+    gradients = {name: _full(p.grad) for name, p in owned.items()}
+    optimizer_elements = _step(owned, degrees, mesh)
+    difference, worst = largest_difference(gradients, prepared.reference.gradients)
+    parameter_difference, _ = largest_difference(
+        {name: _full(p.detach()) for name, p in owned.items()}, prepared.reference.updated
+    )
+    return {
+        "rank": rank,
+        "stage": stage,
+        "divided": divided,
+        "blocks": len(own),
+        "loss": float(loss[0] / loss[1]),
+        "order": [f"{kind[0].upper()}{microbatch}" for kind, microbatch in slots],
+        "in_flight": in_flight(slots),
+        "difference": difference,
+        "worst": worst,
+        "parameter_difference": parameter_difference,
+        "compared": sorted(gradients),
+        "parameter_elements": sum(_local(p).numel() for p in owned.values()),
+        "optimizer_elements": optimizer_elements,
+    }
+
+
+def _unpipelined(prepared: Prepared, mesh: DeviceMesh, own_paths: list[str], batch: Mapping[str, Any]) -> list[float]:
+    """Losses of a step without a pipeline."""
+    model, degrees = prepared.model, prepared.degrees
+    if degrees.sharding == "full":
+        for path in own_paths:
+            fully_shard(model.get_submodule(path), mesh=mesh["data"])
+        fully_shard(model, mesh=mesh["data"])
+    parts = microbatches_of(batch, degrees.microbatches)
+    wrapped = model
+    if _is_ddp(degrees):
+        group = mesh["data"].get_group()
+        wrapped = DistributedDataParallel(model, process_group=group, find_unused_parameters=not prepared.all_used)
+    losses = []
+    for i, part in enumerate(parts):
+        # Only the last backward pass sums gradients over ranks, as in accumulation of gradients.
+        accumulates = isinstance(wrapped, DistributedDataParallel) and i < len(parts) - 1
+        with wrapped.no_sync() if accumulates else contextlib.nullcontext():  # type: ignore[operator]
+            loss = loss_of(by_name(wrapped, part))
+            (loss / degrees.microbatches).backward()  # type: ignore[no-untyped-call]
+        losses.append(float(loss.detach()))
+    _require_gradients(prepared, mesh["data"].get_local_rank())
+    return losses
+
+
+def _require_gradients(prepared: Prepared, replica: int) -> None:
+    """Refuse a step without the gradients of one process, before the other ranks wait for them."""
+    count = prepared.degrees.microbatches
+    expected = frozenset().union(*prepared.reference.used[replica * count : (replica + 1) * count])
+    for name, parameter in prepared.model.named_parameters():
+        if name in expected and parameter.grad is None:
+            raise ProfileError(f"parameter {name} gets no gradient on this rank, and gets one in one process.")
+
+
+def _is_ddp(degrees: Degrees) -> bool:
+    """Whether PyTorch's DistributedDataParallel sums the gradients; it supports no divided parameters."""
+    return degrees.data > 1 and degrees.sharding != "full" and degrees.tensor == degrees.pipeline == 1
+
+
+def _pipelined(
+    prepared: Prepared, mesh: DeviceMesh, own: range, own_paths: list[str], batch: Mapping[str, Any]
+) -> tuple[list[float], list[tuple[str, int]]]:
+    """Run a step as one stage of a pipeline: losses on the last stage, and passes in execution order."""
+    degrees, boundary = prepared.degrees, prepared.boundary
+    if boundary is None:
+        raise ValueError("a pipeline has no boundary")
+    module = Stage(prepared.model, prepared.paths, boundary, own, by_name)
+    if degrees.sharding == "full":
+        for path in own_paths:
+            fully_shard(prepared.model.get_submodule(path), mesh=mesh["data"])
+        fully_shard(module, mesh=mesh["data"])
+    # Newer PyTorch releases determine from these tensors whether a gradient is returned.
+    hidden = boundary.hidden.detach().requires_grad_()
+    stage = PipelineStage(
+        module,
+        mesh["pipeline"].get_local_rank(),
+        degrees.pipeline,
+        torch.device("cpu"),
+        input_args=() if module.first else (hidden,),
+        output_args=torch.empty(1, device="meta", requires_grad=True) if module.last else hidden,
+        group=mesh["pipeline"].get_group(),
+    )
+    slots = _recorded(stage)
+    kind = ScheduleGPipe if degrees.schedule == "simple" else Schedule1F1B
+    schedule = kind(stage, degrees.microbatches, loss_fn=lambda output, _: output.mean())
+    losses: list[Tensor] = []
+    if module.last:
+        schedule.step(target=torch.zeros(degrees.microbatches), losses=losses, **batch)
+    else:
+        schedule.step(**batch)
+    return [float(loss.detach()) for loss in losses], slots
+
+
+def _recorded(stage: Any) -> Slots:
+    """Record the passes of a `PipelineStage`; the returned list is filled as they run."""
+    slots: Slots = []
+    for kind in ("forward", "backward"):
+        name = f"{kind}_one_chunk"
+        original = getattr(stage, name)
+
+        def recorded(chunk: int, *arguments: Any, _kind: str = kind, _original: Any = original, **keywords: Any) -> Any:
+            slots.append((_kind, chunk))
+            return _original(chunk, *arguments, **keywords)
+
+        setattr(stage, name, recorded)
+    return slots
+
+
+def _synchronize(prepared: Prepared, mesh: DeviceMesh, own_paths: list[str]) -> None:
+    """Sum the gradients of parameters that several ranks have."""
+    degrees = prepared.degrees
+    for name, parameter in prepared.model.named_parameters():
+        if degrees.pipeline > 1 and not _in_blocks(name, prepared.paths):
+            # Embedding, head, final norm. A tied weight gets a gradient on the first and on the last stage.
+            if name not in prepared.reference.gradients:  # frozen or unused
+                continue
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            dist.all_reduce(_local(parameter.grad), group=mesh["pipeline"].get_group())
+        replicated = degrees.data > 1 and degrees.sharding != "full" and _owns(name, prepared, own_paths)
+        if replicated and not _is_ddp(degrees) and parameter.grad is not None:
+            dist.all_reduce(_local(parameter.grad), group=mesh["data"].get_group())
+            _local(parameter.grad).div_(degrees.data)
+
+
+def _step(parameters: Mapping[str, nn.Parameter], degrees: Degrees, mesh: DeviceMesh) -> int:
+    """Run one optimizer step, and return this rank's elements of optimizer state."""
+    if degrees.sharding != "optimizer":
+        plain = torch.optim.SGD(parameters.values(), lr=LEARNING_RATE, momentum=_MOMENTUM)
+        plain.step()
+        return _elements(plain)
+    # Its buckets require plain tensors: the rank's local part of a divided parameter, in the same memory.
+    parts = []
+    for parameter in parameters.values():
+        part = nn.Parameter(_local(parameter.detach()))
+        part.grad = None if parameter.grad is None else _local(parameter.grad)
+        parts.append(part)
+    sharded = ZeroRedundancyOptimizer(
+        parts, torch.optim.SGD, process_group=mesh["data"].get_group(), lr=LEARNING_RATE, momentum=_MOMENTUM
+    )
+    sharded.step()
+    return _elements(sharded.optim)
+
+
+def _elements(optimizer: torch.optim.Optimizer) -> int:
+    return sum(
+        _local(value).numel()
+        for state in optimizer.state.values()
+        for value in state.values()
+        if isinstance(value, Tensor)
+    )
+
+
+def _owns(name: str, prepared: Prepared, own_paths: Sequence[str]) -> bool:
+    return not _in_blocks(name, prepared.paths) or _in_blocks(name, own_paths)
+
+
+def _in_blocks(name: str, paths: Sequence[str]) -> bool:
+    return any(name.startswith(f"{path}.") for path in paths)
+
+
+def _local(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _full(tensor: Tensor | None) -> Tensor:
+    if tensor is None:
+        raise ValueError("a parameter has no gradient")
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor.clone()

@@ -7,13 +7,12 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.profiling.rehearsal.degrees import Degrees
-from smp_advisor.profiling.rehearsal.problems import Problem
 from smp_advisor.profiling.result_html import NotebookResult, box, table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Rehearsal", "StageSlots"]
+__all__ = ["Problem", "Rehearsal", "StageSlots"]
 
 TOLERANCE = 1e-4
 """Maximum relative difference of loss and gradients in fp32, which allows for a different summation order."""
@@ -23,6 +22,30 @@ _SHARDING = {
     "optimizer": "optimizer state sharded",
     "full": "parameters sharded (FSDP)",
 }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Problem:
+    """A property of the model, its loss or its data that breaks the planned job."""
+
+    kind: str
+    """Cause in two or three words: ``sum loss``."""
+    text: str
+    parameter: str = ""
+    """Name of the parameter with the largest difference; empty if the problem is in no single parameter."""
+    rank: int | None = None
+    """First rank with the problem; None if one process has it already."""
+    line: str = ""
+    """The user's file and line; empty if unknown."""
+
+    def __str__(self) -> str:
+        details = [
+            f"parameter {self.parameter}" if self.parameter else "",
+            "" if self.rank is None or self.text.startswith(f"Rank {self.rank} ") else f"first at rank {self.rank}",
+            self.line,
+        ]
+        details = [detail for detail in details if detail]
+        return f"{self.text} ({'; '.join(details)})" if details else self.text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,7 +96,6 @@ class Rehearsal(NotebookResult):
     """Elements of optimizer state per rank."""
     not_rehearsed: tuple[str, ...]
     """Parts of the plan that were not rehearsed, one sentence each."""
-    seconds: float
     samples: int = 1
     """Samples per microbatch."""
     checkpointed: bool = False

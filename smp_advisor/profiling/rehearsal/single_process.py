@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from smp_advisor.profiling.rehearsal.problems import Problem
 from smp_advisor.profiling.rehearsal.repeatable import batch_norms, evaluated, restored_buffers, seeded
+from smp_advisor.profiling.rehearsal.result import Problem
 from smp_advisor.profiling.rehearsal.source import line_of_loss, line_of_parameter, nonfinite_line
 from smp_advisor.profiling.scaled.training import samples_of
 from smp_advisor.profiling.step import call_model, loss_of
@@ -30,8 +29,6 @@ _TOLERANCE = 1e-3
 _NEGLIGIBLE = 0.01
 """Elements that are smaller on average, relative to those of all gradients, are compared with this share instead."""
 _DIVISIONS = 3
-_SECONDS = 20.0
-"""Time after which the batch is not divided in another way."""
 _WEIGHTED_TOLERANCE = 0.02
 """The same with weights that were derived from differences of losses."""
 
@@ -134,7 +131,6 @@ def check_division(
         Problems, sentences about comparisons that are not possible, and the loss of the entire batch (None if it is
         not comparable).
     """
-    begun = time.perf_counter()
     loss, gradients = _restored(model, parts[0])
     unsound = [name for name, gradient in gradients.items() if not gradient.isfinite().all()]
     if not math.isfinite(loss) or unsound:
@@ -162,9 +158,6 @@ def check_division(
         entire, entire_gradients = _restored(model, batch)
         # Other divisions of the same samples: one may agree by chance.
         for division in (parts, *(_shuffled(batch, len(parts), seed) for seed in range(_DIVISIONS - 1))):
-            if division is not parts and time.perf_counter() - begun > _SECONDS:
-                sentences.append("Other divisions of the batch: one takes too long on this machine.")
-                break
             results = [_restored(model, part) for part in division]
             losses = [result for result, _ in results]
             invalid = next((i for i, result in enumerate(losses) if not math.isfinite(result)), None)

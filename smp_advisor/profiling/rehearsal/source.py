@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from smp_advisor.profiling.sandbox.source_line import user_source_line
+from smp_advisor.profiling.sandbox.failure import user_source_line
 from smp_advisor.profiling.step import loss_of
 
 if TYPE_CHECKING:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from smp_advisor.profiling.sandbox.channel import progress
-from smp_advisor.profiling.sandbox.isolated import run_isolated
+from smp_advisor.profiling.sandbox.isolated import ProgramEnd, run_isolated, run_program, share_interpreter
 from smp_advisor.profiling.sandbox.limits import Limits
-from smp_advisor.profiling.sandbox.program import ProgramEnd, run_program
+from smp_advisor.profiling.sandbox.supervisor import progress
 
-__all__ = ["Limits", "ProgramEnd", "progress", "run_isolated", "run_program"]
+__all__ = ["Limits", "ProgramEnd", "progress", "run_isolated", "run_program", "share_interpreter"]

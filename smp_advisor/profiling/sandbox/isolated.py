@@ -1,25 +1,44 @@
-"""Calling a function in a child process."""
+"""Calling a function, or running a program such as the user's script, in a child process."""
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
+import shutil
+import signal
 import sys
 import tempfile
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.profiling.sandbox.child import STACK_SIGNAL, redirect, run_forked
-from smp_advisor.profiling.sandbox.failure import failed
-from smp_advisor.profiling.sandbox.limits import Limits
+from smp_advisor.errors import ProfileError
+from smp_advisor.profiling.sandbox import supervisor
+from smp_advisor.profiling.sandbox.failure import describe_exception, failed
+from smp_advisor.profiling.sandbox.limits import Limits, apply
 from smp_advisor.profiling.sandbox.monitor import run_monitored
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
-__all__ = ["run_isolated"]
+__all__ = ["ProgramEnd", "run_fresh", "run_isolated", "run_program", "share_interpreter"]
 
-_FRESH = "from smp_advisor.profiling.sandbox.child import run_fresh; run_fresh()"
+_FRESH = "from smp_advisor.profiling.sandbox.isolated import run_fresh; run_fresh()"
+_STACK_SIGNAL = signal.SIGUSR1
+"""Signal on which a child process writes its Python stack."""
+_RESET_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGCHLD)
+_shared: list[bool] = []
+
+
+def share_interpreter(*, shared: bool = True) -> None:
+    """Have functions that are named by text run in forks of this process instead of fresh interpreters.
+
+    For many calls of a process that has imported PyTorch, such as a session of tests: each fresh interpreter would
+    import it again.
+    """
+    _shared[:] = [shared]
 
 
 def run_isolated(
@@ -62,24 +81,27 @@ def run_isolated(
     """
     bounds = limits or Limits()
     bounds = replace(bounds, memory_bytes=bounds.resolved_memory_bytes())
-    if isinstance(target, str):
+    text = ""
+    function: Callable[..., Any] | None = None
+    if callable(target):
+        function = target
+    elif True in _shared:
+        function, arguments = _imported(target), tuple(json.loads(json.dumps(arguments)))
+    else:
         request = {"target": target, "arguments": arguments, "limits": asdict(bounds), "path": sys.path}
         text = json.dumps(request)
 
-        def start(log: int, messages: int) -> None:
+    def start(log: int, messages: int) -> None:
+        if function is None:
             _exec_fresh(text, log, messages)
-    else:
-        function = target
-
-        def start(log: int, messages: int) -> None:
-            del messages
-            run_forked(function, arguments, bounds, log)
+        else:
+            _run_forked(function, arguments, bounds, log)
 
     report = run_monitored(
         start,
         bounds,
-        forked=not isinstance(target, str),
-        stack_signal=STACK_SIGNAL,
+        forked=function is not None,
+        stack_signal=_STACK_SIGNAL,
         on_line=on_line,
         on_progress=on_progress,
     )
@@ -90,7 +112,7 @@ def run_isolated(
 
 def _exec_fresh(request: str, log: int, messages: int) -> None:
     """Replace this process by a fresh interpreter that executes the request."""
-    redirect(log)
+    _redirect(log)
     with tempfile.TemporaryFile("w+", encoding="utf-8") as file:
         file.write(request)
         file.flush()
@@ -106,3 +128,135 @@ def _exec_fresh(request: str, log: int, messages: int) -> None:
             sys.executable, "-P", "-c", _FRESH, str(messages), str(file.fileno()),
         ]  # fmt: skip
         os.execve(sys.executable, program, environment)  # noqa: S606
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProgramEnd:
+    """Result of running a program."""
+
+    status: int | None
+    """Exit status; None if the program was killed."""
+    seconds: float
+    peak_bytes: int
+    """Peak memory of all its processes together, sampled every 0.05 s."""
+    log: tuple[str, ...]
+    """Last lines of its output."""
+    error: ProfileError | None
+    """Cause of the failure; None if the program exited with status 0."""
+
+
+def run_program(
+    command: Sequence[str],
+    *,
+    cwd: Path,
+    environment: Mapping[str, str],
+    what: str = "the script",
+    limits: Limits | None = None,
+    on_line: Callable[[str], None] | None = None,
+) -> ProgramEnd:
+    """Run a program to its end, with limits and one log for it and all its descendants.
+
+    A program that fails or exceeds a limit raises no exception; `ProgramEnd.error` contains the cause.
+
+    Parameters
+    ----------
+    command
+        The program and its arguments; no shell is involved.
+    cwd, environment
+        Working directory and complete environment.
+    what
+        Name of the program, for the error's sentence.
+    limits, on_line
+        As for `run_isolated`.
+
+    Raises
+    ------
+    ProfileError
+        The program does not exist.
+    KeyboardInterrupt
+        The user interrupted it; all its processes have ended.
+    """
+    program = shutil.which(command[0], path=environment.get("PATH"))
+    if program is None:
+        raise ProfileError(f"{command[0]!r} is not an executable program on this machine.")
+    bounds = limits or Limits()
+    bounds = replace(bounds, memory_bytes=bounds.resolved_memory_bytes())
+
+    def start(log: int, messages: int) -> None:
+        del messages
+        _redirect(log)
+        apply(bounds)
+        os.chdir(cwd)
+        # A shell's background jobs ignore SIGINT, and the program would inherit that.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.execve(program, [str(word) for word in command], dict(environment))  # noqa: S606
+
+    # On SIGINT a Python program prints a traceback, as after Ctrl-C.
+    report = run_monitored(start, bounds, forked=False, stack_signal=signal.SIGINT, on_line=on_line)
+    end, status = report.end, report.end.get("status")
+    error = None
+    if status != 0 or end.get("breach") is not None:
+        error = failed(what, report, bounds)
+    return ProgramEnd(
+        status=status,
+        seconds=end.get("seconds", 0.0),
+        peak_bytes=end.get("peak_bytes", 0),
+        log=tuple(report.log),
+        error=error,
+    )
+
+
+def _redirect(log: int) -> None:
+    """Redirect standard input from the null device, and standard output and error to the log."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+
+
+def _run_forked(function: Callable[..., Any], arguments: tuple[Any, ...], bounds: Limits, log: int) -> None:
+    """Call a function with the kernel's objects in this forked process."""
+    for number in _RESET_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    _redirect(log)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115 (stays open to the end)
+    # The kernel's streams would send to the notebook through sockets that belong to the kernel.
+    sys.stdout = sys.__stdout__ = open(1, "w", buffering=1, closefd=False, errors="replace")  # type: ignore[misc]  # noqa: SIM115
+    sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, closefd=False, errors="replace")  # type: ignore[misc]  # noqa: SIM115
+    if "torch" in sys.modules:
+        # The kernel's thread pool is not forked, so waiting for it would never end.
+        sys.modules["torch"].set_num_threads(1)
+    _work(lambda: function(*arguments), bounds)
+
+
+def _work(function: Callable[[], Any], bounds: Limits) -> None:
+    faulthandler.enable(file=2, all_threads=False)
+    faulthandler.register(_STACK_SIGNAL, file=2, all_threads=False)
+    apply(bounds)
+    try:
+        message = {"result": function()}
+        json.dumps(message)
+    except BaseException as error:  # noqa: BLE001 (every exception of the user's code is reported)
+        message = {"failure": describe_exception(error)}
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+    supervisor.send(message)
+
+
+def run_fresh() -> None:
+    """Entry point of a fresh interpreter; its arguments are the descriptors of the channel and of a JSON request."""
+    messages, request_file = int(sys.argv[1]), int(sys.argv[2])
+    os.set_inheritable(messages, False)  # noqa: FBT003
+    supervisor.open_channel(messages)
+    with open(request_file, encoding="utf-8") as file:
+        request = json.load(file)
+    sys.path[:0] = [path for path in request["path"] if path not in sys.path]
+    _work(lambda: _imported(request["target"])(*request["arguments"]), Limits(**request["limits"]))
+    os._exit(0)
+
+
+def _imported(target: str) -> Callable[..., Any]:
+    module, _, name = target.partition(":")
+    function: Callable[..., Any] = getattr(import_module(module), name)
+    return function

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import resource
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from smp_advisor.profiling.sandbox.processes import status_bytes
+import psutil
 
-__all__ = ["GIB", "Limits", "available_memory_bytes", "default_memory_bytes"]
+__all__ = [
+    "GIB", "Limits", "apply", "available_memory_bytes", "default_memory_bytes", "memory_bytes", "status_bytes",
+]  # fmt: skip
 
 GIB = 2**30
 
@@ -29,7 +32,8 @@ _THREAD_STACKS_BYTES = GIB // 4
 class Limits:
     """Limits of a child process and all its descendants."""
 
-    seconds: float = 120.0
+    seconds: float = 1800.0
+    """A last guard against code that never ends; no result depends on it."""
     memory_bytes: int | None = None
     """Memory in addition to the kernel's; None is half of the available memory, at most 4 GiB."""
     processes: int = 64
@@ -44,8 +48,7 @@ class Limits:
 
 def available_memory_bytes() -> int:
     """Memory available without swapping, on the machine or in the container, whichever is less."""
-    free = status_bytes(Path("/proc/meminfo"), "MemAvailable:")
-    free = free or os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    free = int(psutil.virtual_memory().available)
     for limit, used in _CGROUPS:
         try:
             maximum = Path(limit).read_text().strip()
@@ -85,3 +88,24 @@ def _lower(which: int, maximum: int) -> None:
     _, hard = resource.getrlimit(which)
     maximum = maximum if hard == resource.RLIM_INFINITY else min(maximum, hard)
     resource.setrlimit(which, (maximum, maximum))
+
+
+def memory_bytes(pids: list[int], shared_bytes: int, limit: int) -> int:
+    """Total memory of processes in addition to pages shared with the kernel; shared pages count once.
+
+    The exact figure is expensive and blocks processes that fork, so it is read only if the sum that ignores sharing
+    exceeds `limit`.
+    """
+    resident = [status_bytes(Path(f"/proc/{pid}/status"), "RssAnon:", "RssShmem:") for pid in pids]
+    upper_bound = sum(max(0, size - shared_bytes) for size in resident)
+    if upper_bound <= limit:
+        return upper_bound
+    exact = sum(status_bytes(Path(f"/proc/{pid}/smaps_rollup"), "Pss_Anon:", "Pss_Shmem:") for pid in pids)
+    return max(0, exact - shared_bytes)
+
+
+def status_bytes(file: Path, *names: str) -> int:
+    """Sum of the named fields of a file in /proc, in bytes; 0 if it cannot be read."""
+    with suppress(OSError, ValueError):  # the process has just ended
+        return sum(int(line.split()[1]) * 1024 for line in file.read_text().splitlines() if line.startswith(names))
+    return 0

@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import ProfileError
-from smp_advisor.profiling.sandbox import channel
-from smp_advisor.profiling.sandbox.processes import end_tree, status_bytes
-from smp_advisor.profiling.sandbox.source_line import is_dump
-from smp_advisor.profiling.sandbox.supervisor import supervise
+from smp_advisor.profiling.sandbox.failure import is_dump
+from smp_advisor.profiling.sandbox.limits import status_bytes
+from smp_advisor.profiling.sandbox.supervisor import ANSWER_SECONDS, end_tree, open_channel, supervise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,8 +31,6 @@ __all__ = ["ChildReport", "run_monitored"]
 
 _LOG_LINES = 200
 _LINE_CHARACTERS = 4000
-_SHUTDOWN_SECONDS = 15.0
-"""Time for a supervisor to end its process tree."""
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
@@ -88,7 +85,7 @@ def run_monitored(
         try:
             os.close(log_out)
             os.close(channel_out)
-            channel.open_as(channel_in)
+            open_channel(channel_in)
             supervise(lambda: start(log_in, channel_in), limits, shared_bytes=shared_bytes, stack_signal=stack_signal)
         finally:
             os._exit(1)
@@ -217,10 +214,10 @@ class _Reader:
 
 def _finish(supervisor: int, reader: _Reader) -> None:
     """Wait until all processes of the child have ended, and end them if necessary."""
-    until = time.monotonic() + _SHUTDOWN_SECONDS
+    until = time.monotonic() + 3 * ANSWER_SECONDS
     with suppress(ProcessLookupError):
         if not reader.report.end:
-            os.kill(supervisor, signal.SIGTERM)
+            os.kill(supervisor, signal.SIGHUP)
     while os.waitpid(supervisor, os.WNOHANG)[0] == 0:
         # A child that floods the log blocks until it is read.
         with suppress(OSError):

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from smp_advisor.errors import ProfileError
+from smp_advisor.profiling.rehearsal.division import Boundary, Stage, find_boundary
 from smp_advisor.profiling.rehearsal.single_process import by_name
-from smp_advisor.profiling.rehearsal.stage import Boundary, Stage, find_boundary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

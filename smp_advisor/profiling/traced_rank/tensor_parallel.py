@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from smp_advisor.profiling.rehearsal.tensor_parallel import divide, style_of, transformers_plan
+from smp_advisor.profiling.rehearsal.division import divide, style_of, transformers_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

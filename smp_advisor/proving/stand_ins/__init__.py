@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 import types
+import zlib
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from smp_advisor.proving.stand_ins import text, vision
 
@@ -22,6 +25,9 @@ _SILENT = (
     "neptune", "aim", "psutil",
 )  # fmt: skip
 """Libraries that only report: every call of theirs does nothing."""
+
+
+_VOCABULARY = 128
 
 
 class _Nothing(types.ModuleType):
@@ -86,7 +92,103 @@ _TABLES: dict[str, Callable[[], dict[str, types.ModuleType]]] = {
 def install_stand_ins(observer: Observer) -> None:
     """Import the stand-ins instead of the libraries; transformers, if it is imported already, looks for them before."""
     if "transformers" in sys.modules:
-        from smp_advisor.proving.stand_ins.hub import patch_transformers
-
-        patch_transformers(observer)
+        _patch_transformers(observer)
+    for name in [name for name in sys.modules if name.partition(".")[0] in {*_TABLES, *_SILENT}]:
+        del sys.modules[name]
     sys.meta_path.insert(0, _Finder(observer))
+
+
+class _Tokenizer:
+    """A tokenizer of words by their hash."""
+
+    pad_token_id = 0
+    eos_token_id = bos_token_id = 1
+    mask_token_id = 2
+    vocab_size = model_max_length = _VOCABULARY
+    pad_token = eos_token = "<e>"  # noqa: S105 - a word
+    is_fast = True
+
+    def __len__(self) -> int:
+        return _VOCABULARY
+
+    def _ids(self, text: str) -> list[int]:
+        return [1, *(3 + zlib.crc32(word.encode()) % (_VOCABULARY - 3) for word in text.split()), 1]
+
+    def __call__(
+        self,
+        text: Any,
+        pair: Any = None,
+        *,
+        padding: Any = False,
+        max_length: int | None = None,
+        return_tensors: Any = None,
+        **_: Any,
+    ) -> Any:
+        from transformers import BatchEncoding
+
+        single = isinstance(text, str)
+        texts = [text] if single else list(text)
+        pairs = [None] * len(texts) if pair is None else [pair] if single else list(pair)
+        ids = [self._ids(t if p is None else f"{t} {p}")[: max_length or 64] for t, p in zip(texts, pairs, strict=True)]
+        rows = {"input_ids": ids, "attention_mask": [[1] * len(row) for row in ids]}
+        batch = self._padded(rows, max_length if padding == "max_length" else None) if padding else rows
+        if return_tensors:
+            return BatchEncoding({key: torch.tensor(value) for key, value in batch.items()})
+        return BatchEncoding({key: value[0] for key, value in batch.items()} if single else batch)
+
+    def _padded(self, rows: dict[str, list[list[int]]], length: int | None) -> dict[str, list[list[int]]]:
+        length = length or max(len(row) for row in rows["input_ids"])
+        return {key: [list(row) + [0] * (length - len(row)) for row in value] for key, value in rows.items()}
+
+    def pad(self, examples: Any, *_: Any, return_tensors: Any = None, **__: Any) -> Any:
+        from transformers import BatchEncoding
+
+        rows = examples if isinstance(examples, dict) else {k: [e[k] for e in examples] for k in examples[0]}
+        columns = {k: rows[k] for k in ("input_ids", "attention_mask") if k in rows}
+        padded = {**{k: v for k, v in rows.items() if k not in columns}, **self._padded(columns, None)}
+        if not return_tensors:
+            return BatchEncoding(padded)
+        return BatchEncoding({k: torch.as_tensor(v) for k, v in padded.items()})
+
+    def decode(self, tokens: Any, **_: Any) -> str:
+        return " ".join(str(int(token)) for token in tokens)
+
+    def save_pretrained(self, *_: Any, **__: Any) -> None:
+        """Save nothing."""
+
+
+def _patch_transformers(observer: Observer) -> None:
+    """Give every class of transformers small random models, without downloads from the hub."""
+    import transformers
+
+    def tokenizer(*_: Any, **__: Any) -> _Tokenizer:
+        observer.notes.add("stand-in: tokenizer")
+        return _Tokenizer()
+
+    def config(name: Any, *_: Any, **options: Any) -> Any:
+        observer.notes.add(f"stand-in: configuration of {name}")
+        return _config(str(name), options)
+
+    transformers.AutoTokenizer.from_pretrained = staticmethod(tokenizer)
+    transformers.AutoConfig.from_pretrained = staticmethod(config)
+
+    def model_of(cls: Any, name: Any, *_: Any, **options: Any) -> Any:
+        observer.notes.add(f"stand-in: weights of {name}")
+        small = options.get("config") or _config(str(name), options)
+        return cls.from_config(small) if hasattr(cls, "from_config") else cls(small)
+
+    auto = transformers.models.auto.auto_factory._BaseAutoModelClass  # noqa: SLF001 - base of the AutoModel classes
+    auto.from_pretrained = classmethod(model_of)
+    transformers.PreTrainedModel.from_pretrained = classmethod(model_of)
+
+
+def _config(name: str, options: dict[str, Any]) -> Any:
+    import transformers
+
+    small = {"vocab_size": _VOCABULARY, "num_labels": options.get("num_labels", 2)}
+    if any(word in name.lower() for word in ("gpt", "opt", "causal")):
+        return transformers.GPT2Config(n_layer=2, n_head=2, n_embd=16, n_positions=128, **small)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    if any(word in name.lower() for word in ("llama", "mistral", "qwen")):
+        return transformers.LlamaConfig(**sizes, **small)
+    return transformers.BertConfig(**sizes, max_position_embeddings=128, **small)

@@ -1,28 +1,135 @@
-"""Small, deterministic data in a child process: few samples per loader, no shuffling, no dropout, one seed."""
+"""Conditions of a run in a child process: no GPU, few samples per loader in order, no dropout, and one seed."""
 
 from __future__ import annotations
 
 import itertools
+import sys
+import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils import data
 
-from smp_advisor.proving.replacing import replace
+from smp_advisor.proving.observer import replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from smp_advisor.proving.observer import Observer
 
-__all__ = ["SEED", "make_deterministic", "make_small", "stand_in_for_files"]
+__all__ = ["install_tsm", "make_deterministic", "make_small", "stand_in_for_files", "use_cpu"]
 
-SEED = 1234
+_FACTORIES = (
+    "tensor", "zeros", "ones", "randn", "rand", "randint", "arange", "empty", "full", "as_tensor", "eye", "linspace",
+    "randperm", "zeros_like", "ones_like", "Generator",
+)  # fmt: skip
+_SEED = 1234
 _BATCH = 8
 """Most samples of a batch; two processes and two microbatches divide it."""
 _BATCHES = 4
 """Batches of each loader."""
+
+
+def _on_cpu(value: Any) -> Any:
+    if isinstance(value, str) and value.startswith("cuda"):
+        return "cpu"
+    if isinstance(value, torch.device) and value.type == "cuda":
+        return torch.device("cpu")
+    return value
+
+
+def use_cpu() -> None:
+    """Redirect devices and the communication backend to the CPU."""
+    if torch.cuda.is_available():
+        return
+    for owner in (torch.Tensor, torch.nn.Module):
+        original: Any = owner.to
+
+        def move(value: Any, *arguments: Any, _original: Any = original, **options: Any) -> Any:
+            arguments = tuple("cpu" if type(a) is int else _on_cpu(a) for a in arguments)
+            return _original(value, *arguments, **{key: _on_cpu(item) for key, item in options.items()})
+
+        replace(owner, to=move, cuda=lambda value, *_, **__: value)
+    replace(torch.Tensor, pin_memory=lambda value, *_: value)
+    for name in _FACTORIES:
+        factory = getattr(torch, name)
+        if not isinstance(factory, type):
+            setattr(torch, name, _redirected(factory))
+    replace(
+        torch.cuda,
+        set_device=lambda *_: None,
+        current_device=lambda: torch.device("cpu"),
+        synchronize=lambda *_: None,
+        empty_cache=lambda: None,
+    )
+    start = torch.distributed.init_process_group
+
+    def init_process_group(backend: Any = None, *arguments: Any, **options: Any) -> None:
+        del backend
+        options.pop("device_id", None)
+        start("gloo", *arguments, **options)
+
+    replace(torch.distributed, init_process_group=init_process_group)
+    replace(torch.cuda, device_count=lambda: 1)
+    wrap: Any = torch.nn.parallel.DistributedDataParallel.__init__
+
+    def wrap_on_cpu(self: Any, module: Any, *arguments: Any, **options: Any) -> None:
+        del arguments
+        wrap(self, module, **{k: v for k, v in options.items() if k not in ("device_ids", "output_device")})
+
+    replace(torch.nn.parallel.DistributedDataParallel, __init__=wrap_on_cpu)
+    replace(torch.multiprocessing, spawn=lambda function, args=(), **_: function(0, *args))
+    keep_states_on_cpu()
+
+
+def keep_states_on_cpu() -> None:
+    """Turn off the offloading of gathered states: PyTorch 2.13 crashes if they are on the CPU already."""
+    from torch.distributed import fsdp
+    from torch.distributed.checkpoint import state_dict
+
+    for owner, name, option in (
+        (state_dict, "StateDictOptions", "cpu_offload"),
+        (fsdp, "FullStateDictConfig", "offload_to_cpu"),
+        (fsdp, "FullOptimStateDictConfig", "offload_to_cpu"),
+    ):
+        setattr(owner, name, _without(getattr(owner, name), option))
+
+
+def _without(original: Any, option: str) -> Any:
+    def create(*arguments: Any, **options: Any) -> Any:
+        return original(*arguments, **{**options, option: False})
+
+    return create
+
+
+def _redirected(factory: Any) -> Any:
+    def create(*arguments: Any, **options: Any) -> Any:
+        if "device" in options:
+            options["device"] = _on_cpu(options["device"])
+        return factory(*arguments, **options)
+
+    return create
+
+
+def install_tsm() -> None:
+    """Make ``import torch.sagemaker`` import a stand-in that transforms nothing, so that FSDP alone runs."""
+    tsm: Any = types.ModuleType("torch.sagemaker")
+    tsm.__path__ = []
+    tsm.init = lambda *_, **__: None
+    tsm.transform = lambda model, **_: model
+    tsm.state = types.SimpleNamespace(
+        tensor_parallel_degree=1, context_parallel_degree=1, hybrid_shard_degree=0, expert_parallel_degree=1
+    )
+    norm: Any = types.ModuleType("torch.sagemaker.grad_norm")
+    norm.clip_grad_norm_ = lambda model, max_norm, *_, **__: model.clip_grad_norm_(max_norm)
+    tsm.grad_norm = norm
+    replace(torch, sagemaker=tsm)
+    sys.modules |= {"torch.sagemaker": tsm, "torch.sagemaker.grad_norm": norm}
+    from torch.distributed import fsdp
+
+    # bfloat16 would round the losses that are compared.
+    replace(fsdp, MixedPrecision=lambda **_: None)
 
 
 class _Small(data.Subset[Any]):
@@ -123,7 +230,7 @@ def stand_in_for_files(observer: Observer) -> None:
     def memmap(path: Any, dtype: Any = np.uint8, mode: str = "r+", **options: Any) -> Any:
         if mode == "r" and isinstance(path, str | Path) and not Path(path).exists():
             observer.notes.add(f"stand-in: data file {Path(path).name}")
-            return np.random.default_rng(SEED).integers(0, 64, 4096).astype(dtype)
+            return np.random.default_rng(_SEED).integers(0, 64, 4096).astype(dtype)
         return original(path, dtype=dtype, mode=mode, **options)
 
     replace(np, memmap=memmap)
@@ -139,11 +246,11 @@ def make_deterministic() -> None:
 
     def same_seed(number: int) -> torch.Generator:
         del number
-        return seed(SEED)
+        return seed(_SEED)
 
-    random.seed(SEED)
-    np.random.seed(SEED)  # noqa: NPY002 - the generator that scripts use
-    seed(SEED)
+    random.seed(_SEED)
+    np.random.seed(_SEED)  # noqa: NPY002 - the generator that scripts use
+    seed(_SEED)
     replace(torch, manual_seed=same_seed)
     replace(torch.random, manual_seed=same_seed)
     functional = torch.nn.functional
