@@ -10,16 +10,17 @@ PYTHONS ?=
 unexport PYTHONDONTWRITEBYTECODE # every process would compile every module again
 LINT := style types prose front-end
 TOGETHER = +@$(MAKE) --no-print-directory --jobs --keep-going
-BENCHMARKS ?= search_speed cost_speed degree_ranking profile_trace mutations # published_scripts requires a folder of scripts
+BENCHMARKS ?= search_speed cost_speed checker_speed degree_ranking profile_trace mutations # published_scripts requires a folder of scripts
 
-.PHONY: help lab demo test check tests unit-tests lint $(LINT) matrix explore dist bench results format clean docs new-user notebooks pages pins image lab-environment test-environment
+.PHONY: help lab demo test loaded check tests unit-tests lint $(LINT) matrix explore dist bench results format clean docs new-user notebooks pages pins image lab-environment test-environment
 
 help:
 	@echo 'make lab      open the quickstart notebook in JupyterLab   (LAB_ARGS=--no-browser)'
 	@echo 'make demo     run the quickstart notebook and print its results'
 	@echo 'make check    lint, types and unit tests                   (PYTEST_ARGS="-k memory")'
 	@echo 'make test     everything, with moto, the wheel and the browser (WITHOUT="torch browser" leaves out their tests)'
-	@echo 'make matrix   unit tests with Python 3.11 to 3.14, oldest and newest dependencies (PYTHONS="3.12 3.13")'
+	@echo 'make loaded   the same next to four busy processes, at the lowest priority'
+	@echo 'make matrix   unit tests with the published Python versions, oldest and newest dependencies (PYTHONS="3.12 3.14")'
 	@echo 'make explore  property tests with new random examples (PYTEST_ARGS="tests/costs --hypothesis-seed=7"), and random actions in the browser'
 	@echo 'make bench    run the benchmarks'
 	@echo 'make dist     build sdist, wheel, bill of materials and checksums into dist/, reproducibly'
@@ -49,6 +50,10 @@ ifeq ($(filter moto,$(WITHOUT)),)
 	scripts/sdk_environments.sh $(TEST)/python
 endif
 	$(TOGETHER) tests $(LINT)
+
+# On a busy machine, the results are the same.
+loaded:
+	+@scripts/loaded.sh $(MAKE) --no-print-directory test
 
 check: test-environment
 	$(TOGETHER) unit-tests $(LINT)

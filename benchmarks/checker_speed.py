@@ -1,6 +1,7 @@
 """Seconds of the script checker per 1,000 lines: ``python benchmarks/checker_speed.py FOLDER [SCRIPT...]``.
 
-Without arguments, the scripts of this repository are checked. This repository contains no published script: clone
+Seconds are relative to a loop (`yardstick.py`). Without arguments, the scripts of this repository are checked, and one
+file that is longer than any script. This repository contains no published script: clone
 huggingface/pytorch-image-models, pass its folder, and compare with an earlier version on the same machine. Scripts are
 checked alone, then in the folder with parsed files in common, then with the results of that run.
 """
@@ -10,12 +11,13 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import re
 import sys
 import tempfile
-import time
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from yardstick import seconds
 
 from smp_advisor.errors import AdvisorError
 from smp_advisor.reading.source import read
@@ -25,18 +27,13 @@ from smp_advisor.scripts.command.inputs import files_of
 from smp_advisor.scripts.following import follow
 from smp_advisor.scripts.settings import from_plan
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 TARGET = 0.1
 """Seconds of one processor per 1,000 lines that are read."""
+LONG = 10_000
+"""Lines of a file that is longer than any script."""
+LONG_TARGET = 0.2
+"""Seconds per 1,000 lines of it."""
 HERE = Path(__file__).parent / "scripts"
-
-
-def seconds(action: Callable[[], object]) -> float:
-    began = time.process_time()
-    action()
-    return time.process_time() - began
 
 
 def check_alone(path: Path) -> tuple[int, int, float]:
@@ -69,6 +66,13 @@ def main() -> int:
         rate = duration / max(lines, 100) * 1000
         worst = max(worst, rate)
         print(f"{path.name:40} {own:7,} {count:11,} {lines:11,} {duration:7.2f} {rate:23.3f}")
+    script = (HERE / "v1_pipeline.py").read_text("utf-8")
+    functions = script[script.index("\ndef ") :]
+    copies = range(LONG // functions.count("\n"))
+    text = script + "".join(re.sub(r"(?m)^(def|class) (\w+)", rf"\1 \2_{copy}", functions) for copy in copies)
+    rate = seconds(lambda: check_script(text)) / text.count("\n") * 1000
+    worst = max(worst, rate * TARGET / LONG_TARGET)
+    print(f"one file of {text.count(chr(10)):,} lines: {rate:.3f} s per 1,000 lines")
     total = sum(path.read_bytes().count(b"\n") for path in files)
     with tempfile.TemporaryDirectory() as place:
         os.environ["SMP_ADVISOR_CACHE_DIR"] = place

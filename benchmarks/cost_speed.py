@@ -14,10 +14,11 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 import venv
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from yardstick import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,14 +39,9 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 
 def median_seconds(call: Callable[[], object], repeats: int) -> float:
-    """Median processor time of a call without the first. It does not include other processes of the machine."""
+    """Median time of a call without the first, relative to a loop: neither the machine nor its load counts."""
     call()
-    seconds = []
-    for _ in range(repeats):
-        start = time.process_time()
-        call()
-        seconds.append(time.process_time() - start)
-    return statistics.median(seconds)
+    return statistics.median(seconds(call) for _ in range(repeats))
 
 
 def peer_python() -> Path | None:
@@ -102,7 +98,7 @@ def main() -> int:
         tensor_parallel_degree=8, pipeline_parallel_degree=8, microbatches=8, active_microbatches=8, batch_size=8,
         fp16=True, ddp=True, shard_optimizer_state=True, prescaled_batch=True, activation_checkpointing="each",
     )  # fmt: skip
-    single = median_seconds(lambda: estimate(model, cluster, job, plan), ESTIMATES)
+    single = median_seconds(lambda: [estimate(model, cluster, job, plan) for _ in range(ESTIMATES)], 1) / ESTIMATES
 
     trillion, large = Model.from_parameters("1T", sequence_length=2048), Cluster("ml.p4d.24xlarge", 512)
     searches = {
@@ -112,8 +108,8 @@ def main() -> int:
 
     print(f"plans scored per second          {rate:,.0f} ({len(layout):,} plans, memory and time of each)")
     print(f"one estimate                     {1e3 * single:.2f} ms")
-    for name, seconds in searches.items():
-        print(f"search, {name:24} {seconds:.2f} s")
+    for name, duration in searches.items():
+        print(f"search, {name:24} {duration:.2f} s")
 
     # Plans that llm-analysis can express: no sharded parameters, and equal microbatches.
     rows = np.flatnonzero((layout.shard_level <= 1) & (layout.batch_samples % layout.microbatches == 0))
@@ -139,9 +135,7 @@ def main() -> int:
         print(f"ratio                            {rate * peer:,.0f} in array form, {peer / single:.2f} one by one")
 
     passed = (
-        rate >= MIN_PLANS_PER_SECOND
-        and single < MAX_ESTIMATE_SECONDS
-        and all(seconds < MAX_SEARCH_SECONDS for seconds in searches.values())
+        rate >= MIN_PLANS_PER_SECOND and single < MAX_ESTIMATE_SECONDS and max(searches.values()) < MAX_SEARCH_SECONDS
     )
     print("within the limits" if passed else "OVER A LIMIT")
     return 0 if passed else 1

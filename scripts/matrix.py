@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+PYTHONS = re.findall(r"Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text("utf-8"))
+"""Those that the package is published for."""
 SETS = {"oldest": ["--constraint", "constraints-oldest.txt"], "newest": ["--upgrade", "--upgrade-strategy", "eager"]}
 WITHOUT = ("browser", "moto", "packaging", "sagemaker", "torch", "transformers")
 """Requirements of tests that the environments do not have."""

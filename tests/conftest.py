@@ -157,23 +157,44 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         import_pytorch()
 
 
+def processor_seconds() -> float:
+    """Those of this process, and of its children that have ended."""
+    return sum(os.times()[:4])
+
+
+counted = [processor_seconds()]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Iterator[None]:
+    """Note the processor time since the report before."""
+    report, now = (yield), processor_seconds()
+    report.processor_seconds, counted[0] = now - counted[0], now
+    return report
+
+
 def pytest_collection_finish() -> None:
     """Fix the constants that Hypothesis tries: the modules that other tests load later depend on the distribution."""
+    counted[0] = processor_seconds()
     constants = providers._get_local_constants()
     providers._get_local_constants = lambda: constants
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print the time of each part. Several processes share it: together the parts take longer than the run."""
-    seconds, tests = defaultdict(float), defaultdict(set)
+    seconds, used, tests = defaultdict(float), defaultdict(float), defaultdict(set)
     for reports in terminalreporter.stats.values():
         for report in reports:
             if isinstance(report, pytest.TestReport):
                 part = dict(report.user_properties)["part"]
                 seconds[part] += report.duration
+                used[part] += report.processor_seconds
                 tests[part].add(report.nodeid)
     for part in seconds:
-        terminalreporter.write_line(f"{part}: {len(tests[part]):,} tests in {seconds[part]:.0f} s")
+        terminalreporter.write_line(
+            f"{part}: {len(tests[part]):,} tests in {seconds[part]:.0f} s, {used[part]:.0f} of a processor"
+        )
+    terminalreporter.write_line(f"all: {processor_seconds():.0f} s of a processor")
 
 
 @pytest.fixture

@@ -45,9 +45,9 @@ async (path) => {
 
 def wait_for_kernel(page: Page) -> NotebookPage:
     """Wait until the page's notebook and its kernel are there."""
-    page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
+    page.wait_for_selector(".jp-Notebook .jp-Cell")
     page.evaluate(CONNECTED)
-    page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status='idle']", timeout=60_000)
+    page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status='idle']")
     return NotebookPage(page)
 
 

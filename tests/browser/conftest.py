@@ -36,8 +36,9 @@ ARGUMENTS = [
 ]
 """No page reaches more than this machine."""
 
-# Long enough for a busy machine: what is there at once is not waited for.
-expect.set_options(timeout=60_000)
+PATIENCE_MS = 600_000
+"""Far beyond what a machine ten times slower needs: what is there at once is not waited for."""
+expect.set_options(timeout=PATIENCE_MS)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -114,6 +115,7 @@ def refused(requested_elsewhere: list[str]) -> list[str]:
 def guarded_context(chromium: Browser, server: Server, requested_elsewhere: list[str]) -> Iterator[BrowserContext]:
     """Storage and permissions of one person, whose requests beyond the server are noted."""
     context = chromium.new_context(viewport=VIEWPORT)
+    context.set_default_timeout(PATIENCE_MS)
 
     def note(request: Request) -> None:
         if not request.url.startswith((server.url, "data:", "blob:")):
@@ -203,6 +205,7 @@ def site(root: Path) -> Iterator[Site]:
 def host_page(chromium: Browser) -> Iterator[Page]:
     """The browser's page for all tests without Jupyter: a new one would take longer than most of them."""
     context = chromium.new_context(viewport=VIEWPORT)
+    context.set_default_timeout(PATIENCE_MS)
     context.grant_permissions(["clipboard-read", "clipboard-write"])
     yield context.new_page()
     context.close()

@@ -227,7 +227,7 @@ class Monkey:
             return
         if not self._inserted(before, seconds=1.0):  # below the required probability, a second click is required
             button.click()
-            assert self._inserted(before, seconds=10.0), f"the button inserted no cell: {button.inner_text()}"
+            assert self._inserted(before, seconds=600.0), f"the button inserted no cell: {button.inner_text()}"
         assert self._host.inserted[-1]["sources"] == sources, "the cell is not that of the plan on screen"
 
     def _refused(self, reason: str) -> None:
@@ -235,7 +235,7 @@ class Monkey:
         status = self._host.view.locator(".smp-status").first
         if not self._shows(status, reason, seconds=1.0):
             self._host.view.locator(".smp-verdict button.smp-primary").click()
-            assert self._shows(status, reason, seconds=10.0), (reason, status.inner_text())
+            assert self._shows(status, reason, seconds=600.0), (reason, status.inner_text())
 
     def _shows(self, status: Locator, reason: str, seconds: float) -> bool:
         """Whether the view shows a text in this time."""

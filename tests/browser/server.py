@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.ports import free_port
 
 TOKEN = "smp-advisor-tests"
-START_SECONDS = 120
+START_SECONDS = 600
 PREFERENCES = {"instance": "ml.p4de.24xlarge", "instanceCount": 2, "library": "smp-v1", "region": "eu-west-1"}
 """Settings of the user, as the editor of settings saves them."""
 
@@ -59,7 +59,7 @@ class Server:
             data=None if body is None else json.dumps(body).encode(),
             headers={"Authorization": f"token {TOKEN}"},
         )
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=START_SECONDS) as answer:
             return json.loads(answer.read() or "null")
 
 
@@ -141,7 +141,7 @@ def wait_for(process: subprocess.Popen, address: str, log: Path) -> None:
     while time.monotonic() < end:
         assert process.poll() is None, log.read_text()[-4000:]
         with contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError):
-            urllib.request.urlopen(address, timeout=2)
+            urllib.request.urlopen(address, timeout=20)
             return
         time.sleep(0.1)
     raise TimeoutError(f"no server within {START_SECONDS} s:\n{log.read_text()[-4000:]}")

@@ -195,7 +195,7 @@ def run(name, cells):
         # Its telemetry, which the SDK sends from threads, would reach for AWS itself once the mock has ended.
         for thread in threading.enumerate():
             if thread.name == "sagemaker-telemetry":
-                thread.join(timeout=60)
+                thread.join()
         requests = [parameters for operation, parameters in sent if operation == "CreateTrainingJob"]
         try:
             files = uploaded(requests[0]) if requests else {}

@@ -27,7 +27,7 @@ from tests.ports import free_port
 __all__ = ["Account", "mock_account"]
 
 REGION = "us-west-2"
-STARTING_SECONDS = 60
+STARTING_SECONDS = 600
 
 TRUST = {
     "Version": "2012-10-17",
@@ -122,7 +122,7 @@ def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
     while time.monotonic() < end:
         if process.poll() is not None:
             raise RuntimeError(f"moto_proxy ended with {process.returncode}")
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=10):
             return
         time.sleep(0.2)
     raise TimeoutError(f"moto_proxy did not listen within {STARTING_SECONDS} s")

@@ -72,11 +72,8 @@ def test_workflows_use_the_python_and_the_node_of_the_project(root, project, wor
     assert pythons == {oldest, "${{ matrix.python }}"}
 
 
-def test_the_matrix_has_every_python_of_the_metadata(project, workflows):
-    assert tuple(workflows["test"]["jobs"]["matrix"]["strategy"]["matrix"]["python"]) == PYTHONS
-    prefix = "Programming Language :: Python :: 3."
-    classified = {line.removeprefix(prefix) for line in project["classifiers"] if line.startswith(prefix)}
-    assert {f"3.{minor}" for minor in classified} <= set(PYTHONS)
+def test_the_workflow_has_every_python_of_the_metadata(project, workflows):
+    assert set(PYTHONS) <= set(workflows["test"]["jobs"]["matrix"]["strategy"]["matrix"]["python"])
     assert project["requires-python"] == f">={PYTHONS[0]}"
 
 

@@ -20,7 +20,6 @@ def test_own_scripts_are_clean_and_their_mutations_found(tmp_path):
         check=False,
         capture_output=True,
         text=True,
-        timeout=280,
     )
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["unmutated_errors"] == []
@@ -34,7 +33,7 @@ def test_a_corpus_without_mutations_fails_the_benchmark(tmp_path):
     # No mutation applies: no share of nothing is good enough.
     (tmp_path / "train.py").write_text("import smdistributed.modelparallel.torch as smp\n")
     result = subprocess.run(
-        [sys.executable, str(BENCHMARK), str(tmp_path)], check=False, capture_output=True, text=True, timeout=60
+        [sys.executable, str(BENCHMARK), str(tmp_path)], check=False, capture_output=True, text=True
     )
     assert result.returncode == 1
     assert "0 of 0 mutations caught" in result.stdout
@@ -47,6 +46,5 @@ def test_two_defects_at_once_are_both_found_in_twelve_styles():
         check=False,
         capture_output=True,
         text=True,
-        timeout=120,
     )
     assert result.returncode == 0, result.stdout

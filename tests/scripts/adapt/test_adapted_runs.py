@@ -37,7 +37,6 @@ def results(tmp_path_factory):
     subprocess.run(
         [sys.executable, str(runner), str(folder / "runs.json"), str(folder / "results.json")],
         check=True,
-        timeout=500,
         cwd=folder,
     )
     return json.loads((folder / "results.json").read_text())
