@@ -1,16 +1,27 @@
-"""Models as plain data, from which a fresh interpreter builds them."""
+"""What a child process gets: a model as plain data, which a fresh interpreter builds, and a guard of its time."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import gc
 import json
 import os
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from smp_advisor.workload.model import Model
 
-__all__ = ["as_json", "from_json"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["GUARD_SECONDS", "as_json", "from_json", "without_collections"]
+
+GUARD_SECONDS = 3600.0
+"""Time after which a child process is stopped, with an error: ten times what the slowest profile takes on one core. It
+guards against code that hangs; counts of operators, FLOPs and bytes limit the work of a stage."""
+_OBJECTS_PER_COLLECTION = 20_000
+"""New objects between later collections: work on models has few cycles, and the default of 700 takes a tenth of it."""
 
 
 def as_json(model: Any) -> Any:
@@ -44,3 +55,18 @@ def from_json(model: Any) -> Any:
         origin=values["origin"],
         source="count" if inferred else "configuration",
     )
+
+
+@contextlib.contextmanager
+def without_collections() -> Iterator[None]:
+    """Collect nothing, and never visit the objects made here again.
+
+    Imports create hundreds of thousands of objects that live as long as the process, and almost no cycles.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.set_threshold(_OBJECTS_PER_COLLECTION)
+        gc.enable()

@@ -13,8 +13,7 @@ from smp_advisor.arguments import require_path, require_types
 from smp_advisor.errors import ProfileError
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.profiling.attention_kernel import AttentionKernel, kernel_for
-from smp_advisor.profiling.description import as_json, from_json
-from smp_advisor.profiling.imports import without_collections
+from smp_advisor.profiling.description import GUARD_SECONDS, as_json, from_json, without_collections
 from smp_advisor.profiling.job_precision import precision_of_job
 from smp_advisor.profiling.result import Profile
 from smp_advisor.profiling.sandbox import Limits, run_isolated
@@ -33,7 +32,6 @@ Stage = Literal["trace", "copy", "local", "rehearsal"]
 STAGES: tuple[Stage, ...] = ("trace", "copy", "local", "rehearsal")
 
 _STAGE_TEXTS = {"trace": "trace", "copy": "scaled copy", "local": "local run", "rehearsal": "rehearsal"}
-_TRACE_SECONDS = 300.0
 _Result = TypeVar("_Result")
 
 
@@ -90,8 +88,13 @@ def profile(
         Samples per microbatch for the displayed figures. None uses the plan's microbatch, or 1 without a plan.
     data_parallel_degree
         Model replicas in the planned job, for the rehearsal. None rehearses two.
-    memory_bytes, seconds
-        Limits of each child process. None uses the default of each stage.
+    memory_bytes
+        Memory of each child process. None is half of the available memory, at most 4 GiB. The scaled copy is built for
+        the same limit, and for 4 GiB without one.
+    seconds
+        Last guard against a child process that hangs; None is an hour for the trace and the copy. It changes no figure:
+        a stage that exceeds it ends with an error, or with a verdict if another stage succeeded. The work of each stage
+        is limited by counts of operators, FLOPs and bytes, which are the same on every machine.
     on_line, on_progress
         Called with each line of the child's log, and with its progress.
     **settings
@@ -113,7 +116,7 @@ def profile(
     job = _job(job, settings)
     _require(plan=plan, script=script, inputs=inputs, memory_bytes=memory_bytes, seconds=seconds, batch=batch)
     selected = _stages(stages, model=model, plan=plan, script=script)
-    limits = Limits(memory_bytes=memory_bytes, seconds=seconds or _TRACE_SECONDS)
+    limits = Limits(memory_bytes=memory_bytes, seconds=seconds or GUARD_SECONDS)
     trace_settings: dict[str, Any] = {
         "precision": precision_of_job(job, requested=precision, library=library, plan=plan),
         "optimizer": job.optimizer,

@@ -32,8 +32,6 @@ _SAME = 1e-3
 _ALL_SELECTED = "masks select everything or nothing, which makes a difference; the larger result was used"
 """Note on figures that count only if no real steps work: all experts for all tokens, instead of a few."""
 _COPIES = "real steps of narrower copies"
-_COPIES_SECONDS = 60.0
-"""Processor time for copies of a live module."""
 
 
 def profile_with_fallbacks(profiled: ProfiledModel, settings: Settings) -> Profile:
@@ -83,7 +81,7 @@ def _methods(
     methods.append(("trace with known values", lambda model, _: _traced(model, reading)))
     methods.append(("guided trace", lambda model, _: _guided(model, reading)))
     if profiled.model_class is not None:
-        methods.append(("real steps of scaled copies", _real_steps))
+        methods.append(("real steps of scaled copies", _steps_of_copies))
     if profiled.module is not None:
         methods.append(("real steps", _own_steps))
         methods.append((_COPIES, _steps_of_copies))
@@ -178,12 +176,6 @@ def _forward_flops(traced: Traced) -> float:
     return profile.forward_flops(profile.batch, profile.sequence)
 
 
-def _real_steps(profiled: ProfiledModel, settings: Settings) -> Profile:
-    from smp_advisor.profiling.real_steps import profile_by_real_steps
-
-    return _with_lower_bound(profile_by_real_steps(profiled, settings))
-
-
 def _own_steps(profiled: ProfiledModel, settings: Settings) -> Profile:
     """Real steps of the module itself, at a few short sequences; its figures may depend on the inputs' values."""
     real = dataclasses.replace(settings, build="real", assumptions=None)
@@ -194,12 +186,10 @@ def _own_steps(profiled: ProfiledModel, settings: Settings) -> Profile:
 
 
 def _steps_of_copies(profiled: ProfiledModel, settings: Settings) -> Profile:
-    """Real steps of copies of a live module, whose own steps need too much memory."""
+    """Real steps of copies of a configuration, or of a live module whose own steps need too much memory."""
     from smp_advisor.profiling.real_steps import profile_by_copies
 
-    if profiled.module is None:
-        raise ProfileError("there is no live module to copy", kind="error")
-    return _with_lower_bound(profile_by_copies(profiled, profiled.module, settings, _COPIES_SECONDS))
+    return _with_lower_bound(profile_by_copies(profiled, settings))
 
 
 def _with_lower_bound(profile: Profile) -> Profile:

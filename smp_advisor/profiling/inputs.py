@@ -28,7 +28,6 @@ _LEAST_TOKENS = 8
 _CHOICES = (2,)
 """Texts per sample of multiple choice."""
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-_SUPPLY = "pass inputs=, a dict or tuple of example tensors, or a function of (batch, sequence) that returns them"
 
 
 def example_inputs(model: nn.Module, supplied: Any = None, *, config: Any = None) -> ExampleInputs:
@@ -53,16 +52,25 @@ def example_inputs(model: nn.Module, supplied: Any = None, *, config: Any = None
     config = config if config is not None else getattr(model, "config", None)
     if hasattr(config, "to_dict") and hasattr(model, "main_input_name"):
         candidates = _of_transformers(model, config)
-        return candidates[0] if len(candidates) == 1 else working_inputs(model, candidates, _SUPPLY)
+        return candidates[0] if len(candidates) == 1 else working_inputs(model, candidates, _supply(model))
     detection = detection_inputs(model)
     if detection is not None:
         return detection
     candidates = module_candidates(model)
     if not candidates:
-        required = [n for n, p in forward_arguments(model).items() if p.default is p.empty and p.kind not in _VARIADIC]
-        names = f" ({', '.join(required)})" if required else ""
-        raise ProfileError(f"The inputs of {type(model).__name__}.forward{names} can't be inferred: {_SUPPLY}.")
-    return working_inputs(model, candidates, _SUPPLY)
+        raise ProfileError(f"The inputs of {type(model).__name__} can't be inferred: {_supply(model)}.")
+    return working_inputs(model, candidates, _supply(model))
+
+
+def _supply(model: nn.Module) -> str:
+    """What to pass, by the arguments that the forward method requires."""
+    arguments = forward_arguments(model).items()
+    required = [name for name, p in arguments if p.default is p.empty and p.kind not in _VARIADIC]
+    line = f"{{{', '.join(f'{name!r}: tensor' for name in required)}}}" if required else "(tensor,)"
+    return (
+        f"pass inputs= for its forward({', '.join(required)}), as in smpa.profile(model, inputs={line}), or a function "
+        "of (batch, sequence) that returns them"
+    )
 
 
 def filled(inputs: Any, vocab: int, *, seed: int = 0) -> Any:
@@ -117,7 +125,9 @@ def _supplied(inputs: Any) -> list[ExampleInputs]:
     if isinstance(inputs, Tensor):
         inputs = (inputs,)
     if not isinstance(inputs, Mapping | tuple | list) or not any(isinstance(v, Tensor) for v in tree_leaves(inputs)):
-        raise ProfileError(f"inputs must contain tensors: {_SUPPLY}.")
+        raise ProfileError(
+            "inputs must contain tensors: pass a dict or tuple, or a function of (batch, sequence)."
+        )
     inputs = dict(inputs) if isinstance(inputs, Mapping) else tuple(inputs)
     tensors = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor) and leaf.ndim]
     batch = tensors[0].shape[0]
@@ -193,7 +203,7 @@ def _of_transformers(model: nn.Module, config: Any) -> list[ExampleInputs]:
         text = _tokens(arguments, config, "input_ids", "causal", "tokens")
         candidates.insert(0, _with_images(text, arguments, config))
     if not candidates:
-        raise ProfileError(f"{type(model).__name__} requires {main}, which can't be inferred: {_SUPPLY}.")
+        raise ProfileError(f"{type(model).__name__} requires {main}, which can't be inferred: {_supply(model)}.")
     return candidates
 
 

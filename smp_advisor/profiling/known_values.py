@@ -5,8 +5,7 @@ A forward pass may read such values (``lengths.max().item()``, ``edges[:, mask]`
 
 from __future__ import annotations
 
-import math
-import time
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,11 +16,11 @@ from torch.utils._mode_utils import no_dispatch
 from smp_advisor.profiling.operator_replay import MISSING, OperatorReplay
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from smp_advisor.profiling.assumptions import Assumptions
 
-__all__ = ["KnownValuesMode"]
+__all__ = ["KnownValuesMode", "TooManyOperators"]
 
 _ATEN = torch.ops.aten
 _CONSTRUCTORS = frozenset({
@@ -38,6 +37,10 @@ _MOST_NUMBERS = 2**19
 """Numbers of a tensor whose values are kept: 8 edges per node for 8,192 nodes, or the corners of 120,000 anchors."""
 
 
+class TooManyOperators(Exception):  # noqa: N818 (ends a trial, which is no error)
+    """Raised by the operator that exceeds the limit of the mode: a loop over tokens has many."""
+
+
 class KnownValuesMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     """Fake tensor mode that computes with the values of small tensors that are known."""
 
@@ -47,8 +50,10 @@ class KnownValuesMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         """Whether the results of ``ones``, ``arange`` and similar are known, too, which takes more time."""
         self.assumptions: Assumptions | None = None
         """Values of conditions, which select all or none of the elements of masks; None raises on unknown masks."""
-        self.deadline = math.inf
-        """Processor time of this process after which an operator raises `TimeoutError`: a loop over tokens has many."""
+        self.operators = 0
+        """Operators of all forward passes so far: a measure of their cost that is the same on every machine."""
+        self._limit: int | None = None
+        self._depth = 0
         self.has_drawn = False
         """Whether a random scalar was replaced by a typical one."""
         self.replay = OperatorReplay(self)
@@ -61,17 +66,36 @@ class KnownValuesMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[object] = (), kwargs: Mapping[str, object] | None = None
     ) -> Any:
-        if time.process_time() > self.deadline:
-            raise TimeoutError("the forward pass takes too long")
-        key = self.replay.key(func, args, kwargs or {})
+        # Operators that the result of another one is derived from depend on PyTorch's caches, so they do not count.
+        if not self._depth:
+            self.operators += 1
+            if self._limit is not None and self.operators > self._limit:
+                raise TooManyOperators
+        self._depth += 1
+        try:
+            return self._result(func, types, args, kwargs or {})
+        finally:
+            self._depth -= 1
+
+    def _result(self, func: Any, types: Sequence[type], args: Sequence[object], kwargs: Mapping[str, object]) -> Any:
+        key = self.replay.key(func, args, kwargs)
         if key is not None:
             result = self.replay.result(key, args)
             if result is not MISSING:
                 return result
-        result = super().__torch_dispatch__(func, types, args, kwargs or {})
+        result = super().__torch_dispatch__(func, types, args, kwargs)
         if key is not None and func not in _OF_THE_MODE:
-            self.replay.add(key, func, args, kwargs or {}, result)
+            self.replay.add(key, func, args, kwargs, result)
         return result
+
+    @contextlib.contextmanager
+    def limited(self, most_operators: int) -> Iterator[None]:
+        """Raise `TooManyOperators` at the first operator of the block after so many."""
+        self._limit = self.operators + most_operators
+        try:
+            yield
+        finally:
+            self._limit = None
 
     def with_values(self, tensor: Tensor) -> Tensor:
         """Fake tensor with the values of a real one."""

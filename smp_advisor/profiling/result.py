@@ -217,7 +217,6 @@ class Profile(NotebookResult):
     """Operators that may multiply matrices and have no FLOP formula: the FLOPs are then a lower bound."""
     operations: int = 0
     """Operations of the traced steps."""
-    seconds: float = 0.0
     versions: tuple[tuple[str, str], ...] = ()
     """Versions of torch and transformers."""
     config_json: str = "{}"

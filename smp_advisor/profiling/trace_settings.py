@@ -37,8 +37,6 @@ class Settings:
     """Whether the values of tensors of ones, zeros and consecutive numbers are computed, for models that read them."""
     build: str = "meta"
     """``meta``; ``fake`` for models with unregistered tensors; ``real`` for steps of a live module on real tensors."""
-    seconds: float = 120.0
-    """Time after which the remaining checks are skipped and the fitted figures are returned."""
     on_progress: Callable[[float, float, str], None] | None = field(default=None, compare=False)
 
     @property

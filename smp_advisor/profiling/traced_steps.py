@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import time
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -45,7 +44,6 @@ class TracedSteps:
 
     def __init__(self, profiled: ProfiledModel, settings: Settings) -> None:
         self.profiled, self.settings = profiled, settings
-        self.begun = time.perf_counter()
         self.mode: KnownValuesMode = fake_mode()
         self.mode.knows_constructors = settings.known_constructors
         self.mode.assumptions = settings.assumptions

@@ -1,52 +1,7 @@
-"""Modules whose arguments have widths that no name or attribute shows, only the layers that read them."""
+"""Modules whose arguments have unusual sizes."""
 
 import torch
 from torch import nn
-
-
-class Conditioned(nn.Module):
-    """An image, eight times larger conditions of other channels, and a style of another width."""
-
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.Conv2d(4, 8, 3, padding=1)
-        self.shrink = nn.Sequential(nn.Conv2d(6, 8, 3, stride=2, padding=1), nn.Conv2d(8, 8, 4, stride=4))
-        self.text = nn.Linear(24, 8)
-
-    def forward(self, picture, hint, style):
-        return self.mixed([picture, hint], style)
-
-    def mixed(self, pictures, style):
-        hidden = self.inner(pictures[0]) + self.shrink(pictures[1])
-        return hidden + self.text(style)[:, :, None, None]
-
-
-class Frames(nn.Module):
-    """Numbers over time, of which a transposed view is convolved after a table was read."""
-
-    def __init__(self):
-        super().__init__()
-        self.table = nn.Embedding(9, 4)
-        self.stem = nn.Conv1d(83, 16, 5)
-        self.head = nn.Linear(20, 7)
-
-    def forward(self, speaker, signal):
-        return self.joined(speaker, *[signal])
-
-    def joined(self, speaker, *signals):
-        frames = self.stem(signals[0].transpose(1, 2)).mean(2)
-        return self.head(torch.cat([frames, self.table(speaker)], 1))
-
-
-class LargePictures(nn.Module):
-    """Pictures that layers shorten 480 times."""
-
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.Sequential(nn.Conv2d(5, 4, 16, stride=16), nn.Conv2d(4, 4, 20, stride=20), nn.Conv2d(4, 2, 2))
-
-    def forward(self, pictures):
-        return self.layers(pictures)
 
 
 class LongLoop(nn.Module):
@@ -101,12 +56,5 @@ class OfOneNumber(nn.Module):
         return self.layer(x.sum())
 
 
-_CLASSES = (Conditioned, Frames, LargePictures, LongLoop, SlicedTable, Coded, OfOneNumber)
+_CLASSES = (LongLoop, SlicedTable, Coded, OfOneNumber)
 MODULES = {module.__name__: module for module in _CLASSES}
-
-
-def with_gradients(module, inputs):
-    """Whether every parameter gets a gradient."""
-    outputs = module(**inputs) if isinstance(inputs, dict) else module(*inputs)
-    outputs.float().mean().backward()
-    return all(isinstance(parameter.grad, torch.Tensor) for parameter in module.parameters())

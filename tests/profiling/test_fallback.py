@@ -15,7 +15,7 @@ torch = Deferred("torch")
 transformers = Deferred("transformers")
 profile_with_fallbacks = Deferred("smp_advisor.profiling.fallback", "profile_with_fallbacks")
 read_model = Deferred("smp_advisor.profiling.profiled_model", "read_model")
-profile_by_real_steps = Deferred("smp_advisor.profiling.real_steps", "profile_by_real_steps")
+profile_by_copies = Deferred("smp_advisor.profiling.real_steps", "profile_by_copies")
 Settings = Deferred("smp_advisor.profiling.trace_settings", "Settings")
 PlainGPT = Deferred("tests.profiling.plain_models", "PlainGPT")
 
@@ -98,7 +98,7 @@ def test_sparse_embeddings_are_traced():
     assert profiled(model).forward_flops == profiled(Tower()).forward_flops
 
 
-def test_inferred_inputs_are_repaired_by_trial():
+def test_inputs_are_inferred_by_trial():
     assert profiled(NestedViT()).inputs == "image: images of 32 x 32 (inferred)"
     assert profiled(Timed()).inputs == "x: numbers, t (inferred)"
 
@@ -129,7 +129,7 @@ def test_odd_inputs_are_asked_for_and_taken():
 def test_real_steps_of_small_copies_find_what_the_trace_says():
     config = transformers.GPT2Config(n_embd=128, n_head=16, n_layer=6, vocab_size=700, n_positions=256, attn_pdrop=0.0)
     profiled = read_model(config)
-    measured, traced = profile_by_real_steps(profiled, settings()), profile_with_fallbacks(profiled, settings())
+    measured, traced = profile_by_copies(profiled, settings()), profile_with_fallbacks(profiled, settings())
     assert measured.parameter_count == traced.parameter_count
     for figure in ("saved_bytes", "forward_flops", "backward_flops"):
         assert getattr(measured, figure)(4, 128) == pytest.approx(getattr(traced, figure)(4, 128), rel=1e-4)

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.torch
 constructed_copy = Deferred("smp_advisor.profiling.scaled.construction", "constructed_copy")
 call_model = Deferred("smp_advisor.profiling.step", "call_model")
 copy_run = Deferred("smp_advisor.profiling.scaled.run")
+fake_mode = Deferred("smp_advisor.profiling.fake", "fake_mode")
 example_inputs = Deferred("smp_advisor.profiling.inputs", "example_inputs")
 filled = Deferred("smp_advisor.profiling.inputs", "filled")
 forms = Deferred("tests.profiling.modules_with_batches")
@@ -187,26 +188,29 @@ def test_a_detector_gets_boxes_whose_values_are_known():
     assert profile.forward_flops(2, 64) == 2 * 256 * 2 * (3 * 16 * 16 * 16 + 4 * 16 * 16 + 16 * 4)
 
 
-@pytest.mark.parametrize("name", ["Conditioned", "Frames", "LargePictures"])
-def test_arguments_get_the_widths_of_the_layers_that_refuse_them(name):
-    model = widths.MODULES[name]()
-    example = example_inputs(model)
-    assert example.description.endswith("(inferred)")
-    assert widths.with_gradients(model, filled(example.make(2, 16), 9))
-
-
-def test_a_loop_over_tokens_is_not_tried_with_as_many_tokens_as_a_table_has_rows(monkeypatch):
-    monkeypatch.setattr("smp_advisor.profiling.input_trial._LIMIT_SECONDS", 0.5)
+def test_trials_of_a_loop_over_tokens_end_by_count(monkeypatch):
+    monkeypatch.setattr("smp_advisor.profiling.input_trial._MOST_OF_LIMITS", 1000)
+    modes = []
+    monkeypatch.setattr("smp_advisor.profiling.input_trial.fake_mode", lambda: modes.append(fake_mode()) or modes[-1])
     example = example_inputs(widths.MODULES["LongLoop"]())
+    (mode,) = modes
     assert example.has_sequence
     assert not example.longest
+    assert 1000 < mode.operators < 1500  # not those of 400,000 tokens, as many as a table has rows
+
+
+def test_candidates_end_by_count(monkeypatch):
+    monkeypatch.setattr("smp_advisor.profiling.input_trial._MOST_OPERATORS", 0)
+    assert example_inputs(users.VAE()).description == "x: numbers (inferred)"  # the first candidate works
+    with pytest.raises(ProfileError, match="Translator does not accept"):
+        example_inputs(users.Translator())
 
 
 def test_an_image_has_the_size_that_the_table_of_positions_fits():
     assert example_inputs(widths.MODULES["SlicedTable"]()).description == "img: images of 256 x 256 (inferred)"
 
 
-def test_inputs_of_the_user_are_refused_instead_of_repaired():
+def test_inputs_of_the_user_are_never_changed():
     model = widths.MODULES["Coded"]()
     codes = torch.zeros(2, 12, dtype=torch.long)
     assert example_inputs(model, (codes, torch.zeros(2, 13))).description == "2 tensors (supplied)"

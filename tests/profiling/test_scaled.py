@@ -175,7 +175,7 @@ def test_grouped_heads_experts_and_a_bias_of_attention_are_extrapolated():
     values |= {"num_key_value_heads": 2, "head_dim": 64, "moe_intermediate_size": 1024, "num_experts": 32}
     config = read_model(values | {"num_experts_per_tok": 2, "vocab_size": 5000})
     precision = {"precision": "bf16", "attention": "fused"}
-    measuring = Measuring(dtype=torch_dtype(), sequence=1024, inputs=None, seconds=60.0, **precision)
+    measuring = Measuring(dtype=torch_dtype(), sequence=1024, inputs=None, **precision)
     full_size = at_full_size_of(config, (), measuring)
     traced = profile_with_fallbacks(config, Settings(sequence=1024, checkpointing=False, **precision))
     assert full_size.figures["parameters"] == traced.parameter_count
@@ -185,11 +185,11 @@ def test_grouped_heads_experts_and_a_bias_of_attention_are_extrapolated():
     assert "experts 4 and 8 → 32" in full_size.basis
 
 
-def test_steps_that_would_take_too_long_are_not_extrapolated(net):
+def test_copies_with_too_much_work_are_not_extrapolated(net):
     measuring = Measuring(
-        precision="fp32", attention="fused", dtype=torch_dtype(), sequence=512, inputs=None, seconds=1e-6
+        precision="fp32", attention="fused", dtype=torch_dtype(), sequence=512, inputs=None, most_work=10**8
     )
-    with pytest.raises(ProfileError, match="available time"):
+    with pytest.raises(ProfileError, match="steps of copies need 2 GFLOPs, over the limit of 0"):
         at_full_size_of(read_model(net), (), measuring)
 
 
@@ -284,11 +284,11 @@ def test_images_are_reduced_if_a_step_would_exceed_the_memory():
         image_size = 256
 
     net = Images(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 3, 3, padding=1))
-    size = {"samples": 2, "sequence": 1, "vocab": 2, "dtype": torch.float32, "options": {}, "seconds": 60}
+    size = {"samples": 2, "sequence": 1, "vocab": 2, "dtype": torch.float32, "options": {}, "most_work": 10**11}
     full, small = (affordable_inputs(net, example_inputs(net), memory_bytes=m << 20, **size) for m in (512, 24))
     assert full.example.make(2, 1)["input"].shape == (2, 3, 256, 256)
     assert (full.note, small.note) == (
-        "", "inputs reduced from 3 x 256 x 256 to 3 x 128 x 128 for the memory and time of this machine."
+        "", "inputs reduced from 3 x 256 x 256 to 3 x 128 x 128 for the memory and the FLOPs of a copy."
     )  # fmt: skip
     assert small.traced.peak_bytes < 12 << 20 < full.traced.peak_bytes
 
@@ -409,7 +409,7 @@ def test_numbered_attributes_and_counted_loops_are_cut_in_depth():
     cut = removable(module, None)
     assert sorted(row.label for row in cut) == ["layer", "tail"]
     precision = {"precision": "fp32", "attention": "fused"}
-    measuring = Measuring(dtype=next(module.parameters()).dtype, sequence=64, inputs=None, seconds=60.0, **precision)
+    measuring = Measuring(dtype=next(module.parameters()).dtype, sequence=64, inputs=None, **precision)
     full_size = at_full_size_of(read_model(module), cut, measuring)
     traced = profile_with_fallbacks(read_model(module), Settings(sequence=64, **precision))
     assert "tail 1 and 2 → 5" in full_size.basis

@@ -55,8 +55,6 @@ def copy(losses, **values):
         "recomputed": False,
         "comparisons": (),
         "notes": (),
-        "seconds": 1.0,
-        "step_seconds": 0.1,
     }
     return ScaledRun(**fields | values)
 
@@ -155,7 +153,6 @@ def test_a_trace_far_from_real_steps_of_copies_at_the_full_size(profile):
         attention="fused",
         dimensions=(Dimension("n_embd", (48, 96, 144), 768),),
         copies=8,
-        seconds=1.0,
     )
     compared = dataclasses.replace(profile, scaled=copy((4.0, 3.9), full_size=full_size))
     (verdict,) = compared.verdicts

@@ -38,8 +38,8 @@ _EXTRA_LAYERS = (0, 1, 2)
 """Tried in turn: if the first block differs, as in T5, two or three layers contain no repetition."""
 _MOST_STACKS = 4
 """Stacks that are tried one by one, if not all of them can be cut at once."""
-_PARAMETERS_PER_SECOND = 2_000_000
-"""Parameters of a copy that one core trains for a few steps of short sequences, per second of the time limit."""
+_MOST_PARAMETERS = 240_000_000
+"""Parameters of a copy whose few steps of short sequences take one core two minutes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,18 +59,17 @@ class Copy:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Limit:
-    """Maximum parameters of a copy, by the memory and by the time of the child process."""
+    """Maximum parameters of a copy, by the memory of the child process or by the work of its steps."""
 
     memory: int
-    time: int
 
     @property
     def parameters(self) -> int:
-        return min(self.memory, self.time)
+        return min(self.memory, _MOST_PARAMETERS)
 
     def __str__(self) -> str:
-        reason, setting = ("memory", "memory_bytes") if self.memory <= self.time else ("time", "seconds")
-        return f"the limit of {self.parameters / 1e6:,.0f} million for the available {reason} ({setting}=)"
+        reason = "available memory (memory_bytes=)" if self.memory <= _MOST_PARAMETERS else "steps of a copy"
+        return f"the limit of {self.parameters / 1e6:,.0f} million for the {reason}"
 
 
 def make_copy(
@@ -80,7 +79,6 @@ def make_copy(
     memory_bytes: int,
     dtype: torch.dtype,
     blocks: int = 2,
-    seconds: float = 120.0,
     inputs: Any = None,
 ) -> Copy:
     """Build the smallest copy with the same architecture: from a reduced configuration, or else by truncation.
@@ -95,19 +93,15 @@ def make_copy(
         Memory available to train the copy, and the dtype of its parameters.
     blocks
         Minimum number of remaining repeats.
-    seconds
-        Time to train the copy.
     inputs
         Example inputs; None infers them.
 
     Raises
     ------
     ProfileError
-        No copy fits in `memory_bytes`, or trains within `seconds`.
+        No copy fits in `memory_bytes`.
     """
-    limit = _Limit(
-        memory=int(memory_bytes * _SHARE_OF_MEMORY / BYTES_PER_PARAMETER), time=int(seconds * _PARAMETERS_PER_SECOND)
-    )
+    limit = _Limit(memory=int(memory_bytes * _SHARE_OF_MEMORY / BYTES_PER_PARAMETER))
     if profiled.model_class is not None:
         return _by_configuration(profiled, limit, dtype, blocks)
     if profiled.module is None:

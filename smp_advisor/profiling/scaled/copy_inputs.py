@@ -1,4 +1,4 @@
-"""Inputs of a copy whose steps fit in the memory and time of this machine: if necessary, smaller images or sounds."""
+"""Inputs of a copy whose steps fit in the memory and the FLOPs of a copy: if necessary, smaller images or sounds."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ __all__ = ["Affordable", "affordable_inputs"]
 _DIVISORS = (2, 4, 8)
 _SHARE_OF_MEMORY = 0.5
 """The remaining memory is for the optimizer and for what kernels allocate."""
-_FLOPS_PER_SECOND = 2e9
-"""FLOPs of a step per second of the time limit: about five passes at 10 GFLOP/s, the rate of few cores in 16 bits."""
 _LEAST_SIZE = 32
 """Images are not reduced below this size."""
 _LEAST_SAMPLES = 4096
@@ -56,7 +54,7 @@ def affordable_inputs(
     dtype: torch.dtype,
     options: Mapping[str, Any],
     memory_bytes: int,
-    seconds: float,
+    most_work: int,
 ) -> Affordable:
     """The largest inputs whose traced step fits; the smallest that the model accepts if none fits.
 
@@ -70,8 +68,10 @@ def affordable_inputs(
         Number of valid ids.
     options
         Of `measure_step`.
-    memory_bytes, seconds
-        Limits of the child process.
+    memory_bytes
+        Limit of the child process.
+    most_work
+        Limit of `StepMeasure.work` of a microbatch.
     """
 
     def at(candidate: ExampleInputs, note: str = "") -> Affordable:
@@ -79,10 +79,7 @@ def affordable_inputs(
         return Affordable(example=candidate, traced=_traced(model, inputs, dtype, options), note=note)
 
     def fits(step: StepMeasure | None) -> bool:
-        return step is None or (
-            step.peak_bytes <= _SHARE_OF_MEMORY * memory_bytes
-            and step.forward_flops + step.backward_flops <= _FLOPS_PER_SECOND * seconds
-        )
+        return step is None or (step.peak_bytes <= _SHARE_OF_MEMORY * memory_bytes and step.work <= most_work)
 
     try:
         best = at(example)
@@ -97,7 +94,7 @@ def affordable_inputs(
         size = _shape(candidate.make(samples, sequence))
         if size != full:
             with contextlib.suppress(Exception):  # a table of positions, for example, fits one size only
-                best = at(candidate, f"inputs reduced from {full} to {size} for the memory and time of this machine.")
+                best = at(candidate, f"inputs reduced from {full} to {size} for the memory and the FLOPs of a copy.")
     return best
 
 

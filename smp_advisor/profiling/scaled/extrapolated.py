@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
-import time
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.agreement import FIGURES
@@ -51,6 +49,10 @@ class _NotExtrapolated(Exception):  # noqa: N818 (leads to the next set of copie
     """Raised where a set of copies does not determine the full size; the text is the reason."""
 
 
+class _TooMuchWork(Exception):  # noqa: N818 (ends the extrapolation)
+    """Raised where the steps of copies exceed their limit; the text is the reason."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Measuring:
     """How copies are measured."""
@@ -62,10 +64,8 @@ class Measuring:
     """Tokens per sample of the job."""
     inputs: Any
     """Example inputs of the user; None infers them."""
-    seconds: float
-    """Processor time for all copies."""
-    deadline: float = math.inf
-    """`time.perf_counter` after which no further copy is built."""
+    most_work: int = 400_000_000_000
+    """Limit of `StepMeasure.work` of the steps of all copies. That of 16 copies of Llama 8B, 20 seconds of one core."""
 
 
 def at_full_size_of(profiled: ProfiledModel, cut: Sequence[Stack], measuring: Measuring) -> FullSize:
@@ -79,7 +79,7 @@ def at_full_size_of(profiled: ProfiledModel, cut: Sequence[Stack], measuring: Me
     Raises
     ------
     ProfileError
-        No set of copies determines the full size within the time.
+        No set of copies determines the full size within `most_work`.
     """
     return _first(profiled, cut, measuring, _Copies.full_size)
 
@@ -92,7 +92,7 @@ def polynomials_of(profiled: ProfiledModel, cut: Sequence[Stack], measuring: Mea
     Raises
     ------
     ProfileError
-        No set of copies determines the full size within the time.
+        No set of copies determines the full size within `most_work`.
     """
     return _first(profiled, cut, measuring, _Copies.polynomials)
 
@@ -101,14 +101,14 @@ def _first(
     profiled: ProfiledModel, cut: Sequence[Stack], measuring: Measuring, read: Callable[[_Copies], Result]
 ) -> Result:
     """Result of the first set of copies that determines the full size."""
-    begun = _Begin(time.perf_counter(), time.process_time())
+    spent = _Spent()
     reasons: list[str] = []
     for variants in variants_of(profiled, cut, measuring.dtype, measuring.attention):
         try:
-            return read(_Copies(variants, measuring, begun))
+            return read(_Copies(variants, measuring, spent))
         except _NotExtrapolated as error:
             reasons.append(str(error))
-        except TimeoutError as error:
+        except _TooMuchWork as error:
             raise ProfileError(str(error)) from None
         except Exception as error:  # noqa: BLE001 (models may raise anything)
             text = " ".join(str(error).split())[:120] or type(error).__name__
@@ -127,21 +127,24 @@ class Extrapolated:
     of_a_block: Mapping[str, Polynomial]
     basis: str
     """The measured steps, as text for the user."""
+    uncounted: tuple[str, ...]
+    """Operators that may multiply matrices and have no FLOP formula."""
 
 
-class _Begin(NamedTuple):
-    """Begin of the measurements, in seconds."""
+@dataclass(slots=True)
+class _Spent:
+    """Work of the steps of all sets of copies so far."""
 
-    wall: float
-    processor: float
+    work: int = 0
 
 
 class _Copies:
     """Copies of one set and their measurements."""
 
-    def __init__(self, variants: Variants, measuring: Measuring, begun: _Begin) -> None:
-        self.variants, self.measuring, self.begun = variants, measuring, begun
+    def __init__(self, variants: Variants, measuring: Measuring, spent: _Spent) -> None:
+        self.variants, self.measuring, self.spent = variants, measuring, spent
         self.copies = 0
+        self.uncounted: dict[str, None] = {}
         self.examples: dict[int, ExampleInputs] = {}
         self.batch = BATCH
         self.target = 1
@@ -166,7 +169,6 @@ class _Copies:
             attention=self.measuring.attention,
             dimensions=self.variants.dimensions,
             copies=self.copies,
-            seconds=time.perf_counter() - self.begun.wall,
         )
 
     def polynomials(self) -> Extrapolated:
@@ -191,6 +193,7 @@ class _Copies:
             figures=figures,
             of_a_block={figure: fitted(figure, step) - figures[figure] for figure in FIGURES},
             basis=f"real steps of copies: {'; '.join(map(str, self.variants.dimensions))}",
+            uncounted=tuple(self.uncounted),
         )
 
     def _value(self, measured: Mapping[tuple[int, Raised], Fraction], added: Mapping[str, Fraction] = {}) -> Fraction:
@@ -205,7 +208,7 @@ class _Copies:
         measured: dict[tuple[int, Raised], dict[str, dict[int, Fraction]]] = {}
         narrowest, first = self._build(widths.nodes[0], frozenset())
         self._choose_sequences(narrowest, first)
-        self._require_time(narrowest, first)
+        self._require_affordable(narrowest, first)
         for node in widths.nodes:
             for raised in self.variants.raised_at(node):
                 is_narrowest = node == widths.nodes[0] and not raised
@@ -217,8 +220,7 @@ class _Copies:
         return measured
 
     def _build(self, node: int, raised: Raised) -> tuple[nn.Module, Any]:
-        if self._remaining() <= 0:
-            raise TimeoutError(f"{self.copies} copies took the available time")
+        self._require(0)
         model, config = self.variants.build(node, raised)
         self.copies += 1
         return model.train(), config
@@ -233,21 +235,18 @@ class _Copies:
         self.target = min(self.measuring.sequence, example.longest or self.measuring.sequence)
         self.sequences = _SEQUENCES if self.target > _SEQUENCES[-1] else (self.target,)
 
-    def _require_time(self, model: nn.Module, config: Any) -> None:
-        """Give up after one step of the narrowest copy if the others would take too long."""
-        nodes, begun = self.variants.widths.nodes, time.process_time()
+    def _require_affordable(self, model: nn.Module, config: Any) -> None:
+        """Give up after one step of the narrowest copy if all steps would take too much work."""
+        nodes, before = self.variants.widths.nodes, self.spent.work
         self._measure(model, config, nodes[0], self.sequences[:1])
         steps = sum(len(self.variants.raised_at(node)) for node in nodes) * len(self.sequences)
-        needed, remaining = steps * (time.process_time() - begun), self._remaining()
-        if needed > remaining:
-            raise TimeoutError(
-                f"steps of copies would take {needed:.0f} s, over the available {max(remaining, 0):.0f} s"
-            )
+        self._require((steps - 1) * (self.spent.work - before))
 
-    def _remaining(self) -> float:
-        """Seconds that remain for copies: of processor time, or until the deadline."""
-        used = time.process_time() - self.begun.processor
-        return min(self.measuring.seconds - used, self.measuring.deadline - time.perf_counter())
+    def _require(self, further: int) -> None:
+        """Give up if the steps so far and the further ones exceed the limit."""
+        needed, most = self.spent.work + further, self.measuring.most_work
+        if needed > most:
+            raise _TooMuchWork(f"steps of copies need {needed / 1e9:,.0f} GFLOPs, over the limit of {most / 1e9:,.0f}")
 
     def _measure(
         self, model: nn.Module, config: Any, node: int, sequences: Sequence[int]
@@ -262,6 +261,8 @@ class _Copies:
         for sequence in sequences:
             inputs = cast_inputs(filled(self.examples[node].make(self.batch, sequence), ids), measuring.dtype)
             step = measure_step(model, inputs, precision=measuring.precision, attention=measuring.attention)
+            self.spent.work += step.work
+            self.uncounted |= dict.fromkeys(step.uncounted)
             for figure, read in FIGURES.items():
                 figures.setdefault(figure, {})[sequence] = Fraction(read(step))
         return figures

@@ -52,7 +52,6 @@ class FullSize:
     """Dimensions that were extrapolated; all others are those of the full model."""
     copies: int
     """Number of copies that were built."""
-    seconds: float
 
     @property
     def figures(self) -> dict[str, int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -34,8 +33,6 @@ _VOCABULARY = 2048
 _MOST_ATTRIBUTE = 2**31
 _FAST = 25_000_000
 """Parameters of a copy whose steps take seconds."""
-_SECONDS = 30.0
-"""Processor time for trials of copies; each has a forward pass on fake tensors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,10 +63,7 @@ def narrow_copy(model: nn.Module, most_parameters: int) -> Narrowed | None:
     size = dimensions(model)
     heads = head_counts(model)
     vocabulary = [Reduction("vocabulary", size.vocab, _VOCABULARY)] if size.vocab > _VOCABULARY else []
-    begun = time.process_time()
     for plan in _plans(model, size, heads, most_parameters):
-        if time.process_time() - begun > _SECONDS:
-            break
         narrow = renamed(model, plan)
         if not runs(narrow):
             continue

@@ -34,7 +34,7 @@ class PlannedSteps:
     """Kernel whose saved tensors are extrapolated to the full size."""
     steps: int
     memory_bytes: int
-    seconds: float
+    """Memory that the copy is built for."""
     extrapolates: bool = True
     """Whether copies at other widths and depths are extrapolated to the full size."""
 
@@ -49,7 +49,7 @@ class PlannedSteps:
 
 
 def planned_steps(
-    job: Job, plan: Plan | None, *, precision: str, attention: str, steps: int, memory_bytes: int, seconds: float
+    job: Job, plan: Plan | None, *, precision: str, attention: str, steps: int, memory_bytes: int
 ) -> PlannedSteps:
     """The steps of a copy under a plan; without one, a microbatch of two samples without checkpointing."""
     checkpointing = plan.activation_checkpointing if plan else False
@@ -75,5 +75,4 @@ def planned_steps(
         attention=attention,
         steps=steps,
         memory_bytes=memory_bytes,
-        seconds=seconds,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.profiling.result_html import NotebookResult, box, table
@@ -89,9 +88,6 @@ class ScaledRun(NotebookResult):
     comparisons: tuple[Comparison, ...]
     notes: tuple[str, ...]
     """Differences from the plan, and why."""
-    seconds: float
-    step_seconds: float
-    """Duration of the last full step on this machine; not an estimate for a GPU."""
     unused: tuple[str, ...] = ()
     """Those of `without_gradient` whose layers do not run in the forward pass."""
     full_size: FullSize | None = None
@@ -220,21 +216,13 @@ class ScaledRun(NotebookResult):
 
     def as_html(self) -> str:
         """HTML form for a notebook."""
-        time = f"<p>{escape(self._time_text)}</p>"
-        return box(self.summary, table(self.findings), time, ok=self.ok)
-
-    @property
-    def _time_text(self) -> str:
-        return (
-            f"Run time on this machine: {self.seconds:.1f} s, {self.step_seconds:.2g} s per step. This is not an "
-            "estimate for a GPU."
-        )
+        return box(self.summary, table(self.findings), ok=self.ok)
 
     _repr_pretty_ = NotebookResult._repr_pretty_
 
     def __str__(self) -> str:
         lines = [f"  {name}: {text}" for name, text in self.findings]
-        return "\n".join([self.summary, *lines, self._time_text])
+        return "\n".join([self.summary, *lines])
 
 
 def _comparison_text(comparison: Comparison) -> str:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import sys
-import time
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import ProfileError
-from smp_advisor.profiling.description import as_json, from_json
-from smp_advisor.profiling.imports import without_collections
+from smp_advisor.profiling.description import GUARD_SECONDS, as_json, from_json, without_collections
 from smp_advisor.profiling.precision import higher_precision, training_precision
 from smp_advisor.profiling.sandbox import Limits, progress, run_isolated
-from smp_advisor.profiling.sandbox.limits import default_memory_bytes
 from smp_advisor.profiling.scaled.planned_steps import PlannedSteps, planned_steps
 from smp_advisor.profiling.scaled.result import Comparison, ScaledRun
 
@@ -36,10 +33,12 @@ __all__ = ["run", "train_described"]
 
 _STEPS = 6
 _MOST_TOKENS = 64
-_EXTRAPOLATION_SHARE = 0.15
-"""Share of the time limit for the copies that are extrapolated to the full size, in processor time."""
-_DEADLINE_SHARE = 0.75
-"""Share of the time limit after which no further copy is built."""
+_LEAST_STEPS = 2
+_MOST_WORK = 250_000_000_000
+"""Limit of `StepMeasure.work` of a step with all its microbatches: 12 to 25 seconds of one core in 16 bits. Images and
+sounds are reduced to it; inputs of the user are not, so that fewer steps are run."""
+_MEMORY_BYTES = 4 * 2**30
+"""Memory that a copy is built for, also on a machine that has less available: the copy is the same everywhere."""
 
 
 def run(
@@ -53,7 +52,7 @@ def run(
     attention: str = "fused",
     steps: int = _STEPS,
     memory_bytes: int | None = None,
-    seconds: float = 120.0,
+    seconds: float = GUARD_SECONDS,
     on_line: Callable[[str], None] | None = None,
     on_progress: Callable[[float, float, str], None] | None = None,
 ) -> ScaledRun:
@@ -78,8 +77,6 @@ def run(
     ProfileError
         The copy cannot be built, fails or exceeds a limit. The sentence names the user's source line.
     """
-    if memory_bytes is None:
-        memory_bytes = default_memory_bytes()
     target, argument, name = _started(model, inputs, name)
     planned = planned_steps(
         job,
@@ -87,8 +84,7 @@ def run(
         precision=training_precision(precision or job.precision).precision,
         attention=attention,
         steps=steps,
-        memory_bytes=memory_bytes,
-        seconds=seconds,
+        memory_bytes=memory_bytes or _MEMORY_BYTES,
     )
     notes: list[str] = []
     while True:  # until it runs in a precision; there are three
@@ -171,16 +167,14 @@ def _train(profiled: ProfiledModel, inputs: Any, planned: PlannedSteps) -> Scale
     from smp_advisor.profiling.scaled.training import Trainer, split
     from smp_advisor.profiling.structure import parameter_total, ties
 
-    begun = time.perf_counter()
     steps, precision, checkpointing = planned.steps, planned.precision, planned.checkpointing
-    memory_bytes, seconds = planned.memory_bytes, planned.seconds
     total = steps + 4
     progress(0, total, "building the copy")
     sizes, notes = list(planned.sizes), list(planned.notes)
     dtype, precision_text, precision_notes = _types(precision)
     notes += precision_notes
     with ExitStack() as stack:
-        copy = make_copy(profiled, stack, memory_bytes=memory_bytes, dtype=dtype, seconds=seconds, inputs=inputs)
+        copy = make_copy(profiled, stack, memory_bytes=planned.memory_bytes, dtype=dtype, inputs=inputs)
         model = copy.model.train()
         example = example_inputs(model, inputs, config=copy.profiled.config)
         sequence, sequence_notes = _sequence(planned.sequence, example)
@@ -197,8 +191,8 @@ def _train(profiled: ProfiledModel, inputs: Any, planned: PlannedSteps) -> Scale
             vocab=vocab,
             dtype=dtype,
             options=options,
-            memory_bytes=memory_bytes,
-            seconds=seconds,
+            memory_bytes=planned.memory_bytes,
+            most_work=_MOST_WORK // len(sizes),
         )
         example = affordable.example
         notes += [*sequence_notes, *([affordable.note] if affordable.note else [])]
@@ -209,7 +203,9 @@ def _train(profiled: ProfiledModel, inputs: Any, planned: PlannedSteps) -> Scale
         if not _returns_loss(model, cast_inputs(batch[0], dtype)):
             notes.append("The model returned no loss: the mean of its outputs was used as the loss.")
         sample = cast_inputs(filled(example.make(sizes[0], sequence), vocab), dtype)
-        comparisons, comparison_notes = _compare(copy, sample, affordable, options)
+        comparisons, comparison_notes, work = _compare(copy, sample, affordable, options)
+        steps, step_notes = _affordable_steps(steps, work * len(sizes))
+        notes += step_notes
         trainer = Trainer(
             model,
             precision=precision,
@@ -218,8 +214,7 @@ def _train(profiled: ProfiledModel, inputs: Any, planned: PlannedSteps) -> Scale
             blocks=copy.blocks if checkpointing else (),
             counted=copy.blocks,
         )
-        trained, losses = _trained_steps(trainer, batch, steps, until=begun + seconds)
-        notes += [f"{len(losses)} of {steps} steps were run within the time limit."] if len(losses) < steps else []
+        trained, losses = _trained_steps(trainer, batch, steps)
         progress(2 + steps, total, "a last partial batch")
         partial = trainer.train([last_batch])
         trainable = (name for name, p in model.named_parameters() if p.requires_grad)
@@ -247,8 +242,6 @@ def _train(profiled: ProfiledModel, inputs: Any, planned: PlannedSteps) -> Scale
             recomputed=checkpointing and all(trained.forwards[path] >= 2 * len(sizes) for path in run_blocks),
             comparisons=tuple(comparisons),
             notes=(*notes, *comparison_notes),
-            seconds=time.perf_counter() - begun,
-            step_seconds=trained.step_seconds,
         )
     if not planned.extrapolates:
         return result
@@ -262,8 +255,6 @@ def _train(profiled: ProfiledModel, inputs: Any, planned: PlannedSteps) -> Scale
         attention=planned.attention,
         sequence=planned.sequence,
         inputs=inputs,
-        seconds=_EXTRAPOLATION_SHARE * seconds,
-        deadline=begun + _DEADLINE_SHARE * seconds,
     )
     return _extrapolated(result, profiled, copy, measuring)
 
@@ -279,13 +270,18 @@ def _extrapolated(result: ScaledRun, profiled: ProfiledModel, copy: Copy, measur
         return replace(result, notes=(*result.notes, note))
 
 
-def _trained_steps(trainer: Trainer, batch: Any, steps: int, *, until: float) -> tuple[Trained, list[float]]:
-    """The last training step and the loss of each; at least two steps, then as many as the time allows."""
+def _affordable_steps(steps: int, work: int) -> tuple[int, list[str]]:
+    """Steps to run if one of them takes this work, with a note if they are fewer; at least two."""
+    affordable = min(steps, max(_LEAST_STEPS, steps * _MOST_WORK // max(work, 1)))
+    size = f"{work / 1e9:,.0f} GFLOPs, over the limit of {_MOST_WORK / 1e9:,.0f}"
+    return affordable, [f"{affordable} of {steps} steps were run: each takes {size}."] if affordable < steps else []
+
+
+def _trained_steps(trainer: Trainer, batch: Any, steps: int) -> tuple[Trained, list[float]]:
+    """The last training step and the loss of each."""
     losses: list[float] = []
     trained = trainer.train([])
     for step in range(steps):
-        if step > 1 and time.perf_counter() + 3 * trained.step_seconds > until:
-            break
         progress(2 + step, steps + 4, f"step {step + 1} of {steps}")
         trained = trainer.train([batch])
         losses += trained.losses
@@ -340,8 +336,8 @@ def _partial(sizes: list[int], *, minimum: int) -> list[int]:
 
 def _compare(
     copy: Copy, inputs: Any, affordable: Affordable, options: Mapping[str, Any]
-) -> tuple[list[Comparison], list[str]]:
-    """Compare predictions for the copy with one real microbatch; also returns notes."""
+) -> tuple[list[Comparison], list[str], int]:
+    """Compare predictions for the copy with one real microbatch; also returns notes, and the microbatch's work."""
     from smp_advisor.errors import AdvisorError
     from smp_advisor.profiling.agreement import FIGURES
     from smp_advisor.profiling.profiled_model import has_formulas_of_head
@@ -365,10 +361,10 @@ def _compare(
     traced = affordable.traced
     if traced is None:
         notes.append(f"The copy could not be traced ({affordable.failure}): its figures are from real steps alone.")
-        return comparisons, notes
+        return comparisons, notes, real.work
     comparisons += [Comparison(figure, read(traced), read(real), "its trace") for figure, read in FIGURES.items()]
     if has_recurrent_layers(model):
         notes.append(
             "Recurrent layers: the trace has the saved bytes of GPU kernels, and the kernels of this machine save more."
         )
-    return comparisons, notes
+    return comparisons, notes, real.work

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -34,7 +33,6 @@ class Trained:
     """Results of a number of training steps."""
 
     losses: list[float] = field(default_factory=list)
-    step_seconds: float = 0.0
     with_gradient: set[str] = field(default_factory=set)
     """Parameters with a gradient in any step so far: a step may drop layers at random."""
     forwards: Counter[str] = field(default_factory=Counter)
@@ -86,7 +84,6 @@ class Trainer:
             checkpointed(self.model, self.blocks, preserve_rng_state=True),
         ):
             for microbatches in batches:
-                begun = time.perf_counter()
                 samples = [samples_of(microbatch) for microbatch in microbatches]
                 loss_sum = 0.0
                 for inputs, count in zip(microbatches, samples, strict=True):
@@ -98,7 +95,6 @@ class Trainer:
                 trained.with_gradient |= {name for name, p in self.model.named_parameters() if p.grad is not None}
                 self._step()
                 trained.losses.append(loss_sum)
-                trained.step_seconds = time.perf_counter() - begun
         return trained
 
     def _step(self) -> None:

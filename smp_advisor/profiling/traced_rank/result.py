@@ -52,7 +52,6 @@ class TracedRank(NotebookResult):
     not_traced: tuple[str, ...]
     """Parts of the plan that the trace left out or replaced, one sentence each."""
     operations: int
-    seconds: float
     needed_gib: float = 0.0
     """Memory that the GPU must have for the traced tensors, with fragmentation and CUDA context."""
     usable_gib: float = 0.0

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.costs.estimate import CATEGORIES
 from smp_advisor.costs.evaluate import estimate
 from smp_advisor.costs.memory import needed_bytes
 from smp_advisor.errors import ProfileError
-from smp_advisor.profiling.description import as_json, from_json
+from smp_advisor.profiling.description import GUARD_SECONDS, as_json, from_json
 from smp_advisor.profiling.sandbox import Limits, progress, run_isolated
 from smp_advisor.profiling.traced_rank.rank import Rank, rank_of
 from smp_advisor.profiling.traced_rank.result import CategoryMemory, TracedRank
@@ -30,7 +29,6 @@ __all__ = ["trace_described_rank", "trace_rank"]
 _NOT_ALLOCATED = ("allocator_reserve", "context")
 """Categories of the cost model that are no tensors."""
 _GIB = 2**30
-_SECONDS = 300.0
 
 
 def trace_rank(
@@ -43,7 +41,7 @@ def trace_rank(
     module: Any = None,
     inputs: Any = None,
     memory_bytes: int | None = None,
-    seconds: float = _SECONDS,
+    seconds: float = GUARD_SECONDS,
     on_line: Callable[[str], None] | None = None,
     on_progress: Callable[[float, float, str], None] | None = None,
 ) -> TracedRank:
@@ -102,7 +100,6 @@ def trace_rank(
         expressed=tuple(traced["expressed"]),
         not_traced=(*differences, *traced["not_traced"]),
         operations=traced["operations"],
-        seconds=traced["seconds"],
         needed_gib=float(needed_bytes(sizes)),
         usable_gib=cluster.instance.usable_gpu_memory_gib,
     )
@@ -130,7 +127,6 @@ def _trace(model: Any, rank: Rank, inputs: Any) -> dict[str, Any]:
     from smp_advisor.profiling.traced_rank.process_group import fake_process_group
     from smp_advisor.profiling.traced_rank.step import RankStep
 
-    begun = time.perf_counter()
     progress(0.0, 1.0, "building the model")
     with quiet(), fake_process_group(rank.world, rank.process):
         step = RankStep.of(read_model(model), rank, inputs)
@@ -142,5 +138,4 @@ def _trace(model: Any, rank: Rank, inputs: Any) -> dict[str, Any]:
         "expressed": list(step.expressed),
         "not_traced": list(step.not_traced),
         "operations": step.operations,
-        "seconds": time.perf_counter() - begun,
     }
