@@ -101,7 +101,7 @@ def traced(name: str, guided: str = "") -> dict:
     from smp_advisor.profiling.assumptions import Assumptions
     from smp_advisor.profiling.fallback import reason
     from smp_advisor.profiling.trace import traced_step
-    from smp_advisor.profiling.trace_settings import Settings
+    from smp_advisor.profiling.traced_steps import Settings
 
     default = Settings(precision="bf16", attention="fused", sequence=SEQUENCE)
     attempts = [dataclasses.replace(default, build=build) for build in ("meta", "fake")]
@@ -176,7 +176,7 @@ def warm_up() -> None:
 
     from smp_advisor.profiling.fallback import profile_with_fallbacks
     from smp_advisor.profiling.profiled_model import read_model
-    from smp_advisor.profiling.trace_settings import Settings
+    from smp_advisor.profiling.traced_steps import Settings
 
     small = transformers.MixtralConfig(
         hidden_size=64,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from smp_advisor.libraries.registry import get_library
 from smp_advisor.libraries.transformers_release import installed_by, transformers_families
 from smp_advisor.libraries.version import release
-from smp_advisor.profiling.job_precision import usual_library
+from smp_advisor.profiling.precision import usual_library
 
 if TYPE_CHECKING:
     from smp_advisor.profiling.profiled_model import ProfiledModel

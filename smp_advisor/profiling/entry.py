@@ -14,7 +14,7 @@ from smp_advisor.errors import ProfileError
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.profiling.attention_kernel import AttentionKernel, kernel_for
 from smp_advisor.profiling.description import GUARD_SECONDS, as_json, from_json, without_collections
-from smp_advisor.profiling.job_precision import precision_of_job
+from smp_advisor.profiling.precision import precision_of_job
 from smp_advisor.profiling.result import Profile
 from smp_advisor.profiling.sandbox import Limits, run_isolated
 from smp_advisor.uninterrupted import uninterrupted
@@ -335,7 +335,7 @@ def _trace_live(model: Any, trace_settings: dict[str, Any], choice: dict[str, An
     from smp_advisor.profiling.fallback import profile_with_fallbacks
     from smp_advisor.profiling.profiled_model import read_model
     from smp_advisor.profiling.sandbox import progress
-    from smp_advisor.profiling.trace_settings import Settings
+    from smp_advisor.profiling.traced_steps import Settings
 
     profiled = read_model(model)
     kernel = kernel_for(profiled, **choice)
@@ -355,7 +355,7 @@ def _counted(model: Any, trace_settings: dict[str, Any], choice: dict[str, Any])
     from smp_advisor.profiling.gpu_kernels import without_initialization
     from smp_advisor.profiling.profiled_model import read_model
     from smp_advisor.profiling.trace import counted_profile
-    from smp_advisor.profiling.trace_settings import Settings
+    from smp_advisor.profiling.traced_steps import Settings
 
     profiled = read_model(model)
     built = profiled.module

@@ -8,8 +8,8 @@ import math
 from typing import TYPE_CHECKING
 
 from smp_advisor.errors import ProfileError
-from smp_advisor.profiling.agreement import TOLERANCE
 from smp_advisor.profiling.assumptions import Assumptions
+from smp_advisor.profiling.extrapolation import TOLERANCE
 from smp_advisor.profiling.input_trial import is_about_inputs, is_about_types, is_about_values, source_frame
 from smp_advisor.profiling.precision import higher_precision, training_precision
 from smp_advisor.profiling.result import Provenance
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from smp_advisor.profiling.profiled_model import ProfiledModel
     from smp_advisor.profiling.result import Confidence, Method, Profile
     from smp_advisor.profiling.trace import Traced
-    from smp_advisor.profiling.trace_settings import Settings
+    from smp_advisor.profiling.traced_steps import Settings
 
 __all__ = ["profile_with_fallbacks", "reason"]
 

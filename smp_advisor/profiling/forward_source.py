@@ -1,7 +1,4 @@
-"""How a forward method reads the containers that it takes: a batch's keys, attributes or positions, by its source.
-
-The source is parsed, not run. A container that is passed on to another method or module is followed there.
-"""
+"""The source of a forward method: what it reads of each argument, and how a call puts its arguments together."""
 
 from __future__ import annotations
 
@@ -13,11 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor, nn
+from torch.utils._pytree import MappingKey, register_pytree_node
+
+from smp_advisor.profiling.example import COUNTERS, EDGES, LABELS, MASKS, STATES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
-__all__ = ["Key", "Reading", "forward_arguments", "forward_method", "reading_layer", "reading_of"]
+__all__ = ["CallForm", "Leaf", "call_forms", "forward_arguments", "forward_method", "reading_layer"]
 
 Kind = Literal["mapping", "attributes", "sequence"]
 
@@ -259,3 +259,126 @@ def _in_order(tree: ast.AST) -> Iterator[ast.AST]:
     yield tree
     for child in ast.iter_child_nodes(tree):
         yield from _in_order(child)
+
+
+class Record(dict[str, Any]):
+    """Values by name that are attributes, too; PyTorch's functions on nested inputs look into it."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
+
+    def to(self, *_: object, **__: object) -> Record:
+        """The record itself: its tensors are already on the device of the model."""
+        return self
+
+
+register_pytree_node(
+    Record,
+    lambda record: (list(record.values()), list(record)),
+    lambda values, names: Record(zip(names, values, strict=True)),
+    flatten_with_keys_fn=lambda record: ([(MappingKey(name), value) for name, value in record.items()], list(record)),
+)
+
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
+_ANY_KEY = "_"
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A tensor that a call passes, by itself or in a container."""
+
+    name: str
+    """Its meaning: the name of the argument, the key or the variable."""
+    required: bool
+    argument: str
+    """The parameter of the forward method."""
+    is_part: bool
+
+    @property
+    def text(self) -> str:
+        """Text for the user: ``labels``, or ``batch.labels``."""
+        return f"{self.argument}.{self.name}" if self.is_part else self.name
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallForm:
+    """The tensors of a call in the order of their likelihood as main argument, and the inputs of the model."""
+
+    leaves: tuple[Leaf, ...]
+    inputs: Callable[[Mapping[Leaf, Any]], Any]
+    """Inputs by name or by position, with the values of some of the leaves."""
+
+
+def call_forms(model: nn.Module) -> list[CallForm]:
+    """How the forward method can be called: with the containers that its source reads, then with tensors only."""
+    parameters = forward_arguments(model)
+    readings: dict[str, Reading] = {}
+    for name, parameter in parameters.items():
+        optional = parameter.default is not parameter.empty and name not in list(parameters)[:1]
+        if name in EDGES | LABELS | MASKS or STATES.match(name) or optional:
+            continue
+        if (reading := reading_of(model, name)) is not None:
+            readings[name] = reading
+    forms = [_form(parameters, chosen) for chosen in ([readings, {}] if readings else [{}])]
+    return [form for form in forms if form.leaves]
+
+
+def _form(parameters: Mapping[str, inspect.Parameter], readings: Mapping[str, Reading]) -> CallForm:
+    leaves: list[Leaf] = []
+    variadic = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+    for name, parameter in parameters.items():
+        required = parameter.default is parameter.empty
+        if name in readings:
+            keys = readings[name].keys
+            is_part = parameter.kind not in variadic
+            leaves += [Leaf(key.name, key.required and (required or not leaves), name, is_part) for key in _named(keys)]
+        elif parameter.kind not in variadic and name not in COUNTERS:
+            leaves.append(Leaf(name, required, name, is_part=False))
+    by_position = any(parameter.kind in _POSITIONAL for parameter in parameters.values()) and any(
+        parameters[leaf.argument].kind in _POSITIONAL for leaf in leaves
+    )
+    counters = [
+        name for name, p in parameters.items() if name in COUNTERS and p.default is p.empty and p.kind not in variadic
+    ]
+
+    def inputs(values: Mapping[Leaf, Any]) -> Any:
+        arguments: dict[str, Any] = dict.fromkeys(counters, 0)
+        variable: list[Any] = []
+        for name in parameters:
+            parts = {leaf.name: value for leaf, value in values.items() if leaf.argument == name}
+            if not parts:
+                continue
+            kind = parameters[name].kind
+            if kind is inspect.Parameter.VAR_KEYWORD:
+                arguments |= parts
+            elif kind is inspect.Parameter.VAR_POSITIONAL:
+                variable += parts.values()
+            elif name in readings:
+                arguments[name] = _container(readings[name], parts)
+            else:
+                arguments[name] = parts[name]
+        return (*arguments.values(), *variable) if by_position else arguments
+
+    main = next((leaf for leaf in leaves if leaf.name not in LABELS | MASKS | EDGES), None)
+    ordered = [] if main is None else [main, *(leaf for leaf in leaves if leaf is not main)]
+    return CallForm(leaves=tuple(ordered), inputs=inputs)
+
+
+def _named(keys: tuple[Key, ...]) -> list[Key]:
+    """The keys; a part that the method ignores is a label."""
+    return [Key("label", key.required) if key.name == _ANY_KEY else key for key in keys]
+
+
+def _container(reading: Reading, parts: dict[str, Any]) -> Any:
+    if reading.kind == "sequence":
+        return tuple(parts.values())
+    if reading.kind == "mapping":
+        return parts
+    return Record({key.name: parts.get(key.name) for key in reading.keys})  # optional fields are None

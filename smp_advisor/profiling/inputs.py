@@ -12,12 +12,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_with_path
 
 from smp_advisor.errors import ProfileError
-from smp_advisor.profiling.argument_names import EDGES
-from smp_advisor.profiling.detection_inputs import detection_inputs
-from smp_advisor.profiling.example import ExampleInputs
+from smp_advisor.profiling.example import EDGES, ExampleInputs
 from smp_advisor.profiling.forward_source import forward_arguments
 from smp_advisor.profiling.input_trial import working_inputs
-from smp_advisor.profiling.module_inputs import module_candidates
+from smp_advisor.profiling.module_inputs import detection_inputs, module_candidates
 from smp_advisor.profiling.profiled_model import task_of
 
 __all__ = ["cast_inputs", "example_inputs", "filled", "valid_ids"]
@@ -125,9 +123,7 @@ def _supplied(inputs: Any) -> list[ExampleInputs]:
     if isinstance(inputs, Tensor):
         inputs = (inputs,)
     if not isinstance(inputs, Mapping | tuple | list) or not any(isinstance(v, Tensor) for v in tree_leaves(inputs)):
-        raise ProfileError(
-            "inputs must contain tensors: pass a dict or tuple, or a function of (batch, sequence)."
-        )
+        raise ProfileError("inputs must contain tensors: pass a dict or tuple, or a function of (batch, sequence).")
     inputs = dict(inputs) if isinstance(inputs, Mapping) else tuple(inputs)
     tensors = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor) and leaf.ndim]
     batch = tensors[0].shape[0]

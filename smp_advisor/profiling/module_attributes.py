@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from smp_advisor.profiling.argument_names import IMAGE_SIZES, LENGTH_NAMES, SIZE_NAMES
+from smp_advisor.profiling.example import IMAGE_SIZES, LENGTH_NAMES, SIZE_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

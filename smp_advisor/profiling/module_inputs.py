@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import itertools
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
-from smp_advisor.profiling.argument_forms import forms_of_main_argument
-from smp_advisor.profiling.argument_names import EDGES, LABELS
-from smp_advisor.profiling.call_form import call_forms
-from smp_advisor.profiling.example import ExampleInputs
-from smp_advisor.profiling.forward_source import reading_layer
-from smp_advisor.profiling.further_arguments import forms_of_argument
+from smp_advisor.profiling.argument_forms import forms_of_argument, forms_of_main_argument
+from smp_advisor.profiling.example import EDGES, LABELS, ExampleInputs
+from smp_advisor.profiling.forward_source import call_forms, forward_arguments, reading_layer
 from smp_advisor.profiling.module_attributes import first_layer, longest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from smp_advisor.profiling.call_form import CallForm, Leaf
-    from smp_advisor.profiling.form import Form
+    from smp_advisor.profiling.example import Form
+    from smp_advisor.profiling.forward_source import CallForm, Leaf
 
-__all__ = ["module_candidates"]
+__all__ = ["detection_inputs", "module_candidates"]
 
 _MOST = 240
 """Candidates to try at most; the time for trials ends most of them earlier."""
@@ -134,3 +133,43 @@ def _combined(call: CallForm, forms: Mapping[Leaf, Form], longest_tokens: int) -
         longest=longest_tokens if has_sequence else 0,
         description=f"{main.text}: {forms[main].text}{names} (inferred)",
     )
+
+
+_IMAGE_SIZE = 256
+_BOX = (64.0, 64.0, 192.0, 192.0)
+"""Left, top, right and bottom of the box of each image, in pixels."""
+_KEYPOINTS = 17
+"""Those of a person in COCO."""
+
+
+def detection_inputs(model: nn.Module) -> ExampleInputs | None:
+    """Images with boxes if the forward method reads ``images`` and the boxes of ``targets``; None if not."""
+    if list(forward_arguments(model))[:2] != ["images", "targets"] or not _reads_boxes(model):
+        return None
+
+    def make(batch: int, _: int) -> dict[str, Any]:
+        images = [torch.empty(3, _IMAGE_SIZE, _IMAGE_SIZE, device="meta") for _ in range(batch)]
+        return {"images": images, "targets": [_target() for _ in range(batch)]}
+
+    description = f"images: a list of images of {_IMAGE_SIZE} x {_IMAGE_SIZE}, targets: one box per image (inferred)"
+    return ExampleInputs(make=make, has_sequence=False, longest=0, description=description)
+
+
+def _reads_boxes(model: nn.Module) -> bool:
+    try:
+        return '["boxes"]' in inspect.getsource(type(model).forward).replace("'", '"')
+    except (OSError, TypeError):
+        return False
+
+
+def _target() -> dict[str, torch.Tensor]:
+    points = torch.tensor([(_BOX[0] + 4 * i, _BOX[1] + 4 * i, 1.0) for i in range(_KEYPOINTS)])
+    mask = torch.zeros(1, _IMAGE_SIZE, _IMAGE_SIZE, dtype=torch.uint8)
+    left, top, right, bottom = map(int, _BOX)
+    mask[:, top:bottom, left:right] = 1
+    return {
+        "boxes": torch.tensor([_BOX]),
+        "labels": torch.ones(1, dtype=torch.int64),
+        "masks": mask,
+        "keypoints": points[None],
+    }

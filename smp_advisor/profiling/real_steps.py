@@ -11,14 +11,14 @@ from torch.utils._pytree import tree_leaves
 
 from smp_advisor.profiling.gpu_kernels import without_initialization
 from smp_advisor.profiling.inputs import example_inputs
-from smp_advisor.profiling.optimizer_step import optimizer_rise_bytes
 from smp_advisor.profiling.polynomial import Polynomial
 from smp_advisor.profiling.result import BlockProfile, Profile, Provenance
 from smp_advisor.profiling.scaled.build import removable
 from smp_advisor.profiling.scaled.extrapolated import Measuring, polynomials_of
+from smp_advisor.profiling.step import optimizer_rise_bytes
 from smp_advisor.profiling.structure import block_counts, dimensions, stacks
 from smp_advisor.profiling.trace import counted_profile, versions
-from smp_advisor.profiling.trace_settings import compute_dtype
+from smp_advisor.profiling.traced_steps import compute_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.profiling.profiled_model import ProfiledModel
     from smp_advisor.profiling.step import StepMeasure
-    from smp_advisor.profiling.trace_settings import Settings
+    from smp_advisor.profiling.traced_steps import Settings
 
     Points = Mapping[tuple[int, int], StepMeasure]
 

@@ -10,10 +10,9 @@ from smp_advisor.profiling.result_html import NotebookResult
 
 if TYPE_CHECKING:
     from smp_advisor.profiling.checkpoint_choice import CheckpointChoice
-    from smp_advisor.profiling.module_table import ModuleTable
     from smp_advisor.profiling.operator_log import OperatorKind
-    from smp_advisor.profiling.operator_table import Grouping, OperatorTable
     from smp_advisor.profiling.peak import PeakMemory
+    from smp_advisor.profiling.tables import Grouping, ModuleTable, OperatorTable
 
 __all__ = [
     "Agreement",
@@ -258,7 +257,7 @@ class Profile(NotebookResult):
         ProfileError
             The model was not traced, or there is no such column.
         """
-        from smp_advisor.profiling.module_table import module_table
+        from smp_advisor.profiling.tables import module_table
 
         return module_table(self, sort)
 
@@ -295,7 +294,7 @@ class Profile(NotebookResult):
         --------
         >>> profile.operators(sort="seconds", instance_type="ml.p4d.24xlarge")  # doctest: +SKIP
         """
-        from smp_advisor.profiling.operator_table import operator_table
+        from smp_advisor.profiling.tables import operator_table
 
         return operator_table(self, by, sort, batch, sequence, instance_type)
 
@@ -354,7 +353,7 @@ class Profile(NotebookResult):
     @property
     def verdicts(self) -> tuple[str, ...]:
         """Findings of the stages, one sentence each: the warnings of advice built on this profile."""
-        from smp_advisor.profiling.verdicts import verdicts
+        from smp_advisor.profiling.summary import verdicts
 
         return verdicts(self)
 

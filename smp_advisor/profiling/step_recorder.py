@@ -14,16 +14,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from smp_advisor.profiling.flop_formulas import computes_products, flop_formula
-from smp_advisor.profiling.known_values import KnownValuesMode
-from smp_advisor.profiling.operator_replay import MISSING
+from smp_advisor.profiling.known_values import MISSING, KnownValuesMode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Self
 
     from smp_advisor.profiling.assumptions import Assumptions
+    from smp_advisor.profiling.known_values import OperatorReplay
     from smp_advisor.profiling.operator_log import OperatorLog
-    from smp_advisor.profiling.operator_replay import OperatorReplay
 
 __all__ = ["BlockMeasure", "Interval", "ProductMeasure", "StepRecorder", "storage_key"]
 

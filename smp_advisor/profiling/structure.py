@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from collections import Counter, defaultdict
@@ -21,9 +22,12 @@ __all__ = [
     "dimensions",
     "named_blocks",
     "parameter_total",
+    "remaining_children",
     "repetition",
+    "source_children",
     "stacks",
     "ties",
+    "truncated",
 ]
 
 _NUMBERED = re.compile(r"(.*[^\d])\d+")
@@ -235,3 +239,62 @@ def dimensions(model: nn.Module) -> Dimensions:
         if isinstance(module, nn.Embedding):
             vocab = max(vocab, module.num_embeddings)
     return Dimensions(hidden=widths.most_common(1)[0][0] if widths else 0, vocab=vocab)
+
+
+class _Identity(nn.Module):
+    """A block that returns its first input, whatever other inputs it has."""
+
+    def forward(self, *arguments: object, **keywords: object) -> object:
+        """The first positional argument, or else the first keyword argument."""
+        return next(iter((*arguments, *keywords.values())), None)
+
+
+def remaining_children(stack: Stack, repeats: int) -> tuple[int, ...]:
+    """Indices of the remaining children: the prefix, `repeats` periods, and the children after the last full period."""
+    body = min(repeats, stack.repeats) * stack.period
+    suffix = range(len(stack.names) - stack.suffix, len(stack.names))
+    return (*range(stack.prefix + body), *suffix)
+
+
+def source_children(stack: Stack, repeats: int) -> tuple[int, ...]:
+    """For every child of the full stack, the index of the child of the truncated stack that represents it.
+
+    The last remaining repeat represents all removed ones: like theirs, its input comes from an equal block.
+    """
+    body = min(repeats, stack.repeats) * stack.period
+    cut = (stack.repeats - min(repeats, stack.repeats)) * stack.period
+    head = stack.prefix + body
+    return (
+        *range(head),
+        *(head - stack.period + i % stack.period for i in range(cut)),
+        *range(head, head + stack.suffix),
+    )
+
+
+@contextlib.contextmanager
+def truncated(model: nn.Module, stacks: Sequence[Stack], repeats: int = 2) -> Iterator[None]:
+    """Truncate each stack of the model to `repeats` periods inside the block; restore it afterwards.
+
+    This requires a forward pass that iterates over its container. One that loops over a fixed layer count fails, unless
+    the stack is of named children: an identity then replaces each removed one.
+    """
+    originals = []
+    try:
+        for stack in stacks:
+            if repeats >= stack.repeats:  # nothing to remove, so the children keep their names
+                continue
+            container = model.get_submodule(stack.path)
+            children = dict(container._modules)
+            originals.append((container, children))
+            if stack.is_named:
+                remaining = {stack.names[i] for i in remaining_children(stack, repeats)}
+                container._modules.update({name: _Identity() for name in stack.names if name not in remaining})
+                continue
+            inner = [children[stack.names[i]] for i in remaining_children(stack, repeats)]
+            container._modules.clear()
+            container._modules.update({str(i): child for i, child in enumerate(inner)})
+        yield
+    finally:
+        for container, children in originals:
+            container._modules.clear()
+            container._modules.update(children)

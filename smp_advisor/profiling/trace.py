@@ -5,37 +5,55 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._pytree import tree_leaves
 
 from smp_advisor.errors import ProfileError
-from smp_advisor.profiling.agreement import against_full, against_unseen, agrees
 from smp_advisor.profiling.assumptions import checks_of
-from smp_advisor.profiling.extrapolation import Extrapolated, extrapolate, timeline, truncated_paths
+from smp_advisor.profiling.extrapolation import (
+    Extrapolated,
+    against_full,
+    against_unseen,
+    agrees,
+    extrapolate,
+    timeline,
+    truncated_paths,
+)
 from smp_advisor.profiling.fake import fake_inputs
-from smp_advisor.profiling.gathered_parameters import gathered_bytes, with_gathered_parameters
-from smp_advisor.profiling.optimizer_step import optimizer_rise_bytes
 from smp_advisor.profiling.patching import quiet
 from smp_advisor.profiling.polynomial import Polynomial
 from smp_advisor.profiling.recurrent_kernels import has_recurrent_layers
 from smp_advisor.profiling.result import Agreement, Profile, Provenance
+from smp_advisor.profiling.step import optimizer_rise_bytes
 from smp_advisor.profiling.structure import dimensions, ties
-from smp_advisor.profiling.trace_settings import compute_dtype
-from smp_advisor.profiling.traced_steps import FEWEST_REPEATS, TracedSteps
+from smp_advisor.profiling.traced_steps import FEWEST_REPEATS, TracedSteps, compute_dtype
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import nn
 
     from smp_advisor.profiling.assumptions import Site
     from smp_advisor.profiling.profiled_model import ProfiledModel
+    from smp_advisor.profiling.result import BlockProfile, Segment
     from smp_advisor.profiling.step import StepMeasure
     from smp_advisor.profiling.structure import Stack
-    from smp_advisor.profiling.trace_settings import Settings
+    from smp_advisor.profiling.traced_steps import Settings
 
-__all__ = ["Traced", "counted_profile", "passing_checks", "trace", "traced_step", "versions"]
+__all__ = [
+    "Traced",
+    "counted_profile",
+    "gathered_bytes",
+    "passing_checks",
+    "trace",
+    "traced_step",
+    "versions",
+    "with_gathered_parameters",
+]
 
 _ALL_REPEATS = 10**6
 """A number of repeats that truncates nothing."""
@@ -285,3 +303,55 @@ def versions() -> tuple[tuple[str, str], ...]:
     if "transformers" in sys.modules:
         loaded.append(("transformers", str(sys.modules["transformers"].__version__)))
     return tuple(loaded)
+
+
+_GATHERED_BYTES = 2
+_GATHERED_BLOCKS = 2
+"""The block that runs, and the one that is gathered in the meantime."""
+
+
+def gathered_bytes(parameter_count: int, blocks: Sequence[BlockProfile]) -> int:
+    """Bytes of 16-bit parameters that exist at the same time."""
+    in_blocks = sum(block.parameters for block in blocks)
+    largest = sorted((block.parameters for block in blocks), reverse=True)[:_GATHERED_BLOCKS]
+    outside = max(0, parameter_count - in_blocks)  # blocks that share parameters count them several times
+    return _GATHERED_BYTES * min(parameter_count, outside + sum(largest))
+
+
+def with_gathered_parameters(
+    timeline: Sequence[Segment], *, gathered_bytes: int, gradient_bytes: int
+) -> tuple[Segment, ...]:
+    """The timeline with gathered parameters from its first to its last interval, and with fp32 gradients.
+
+    Parameters
+    ----------
+    timeline
+        Intervals of a model with 16-bit parameters and gradients.
+    gathered_bytes
+        Gathered parameters.
+    gradient_bytes
+        Bytes of all fp32 gradients. Half of it is in the timeline: the bytes that backward intervals add at any size.
+    """
+    if not timeline:
+        return ()
+    constants = [max(Fraction(0), part.change_bytes.coefficient(0, 0)) for part in timeline]
+    grown = [
+        value if part.phase == "backward" else Fraction(0) for part, value in zip(timeline, constants, strict=True)
+    ]
+    total = sum(grown)
+    added = [value * Fraction(gradient_bytes, 2) / total if total else Fraction(0) for value in grown]
+    if not total:
+        added[-1] = Fraction(gradient_bytes, 2)
+    segments = [
+        replace(part, change_bytes=part.change_bytes + _constant(value), rise_bytes=part.rise_bytes + _constant(value))
+        for part, value in zip(timeline, added, strict=True)
+    ]
+    gathered = _constant(Fraction(gathered_bytes))
+    first = segments[0]
+    segments[0] = replace(first, change_bytes=first.change_bytes + gathered, rise_bytes=first.rise_bytes + gathered)
+    segments[-1] = replace(segments[-1], change_bytes=segments[-1].change_bytes - gathered)
+    return tuple(segments)
+
+
+def _constant(value: Fraction) -> Polynomial:
+    return Polynomial(((value,),))

@@ -1,9 +1,10 @@
-"""Steps of a model with fake tensors at several sizes and depths."""
+"""Settings of a trace, the sizes that it samples, and its steps with fake tensors."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,23 +12,115 @@ import torch
 from smp_advisor.profiling.extrapolation import truncated_paths
 from smp_advisor.profiling.fake import build_fake, build_under_fake, fake_copy, fake_inputs, fake_mode, real_copy
 from smp_advisor.profiling.inputs import cast_inputs, example_inputs, filled, valid_ids
-from smp_advisor.profiling.sampling import Samples, choose_samples
+from smp_advisor.profiling.precision import training_precision
 from smp_advisor.profiling.step import StepMeasure, measure_step
-from smp_advisor.profiling.structure import stacks
-from smp_advisor.profiling.trace_settings import compute_dtype
-from smp_advisor.profiling.truncation import truncated
+from smp_advisor.profiling.structure import stacks, truncated
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import nn
 
     from smp_advisor.profiling.assumptions import Assumptions
     from smp_advisor.profiling.example import ExampleInputs
     from smp_advisor.profiling.known_values import KnownValuesMode
+    from smp_advisor.profiling.precision import TrainingPrecision
     from smp_advisor.profiling.profiled_model import ProfiledModel
     from smp_advisor.profiling.structure import Stack
-    from smp_advisor.profiling.trace_settings import Settings
 
-__all__ = ["FEWEST_REPEATS", "TracedSteps"]
+__all__ = ["FEWEST_REPEATS", "Samples", "Settings", "TracedSteps", "choose_samples", "compute_dtype"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """Training settings that a trace depends on."""
+
+    precision: str = "fp16"
+    attention: str = "eager"
+    optimizer: str = "adam"
+    batch: int = 1
+    sequence: int = 2048
+    inputs: Any = None
+    """Example inputs; None infers them."""
+    assumptions: Assumptions | None = field(default=None, compare=False)
+    """Values of data-dependent conditions; None raises on them."""
+    checkpointing: bool = True
+    """Whether to trace with checkpointed blocks as well."""
+    known_constructors: bool = False
+    """Whether the values of tensors of ones, zeros and consecutive numbers are computed, for models that read them."""
+    build: str = "meta"
+    """``meta``; ``fake`` for models with unregistered tensors; ``real`` for steps of a live module on real tensors."""
+    on_progress: Callable[[float, float, str], None] | None = field(default=None, compare=False)
+
+    @property
+    def training_precision(self) -> TrainingPrecision:
+        """State bytes and compute type of the precision."""
+        return training_precision(self.precision)
+
+
+def compute_dtype(precision: TrainingPrecision) -> torch.dtype:
+    """Dtype of the traced parameters: bf16 represents fp16, which has the same size but fewer CPU kernels."""
+    return torch.bfloat16 if precision.computes_in_16_bits else torch.float32
+
+
+SAMPLE_BATCHES = (2, 3)
+"""Not 1: a batch of one takes different code paths (squeezed dimensions, views instead of copies)."""
+_UNSEEN_BATCH = 5
+_ALIGNED = 32
+"""Kernels round sequence lengths up to a multiple of this."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Samples:
+    """Grid of sizes to fit, and one size to check the fit."""
+
+    sequences: tuple[int, ...]
+    unseen: tuple[int, int]
+    sequence: int
+    """Tokens per sample of the job, limited to the model's positions."""
+
+    @property
+    def points(self) -> tuple[tuple[int, int], ...]:
+        """Every (batch, sequence) of the grid."""
+        return tuple((batch, sequence) for batch in SAMPLE_BATCHES for sequence in self.sequences)
+
+    @property
+    def largest(self) -> tuple[int, int]:
+        """Size at which the full model is traced."""
+        return SAMPLE_BATCHES[0], self.sequences[-1]
+
+
+def choose_samples(sequence: int, *, has_sequence: bool, longest: int = 0, window: int = 0) -> Samples:
+    """Select three sequence lengths up to the job's, on the same side of a sliding window.
+
+    Parameters
+    ----------
+    longest
+        Maximum positions of the model; 0 for no limit.
+    window
+        Tokens of sliding-window attention, 0 without it. Cost formulas differ beyond the window.
+    """
+    if not has_sequence:
+        return Samples(sequences=(1,), unseen=(_UNSEEN_BATCH, 1), sequence=1)
+    target = min(sequence, longest) if longest else sequence
+    step = _ALIGNED if not longest or longest >= 3 * _ALIGNED else max(1, longest // 4)
+    low = -(-(window + 1) // step) * step if window and target > window else 0
+    top = max(_up(target, step), low + 3 * step)
+    if longest:
+        top = min(top, longest // step * step)
+    span = top - low
+    lengths = sorted({low + _up(max(span // 4, 1), step), low + _up(max(span // 2, 1), step), top})
+    while len(lengths) < 3:  # short sequences: the nearest unused multiples
+        below = next((n for n in range(top - step, 0, -step) if n not in lengths), None)
+        lengths = sorted({*lengths, below if below is not None else lengths[-1] + step})
+    between = low + _up(max(3 * span // 4, 1), step)
+    unseen = between if between not in lengths else lengths[0]
+    return Samples(sequences=tuple(lengths), unseen=(_UNSEEN_BATCH, unseen), sequence=target)
+
+
+def _up(value: int, step: int) -> int:
+    return -(-value // step) * step
+
 
 FEWEST_REPEATS = 2
 """Repeats of each block in the smallest truncated model."""

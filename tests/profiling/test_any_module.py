@@ -10,7 +10,7 @@ pytestmark = pytest.mark.torch
 
 profile_with_fallbacks = Deferred("smp_advisor.profiling.fallback", "profile_with_fallbacks")
 read_model = Deferred("smp_advisor.profiling.profiled_model", "read_model")
-Settings = Deferred("smp_advisor.profiling.trace_settings", "Settings")
+Settings = Deferred("smp_advisor.profiling.traced_steps", "Settings")
 torch = Deferred("torch")
 PlainGPT, PlainGPTOfOneSize, Unrolled = deferred(
     "tests.profiling.plain_models", "PlainGPT", "PlainGPTOfOneSize", "Unrolled"

@@ -10,18 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smp_advisor.errors import ProfileError
-from smp_advisor.profiling.recomputation import Interval, least_recomputation, peak_bytes
+from smp_advisor.profiling.checkpoint_choice import Interval, least_recomputation, peak_bytes
 from tests.deferred import Deferred, deferred
 
 torch = Deferred("torch")
 transformers = Deferred("transformers")
 build_fake, fake_inputs, fake_mode = deferred("smp_advisor.profiling.fake", "build_fake", "fake_inputs", "fake_mode")
 example_inputs = Deferred("smp_advisor.profiling.inputs", "example_inputs")
-make_optimizer = Deferred("smp_advisor.profiling.optimizer_step", "make_optimizer")
+make_optimizer = Deferred("smp_advisor.profiling.step", "make_optimizer")
 profile_with_fallbacks = Deferred("smp_advisor.profiling.fallback", "profile_with_fallbacks")
 read_model = Deferred("smp_advisor.profiling.profiled_model", "read_model")
 step = Deferred("smp_advisor.profiling.step")
-Settings, compute_dtype = deferred("smp_advisor.profiling.trace_settings", "Settings", "compute_dtype")
+Settings, compute_dtype = deferred("smp_advisor.profiling.traced_steps", "Settings", "compute_dtype")
 
 SMALL = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 8, "vocab_size": 512}
 MODELS = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import time
 from pathlib import Path
@@ -30,20 +31,26 @@ def test_no_stage_reads_a_clock():
             assert not {"time", "timeit", "datetime"} & set(names), path
 
 
+def slowed(clock, factor):
+    return lambda: factor * clock()
+
+
+def in_this_process(function, *arguments, **_):
+    return function(*arguments)
+
+
 @pytest.mark.torch
 def test_a_profile_is_the_same_on_a_machine_that_is_a_thousand_times_slower(monkeypatch):
-    def in_this_process(function, *arguments, **_):
-        torch.manual_seed(0)
-        return function(*arguments)
-
-    for stage in ("smp_advisor.profiling.entry", "smp_advisor.profiling.scaled.run"):
-        monkeypatch.setattr(f"{stage}.run_isolated", in_this_process)
-    model = PlainGPT(layers=3, width=64, heads=2, vocab=128)
+    for stage in ("entry", "scaled.run"):
+        monkeypatch.setattr(importlib.import_module(f"smp_advisor.profiling.{stage}"), "run_isolated", in_this_process)
     profiles = []
     for slowness in (1, 1000):
         with monkeypatch.context() as machine:
             for name in ("time", "perf_counter", "process_time", "monotonic"):
-                machine.setattr(time, name, lambda clock=getattr(time, name), factor=slowness: factor * clock())
+                machine.setattr(time, name, slowed(getattr(time, name), slowness))
+            torch.manual_seed(7)
+            model = PlainGPT(layers=3, width=64, heads=2, vocab=128)  # trained in place in this process
+            torch.manual_seed(len(profiles))  # of the process that is forked
             profiles.append(smp_advisor.profile(model, sequence_length=64, precision="fp32"))
     first, second = profiles
     assert first.scaled.ok

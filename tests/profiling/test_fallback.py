@@ -16,7 +16,7 @@ transformers = Deferred("transformers")
 profile_with_fallbacks = Deferred("smp_advisor.profiling.fallback", "profile_with_fallbacks")
 read_model = Deferred("smp_advisor.profiling.profiled_model", "read_model")
 profile_by_copies = Deferred("smp_advisor.profiling.real_steps", "profile_by_copies")
-Settings = Deferred("smp_advisor.profiling.trace_settings", "Settings")
+Settings = Deferred("smp_advisor.profiling.traced_steps", "Settings")
 PlainGPT = Deferred("tests.profiling.plain_models", "PlainGPT")
 
 Broken, Holder, Masked, Timed = deferred("tests.profiling.models_hard_to_trace", "Broken", "Holder", "Masked", "Timed")

@@ -11,7 +11,7 @@ from tests.deferred import Deferred
 
 pytestmark = pytest.mark.torch
 
-constructed_copy = Deferred("smp_advisor.profiling.scaled.construction", "constructed_copy")
+constructed_copy = Deferred("smp_advisor.profiling.scaled.narrow", "constructed_copy")
 call_model = Deferred("smp_advisor.profiling.step", "call_model")
 copy_run = Deferred("smp_advisor.profiling.scaled.run")
 fake_mode = Deferred("smp_advisor.profiling.fake", "fake_mode")
@@ -23,7 +23,7 @@ make_copy = Deferred("smp_advisor.profiling.scaled.build", "make_copy")
 idle_layers = Deferred("smp_advisor.profiling.input_trial", "idle_layers")
 profile_with_fallbacks = Deferred("smp_advisor.profiling.fallback", "profile_with_fallbacks")
 read_model = Deferred("smp_advisor.profiling.profiled_model", "read_model")
-Settings = Deferred("smp_advisor.profiling.trace_settings", "Settings")
+Settings = Deferred("smp_advisor.profiling.traced_steps", "Settings")
 nn = Deferred("torch.nn")
 users = Deferred("tests.profiling.modules_of_users")
 widths = Deferred("tests.profiling.modules_with_odd_widths")

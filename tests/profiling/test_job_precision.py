@@ -9,11 +9,10 @@ from smp_advisor import Job, Plan
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.layouts import layout_of
 from smp_advisor.libraries.registry import LIBRARIES, get_library
-from smp_advisor.profiling.gathered_parameters import with_gathered_parameters
-from smp_advisor.profiling.job_precision import precision_of_job
 from smp_advisor.profiling.polynomial import Polynomial
-from smp_advisor.profiling.precision import PRECISIONS
+from smp_advisor.profiling.precision import PRECISIONS, precision_of_job
 from smp_advisor.profiling.result import Segment
+from smp_advisor.profiling.trace import with_gathered_parameters
 
 
 @pytest.mark.parametrize(

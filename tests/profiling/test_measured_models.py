@@ -20,7 +20,7 @@ torch = Deferred("torch")
 transformers = Deferred("transformers")
 profile_with_fallbacks = Deferred("smp_advisor.profiling.fallback", "profile_with_fallbacks")
 read_model = Deferred("smp_advisor.profiling.profiled_model", "read_model")
-Settings = Deferred("smp_advisor.profiling.trace_settings", "Settings")
+Settings = Deferred("smp_advisor.profiling.traced_steps", "Settings")
 PlainGPT, ResNet = deferred("tests.profiling.plain_models", "PlainGPT", "ResNet")
 
 SEQUENCE = 256

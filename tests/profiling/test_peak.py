@@ -12,11 +12,11 @@ torch = Deferred("torch")
 transformers = Deferred("transformers")
 build_fake, fake_inputs, fake_mode = deferred("smp_advisor.profiling.fake", "build_fake", "fake_inputs", "fake_mode")
 example_inputs = Deferred("smp_advisor.profiling.inputs", "example_inputs")
-make_optimizer = Deferred("smp_advisor.profiling.optimizer_step", "make_optimizer")
+make_optimizer = Deferred("smp_advisor.profiling.step", "make_optimizer")
 read_model = Deferred("smp_advisor.profiling.profiled_model", "read_model")
 measure_step = Deferred("smp_advisor.profiling.step", "measure_step")
 stacks = Deferred("smp_advisor.profiling.structure", "stacks")
-Settings, compute_dtype = deferred("smp_advisor.profiling.trace_settings", "Settings", "compute_dtype")
+Settings, compute_dtype = deferred("smp_advisor.profiling.traced_steps", "Settings", "compute_dtype")
 trace = Deferred("smp_advisor.profiling.trace", "trace")
 
 GPT2_XL = {"n_embd": 1600, "n_layer": 48, "n_head": 25}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smp_advisor.profiling.polynomial import Polynomial
-from smp_advisor.profiling.sampling import choose_samples
+from smp_advisor.profiling.traced_steps import choose_samples
 
 integers = st.integers(-(10**12), 10**12)
 tables = st.lists(st.lists(integers, min_size=3, max_size=3), min_size=2, max_size=2)

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from smp_advisor import Job, Plan
 from smp_advisor.errors import ProfileError
-from smp_advisor.profiling.copy_comparison import comparisons
 from smp_advisor.profiling.precision import training_precision
 from smp_advisor.profiling.profiled_model import read_model
 from smp_advisor.profiling.scaled import ScaledRun, run
-from smp_advisor.profiling.scaled.axes import Axis
-from smp_advisor.profiling.scaled.interpolation import at_full_size
+from smp_advisor.profiling.scaled.extrapolated import at_full_size
 from smp_advisor.profiling.scaled.reduction import reduced, reductions_between
 from smp_advisor.profiling.scaled.run import _partial
+from smp_advisor.profiling.scaled.variants import Axis
+from smp_advisor.profiling.summary import comparisons
 from tests.deferred import Deferred
 
 pytestmark = pytest.mark.torch
@@ -30,7 +30,7 @@ transformers = Deferred("transformers")
 profile_with_fallbacks = Deferred("smp_advisor.profiling.fallback", "profile_with_fallbacks")
 affordable_inputs = Deferred("smp_advisor.profiling.scaled.copy_inputs", "affordable_inputs")
 example_inputs = Deferred("smp_advisor.profiling.inputs", "example_inputs")
-Settings = Deferred("smp_advisor.profiling.trace_settings", "Settings")
+Settings = Deferred("smp_advisor.profiling.traced_steps", "Settings")
 Measuring = Deferred("smp_advisor.profiling.scaled.extrapolated", "Measuring")
 example_inputs = Deferred("smp_advisor.profiling.inputs", "example_inputs")
 at_full_size_of = Deferred("smp_advisor.profiling.scaled.extrapolated", "at_full_size_of")

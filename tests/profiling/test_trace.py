@@ -16,7 +16,7 @@ example_inputs, filled = deferred("smp_advisor.profiling.inputs", "example_input
 read_model = Deferred("smp_advisor.profiling.profiled_model", "read_model")
 measure_step = Deferred("smp_advisor.profiling.step", "measure_step")
 stacks, ties = deferred("smp_advisor.profiling.structure", "stacks", "ties")
-Settings = Deferred("smp_advisor.profiling.trace_settings", "Settings")
+Settings = Deferred("smp_advisor.profiling.traced_steps", "Settings")
 trace = Deferred("smp_advisor.profiling.trace", "trace")
 PlainGPT, ResNet, Scanning = deferred("tests.profiling.plain_models", "PlainGPT", "ResNet", "Scanning")
 

@@ -11,8 +11,7 @@ import smp_advisor
 from smp_advisor.notebook.static_view import static_html
 from smp_advisor.notebook.view_state import explanation, recommendation
 from smp_advisor.profiling.result import Profile
-from smp_advisor.profiling.scaled.full_size import Dimension, FullSize
-from smp_advisor.profiling.scaled.result import ScaledRun
+from smp_advisor.profiling.scaled.result import Dimension, FullSize, ScaledRun
 from smp_advisor.workload import Job, Model
 from tests.deferred import Deferred
 
@@ -21,7 +20,7 @@ pytestmark = pytest.mark.torch
 transformers = Deferred("transformers")
 profile_with_fallbacks = Deferred("smp_advisor.profiling.fallback", "profile_with_fallbacks")
 read_model = Deferred("smp_advisor.profiling.profiled_model", "read_model")
-Settings = Deferred("smp_advisor.profiling.trace_settings", "Settings")
+Settings = Deferred("smp_advisor.profiling.traced_steps", "Settings")
 
 CONFIG = {"model_type": "gpt2", "n_layer": 4}
 SEQUENCE = 256

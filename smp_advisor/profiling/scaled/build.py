@@ -13,13 +13,19 @@ from smp_advisor.profiling.fake import default_dtype
 from smp_advisor.profiling.gpu_kernels import without_initialization
 from smp_advisor.profiling.input_trial import accepts, idle_layers
 from smp_advisor.profiling.inputs import example_inputs, valid_ids
-from smp_advisor.profiling.scaled.construction import constructed_copy
 from smp_advisor.profiling.scaled.experts import experts_of, with_experts
-from smp_advisor.profiling.scaled.narrow import narrow_copy
+from smp_advisor.profiling.scaled.narrow import constructed_copy, narrow_copy
 from smp_advisor.profiling.scaled.reduction import reduced, reductions_between
 from smp_advisor.profiling.scaled.result import Reduction
-from smp_advisor.profiling.structure import callable_parts, named_blocks, parameter_total, stacks, ties
-from smp_advisor.profiling.truncation import remaining_children, truncated
+from smp_advisor.profiling.structure import (
+    callable_parts,
+    named_blocks,
+    parameter_total,
+    remaining_children,
+    stacks,
+    ties,
+    truncated,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import combinations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from smp_advisor.errors import ProfileError
-from smp_advisor.profiling.agreement import FIGURES
+from smp_advisor.profiling.extrapolation import FIGURES
 from smp_advisor.profiling.input_trial import source_frame
 from smp_advisor.profiling.inputs import cast_inputs, example_inputs, filled, valid_ids
 from smp_advisor.profiling.polynomial import Polynomial
 from smp_advisor.profiling.recurrent_kernels import has_recurrent_layers
-from smp_advisor.profiling.scaled.axes import EXPERTS, VOCABULARY
-from smp_advisor.profiling.scaled.full_size import FullSize
-from smp_advisor.profiling.scaled.interpolation import Raised, at_full_size, at_place
-from smp_advisor.profiling.scaled.variants import variants_of
+from smp_advisor.profiling.scaled.result import FullSize
+from smp_advisor.profiling.scaled.variants import EXPERTS, VOCABULARY, variants_of
 from smp_advisor.profiling.step import measure_step
 from smp_advisor.profiling.structure import parameter_total
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import torch
     from torch import nn
@@ -30,7 +30,46 @@ if TYPE_CHECKING:
     from smp_advisor.profiling.scaled.variants import Variants
     from smp_advisor.profiling.structure import Stack
 
-__all__ = ["Extrapolated", "Measuring", "at_full_size_of", "polynomials_of"]
+__all__ = ["Measuring", "Raised", "at_full_size", "at_full_size_of", "polynomials_of"]
+
+Raised = frozenset[str]
+"""Axes of which a copy has the higher of two sizes."""
+
+
+def at_place(values: Mapping[int, Fraction | int], place: int) -> Fraction:
+    """Value at a place of the lowest-degree polynomial through the points (Lagrange)."""
+    total = Fraction(0)
+    for node, value in values.items():
+        weights = (Fraction(place - second, node - second) for second in values if second != node)
+        total += math.prod(weights, start=Fraction(1)) * value
+    return total
+
+
+def at_full_size(values: Mapping[tuple[int, Raised], Fraction], shares: Mapping[str, Fraction], width: int) -> Fraction:
+    """Value at a width and a place on each axis of a function that is linear in every axis.
+
+    Parameters
+    ----------
+    values
+        By width and raised axes. A width that has a set must have its subsets, too. A set that fewer widths have is of
+        a lower degree in the width; axes that are in no common set do not interact.
+    shares
+        Place of the result on each axis: 0 is the lower size, 1 the higher one.
+    """
+    total = Fraction(0)
+    for raised in {raised for _, raised in values}:
+        changes = {
+            node: sum(((-1) ** len(raised - part) * values[node, part] for part in _subsets(raised)), Fraction(0))
+            for node, axes in values
+            if axes == raised
+        }
+        total += at_place(changes, width) * math.prod((shares[axis] for axis in raised), start=Fraction(1))
+    return total
+
+
+def _subsets(axes: Raised) -> Iterator[Raised]:
+    return (frozenset(part) for size in range(len(axes) + 1) for part in combinations(sorted(axes), size))
+
 
 Result = TypeVar("Result")
 

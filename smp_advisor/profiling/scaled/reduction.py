@@ -4,29 +4,64 @@ from __future__ import annotations
 
 import copy
 import math
+import tomllib
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.profiling.scaled.fields import PARTS, count_of, names_of, own, values_of
 from smp_advisor.profiling.scaled.result import Reduction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = [
+    "PARTS",
     "WidthFraction",
-    "at_scale",
+    "count_of",
     "fractions_of_heads",
-    "layers_of",
     "limit_vocabulary",
+    "names_of",
+    "own",
     "reduced",
     "reductions_between",
     "scale_widths",
     "truncate_layer_lists",
-    "usual_fraction",
-    "vocabulary_of",
+    "values_of",
 ]
+
+PARTS = ("text_config", "vision_config", "encoder", "decoder")
+"""Fields with the configurations of parts of a model."""
+
+
+@cache
+def _names() -> dict[str, list[str]]:
+    text = files("smp_advisor.profiling.scaled").joinpath("dimensions.toml").read_text(encoding="utf-8")
+    names: dict[str, list[str]] = tomllib.loads(text)
+    return names
+
+
+def names_of(kind: str) -> list[str]:
+    """Names of the fields of a kind, as in ``dimensions.toml``."""
+    return _names()[kind]
+
+
+def own(config: Any, name: str) -> Any:
+    """Value of the configuration's own field; aliases of other fields are ignored."""
+    return vars(config).get(name)
+
+
+def count_of(config: Any, name: str) -> int | None:
+    """Value of a field that is a positive integer; None if it is none."""
+    value = own(config, name)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def values_of(config: Any, kind: str) -> list[int]:
+    """Positive integers among the fields of a kind."""
+    return [value for name in names_of(kind) if (value := count_of(config, name))]
+
 
 _VOCABULARY = 2048
 _EXPERTS = (4, 2)
@@ -197,27 +232,3 @@ def _limit(config: Any, group: str, maximum: int) -> None:
 def usual_fraction(config: Any) -> WidthFraction | None:
     """The preferred fraction of widths and heads; None if they have no common divisor."""
     return next(iter(fractions_of_heads(config)), None)
-
-
-def layers_of(config: Any) -> int:
-    """Number of layers of the configuration; 0 if it has none, or stacks with different numbers."""
-    counts = {vars(config)[name] for name in names_of("layers") if count_of(config, name)}
-    return counts.pop() if len(counts) == 1 else 0
-
-
-def vocabulary_of(config: Any) -> int:
-    """Size of the vocabulary; 0 if there is none."""
-    return max(values_of(config, "vocabularies"), default=0)
-
-
-def at_scale(config: Any, fraction: WidthFraction, *, layers: int, vocabulary: int) -> Any:
-    """The configuration with widths and heads times the fraction, and at most `layers` and `vocabulary`.
-
-    A dimension that the divisor does not divide stays unchanged; measurements are still polynomials in the width.
-    """
-    result = copy.deepcopy(config)
-    scale_widths(result, fraction)
-    _limit(result, "layers", layers)
-    truncate_layer_lists(result, layers)
-    limit_vocabulary(result, vocabulary)
-    return result

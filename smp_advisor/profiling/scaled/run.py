@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,6 @@ from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.description import GUARD_SECONDS, as_json, from_json, without_collections
 from smp_advisor.profiling.precision import higher_precision, training_precision
 from smp_advisor.profiling.sandbox import Limits, progress, run_isolated
-from smp_advisor.profiling.scaled.planned_steps import PlannedSteps, planned_steps
 from smp_advisor.profiling.scaled.result import Comparison, ScaledRun
 
 if TYPE_CHECKING:
@@ -30,6 +29,71 @@ if TYPE_CHECKING:
     from smp_advisor.workload.job import Job
 
 __all__ = ["run", "train_described"]
+
+_MOST_MICROBATCHES = 4
+_MOST_SAMPLES = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedSteps:
+    """Microbatches and settings of a copy under a job and its plan, with its limits."""
+
+    optimizer: str
+    sequence: int
+    """Tokens per sample of the job."""
+    sizes: tuple[int, ...]
+    """Samples of each microbatch of the copy."""
+    checkpointing: bool
+    notes: tuple[str, ...]
+    """A sentence for each difference from the plan and the job."""
+    precision: str
+    attention: str
+    """Kernel whose saved tensors are extrapolated to the full size."""
+    steps: int
+    memory_bytes: int
+    """Memory that the copy is built for."""
+    extrapolates: bool = True
+    """Whether copies at other widths and depths are extrapolated to the full size."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> PlannedSteps:
+        """Inverse of `as_dict`, also after a JSON round trip."""
+        return cls(**(dict(values) | {name: tuple(values[name]) for name in ("sizes", "notes")}))
+
+
+def planned_steps(
+    job: Job, plan: Plan | None, *, precision: str, attention: str, steps: int, memory_bytes: int
+) -> PlannedSteps:
+    """The steps of a copy under a plan; without one, a microbatch of two samples without checkpointing."""
+    checkpointing = plan.activation_checkpointing if plan else False
+    notes = []
+    if checkpointing and str(checkpointing) != "each":
+        notes.append(f"activation_checkpointing={checkpointing!r} was applied to each block.")
+    if job.optimizer not in {"adam", "sgd", "plain-sgd"}:
+        notes.append(f"AdamW was used instead of {job.optimizer}.")
+    planned = plan.microbatches * plan.gradient_accumulation_steps if plan else 1
+    samples = max(1, plan.batch_size // plan.microbatches) if plan else 2
+    reducible = {
+        "microbatches": (planned, min(planned, _MOST_MICROBATCHES)),
+        "samples per microbatch": (samples, min(samples, _MOST_SAMPLES)),
+    }
+    notes += [f"{name} reduced from {full} to {used}." for name, (full, used) in reducible.items() if full != used]
+    return PlannedSteps(
+        optimizer=job.optimizer,
+        sequence=job.sequence_length,
+        sizes=(min(samples, _MOST_SAMPLES),) * min(planned, _MOST_MICROBATCHES),
+        checkpointing=bool(checkpointing),
+        notes=tuple(notes),
+        precision=precision,
+        attention=attention,
+        steps=steps,
+        memory_bytes=memory_bytes,
+    )
+
 
 _STEPS = 6
 _MOST_TOKENS = 64
@@ -279,6 +343,9 @@ def _affordable_steps(steps: int, work: int) -> tuple[int, list[str]]:
 
 def _trained_steps(trainer: Trainer, batch: Any, steps: int) -> tuple[Trained, list[float]]:
     """The last training step and the loss of each."""
+    import torch
+
+    torch.manual_seed(0)  # of dropout: otherwise the kernel's state would make every run a different one
     losses: list[float] = []
     trained = trainer.train([])
     for step in range(steps):
@@ -339,7 +406,7 @@ def _compare(
 ) -> tuple[list[Comparison], list[str], int]:
     """Compare predictions for the copy with one real microbatch; also returns notes, and the microbatch's work."""
     from smp_advisor.errors import AdvisorError
-    from smp_advisor.profiling.agreement import FIGURES
+    from smp_advisor.profiling.extrapolation import FIGURES
     from smp_advisor.profiling.profiled_model import has_formulas_of_head
     from smp_advisor.profiling.recurrent_kernels import has_recurrent_layers
     from smp_advisor.profiling.step import measure_step

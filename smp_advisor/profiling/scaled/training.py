@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from smp_advisor.profiling.inputs import cast_inputs
-from smp_advisor.profiling.optimizer_step import make_optimizer
 from smp_advisor.profiling.patching import wrapped_forwards
 from smp_advisor.profiling.precision import training_precision
-from smp_advisor.profiling.step import call_model, checkpointed, loss_of
+from smp_advisor.profiling.step import call_model, checkpointed, loss_of, make_optimizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -124,8 +124,7 @@ def _trace(model: Any, rank: Rank, inputs: Any) -> dict[str, Any]:
     """Build the model and trace the step; runs in the child process."""
     from smp_advisor.profiling.patching import quiet
     from smp_advisor.profiling.profiled_model import read_model
-    from smp_advisor.profiling.traced_rank.process_group import fake_process_group
-    from smp_advisor.profiling.traced_rank.step import RankStep
+    from smp_advisor.profiling.traced_rank.step import RankStep, fake_process_group
 
     progress(0.0, 1.0, "building the model")
     with quiet(), fake_process_group(rank.world, rank.process):

@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import contextlib
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from smp_advisor.profiling.cuda_autocast import cuda_autocast_rules
 from smp_advisor.profiling.fake import build_fake, fake_copy, fake_inputs, fake_mode
-from smp_advisor.profiling.gpu_kernels import gpu_kernels
+from smp_advisor.profiling.gpu_kernels import cuda_autocast_rules, gpu_kernels
 from smp_advisor.profiling.inputs import example_inputs
 from smp_advisor.profiling.rehearsal.single_process import by_name, named_batch
 from smp_advisor.profiling.step import loss_of
-from smp_advisor.profiling.traced_rank.blocks import main_blocks, recomputed, repeated_layers
 from smp_advisor.profiling.traced_rank.division import (
     flat_storages,
+    main_blocks,
     mesh_of,
+    recomputed,
     reduction,
+    repeated_layers,
     shard,
     shard_flat,
     with_buckets,
 )
-from smp_advisor.profiling.traced_rank.live_memory import LiveMemory, Peak
-from smp_advisor.profiling.traced_rank.optimizer import RankOptimizer
+from smp_advisor.profiling.traced_rank.live_memory import LiveMemory, Peak, RankOptimizer
 from smp_advisor.profiling.traced_rank.pipeline import Part, own_blocks, part_of, passes
 from smp_advisor.profiling.traced_rank.tensor_parallel import divide_tensors, gathering_again
 
@@ -39,7 +41,19 @@ if TYPE_CHECKING:
     from smp_advisor.profiling.profiled_model import ProfiledModel
     from smp_advisor.profiling.traced_rank.rank import Rank
 
-__all__ = ["RankStep"]
+__all__ = ["RankStep", "fake_process_group"]
+
+
+@contextmanager
+def fake_process_group(world: int, rank: int) -> Iterator[None]:
+    """Be rank `rank` of `world` processes inside the block."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore  # registers the backend
+
+    dist.init_process_group("fake", rank=rank, world_size=world, store=FakeStore())
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
 
 
 @dataclass(kw_only=True)
