@@ -47,7 +47,6 @@ def measure(name: str) -> None:
                 "cpu_seconds": sum(times[:4]),
                 "mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10,
                 "child_mib": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**10,
-                "trace_seconds": result.seconds,
                 "parameters": result.parameter_count,
                 "worst": max(abs(agreement.ratio - 1) for agreement in result.agreements),
                 "checks": len(result.agreements),

@@ -38,8 +38,13 @@ def methods(profile):
     return {source.figure: (source.method, source.confidence) for source in profile.provenance}
 
 
-def test_a_plain_trace_is_exact():
-    assert methods(profiled(PlainGPT()))["saved bytes"] == ("traced", "exact")
+@pytest.fixture(scope="module")
+def plain():
+    return profiled(PlainGPT())
+
+
+def test_a_plain_trace_is_exact(plain):
+    assert methods(plain)["saved bytes"] == ("traced", "exact")
 
 
 def test_custom_gradients_are_traced():
@@ -78,14 +83,14 @@ def test_shapes_that_depend_on_values_are_measured_with_low_confidence():
 
 
 @pytest.mark.parametrize("place", ["DataParallel", "compiled", "inside"])
-def test_wrappers_are_looked_through(place):
+def test_wrappers_are_looked_through(place, plain):
     model = PlainGPT()
     wrapped = {
         "DataParallel": torch.nn.DataParallel,
         "compiled": torch.compile,
         "inside": lambda module: Holder(torch.compile(module)),
     }[place](model)
-    profile, plain = profiled(wrapped), profiled(model)
+    profile = profiled(wrapped)
     assert profile.forward_flops == plain.forward_flops
     assert profile.saved_bytes == plain.saved_bytes
     assert len(profile.blocks) == 4
@@ -136,9 +141,8 @@ def test_real_steps_of_small_copies_find_what_the_trace_says():
     assert methods(measured)["saved bytes"] == ("real steps", "high")
 
 
-def test_a_profile_survives_json():
-    profile = profiled(PlainGPT())
-    assert Profile.from_dict(json.loads(json.dumps(profile.as_dict()))) == profile
+def test_a_profile_survives_json(plain):
+    assert Profile.from_dict(json.loads(json.dumps(plain.as_dict()))) == plain
 
 
 def test_the_call_runs_isolated_and_explains_itself():

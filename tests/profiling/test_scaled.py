@@ -189,7 +189,7 @@ def test_copies_with_too_much_work_are_not_extrapolated(net):
     measuring = Measuring(
         precision="fp32", attention="fused", dtype=torch_dtype(), sequence=512, inputs=None, most_work=10**8
     )
-    with pytest.raises(ProfileError, match="steps of copies need 2 GFLOPs, over the limit of 0"):
+    with pytest.raises(ProfileError, match=r"steps of copies need \d+ GFLOPs, over the limit of 0"):
         at_full_size_of(read_model(net), (), measuring)
 
 
