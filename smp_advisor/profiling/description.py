@@ -1,4 +1,4 @@
-"""What a child process gets: a model as plain data, which a fresh interpreter builds, and a guard of its time."""
+"""Input of a child process: a model as plain data, which a fresh interpreter builds, and a guard of its time."""
 
 from __future__ import annotations
 

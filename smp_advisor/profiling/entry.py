@@ -92,7 +92,7 @@ def profile(
         Memory of each child process. None is half of the available memory, at most 4 GiB. The scaled copy is built for
         the same limit, and for 4 GiB without one.
     seconds
-        Last guard against a child process that hangs; None is an hour for the trace and the copy. It changes no figure:
+        Last guard against a child process that hangs; None is 3,600 for the trace and the copy. It changes no figure:
         a stage that exceeds it ends with an error, or with a verdict if another stage succeeded. The work of each stage
         is limited by counts of operators, FLOPs and bytes, which are the same on every machine.
     on_line, on_progress

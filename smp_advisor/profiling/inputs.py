@@ -61,7 +61,7 @@ def example_inputs(model: nn.Module, supplied: Any = None, *, config: Any = None
 
 
 def _supply(model: nn.Module) -> str:
-    """What to pass, by the arguments that the forward method requires."""
+    """Inputs to pass, by the arguments that the forward method requires."""
     arguments = forward_arguments(model).items()
     required = [name for name, p in arguments if p.default is p.empty and p.kind not in _VARIADIC]
     line = f"{{{', '.join(f'{name!r}: tensor' for name in required)}}}" if required else "(tensor,)"
