@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import os
 import stat
@@ -25,6 +26,8 @@ __all__ = [
     "has_too_many_values",
     "read_bytes",
     "read_ends",
+    "rows",
+    "table",
     "write_text",
 ]
 
@@ -41,10 +44,22 @@ _OF_THE_SYSTEM = ("/proc/", "/sys/")
 """Folders with files that are regular by their mode, and may have no end or wait for content."""
 
 
-@cache
 def data_file(room: str, name: str) -> dict[str, Any]:
     """The content of ``data/<name>.toml`` in a room of the package, which all callers share: do not change it."""
-    return tomllib.loads((resources.files("smp_advisor") / room / "data" / f"{name}.toml").read_text(encoding="utf-8"))
+    return table(f"smp_advisor.{room}", f"data/{name}.toml")
+
+
+@cache
+def table(package: str, file: str) -> dict[str, Any]:
+    """A TOML file of any package, parsed once. Callers must not change it."""
+    return tomllib.loads((resources.files(package) / file).read_text(encoding="utf-8"))
+
+
+@cache
+def rows(package: str, file: str) -> tuple[dict[str, str], ...]:
+    """Rows of a CSV file of any package, read once. Lines that start with ``#`` are comments."""
+    lines = (resources.files(package) / file).read_text(encoding="utf-8").splitlines()
+    return tuple(csv.DictReader(line for line in lines if not line.startswith("#")))
 
 
 def read_bytes(path: Path, most: int) -> bytes:

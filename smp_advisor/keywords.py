@@ -5,7 +5,7 @@ from __future__ import annotations
 from inspect import Parameter, Signature, signature
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
-from smp_advisor.libraries.settings import PlanSettings
+from smp_advisor.libraries.plan import PlanSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

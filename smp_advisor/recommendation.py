@@ -17,8 +17,8 @@ from smp_advisor.guidance.model_changes import model_changes
 from smp_advisor.guidance.requested import requested
 from smp_advisor.keywords import AdviseSettings, completes
 from smp_advisor.libraries.check import check_against, unscripted_adapter
-from smp_advisor.libraries.registry import get_library
-from smp_advisor.libraries.support import require_supported_instance
+from smp_advisor.libraries.library import get_library
+from smp_advisor.libraries.version import require_supported_instance
 from smp_advisor.live import LiveAdvice
 from smp_advisor.model_input import is_profile, read_model
 from smp_advisor.request import (

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 from smp_advisor.arguments import require_types
 from smp_advisor.errors import AdvisorError, JobError
 from smp_advisor.libraries.check import unsupported_settings
+from smp_advisor.libraries.library import get_library, libraries, plan_fields
 from smp_advisor.libraries.plan import Plan
-from smp_advisor.libraries.plan_fields import plan_fields
-from smp_advisor.libraries.registry import get_library, libraries
 from smp_advisor.meanings import meant
 from smp_advisor.model_input import is_profile
 from smp_advisor.search import OBJECTIVES, Objective, batch_policy

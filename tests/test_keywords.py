@@ -15,7 +15,7 @@ import smp_advisor as smpa
 from smp_advisor.export.options import JobOptions
 from smp_advisor.keywords import AdviseSettings, JobOptionSettings
 from smp_advisor.libraries import libraries
-from smp_advisor.libraries.plan_fields import plan_fields
+from smp_advisor.libraries.library import plan_fields
 
 if TYPE_CHECKING:
     from smp_advisor.advice import Advice
@@ -36,7 +36,7 @@ smpa.Job(sequence_lenght=512)  # call-arg
 plan = smpa.Plan(tensor_parallel_degree=4, shard_optimizer_state=True, fp16=True)
 live: int | None = plan.sdp_max_live_parameters
 plan.tensor_paralel_degree  # attr-defined
-smpa.Plan(tensor_paralel_degree=4)  # call-overload
+smpa.Plan(tensor_paralel_degree=4)  # call-arg
 shards: int = smpa.Plan(library="smp-v2", hybrid_shard_degree=8).hybrid_shard_degree
 cell: str = advice.cell(sdk="v2", data="s3://bucket/data", spot=True, checkpoints="s3://bucket/checkpoints")
 advice.cell(spott=True)  # call-arg

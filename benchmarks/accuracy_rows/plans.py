@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from smp_advisor.errors import AdvisorError
-from smp_advisor.libraries.layout import Layout
-from smp_advisor.libraries.layouts import layout_of
+from smp_advisor.libraries.layout import Layout, layout_of
 from smp_advisor.libraries.state_bytes import amp, fully_sharded, over_frozen
 from smp_advisor.workload import Adapter, Job
 

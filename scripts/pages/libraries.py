@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smp_advisor.guidance.practices import order, practice
-from smp_advisor.libraries.families import supported_families
-from smp_advisor.libraries.registry import LIBRARIES
+from smp_advisor.libraries.library import LIBRARIES, supported_families
 from smp_advisor.libraries.schema import schema
-from smp_advisor.libraries.support import supported_instances
-from smp_advisor.libraries.version import default_version, facts, images
+from smp_advisor.libraries.version import default_version, facts, images, supported_instances
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

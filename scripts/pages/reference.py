@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.findings.page import checks_page
-from smp_advisor.libraries.registry import LIBRARIES
+from smp_advisor.libraries.library import LIBRARIES
 from smp_advisor.libraries.schema import schema
 from smp_advisor.storage.kinds import PUBLIC
 from smp_advisor.storage.schema import json_schema

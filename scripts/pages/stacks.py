@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smp_advisor.libraries.registry import libraries
+from smp_advisor.libraries.library import libraries
 from smp_advisor.workload import Model, stacks
 
 if TYPE_CHECKING:

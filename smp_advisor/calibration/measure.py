@@ -23,7 +23,7 @@ from smp_advisor.errors import CalibrationError
 from smp_advisor.files import ends, has_too_many_values, read_ends
 from smp_advisor.libraries.check import check_against
 from smp_advisor.libraries.groups import global_batch_size
-from smp_advisor.libraries.layouts import layout_of_plan
+from smp_advisor.libraries.layout import layout_of_plan
 from smp_advisor.workload.calibration import Calibration
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from smp_advisor.costs.evaluate import estimate
 from smp_advisor.costs.observation import observed
 from smp_advisor.errors import AdvisorError, CalibrationError
 from smp_advisor.libraries.check import mismatches
-from smp_advisor.libraries.layouts import layout_of_plan
-from smp_advisor.libraries.plan_fields import plan_fields
+from smp_advisor.libraries.layout import layout_of_plan
+from smp_advisor.libraries.library import plan_fields
 from smp_advisor.workload.calibration import Calibration
 from smp_advisor.workload.family import families
 from smp_advisor.workload.model import Model

@@ -11,7 +11,7 @@ from smp_advisor.costs.evaluate import estimate, trained
 from smp_advisor.costs.learned_time import paces
 from smp_advisor.costs.observation import predicted_seconds
 from smp_advisor.costs.transfer import differences, targets
-from smp_advisor.libraries.layouts import layout_of_plan
+from smp_advisor.libraries.layout import layout_of_plan
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster

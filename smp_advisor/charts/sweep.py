@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from smp_advisor.costs import estimate as estimated
 from smp_advisor.drawing.chart import Chart
 from smp_advisor.errors import AdvisorError
-from smp_advisor.libraries.dependent import completed_settings, dependent_settings, fields_of
-from smp_advisor.libraries.positions import Situation, positions
-from smp_advisor.libraries.registry import get_library
+from smp_advisor.libraries.controls import Situation, completed_settings, dependent_settings, fields_of, positions
+from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.schema import schema
 from smp_advisor.wording import fits
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from smp_advisor.advice import Advice
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.drawing.sweep import Fit
-    from smp_advisor.libraries.control_codec import Setting
+    from smp_advisor.libraries.library import Setting
 
 __all__ = ["fit_state", "settings_with_sweeps", "sweep_chart"]
 

@@ -155,8 +155,8 @@ def _estimate(model: str, options: Namespace) -> Estimate:
     """Estimate of the plan of the options."""
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.evaluate import estimate as estimated
+    from smp_advisor.libraries.library import get_library, require_library
     from smp_advisor.libraries.plan import Plan
-    from smp_advisor.libraries.registry import get_library, require_library
     from smp_advisor.model_input import read_model
     from smp_advisor.request import job_of, sort_settings
 

@@ -30,11 +30,10 @@ from smp_advisor.costs.step_time import step_seconds
 from smp_advisor.costs.world import World
 from smp_advisor.elementwise import largest, smallest
 from smp_advisor.libraries.check import check_against
-from smp_advisor.libraries.families import supports_tensor_parallelism
 from smp_advisor.libraries.groups import global_batch_size
-from smp_advisor.libraries.layouts import layout_of_plan
+from smp_advisor.libraries.layout import layout_of_plan
+from smp_advisor.libraries.library import get_library, supports_tensor_parallelism
 from smp_advisor.libraries.plan import Plan
-from smp_advisor.libraries.registry import get_library
 from smp_advisor.libraries.schema import schema
 from smp_advisor.libraries.transformers_release import installed_by
 from smp_advisor.workload.job import Job

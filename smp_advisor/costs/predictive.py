@@ -16,7 +16,7 @@ from smp_advisor.costs.stack import stack_of
 from smp_advisor.costs.transfer import rule, targets
 from smp_advisor.costs.uncertainty import DRAWS, constant_draws, constant_names, run_spread, source_spread
 from smp_advisor.libraries.check import check_against
-from smp_advisor.libraries.layouts import layout_of
+from smp_advisor.libraries.layout import layout_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,7 +12,7 @@ from smp_advisor.costs.pipeline import simulate
 from smp_advisor.costs.state import local_parameters
 from smp_advisor.costs.step_time import handover_seconds
 from smp_advisor.costs.world import World
-from smp_advisor.libraries.layouts import layout_of_plan
+from smp_advisor.libraries.layout import layout_of_plan
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster

@@ -22,7 +22,7 @@ from smp_advisor.estimators.strategies import (
 )
 from smp_advisor.estimators.torch_jobs import read_strategy
 from smp_advisor.estimators.yaml_values import yaml_table
-from smp_advisor.libraries.registry import get_library
+from smp_advisor.libraries.library import get_library
 from smp_advisor.reading.values import Mapping
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from smp_advisor.estimators.documents import Document, open_document
 from smp_advisor.estimators.report import EstimatorReport, Reading
 from smp_advisor.findings.catalog import catalog
 from smp_advisor.findings.finding import Finding, Fix, Unresolved
-from smp_advisor.libraries.registry import library_with, require_library
+from smp_advisor.libraries.library import library_with, require_library
 from smp_advisor.meanings import with_exact_keywords
 from smp_advisor.scripts.check import check_source
 from smp_advisor.workload.job import Job

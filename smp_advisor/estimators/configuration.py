@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.libraries.registry import library_with
+from smp_advisor.libraries.library import library_with
 from smp_advisor.reading.data import plain, reason
 from smp_advisor.reading.values import Constant, Mapping, Value
 

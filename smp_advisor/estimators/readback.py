@@ -12,8 +12,8 @@ from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.configuration import digits_as_number, is_on
 from smp_advisor.estimators.recipes import adapter_of
 from smp_advisor.estimators.terms import is_version, library_version, version_of_older_pair
+from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library
 from smp_advisor.libraries.plan import Plan
-from smp_advisor.libraries.registry import DEFAULT_LIBRARY, get_library
 from smp_advisor.libraries.schema import schema
 from smp_advisor.libraries.version import default_version, release
 from smp_advisor.workload.job import DEFAULT_SEQUENCE_LENGTH, Job

@@ -26,7 +26,7 @@ from smp_advisor.estimators.configuration import (
 )
 from smp_advisor.estimators.strategies import strategy_of_deepspeed
 from smp_advisor.estimators.yaml_values import resolve, unwrapped
-from smp_advisor.libraries.registry import library_with
+from smp_advisor.libraries.library import library_with
 from smp_advisor.reading.values import Collection, Constant, Mapping
 from smp_advisor.workload.adapter import Adapter
 

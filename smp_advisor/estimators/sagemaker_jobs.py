@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.estimators.configuration import Configuration, Gap, Setting, why_not
 from smp_advisor.estimators.launchers import choose_library, decoded, read_distribution, read_toolkit_contract
 from smp_advisor.estimators.terms import image_name
-from smp_advisor.libraries.registry import library_with
+from smp_advisor.libraries.library import library_with
 from smp_advisor.reading.values import Constant, Mapping, Result, Value
 
 if TYPE_CHECKING:

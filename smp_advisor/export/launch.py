@@ -18,10 +18,9 @@ from smp_advisor.export.run import run_of, schedule_of
 from smp_advisor.export.script import SCRIPT_NAME, builds, require_writable, requirements
 from smp_advisor.export.template import Expression
 from smp_advisor.job_rules import MAX_RUN_SECONDS
+from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.plan import Plan
-from smp_advisor.libraries.registry import get_library
-from smp_advisor.libraries.support import require_supported_instance
-from smp_advisor.libraries.version import image
+from smp_advisor.libraries.version import image, require_supported_instance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

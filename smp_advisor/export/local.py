@@ -12,8 +12,8 @@ from smp_advisor.export.options import JobOptions
 from smp_advisor.export.script import SCRIPT_NAME, builds, training_script
 from smp_advisor.export.template import Comment, comment, render, text_literal
 from smp_advisor.files import data_file
+from smp_advisor.libraries.library import DEFAULT_LIBRARY
 from smp_advisor.libraries.plan import Plan
-from smp_advisor.libraries.registry import DEFAULT_LIBRARY
 from smp_advisor.libraries.version import default_version, image
 from smp_advisor.workload.training_settings import training_settings
 

@@ -18,7 +18,7 @@ from smp_advisor.export.script_parts import (
 )
 from smp_advisor.export.template import Comment, gathered, render
 from smp_advisor.libraries.check import unscripted_adapter
-from smp_advisor.libraries.families import supports_tensor_parallelism
+from smp_advisor.libraries.library import supports_tensor_parallelism
 from smp_advisor.libraries.transformers_release import oldest_script_release
 from smp_advisor.libraries.version import release
 

@@ -11,7 +11,7 @@ from smp_advisor.errors import ExportError
 from smp_advisor.export.architectures import Architecture, configuration
 from smp_advisor.export.describing import describe, library_name
 from smp_advisor.export.template import Comment, comment
-from smp_advisor.libraries.registry import get_library
+from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.version import image
 from smp_advisor.workload.counts import format_count
 

@@ -14,8 +14,7 @@ from smp_advisor.export.script_parts import (
     require_implemented,
 )
 from smp_advisor.export.template import Comment, gathered, render
-from smp_advisor.libraries.families import supports_tensor_parallelism
-from smp_advisor.libraries.library import FULLY_SHARD_SINCE
+from smp_advisor.libraries.library import FULLY_SHARD_SINCE, supports_tensor_parallelism
 from smp_advisor.libraries.version import release
 from smp_advisor.libraries.version import release as release_of
 

@@ -8,8 +8,8 @@ from importlib.resources import files
 from typing import Any
 
 from smp_advisor.cluster import Cluster
+from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library
 from smp_advisor.libraries.plan import Plan
-from smp_advisor.libraries.registry import DEFAULT_LIBRARY, get_library
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
 

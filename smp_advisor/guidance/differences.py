@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.guidance.step import Difference
 from smp_advisor.guidance.what_if import evaluate, vary
-from smp_advisor.libraries.families import supports_tensor_parallelism
 from smp_advisor.libraries.groups import samples_per_tensor_parallel_group, shard_degree
-from smp_advisor.libraries.registry import get_library
+from smp_advisor.libraries.library import get_library, supports_tensor_parallelism
 from smp_advisor.libraries.schema import schema
 from smp_advisor.wording import SAME, compared, duration, fit
 from smp_advisor.workload.counts import format_count

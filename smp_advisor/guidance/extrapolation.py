@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.costs import estimate_many
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries import mismatches
-from smp_advisor.libraries.families import supports_tensor_parallelism
-from smp_advisor.libraries.plan_fields import plan_fields
+from smp_advisor.libraries.library import plan_fields, supports_tensor_parallelism
 from smp_advisor.wording import fits
 
 if TYPE_CHECKING:

@@ -9,10 +9,9 @@ from smp_advisor.guidance.practices import order, practice
 from smp_advisor.guidance.rung_titles import batch_parts, off_settings, rung_title, start_title, technique_fields
 from smp_advisor.guidance.techniques.conclusion import brief_change
 from smp_advisor.guidance.what_if import WhatIf, evaluate, evaluate_best, vary, without
-from smp_advisor.libraries.dependent import fields_of, shardable_gpus
+from smp_advisor.libraries.controls import fields_of, shardable_gpus
 from smp_advisor.libraries.groups import divisors, shard_degree
-from smp_advisor.libraries.plan_fields import plan_fields
-from smp_advisor.libraries.registry import get_library
+from smp_advisor.libraries.library import get_library, plan_fields
 from smp_advisor.uninterrupted import uninterrupted
 from smp_advisor.wording import SAME, degree_of_change, fits
 

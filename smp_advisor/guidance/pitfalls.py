@@ -10,12 +10,10 @@ from smp_advisor.cluster.table import sources
 from smp_advisor.guidance.half_cluster import downsizing
 from smp_advisor.guidance.step import Pitfall
 from smp_advisor.libraries import image
-from smp_advisor.libraries.families import supports_tensor_parallelism
 from smp_advisor.libraries.groups import reduced_data_parallel_degree, shard_degree
-from smp_advisor.libraries.registry import get_library
-from smp_advisor.libraries.rule import Condition
-from smp_advisor.libraries.support import supported_instances
-from smp_advisor.libraries.version import release
+from smp_advisor.libraries.library import get_library, supports_tensor_parallelism
+from smp_advisor.libraries.schema import Condition
+from smp_advisor.libraries.version import release, supported_instances
 from smp_advisor.wording import gib
 from smp_advisor.workload.counts import format_count
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from smp_advisor.libraries.registry import DEFAULT_LIBRARY, get_library
+from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library
 
 __all__ = ["Practice", "order", "practice", "subset_tip"]
 

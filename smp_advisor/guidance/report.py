@@ -11,7 +11,7 @@ from smp_advisor.guidance.certainty import certainty
 from smp_advisor.guidance.ladder_text import ladder_text, unused_lines
 from smp_advisor.guidance.practices import order
 from smp_advisor.libraries.groups import data_parallel_degree, reduced_data_parallel_degree
-from smp_advisor.libraries.registry import get_library
+from smp_advisor.libraries.library import get_library
 from smp_advisor.wording import plural, probability, run_cost, run_time
 
 if TYPE_CHECKING:

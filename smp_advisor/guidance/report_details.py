@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smp_advisor.guidance.overheads import overhead_notes
-from smp_advisor.libraries.plan_fields import plan_fields
-from smp_advisor.libraries.registry import get_library
+from smp_advisor.libraries.library import get_library, plan_fields
 from smp_advisor.libraries.schema import schema
 from smp_advisor.wording import (
     compute,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.libraries.groups import shard_degree
-from smp_advisor.libraries.plan_fields import plan_fields
+from smp_advisor.libraries.library import plan_fields
 
 if TYPE_CHECKING:
     from smp_advisor.guidance.planned_run import PlannedRun

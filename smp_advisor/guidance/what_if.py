@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from smp_advisor.costs import estimate_many
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries import mismatches
-from smp_advisor.libraries.dependent import completed_settings, dependent_settings, fields_of, shardable_gpus
+from smp_advisor.libraries.controls import completed_settings, dependent_settings, fields_of, shardable_gpus
 from smp_advisor.libraries.groups import divisors, shard_degree
-from smp_advisor.libraries.plan_fields import plan_fields
-from smp_advisor.libraries.registry import get_library
+from smp_advisor.libraries.library import get_library, plan_fields
 from smp_advisor.wording import fits, plural
 
 if TYPE_CHECKING:

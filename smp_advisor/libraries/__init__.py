@@ -1,13 +1,18 @@
 """Training libraries: plans, parameters, versions, instances, search spaces, and one record for each library."""
 
 from smp_advisor.libraries.check import check_against, mismatches
-from smp_advisor.libraries.library import Library
+from smp_advisor.libraries.library import DEFAULT_LIBRARY, LIBRARIES, Library, get_library, libraries, register
 from smp_advisor.libraries.plan import Plan
-from smp_advisor.libraries.registry import DEFAULT_LIBRARY, LIBRARIES, get_library, libraries, register
 from smp_advisor.libraries.schema import Parameter, Schema, schema
-from smp_advisor.libraries.support import nearest_supported, require_supported_instance, supported_instances
 from smp_advisor.libraries.validation import Violation, violations
-from smp_advisor.libraries.version import Image, image, versions
+from smp_advisor.libraries.version import (
+    Image,
+    image,
+    nearest_supported,
+    require_supported_instance,
+    supported_instances,
+    versions,
+)
 
 __all__ = [
     "DEFAULT_LIBRARY",

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from smp_advisor.libraries.families import supports, supports_tensor_parallelism
 from smp_advisor.libraries.groups import divisors
 from smp_advisor.libraries.layout import checkpoint_code
-from smp_advisor.libraries.pipeline_schedule import default_active_microbatches
-from smp_advisor.libraries.schema import schema
+from smp_advisor.libraries.library import supports, supports_tensor_parallelism
+from smp_advisor.libraries.schema import default_active_microbatches, schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,21 +24,6 @@ if TYPE_CHECKING:
 
     Pins = Mapping[str, Any]
     Ints = NDArray[np.int64]
-
-__all__ = [
-    "accumulated_batches",
-    "batch_steps",
-    "batches",
-    "checkpointing_strategies",
-    "crossed",
-    "divisors",
-    "memory_choices",
-    "pipeline_degrees",
-    "rows",
-    "shardings",
-    "technique_degrees",
-    "tensor_degrees",
-]
 
 
 def tensor_degrees(model: Model, cluster: Cluster, pins: Pins) -> list[int]:
@@ -215,3 +199,13 @@ def technique_degrees(library: str, field: str, model: Model, cluster: Cluster, 
         return [1]
     sizes = _DIVIDED[field](model, job)
     return [degree for degree in divisors(cluster.gpus) if all(size % degree == 0 for size in sizes)]
+
+
+def takes_prescaled_batch(family: str, sequence_length: int, tensor_parallel_degree: int, optimize: str) -> bool:
+    """Whether ``prescaled_batch`` can be on: the rule of the search, sliders and comparisons.
+
+    The family's distributed form must support it, ``optimize`` must be ``"speed"``, and the tensor parallel degree must
+    divide the sequence (SMP documentation, prescaled batch). A degree of 1 needs no prescaling.
+    """
+    divides = sequence_length % tensor_parallel_degree == 0
+    return optimize == "speed" and divides and supports(family, "prescaled_batch", "smp-v1")

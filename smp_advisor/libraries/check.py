@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries import groups
-from smp_advisor.libraries.plan_fields import plan_fields
-from smp_advisor.libraries.registry import get_library, libraries
-from smp_advisor.libraries.support import architecture_name
-from smp_advisor.libraries.version import default_of, driving_versions, image
+from smp_advisor.libraries.library import get_library, libraries, plan_fields
+from smp_advisor.libraries.version import architecture_name, default_of, driving_versions, image
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,8 +16,6 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
-
-__all__ = ["check_against", "mismatches", "undocumented_settings", "unscripted_adapter", "unsupported_settings"]
 
 
 def check_against(plan: Plan, cluster: Cluster, model: Model | None = None, job: Job | None = None) -> None:

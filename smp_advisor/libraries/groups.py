@@ -16,20 +16,6 @@ if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.libraries.plan import Plan
 
-__all__ = [
-    "data_parallel_degree",
-    "divisors",
-    "global_batch_size",
-    "model_parallel_degree",
-    "nearest_divisor",
-    "reduced_data_parallel_degree",
-    "replicas",
-    "samples_per_microbatch",
-    "samples_per_tensor_parallel_group",
-    "shard_degree",
-    "world_size",
-]
-
 
 def divisors(number: int) -> list[int]:
     """Divisors in increasing order: the degrees possible for a number of GPUs or heads."""

@@ -10,30 +10,23 @@ import numpy as np
 
 from smp_advisor.elementwise import where
 from smp_advisor.errors import PlanError
-from smp_advisor.libraries.schema import default_of
+from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library, plan_defaults
+from smp_advisor.libraries.schema import SCHEDULES, default_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
+    from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.elementwise import Floats
-    from smp_advisor.libraries.plan import Checkpointing
+    from smp_advisor.libraries.plan import Checkpointing, Plan
     from smp_advisor.libraries.state_bytes import StateBytes
+    from smp_advisor.workload.job import Job
 
     Ints = NDArray[np.int64]
     Bools = NDArray[np.bool_]
 
-__all__ = [
-    "COLUMNS",
-    "CONTIGUOUS",
-    "EVERYTHING",
-    "OPERATORS",
-    "Layout",
-    "checkpoint_code",
-    "checkpoint_columns",
-    "checkpoint_strategy",
-]
 
 CONTIGUOUS = -1
 """`Layout.checkpoint_layers` of the strategy with one unit for all layers of a stage."""
@@ -271,3 +264,89 @@ def _defaults() -> dict[str, int | bool]:
         "reduce_bucket_elements": default_of("sdp_reduce_bucket_size"),
     }
     return {name: False if name in _BOOLEAN else special.get(name, int(name in ones)) for name in COLUMNS}
+
+
+SHARDING_STRATEGIES = ("full_shard", "shard_grad_op", "hybrid_shard", "_hybrid_shard_zero2")
+"""FSDP's strategies; their positions are their codes in columns."""
+
+BACKENDS = ("nccl", "smddp")
+"""Libraries of collectives of SMP v2; their positions are their codes in columns."""
+
+
+def _unless_false(value: object) -> bool:
+    """Settings that are on unless they are False."""
+    return value is not False
+
+
+_CODES: dict[str, tuple[Callable[[Any], int], Callable[[int], Any]]] = {
+    "activation_checkpointing": (checkpoint_code, checkpoint_strategy),
+    "ddp_dist_backend": (lambda backend: int(backend == "nccl"), ("auto", "nccl").__getitem__),
+    "distributed_backend": (BACKENDS.index, BACKENDS.__getitem__),
+    "pipeline": (SCHEDULES.index, SCHEDULES.__getitem__),
+    "sdp_hierarchical_allgather": (_unless_false, bool),
+    "sharding_strategy": (SHARDING_STRATEGIES.index, SHARDING_STRATEGIES.__getitem__),
+    "sm_activation_offloading": (_unless_false, bool),
+}
+
+
+def encoded(name: str, value: Any) -> Any:
+    """Number for a field's value in a column: 0 for None, codes for texts."""
+    return _CODES[name][0](value) if name in _CODES else 0 if value is None else value
+
+
+def decoded(name: str, code: Any) -> Any:
+    """Inverse of `encoded`, except for None."""
+    return _CODES[name][1](code) if name in _CODES else code
+
+
+@dataclass(frozen=True)
+class PlanColumns:
+    """Fields of n plans; `columns[name]` is an array of shape (n,) or one number for all."""
+
+    rows: int | None
+    """Number of plans; None for one plan whose fields are numbers."""
+    read: Callable[[str], Any]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.read(name)
+
+    @classmethod
+    def of_plan(cls, plan: Plan) -> PlanColumns:
+        """Numbers of one plan, each read on first use."""
+        return cls(None, lambda name: encoded(name, getattr(plan, name)))
+
+    @classmethod
+    def of_plans(cls, plans: Sequence[Plan]) -> PlanColumns:
+        """Columns of some plans, each read on first use."""
+        return cls(len(plans), lambda name: np.array([encoded(name, getattr(plan, name)) for plan in plans]))
+
+    @classmethod
+    def of_fields(cls, kind: type[Plan], rows: int, fields: Mapping[str, Any]) -> PlanColumns:
+        """Columns of fields that are arrays of codes or values shared by all plans. Others have their default."""
+        defaults = plan_defaults(kind)
+
+        def read(name: str) -> Any:
+            value = fields.get(name, defaults[name])
+            return value if isinstance(value, np.ndarray) else encoded(name, value)
+
+        return cls(rows, read)
+
+
+def layout_of_plan(plan: Plan, job: Job, cluster: Cluster | None = None) -> Layout:
+    """Numbers of one plan, where `layout_of` has columns."""
+    return layout_of_columns(plan.library, PlanColumns.of_plan(plan), job, cluster)
+
+
+def layout_of(plans: Sequence[Plan], job: Job, cluster: Cluster | None = None) -> Layout:
+    """Columns of some plans, all of one library. FSDP's hybrid strategies, which shard in a node, need a cluster."""
+    names = {plan.library for plan in plans} or {DEFAULT_LIBRARY}
+    if len(names) > 1:
+        raise ValueError(f"a layout cannot contain plans of different libraries: {', '.join(sorted(names))}")
+    return layout_of_columns(names.pop(), PlanColumns.of_plans(plans), job, cluster)
+
+
+def layout_of_columns(library: str, plans: PlanColumns, job: Job, cluster: Cluster | None = None) -> Layout:
+    """Columns of the cost model for fields of n plans, with stack and checkpoints of the generated script."""
+    record = get_library(library)
+    layout: Layout = record.layout(plans, job, cluster)
+    return replace(layout, stack=record.stack, saves_frozen=not record.adapter_bases)

@@ -1,27 +1,57 @@
-"""The record of one training library, which all other rooms read."""
+"""Records of the training libraries: what each has, and which there are."""
 
 from __future__ import annotations
 
-import tomllib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields
 from functools import cache
-from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Literal
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-from smp_advisor.libraries.control_codec import ControlCodec
+from smp_advisor.errors import PlanError
+from smp_advisor.files import table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.libraries.columns import PlanColumns
-    from smp_advisor.libraries.layout import Layout
-    from smp_advisor.libraries.plan import Plan
-    from smp_advisor.libraries.space import Space
     from smp_advisor.workload.job import Job, Precision
     from smp_advisor.workload.model import Model
 
-__all__ = ["REPLICATED_SETTINGS", "SHARDED_SETTINGS", "Library", "table"]
+
+Setting = int | str | bool
+Settings = dict[str, Setting]
+"""One value for each of a library's controls."""
+
+_CHECKPOINTING = "activation_checkpointing"
+
+
+class ControlCodec:
+    """Controls with the names of their fields. Without checkpointing, its control has the value ``none``."""
+
+    def settings(self, names: tuple[str, ...], fields: Mapping[str, Any]) -> Settings:
+        """Values of the controls for fields of a plan."""
+        return {name: fields[name] or "none" if name == _CHECKPOINTING else fields[name] for name in names}
+
+    def fields(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Fields of a plan for values of controls."""
+        return {
+            name: False if name == _CHECKPOINTING and value == "none" else value for name, value in settings.items()
+        }
+
+    def positions(self, name: str, shardable_gpus: int) -> Iterable[Setting] | None:
+        """Values of a control that is not a field of the plan; None for the values of the field."""
+        del name, shardable_gpus
+        return None
+
+    def label(self, name: str) -> str:
+        """Label of a control that is not a field; empty to use the title in the schema."""
+        del name
+        return ""
+
+    def described_by(self, name: str) -> str:
+        """Field whose description in the schema applies to the control."""
+        return name
+
 
 REPLICATED_SETTINGS = frozenset({"loss", "state_precision", "optimizer_step", "paged_optimizer"})
 """Training settings of PyTorch code with a replica on each GPU."""
@@ -33,12 +63,6 @@ FULLY_SHARD_SINCE = (2, 6)
 """PyTorch release from which the generated script shards with ``fully_shard``."""
 
 
-@cache
-def table(package: str, file: str) -> dict[str, Any]:
-    """One data file of a library, parsed. Callers must not change it."""
-    return tomllib.loads((files(package) / file).read_text(encoding="utf-8"))
-
-
 def _nothing_follows(*_: object) -> dict[str, Any]:
     return {}
 
@@ -47,7 +71,7 @@ def _suits_everything(*_: object) -> Iterator[str]:
     return iter(())
 
 
-def _never(_: Plan) -> bool:
+def _never(_: object) -> bool:
     return False
 
 
@@ -57,23 +81,25 @@ class Library:
 
     Its package holds the data: ``schema.toml`` (parameters, settings, rules, assumptions), ``versions.toml``
     (containers and instances), ``practices.toml`` and ``pitfalls.toml``, and ``models.toml`` if techniques support only
-    some model families.
+    some model families. Fields that hold plans, their columns, layouts or spaces have no type here, since their modules
+    read the record.
     """
 
     name: str
     """Public name: ``Plan(library=...)``."""
     package: str
     """Python package with the data files."""
-    plan: type[Plan]
-    layout: Callable[[PlanColumns, Job, Cluster | None], Layout]
-    """Fields of n plans in the form of the cost model."""
-    space: Callable[[Model, Cluster, Job, Mapping[str, Any]], Space]
-    """All plans on a cluster, with some fields pinned."""
-    cluster_mismatches: Callable[[Plan, Cluster, int], Iterator[str]] = _suits_everything
+    plan: type[Any]
+    """Class of its plans, a `smp_advisor.libraries.plan.Plan`."""
+    layout: Callable[[Any, Job, Cluster | None], Any]
+    """`PlanColumns` of n plans as a `Layout`, the form of the cost model."""
+    space: Callable[[Model, Cluster, Job, Mapping[str, Any]], Any]
+    """`Space` of all plans on a cluster, with some fields pinned."""
+    cluster_mismatches: Callable[[Any, Cluster, int], Iterator[str]] = _suits_everything
     """A sentence for each mismatch of a plan with a cluster, given its number of replicas."""
-    model_mismatches: Callable[[Plan, Model, Job | None], Iterator[str]] = _suits_everything
+    model_mismatches: Callable[[Any, Model, Job | None], Iterator[str]] = _suits_everything
     """A sentence for each mismatch of a plan with a model and a job."""
-    follow_ups: Callable[[Plan, Mapping[str, Any], Cluster], dict[str, Any]] = _nothing_follows
+    follow_ups: Callable[[Any, Mapping[str, Any], Cluster], dict[str, Any]] = _nothing_follows
     """Fields that the cluster and the other fields of a plan determine."""
     versions_package: str = ""
     """Package with ``versions.toml`` if libraries share one; `package` if empty."""
@@ -87,7 +113,7 @@ class Library:
     script: Literal["torch", "smp_step", "keras", "trainer"] = "torch"
     """Kind of the generated training script: a PyTorch loop (FSDP, or DDP if the plan does not shard parameters), a
     PyTorch loop with ``smp.step`` functions, a Keras loop, or the Trainer of transformers."""
-    flat_parameters: Callable[[Plan], bool] = _never
+    flat_parameters: Callable[[Any], bool] = _never
     """Whether the generated script of a plan shards with FullyShardedDataParallel instead of ``fully_shard``."""
     adapters: bool = False
     """Whether the library documents training of adapters (LoRA)."""
@@ -125,10 +151,6 @@ class Library:
     alternatives: tuple[str, ...] = ()
     """Fields of the plan in the rows of `Advice.alternatives`."""
 
-    def layout_of(self, plans: PlanColumns, job: Job, cluster: Cluster | None = None) -> Layout:
-        """Columns of the cost model for fields of n plans, with stack and checkpoints of the generated script."""
-        return replace(self.layout(plans, job, cluster), stack=self.stack, saves_frozen=not self.adapter_bases)
-
     def table(self, file: str) -> dict[str, Any]:
         """One of the library's data files, parsed."""
         return table(self.package, file)
@@ -142,3 +164,121 @@ class Library:
     def title(self) -> str:
         """Title of the library."""
         return str(self.table("schema.toml")["name"])
+
+
+_FOLDERS = ("smp_v1", "smp_v1_tensorflow", "smp_v2", "training_compiler", "ddp", "fsdp")
+
+LIBRARIES = tuple(folder.replace("_", "-") for folder in _FOLDERS)
+"""Names of the libraries that are part of the package."""
+
+DEFAULT_LIBRARY = LIBRARIES[0]
+"""Library of plans without a library name."""
+
+_REGISTERED: dict[str, Library] = {}
+
+
+def get_library(name: str) -> Library:
+    """Record of a library.
+
+    Raises
+    ------
+    PlanError
+        There is no such library.
+
+    Examples
+    --------
+    >>> get_library("fsdp").title
+    'FSDP'
+    """
+    require_library(name)
+    return _REGISTERED.get(name) or _built_in(name)
+
+
+def libraries() -> tuple[Library, ...]:
+    """Records of all libraries, those of the package first."""
+    return tuple(get_library(name) for name in dict.fromkeys((*LIBRARIES, *_REGISTERED)))
+
+
+def library_with(**features: object) -> Library:
+    """The first library whose record has these values.
+
+    Examples
+    --------
+    >>> library_with(smdistributed=True, launcher="torchrun").title
+    'SMP v2'
+    """
+    return next(
+        record for record in libraries() if all(getattr(record, name) == value for name, value in features.items())
+    )
+
+
+def register(record: Library) -> None:
+    """Add a library, or replace one of the same name."""
+    _REGISTERED[record.name] = record
+
+
+def unregister(name: str) -> None:
+    """Remove a library that was added."""
+    _REGISTERED.pop(name, None)
+
+
+def require_library(name: object) -> None:
+    """Raise `PlanError` unless there is a library of that name."""
+    if not isinstance(name, str) or (name not in LIBRARIES and name not in _REGISTERED):
+        raise PlanError(f"library must be one of {', '.join((*LIBRARIES, *_REGISTERED))}, not {name!r}.")
+
+
+@cache
+def _built_in(name: str) -> Library:
+    folder = import_module(f"smp_advisor.libraries.{name.replace('-', '_')}")
+    return cast("Library", folder.LIBRARY)
+
+
+_DEFAULTS: dict[type[Any], dict[str, Any]] = {}
+
+
+def plan_defaults(kind: type[Any]) -> Mapping[str, Any]:
+    """Fields of a kind of plan with their defaults."""
+    if kind not in _DEFAULTS:
+        _DEFAULTS[kind] = {field.name: field.default for field in fields(kind)}
+    return _DEFAULTS[kind]
+
+
+def plan_fields(library: str) -> frozenset[str]:
+    """Names of the fields of a library's plans."""
+    return frozenset(plan_defaults(get_library(library).plan))
+
+
+def supported_families(technique: str, library: str, *, adapter: bool = False) -> tuple[str, ...]:
+    """Families (transformers ``model_type``) to which a library applies a technique without extra code.
+
+    Parameters
+    ----------
+    technique
+        ``tensor_parallel``, ``context_parallel``, ``expert_parallel``, ``fp8`` or ``prescaled_batch``.
+    library
+        Name of a library. The result is empty if it lacks the technique.
+    adapter
+        Whether an adapter (LoRA) is trained, for which a library may support less.
+    """
+    record = get_library(library)
+    families = record.table("models.toml") if record.restricts_families else {}
+    if adapter and technique in families.get("with_adapter", {}):
+        families = families["with_adapter"]
+    return tuple(families.get(technique, ()))
+
+
+def supports(family: str, technique: str, library: str, *, adapter: bool = False) -> bool:
+    """Whether a library applies a technique to a family without extra code.
+
+    Examples
+    --------
+    >>> supports("mixtral", "expert_parallel", "smp-v2")
+    True
+    """
+    return family in supported_families(technique, library, adapter=adapter)
+
+
+def supports_tensor_parallelism(family: str, library: str = DEFAULT_LIBRARY) -> bool:
+    """Whether a library divides this family's layers without registration by the user."""
+    return supports(family, "tensor_parallel", library)

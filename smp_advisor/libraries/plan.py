@@ -4,32 +4,21 @@ from __future__ import annotations
 
 import json
 from inspect import Parameter, Signature
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, TypedDict
 
 from smp_advisor.errors import PlanError
-from smp_advisor.libraries import emission, reading
-from smp_advisor.libraries.plan_fields import plan_defaults
-from smp_advisor.libraries.registry import DEFAULT_LIBRARY, get_library, libraries, require_library
+from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library, libraries, plan_defaults, require_library
 from smp_advisor.libraries.schema import schema
-from smp_advisor.libraries.validation import setting_violations, violations
+from smp_advisor.libraries.validation import fields_from, setting_violations, violations
 from smp_advisor.libraries.version import default_version, require_version
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from dataclasses import Field
     from typing import Unpack
 
     from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.libraries.ddp.plan import DdpPlan
-    from smp_advisor.libraries.fsdp.plan import FsdpPlan
-    from smp_advisor.libraries.settings import PlanSettings
-    from smp_advisor.libraries.smp_v1.plan import SmpV1Plan
-    from smp_advisor.libraries.smp_v1_tensorflow.plan import SmpV1TensorFlowPlan
-    from smp_advisor.libraries.smp_v2.plan import SmpV2Plan
-    from smp_advisor.libraries.training_compiler.plan import TrainingCompilerPlan
     from smp_advisor.workload.job import Precision
-
-__all__ = ["MAX_PARAMETERS_LENGTH", "Checkpointing", "Plan"]
 
 Checkpointing = Literal[False, "each", "contiguous"] | str
 
@@ -43,18 +32,65 @@ MAX_PARAMETERS_LENGTH = 2500
 """Characters of one hyperparameter in SageMaker's CreateTrainingJob; the parameters travel as one, as JSON."""
 
 
+class PlanSettings(TypedDict, total=False):
+    """Fields of the plans of all libraries except ``library``; a plan takes those of its own library."""
+
+    version: str
+    pipeline_parallel_degree: int
+    tensor_parallel_degree: int
+    sharded_data_parallel_degree: int
+    shard_optimizer_state: bool
+    microbatches: int
+    active_microbatches: int | None
+    pipeline: Literal["interleaved", "simple"]
+    optimize: Literal["speed", "memory"]
+    placement_strategy: str
+    prescaled_batch: bool
+    fp16: bool
+    bf16: bool
+    ddp: bool | None
+    offload_activations: bool
+    activation_loading_horizon: int | None
+    auto_partition: bool
+    default_partition: int | None
+    delayed_parameter_initialization: bool
+    skip_tracing: bool
+    memory_weight: float | None
+    ddp_dist_backend: str | None
+    sdp_reduce_bucket_size: int | None
+    sdp_param_persistence_threshold: int | None
+    sdp_max_live_parameters: int | None
+    sdp_hierarchical_allgather: bool | None
+    sdp_gradient_clipping: float | None
+    tensor_parallel_seed: int | None
+    batch_size: int
+    activation_checkpointing: Checkpointing
+    partitions: int
+    horovod: bool
+    contiguous: bool
+    precision: Precision
+    hybrid_shard_degree: int
+    context_parallel_degree: int
+    expert_parallel_degree: int
+    sm_activation_offloading: bool | None
+    fsdp_cache_flush_warnings: bool | None
+    allow_empty_shards: bool | None
+    random_seed: int | None
+    gradient_accumulation_steps: int
+    fp8: bool
+    sharding_strategy: Literal["full_shard", "shard_grad_op", "hybrid_shard", "_hybrid_shard_zero2"]
+    distributed_backend: Literal["nccl", "smddp"]
+    enabled: bool
+    debug: bool
+
+
 class _Keywords:
     """Signature of a kind of plan, for completion in notebooks: ``Plan(`` takes the keywords of every library."""
 
     def __get__(self, plan: object, kind: type[Plan]) -> Signature:
-        if kind is Plan:
-            from smp_advisor.libraries.settings import PlanSettings
-
-            return Signature([Parameter(name, _KEYWORD) for name in ("library", *PlanSettings.__annotations__)])
-        return Signature([Parameter(name, _KEYWORD, default=value) for name, value in plan_defaults(kind).items()])
-
-
-_KEYWORD = Parameter.KEYWORD_ONLY
+        names = ("library", *PlanSettings.__annotations__)
+        defaults = dict.fromkeys(names, Parameter.empty) if kind is Plan else plan_defaults(kind)
+        return Signature([Parameter(name, Parameter.KEYWORD_ONLY, default=value) for name, value in defaults.items()])
 
 
 class Plan:
@@ -89,6 +125,26 @@ class Plan:
 
     if TYPE_CHECKING:
         __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+        # Fields of single libraries, which a plan of another one does not have.
+        fp16: bool
+        bf16: bool
+        skip_tracing: bool
+        memory_weight: float | None
+        ddp_dist_backend: str | None
+        sdp_reduce_bucket_size: int | None
+        sdp_param_persistence_threshold: int | None
+        sdp_max_live_parameters: int | None
+        sdp_hierarchical_allgather: bool | None
+        sdp_gradient_clipping: float | None
+        tensor_parallel_seed: int | None
+        partitions: int
+        horovod: bool
+        contiguous: bool
+        sm_activation_offloading: bool | None
+        fsdp_cache_flush_warnings: bool | None
+        allow_empty_shards: bool | None
+        random_seed: int | None
+        enabled: bool
 
         @property
         def library(self) -> str:
@@ -106,36 +162,13 @@ class Plan:
         def precision(self) -> Precision:
             """Precision of the training step."""
 
-        @overload
-        def __new__(cls, *, library: Literal["smp-v1"] = ..., **settings: Unpack[PlanSettings]) -> SmpV1Plan: ...
-        @overload
-        def __new__(
-            cls, *, library: Literal["smp-v1-tensorflow"], **settings: Unpack[PlanSettings]
-        ) -> SmpV1TensorFlowPlan: ...
-        @overload
-        def __new__(cls, *, library: Literal["smp-v2"], **settings: Unpack[PlanSettings]) -> SmpV2Plan: ...
-        @overload
-        def __new__(
-            cls, *, library: Literal["training-compiler"], **settings: Unpack[PlanSettings]
-        ) -> TrainingCompilerPlan: ...
-        @overload
-        def __new__(cls, *, library: Literal["ddp"], **settings: Unpack[PlanSettings]) -> DdpPlan: ...
-        @overload
-        def __new__(cls, *, library: Literal["fsdp"], **settings: Unpack[PlanSettings]) -> FsdpPlan: ...
-        @overload
-        def __new__(cls, *, library: str, **settings: Unpack[PlanSettings]) -> Plan: ...
-        def __new__(cls, **settings: Any) -> Plan:  # noqa: D102, PYI034 - the library named decides the class
-            ...
-
-    else:
-
-        def __new__(cls, **settings: Any) -> Plan:  # noqa: PYI034 - the same
-            """Make the plan of the library named in `settings`; of the default library without a name."""
-            kind = get_library(settings.get("library", DEFAULT_LIBRARY)).plan if cls is Plan else cls
-            unknown = settings.keys() - plan_defaults(kind).keys()
-            if unknown:
-                _refuse(kind, min(unknown))
-            return object.__new__(kind)
+    def __new__(cls, *, library: str = DEFAULT_LIBRARY, **settings: Unpack[PlanSettings]) -> Plan:  # noqa: PYI034
+        """Make the plan of a library, an instance of its own class."""
+        kind = get_library(library).plan if cls is Plan else cls
+        unknown = settings.keys() - plan_defaults(kind).keys()
+        if unknown:
+            _refuse(kind, min(unknown))
+        return object.__new__(kind)
 
     def __post_init__(self) -> None:
         """Check the settings against the schema of the library version, and drop those without an effect."""
@@ -171,13 +204,38 @@ class Plan:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The library's parameters, exactly as the estimator takes them."""
-        return emission.parameters(self)
+        """The library's parameters, exactly as the estimator takes them.
+
+        Those that are always written, and those that differ from their default. One that the version lacks is written
+        if it is set, so that validation refuses it by name.
+        """
+        defaults = plan_defaults(type(self))
+        own = [parameter for parameter in schema(self.library).parameters if parameter.key in defaults]
+        changed = self._changed(parameter.key for parameter in own)
+        always = (p.key for p in own if p.emit == "always" and p.exists_in(self.version))
+        written = changed | {key: getattr(self, key) for key in always if getattr(self, key) is not None}
+        return {parameter.key: written[parameter.key] for parameter in own if parameter.key in written}
 
     @property
     def hyperparameters(self) -> dict[str, Any]:
-        """The script's settings: batch size, checkpointing, precision."""
-        return emission.hyperparameters(self)
+        """The script's settings: batch size, checkpointing, precision.
+
+        Flags are 1 and 0, because a script's ``type=bool`` reads the text "False" as true.
+        """
+        values = {name: getattr(self, name) for name in self.SCRIPT_SETTINGS}
+        written = {name: int(value) if isinstance(value, bool) else value for name, value in values.items()}
+        if "activation_checkpointing" in written:
+            written["activation_checkpointing"] = self.activation_checkpointing or "none"
+        return written
+
+    def _changed(self, names: Iterable[str]) -> dict[str, Any]:
+        """Values of fields that differ from their default, by type as well: the library distinguishes 1 and True."""
+        own, defaults = {name: getattr(self, name) for name in names}, plan_defaults(type(self))
+        return {
+            name: value
+            for name, value in own.items()
+            if value != defaults[name] or type(value) is not type(defaults[name])
+        }
 
     # Every plan has these; the libraries that have the technique override them with fields.
 
@@ -369,8 +427,8 @@ class Plan:
         require_library(library)
         version = default_version(library) if version is None else version
         require_version(library, version)
-        kind = get_library(library).plan
-        settings = reading.fields_from(
+        kind: type[Plan] = get_library(library).plan
+        settings = fields_from(
             parameters,
             hyperparameters or {},
             version=version,

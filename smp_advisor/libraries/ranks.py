@@ -13,7 +13,7 @@ import numpy as np
 
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries.groups import data_parallel_degree, reduced_data_parallel_degree, shard_degree
-from smp_advisor.libraries.plan_fields import plan_fields
+from smp_advisor.libraries.library import plan_fields
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.plan import Plan
 
     Ints = NDArray[np.int64]
-
-__all__ = ["COLUMNS", "GROUPS", "PLACEMENTS", "RankMap", "rank_map"]
 
 _NAMED = {"cluster": "DPT", "spread": "TPD"}
 PLACEMENTS = (*_NAMED, "DPT", "DTP", "PDT", "PTD", "TDP", "TPD")

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from smp_advisor.errors import PlanError
-from smp_advisor.libraries.columns import PlanColumns, decoded
-from smp_advisor.libraries.plan_fields import plan_fields
-from smp_advisor.libraries.registry import DEFAULT_LIBRARY, get_library
+from smp_advisor.libraries import axes
+from smp_advisor.libraries.layout import PlanColumns, decoded, encoded, layout_of_columns
+from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library, plan_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,11 +19,10 @@ if TYPE_CHECKING:
 
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.libraries.layout import Layout
-    from smp_advisor.libraries.plan import Plan
+    from smp_advisor.libraries.plan import Checkpointing, Plan
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
-__all__ = ["Space", "enumerate_plans"]
 
 _MOST_PLANS = 1_500_000
 """Plans of one search: over twice as many as defaults give on any cluster of up to 720 nodes."""
@@ -90,8 +89,8 @@ class Space:
                 )
             parts.append((size, block))
         columns = {field: _column([(size, block[field]) for size, block in parts]) for field in fields}
-        record = get_library(name)
-        layout = record.layout_of(PlanColumns.of_fields(record.plan, rows, {**shared, **columns}), job, cluster)
+        plans = PlanColumns.of_fields(get_library(name).plan, rows, {**shared, **columns})
+        layout = layout_of_columns(name, plans, job, cluster)
         return cls(library=name, layout=layout, columns=columns, shared=shared, finish=finish)
 
 
@@ -124,6 +123,39 @@ def enumerate_plans(
         Library of the plans.
     """
     names = plan_fields(library)
-    return get_library(library).space(
-        model, cluster, job, {name: value for name, value in (pins or {}).items() if name in names}
-    )
+    own = {name: value for name, value in (pins or {}).items() if name in names}
+    space: Space = get_library(library).space(model, cluster, job, own)
+    return space
+
+
+def replica_space(
+    library: str, model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any], strategies: Sequence[str] = ()
+) -> Space:
+    """All plans of a library in which each GPU processes batches of its own.
+
+    Axes: batch, gradient accumulation, checkpointing and sharding strategy, if its plans have them.
+
+    Parameters
+    ----------
+    strategies
+        Sharding strategies to try if none is pinned.
+    """
+    names = plan_fields(library)
+    accumulates = "gradient_accumulation_steps" in names
+    pairs = axes.accumulated_batches(job, model, cluster.gpus, pins if accumulates else {**pins, _STEPS: 1})
+    checkpointing: list[Checkpointing] = [False, "each"] if _CHECKPOINTING in names else [False]
+    rows = axes.crossed(pairs, [choice for choice in axes.memory_choices(checkpointing, pins) if not choice[1]])
+    columns = {
+        "batch_size": rows[:, 0] // rows[:, 1],
+        _STEPS: rows[:, 1],
+        _CHECKPOINTING: rows[:, 2],
+    }
+    fields = [name for name in (*columns, "sharding_strategy") if name in names]
+    candidates = [pins["sharding_strategy"]] if "sharding_strategy" in pins else strategies
+    blocks = [{**columns, "sharding_strategy": encoded("sharding_strategy", strategy)} for strategy in candidates]
+    shared = {"precision": job.precision, **{name: value for name, value in pins.items() if name not in fields}}
+    return Space.of_blocks(library, cluster, job, fields, [(len(rows), block) for block in blocks or [columns]], shared)
+
+
+_STEPS = "gradient_accumulation_steps"
+_CHECKPOINTING = "activation_checkpointing"

@@ -8,18 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from smp_advisor.workload.job import Job
 
-__all__ = [
-    "HALF_LOGIT_BYTES",
-    "RETURNED_HALF_LOGIT_BYTES",
-    "StateBytes",
-    "amp",
-    "ddp",
-    "fully_sharded",
-    "over_frozen",
-    "smp_v1",
-    "trained",
-]
-
 
 CAST_LOGIT_BYTES = 12.0
 """With PyTorch's loss over an fp32 copy of 16-bit logits: the copy and two gradients of it."""

@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import tomllib
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
+from smp_advisor.files import rows, table
 from smp_advisor.libraries.version import default_version, image, release, versions
-
-__all__ = [
-    "Installed",
-    "TransformersFamily",
-    "installed_by",
-    "newest_script_release",
-    "oldest_script_release",
-    "script_release",
-    "smp_v1_release",
-    "transformers_families",
-]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,21 +43,18 @@ class Installed:
     """Whether transformers is part of the container."""
 
 
-@cache
 def _releases() -> dict[str, Any]:
-    text = (files("smp_advisor.libraries") / "data" / "transformers_releases.toml").read_text(encoding="utf-8")
-    return dict(tomllib.loads(text)["release"])
+    return dict(table("smp_advisor.libraries", "data/transformers_releases.toml")["release"])
 
 
 @cache
 def transformers_families() -> dict[str, TransformersFamily]:
     """The families by their model type."""
-    text = (files("smp_advisor.libraries") / "data" / "transformers_families.csv").read_text(encoding="utf-8")
     return {
         row["family"]: TransformersFamily(
             task=row["task"], since=row["release"], sdpa=row["sdpa"], softmax=row["softmax"]
         )
-        for row in csv.DictReader(text.splitlines())
+        for row in rows("smp_advisor.libraries", "data/transformers_families.csv")
     }
 
 

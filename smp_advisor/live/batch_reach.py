@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from smp_advisor.advice import Advice
-    from smp_advisor.libraries.control_codec import Settings
+    from smp_advisor.libraries.library import Settings
     from smp_advisor.libraries.plan import Plan
 
 __all__ = ["largest_that_fits", "sizes_beyond"]

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.libraries.dependent import fields_of
-from smp_advisor.libraries.registry import get_library
+from smp_advisor.libraries.controls import fields_of
+from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.schema import schema
 from smp_advisor.live.control_state import summarized
 from smp_advisor.live.labels import configuration, dollars, rows_of

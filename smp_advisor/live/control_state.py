@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.costs import estimate
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.libraries.check import check_against
-from smp_advisor.libraries.registry import get_library
+from smp_advisor.libraries.library import get_library
 from smp_advisor.live.change_summary import Outcome, describe
 from smp_advisor.live.job_controls import with_job
 from smp_advisor.live.labels import configuration, labels_of, rows_of
@@ -18,7 +18,7 @@ from smp_advisor.live.settings import moved_settings, plan_of, require_name, set
 if TYPE_CHECKING:
     from smp_advisor.advice import Advice
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.libraries.control_codec import Setting, Settings
+    from smp_advisor.libraries.library import Setting, Settings
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.live.repairs import RepairData
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, cast
 
-from smp_advisor.libraries.positions import Situation, positions
-from smp_advisor.libraries.registry import get_library
+from smp_advisor.libraries.controls import Situation, positions
+from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.schema import schema
 from smp_advisor.live.batch_reach import largest_that_fits, sizes_beyond
 from smp_advisor.live.fixed_controls import BATCH, why_fixed
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from smp_advisor.advice import Advice
-    from smp_advisor.libraries.control_codec import Setting, Settings
+    from smp_advisor.libraries.library import Setting, Settings
 
 __all__ = ["Control", "Kind", "controls"]
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.costs import estimate
 from smp_advisor.errors import AdvisorError
-from smp_advisor.libraries.positions import SCHEDULE
+from smp_advisor.libraries.controls import SCHEDULE
 from smp_advisor.live.settings import moved_settings, plan_of
 
 if TYPE_CHECKING:
     from smp_advisor.advice import Advice
-    from smp_advisor.libraries.control_codec import Settings
+    from smp_advisor.libraries.library import Settings
 
 __all__ = ["BATCH", "why_fixed"]
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.costs import estimate
 from smp_advisor.errors import AdvisorError
-from smp_advisor.libraries.dependent import completed_settings, fields_of
-from smp_advisor.libraries.registry import get_library
+from smp_advisor.libraries.controls import completed_settings, fields_of
+from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.schema import schema
 from smp_advisor.workload.stack import AUTO, stack, stacks
 from smp_advisor.workload.training_settings import training_settings
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from smp_advisor.advice import Advice
-    from smp_advisor.libraries.control_codec import Settings
+    from smp_advisor.libraries.library import Settings
     from smp_advisor.workload.job import Job
 
 __all__ = [

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from smp_advisor.advice import Advice
-    from smp_advisor.libraries.control_codec import Setting
+    from smp_advisor.libraries.library import Setting
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.job import Job
 

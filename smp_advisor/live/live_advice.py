@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from smp_advisor.guidance.ladder import Ladder
-    from smp_advisor.libraries.control_codec import Setting, Settings
+    from smp_advisor.libraries.library import Setting, Settings
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.live.control_state import ControlState
     from smp_advisor.profiling.traced_rank import TracedRank

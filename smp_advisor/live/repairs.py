@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.advice import Advice
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.libraries.control_codec import Setting, Settings
+    from smp_advisor.libraries.library import Setting, Settings
     from smp_advisor.libraries.plan import Plan
 
     _Candidate = tuple[tuple[str, ...], Settings]  # names of the changed settings, and all settings

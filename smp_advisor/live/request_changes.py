@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.errors import AdvisorError
-from smp_advisor.libraries.plan_fields import plan_fields
-from smp_advisor.libraries.registry import get_library
+from smp_advisor.libraries.library import get_library, plan_fields
 from smp_advisor.live.job_controls import job_labels
 from smp_advisor.live.settings import names_of, settings_of
 from smp_advisor.workload.counts import parse_amount
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from smp_advisor.advice import Advice
-    from smp_advisor.libraries.control_codec import Settings
+    from smp_advisor.libraries.library import Settings
 
 __all__ = ["changed", "changed_call", "fields_of_pins", "lost_pins", "pins_of"]
 

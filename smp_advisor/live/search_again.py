@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from smp_advisor.advice import Advice
-    from smp_advisor.libraries.control_codec import Settings
+    from smp_advisor.libraries.library import Settings
 
 __all__ = ["SearchAgain"]
 

@@ -6,13 +6,8 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import PlanError
-from smp_advisor.libraries.dependent import (
-    completed_settings,
-    dependent_settings,
-    fields_of,
-    with_prescaled_batch,
-)
-from smp_advisor.libraries.registry import DEFAULT_LIBRARY, get_library
+from smp_advisor.libraries.controls import completed_settings, dependent_settings, fields_of, with_prescaled_batch
+from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library
 from smp_advisor.libraries.schema import schema
 from smp_advisor.live.job_controls import PRECISION, STACK, job_labels, job_settings
 from smp_advisor.workload.job import Job
@@ -20,7 +15,7 @@ from smp_advisor.workload.stack import AUTO, require_stack
 
 if TYPE_CHECKING:
     from smp_advisor.advice import Advice
-    from smp_advisor.libraries.control_codec import Setting, Settings
+    from smp_advisor.libraries.library import Setting, Settings
     from smp_advisor.libraries.plan import Plan
 
 __all__ = [

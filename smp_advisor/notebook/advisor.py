@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from smp_advisor.guidance.ladder import Ladder
     from smp_advisor.guidance.rank_map import RankTable
     from smp_advisor.guidance.step import Pitfall, Step
-    from smp_advisor.libraries.control_codec import Setting
+    from smp_advisor.libraries.library import Setting
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.notebook.fallback import Fallback
     from smp_advisor.notebook.handshake import Handshake

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from smp_advisor.libraries.plan_fields import plan_fields
-from smp_advisor.libraries.registry import get_library, libraries
+from smp_advisor.libraries.library import get_library, libraries, plan_fields
 
 __all__ = ["Term", "glossary", "term_for", "terms_of"]
 

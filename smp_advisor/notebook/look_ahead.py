@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.advice import Advice
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.libraries.control_codec import Settings
+    from smp_advisor.libraries.library import Settings
     from smp_advisor.libraries.plan import Plan
 
 __all__ = ["LookAhead", "look_ahead"]

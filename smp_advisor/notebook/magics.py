@@ -15,7 +15,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
 from smp_advisor.errors import AdvisorError, NoPlanFitsError
-from smp_advisor.libraries.registry import LIBRARIES
+from smp_advisor.libraries.library import LIBRARIES
 from smp_advisor.notebook.arguments import (
     amount,
     model_named,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from smp_advisor.advice import Advice
-    from smp_advisor.libraries.control_codec import Settings
+    from smp_advisor.libraries.library import Settings
     from smp_advisor.live import LiveAdvice
     from smp_advisor.notebook.search_task import Progress
 

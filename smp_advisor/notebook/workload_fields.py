@@ -8,7 +8,7 @@ from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.cluster.instance import Instance
 from smp_advisor.cluster.table import instances
 from smp_advisor.errors import AdvisorError
-from smp_advisor.libraries.registry import get_library, libraries
+from smp_advisor.libraries.library import get_library, libraries
 from smp_advisor.search import ANY, AUTO, SMALLEST
 from smp_advisor.workload.counts import format_count, parse_amount
 from smp_advisor.workload.job import Job

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from smp_advisor.errors import ProfileError
-from smp_advisor.libraries.registry import get_library, library_with
+from smp_advisor.libraries.library import get_library, library_with
 
 if TYPE_CHECKING:
     from smp_advisor.libraries.plan import Plan

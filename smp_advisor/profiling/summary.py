@@ -159,7 +159,7 @@ def _saved_bytes(profile: Profile, model: Model) -> float:
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.activations import block_saved_bytes
     from smp_advisor.costs.world import World
-    from smp_advisor.libraries.layouts import layout_of
+    from smp_advisor.libraries.layout import layout_of
     from smp_advisor.libraries.plan import Plan
 
     precision = "bf16" if profile.precision == "mixed" else profile.precision

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from smp_advisor.errors import AdvisorError
-from smp_advisor.libraries.registry import LIBRARIES, get_library
+from smp_advisor.libraries.library import LIBRARIES, get_library
 from smp_advisor.reading.following import follow as read_through
 from smp_advisor.reading.run import TooLongError
 from smp_advisor.reading.source import read

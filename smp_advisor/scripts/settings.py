@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.arguments import require_types
 from smp_advisor.errors import AdvisorError
-from smp_advisor.libraries.registry import LIBRARIES, get_library
+from smp_advisor.libraries.library import LIBRARIES, get_library
 from smp_advisor.reading.values import Constant, Mapping, options
 
 if TYPE_CHECKING:

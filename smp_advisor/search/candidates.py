@@ -10,10 +10,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.files import data_file
 from smp_advisor.libraries.check import undocumented_settings, unscripted_adapter
-from smp_advisor.libraries.plan_fields import plan_fields
-from smp_advisor.libraries.registry import get_library
-from smp_advisor.libraries.support import unconfirmed, unlisted_because
-from smp_advisor.libraries.version import default_version, image, release, version_with, versions
+from smp_advisor.libraries.library import get_library, plan_fields
+from smp_advisor.libraries.version import (
+    default_version,
+    image,
+    release,
+    unconfirmed,
+    unlisted_because,
+    version_with,
+    versions,
+)
 from smp_advisor.search.search import search
 from smp_advisor.wording import plural
 from smp_advisor.workload.stack import AUTO

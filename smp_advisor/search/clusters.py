@@ -13,7 +13,7 @@ from smp_advisor.costs.evaluate import estimate
 from smp_advisor.costs.intervals import plan_kinds
 from smp_advisor.costs.stack import stack_of
 from smp_advisor.errors import AdvisorError, ClusterError, JobError
-from smp_advisor.libraries.support import suggested_instances
+from smp_advisor.libraries.version import suggested_instances
 from smp_advisor.search.candidates import (
     has_script,
     job_for,

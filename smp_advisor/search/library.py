@@ -7,11 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import InstanceError, PlanError
-from smp_advisor.libraries.plan_fields import plan_fields
-from smp_advisor.libraries.registry import get_library, libraries
-from smp_advisor.libraries.support import require_supported_instance
-from smp_advisor.libraries.training_compiler.tested_models import nearest_tested
-from smp_advisor.libraries.version import default_version, release
+from smp_advisor.libraries.library import get_library, libraries, plan_fields
+from smp_advisor.libraries.training_compiler import nearest_tested
+from smp_advisor.libraries.version import default_version, release, require_supported_instance
 from smp_advisor.search.candidates import Candidate, Request, candidate, library_policy, obstacle, titled
 from smp_advisor.wording import listed, percent
 

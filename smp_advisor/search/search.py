@@ -25,7 +25,7 @@ from smp_advisor.costs.uncertainty import comparison_spread
 from smp_advisor.costs.world import World
 from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.libraries.layout import COLUMNS
-from smp_advisor.libraries.registry import DEFAULT_LIBRARY, get_library
+from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library
 from smp_advisor.libraries.space import Space, enumerate_plans
 from smp_advisor.search.policy import batch_policy, policy, published_for
 from smp_advisor.search.rank import (

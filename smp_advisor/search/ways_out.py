@@ -10,7 +10,7 @@ from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.costs.evaluate import fit_probability
 from smp_advisor.costs.memory import GIB
 from smp_advisor.errors import NoPlanFitsError
-from smp_advisor.libraries.registry import get_library, libraries
+from smp_advisor.libraries.library import get_library, libraries
 from smp_advisor.search.clusters import AUTO, COUNTS, ClusterSize, Places, best_on, suitable
 from smp_advisor.search.sizes import compare, table_html, time_and_cost
 from smp_advisor.uninterrupted import uninterrupted

@@ -7,7 +7,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.libraries.registry import libraries
+from smp_advisor.libraries.library import libraries
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,8 +7,8 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from smp_advisor.libraries.library import libraries
 from smp_advisor.libraries.plan import Plan
-from smp_advisor.libraries.registry import libraries
 from smp_advisor.storage.file import FORMAT, VERSION
 from smp_advisor.storage.hints import ADVICE, RESULT, members, types_of
 from smp_advisor.storage.kinds import PLAN, PUBLIC, kinds, required_fields

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 
 from smp_advisor.errors import StorageError
-from smp_advisor.libraries.layouts import layout_of
+from smp_advisor.libraries.layout import layout_of
+from smp_advisor.libraries.library import plan_fields
 from smp_advisor.libraries.plan import Plan
-from smp_advisor.libraries.plan_fields import plan_fields
 from smp_advisor.libraries.space import Space
 from smp_advisor.search import Objective, Scores, SearchResult
 from smp_advisor.storage.numbers import number_of

@@ -18,8 +18,7 @@ from smp_advisor.calibration.measure import measured_run
 from smp_advisor.costs.evaluate import memory_columns, seconds_columns
 from smp_advisor.costs.learned_time import Overlap
 from smp_advisor.errors import CalibrationError, JobError
-from smp_advisor.libraries.layout import Layout
-from smp_advisor.libraries.layouts import layout_of
+from smp_advisor.libraries.layout import Layout, layout_of
 from smp_advisor.libraries.state_bytes import amp
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from smp_advisor.costs.evaluate import memory_columns, seconds_columns
 from smp_advisor.costs.pressure import pressure_factor
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.libraries import Plan
-from smp_advisor.libraries.layouts import layout_of
+from smp_advisor.libraries.layout import layout_of
 from smp_advisor.workload import Job
 from tests.costs.shapes import P4D, gpt, row_30b
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from smp_advisor.costs.makespan import makespan_seconds, makespan_slots
 from smp_advisor.costs.pipeline import in_flight, simulate
 from smp_advisor.libraries import Plan
-from smp_advisor.libraries.layout import Layout
-from smp_advisor.libraries.layouts import layout_of
+from smp_advisor.libraries.layout import Layout, layout_of
 from smp_advisor.workload import Job
 
 schedules = st.integers(1, 12).flatmap(

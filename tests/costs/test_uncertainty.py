@@ -10,14 +10,8 @@ from smp_advisor.costs import step_time_draws
 from smp_advisor.costs.constants import constant, constants, overriding
 from smp_advisor.costs.evaluate import estimate, seconds_columns
 from smp_advisor.costs.intervals import step_time_factors
-from smp_advisor.costs.uncertainty import (
-    comparison_spread,
-    constant_draws,
-    constant_names,
-    run_spread,
-    source_spread,
-)
-from smp_advisor.libraries.layouts import layout_of
+from smp_advisor.costs.uncertainty import comparison_spread, constant_draws, constant_names, run_spread, source_spread
+from smp_advisor.libraries.layout import layout_of
 from tests.costs.shapes import row_30b
 
 KINDS = ["any", "pipeline, nodes", "sharded, nodes", "sharded, one node", "no such kind"]

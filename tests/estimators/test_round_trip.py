@@ -12,9 +12,9 @@ from smp_advisor import check_estimator
 from smp_advisor.cluster import Cluster
 from smp_advisor.errors import AdvisorError, ExportError
 from smp_advisor.export import estimator_cell
-from smp_advisor.libraries.registry import LIBRARIES
+from smp_advisor.libraries.library import LIBRARIES
 from smp_advisor.libraries.space import Space, enumerate_plans
-from smp_advisor.libraries.support import supported_instances
+from smp_advisor.libraries.version import supported_instances
 from smp_advisor.workload import Job, Model
 
 MODELS = {

@@ -18,11 +18,10 @@ from smp_advisor.cluster import Cluster
 from smp_advisor.costs.effective_time import effective_time
 from smp_advisor.costs.evaluate import estimate
 from smp_advisor.errors import AdvisorError
-from smp_advisor.libraries.layouts import layout_of_plan
-from smp_advisor.libraries.registry import LIBRARIES
+from smp_advisor.libraries.layout import layout_of_plan
+from smp_advisor.libraries.library import LIBRARIES
 from smp_advisor.libraries.space import enumerate_plans
-from smp_advisor.libraries.support import supported_instances
-from smp_advisor.libraries.version import image
+from smp_advisor.libraries.version import image, supported_instances
 from smp_advisor.workload import Job, Model
 from smp_advisor.workload.overheads import OVERHEADS
 

@@ -13,10 +13,10 @@ from smp_advisor import advise, check_estimator
 from smp_advisor.cluster import Cluster
 from smp_advisor.errors import InstanceError, PlanError
 from smp_advisor.export import estimator_cell, quota_cell
-from smp_advisor.libraries.registry import LIBRARIES
+from smp_advisor.libraries.library import LIBRARIES
 from smp_advisor.libraries.schema import schema
 from smp_advisor.libraries.space import enumerate_plans
-from smp_advisor.libraries.support import supported_instances
+from smp_advisor.libraries.version import supported_instances
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
 from tests.export.formatting import formatted

@@ -12,7 +12,7 @@ from hypothesis import settings
 
 from smp_advisor.errors import AdvisorError
 from smp_advisor.export import estimator_cell
-from smp_advisor.libraries.registry import LIBRARIES
+from smp_advisor.libraries.library import LIBRARIES
 from tests.export.random_jobs import draw, expected, sent
 from tests.moto_harness.notebooks import run_notebooks
 

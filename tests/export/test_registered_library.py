@@ -9,9 +9,9 @@ import pytest
 
 from smp_advisor.cluster import Cluster
 from smp_advisor.export import estimator_cell, permissions_cell, script_cell, training_script
-from smp_advisor.libraries.fsdp.plan import FsdpPlan
+from smp_advisor.libraries.fsdp import FsdpPlan
+from smp_advisor.libraries.library import get_library, register, unregister
 from smp_advisor.libraries.plan import Plan
-from smp_advisor.libraries.registry import get_library, register, unregister
 from smp_advisor.workload.job import Job
 from tests.export.examples import P4D, TASKS
 

@@ -8,7 +8,7 @@ from random import Random
 
 import smp_advisor as smpa
 from smp_advisor.keywords import AdviseSettings, JobOptionSettings
-from smp_advisor.libraries.registry import libraries
+from smp_advisor.libraries.library import libraries
 
 from .values import Values
 

@@ -13,8 +13,8 @@ from smp_advisor.guidance import explain, nearest_reference, pitfalls, reference
 from smp_advisor.guidance.pitfalls import _rows
 from smp_advisor.guidance.practices import order, practice
 from smp_advisor.libraries import Plan
-from smp_advisor.libraries.registry import LIBRARIES
-from smp_advisor.libraries.training_compiler.tested_models import all_tested_models, nearest_tested
+from smp_advisor.libraries.library import LIBRARIES
+from smp_advisor.libraries.training_compiler import all_tested_models, nearest_tested
 from smp_advisor.wording import run_time
 from smp_advisor.workload import Adapter, Job, Model
 

@@ -16,10 +16,8 @@ from smp_advisor.cluster import Cluster
 from smp_advisor.errors import InstanceError, PlanError
 from smp_advisor.libraries import Plan, image, mismatches, require_supported_instance, schema, violations
 from smp_advisor.libraries.groups import global_batch_size, shard_degree
-from smp_advisor.libraries.plan_fields import plan_fields
-from smp_advisor.libraries.registry import LIBRARIES, get_library
-from smp_advisor.libraries.support import suggested_instances, supported_instances
-from smp_advisor.libraries.version import images
+from smp_advisor.libraries.library import LIBRARIES, get_library, plan_fields
+from smp_advisor.libraries.version import images, suggested_instances, supported_instances
 from smp_advisor.workload import Job, Model
 from tests.libraries.plans import valid_plans_of
 

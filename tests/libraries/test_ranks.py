@@ -12,7 +12,7 @@ from smp_advisor.costs.world import World
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.groups import data_parallel_degree, global_batch_size, reduced_data_parallel_degree
-from smp_advisor.libraries.layouts import layout_of
+from smp_advisor.libraries.layout import layout_of
 from smp_advisor.libraries.ranks import GROUPS, PLACEMENTS, RankMap, rank_map
 from smp_advisor.workload import Job, Model
 

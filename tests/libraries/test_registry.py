@@ -30,11 +30,9 @@ from smp_advisor.libraries import (
     supported_instances,
     versions,
 )
-from smp_advisor.libraries.columns import PlanColumns
-from smp_advisor.libraries.dependent import fields_of
-from smp_advisor.libraries.layouts import layout_of
-from smp_advisor.libraries.plan_fields import plan_fields
-from smp_advisor.libraries.registry import unregister
+from smp_advisor.libraries.controls import fields_of
+from smp_advisor.libraries.layout import PlanColumns, layout_of
+from smp_advisor.libraries.library import plan_fields, unregister
 from smp_advisor.libraries.space import enumerate_plans
 from smp_advisor.libraries.version import default_version
 from smp_advisor.live.job_controls import job_labels

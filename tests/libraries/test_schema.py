@@ -6,8 +6,7 @@ import pytest
 
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries import image, schema, versions, violations
-from smp_advisor.libraries.plan_fields import plan_defaults
-from smp_advisor.libraries.registry import LIBRARIES, get_library
+from smp_advisor.libraries.library import LIBRARIES, get_library, plan_defaults
 from smp_advisor.libraries.smp_v1.plan import SmpV1Plan
 from smp_advisor.libraries.version import default_version, images, release
 

@@ -6,7 +6,7 @@ import pytest
 
 from smp_advisor import advise
 from smp_advisor.errors import PlanError
-from smp_advisor.libraries.registry import LIBRARIES, libraries
+from smp_advisor.libraries.library import LIBRARIES, libraries
 from smp_advisor.libraries.schema import schema
 from smp_advisor.live import control_state
 from smp_advisor.live.controls import controls

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from smp_advisor.cluster.table import instances
-from smp_advisor.libraries.registry import libraries
+from smp_advisor.libraries.library import libraries
 
 CHOICES = Path(__file__).parents[2] / "js/src/lab/choices.json"
 

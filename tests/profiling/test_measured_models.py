@@ -10,7 +10,7 @@ from smp_advisor.costs.partition import stages
 from smp_advisor.costs.world import World
 from smp_advisor.errors import ModelError
 from smp_advisor.libraries import Plan
-from smp_advisor.libraries.layouts import layout_of
+from smp_advisor.libraries.layout import layout_of
 from smp_advisor.workload import Adapter, Job, Model
 from tests.deferred import Deferred, deferred
 

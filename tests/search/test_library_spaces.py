@@ -10,9 +10,8 @@ from smp_advisor.costs.evaluate import estimate, estimate_many, memory_columns, 
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.check import check_against
 from smp_advisor.libraries.groups import global_batch_size
-from smp_advisor.libraries.layout import COLUMNS
-from smp_advisor.libraries.layouts import layout_of
-from smp_advisor.libraries.registry import LIBRARIES
+from smp_advisor.libraries.layout import COLUMNS, layout_of
+from smp_advisor.libraries.library import LIBRARIES
 from smp_advisor.libraries.space import Space, enumerate_plans
 from smp_advisor.search import alternatives, search
 from smp_advisor.workload import Job, Model

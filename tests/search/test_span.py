@@ -9,7 +9,7 @@ import pytest
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs.world import World
 from smp_advisor.libraries import Plan
-from smp_advisor.libraries.layouts import layout_of
+from smp_advisor.libraries.layout import layout_of
 from smp_advisor.libraries.ranks import rank_map
 from smp_advisor.search.rank import communication_span
 from smp_advisor.workload import Job, Model

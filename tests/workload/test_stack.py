@@ -8,7 +8,7 @@ import pytest
 
 from smp_advisor import Job, stacks
 from smp_advisor.errors import JobError
-from smp_advisor.libraries.registry import get_library, libraries
+from smp_advisor.libraries.library import get_library, libraries
 
 
 def test_every_stack_has_a_source_and_a_date() -> None:

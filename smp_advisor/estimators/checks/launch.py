@@ -19,8 +19,7 @@ from smp_advisor.estimators.terms import (
 )
 from smp_advisor.job_rules import Fault, job_faults
 from smp_advisor.libraries.schema import schema
-from smp_advisor.libraries.support import nearest_supported, require_supported_instance
-from smp_advisor.libraries.version import release
+from smp_advisor.libraries.version import nearest_supported, release, require_supported_instance
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,8 +9,7 @@ from smp_advisor.costs import estimate, estimate_many
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.cases import Case, Hit
 from smp_advisor.libraries import mismatches
-from smp_advisor.libraries.plan_fields import plan_fields
-from smp_advisor.libraries.registry import get_library
+from smp_advisor.libraries.library import get_library, plan_fields
 from smp_advisor.wording import fit as fit_words
 from smp_advisor.wording import fits, gib, percent
 

@@ -15,8 +15,7 @@ from smp_advisor.libraries.validation import Violation, setting_violations, viol
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from smp_advisor.libraries.rule import Condition, Rule
-    from smp_advisor.libraries.schema import Parameter
+    from smp_advisor.libraries.schema import Condition, Parameter, Rule
 
 _SINGLE = ("unknown", "version", "type", "range", "choice")
 

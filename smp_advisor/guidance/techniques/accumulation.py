@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.guidance.techniques.batch import brief_parts
 from smp_advisor.guidance.techniques.conclusion import Conclusion
 from smp_advisor.guidance.what_if import WhatIf, vary
-from smp_advisor.libraries.plan_fields import plan_fields
+from smp_advisor.libraries.library import plan_fields
 from smp_advisor.wording import compared, fit, global_batch, plural
 
 if TYPE_CHECKING:

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 from smp_advisor.guidance.techniques.conclusion import Conclusion
 from smp_advisor.guidance.techniques.statement import Statement
 from smp_advisor.guidance.what_if import vary
-from smp_advisor.libraries.support import instance_family
-from smp_advisor.libraries.training_compiler.tested_models import nearest_tested
-from smp_advisor.libraries.version import facts, image
+from smp_advisor.libraries.training_compiler import nearest_tested
+from smp_advisor.libraries.version import facts, image, instance_family
 from smp_advisor.wording import plural, run_time, step_time
 
 if TYPE_CHECKING:
     from smp_advisor.guidance.planned_run import PlannedRun
     from smp_advisor.guidance.what_if import WhatIf
-    from smp_advisor.libraries.training_compiler.tested_models import TestedModel
+    from smp_advisor.libraries.training_compiler import TestedModel
 
 __all__ = ["ARGUMENTS"]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.guidance.techniques.conclusion import Conclusion, why_not_used, why_used
 from smp_advisor.guidance.what_if import vary, without
-from smp_advisor.libraries.families import supported_families
+from smp_advisor.libraries.library import supported_families
 from smp_advisor.wording import figures, listed, plural
 
 if TYPE_CHECKING:

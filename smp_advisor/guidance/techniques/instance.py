@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.cluster import Cluster
 from smp_advisor.guidance.techniques.conclusion import Conclusion
 from smp_advisor.guidance.what_if import WhatIf, vary
-from smp_advisor.libraries.plan_fields import plan_fields
-from smp_advisor.libraries.support import suggested_instances
+from smp_advisor.libraries.library import plan_fields
+from smp_advisor.libraries.version import suggested_instances
 from smp_advisor.wording import cost_per_million, degree_of_change, fit, fits, gib, plural, throughput, usd
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.guidance.techniques.conclusion import Conclusion, why_not_used, why_used
 from smp_advisor.guidance.what_if import vary, without
-from smp_advisor.libraries.layouts import layout_of
+from smp_advisor.libraries.layout import layout_of
 from smp_advisor.libraries.schema import schema
 from smp_advisor.wording import figures, gib
 

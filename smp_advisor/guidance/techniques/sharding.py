@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.guidance.techniques.conclusion import Conclusion, brief_change, brief_used
 from smp_advisor.guidance.what_if import vary, without
 from smp_advisor.libraries.groups import divisors, shard_degree
-from smp_advisor.libraries.registry import get_library
+from smp_advisor.libraries.library import get_library
 from smp_advisor.wording import compared, figures, fit, fits, gib, plural
 
 if TYPE_CHECKING:

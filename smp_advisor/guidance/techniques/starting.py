@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.guidance.techniques.conclusion import Conclusion
 from smp_advisor.guidance.techniques.statement import Statement
-from smp_advisor.libraries.smp_v2.mismatches import SMDDP_INSTANCES
+from smp_advisor.libraries.smp_v2 import SMDDP_INSTANCES
 from smp_advisor.wording import gib, listed
 from smp_advisor.workload.counts import format_count
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.guidance.techniques.conclusion import Conclusion, why_not_used, why_used
 from smp_advisor.guidance.what_if import vary, without
-from smp_advisor.libraries.families import supports_tensor_parallelism, tensor_parallel_families
+from smp_advisor.libraries.library import supported_families, supports_tensor_parallelism
 from smp_advisor.wording import compared, duration, figures, fit, fits, listed, percent, step_time
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def _not_used(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Map
             because=f"{run.cluster.instance.name} has one GPU per node, and tensor parallelism runs inside a node.",
         )
     if not supports_tensor_parallelism(family, library):
-        families = ", ".join(tensor_parallel_families(library))
+        families = ", ".join(supported_families("tensor_parallel", library))
         return Conclusion(
             decision="not possible",
             because=(

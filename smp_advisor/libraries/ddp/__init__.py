@@ -1,13 +1,48 @@
 """PyTorch's DistributedDataParallel."""
 
+from __future__ import annotations
+
+from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
-from smp_advisor.libraries.ddp.layout import layout
-from smp_advisor.libraries.ddp.plan import DdpPlan
+from smp_advisor.libraries.layout import Layout, checkpoint_columns
 from smp_advisor.libraries.library import REPLICATED_SETTINGS, Library
-from smp_advisor.libraries.replica_space import replica_space
+from smp_advisor.libraries.plan import Checkpointing, Plan
+from smp_advisor.libraries.space import replica_space
+from smp_advisor.libraries.state_bytes import ddp, trained
 
-__all__ = ["LIBRARY"]
+if TYPE_CHECKING:
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.libraries.layout import PlanColumns
+    from smp_advisor.workload.job import Job, Precision
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DdpPlan(Plan):
+    """A configuration of PyTorch's DistributedDataParallel: one replica per GPU. The version is PyTorch's."""
+
+    SCRIPT_SETTINGS = ("batch_size", "gradient_accumulation_steps", "precision", "activation_checkpointing")
+
+    library: str = "ddp"
+    version: str = "2.8.0"
+    batch_size: int = 1
+    """Samples per GPU and forward pass."""
+    gradient_accumulation_steps: int = 1
+    precision: Precision = "bf16"
+    activation_checkpointing: Checkpointing = False
+
+
+def layout(plans: PlanColumns, job: Job, _: Cluster | None = None) -> Layout:
+    """Columns of the cost model for columns of plans: autocast over fp32 parameters."""
+    return Layout.of_columns(
+        trained(ddp(job), job),
+        rows=plans.rows,
+        batch_samples=plans["batch_size"] * plans["gradient_accumulation_steps"],
+        microbatches=plans["gradient_accumulation_steps"],
+        **checkpoint_columns(plans["activation_checkpointing"]),
+    )
+
 
 LIBRARY = Library(
     name="ddp",

@@ -2,24 +2,91 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
-from smp_advisor.libraries.columns import SHARDING_STRATEGIES
-from smp_advisor.libraries.fsdp.layout import layout
-from smp_advisor.libraries.fsdp.plan import FsdpPlan
+from smp_advisor.elementwise import anywhere, is_in, where
+from smp_advisor.libraries.layout import EVERYTHING, SHARDING_STRATEGIES, Layout, checkpoint_columns
 from smp_advisor.libraries.library import FULLY_SHARD_SINCE, SHARDED_SETTINGS, Library
-from smp_advisor.libraries.replica_space import replica_space
+from smp_advisor.libraries.plan import Checkpointing, Plan
+from smp_advisor.libraries.space import replica_space
+from smp_advisor.libraries.state_bytes import fully_sharded, trained
 from smp_advisor.libraries.version import release
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.elementwise import Floats
+    from smp_advisor.libraries.layout import PlanColumns
     from smp_advisor.libraries.space import Space
-    from smp_advisor.workload.job import Job
+    from smp_advisor.workload.job import Job, Precision
     from smp_advisor.workload.model import Model
 
-__all__ = ["LIBRARY"]
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FsdpPlan(Plan):
+    """A configuration of PyTorch's FullyShardedDataParallel. The version is PyTorch's."""
+
+    SCRIPT_SETTINGS = (
+        "batch_size",
+        "gradient_accumulation_steps",
+        "precision",
+        "activation_checkpointing",
+        "sharding_strategy",
+    )
+
+    library: str = "fsdp"
+    version: str = "2.8.0"
+    batch_size: int = 1
+    """Samples per GPU and forward pass."""
+    gradient_accumulation_steps: int = 1
+    precision: Precision = "bf16"
+    activation_checkpointing: Checkpointing = False
+    sharding_strategy: Literal["full_shard", "shard_grad_op", "hybrid_shard", "_hybrid_shard_zero2"] = "full_shard"
+
+    @property
+    def shards_parameters(self) -> bool:
+        """Whether parameters are sharded: always."""
+        return True
+
+    def shard_degree(self, cluster: Cluster) -> int:
+        """GPUs over which parameters are sharded: those of a node for hybrid strategies, else all."""
+        hybrid = "hybrid" in self.sharding_strategy
+        return min(cluster.gpus_per_node, cluster.gpus) if hybrid else cluster.gpus
+
+
+_HYBRID, _KEEPING = (
+    [SHARDING_STRATEGIES.index(name) for name in names]
+    for names in (("hybrid_shard", "_hybrid_shard_zero2"), ("shard_grad_op", "_hybrid_shard_zero2"))
+)
+
+_PREFETCHED_UNITS = 2
+"""Gathered blocks of FSDP: the running one and the next (``limit_all_gathers``, backward prefetch)."""
+
+
+def prefetched_units(plans: PlanColumns) -> Floats:
+    """Blocks gathered at a time; 0 if the strategy keeps all gathered blocks until the backward pass."""
+    return where(is_in(plans["sharding_strategy"], _KEEPING), 0, _PREFETCHED_UNITS)
+
+
+def layout(plans: PlanColumns, job: Job, cluster: Cluster | None = None) -> Layout:
+    """Columns of the cost model for columns of plans. Hybrid strategies shard within a node."""
+    hybrid = is_in(plans["sharding_strategy"], _HYBRID)
+    if cluster is None and anywhere(hybrid):
+        raise ValueError("FSDP's hybrid strategies shard within a node: pass the cluster")
+    node, gpus = (0, 0) if cluster is None else (min(cluster.gpus_per_node, cluster.gpus), cluster.gpus)
+    return Layout.of_columns(
+        trained(fully_sharded(job), job),
+        rows=plans.rows,
+        shard_level=3,
+        shard_degree=where(hybrid, node, gpus),
+        prefetched_units=prefetched_units(plans),
+        max_live_parameters=EVERYTHING,
+        batch_samples=plans["batch_size"] * plans["gradient_accumulation_steps"],
+        microbatches=plans["gradient_accumulation_steps"],
+        **checkpoint_columns(plans["activation_checkpointing"]),
+    )
 
 
 def _space(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any]) -> Space:

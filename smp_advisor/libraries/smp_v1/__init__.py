@@ -1,13 +1,193 @@
 """SMP v1 with PyTorch."""
 
-from smp_advisor.libraries.library import Library
-from smp_advisor.libraries.smp_v1.controls import CONTROLS, SmpV1Controls
-from smp_advisor.libraries.smp_v1.layout import layout
-from smp_advisor.libraries.smp_v1.mismatches import cluster_mismatches, model_mismatches
-from smp_advisor.libraries.smp_v1.plan import SmpV1Plan
-from smp_advisor.libraries.smp_v1.space import space
+from __future__ import annotations
 
-__all__ = ["LIBRARY"]
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.elementwise import where
+from smp_advisor.libraries import axes
+from smp_advisor.libraries.axes import takes_prescaled_batch
+from smp_advisor.libraries.groups import nearest_divisor
+from smp_advisor.libraries.layout import Layout, checkpoint_columns
+from smp_advisor.libraries.library import Library
+from smp_advisor.libraries.schema import SIMPLE, default_active_microbatches, default_of
+from smp_advisor.libraries.smp_v1.plan import CONTROLS, SmpV1Controls, SmpV1Plan
+from smp_advisor.libraries.space import Space
+from smp_advisor.libraries.state_bytes import smp_v1, trained
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.elementwise import Floats
+    from smp_advisor.libraries.layout import PlanColumns
+    from smp_advisor.libraries.plan import Plan
+    from smp_advisor.workload.job import Job
+    from smp_advisor.workload.model import Model
+
+
+def layout(plans: PlanColumns, job: Job, cluster: Cluster | None = None) -> Layout:
+    """Columns of the cost model for columns of plans."""
+    tensor, pipeline = plans["tensor_parallel_degree"], plans["pipeline_parallel_degree"]
+    shards, microbatches, active = (
+        plans["sharded_data_parallel_degree"],
+        plans["microbatches"],
+        plans["active_microbatches"],
+    )
+    simple = plans["pipeline"] == SIMPLE
+    in_flight = where(active == 0, default_active_microbatches(pipeline, microbatches), active)
+    return Layout.of_columns(
+        trained(smp_v1(job), job),
+        rows=plans.rows,
+        tensor_parallel_degree=tensor,
+        pipeline_parallel_degree=pipeline,
+        shard_level=where(shards > 1, 3, plans["shard_optimizer_state"]),
+        shard_degree=where(shards > 1, shards, 0),
+        # Without prescaled_batch, every rank of a tensor-parallel group reads a batch, and the group processes all of
+        # them together.
+        batch_samples=plans["batch_size"] * where(plans["prescaled_batch"], 1, tensor),
+        microbatches=microbatches,
+        active_microbatches=where(simple, microbatches, in_flight),
+        simple_pipeline=simple,
+        **checkpoint_columns(plans["activation_checkpointing"]),
+        offload_activations=plans["offload_activations"],
+        activation_loading_horizon=_or_default(plans, "activation_loading_horizon"),
+        split_checkpoints=(plans["optimize"] == "memory") & (tensor > 1),
+        max_live_parameters=_or_default(plans, "sdp_max_live_parameters"),
+        reduce_bucket_elements=_or_default(plans, "sdp_reduce_bucket_size"),
+        two_level_gather=plans["sdp_hierarchical_allgather"],
+        overlapped_gather=_own_gather(cluster) & (plans["ddp_dist_backend"] == 0),
+        replicas_reduced_once=True,
+        host_handover=True,
+        gather_after_step=True,
+        spread_placement=plans["placement_strategy"] == "spread",
+    )
+
+
+_OWN_GATHER_INSTANCE = "ml.p4d.24xlarge"
+"""Instance on which ``ddp_dist_backend="auto"`` uses SMDDP's all-gather, across nodes (documentation of the library's
+sharded data parallelism; from version 1.13)."""
+
+
+def _own_gather(cluster: Cluster | None) -> bool:
+    return cluster is not None and cluster.nodes > 1 and cluster.instance.name == _OWN_GATHER_INSTANCE
+
+
+def _or_default(plans: PlanColumns, name: str) -> Floats:
+    values = plans[name]
+    return where(values == 0, default_of(name), values)
+
+
+def cluster_mismatches(plan: Plan, cluster: Cluster, replicas: int) -> Iterator[str]:
+    """Yield mismatches of a plan with a cluster that has `replicas` of the model."""
+    if not plan.ddp and replicas > 1:
+        yield (
+            f"ddp is off, but the cluster's {cluster.gpus} GPUs hold {replicas} replicas of the model: set ddp to True."
+        )
+    shards = plan.sharded_data_parallel_degree
+    if replicas % shards:
+        # Ranks of a tensor-parallel group have different slices, so only replicas share shards.
+        divided = "data-parallel degree" if plan.tensor_parallel_degree == 1 else "reduced data-parallel degree"
+        yield (
+            f"sharded_data_parallel_degree ({shards}) must divide the {divided}, which is {replicas} on {cluster.gpus}"
+            f" GPUs: set it to {nearest_divisor(replicas, shards)}."
+        )
+
+
+def model_mismatches(plan: Plan, model: Model, job: Job | None) -> Iterator[str]:
+    """Yield mismatches of a plan with a model and its sequences."""
+    degree = plan.tensor_parallel_degree
+    if job is not None and plan.prescaled_batch:
+        length = model.sequence_length(job.sequence_length)
+        if length % degree:
+            yield (
+                f"With prescaled_batch the sequence length ({length}) must be a multiple of tensor_parallel_degree"
+                f" ({degree}): use {length // degree * degree or degree} tokens, or turn prescaled_batch off."
+            )
+
+
+_FIELDS = (
+    "tensor_parallel_degree",
+    "pipeline_parallel_degree",
+    "shard_optimizer_state",
+    "sharded_data_parallel_degree",
+    "prescaled_batch",
+    "batch_size",
+    "microbatches",
+    "active_microbatches",
+    "pipeline",
+    "activation_checkpointing",
+    "offload_activations",
+)
+"""Fields that the search varies. Other pinned fields are passed to the plan."""
+
+
+def space(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any]) -> Space:
+    """All plans of SMP v1 on the cluster, including unpromising ones.
+
+    Axes: tensor and pipeline parallel degrees that divide the cluster and the model, optimizer-state sharding, sharded
+    data parallel degrees, checkpointing strategies, offloading, batch, microbatches, active microbatches and both
+    pipeline schedules. For axes with too many values, `axes` selects some. Equivalent plans appear once: a
+    batch per tensor-parallel group represents the same samples in batches of its ranks, and
+    ``placement_strategy="cluster"`` keeps a tensor-parallel group together.
+
+    Parameters
+    ----------
+    pins
+        Fixed fields of the plan.
+    """
+    shared = {
+        "fp16": job.precision == "fp16",
+        "bf16": job.precision == "bf16",
+        **{name: value for name, value in pins.items() if name not in _FIELDS},
+    }
+    return Space.of_blocks(
+        "smp-v1", cluster, job, _FIELDS, _blocks(model, cluster, job, pins), shared, finish=_with_related_fields
+    )
+
+
+def _blocks(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Blocks of plans with the same degrees and sharding."""
+    sequence = model.sequence_length(job.sequence_length)
+    optimize = pins.get("optimize", "speed")
+    for tp in axes.tensor_degrees(model, cluster, pins):
+        can_prescale = takes_prescaled_batch(model.family, sequence, tp, optimize)
+        prescaled = bool(pins.get("prescaled_batch", can_prescale))
+        if prescaled and sequence % tp:
+            continue
+        for pp in axes.pipeline_degrees(model, cluster, tp, pins):
+            group = 1 if prescaled else tp
+            pairs = axes.batches(job, sequence, cluster.gpus // (tp * pp), group, pins)
+            if not len(pairs):
+                continue
+            rows = axes.rows(pairs, tp, pp, -(-model.layer_count // pp), pins)
+            for state, degree in axes.shardings(job, cluster, tp, pp, pins):
+                yield (
+                    len(rows),
+                    {
+                        "tensor_parallel_degree": tp,
+                        "pipeline_parallel_degree": pp,
+                        "shard_optimizer_state": state,
+                        "sharded_data_parallel_degree": degree,
+                        "prescaled_batch": prescaled and tp > 1,
+                        "batch_size": rows[:, 0] // group,
+                        "microbatches": rows[:, 1],
+                        "active_microbatches": rows[:, 2],
+                        "pipeline": rows[:, 3],
+                        "activation_checkpointing": rows[:, 4],
+                        "offload_activations": rows[:, 5].astype(bool),
+                    },
+                )
+
+
+def _with_related_fields(settings: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a plan, with those that follow from them."""
+    if settings["pipeline_parallel_degree"] == 1:
+        settings["active_microbatches"] = None
+    # Every published example of sharded data parallelism sets these two: parameters are created sharded.
+    sharded = settings["sharded_data_parallel_degree"] > 1
+    return {**settings, "skip_tracing": sharded, "delayed_parameter_initialization": sharded}
+
 
 LIBRARY = Library(
     name="smp-v1",

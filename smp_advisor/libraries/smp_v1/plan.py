@@ -1,4 +1,4 @@
-"""Plans of SMP v1 with PyTorch."""
+"""Plans of SMP v1 with PyTorch, and their controls."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.errors import PlanError
-from smp_advisor.libraries import emission
-from smp_advisor.libraries.pipeline_schedule import default_active_microbatches
+from smp_advisor.libraries.groups import divisors
+from smp_advisor.libraries.library import ControlCodec, plan_defaults
 from smp_advisor.libraries.plan import Checkpointing, Plan
-from smp_advisor.libraries.plan_fields import plan_defaults
-from smp_advisor.libraries.schema import schema
+from smp_advisor.libraries.schema import default_active_microbatches, schema
 
 if TYPE_CHECKING:
-    from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.workload.job import Precision
+    from collections.abc import Iterable, Mapping
 
-__all__ = ["SmpV1Plan"]
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.libraries.library import Setting, Settings
+    from smp_advisor.workload.job import Precision
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,7 +130,7 @@ class SmpV1Plan(Plan):
             written["active_microbatches"] = self.active_microbatches
         if self.pipeline_parallel_degree != 1 or self.pipeline != "interleaved":
             written["pipeline"] = self.pipeline
-        return written | emission.changed(self, _WHERE_CHANGED)
+        return written | self._changed(_WHERE_CHANGED)
 
     @property
     def hyperparameters(self) -> dict[str, Any]:
@@ -186,3 +186,75 @@ _WHERE_CHANGED = (
     "ddp_dist_backend",
     "tensor_parallel_seed",
 )
+
+
+CONTROLS = (
+    "batch_size",
+    "microbatches",
+    "tensor_parallel_degree",
+    "pipeline_parallel_degree",
+    "sharding",
+    "activation_checkpointing",
+    "offload_activations",
+    "active_microbatches",
+    "pipeline",
+)
+
+_OPTIMIZER_STATE = "optimizer_state"
+_SHARDED = "sharded_"
+
+
+def _sharding(fields: Mapping[str, Any]) -> str:
+    if fields["shard_optimizer_state"]:
+        return _OPTIMIZER_STATE
+    degree = fields["sharded_data_parallel_degree"]
+    return "none" if degree == 1 else f"{_SHARDED}{degree}"
+
+
+def _shards(sharding: object) -> int:
+    text = str(sharding)
+    degree = text.removeprefix(_SHARDED)
+    if text in {"none", _OPTIMIZER_STATE}:
+        return 1
+    if text == degree or not degree.isdecimal():
+        raise PlanError(f"sharding must be none, {_OPTIMIZER_STATE} or {_SHARDED}N, not {sharding!r}.")
+    return int(degree)
+
+
+class SmpV1Controls(ControlCodec):
+    """One choice of sharding: none, optimizer state, or everything over N GPUs."""
+
+    def settings(self, names: tuple[str, ...], fields: Mapping[str, Any]) -> Settings:
+        """Values of the controls, with the library's default of active microbatches as a number."""
+        active = fields["active_microbatches"] or default_active_microbatches(
+            fields["pipeline_parallel_degree"], fields["microbatches"]
+        )
+        return super().settings(names, {**fields, "sharding": _sharding(fields), "active_microbatches": active})
+
+    def fields(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Fields of a plan. Active microbatches are None for the library's default."""
+        fields = super().fields(settings)
+        if "sharding" in fields:
+            sharding = fields.pop("sharding")
+            fields["shard_optimizer_state"] = sharding == _OPTIMIZER_STATE
+            fields["sharded_data_parallel_degree"] = _shards(sharding)
+        if {"active_microbatches", "pipeline_parallel_degree", "microbatches"} <= fields.keys():
+            default = default_active_microbatches(fields["pipeline_parallel_degree"], fields["microbatches"])
+            if fields["active_microbatches"] == default:
+                fields["active_microbatches"] = None
+        return fields
+
+    def positions(self, name: str, shardable_gpus: int) -> Iterable[Setting] | None:
+        """Choices of sharding: over every number of GPUs that divides the replicas."""
+        if name != "sharding":
+            return None
+        degrees = divisors(shardable_gpus)[1:]
+        return ["none", _OPTIMIZER_STATE, *(f"{_SHARDED}{degree}" for degree in degrees)]
+
+    def label(self, name: str) -> str:
+        """Label of the joint control."""
+        return "Sharding" if name == "sharding" else ""
+
+    def described_by(self, name: str) -> str:
+        """Field whose description in the schema applies to the control."""
+        return "shard_optimizer_state" if name == "sharding" else name

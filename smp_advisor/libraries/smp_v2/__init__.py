@@ -1,13 +1,330 @@
 """SMP v2, which is based on PyTorch FSDP."""
 
-from smp_advisor.libraries.library import SHARDED_SETTINGS, Library
-from smp_advisor.libraries.smp_v2.follow_ups import follow_ups
-from smp_advisor.libraries.smp_v2.layout import layout
-from smp_advisor.libraries.smp_v2.mismatches import cluster_mismatches, model_mismatches
-from smp_advisor.libraries.smp_v2.plan import SmpV2Plan
-from smp_advisor.libraries.smp_v2.space import space
+from __future__ import annotations
 
-__all__ = ["LIBRARY"]
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from typing import TYPE_CHECKING, Any, Literal
+
+from smp_advisor.elementwise import inverted, where
+from smp_advisor.files import table
+from smp_advisor.libraries import axes
+from smp_advisor.libraries.axes import technique_degrees
+from smp_advisor.libraries.fsdp import prefetched_units
+from smp_advisor.libraries.groups import divisors, nearest_divisor, shard_degree
+from smp_advisor.libraries.layout import BACKENDS, EVERYTHING, Layout, checkpoint_columns, encoded
+from smp_advisor.libraries.library import SHARDED_SETTINGS, Library, supported_families
+from smp_advisor.libraries.plan import Plan
+from smp_advisor.libraries.schema import default_of
+from smp_advisor.libraries.space import Space
+from smp_advisor.libraries.state_bytes import fully_sharded, trained
+from smp_advisor.libraries.version import default_version
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.libraries.layout import PlanColumns
+    from smp_advisor.libraries.plan import Checkpointing
+    from smp_advisor.workload.job import Job, Precision
+    from smp_advisor.workload.model import Model
+
+
+BROKEN_OFFLOADING = "2.2.0"
+"""Release notes of 2.2.0: the library's own activation offloading does not work, PyTorch's does."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SmpV2Plan(Plan):
+    """A configuration of SMP v2 (PyTorch FSDP)."""
+
+    SCRIPT_SETTINGS = (
+        "batch_size",
+        "gradient_accumulation_steps",
+        "precision",
+        "fp8",
+        "activation_checkpointing",
+        "offload_activations",
+        "sharding_strategy",
+        "delayed_parameter_initialization",
+        "distributed_backend",
+    )
+
+    BATCH_DEGREES = ("tensor_parallel_degree", "context_parallel_degree")
+
+    library: str = "smp-v2"
+    version: str = "2.8.0"
+    hybrid_shard_degree: int = 0
+    """GPUs over which parameters, gradients and optimizer state are sharded; 0 lets the library choose, see
+    `shard_degree`."""
+    tensor_parallel_degree: int = 1
+    context_parallel_degree: int = 1
+    expert_parallel_degree: int = 1
+    sm_activation_offloading: bool | None = None
+    """Whether the library's own offloading moves the activations, not PyTorch's; None: if it works."""
+    activation_loading_horizon: int | None = None
+    """None here and below: the library's default."""
+    fsdp_cache_flush_warnings: bool | None = None
+    allow_empty_shards: bool | None = None
+    random_seed: int | None = None
+    # script settings
+    batch_size: int = 1
+    """Samples per data-parallel rank and forward pass. The GPUs of a tensor- or context-parallel group share them."""
+    gradient_accumulation_steps: int = 1
+    precision: Precision = "bf16"
+    fp8: bool = False
+    """Whether matrix products run in fp8 (Transformer Engine), with bf16 for all else."""
+    activation_checkpointing: Checkpointing = False
+    offload_activations: bool = False
+    sharding_strategy: Literal["hybrid_shard", "full_shard", "_hybrid_shard_zero2"] = "hybrid_shard"
+    delayed_parameter_initialization: bool = False
+    distributed_backend: Literal["nccl", "smddp"] = "nccl"
+
+    def _complete(self) -> None:
+        if self.sm_activation_offloading is None or self.offload_activations is False:
+            own = self.offload_activations is True and self.version != BROKEN_OFFLOADING
+            object.__setattr__(self, "sm_activation_offloading", own)
+
+    def _without_effect(self) -> tuple[str, ...]:
+        return () if self.offload_activations else ("activation_loading_horizon",)
+
+    @property
+    def shards_parameters(self) -> bool:
+        """Whether parameters are sharded: always."""
+        return True
+
+    def shard_degree(self, cluster: Cluster) -> int:
+        """GPUs over which parameters are sharded: `hybrid_shard_degree`, or for 0 all GPUs left by tensor parallelism.
+
+        Source: parameter reference of SMP v2. With tensor parallelism, 0 means the largest possible degree; without it,
+        native FSDP, here FULL_SHARD.
+        """
+        return self.hybrid_shard_degree or cluster.gpus // (self.tensor_parallel_degree * self.expert_parallel_degree)
+
+    @classmethod
+    def from_reading(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        """Like `Plan.from_reading`; offloading, which has no effect without checkpointing, turns it on."""
+        # The default of the parameter is True, without an effect: scripts with offloading set it explicitly.
+        offloads = settings.get("offload_activations", settings.get("sm_activation_offloading", False))
+        missing = {"offload_activations": offloads, "activation_checkpointing": "each" if offloads else False}
+        return missing | settings
+
+
+_TECHNIQUES = {
+    "tensor_parallel": "tensor_parallel_degree",
+    "context_parallel": "context_parallel_degree",
+    "expert_parallel": "expert_parallel_degree",
+}
+
+SMDDP_INSTANCES: tuple[str, ...] = tuple(table("smp_advisor.libraries.smp_v2", "versions.toml")["instances"]["smddp"])
+"""Instances with SageMaker's own collectives."""
+
+
+def cluster_mismatches(plan: Plan, cluster: Cluster, _: int) -> Iterator[str]:
+    """Yield mismatches of a plan with a cluster.
+
+    World = shards x tensor degree x expert degree x replicas. Context-parallel ranks are part of the shards
+    (sagemaker-hyperpod-training-adapter-for-nemo, checks of its configuration).
+    """
+    taken = plan.tensor_parallel_degree * plan.expert_parallel_degree
+    if cluster.gpus % taken:
+        yield (
+            f"tensor_parallel_degree x expert_parallel_degree ({plan.tensor_parallel_degree} x"
+            f" {plan.expert_parallel_degree}) must divide the cluster's {cluster.gpus} GPUs: set expert_parallel_degree"
+            f" to {nearest_divisor(cluster.gpus // plan.tensor_parallel_degree, plan.expert_parallel_degree)}."
+        )
+        return
+    left, shards = cluster.gpus // taken, shard_degree(plan, cluster)
+    if left % shards:
+        yield (
+            f"hybrid_shard_degree ({shards}) must divide the {left} GPUs that tensor_parallel_degree x"
+            f" expert_parallel_degree leaves of {cluster.gpus}: set it to {nearest_divisor(left, shards)}."
+        )
+    if plan.context_parallel_degree > shards:
+        yield (
+            f"context_parallel_degree ({plan.context_parallel_degree}) cannot exceed the shard degree, which is"
+            f" {shards} on {cluster.gpus} GPUs: set it to {shards} or less."
+        )
+    if plan.distributed_backend == "smddp" and cluster.instance.name not in SMDDP_INSTANCES:
+        yield (
+            f"SageMaker's own collectives (smddp) run on {' and '.join(SMDDP_INSTANCES)} only, not on"
+            f" {cluster.instance.name}: set distributed_backend to 'nccl'."
+        )
+    if plan.fp8 and not cluster.instance.fp8_tflops:
+        yield (
+            f"{cluster.instance.name} ({cluster.instance.gpu_label}) does not compute in fp8: turn fp8 off, or use"
+            " ml.p5.48xlarge."
+        )
+
+
+def model_mismatches(plan: Plan, model: Model, job: Job | None) -> Iterator[str]:
+    """Yield mismatches of a plan with a model and its sequences."""
+    adapter = job is not None and job.adapter is not None
+    for technique, key in _TECHNIQUES.items():
+        families = supported_families(technique, "smp-v2", adapter=adapter)
+        if getattr(plan, key) > 1 and model.family not in families:
+            title = technique.replace("_", " ").replace("parallel", "parallelism")
+            yield (
+                f"SMP v2 has {title} for the families {', '.join(families)} only, not for {model.family}: set {key} to"
+                " 1."
+                if families
+                else f"SMP v2 has no {title} with an adapter, which trains the model of transformers"
+                f" (use_smp_model=False): set {key} to 1."
+            )
+    if plan.fp8 and adapter:
+        yield "SMP v2 runs no fp8 with an adapter, which trains the model of transformers: turn fp8 off."
+    elif plan.fp8 and model.family not in supported_families("fp8", "smp-v2"):
+        yield (
+            f"SMP v2 runs fp8 with the families {', '.join(supported_families('fp8', 'smp-v2'))}, not with"
+            f" {model.family}: turn fp8 off."
+        )
+    experts = model.shape.experts
+    if plan.expert_parallel_degree > 1 and experts % plan.expert_parallel_degree:
+        yield (
+            f"expert_parallel_degree ({plan.expert_parallel_degree}) must divide the model's {experts} experts: set it"
+            f" to {nearest_divisor(experts, plan.expert_parallel_degree)}."
+        )
+    if job is not None and plan.context_parallel_degree > 1:
+        length = model.sequence_length(job.sequence_length)
+        if length % plan.context_parallel_degree:
+            yield (
+                f"context_parallel_degree ({plan.context_parallel_degree}) must divide the sequence length ({length}):"
+                f" set it to {nearest_divisor(length, plan.context_parallel_degree)}."
+            )
+
+
+def follow_ups(plan: Plan, settings: Mapping[str, Any], cluster: Cluster) -> dict[str, Any]:
+    """The kind of offloading, and NCCL if SageMaker's own collectives do not run or have nothing to gather."""
+    result: dict[str, Any] = {}
+    if settings["offload_activations"] != plan.offload_activations:
+        result["sm_activation_offloading"] = None
+    if settings["hybrid_shard_degree"] == 1 or cluster.instance.name not in SMDDP_INSTANCES:
+        result["distributed_backend"] = "nccl"
+    return result
+
+
+def layout(plans: PlanColumns, job: Job, cluster: Cluster | None = None) -> Layout:
+    """Columns of the cost model for columns of plans.
+
+    Shards are fp32, gathered blocks 16-bit, and a tensor- and context-parallel group shares one batch. Accumulated
+    batches run one after the other, so that one batch of activations exists at a time. Tensor parallelism is assumed to
+    be sequence-parallel: AWS's released recipes for Llama 3.1 8B (tensor degree 2, 16,384 tokens, no checkpointing, P5)
+    fit only this way.
+    """
+    tensor, experts, shards = (
+        plans[name] for name in ("tensor_parallel_degree", "expert_parallel_degree", "hybrid_shard_degree")
+    )
+    if cluster is not None:
+        shards = where(shards == 0, cluster.gpus // (tensor * experts), shards)
+    horizon = plans["activation_loading_horizon"]
+    return Layout.of_columns(
+        trained(fully_sharded(job), job),
+        rows=plans.rows,
+        tensor_parallel_degree=tensor,
+        sequence_parallel=tensor > 1,
+        context_parallel_degree=plans["context_parallel_degree"],
+        expert_parallel_degree=experts,
+        experts_beside_shards=True,
+        shard_level=3,
+        shard_degree=shards,
+        prefetched_units=prefetched_units(plans),
+        max_live_parameters=EVERYTHING,
+        batch_samples=plans["batch_size"] * plans["gradient_accumulation_steps"],
+        microbatches=plans["gradient_accumulation_steps"],
+        **checkpoint_columns(plans["activation_checkpointing"]),
+        offload_activations=plans["offload_activations"],
+        offload_running=True,
+        blocking_offload=plans["offload_activations"] & inverted(plans["sm_activation_offloading"]),
+        overlapped_gather=plans["distributed_backend"] == BACKENDS.index("smddp"),
+        activation_loading_horizon=where(horizon == 0, default_of("activation_loading_horizon", "smp-v2"), horizon),
+    )
+
+
+_FIELDS = (
+    "hybrid_shard_degree",
+    "tensor_parallel_degree",
+    "context_parallel_degree",
+    "expert_parallel_degree",
+    "batch_size",
+    "gradient_accumulation_steps",
+    "activation_checkpointing",
+    "offload_activations",
+    "distributed_backend",
+)
+"""Fields that the search varies. Other pinned fields are passed to the plan."""
+
+_DELAYED_FROM = 60e9
+"""Parameters from which the best practices of SMP v2 require delayed parameter initialization."""
+
+
+def space(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any]) -> Space:
+    """All plans of SMP v2: every combination of degrees that divide cluster and model, with choices for memory.
+
+    Axes: tensor, context and expert parallel degrees (for the families and versions that have them), hybrid shard
+    degree, checkpointing, offloading, batch and gradient accumulation.
+    """
+    shared = {
+        "precision": job.precision,
+        "fp8": job.fp8,
+        "delayed_parameter_initialization": model.parameter_count >= _DELAYED_FROM,
+        "sm_activation_offloading": pins.get("version", default_version("smp-v2")) != BROKEN_OFFLOADING,
+        **{name: value for name, value in pins.items() if name not in _FIELDS},
+    }
+    return Space.of_blocks("smp-v2", cluster, job, _FIELDS, _blocks(model, cluster, job, pins), shared)
+
+
+def _blocks(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Blocks of plans with the same degrees."""
+    smddp = cluster.instance.name in SMDDP_INSTANCES and cluster.nodes > 1
+    choices = axes.memory_choices([False, "each"], pins)
+
+    @cache
+    def batches(replicas: int) -> dict[str, NDArray[Any]]:
+        """Batches and choices for memory, which many degrees share."""
+        rows = axes.crossed(axes.accumulated_batches(job, model, replicas, pins), choices)
+        return {
+            "batch_size": rows[:, 0] // rows[:, 1],
+            "gradient_accumulation_steps": rows[:, 1],
+            "activation_checkpointing": rows[:, 2],
+            "offload_activations": rows[:, 3].astype(bool),
+        }
+
+    for tp, cp, ep, shards in _degrees(model, cluster, job, pins):
+        columns = batches(cluster.gpus // (tp * cp))
+        # Tensor parallelism alone works with NCCL only (release notes of 2.0.0).
+        backend = pins.get("distributed_backend", "smddp" if smddp and shards > 1 else "nccl")
+        yield (
+            len(columns["batch_size"]),
+            {
+                "hybrid_shard_degree": shards,
+                "tensor_parallel_degree": tp,
+                "context_parallel_degree": cp,
+                "expert_parallel_degree": ep,
+                "distributed_backend": encoded("distributed_backend", backend),
+                **columns,
+            },
+        )
+
+
+def _degrees(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any]) -> Iterator[tuple[int, int, int, int]]:
+    """(tensor, context, expert, shard) degrees that the cluster, the model and the version allow together."""
+    version = pins.get("version", default_version("smp-v2"))
+
+    def candidates(field: str) -> list[int]:
+        return [pins[field]] if field in pins else technique_degrees("smp-v2", field, model, cluster, job, version)
+
+    for tp, cp, ep in product(*map(candidates, _FIELDS[1:4])):
+        if cluster.gpus % (tp * cp) or cluster.gpus % (tp * ep):
+            continue
+        left = cluster.gpus // (tp * ep)
+        degrees = [pins["hybrid_shard_degree"] or left] if "hybrid_shard_degree" in pins else divisors(left)
+        for shards in degrees:
+            if cp <= shards and left % shards == 0:
+                yield tp, cp, ep, shards
+
 
 _CONTROLS = (
     "hybrid_shard_degree",

@@ -1,13 +1,117 @@
-"""SageMaker Training Compiler."""
+"""SageMaker Training Compiler, and the models that AWS tested with it."""
 
-from functools import partial
+from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import TYPE_CHECKING
+
+from smp_advisor.files import rows, table
+from smp_advisor.libraries.layout import Layout
 from smp_advisor.libraries.library import Library
-from smp_advisor.libraries.replica_space import replica_space
-from smp_advisor.libraries.training_compiler.layout import layout
-from smp_advisor.libraries.training_compiler.plan import TrainingCompilerPlan
+from smp_advisor.libraries.plan import Plan
+from smp_advisor.libraries.space import replica_space
+from smp_advisor.libraries.state_bytes import amp, trained
+from smp_advisor.libraries.version import instance_family
 
-__all__ = ["LIBRARY"]
+if TYPE_CHECKING:
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.cluster.instance import Instance
+    from smp_advisor.libraries.layout import PlanColumns
+    from smp_advisor.workload.job import Job, Precision
+    from smp_advisor.workload.model import Model
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingCompilerPlan(Plan):
+    """A configuration of Training Compiler: data parallelism with one compiled replica per GPU.
+
+    The version is that of the framework. It decides the container with the compiler, and its estimator.
+    """
+
+    SCRIPT_SETTINGS = ("batch_size", "precision")
+
+    library: str = "training-compiler"
+    version: str = "1.13.1"
+    enabled: bool = True
+    debug: bool = False
+    # script settings
+    batch_size: int = 1
+    """Samples per GPU and step."""
+    precision: Precision = "fp16"
+
+
+def layout(plans: PlanColumns, job: Job, _: Cluster | None = None) -> Layout:
+    """Columns of the cost model for columns of plans.
+
+    The compiler decides which activations a compiled step stores. They are assumed to be those of PyTorch.
+    """
+    return Layout.of_columns(trained(amp(job), job), rows=plans.rows, batch_samples=plans["batch_size"])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TestedModel:
+    """One row of AWS's table."""
+
+    framework: str
+    version: str
+    model: str
+    instance_type: str
+    sequence_length: int | None
+    """None for images."""
+    precision: str
+    native_batch_size: int
+    """Largest batch per GPU without the compiler."""
+    compiled_batch_size: int
+    """Largest batch per GPU with the compiler."""
+
+    @property
+    def factor(self) -> float:
+        """Compiled batch over native batch."""
+        return self.compiled_batch_size / self.native_batch_size
+
+
+@cache
+def all_tested_models() -> tuple[TestedModel, ...]:
+    """Every row that has both batch sizes."""
+    return tuple(
+        TestedModel(
+            framework=row["framework"],
+            version=row["version"],
+            model=row["model"],
+            instance_type=row["instance_type"],
+            sequence_length=int(row["sequence_length"]) if row["sequence_length"] else None,
+            precision=row["precision"],
+            native_batch_size=int(row["native_batch_size"]),
+            compiled_batch_size=int(row["compiled_batch_size"]),
+        )
+        for row in rows(__name__, "tested_models.csv")
+    )
+
+
+def nearest_tested(model: Model, instance: Instance, sequence_length: int, version: str) -> TestedModel | None:
+    """The row of this model's shape that is most like the job; None if AWS tested no such model.
+
+    The same instance family counts most (batch sizes are per GPU), then the sequence length, then the version.
+    """
+    names = {
+        name
+        for name, (family, layers, hidden) in table(__name__, "tested_models.toml")["shapes"].items()
+        if (model.family, model.layer_count, model.shape.hidden) == (family, layers, hidden)
+    }
+    machine = instance_family(instance.name)
+    tested = [row for row in all_tested_models() if row.framework == "pytorch" and row.model in names]
+    return min(
+        tested,
+        key=lambda row: (
+            instance_family(row.instance_type) != machine,
+            abs((row.sequence_length or 0) - sequence_length),
+            row.version != version,
+            row.model,
+        ),
+        default=None,
+    )
+
 
 LIBRARY = Library(
     name="training-compiler",

@@ -9,9 +9,8 @@ from smp_advisor.costs.partition import stages
 from smp_advisor.costs.pipeline import in_flight
 from smp_advisor.costs.world import World
 from smp_advisor.errors import ProfileError
-from smp_advisor.libraries.layout import OPERATORS, checkpoint_code
-from smp_advisor.libraries.layouts import layout_of_plan
-from smp_advisor.libraries.registry import get_library
+from smp_advisor.libraries.layout import OPERATORS, checkpoint_code, layout_of_plan
+from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.state_bytes import HALF_LOGIT_BYTES
 
 if TYPE_CHECKING:

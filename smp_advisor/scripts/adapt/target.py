@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from smp_advisor.libraries.registry import DEFAULT_LIBRARY, get_library
+from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library
 from smp_advisor.scripts.adapt.adaptation import AdaptError
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smp_advisor.cluster.table import instances
-from smp_advisor.libraries.library import table
-from smp_advisor.libraries.support import instance_family
+from smp_advisor.files import table
+from smp_advisor.libraries.version import instance_family
 from smp_advisor.reading.data import reason
 from smp_advisor.reading.edits import add_keyword
 from smp_advisor.reading.values import Constant, Mapping, Result, Unknown, Value, options

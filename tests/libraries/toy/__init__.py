@@ -3,7 +3,7 @@
 from functools import partial
 
 from smp_advisor.libraries.library import Library
-from smp_advisor.libraries.replica_space import replica_space
+from smp_advisor.libraries.space import replica_space
 from tests.libraries.toy.layout import layout
 from tests.libraries.toy.plan import ToyPlan
 

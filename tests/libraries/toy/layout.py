@@ -9,7 +9,7 @@ from smp_advisor.libraries.state_bytes import ddp, trained
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.libraries.columns import PlanColumns
+    from smp_advisor.libraries.layout import PlanColumns
     from smp_advisor.workload.job import Job
 
 __all__ = ["layout"]
