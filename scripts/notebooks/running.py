@@ -31,7 +31,8 @@ __all__ = ["FOLDER", "PATHS", "ROOT", "run"]
 
 FOLDER = ROOT / "notebooks"
 PATHS = tuple(sorted(FOLDER.glob("*.ipynb")))
-_CELL_SECONDS = 280
+_CELL_SECONDS = 3600
+"""A guard against a cell that never ends, far beyond what a slow machine needs."""
 
 
 def run(path: Path) -> NotebookNode:
