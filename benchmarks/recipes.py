@@ -22,12 +22,12 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from smp_advisor.advice.recommendation import advise
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import Estimate, estimate
 from smp_advisor.costs.world import World
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.layout import layout_of
-from smp_advisor.recommendation import advise
 from smp_advisor.search.rank import communication_span
 from smp_advisor.workload import Job, Model
 

@@ -20,10 +20,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import torch
 
+from smp_advisor.advice.model_input import read_model
 from smp_advisor.cluster import Cluster
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries import Plan
-from smp_advisor.model_input import read_model
 from smp_advisor.profiling.traced_rank import TracedRank, trace_rank
 from smp_advisor.workload import Job
 

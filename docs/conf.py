@@ -14,7 +14,7 @@ from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
 
 from smp_advisor import __version__
-from smp_advisor.storage.schema import json_schema
+from smp_advisor.advice.storage.file import json_schema
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx

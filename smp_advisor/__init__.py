@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
     from smp_advisor import errors
     from smp_advisor.advice import Advice
+    from smp_advisor.advice.files import load, save
+    from smp_advisor.advice.live import LiveAdvice
+    from smp_advisor.advice.recommendation import advise
     from smp_advisor.cluster import Cluster, Instance
     from smp_advisor.costs import Estimate, estimate, estimate_many
     from smp_advisor.estimators import check_estimator
     from smp_advisor.libraries import Plan
-    from smp_advisor.live import LiveAdvice
     from smp_advisor.notebook import Advisor
     from smp_advisor.profiling import Profile, profile
-    from smp_advisor.recommendation import advise
     from smp_advisor.scripts import Finding, apply_fixes, check_script, read_stack
     from smp_advisor.scripts.adapt import adapt_script
-    from smp_advisor.stored import load, save
     from smp_advisor.workload import Adapter, Calibration, Job, Model, Overheads, Stack, load_calibration, stacks
 
 __all__ = [
@@ -81,24 +81,24 @@ _HOMES = {
     "Finding": "scripts",
     "Instance": "cluster",
     "Job": "workload",
-    "LiveAdvice": "live",
+    "LiveAdvice": "advice.live",
     "Model": "workload",
     "Overheads": "workload",
     "Plan": "libraries",
     "Profile": "profiling",
     "Stack": "workload",
     "adapt_script": "scripts.adapt",
-    "advise": "recommendation",
+    "advise": "advice.recommendation",
     "apply_fixes": "scripts",
     "check_estimator": "estimators",
     "check_script": "scripts",
     "estimate": "costs",
     "estimate_many": "costs",
-    "load": "stored",
+    "load": "advice.files",
     "load_calibration": "workload",
     "profile": "profiling",
     "read_stack": "scripts",
-    "save": "stored",
+    "save": "advice.files",
     "stacks": "workload",
 }
 """Where each public name lives: imported when first used, so that loading the extension stays quick."""
@@ -153,8 +153,10 @@ def _register_display(shell: "InteractiveShell | None") -> None:
     """
     if shell is not None:
         formatter: Any = shell.display_formatter
-        formatter.ipython_display_formatter.for_type_by_name("smp_advisor.advice", "Advice", _show_advice)
-        formatter.ipython_display_formatter.for_type_by_name("smp_advisor.live.live_advice", "LiveAdvice", _show_advice)
+        formatter.ipython_display_formatter.for_type_by_name("smp_advisor.advice.value", "Advice", _show_advice)
+        formatter.ipython_display_formatter.for_type_by_name(
+            "smp_advisor.advice.live.live_advice", "LiveAdvice", _show_advice
+        )
 
 
 if "IPython" in sys.modules:

@@ -3,8 +3,8 @@
 import pytest
 
 import smp_advisor as smpa
+from smp_advisor.arguments import meant
 from smp_advisor.errors import AdvisorError
-from smp_advisor.meanings import meant
 
 
 @pytest.mark.parametrize(

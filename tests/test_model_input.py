@@ -6,9 +6,9 @@ from importlib.machinery import ModuleSpec
 import pytest
 
 import smp_advisor as smpa
-from smp_advisor import model_input
+from smp_advisor.advice import model_input
+from smp_advisor.advice.model_input import has_formulas, read_model
 from smp_advisor.errors import ModelError
-from smp_advisor.model_input import has_formulas, read_model
 
 COHERE = {
     "model_type": "cohere",

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.advice.storage.file import json_schema
+from smp_advisor.advice.storage.kinds import PUBLIC
 from smp_advisor.findings.page import checks_page
 from smp_advisor.libraries.library import LIBRARIES
 from smp_advisor.libraries.schema import schema
-from smp_advisor.storage.kinds import PUBLIC
-from smp_advisor.storage.schema import json_schema
 
 if TYPE_CHECKING:
     from smp_advisor.libraries.schema import Parameter

@@ -1,4 +1,4 @@
-"""Options of the command line. Settings of jobs and plans are options of their own name: ``--sequence-length 512``."""
+"""The parser of `smp-advisor`, and the formats of its answers."""
 
 from __future__ import annotations
 
@@ -7,13 +7,39 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor._version import __version__
-from smp_advisor.command.formats import EXPORTS
 from smp_advisor.errors import AdvisorError
+from smp_advisor.export.formats import FORMATS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-__all__ = ["parse", "settings_of"]
+    from smp_advisor.advice import Advice
+
+__all__ = ["exported", "parse", "settings_of"]
+
+
+_CELLS = ("job", "script", "local", "monitoring", "permissions", "quota")
+EXPORTS = (*_CELLS, *FORMATS)
+"""Kinds of code: cells of a notebook, then jobs for other launchers."""
+
+
+def exported(advice: Advice, what: str, sdk: str) -> str:
+    """The code of one kind."""
+    cells: dict[str, Callable[[], str]] = {
+        "job": lambda: advice.cell(sdk),
+        "script": lambda: _file(advice.script_cell()),
+        "local": advice.local_cell,
+        "monitoring": advice.monitoring_cell,
+        "permissions": lambda: advice.permissions_cell(sdk=sdk),
+        "quota": advice.quota_cell,
+    }
+    return cells[what]() if what in cells else advice.export(what)
+
+
+def _file(cell: str) -> str:
+    """The file that a cell with ``%%writefile`` writes."""
+    return cell.partition("\n")[2] if cell.startswith("%%writefile ") else cell
+
 
 _MODEL = "a parameter count (10B), the name of a model (llama-3-70b), or the path of a config.json"
 _OTHER = (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.command.formats import exported
+from smp_advisor.command.options import exported
 from smp_advisor.errors import AdvisorError, NoPlanFitsError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Answer:
 
 def advise(options: Namespace) -> Answer:
     """A recommendation. The status is 1 if no plan fits."""
-    from smp_advisor.recommendation import advise as recommend
+    from smp_advisor.advice.recommendation import advise as recommend
 
     try:
         advice = recommend(
@@ -100,7 +100,7 @@ def profile(options: Namespace) -> Answer:
 
 def export(options: Namespace) -> Answer:
     """The code of a saved advice."""
-    from smp_advisor.storage import write_text
+    from smp_advisor.advice.storage import write_text
 
     code = exported(_advice(Path(options.advice)), options.what, options.sdk)
     if not options.output:
@@ -153,12 +153,12 @@ def _count(text: str | None) -> Any:
 
 def _estimate(model: str, options: Namespace) -> Estimate:
     """Estimate of the plan of the options."""
+    from smp_advisor.advice.model_input import read_model
+    from smp_advisor.advice.request import job_of, sort_settings
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.evaluate import estimate as estimated
     from smp_advisor.libraries.library import get_library, require_library
     from smp_advisor.libraries.plan import Plan
-    from smp_advisor.model_input import read_model
-    from smp_advisor.request import job_of, sort_settings
 
     if not options.instance or not options.library:
         raise AdvisorError("A plan requires --instance and --library; its other settings have defaults.")
@@ -178,10 +178,10 @@ def _estimate(model: str, options: Namespace) -> Estimate:
 
 def _of_file(path: Path, options: Namespace) -> dict[str, Estimate]:
     """Estimates of a saved advice, or of the jobs of a recipe or cell."""
+    from smp_advisor.advice.model_input import read_model
+    from smp_advisor.advice.request import job_of
     from smp_advisor.costs.evaluate import estimate as estimated
     from smp_advisor.estimators import check_estimator
-    from smp_advisor.model_input import read_model
-    from smp_advisor.request import job_of
 
     if _is_saved(path):
         advice = _advice(path)
@@ -216,7 +216,7 @@ def _is_saved(path: Path) -> bool:
 
 def _advice(path: Path) -> Advice:
     from smp_advisor.advice import Advice
-    from smp_advisor.stored import load
+    from smp_advisor.advice.files import load
 
     value = load(path)
     if not isinstance(value, Advice):
@@ -269,6 +269,6 @@ def _estimated(value: Estimate) -> str:
 
 
 def _plain(value: object) -> Any:
-    from smp_advisor.storage.plain import plain
+    from smp_advisor.advice.storage.plain import plain
 
     return plain(value)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.arguments import require_types
+from smp_advisor.arguments import require_types, with_exact_keywords
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.cluster.instance import Instance
 from smp_advisor.cluster.table import completed_instance
@@ -21,7 +21,6 @@ from smp_advisor.estimators.report import EstimatorReport, Reading
 from smp_advisor.findings.catalog import catalog
 from smp_advisor.findings.finding import Finding, Fix, Unresolved
 from smp_advisor.libraries.library import library_with, require_library
-from smp_advisor.meanings import with_exact_keywords
 from smp_advisor.scripts.check import check_source
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model

@@ -291,9 +291,9 @@ class EstimatorReport(Report):
         AdvisorError
             If the plan, its cluster or the model is not known, or no plan fits.
         """
+        from smp_advisor.advice.model_input import read_model
+        from smp_advisor.advice.recommendation import advise
         from smp_advisor.libraries.groups import global_batch_size
-        from smp_advisor.model_input import read_model
-        from smp_advisor.recommendation import advise
 
         main = self.main
         if (main is None or main.plan is None) and self.mended is not None:

@@ -10,22 +10,17 @@ import anywidget
 import traitlets as t
 from IPython.core.getipython import get_ipython
 
+from smp_advisor.advice.live import Change, LiveAdvice, control_state
+from smp_advisor.advice.live.settings import require_name, require_settings, with_labels
 from smp_advisor.errors import AdvisorError
 from smp_advisor.guidance.ladder_html import ladder_html
-from smp_advisor.live import Change, LiveAdvice, control_state
-from smp_advisor.live.labels import with_labels
-from smp_advisor.live.settings import require_name, require_settings
 from smp_advisor.notebook.cells import cells
-from smp_advisor.notebook.display import show
-from smp_advisor.notebook.estimator_panel import pasted
+from smp_advisor.notebook.checks import checked, fixed, pasted
+from smp_advisor.notebook.display import SavedOutputs, show
 from smp_advisor.notebook.look_ahead import look_ahead
-from smp_advisor.notebook.panel_requests import PanelRequests
-from smp_advisor.notebook.saved_output import SavedOutputs
-from smp_advisor.notebook.script_panel import checked, fixed
+from smp_advisor.notebook.panels import PanelRequests, perform, session_steps
 from smp_advisor.notebook.searching import Searching
-from smp_advisor.notebook.session_actions import perform, session_steps
-from smp_advisor.notebook.static_session import session_html
-from smp_advisor.notebook.static_view import static_html
+from smp_advisor.notebook.static_view import session_html, static_html
 from smp_advisor.notebook.view_state import control_dicts, explanation, recommendation, snapshot_of
 
 if TYPE_CHECKING:
@@ -40,8 +35,7 @@ if TYPE_CHECKING:
     from smp_advisor.guidance.step import Pitfall, Step
     from smp_advisor.libraries.library import Setting
     from smp_advisor.libraries.plan import Plan
-    from smp_advisor.notebook.fallback import Fallback
-    from smp_advisor.notebook.handshake import Handshake
+    from smp_advisor.notebook.display import Fallback, Handshake
     from smp_advisor.notebook.view_state import Explained, Recommendation
 
 __all__ = ["Advisor", "advisor_of"]

@@ -14,8 +14,8 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
 from smp_advisor.errors import AdvisorError
-from smp_advisor.notebook.arguments import amount, parsed, read, with_help
-from smp_advisor.notebook.displayed import displayed_last
+from smp_advisor.notebook.options import amount, parsed, read, with_help
+from smp_advisor.notebook.shown import displayed_last
 
 if TYPE_CHECKING:
     from argparse import Namespace

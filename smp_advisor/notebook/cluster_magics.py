@@ -12,10 +12,8 @@ from IPython.core.magic import Magics, line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from smp_advisor.errors import AdvisorError
-from smp_advisor.notebook.arguments import parsed, whole_number, with_help
-from smp_advisor.notebook.cluster_options import instances
-from smp_advisor.notebook.displayed import displayed_last
-from smp_advisor.notebook.progress_display import ProgressDisplay
+from smp_advisor.notebook.options import instances, parsed, whole_number, with_help
+from smp_advisor.notebook.shown import ProgressDisplay, displayed_last
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell

@@ -1,22 +1,249 @@
-"""Display of an advisor, with a fallback view for pages that cannot load its front end."""
-
-# mypy: allow-untyped-calls
-# IPython does not annotate the functions called here.
+"""Display of an advisor: the handshake with the view, the fall-back without it, and the saved output."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+import time
+from html import escape
+from typing import TYPE_CHECKING, Any, Protocol
 
+import ipywidgets as w
 from IPython.core.getipython import get_ipython
 from IPython.display import display
 
-from smp_advisor.notebook.displayed import set_displayed_last
-from smp_advisor.notebook.handshake import Handshake
+from smp_advisor.errors import AdvisorError
+from smp_advisor.notebook.cells import cells
+from smp_advisor.notebook.shown import set_displayed_last
+from smp_advisor.notebook.static_view import bars_html, facts_html, title_html, verdict_html
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from IPython.core.events import EventManager
+
     from smp_advisor.notebook.advisor import Advisor
 
-__all__ = ["show"]
+__all__ = ["NOTICE", "PATIENCE_SECONDS", "Fallback", "Handshake", "SavedOutputs", "fallback_bundle", "show"]
+
+
+PATIENCE_SECONDS = 3.0
+
+
+class Handshake:
+    """Calls `replace` if a displayed view sends no message, and `restore` if it does so later.
+
+    Messages of views wait in the kernel's queue while cells run, so the time counts from the end of the last cell.
+    """
+
+    def __init__(
+        self,
+        *,
+        replace: Callable[[], None],
+        restore: Callable[[], None],
+        events: EventManager,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._replace, self._restore, self._events, self._clock = replace, restore, events, clock
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._quiet_since = clock()
+        self._open = False
+        self.replaced = False
+
+    def start(self) -> Handshake:
+        """Start to wait. Without an event loop, it does not wait, and the view stays."""
+        try:
+            self._loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return self
+        self._open = True
+        self._events.register("post_run_cell", self._cell_ended)
+        self._loop.call_later(PATIENCE_SECONDS, self.check)
+        return self
+
+    def arrived(self) -> None:
+        """A view has sent its message."""
+        self._close()
+        if self.replaced:
+            self.replaced = False
+            self._restore()
+
+    def check(self) -> None:
+        """Replace the view if its time is up, else check again later."""
+        if not self._open or self._loop is None:
+            return
+        left = PATIENCE_SECONDS - (self._clock() - self._quiet_since)
+        if left > 0.01:
+            self._loop.call_later(left, self.check)
+            return
+        self._close()
+        self.replaced = True
+        self._replace()
+
+    def _cell_ended(self, *_: object) -> None:
+        self._quiet_since = self._clock()
+
+    def _close(self) -> None:
+        if self._open:
+            self._open = False
+            self._events.unregister("post_run_cell", self._cell_ended)
+
+
+QUIET_SECONDS = 1.0
+"""The output is written after this time without a change."""
+_MOST = 8
+"""Outputs of one advisor that are kept up to date; those of earlier displays stay as they are."""
+
+
+class Handle(Protocol):
+    """IPython's handle of a display."""
+
+    def update(self, obj: Any, **kwargs: Any) -> None:
+        """Replace the output."""
+
+
+class SavedOutputs:
+    """Outputs of an advisor.
+
+    An update would replace the live view in an application without the lab extension. So outputs are written only after
+    a view reported that its application keeps it.
+
+    Parameters
+    ----------
+    bundle
+        Data and metadata of the present output.
+    """
+
+    def __init__(self, bundle: Callable[[], tuple[dict[str, Any], dict[str, Any]]]) -> None:
+        self._bundle = bundle
+        self._handles: list[Handle] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.keeps_views = False
+
+    def add(self, handle: Handle) -> None:
+        """Follow the plan in one more output. Without an event loop, outputs stay as they are."""
+        self._handles = [*self._handles, handle][-_MOST:]
+        try:
+            self._loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self._loop = None
+
+    def changed(self) -> None:
+        """The plan on screen changed, in any thread."""
+        if self.keeps_views and self._handles and self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._wait)
+
+    def write(self) -> None:
+        """Write the present plan into every output."""
+        data, metadata = self._bundle()
+        for handle in self._handles:
+            handle.update(data, metadata=metadata, raw=True)
+
+    def _wait(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._loop is not None:
+            self._timer = self._loop.call_later(QUIET_SECONDS, self.write)
+
+
+NOTICE = (
+    "The advisor's own view could not load in this page. If you installed smp_advisor while the page was open, "
+    "reload the browser page once and run the cell again. Until then, this simpler view has the same controls."
+)
+
+
+class Fallback:
+    """Controls, figures and code as core widgets. `widget` contains them."""
+
+    def __init__(self, advisor: Advisor) -> None:
+        self._advisor = advisor
+        self._moving = False
+        self._controls = w.VBox()
+        self._figures = w.HTML()
+        self._code = w.Textarea(layout=w.Layout(width="100%", height="220px", display="none"))
+        self._note = w.HTML()
+        shown = advisor.recommendation
+        self.widget = w.VBox(
+            [
+                w.HTML(_lines(f'<p role="status"><strong>{escape(NOTICE)}</strong></p>{title_html(shown)}')),
+                self._controls,
+                self._figures,
+                self._note,
+                w.HBox(
+                    [self._button("Reset to recommended", self._reset), self._button("Show the cells", self._export)]
+                ),
+                self._code,
+            ],
+            layout=w.Layout(max_width="1040px"),
+        )
+        advisor.observe(self._draw, "_state")
+        self._draw()
+
+    @staticmethod
+    def _button(text: str, action: Any) -> w.Button:
+        button = w.Button(description=text, layout=w.Layout(width="auto"))
+        button.on_click(action)
+        return button
+
+    def _draw(self, _: object = None) -> None:
+        state = self._advisor.state
+        self._controls.children = [self._control(control, state) for control in state["controls"]]
+        shown, now = self._advisor.recommendation, state["snapshot"]
+        self._figures.value = _lines(verdict_html(shown, now) + bars_html(shown, now) + facts_html(shown, now))
+        self._note.value = escape(state["problem"] or state["summary"])
+
+    def _control(self, control: dict[str, Any], state: dict[str, Any]) -> w.Widget:
+        name, value = control["name"], state["settings"][control["name"]]
+        options: dict[str, Any] = {"description": control["label"], "style": {"description_width": "170px"}}
+        layout = w.Layout(width="520px")
+        widget: w.Widget
+        if control["kind"] == "checkbox":
+            widget = w.Checkbox(value=value, indent=True, layout=layout, **options)
+        else:
+            kind = w.Dropdown if control["kind"] == "select" else w.SelectionSlider
+            pairs = list(zip(control["texts"], control["values"], strict=True))
+            widget = kind(options=pairs, value=value, disabled=len(pairs) < 2, layout=layout, **options)
+        widget.observe(lambda change: self._move(name, change["new"]), "value")
+        return widget
+
+    def _move(self, name: str, value: Any) -> None:
+        try:
+            self._advisor.move(**{name: value})
+        except AdvisorError as error:
+            self._draw()
+            self._note.value = escape(str(error))
+
+    def _reset(self, _: object) -> None:
+        self._advisor.reset()
+
+    def _export(self, _: object) -> None:
+        try:
+            sources = cells(self._advisor.advice, self._advisor.plan)
+        except AdvisorError as error:
+            self._note.value = escape(str(error))
+            return
+        self._code.value = "\n\n\n".join(sources)
+        self._code.layout.display = ""
+        self._note.value = "Copy each cell from here, or run %smp_export in a new cell."
+
+
+def _lines(html: str) -> str:
+    # ipywidgets sets the line height of text to the height of its buttons.
+    return f'<div style="line-height:1.5">{html}</div>'
+
+
+def fallback_bundle(advisor: Advisor) -> dict[str, Any]:
+    """The mime bundle of the fallback view. It still contains the static view."""
+    fallback = Fallback(advisor)
+    advisor.fallbacks.append(fallback)
+    bundle = fallback.widget._repr_mimebundle_()
+    data = bundle[0] if isinstance(bundle, tuple) else bundle
+    own = advisor._repr_mimebundle_()[0]
+    return {**own, **{name: value for name, value in data.items() if name not in {"text/html", "text/plain"}}}
+
+
+# mypy: allow-untyped-calls
+# IPython does not annotate the functions called here.
 
 
 def show(advisor: Advisor) -> None:
@@ -24,8 +251,6 @@ def show(advisor: Advisor) -> None:
 
     If no view of it responds within seconds, the fallback view replaces it.
     """
-    from smp_advisor.notebook.fallback import fallback_bundle
-
     data, metadata = advisor._repr_mimebundle_()
     shell = get_ipython()
     set_displayed_last(shell, advisor)

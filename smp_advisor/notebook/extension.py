@@ -1,23 +1,107 @@
-"""``%load_ext smp_advisor`` and ``%unload_ext smp_advisor``."""
+"""Loading of the extension: magics, completion of their options, and a hint to reload the browser tab."""
 
 from __future__ import annotations
 
+import os
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from smp_advisor.notebook.calibration_magics import CalibrationMagics
 from smp_advisor.notebook.cluster_magics import ClusterMagics
-from smp_advisor.notebook.completion import complete_options
 from smp_advisor.notebook.magics import AdvisorMagics
 from smp_advisor.notebook.profile_magics import ProfileMagics
-from smp_advisor.notebook.reload_hint import reload_hint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from IPython.core.interactiveshell import InteractiveShell
 
-__all__ = ["MAGICS", "load", "unload"]
+__all__ = ["HINT", "MAGICS", "labextension_installed", "load", "reload_hint", "unload"]
+
+
+# mypy: allow-untyped-calls
+# IPython does not annotate the functions called here.
+
+
+def option_words(magic: Any, typed: str) -> list[str]:
+    """Words that can come next: values of the preceding option, or options that are not used yet.
+
+    Parameters
+    ----------
+    magic
+        A function decorated with ``magic_arguments``.
+    typed
+        The line up to the cursor.
+    """
+    words = typed.split()
+    if typed and not typed[-1].isspace():
+        words = words[:-1]
+    # argparse has no public list of its options.
+    options = magic.parser._actions  # noqa: SLF001
+    actions = [action for action in options if action.option_strings and action.dest != "help"]
+    for action in actions:
+        if words and words[-1] in action.option_strings and action.nargs != 0:
+            return _values(action.dest, action.choices)
+    return [action.option_strings[0] for action in actions if not set(action.option_strings) & set(words)]
+
+
+def _values(option: str, choices: Any) -> list[str]:
+    if option == "instance":
+        from smp_advisor.cluster.table import instances
+
+        return [instance.name for instance in instances()]
+    return list(choices or ())
+
+
+def complete_options(shell: InteractiveShell, magics: Mapping[str, Any]) -> Callable[[], None]:
+    """Register completion for each magic by name. The returned function removes it."""
+    registered: list[tuple[str, Any]] = []
+    for name, magic in magics.items():
+
+        def complete(_: InteractiveShell, event: Any, magic: Any = magic) -> list[str]:
+            return option_words(magic, event.line)
+
+        for key in (f"%{name}", f"%%{name}"):
+            shell.set_hook("complete_command", complete, str_key=key)
+            registered.append((key, complete))
+
+    def undo() -> None:
+        dispatch = shell.strdispatchers["complete_command"].strs
+        for key, _ in registered:
+            dispatch.pop(key, None)
+
+    return undo
+
+
+HINT = "smp_advisor was installed after this kernel started: reload the browser page once to load its front end."
+
+
+def reload_hint() -> str:
+    """Hint for the user; empty if no reload is needed."""
+    installed, started = labextension_installed(Path(sys.prefix)), kernel_started()
+    if installed is None or started is None:
+        return ""
+    return HINT if installed > started else ""
+
+
+def labextension_installed(prefix: Path) -> float | None:
+    """Time when the lab extension was installed in an environment, seconds since the epoch; None without one."""
+    try:
+        return (prefix / "share/jupyter/labextensions/smp-advisor/package.json").stat().st_mtime
+    except OSError:
+        return None
+
+
+def kernel_started() -> float | None:
+    """Time when this process started, seconds since the epoch; None if unknown."""
+    try:
+        import psutil  # comes with ipykernel
+    except ImportError:
+        return None
+    return float(psutil.Process(os.getpid()).create_time())
+
 
 MAGICS = ("smp_advise", "smp_export", "smp_check", "smp_profile", "smp_local", "smp_calibrate", "smp_clusters")
 _CLASSES = (AdvisorMagics, ProfileMagics, CalibrationMagics, ClusterMagics)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from smp_advisor.advice.live.controls import controls
+from smp_advisor.advice.live.settings import moved_settings, plan_of, settings_of, with_job, with_labels
 from smp_advisor.costs import estimate, estimate_many
 from smp_advisor.errors import AdvisorError
-from smp_advisor.live.controls import controls
-from smp_advisor.live.job_controls import with_job
-from smp_advisor.live.labels import with_labels
-from smp_advisor.live.settings import moved_settings, plan_of, settings_of
 from smp_advisor.notebook.view_state import snapshot
 
 if TYPE_CHECKING:

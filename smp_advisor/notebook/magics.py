@@ -16,9 +16,15 @@ from IPython.display import display
 
 from smp_advisor.errors import AdvisorError, NoPlanFitsError
 from smp_advisor.libraries.library import LIBRARIES
-from smp_advisor.notebook.arguments import (
+from smp_advisor.notebook.cells import KINDS
+from smp_advisor.notebook.options import (
     amount,
+    comparing,
+    fine_tuning,
+    fine_tuning_options,
+    instances,
     model_named,
+    node_count,
     parsed,
     plan_options,
     plan_settings,
@@ -27,10 +33,7 @@ from smp_advisor.notebook.arguments import (
     whole_number,
     with_help,
 )
-from smp_advisor.notebook.cells import KINDS
-from smp_advisor.notebook.cluster_options import comparing, instances, node_count
-from smp_advisor.notebook.displayed import displayed_last
-from smp_advisor.notebook.fine_tuning import fine_tuning, fine_tuning_options
+from smp_advisor.notebook.shown import displayed_last
 from smp_advisor.uninterrupted import uninterrupted
 from smp_advisor.workload.job import DEFAULT_SEQUENCE_LENGTH
 from smp_advisor.workload.optimizer import OPTIMIZERS
@@ -141,10 +144,10 @@ class AdvisorMagics(Magics):
 
     def _advise(self, arguments: Namespace) -> Advisor:
         with uninterrupted():
-            from smp_advisor.model_input import has_formulas, read_model
+            from smp_advisor.advice.model_input import has_formulas, read_model
+            from smp_advisor.advice.recommendation import advise
             from smp_advisor.notebook.advisor import advisor_of
-            from smp_advisor.notebook.progress_display import ProgressDisplay
-            from smp_advisor.recommendation import advise
+            from smp_advisor.notebook.shown import ProgressDisplay
 
         options: dict[str, Any] = {
             "instance_count": read(arguments.count, node_count),
@@ -246,7 +249,7 @@ class AdvisorMagics(Magics):
         ``--plan``, the advisor's estimate is that of the script's kind of code.
         """
         with uninterrupted():
-            from smp_advisor.notebook.estimator_cell import check_if_estimator
+            from smp_advisor.notebook.checks import check_if_estimator
             from smp_advisor.scripts import check_script
 
         arguments = parsed(self.smp_check, line)

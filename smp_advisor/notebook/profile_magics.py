@@ -18,10 +18,8 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.groups import reduced_data_parallel_degree
-from smp_advisor.notebook.arguments import amount, model_named, parsed, read, whole_number, with_help
-from smp_advisor.notebook.displayed import displayed_last
-from smp_advisor.notebook.progress_display import ProgressDisplay
-from smp_advisor.notebook.shown_result import show_result
+from smp_advisor.notebook.options import amount, model_named, parsed, read, whole_number, with_help
+from smp_advisor.notebook.shown import ProgressDisplay, displayed_last, show_result
 from smp_advisor.profiling.precision import PRECISIONS
 from smp_advisor.uninterrupted import uninterrupted
 

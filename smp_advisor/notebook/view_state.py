@@ -5,18 +5,16 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from smp_advisor.advice.live.controls import controls
+from smp_advisor.advice.live.settings import configuration, precision_text, rows_of, settings_of, training_settings_text
 from smp_advisor.charts.labels import CATEGORY_LABELS, TIME_LABELS, time_labels
 from smp_advisor.charts.memory import memory_interval, stage_groups
 from smp_advisor.costs.estimate import CATEGORIES
 from smp_advisor.guidance.overheads import overhead_notes
 from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.schema import schema
-from smp_advisor.live.controls import controls
-from smp_advisor.live.labels import configuration, precision_text, rows_of, training_settings_text
-from smp_advisor.live.settings import settings_of
-from smp_advisor.notebook.figures import figures, step_range
+from smp_advisor.notebook.figures import Fit, decisive, figures, fit, headlines, likelihood, memory, step_range
 from smp_advisor.notebook.glossary import term_for, terms_of
-from smp_advisor.notebook.headline import Fit, decisive, fit, headlines, likelihood, memory
 from smp_advisor.notebook.workload_fields import Field, workload_fields
 from smp_advisor.wording import batch_limit, listed, plural, sentences
 from smp_advisor.workload.optimizer import OPTIMIZERS
@@ -24,11 +22,11 @@ from smp_advisor.workload.stack import AUTO, stack
 
 if TYPE_CHECKING:
     from smp_advisor.advice import Advice
+    from smp_advisor.advice.live.control_state import ControlState
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.guidance.step import Step
     from smp_advisor.libraries.library import Settings
     from smp_advisor.libraries.plan import Plan
-    from smp_advisor.live.control_state import ControlState
     from smp_advisor.workload.model import Model
 
 __all__ = [

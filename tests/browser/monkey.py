@@ -18,7 +18,7 @@ from smp_advisor import estimate
 from smp_advisor.errors import AdvisorError
 
 if TYPE_CHECKING:
-    from smp_advisor.live import LiveAdvice
+    from smp_advisor.advice.live import LiveAdvice
 
     from .host import Host
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import smp_advisor as smpa
-from smp_advisor.live import LiveAdvice
+from smp_advisor.advice.live import LiveAdvice
 
 from .monkey import Monkey
 

@@ -10,7 +10,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 import smp_advisor as smpa
 from smp_advisor.notebook import Advisor
-from smp_advisor.notebook.displayed import set_displayed_last
+from smp_advisor.notebook.shown import set_displayed_last
 from smp_advisor.notebook.view_state import recommendation
 from tests.calibration.logs import exported
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from smp_advisor.advice.recommendation import advise
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
 from smp_advisor.costs.estimate import Estimate, StageMemory
 from smp_advisor.errors import AdvisorError, JobError, PlanError
 from smp_advisor.libraries import Plan, libraries
-from smp_advisor.recommendation import advise
 from smp_advisor.workload import Job, Model
 from smp_advisor.workload.training_settings import training_settings
 

@@ -7,7 +7,7 @@ from dataclasses import fields
 from random import Random
 
 import smp_advisor as smpa
-from smp_advisor.keywords import AdviseSettings, JobOptionSettings
+from smp_advisor.advice.keywords import AdviseSettings, JobOptionSettings
 from smp_advisor.libraries.library import libraries
 
 from .values import Values

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smp_advisor import Cluster, Job, Plan, advise, estimate
+from smp_advisor.advice.live import control_state
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.controls import completed_settings, dependent_settings, fields_of
 from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.libraries.space import enumerate_plans
-from smp_advisor.live import control_state
 from smp_advisor.workload import Model
 
 NODES = Cluster("ml.p4d.24xlarge", 2)

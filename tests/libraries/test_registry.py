@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from smp_advisor import advise
+from smp_advisor.advice.live.settings import job_labels
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
 from smp_advisor.errors import AdvisorError, PlanError
@@ -35,7 +36,6 @@ from smp_advisor.libraries.layout import PlanColumns, layout_of
 from smp_advisor.libraries.library import plan_fields, unregister
 from smp_advisor.libraries.space import enumerate_plans
 from smp_advisor.libraries.version import default_version
-from smp_advisor.live.job_controls import job_labels
 from smp_advisor.notebook import Advisor
 from smp_advisor.workload import Adapter, Job, Model
 from tests.libraries.toy import LIBRARY as TOY

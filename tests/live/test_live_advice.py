@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from smp_advisor.advice.live import LiveAdvice
+from smp_advisor.advice.live.control_state import LONGEST, apply, move
 from smp_advisor.costs import estimate
 from smp_advisor.errors import AdvisorError, PlanError
-from smp_advisor.live import LiveAdvice
-from smp_advisor.live.control_state import apply, move
-from smp_advisor.live.history import LONGEST
 from smp_advisor.notebook.view_state import snapshot_of
 from smp_advisor.profiling.traced_rank import CategoryMemory, TracedRank
 from tests.notebook.advice import make_advice

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from smp_advisor.advice.live.settings import settings_of
 from smp_advisor.errors import ExportError, PlanError
-from smp_advisor.live.settings import settings_of
 from smp_advisor.notebook import Advisor
 
 from .advice import HOSTILE, PIPELINE, make_advice

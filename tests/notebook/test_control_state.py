@@ -9,15 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from smp_advisor.advice.live import control_state
+from smp_advisor.advice.live.control_state import Outcome, describe
+from smp_advisor.advice.live.controls import controls
+from smp_advisor.advice.live.settings import plan_of, require_settings, settings_of, with_labels
 from smp_advisor.costs import estimate
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.groups import global_batch_size
-from smp_advisor.live import control_state
-from smp_advisor.live.change_summary import Outcome, describe
-from smp_advisor.live.controls import controls
-from smp_advisor.live.labels import with_labels
-from smp_advisor.live.settings import plan_of, require_settings, settings_of
 from smp_advisor.notebook.look_ahead import look_ahead
 from smp_advisor.notebook.view_state import snapshot_of
 

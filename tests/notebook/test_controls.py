@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from smp_advisor.live.controls import controls
-from smp_advisor.live.settings import settings_of
+from smp_advisor.advice.live.controls import controls
+from smp_advisor.advice.live.settings import settings_of
 
 from .advice import make_advice
 

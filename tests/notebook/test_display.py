@@ -8,7 +8,7 @@ import tracemalloc
 
 import smp_advisor as smpa
 from smp_advisor.advice import Advice
-from smp_advisor.live import LiveAdvice
+from smp_advisor.advice.live import LiveAdvice
 from smp_advisor.notebook import Advisor
 
 CODE = """

@@ -11,7 +11,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from smp_advisor import Model, advise
 from smp_advisor.estimators import EstimatorReport
 from smp_advisor.notebook import Advisor
-from smp_advisor.notebook.estimator_panel import pasted
+from smp_advisor.notebook.checks import pasted
 from smp_advisor.scripts import Report
 from tests.estimators import cells
 

@@ -9,9 +9,8 @@ import pytest
 
 from smp_advisor.errors import PlanError
 from smp_advisor.notebook import Advisor
-from smp_advisor.notebook.fallback import NOTICE, Fallback, fallback_bundle
-from smp_advisor.notebook.handshake import PATIENCE_SECONDS, Handshake
-from smp_advisor.notebook.reload_hint import HINT, labextension_installed, reload_hint
+from smp_advisor.notebook.display import NOTICE, PATIENCE_SECONDS, Fallback, Handshake, fallback_bundle
+from smp_advisor.notebook.extension import HINT, labextension_installed, reload_hint
 
 
 class Loop:
@@ -164,5 +163,5 @@ def test_a_front_end_installed_after_the_kernel_started_asks_for_a_reload(tmp_pa
     (extension / "package.json").write_text("{}")
     monkeypatch.setattr("sys.prefix", str(tmp_path))
     assert reload_hint() == HINT
-    monkeypatch.setattr("smp_advisor.notebook.reload_hint.kernel_started", lambda: 4e9)
+    monkeypatch.setattr("smp_advisor.notebook.extension.kernel_started", lambda: 4e9)
     assert reload_hint() == ""

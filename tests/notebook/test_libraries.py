@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from smp_advisor import advise
+from smp_advisor.advice.live import control_state
+from smp_advisor.advice.live.controls import controls
+from smp_advisor.advice.live.settings import names_of, plan_of, require_settings, settings_of
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries.library import LIBRARIES, libraries
 from smp_advisor.libraries.schema import schema
-from smp_advisor.live import control_state
-from smp_advisor.live.controls import controls
-from smp_advisor.live.settings import names_of, plan_of, require_settings, settings_of
 from smp_advisor.notebook.look_ahead import look_ahead
 from smp_advisor.notebook.static_view import static_html
 from smp_advisor.notebook.view_state import explanation, recommendation

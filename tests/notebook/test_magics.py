@@ -11,7 +11,7 @@ import pytest
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
-import smp_advisor.recommendation
+import smp_advisor.advice.recommendation
 from smp_advisor.notebook import Advisor
 from smp_advisor.notebook.extension import MAGICS
 from smp_advisor.workload import Adapter
@@ -40,7 +40,7 @@ def asked(monkeypatch):
         calls.append((model, cluster, settings))
         return make_advice(**{k: v for k, v in settings.items() if k in ("tokens", "sequence_length")})
 
-    monkeypatch.setattr(smp_advisor.recommendation, "advise", advise)
+    monkeypatch.setattr(smp_advisor.advice.recommendation, "advise", advise)
     return calls
 
 

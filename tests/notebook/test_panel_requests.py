@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from smp_advisor.live import LiveAdvice
-from smp_advisor.notebook import panel_requests
-from smp_advisor.notebook.panel_requests import PanelRequests
+from smp_advisor.advice.live import LiveAdvice
+from smp_advisor.notebook import panels
+from smp_advisor.notebook.panels import PanelRequests
 
 from .advice import make_advice
 
@@ -29,7 +29,7 @@ def test_the_answer_is_for_the_settings_of_the_request():
 
 def test_a_slow_panel_is_announced_at_once(monkeypatch):
     sent, advice = [], LiveAdvice(make_advice())
-    monkeypatch.setattr(panel_requests, "panel_data", lambda *of: {"batch": of[2].plan.batch_size})
+    monkeypatch.setattr(panels, "panel_data", lambda *of: {"batch": of[2].plan.batch_size})
     PanelRequests(advice, sent.append).serve(request("clusters", advice.controls.settings))
     assert sent[0] == {"kind": "started", "id": "view-clusters-1"}
     for _ in range(500):

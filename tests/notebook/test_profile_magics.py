@@ -10,7 +10,7 @@ import smp_advisor.profiling
 import smp_advisor.profiling.local_run
 from smp_advisor.errors import ProfileError
 from smp_advisor.notebook import Advisor
-from smp_advisor.notebook.displayed import set_displayed_last
+from smp_advisor.notebook.shown import set_displayed_last
 from smp_advisor.profiling.local_run import Docker, LocalRun
 
 from .advice import PIPELINE, make_advice
@@ -196,7 +196,7 @@ def test_a_script_that_fails_is_not_called_done(shell, monkeypatch):
             shown.append(data["text/plain"])
 
     monkeypatch.setattr(smp_advisor.profiling.local_run, "run", lambda script, **_: ran(script, error="It fails."))
-    monkeypatch.setattr("smp_advisor.notebook.progress_display.display", lambda *_, **__: Handle())
+    monkeypatch.setattr("smp_advisor.notebook.shown.display", lambda *_, **__: Handle())
     monkeypatch.setattr(type(shell), "kernel", None, raising=False)
     assert not shell.run_cell_magic("smp_local", "--no-container", "raise SystemExit(1)").ok
     assert shown[-1] == "train.py: failed"

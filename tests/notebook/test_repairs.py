@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from smp_advisor import advise
+from smp_advisor.advice.live import control_state
+from smp_advisor.advice.live.controls import controls
+from smp_advisor.advice.live.repairs import repairs
+from smp_advisor.advice.live.settings import plan_of, settings_of
 from smp_advisor.libraries import Plan
-from smp_advisor.live import control_state
-from smp_advisor.live.controls import controls
-from smp_advisor.live.repairs import repairs
-from smp_advisor.live.settings import plan_of, settings_of
 from smp_advisor.notebook.look_ahead import look_ahead
 
 from .advice import make_advice

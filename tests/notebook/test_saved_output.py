@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from smp_advisor import advise
-from smp_advisor.live import LiveAdvice
-from smp_advisor.notebook import Advisor, saved_output
+from smp_advisor.advice.live import LiveAdvice
+from smp_advisor.notebook import Advisor, display
 
 from .advice import make_advice
 
@@ -25,7 +25,7 @@ class Handle:
 
 @pytest.mark.parametrize("keeps", [True, False])
 def test_outputs_follow_the_plan_where_a_view_stays(keeps, monkeypatch):
-    monkeypatch.setattr(saved_output, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(display, "QUIET_SECONDS", 0.0)
     monkeypatch.setattr(Advisor, "send", lambda *_: None)
     advisor, handle = Advisor(make_advice()), Handle()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from smp_advisor import Plan
-from smp_advisor.notebook.script_panel import checked, fixed
+from smp_advisor.notebook.checks import checked, fixed
 
 SCRIPT = """\
 import argparse

@@ -9,8 +9,8 @@ import pytest
 from smp_advisor import advise
 from smp_advisor.errors import NoPlanFitsError, PlanError
 from smp_advisor.notebook.advisor import Advisor
-from smp_advisor.notebook.progress_display import ProgressDisplay
-from smp_advisor.notebook.search_task import SearchTask
+from smp_advisor.notebook.searching import SearchTask
+from smp_advisor.notebook.shown import ProgressDisplay
 from smp_advisor.notebook.workload_fields import changes_of, workload_fields
 
 P4D = "ml.p4d.24xlarge"
@@ -140,7 +140,7 @@ def test_a_value_that_the_others_exclude_is_pinned_and_the_rest_searched(monkeyp
 
 def test_a_progress_display_has_the_time_left_and_the_way_to_cancel(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr("smp_advisor.notebook.progress_display.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("smp_advisor.notebook.shown.time.monotonic", lambda: now[0])
     display = ProgressDisplay("Comparing clusters")
     display.update(0, 4)
     assert display.left == ""

@@ -11,11 +11,9 @@ import pytest
 from smp_advisor import advise
 from smp_advisor.charts.memory import stage_groups
 from smp_advisor.costs import estimate
-from smp_advisor.notebook.charts import legend, memory_chart
-from smp_advisor.notebook.figures import figures
-from smp_advisor.notebook.headline import fit, likelihood
-from smp_advisor.notebook.headline import memory as needed
-from smp_advisor.notebook.static_view import static_html
+from smp_advisor.notebook.figures import figures, fit, likelihood
+from smp_advisor.notebook.figures import memory as needed
+from smp_advisor.notebook.static_view import legend, memory_chart, static_html
 from smp_advisor.notebook.view_state import costs, explanation, recommendation
 
 from .advice import PIPELINE, make_advice

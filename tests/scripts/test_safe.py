@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from smp_advisor.errors import AdvisorError
-from smp_advisor.notebook.script_panel import checked, fixed
+from smp_advisor.notebook.checks import checked, fixed
 from smp_advisor.scripts import apply_fixes
 from smp_advisor.scripts.__main__ import main
 from tests.scripts import samples

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from smp_advisor.advice.request import within_usual_batch
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
-from smp_advisor.request import within_usual_batch
 from smp_advisor.search import alternatives, representatives, search
 from smp_advisor.search.rank import NEAR_BEST, Resolution, Scores, order, undominated_first
 from smp_advisor.workload import Job, Model

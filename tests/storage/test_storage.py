@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 
 import smp_advisor as smpa
 from smp_advisor import load, save
+from smp_advisor.advice.storage import as_text, from_text
+from smp_advisor.advice.storage.file import json_schema
+from smp_advisor.advice.storage.kinds import kinds, types_of
 from smp_advisor.errors import StorageError
 from smp_advisor.libraries.library import libraries
-from smp_advisor.storage import as_text, from_text
-from smp_advisor.storage.hints import types_of
-from smp_advisor.storage.kinds import kinds
-from smp_advisor.storage.schema import json_schema
 from tests.deferred import Deferred
 
 jsonschema = Deferred("jsonschema")

@@ -1,0 +1,224 @@
+"""Two plans next to each other: settings, figures, and the price of the difference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.advice.live.control_state import summarized
+from smp_advisor.advice.live.settings import configuration, dollars, rows_of, settings_of
+from smp_advisor.libraries.controls import fields_of
+from smp_advisor.libraries.library import get_library
+from smp_advisor.libraries.schema import schema
+from smp_advisor.wording import (
+    SAME,
+    fit,
+    gib,
+    number,
+    percent,
+    probability,
+    run_cost,
+    run_time,
+    step_time,
+    throughput,
+    token_rate,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from smp_advisor.advice.live.control_state import Entry
+    from smp_advisor.costs.estimate import Estimate
+
+__all__ = ["Comparison", "Row", "compare"]
+
+_CELL = "padding:2px 14px 2px 0;text-align:left;vertical-align:top"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """One setting or figure of both plans."""
+
+    label: str
+    first: str
+    second: str
+    change: str = ""
+    """Change of a figure from the first plan to the second; empty if it is too small to be shown."""
+
+    @property
+    def differs(self) -> bool:
+        """Whether the plans differ visibly."""
+        return self.first != self.second
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Two plans next to each other. `str` and a notebook show it as a table."""
+
+    names: tuple[str, str]
+    settings: tuple[Row, ...]
+    """Settings in which the plans differ, the workload's first."""
+    figures: tuple[Row, ...]
+    """Fit, memory, speed, time and money."""
+    summary: str
+    """The difference in one sentence: changed settings, memory, throughput, days and dollars."""
+
+    def __str__(self) -> str:
+        rows = [("", *self.names, "change"), *((r.label, r.first, r.second, r.change) for r in self._rows)]
+        widths = [max(len(row[column]) for row in rows) for column in range(4)]
+        lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        return "\n".join([self.summary, "", *lines])
+
+    @property
+    def _rows(self) -> tuple[Row, ...]:
+        return (*self.settings, *self.figures)
+
+    def _repr_html_(self) -> str:
+        head = "".join(f'<th scope="col" style="{_CELL}">{escape(text)}</th>' for text in ("", *self.names, "Change"))
+        body = "".join(
+            f'<tr><th scope="row" style="{_CELL};font-weight:400">{escape(row.label)}</th>'
+            + "".join(f'<td style="{_CELL}">{escape(text)}</td>' for text in (row.first, row.second, row.change))
+            + "</tr>"
+            for row in self._rows
+        )
+        table = (
+            f'<table style="border:0;border-collapse:collapse;margin:0"><thead><tr>{head}</tr></thead>{body}</table>'
+        )
+        return f"<div><p>{escape(self.summary)}</p>{table}</div>"
+
+
+def compare(first: Entry, second: Entry, names: tuple[str, str]) -> Comparison:
+    """Compare two plans, which may be of different workloads, clusters or libraries."""
+    before, after = first.state.estimate, second.state.estimate
+    return Comparison(
+        names=names,
+        settings=tuple(row for row in (*_workload(first, second), *_settings(first, second)) if row.differs),
+        figures=tuple(_figures(first, second)),
+        summary=_summary(first, second, before, after),
+    )
+
+
+def _workload(first: Entry, second: Entry) -> Iterator[Row]:
+    """Model, cluster and training run."""
+    for label, text in (
+        ("Model", lambda a: f"{a.model.name}, {a.model.parameter_count / 1e9:,.3g} B parameters"),
+        ("Cluster", lambda a: a.cluster.summary),
+        ("Library", lambda a: f"{schema(a.plan.library).name} {a.plan.version}"),
+        ("Tokens per sample", lambda a: f"{a.job.sequence_length:,}"),
+        ("Precision", lambda a: a.job.precision),
+        ("Optimizer", lambda a: a.job.optimizer),
+        ("Tokens in total", lambda a: f"{a.job.tokens:,.4g}" if a.job.tokens else "not set"),
+    ):
+        yield Row(label=label, first=text(first.state.advice), second=text(second.state.advice))
+
+
+def _settings(first: Entry, second: Entry) -> Iterator[Row]:
+    """Settings with a control, then the other fields of the plans."""
+    left, right = _texts(first), _texts(second)
+    for label in dict.fromkeys((*left, *right)):
+        yield Row(label=label, first=left.get(label) or "–", second=right.get(label) or "–")
+    plans = (first.state.plan, second.state.plan)
+    if plans[0].library != plans[1].library:
+        return
+    fields = [fields_of(plan) for plan in plans]
+    described = schema(plans[0].library).described
+    for name in sorted(set(fields[0]) - _controlled(first) - {"version"}):
+        title = described(name)
+        yield Row(label=title.title if title else name, first=_shown(fields[0][name]), second=_shown(fields[1][name]))
+
+
+def _texts(entry: Entry) -> dict[str, str]:
+    state = entry.state
+    return dict(zip(rows_of(state.plan.library).values(), configuration(state.advice, state.plan), strict=True))
+
+
+def _controlled(entry: Entry) -> set[str]:
+    """Fields that a control sets."""
+    record = get_library(entry.state.plan.library)
+    settings = settings_of(entry.state.plan)
+    return set(record.control_codec.fields({name: settings[name] for name in record.controls}))
+
+
+def _shown(value: Any) -> str:
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
+
+
+def _figures(first: Entry, second: Entry) -> Iterator[Row]:
+    before, after = first.state.estimate, second.state.estimate
+    speed = token_rate if first.state.advice.model.reads_tokens else throughput
+    rows: tuple[tuple[str, Callable[[Estimate], str], str], ...] = (
+        ("Memory needed per GPU", lambda estimate: gib(estimate.needed_gib), _memory(before, after)),
+        ("Throughput", speed, _relative(before.samples_per_second, after.samples_per_second)),
+        ("Step time", step_time, _relative(before.step_seconds, after.step_seconds)),
+        ("Full run", run_time, _days(before, after)),
+        ("Cost of the run", run_cost, _dollars(before, after)),
+        ("Price per hour", _price, ""),
+    )
+    yield Row(label="Fit", first=_fit(first), second=_fit(second))
+    for label, text, change in rows:
+        left, right = text(before), text(after)
+        if left or right:
+            yield Row(label=label, first=left or "unknown", second=right or "unknown", change=change)
+
+
+def _price(estimate: Estimate) -> str:
+    return "" if estimate.usd_per_hour is None else dollars(estimate.usd_per_hour)
+
+
+def _fit(entry: Entry) -> str:
+    estimate, required = entry.state.estimate, entry.recommended.min_fit_probability
+    return f"{fit(estimate, required)}; {probability(estimate.fit_probability)} likely"
+
+
+def _memory(before: Estimate, after: Estimate) -> str:
+    change = after.needed_gib - before.needed_gib
+    return "" if abs(change) < 0.05 else f"{_sign(change)}{gib(abs(change))}"
+
+
+def _relative(before: float, after: float) -> str:
+    change = after / before - 1
+    return "" if abs(change) < SAME else f"{_sign(change)}{percent(change)}"
+
+
+def _days(before: Estimate, after: Estimate) -> str:
+    if before.days is None or after.days is None:
+        return ""
+    change = after.days - before.days
+    if abs(change) < SAME * before.days:
+        return ""
+    size = f"{abs(change):,.3g} days" if max(before.days, after.days) >= 1 else f"{24 * abs(change):.3g} hours"
+    return f"{_sign(change)}{size}"
+
+
+def _dollars(before: Estimate, after: Estimate) -> str:
+    if before.usd_total is None or after.usd_total is None:
+        return ""
+    change = after.usd_total - before.usd_total
+    return "" if abs(change) < SAME * before.usd_total else f"{_sign(change)}${number(abs(change))}"
+
+
+def _sign(change: float) -> str:
+    return "+" if change > 0 else "−"
+
+
+def _place(first: Entry, second: Entry) -> str:
+    """The change of the cluster: ``8 x ml.p4d.24xlarge → 4``; empty for the same one."""
+    left, right = first.state.advice.cluster, second.state.advice.cluster
+    if left == right:
+        return ""
+    same = left.instance.name == right.instance.name
+    return f"{left.nodes} x {left.instance.name} → {right.nodes}{'' if same else f' x {right.instance.name}'}"
+
+
+def _summary(first: Entry, second: Entry, before: Estimate, after: Estimate) -> str:
+    """Settings, memory and throughput as in the summary of a move, then days and dollars."""
+    price = ", ".join(filter(None, (_days(before, after), _dollars(before, after))))
+    if first.state.plan.library == second.state.plan.library:
+        text = summarized(first.state, second.state).summary.removesuffix(".")
+    else:
+        speed = _relative(before.samples_per_second, after.samples_per_second) or "no change"
+        memory = _memory(before, after) or "no change"
+        text = f"Another library: memory per GPU {memory}, throughput {speed}"
+    text = "; ".join(filter(None, (_place(first, second), text))) or "The same settings"
+    return f"{text}; {price} for the full run." if price else f"{text}."

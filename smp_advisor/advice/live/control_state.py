@@ -1,0 +1,315 @@
+"""State of the controls: moves with their effect in one sentence, and their history."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.advice.live.repairs import repair_data
+from smp_advisor.advice.live.settings import (
+    configuration,
+    labels_of,
+    moved_settings,
+    plan_of,
+    require_name,
+    rows_of,
+    settings_of,
+    with_job,
+)
+from smp_advisor.advice.storage.plain import plain
+from smp_advisor.costs import estimate
+from smp_advisor.errors import AdvisorError, PlanError
+from smp_advisor.libraries.check import check_against
+from smp_advisor.libraries.library import get_library
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from smp_advisor.advice import Advice
+    from smp_advisor.advice.live.repairs import RepairData
+    from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.libraries.library import Setting, Settings
+    from smp_advisor.libraries.plan import Plan
+
+__all__ = [
+    "LONGEST",
+    "ControlState",
+    "Entry",
+    "History",
+    "Outcome",
+    "adopt",
+    "apply",
+    "describe",
+    "move",
+    "recommended",
+    "repairs_of",
+    "require",
+    "screen_of",
+    "summarized",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Figures of a plan that a summary compares, rounded like those of the views."""
+
+    configuration: Sequence[str]
+    """Texts in the order of the rows."""
+    needed_gib: float
+    """Memory needed per GPU, GiB."""
+    samples_per_second: float
+    fits: bool
+
+
+def describe(rows: Sequence[str], before: Outcome, after: Outcome, *, moved: str, usable_gib: float) -> str:
+    """Summarize a change.
+
+    Parameters
+    ----------
+    rows
+        Labels of the configuration.
+    before, after
+        The plan before and after the change.
+    moved
+        Label of the control that moved. Settings that followed are in parentheses.
+    usable_gib
+        Usable memory per GPU, GiB.
+    """
+    changes = {
+        row: f"{was or 'none'} → {now or 'none'}"
+        for row, was, now in zip(rows, before.configuration, after.configuration, strict=True)
+        if was != now
+    }
+    if not changes:
+        return ""
+    first = f"{moved} {changes.pop(moved)}" if moved in changes else ""
+    dependents = ", ".join(f"{_lower(row)} {change}" for row, change in changes.items())
+    subject = f"{first} ({dependents})" if first and dependents else first or _upper(dependents)
+    return f"{subject}: {_memory(before, after, usable_gib)}, {_throughput(before, after)}{_fit(before, after)}."
+
+
+def _memory(before: Outcome, after: Outcome, usable_gib: float) -> str:
+    needed = after.needed_gib
+    change = needed - before.needed_gib
+    now = f"({needed:.1f} of {usable_gib:.1f} GiB)"
+    if abs(change) < 0.05:
+        return f"no change in memory {now}"
+    return f"memory {_sign(change)}{abs(change):.1f} GiB per GPU {now}"
+
+
+def _throughput(before: Outcome, after: Outcome) -> str:
+    change = 100 * (after.samples_per_second / before.samples_per_second - 1)
+    if abs(change) < 0.05:
+        return "no change in throughput"
+    size = f"{abs(change):.0f}" if abs(change) >= 9.95 else f"{abs(change):.1f}"
+    return f"throughput {_sign(change)}{size} %"
+
+
+def _fit(before: Outcome, after: Outcome) -> str:
+    if before.fits == after.fits:
+        return "" if after.fits else "; still does not fit"
+    return "; now fits" if after.fits else "; no longer fits"
+
+
+def _sign(change: float) -> str:
+    return "+" if change > 0 else "−"
+
+
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+def _upper(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ControlState:
+    """Values of the controls, with the plan that they make and its estimate."""
+
+    advice: Advice
+    settings: Settings
+    """Values of the controls, whether they can be combined or not."""
+    plan: Plan
+    """Plan of the settings; the last valid one while they cannot be combined."""
+    estimate: Estimate
+    moved: str = ""
+    problem: str = ""
+    """Reason why the settings cannot be combined; empty if they can."""
+    summary: str = ""
+    """Summary of the last change."""
+
+    @property
+    def valid_settings(self) -> Settings:
+        """The settings, or the last ones that could be combined."""
+        return settings_of(self.plan, self.advice.job) if self.problem else self.settings
+
+    @property
+    def outcome(self) -> Outcome:
+        """The plan for a summary of a change."""
+        return Outcome(
+            configuration(self.advice, self.plan),
+            round(self.estimate.needed_gib, 3),
+            float(f"{self.estimate.samples_per_second:.6g}"),
+            self.estimate.fits,
+        )
+
+    def is_at(self, state: ControlState) -> bool:
+        """Whether both are the same plan and job."""
+        return self.settings == state.settings and self.plan == state.plan and self.advice.job == state.advice.job
+
+
+def recommended(advice: Advice) -> ControlState:
+    """The controls at the recommendation."""
+    value = advice.recommended
+    return _at(value, value.plan, value.estimate)
+
+
+def move(state: ControlState, name: str, value: Setting) -> ControlState:
+    """Move one control, and the settings that depend on it."""
+    require_name(name, state.advice.plan.library)
+    return apply(state, moved_settings(state.advice, state.settings, name, value), moved=name)
+
+
+def apply(state: ControlState, settings: Settings, *, moved: str = "") -> ControlState:
+    """Set all controls at once."""
+    try:
+        advice = with_job(state.advice, settings)
+        plan = plan_of(advice, settings)
+        value = advice.estimate if plan == advice.plan else _estimate(advice, plan)
+    except AdvisorError as error:
+        return dataclasses.replace(state, settings=settings, moved=moved, problem=str(error), summary="")
+    return summarized(state, _at(advice, plan, value), moved)
+
+
+def adopt(state: ControlState, plan: Plan) -> ControlState:
+    """Show a plan, whose fields without a control stay when controls move.
+
+    Raises
+    ------
+    PlanError
+        The plan does not suit the model, the cluster or the job, or belongs to another library.
+    """
+    advice = state.advice
+    if plan.library != advice.plan.library:
+        raise PlanError(
+            f"The plan is one of {get_library(plan.library).title}, and the advice is for"
+            f" {get_library(advice.plan.library).title}: request advice with library={plan.library!r}."
+        )
+    check_against(plan, advice.cluster, advice.model, advice.job)
+    value = _estimate(advice, plan)
+    return summarized(state, _at(dataclasses.replace(advice, plan=plan, estimate=value, steps=()), plan, value))
+
+
+def summarized(before: ControlState, after: ControlState, moved: str = "") -> ControlState:
+    """The state after a change, with its summary."""
+    library = after.advice.plan.library
+    rows, label = list(rows_of(library).values()), labels_of(library).get(moved, "")
+    usable = after.estimate.usable_gpu_memory_gib
+    summary = describe(rows, before.outcome, after.outcome, moved=label, usable_gib=usable)
+    return dataclasses.replace(after, moved=moved, summary=summary)
+
+
+def _at(advice: Advice, plan: Plan, value: Estimate) -> ControlState:
+    return ControlState(advice=advice, settings=settings_of(plan, advice.job), plan=plan, estimate=value)
+
+
+def repairs_of(state: ControlState) -> list[RepairData]:
+    """Ways to combine the setting that moved last with the plan; none if the settings can be combined."""
+    if not state.problem or not state.moved:
+        return []
+    base = settings_of(state.plan, state.advice.job)
+    return repair_data(state.advice, base, state.moved, state.settings[state.moved], state.estimate)
+
+
+def require(state: ControlState) -> ControlState:
+    """The same state, if its settings can be combined.
+
+    Raises
+    ------
+    PlanError
+        They cannot be combined: the setting to change.
+    """
+    if state.problem:
+        raise PlanError(state.problem)
+    return state
+
+
+def _estimate(advice: Advice, plan: Plan) -> Estimate:
+    return estimate(advice.model, advice.cluster, advice.job, plan)
+
+
+LONGEST = 200
+"""Number of plans in a history. The oldest is dropped first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A plan that was on screen."""
+
+    recommended: Advice
+    """The recommendation at that time, which another workload replaces."""
+    state: ControlState
+    """Values of the controls, which can be combined."""
+    summary: str
+    """The change that led to the plan, with its effect."""
+    gesture: str = ""
+    """Gesture of a view, such as the drag of a slider, whose moves are one entry; empty for a change from Python."""
+
+    def shows(self, entry: Entry) -> bool:
+        """Whether both are the same plan of the same recommendation."""
+        return self.recommended is entry.recommended and self.state.is_at(entry.state)
+
+
+@dataclass(frozen=True, kw_only=True)
+class History:
+    """Entries in order, and the position of the plan on screen. At least one entry."""
+
+    entries: tuple[Entry, ...]
+    position: int = 0
+
+    @property
+    def current(self) -> Entry:
+        """The entry at the position."""
+        return self.entries[self.position]
+
+    @property
+    def can_undo(self) -> bool:
+        """Whether there is an earlier entry."""
+        return self.position > 0
+
+    def entered(self, entry: Entry) -> History:
+        """The history with a new last entry.
+
+        Undone entries are dropped. Moves of one gesture replace each other, and a gesture that ends where it started
+        leaves no entry. The present plan is not entered again.
+        """
+        before = self.entries[: self.position + 1]
+        if len(before) > 1 and entry.gesture and entry.gesture == self.current.gesture:
+            before = before[:-1]
+        if before[-1].shows(entry):
+            return self if len(before) == self.position + 1 else replace(self, entries=before, position=len(before) - 1)
+        entries = (*before, entry)[-LONGEST:]
+        return replace(self, entries=entries, position=len(entries) - 1)
+
+    def moved(self, steps: int) -> History:
+        """The history at another position; the nearest one that exists."""
+        return replace(self, position=min(max(self.position + steps, 0), len(self.entries) - 1))
+
+
+def screen_of(recommended: Advice, state: ControlState, snapshots: Mapping[str, Entry]) -> dict[str, Any]:
+    """The plan on screen with its job, and the snapshots."""
+    entries = [
+        {
+            "name": name,
+            "recommended": None if entry.recommended is recommended else plain(entry.recommended),
+            **_stored_plan(entry.state),
+        }
+        for name, entry in snapshots.items()
+    ]
+    return {"screen": _stored_plan(state), "snapshots": entries}
+
+
+def _stored_plan(state: ControlState) -> dict[str, Any]:
+    return {"plan": plain(state.plan), "job": plain(state.advice.job)}

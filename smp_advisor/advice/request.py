@@ -1,0 +1,214 @@
+"""Input of `advise`: settings sorted by their place, checked, and completed from the model and the cluster."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from smp_advisor.advice.model_input import is_profile
+from smp_advisor.arguments import meant, require_types
+from smp_advisor.errors import AdvisorError, JobError
+from smp_advisor.libraries.check import unsupported_settings
+from smp_advisor.libraries.library import get_library, libraries, plan_fields
+from smp_advisor.libraries.plan import Plan
+from smp_advisor.search import OBJECTIVES, Objective, batch_policy
+from smp_advisor.workload.calibration_file import load_calibration
+from smp_advisor.workload.counts import parse_amount
+from smp_advisor.workload.job import Job
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.workload.model import Model
+
+__all__ = [
+    "JOB_FIELDS",
+    "checked_objective",
+    "job_of",
+    "listed",
+    "pinned_plan",
+    "require_fields",
+    "require_library",
+    "require_probability",
+    "require_text",
+    "require_trainable",
+    "set_by_user",
+    "sort_settings",
+    "suited",
+    "within_usual_batch",
+]
+
+JOB_FIELDS = frozenset(f.name for f in fields(Job))
+_SHAPE_FIELDS = frozenset({"family", "layers", "hidden", "heads", "vocab", "activation"})
+
+
+def _all_plan_fields() -> frozenset[str]:
+    return frozenset[str]().union(*(plan_fields(record.name) for record in libraries())) - {"library"}
+
+
+def listed(names: Mapping[str, Any]) -> str:
+    """Names in alphabetical order, as text."""
+    return ", ".join(sorted(names))
+
+
+def checked_objective(objective: str) -> Objective:
+    """The objective, if it is one."""
+    if objective not in OBJECTIVES:
+        raise AdvisorError(f"objective must be one of {', '.join(OBJECTIVES)}, not {objective!r}.")
+    return cast("Objective", objective)
+
+
+def require_text(name: str, value: object) -> None:
+    """Refuse a value that is neither text nor None."""
+    if value is not None and not isinstance(value, str):
+        raise AdvisorError(f"{name} must be text, for example a path or an S3 URI, not {value!r}.")
+
+
+def require_probability(value: object) -> None:
+    """Refuse a value that is not between 0 and 1."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
+        raise AdvisorError(f"min_fit_probability must lie between 0 and 1, for example 0.95, not {value!r}.")
+
+
+def sort_settings(
+    settings: Mapping[str, Any], arguments: Collection[str] = ()
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Keywords of the job, of the shape, and pinned plan fields.
+
+    Parameters
+    ----------
+    arguments
+        Other arguments of the call, one of which an unknown keyword may mean.
+    """
+    plan_settings = _all_plan_fields()
+    names = JOB_FIELDS | _SHAPE_FIELDS | plan_settings
+    for name in settings:
+        if name not in names:
+            keyword = meant(name, names | set(arguments))
+            hint = f"did you mean {keyword}?" if keyword else "see the fields of Job and Plan."
+            raise AdvisorError(f"advise takes no setting {name!r}; {hint}")
+    return (
+        {k: v for k, v in settings.items() if k in JOB_FIELDS},
+        {k: v for k, v in settings.items() if k in _SHAPE_FIELDS and v is not None},
+        {k: v for k, v in settings.items() if k in plan_settings - JOB_FIELDS},
+    )
+
+
+def require_library(library: str, framework: str | None) -> None:
+    """Refuse the name of no library, and a framework next to a named library."""
+    require_types({"library": (library, str), "framework": (framework, (str, type(None)))}, "advise")
+    if library == "auto":
+        return
+    if library not in {record.name for record in libraries()}:
+        names = ", ".join(record.name for record in libraries())
+        raise AdvisorError(f"library must be 'auto' or one of {names}, not {library!r}.")
+    if framework is not None:
+        raise AdvisorError(f"framework goes with library='auto'; library={library!r} determines it already.")
+
+
+def require_trainable(library: str, job: Job) -> None:
+    """Refuse adapters, fp8 products and other settings in a library that does not document them."""
+    record = get_library(library)
+    for sentence in unsupported_settings(library, job):
+        raise JobError(sentence)
+    if job.adapter is not None and not record.adapters:
+        titles = " or ".join(other.title for other in libraries() if other.adapters)
+        raise JobError(f"{record.title} documents no adapters: leave them out of the job, or use {titles}.")
+    if job.fp8 and "fp8" not in plan_fields(library):
+        names = " or ".join(f"library={other.name!r}" for other in libraries() if "fp8" in plan_fields(other.name))
+        raise JobError(f"{record.title} documents no fp8 products: leave them out of the job, or use {names}.")
+
+
+def require_fields(library: str, pins: Mapping[str, Any]) -> None:
+    """Raise the library's own error for pinned settings that its plans do not have."""
+    unknown = {name: value for name, value in pins.items() if name not in plan_fields(library)}
+    if unknown:
+        Plan(library=library, **unknown)
+
+
+def pinned_plan(library: str, job: Job, cluster: Cluster, pins: Mapping[str, Any]) -> Plan:
+    """A small plan with the pinned fields, which raises the library's own error if they are wrong."""
+    microbatches = pins.get("microbatches") or pins.get("active_microbatches") or 1
+    settings: dict[str, Any] = {
+        "precision": job.precision,
+        "fp8": job.fp8,
+        "microbatches": microbatches,
+        "batch_size": microbatches,
+        "activation_checkpointing": "each" if pins.get("offload_activations") else False,
+        "horovod": cluster.gpus > pins.get("partitions", 1),
+        "fp16": job.precision == "fp16",
+        "bf16": job.precision == "bf16",
+        # SMP v1 has bf16 only with sharded data parallelism.
+        "sharded_data_parallel_degree": 2 if job.precision == "bf16" else 1,
+    }
+    fields = plan_fields(library)
+    return Plan(library=library, **{**{name: value for name, value in settings.items() if name in fields}, **pins})
+
+
+def job_of(job: Job | None, settings: Mapping[str, Any]) -> Job:
+    """The job, or a job with the settings; a calibration may be the path of its file, and tokens text such as 300B."""
+    if job is None:
+        saved, tokens = settings.get("calibration"), settings.get("tokens")
+        if isinstance(saved, str | Path):
+            settings = {**settings, "calibration": load_calibration(saved)}
+        if isinstance(tokens, str):
+            settings = {**settings, "tokens": parse_amount("tokens", tokens)}
+        return Job(**settings)
+    if settings:
+        raise JobError(f"Pass either a Job or its fields, not both: {listed(settings)} came with job=.")
+    return job
+
+
+def set_by_user(job: Job | None, settings: Mapping[str, Any], library: str) -> frozenset[str]:
+    """Names of the job's settings that the user set.
+
+    A `Job` does not record which of its fields were passed. With ``library="auto"``, fp16 and eager attention, its
+    defaults, count as not set: they are those of SMP v1.
+    """
+    if job is None:
+        return frozenset(settings)
+    own = frozenset({"precision", "attention"})
+    free = library == "auto" and own | {"stack"} <= set(job.defaulted())
+    return JOB_FIELDS - own if free else JOB_FIELDS
+
+
+def suited(job: Job, model: Any, workload: Model, *, has_length: bool) -> Job:
+    """The job for a model: with the length of its profile or its positions, and the limit of its batch.
+
+    Parameters
+    ----------
+    model, workload
+        The model as it was passed, and as it was read.
+    has_length
+        Whether the user set the sequence length.
+
+    Raises
+    ------
+    JobError
+        The user's sequence length exceeds the model's positions.
+    """
+    if is_profile(model) and model.has_sequence and not has_length:
+        job = replace(job, sequence_length=model.sequence)
+    return within_usual_batch(_within_positions(job, workload, is_set=has_length), workload)
+
+
+def _within_positions(job: Job, model: Model, *, is_set: bool) -> Job:
+    """The job, with the model's own length if the user set none; an error if theirs exceeds its positions."""
+    positions = model.shape.max_positions
+    if not positions or model.fixed_sequence_length or job.sequence_length <= positions:
+        return job
+    if not is_set:
+        return replace(job, sequence_length=positions)
+    raise JobError(
+        f"{model.name} has {positions:,} positions, fewer than a sequence_length of {job.sequence_length:,}: pass "
+        f"sequence_length={positions} or less, or a configuration with more positions."
+    )
+
+
+def within_usual_batch(job: Job, model: Model) -> Job:
+    """The job, with the largest usual batch of the model and the kind of training as the limit of a free batch."""
+    if "max_tokens_per_step" not in job.defaulted():
+        return job
+    return replace(job, max_tokens_per_step=batch_policy(model, job).cap_tokens)

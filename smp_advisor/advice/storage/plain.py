@@ -1,0 +1,316 @@
+"""Values as plain data for JSON and back, by the types of their fields."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+
+from smp_advisor.advice.storage.kinds import (
+    ADVICE,
+    PLAN,
+    advise_function,
+    field_names,
+    kind_of,
+    kinds,
+    members,
+    number_of,
+    required_fields,
+    stored_number,
+    types_of,
+)
+from smp_advisor.cluster.cluster import Cluster
+from smp_advisor.errors import StorageError
+from smp_advisor.libraries.layout import layout_of
+from smp_advisor.libraries.library import plan_fields
+from smp_advisor.libraries.plan import Plan
+from smp_advisor.libraries.space import Space
+from smp_advisor.search import Objective, Scores, SearchResult
+from smp_advisor.workload.job import Job
+from smp_advisor.workload.model import Model
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+__all__ = ["TYPE", "from_plain", "plain"]
+
+
+_OF_PLANS = ("peak_gib", "needed_gib", "margin")
+_OF_RANKED = ("step_seconds",)
+_KEYS = {"cluster", "objective", "plans", "ranked", "scores", *_OF_PLANS, *_OF_RANKED}
+_ROW = "row"
+
+
+def result_as_plain(result: SearchResult) -> dict[str, Any]:
+    """Cluster, plans and columns of a search."""
+    return {
+        "cluster": result.cluster,
+        "objective": result.objective,
+        "plans": [result.space.plan(row) for row in range(len(result.space))],
+        **{name: getattr(result, name).tolist() for name in ("ranked", *_OF_PLANS, *_OF_RANKED)},
+        "scores": {name: column.tolist() for name, column in vars(result.scores).items()},
+    }
+
+
+def result_from_plain(values: Mapping[str, Any], job: Job) -> SearchResult:
+    """The inverse of `result_as_plain` for restored parts.
+
+    Raises
+    ------
+    StorageError
+        The parts do not belong together.
+    """
+    from smp_advisor.cluster.cluster import Cluster
+
+    cluster, plans, scores = (values.get(name) for name in ("cluster", "plans", "scores"))
+    if values.keys() != _KEYS or not isinstance(plans, tuple) or not isinstance(scores, Mapping):
+        raise StorageError("The stored alternatives lack a part.")
+    if not plans or not all(isinstance(plan, Plan) and plan.library == plans[0].library for plan in plans):
+        raise StorageError("The stored alternatives must be plans of one library.")
+    objective = next((name for name in get_args(Objective) if name == values["objective"]), None)
+    if not isinstance(cluster, Cluster) or objective is None:
+        raise StorageError("The stored alternatives lack their cluster or objective.")
+    ranked = _column(values["ranked"], len(plans), most=True).astype(np.intp)
+    if len(ranked) and not 0 <= ranked.min() <= ranked.max() < len(plans):
+        raise StorageError("The stored alternatives have a row without a plan.")
+    if scores.keys() != {entry.name for entry in fields(Scores)}:
+        raise StorageError("The stored alternatives lack a score.")
+    return SearchResult(
+        cluster=cluster,
+        objective=objective,
+        space=_space(plans, job, cluster),
+        ranked=ranked,
+        scores=Scores(**{name: _column(column, len(ranked)) for name, column in scores.items()}),
+        **{name: _column(values[name], len(plans)) for name in _OF_PLANS},
+        **{name: _column(values[name], len(ranked)) for name in _OF_RANKED},
+    )
+
+
+def _column(values: Any, rows: int, *, most: bool = False) -> NDArray[Any]:
+    """A column of numbers, with as many rows as there are plans, or at most as many."""
+    numbers = [number_of(value) for value in values] if isinstance(values, tuple) else [None]
+    if None in numbers or len(numbers) > rows or (len(numbers) < rows and not most):
+        raise StorageError("The stored alternatives have a column that is no list of numbers for all plans.")
+    return np.array(numbers)
+
+
+@dataclass(frozen=True)
+class _Fields:
+    """The fields of the plan of a row."""
+
+    plans: tuple[Plan, ...]
+
+    def __call__(self, settings: dict[str, Any]) -> dict[str, Any]:
+        plan = self.plans[settings[_ROW]]
+        return {name: getattr(plan, name) for name in plan_fields(plan.library)}
+
+
+def _space(plans: tuple[Plan, ...], job: Job, cluster: Cluster) -> Space:
+    return Space(
+        library=plans[0].library,
+        layout=layout_of(plans, job, cluster),
+        columns={_ROW: np.arange(len(plans))},
+        shared={},
+        finish=_Fields(plans),
+    )
+
+
+_CALLS = ("request", "call")
+_STORED = (str, int, float, Model)
+"""Descriptions of a model that a file holds."""
+
+
+def advice_as_plain(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that have a form of their own, with parts that `plain` converts."""
+    calls = {name: _call(fields[name], fields["model"]) for name in _CALLS}
+    traced = [[*key, rank] for key, rank in fields["traced_ranks"].items()]
+    return {"result": result_as_plain(fields["result"]), "traced_ranks": traced, **calls}
+
+
+def _call(call: partial[Any] | None, model: Model) -> dict[str, Any] | None:
+    """Arguments of a call of `advise`. A model that no file holds, such as a module, is replaced by what was read."""
+    if call is None:
+        return None
+    arguments, keywords = list(call.args), dict(call.keywords)
+    if arguments and not _is_stored(arguments[0]):
+        arguments[0] = model
+    if "model" in keywords and not _is_stored(keywords["model"]):
+        keywords["model"] = model
+    return {"arguments": arguments, "keywords": {name: value for name, value in keywords.items() if value is not None}}
+
+
+def _is_stored(value: object) -> bool:
+    return isinstance(value, _STORED)
+
+
+def advice_from_plain(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of `advice_as_plain`, restored.
+
+    Raises
+    ------
+    StorageError
+        A field is not valid.
+    """
+    advise = advise_function()
+    restored = {name: _call_of(advise, fields.get(name)) for name in _CALLS}
+    result, traced = fields.get("result"), fields.get("traced_ranks", ())
+    if not isinstance(result, Mapping) or not isinstance(traced, tuple):
+        raise StorageError("The stored alternatives or traced ranks are not valid.")
+    return {
+        "result": result_from_plain(result, fields["job"]),
+        "traced_ranks": dict(map(_traced, traced)),
+        **restored,
+    }
+
+
+def _traced(entry: Any) -> tuple[tuple[Cluster, Job, Plan], Any]:
+    types = (Cluster, Job, Plan, kinds()["TracedRank"])
+    if not isinstance(entry, tuple) or len(entry) != len(types) or not all(map(isinstance, entry, types)):
+        raise StorageError("A stored traced rank lacks its cluster, job or plan.")
+    cluster, job, plan, rank = entry
+    return (cluster, job, plan), rank
+
+
+def _call_of(advise: Callable[..., Any], data: Any) -> partial[Any] | None:
+    if data is None:
+        return None
+    if not isinstance(data, Mapping) or data.keys() != {"arguments", "keywords"}:
+        raise StorageError("A stored call of advise() is not valid.")
+    arguments, keywords = data["arguments"], data["keywords"]
+    if not isinstance(arguments, tuple) or not isinstance(keywords, Mapping):
+        raise StorageError("A stored call of advise() is not valid.")
+    return partial(advise, *arguments, **keywords)
+
+
+TYPE = "type"
+"""Key of an object with the name of its kind."""
+
+
+def plain(value: Any) -> Any:
+    """A value as dictionaries, lists, texts, numbers, booleans and None.
+
+    Raises
+    ------
+    StorageError
+        It has a part that cannot be stored, such as an object of the user's in a request.
+    """
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return stored_number(value)
+    if isinstance(value, tuple | list):
+        return [plain(part) for part in value]
+    if isinstance(value, frozenset):
+        return sorted(plain(part) for part in value)
+    if isinstance(value, Mapping):
+        return {str(name): plain(part) for name, part in value.items()}
+    kind: type = type(value)
+    name = PLAN if isinstance(value, Plan) else kind.__name__
+    if kind_of(name, getattr(value, "library", None)) is kind:
+        fields = {field: getattr(value, field) for field in field_names(kind)}
+        own = advice_as_plain(fields) if name == ADVICE else {}
+        return {TYPE: name} | {field: plain(part) for field, part in (fields | own).items()}
+    raise StorageError(f"A {name} cannot be stored: a model, job, cluster, plan, estimate or advice can.")
+
+
+def from_plain(data: Any, hint: Any = Any, place: str = "") -> Any:
+    """The inverse of `plain` for a value of a type.
+
+    Parameters
+    ----------
+    place
+        Path of the value in the file, for error messages.
+
+    Raises
+    ------
+    StorageError
+        The data has no value of this type. The sentence has its place.
+    """
+    if hint is Any:
+        return _untyped(data, place)
+    for member in members(hint):
+        restored = _member(data, member, place)
+        if restored is not _NOT:
+            return restored
+    raise StorageError(f"The stored value {place or 'at the top'} is not valid: {data!r:.60}.")
+
+
+_NOT: Any = object()
+"""No value of a type."""
+
+
+def _member(data: Any, hint: Any, place: str) -> Any:
+    """The value as one member of a union, or `_NOT`."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint in (bool, str):
+        return data if type(data) is hint else _NOT
+    if hint is int:
+        return data if type(data) is int else _NOT
+    if hint is float:
+        number = None if isinstance(data, bool) else number_of(data)
+        return _NOT if number is None else number
+    if hint in (None, types.NoneType):
+        return None if data is None else _NOT
+    if origin is Literal:
+        return next((value for value in arguments if value == data and type(value) is type(data)), _NOT)
+    if origin is tuple:
+        return _entries(data, arguments, place)
+    if origin is frozenset:
+        return frozenset(_entries(data, (*arguments, ...), place)) if isinstance(data, list) else _NOT
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return _table(data, place) if isinstance(data, dict) and TYPE not in data else _NOT
+    if isinstance(data, dict) and data.get(TYPE) in (hint.__name__, PLAN):
+        value = _object(data, place)
+        return value if isinstance(value, hint) else _NOT
+    return _NOT
+
+
+def _entries(data: Any, arguments: tuple[Any, ...], place: str) -> Any:
+    if not isinstance(data, list):
+        return _NOT
+    if arguments[-1] is not ... and len(arguments) != len(data):
+        return _NOT
+    hints = arguments if arguments[-1] is not ... else (arguments[0],) * len(data)
+    return tuple(
+        from_plain(part, hint, f"{place}[{index}]") for index, (part, hint) in enumerate(zip(data, hints, strict=True))
+    )
+
+
+def _table(data: dict[str, Any], place: str) -> dict[str, Any]:
+    return {name: _untyped(part, f"{place}.{name}") for name, part in data.items()}
+
+
+def _untyped(data: Any, place: str) -> Any:
+    """A value without a declared type, as its data shows it."""
+    if isinstance(data, list):
+        return tuple(_untyped(part, f"{place}[{index}]") for index, part in enumerate(data))
+    if not isinstance(data, dict):
+        return data
+    return _object(data, place) if TYPE in data else _table(data, place)
+
+
+def _object(data: dict[str, Any], place: str) -> Any:
+    name = data[TYPE]
+    values = {key: part for key, part in data.items() if key != TYPE}
+    kind = kind_of(name, data.get("library")) if isinstance(name, str) else None
+    if kind is None:
+        raise StorageError(f"The stored value {place or 'at the top'} has the unknown type {name!r:.60}.")
+    hints = types_of(kind)
+    unknown, missing = values.keys() - hints.keys(), required_fields(kind) - values.keys()
+    if unknown or missing:
+        problem = "has the unknown field" if unknown else "lacks the field"
+        raise StorageError(f"The stored {name} {place} {problem} {min(unknown or missing)!r:.60}.")
+    fields = {key: from_plain(part, hints[key], f"{place}.{key}".lstrip(".")) for key, part in values.items()}
+    if name == ADVICE:
+        fields |= advice_from_plain(fields)
+    try:
+        return kind(**fields)
+    except (ValueError, TypeError) as error:
+        raise StorageError(f"The stored {name} {place} is not valid: {error}") from None

@@ -1,0 +1,569 @@
+"""Advice: the recommended plan with its estimate and its reasons."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.advice.keywords import JobOptionSettings, completes
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping, Sequence
+    from functools import partial
+    from typing import Unpack
+
+    import pandas as pd
+
+    from smp_advisor.advice.live import LiveAdvice
+    from smp_advisor.calibration import Probe, Summary
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.cluster.instance import Instance
+    from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.drawing.chart import Chart
+    from smp_advisor.guidance.ladder import Ladder
+    from smp_advisor.guidance.rank_map import RankTable
+    from smp_advisor.guidance.step import Pitfall, Reference, Step
+    from smp_advisor.libraries.plan import Plan
+    from smp_advisor.profiling.traced_rank import TracedRank
+    from smp_advisor.search import ClusterSizes, Decision, Progress, Question, SearchResult
+    from smp_advisor.workload.job import Job
+    from smp_advisor.workload.model import Model
+
+__all__ = ["Advice"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """A recommendation: `plan`, its `estimate`, the ordered `steps` that explain it, and the cell that launches it.
+
+    `smp_advisor.advise` returns its live form, `LiveAdvice`.
+
+    Examples
+    --------
+    >>> import smp_advisor as smpa
+    >>> advice = smpa.advise("1.3B", "ml.p4d.24xlarge", library="fsdp")
+    >>> advice.estimate.fits, advice.plan.library
+    (True, 'fsdp')
+    >>> advice.cell(sdk="v2").splitlines()[0]
+    '# Start a SageMaker training job on 1 x ml.p4d.24xlarge (8 GPUs, about $...
+    """
+
+    model: Model
+    cluster: Cluster
+    """Cluster of the plan. The objective ``cost`` may choose another cluster than the requested one."""
+    job: Job
+    """Training run. `estimate.global_batch_size` is the batch that the search chose."""
+    plan: Plan
+    estimate: Estimate
+    objective: str
+    min_fit_probability: float
+    decision: Decision
+    """How certain the choice is, and the reasons for its global batch."""
+    steps: tuple[Step, ...]
+    """The ordered practices, each with its decision, figures, trade-off and source."""
+    pitfalls: tuple[Pitfall, ...]
+    """Requirements of the plan for the training script, the data pipeline and the job."""
+    reference: Reference | None
+    """AWS's nearest reference configuration, with the differences; None if AWS publishes none for the library."""
+    library_because: str = ""
+    """The library with its status, and the reason for it, if the advisor chose it (``library="auto"``)."""
+    library_comparisons: tuple[str, ...] = ()
+    """One sentence for each other library, if the advisor chose the library."""
+    because: str
+    """Reasons for the plan and for its batch."""
+    defaults: tuple[str, ...]
+    """Settings that the user left at their default: "sequence length 2,048 tokens", ..."""
+    plans_enumerated: int
+    """Number of plans that the library can express on the searched clusters."""
+    plans_scored: int
+    """Number of plans whose memory and fit were computed."""
+    plans_fit: int
+    """Number of plans that fit with the required probability. Their time was computed, too."""
+    requested: tuple[str, ...] = ()
+    """Settings of the user: "sequence length 512", "tensor parallel degree 4", ..."""
+    warnings: tuple[str, ...] = ()
+    """Warnings about the plan, and what was read of the user's script."""
+    script: str | None = None
+    """Path of the user's own training script; None for the generated one."""
+    data: str | None = None
+    """S3 URI of the training channel; None for synthetic tokens."""
+    result: SearchResult = field(repr=False, compare=False)
+    sizes: ClusterSizes | None = field(default=None, repr=False, compare=False)
+    """The compared clusters, if the request left the cluster open or its objective is the cost."""
+    question: Question | None = field(default=None, repr=False, compare=False)
+    """The request as it is searched on other clusters; None for advice made by hand."""
+    request: partial[LiveAdvice] | None = field(default=None, repr=False, compare=False)
+    """The call of `advise` for the same model, cluster and pins, without its job; None for advice made by hand."""
+    call: partial[LiveAdvice] | None = field(default=None, repr=False, compare=False)
+    """The call of `advise` as it was made, with all its keywords, to search again with changed ones."""
+    traced_ranks: dict[tuple[Cluster, Job, Plan], TracedRank] = field(default_factory=dict, repr=False, compare=False)
+    """Results of `traced_rank`, which report and view show next to the estimate of their plan."""
+
+    @property
+    def recommended(self) -> Advice:
+        """The recommendation: this value itself, and that of a `LiveAdvice`, whatever plan is on screen."""
+        return self
+
+    @property
+    def alternatives(self) -> pd.DataFrame:
+        """The best plan of each combination of techniques, best first, with the reason why it is not recommended."""
+        from smp_advisor.search import alternatives
+
+        return alternatives(self.result, self.model, self.job, min_fit_probability=self.min_fit_probability)
+
+    @completes(JobOptionSettings)
+    def cell(self, sdk: str = "auto", plan: Plan | None = None, **options: Unpack[JobOptionSettings]) -> str:
+        """The cell that starts the job, for `plan` or the recommended plan.
+
+        Parameters
+        ----------
+        sdk
+            Version of the SageMaker Python SDK to write for: ``"v2"``, ``"v3"``, or ``"auto"``, the one installed.
+        plan
+            Another plan, for example with the values of the controls; the recommended plan if None.
+        options
+            Options of the job: ``data``, ``checkpoints``, ``spot``, ``subnets`` and others; see `JobOptions`.
+        """
+        from smp_advisor.export import estimator_cell
+
+        chosen = plan or self.plan
+        return estimator_cell(
+            self.model,
+            self.cluster,
+            self.job,
+            chosen,
+            sdk=sdk,
+            min_fit_probability=self.min_fit_probability,
+            script_check=_script_warnings,
+            **self._options(options),
+        )
+
+    def export(self, format: str, plan: Plan | None = None, **options: Any) -> str:  # noqa: A002 - the users' word
+        """The job as a HyperPod recipe, a Kubernetes PyTorchJob or a Slurm batch script.
+
+        Parameters
+        ----------
+        format
+            ``"hyperpod-recipe"``, ``"kubernetes"`` or ``"slurm"``.
+        plan
+            Another plan; the recommended plan if None.
+        options
+            ``script``, ``data``, ``shared_directory``, ``image_uri`` and others, see
+            `smp_advisor.export.cluster_job.ClusterOptions`.
+        """
+        from smp_advisor.export import exported
+
+        settings = {"script": self.script, **options} if self.script is not None else options
+        return exported(
+            self.model,
+            self.cluster,
+            self.job,
+            plan or self.plan,
+            format=format,
+            min_fit_probability=self.min_fit_probability,
+            script_check=_script_warnings,
+            **settings,
+        )
+
+    @completes(JobOptionSettings)
+    def local_cell(self, plan: Plan | None = None, **options: Unpack[JobOptionSettings]) -> str:
+        """The ``%%smp_local`` cell that tries the training on this machine, with a small model of the family."""
+        from smp_advisor.export import local_cell
+
+        return local_cell(self.model, self.cluster, self.job, plan or self.plan, **self._options(options))
+
+    def monitoring_cell(self, *, region: str | None = None) -> str:
+        """The cell that shows metrics and logs of the running job, with links to the console."""
+        from smp_advisor.export import monitoring_cell
+
+        return monitoring_cell(self.cluster, region=region)
+
+    @completes(JobOptionSettings)
+    def permissions_cell(
+        self, plan: Plan | None = None, *, sdk: str = "auto", **options: Unpack[JobOptionSettings]
+    ) -> str:
+        """The cell with the minimum permissions of the job's execution role, for the SDK version of the job's cell."""
+        from smp_advisor.export import permissions_cell
+
+        return permissions_cell(
+            self.cluster, plan or self.plan, model_name=self.model.name, sdk=sdk, **self._options(options)
+        )
+
+    @completes(JobOptionSettings)
+    def quota_cell(self, **options: Unpack[JobOptionSettings]) -> str:
+        """The cell that requests the account's quota and the current price from AWS, with a time limit."""
+        from smp_advisor.export import quota_cell
+
+        return quota_cell(self.cluster, **self._options(options))
+
+    def calibrate(
+        self,
+        run: Any = None,
+        *,
+        job_name: str | None = None,
+        step_seconds: float | None = None,
+        peak_gib: float | None = None,
+        peak_kind: str | None = None,
+        out_of_memory: bool = False,
+        probe: bool = False,
+        plan: Plan | None = None,
+        cluster: Cluster | None = None,
+        job: Job | None = None,
+    ) -> Advice:
+        """The advice with what a measured run taught. `learned` shows the estimate before and after.
+
+        Parameters
+        ----------
+        run
+            Path or text of a log (exported script, Megatron-LM, NeMo, torchtitan, AWS's SMP and FSDP scripts,
+            DeepSpeed, a progress bar, JSON lines, ``trainer_state.json``), or a DataFrame with one row per step.
+        job_name
+            Name of a SageMaker training job, whose log and metrics are read from CloudWatch with your credentials.
+        step_seconds
+            Measured seconds per optimizer step, instead of a log.
+        peak_gib, peak_kind
+            Measured peak per GPU in GiB, and its kind: ``allocated``, ``reserved`` or ``total`` (nvidia-smi).
+        out_of_memory
+            Whether the run ran out of GPU memory.
+        probe
+            Whether the run is that of `probe` instead of the plan's.
+        plan, cluster, job
+            Those of the run; the advice's own if None.
+
+        Raises
+        ------
+        CalibrationError
+            The run cannot be read, or contradicts the plan.
+        """
+        from smp_advisor.calibration import measure
+
+        model, ran = self.model, (cluster or self.cluster, job or self.job, plan or self.plan)
+        if probe:
+            chosen = self.probe(plan)
+            model, ran = chosen.model, (chosen.cluster, chosen.job, chosen.plan)
+        calibration = measure(
+            model,
+            *ran,
+            run=run,
+            job_name=job_name,
+            step_seconds=step_seconds,
+            peak_gib=peak_gib,
+            peak_kind=peak_kind,
+            out_of_memory=out_of_memory,
+            earlier=self.job.calibration,
+        )
+        return self.again(replace(self.job, calibration=calibration))
+
+    def compare_clusters(
+        self,
+        instances: Instance | str | Sequence[Instance | str] | None = None,
+        counts: Sequence[int] | None = None,
+        *,
+        max_days: float | str | None = None,
+        max_usd: float | str | None = None,
+        on_progress: Progress | None = None,
+    ) -> ClusterSizes:
+        """Days, cost and memory of the best plan on other clusters, and the knee of each instance type.
+
+        Parameters
+        ----------
+        instances
+            An instance type, several, or ``"any"``; the advice's own type if None.
+        counts
+            Numbers of nodes; 16 numbers from 1 to 256 if None.
+        max_days, max_usd
+            Deadline and budget of the run.
+        on_progress
+            As for `advise`. An interrupt ends the comparison with the clusters compared by then.
+
+        Raises
+        ------
+        AdvisorError
+            The clusters or limits are not valid, or the advice was not made by `advise`.
+
+        Examples
+        --------
+        >>> import smp_advisor as smpa
+        >>> advice = smpa.advise("1.3B", "ml.p4d.24xlarge", library="fsdp", tokens="20B")
+        >>> [size.cluster.nodes for size in advice.compare_clusters(counts=(1, 2)).sizes]
+        [1, 2]
+        """
+        from smp_advisor.errors import AdvisorError
+        from smp_advisor.search import COUNTS, Limits, compare, places_of
+
+        if self.question is None:
+            raise AdvisorError("Only advice made by advise() can be compared with other clusters.")
+        question = self.question.training(calibration=self.job.calibration)
+        limits = Limits.of(question.request.job, max_days=max_days, max_usd=max_usd)
+        places = places_of(
+            self.cluster.instance if instances is None else instances,
+            None,
+            limits=limits,
+            library=question.library,
+            counts=COUNTS if counts is None else counts,
+        )
+        clusters = tuple(dict.fromkeys((*places.clusters, self.cluster)))
+        here = replace(places, clusters=clusters, goal="cheapest", requested=self.cluster)
+        return compare(question, here, limits, on_progress)
+
+    def probe(self, plan: Plan | None = None) -> Probe:
+        """The cheapest short job on one or two nodes that teaches the most about the plan's step time.
+
+        Raises
+        ------
+        CalibrationError
+            No short job with the plan's shape per GPU fits on two nodes.
+        """
+        from smp_advisor.calibration import best_probe
+
+        return best_probe(
+            self.model,
+            self.cluster,
+            self.job,
+            plan or self.plan,
+            scalable=self.script is None,
+            min_fit_probability=self.min_fit_probability,
+        )
+
+    @completes(JobOptionSettings)
+    def probe_cell(self, sdk: str = "auto", plan: Plan | None = None, **options: Unpack[JobOptionSettings]) -> str:
+        """The cell that starts the job of `probe`, with its price and its expected effect as comments.
+
+        `probe_script_cell` writes its training script. ``advice.calibrate(log, probe=True)`` reads its log.
+        """
+        from smp_advisor.export import estimator_cell
+
+        probe = self.probe(plan)
+        short = {"job_name": "probe", "checkpoints": False, "long_run_without_checkpoints": True}
+        settings: dict[str, Any] = short | self._options(options)
+        extra: dict[str, Any] = {"max_steps": probe.steps} | ({} if settings["script"] else {"log_every": 1})
+        settings["extra_hyperparameters"] = extra | dict(settings.get("extra_hyperparameters") or {})
+        cell = estimator_cell(
+            probe.model,
+            probe.cluster,
+            probe.job,
+            probe.plan,
+            sdk=sdk,
+            min_fit_probability=self.min_fit_probability,
+            script_check=_script_warnings,
+            **settings,
+        )
+        return f"{probe.comment}\n{cell}"
+
+    def probe_script_cell(self, plan: Plan | None = None) -> str:
+        """The ``%%writefile`` cell with the training script of `probe`; empty for the user's own script."""
+        from smp_advisor.export import script_cell
+
+        probe = self.probe(plan)
+        return "" if self.script else script_cell(probe.model, probe.cluster, probe.job, probe.plan)
+
+    def again(self, job: Job | None = None) -> Advice:
+        """The advice for the same request, with the present `job` or another one."""
+        from smp_advisor.errors import CalibrationError
+
+        if self.request is None:
+            raise CalibrationError("Only advice made by advise() can be made again.")
+        advice = self.request(job=self.job if job is None else job)
+        return replace(
+            advice.recommended,
+            requested=self.requested,
+            defaults=self.defaults,
+            library_because=self.library_because,
+            library_comparisons=self.library_comparisons,
+        )
+
+    @property
+    def learned(self) -> Summary | None:
+        """The effect of your measured runs on the plan, before and after; None without a calibration."""
+        from smp_advisor.calibration import summary
+
+        return summary(self.model, self.cluster, self.job, self.plan)
+
+    def _options(self, options: JobOptionSettings) -> dict[str, Any]:
+        return {"script": self.script, "data": self.data, **options}
+
+    def script_cell(self, plan: Plan | None = None) -> str:
+        """The ``%%writefile`` cell with a complete training script for this model; empty for the user's own script."""
+        from smp_advisor.export import script_cell
+
+        return "" if self.script else script_cell(self.model, self.cluster, self.job, plan or self.plan)
+
+    def ladder(self, plan: Plan | int | None = None) -> Ladder:
+        """AWS's techniques in order, each added to those before it, up to the plan: memory, fit, time, decision.
+
+        Parameters
+        ----------
+        plan
+            Another plan for the same model, cluster and job, or the row of one in `alternatives`; the recommended plan
+            if None.
+
+        Raises
+        ------
+        PlanError
+            The plan does not suit the model or the cluster, or there is no such row.
+        """
+        from smp_advisor.guidance.explained import ladder_of
+
+        return ladder_of(self, plan)
+
+    def ranks(self, plan: Plan | int | None = None, placement_strategy: str | None = None) -> RankTable:
+        """Which GPU of which node holds which stage, slice, shard and replica, as text or a table in a notebook.
+
+        Parameters
+        ----------
+        plan
+            As for `ladder`.
+        placement_strategy
+            Another placement of SMP v1, for example ``PTD``; the plan's own if None.
+
+        Raises
+        ------
+        PlanError
+            The plan does not suit the model or the cluster, or there is no such row or placement.
+        """
+        from smp_advisor.guidance.explained import ranks_of
+
+        return ranks_of(self, plan, placement_strategy)
+
+    def rank_map(self, plan: Plan | int | None = None, placement_strategy: str | None = None) -> pd.DataFrame:
+        """`ranks` as a DataFrame with one row per GPU, and the numbers of its PP, TP, RDP and DP groups."""
+        return self.ranks(plan, placement_strategy).frame()
+
+    def chart(self, name: str, plan: Plan | int | None = None) -> Chart:
+        """A chart as a picture in notebooks, a table in text, and an SVG file with `Chart.save`.
+
+        Parameters
+        ----------
+        name
+            ``memory``, ``time``, ``schedule``, ``alternatives``, ``clusters``, ``ladder``, ``ranks``, or a setting such
+            as ``batch_size``: throughput and memory at each of its positions.
+        plan
+            As for `ladder`.
+
+        Raises
+        ------
+        AdvisorError
+            There is no such chart, or no such plan.
+
+        Examples
+        --------
+        >>> import smp_advisor as smpa
+        >>> advice = smpa.advise("1.3B", "ml.p4d.24xlarge", library="fsdp")
+        >>> advice.chart("memory").rows[-1][0]
+        'Peak'
+        """
+        from smp_advisor.charts import chart_of
+
+        return chart_of(self, name, plan)
+
+    def traced_rank(
+        self,
+        plan: Plan | int | None = None,
+        *,
+        stage: int | None = None,
+        module: Any = None,
+        inputs: Any = None,
+        seconds: float = 300.0,
+        on_progress: Progress | None = None,
+    ) -> TracedRank:
+        """Peak memory of one GPU, traced on the full model in the plan's own layout, next to the estimate.
+
+        PyTorch divides the model under a process group of the job's size, in a child process and without allocating it.
+        The report and the view then show the result for the plan.
+
+        Parameters
+        ----------
+        plan
+            As for `ladder`.
+        stage
+            Pipeline stage, from 0; the one with the highest estimate if None.
+        module, inputs
+            The ``torch.nn.Module`` of a model without a transformers configuration, and its example inputs, as for
+            `smp_advisor.profile`.
+        seconds
+            Limit of the child process.
+        on_progress
+            Called with the done and the total part of the trace, and its step.
+
+        Raises
+        ------
+        PlanError
+            As for `ladder`.
+        ProfileError
+            PyTorch cannot express the plan, or the trace fails.
+
+        Examples
+        --------
+        >>> advice.traced_rank().summary  # doctest: +SKIP
+        'Llama 3.1 8B: formula 16.4, traced 15.0 GiB per GPU (-8.6 %).'
+        """
+        from smp_advisor.guidance.explained import plan_of
+        from smp_advisor.profiling.traced_rank import trace_rank
+
+        chosen = plan_of(self, plan)
+        traced = trace_rank(
+            self.model,
+            self.cluster,
+            self.job,
+            chosen,
+            stage=stage,
+            module=module,
+            inputs=inputs,
+            seconds=seconds,
+            on_progress=on_progress,
+        )
+        self.traced_ranks[self.cluster, self.job, chosen] = traced
+        return traced
+
+    def traced(self, plan: Plan | None = None) -> TracedRank | None:
+        """The result of `traced_rank` for a plan, the recommended one if None; None if it was not traced."""
+        return self.traced_ranks.get((self.cluster, self.job, plan or self.plan))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the advice to a JSON file for `smp_advisor.load`, or its report to a file of HTML or Markdown.
+
+        Parameters
+        ----------
+        path
+            The file. A name that ends in ``.html`` or ``.md`` is that of a report of the plan on screen, with its
+            figures, reasons and the cell that starts the job.
+
+        Raises
+        ------
+        StorageError
+            The file cannot be written. Its earlier content stays.
+
+        Examples
+        --------
+        >>> advice.save("advice.json"), advice.save("advice.html")  # doctest: +SKIP
+        """
+        from smp_advisor.advice.report_page import html_page, markdown_page
+        from smp_advisor.advice.storage import write_text
+
+        name = str(path).lower()
+        pages = {".html": html_page, ".md": markdown_page}
+        page = next((page for suffix, page in pages.items() if name.endswith(suffix)), None)
+        write_text(self.as_json() if page is None else page(self), path)
+
+    def as_json(self) -> str:
+        """The advice as JSON text, the content of the file of `save`."""
+        from smp_advisor.advice.storage import as_text
+
+        return as_text(self)
+
+    def report(self, *, details: bool = False) -> str:
+        """The recommendation as text: verdict, ladder and reasons; with every figure and assumption on request."""
+        from smp_advisor.guidance.report import report
+
+        return report(self, details=details)
+
+    def __str__(self) -> str:
+        return self.report()
+
+
+def _script_warnings(script: str, plan: Plan, hyperparameters: Mapping[str, Any]) -> tuple[str, ...]:
+    """The check of a script of the user, which jobs with a generated script do not import."""
+    from smp_advisor.scripts.plan_use import warnings_of_script
+
+    return warnings_of_script(script, plan, hyperparameters)

@@ -1,0 +1,229 @@
+"""Checks of cells and scripts from the page and the cell magic."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.errors import AdvisorError
+from smp_advisor.files import SCRIPT, read_bytes
+from smp_advisor.libraries.schema import schema
+from smp_advisor.uninterrupted import uninterrupted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from smp_advisor.advice import Advice
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.cluster.instance import Instance
+    from smp_advisor.estimators import EstimatorReport
+    from smp_advisor.libraries.plan import Plan
+    from smp_advisor.scripts import FileFix
+
+__all__ = ["check_if_estimator", "checked", "fixed", "pasted"]
+
+
+_CONFIGURATIONS = (".yaml", ".yml", ".json")
+
+
+def check_if_estimator(
+    source: str | Path,
+    names: Mapping[str, Any],
+    advice: Advice | None = None,
+    *,
+    cluster: Cluster | Instance | None = None,
+    forced: bool = False,
+) -> EstimatorReport | None:
+    """Check the configuration of a job; None if `source` is a training script.
+
+    Parameters
+    ----------
+    source
+        Path of a file, or the text of a cell.
+    names
+        Variables of the notebook: those with plain data resolve names that other cells define.
+    advice
+        Recommendation with the model and the job for the checks of memory.
+    cluster
+        Cluster of the job, for configurations that name no instance.
+    forced
+        Whether to check it as a configuration in any case.
+    """
+    with uninterrupted():
+        from smp_advisor.estimators import check_estimator, looks_like_estimator
+
+    text = source if isinstance(source, str) else _text_of(source)
+    by_name = isinstance(source, Path) and source.suffix.lower() in _CONFIGURATIONS
+    forced = forced or cluster is not None
+    if not forced and not by_name and (text is None or not looks_like_estimator(text)):
+        return None
+    model, job = (advice.model, advice.job) if advice is not None else (None, None)
+    variables = plain_names(names, text or "")
+    return check_estimator(source, model=model, job=job, cluster=cluster, variables=variables)
+
+
+def _text_of(path: Path) -> str | None:
+    """Text of a Python file; None for notebooks, which may contain both kinds of cells, and for files without text."""
+    try:
+        return read_bytes(path, SCRIPT).decode("utf-8") if path.suffix.lower() == ".py" else None
+    except (OSError, ValueError):  # ValueError: a path with NUL, too
+        return None
+
+
+def plain_names(names: Mapping[str, Any], text: str) -> dict[str, Any]:
+    """Numbers, texts and collections among the notebook's variables that the text uses."""
+    used = set(re.findall(r"[A-Za-z]\w*", text))
+    kinds = (bool, int, float, str, dict, list, tuple)
+    return {name: value for name, value in names.items() if name in used and isinstance(value, kinds)}
+
+
+def pasted(text: str, advice: Advice, plan: Plan, names: Mapping[str, Any]) -> dict[str, Any]:
+    """Check a pasted text, and compare its plan with the plan on screen.
+
+    Parameters
+    ----------
+    text
+        A cell, dictionary, recipe or request.
+    advice
+        Recommendation with the model and the job.
+    plan
+        The plan on screen.
+    names
+        Variables of the notebook, for names that other cells define.
+    """
+    from smp_advisor.estimators import check_estimator
+
+    try:
+        job = replace(advice.job, global_batch_size=None)
+        report = check_estimator(text, model=advice.model, job=job, variables=plain_names(names, text))
+    except AdvisorError as error:
+        return _nothing(str(error))
+    return {
+        "summary": f"{report.totals or 'No findings'}, for {advice.model.name}.",
+        "read": [line.strip() for line in (*report.introduction, *report.outcome)],
+        "findings": [{**finding.plain(), "place": f"line {finding.line}:"} for finding in report],
+        "unresolved": [f"Line {part.line}: {part.what}" for part in report.unresolved],
+        "diff": report.diff,
+        "corrected": report.corrected if report.diff else "",
+        "comparison": _comparison(report, advice, plan),
+    }
+
+
+def _comparison(report: EstimatorReport, advice: Advice, plan: Plan) -> dict[str, Any] | None:
+    """Comparison of the pasted plan, or its corrected form, with the plan on screen; None without a plan."""
+    from smp_advisor.estimators.report import compare
+
+    read = report.main if report.plan is not None else report.mended
+    if read is None or read.plan is None or read.job is None:
+        return None
+    try:
+        comparison = compare(
+            advice.model,
+            read.plan,
+            plan,
+            cluster=read.cluster or advice.cluster,
+            job=read.job,
+            recommended_cluster=advice.cluster,
+            recommended_job=advice.job,
+            min_fit_probability=advice.min_fit_probability,
+        )
+    except AdvisorError as error:
+        return {"gain": str(error), "rows": []}
+    rows = [
+        [_label(plan.library, row.setting), row.reference, row.recommended, row.because]
+        for row in comparison.differences
+    ]
+    return {"gain": comparison.gain, "rows": rows}
+
+
+def _label(library: str, setting: str) -> str:
+    described = schema(library).described(setting)
+    return described.title if described else setting
+
+
+def _nothing(summary: str) -> dict[str, Any]:
+    nothing: dict[str, Any] = {"read": [], "findings": [], "unresolved": [], "diff": "", "corrected": ""}
+    return {"summary": summary, **nothing, "comparison": None}
+
+
+def checked(path: str, plan: Plan) -> dict[str, Any]:
+    """Check a script by its path: a summary, the findings with their fixes, and the unresolved parts.
+
+    If the file cannot be checked, the summary is the reason.
+    """
+    from smp_advisor.scripts import check_script, plan_fixes
+
+    if not path.strip():
+        return _no_script("Enter the path of a training script, for example train.py.")
+    script = _file(path)
+    try:
+        report = check_script(script, plan)
+        fixable = sum(finding.fix is not None for finding in report)
+        fixes = plan_fixes(script, plan=plan) if fixable > 1 else []
+    except AdvisorError as error:
+        return _no_script(str(error))
+    return {
+        "summary": f"{path.strip()}, against this plan: {report.totals or 'no findings'}.",
+        "findings": [{**finding.plain(), "place": f"{finding.path}:{finding.line}"} for finding in report],
+        "unresolved": [f"{part.path}:{part.line} {part.what}" for part in report.unresolved],
+        "together": {"title": _title(fixes), "diff": _diff(fixes)} if fixes else None,
+    }
+
+
+def fixed(content: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
+    """Write a fix that the user has reviewed, and check the file again; the summary starts with the written file.
+
+    `content` identifies the file by `path`, the finding by `check`, `place` and `column` (empty: every fix), and the
+    reviewed change by `diff`; `in_place` decides whether the file itself changes. If the fix has changed since the
+    review, nothing is written.
+    """
+    from smp_advisor.scripts.fixes import write_fixed
+
+    path, in_place = str(content.get("path", "")), content.get("in_place") is True
+    written: list[str] = []
+    try:
+        files = _reviewed(content, plan)
+        for file, text in files:
+            written.append(str(write_fixed(file, text, in_place=in_place)))
+        changed = "Nothing was written: the file has changed since it was checked. These are its findings now."
+        result = " ".join(written) or changed
+    except AdvisorError as error:
+        result = f"{' '.join(written) or 'Nothing was written:'} {error}"
+    after = checked(path, plan)
+    return {**after, "summary": f"{result} {after['summary']}"}
+
+
+def _reviewed(content: Mapping[str, Any], plan: Plan) -> list[tuple[Path, str]]:
+    """Files to write with their new texts; empty if the change is not the reviewed one."""
+    from smp_advisor.scripts import check_script, plan_fixes
+
+    script, diff = _file(str(content.get("path", ""))), content.get("diff")
+    if not content.get("check"):
+        fixes = plan_fixes(script, plan=plan)
+        return [(fix.path, fix.text) for fix in fixes] if _diff(fixes) == diff else []
+    where = (content.get("check"), content.get("place"), content.get("column"))
+    for finding in check_script(script, plan):
+        same = (finding.id, f"{finding.path}:{finding.line}", finding.column) == where
+        if same and finding.fix is not None and finding.fix.diff == diff:
+            return [(Path(finding.path.partition("#cell-")[0]), finding.fix.source)]
+    return []
+
+
+def _file(path: str) -> Path:
+    return Path(path.strip()).expanduser()
+
+
+def _diff(fixes: list[FileFix]) -> str:
+    return "".join(fix.diff for fix in fixes)
+
+
+def _title(fixes: list[FileFix]) -> str:
+    ids = sorted({identifier for fix in fixes for identifier in fix.ids})
+    files = f" in {len(fixes)} files" if len(fixes) > 1 else ""
+    return f"All automatic fixes together{files}: {', '.join(ids)}"
+
+
+def _no_script(summary: str) -> dict[str, Any]:
+    return {"summary": summary, "findings": [], "unresolved": [], "together": None}

@@ -1,0 +1,253 @@
+"""Panels of the page and the requests for them: charts, comparison, reasons, session."""
+
+from __future__ import annotations
+
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from smp_advisor.advice.live import control_state
+from smp_advisor.advice.live.live_advice import ON_SCREEN, RECOMMENDED
+from smp_advisor.advice.live.settings import require_settings, with_labels
+from smp_advisor.charts import chart_of
+from smp_advisor.charts.clusters import clusters_chart
+from smp_advisor.charts.ladder import ladder_chart
+from smp_advisor.errors import AdvisorError, PlanError
+from smp_advisor.notebook.figures import FITS, fit, headlines, memory
+from smp_advisor.notebook.view_state import explanation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from smp_advisor.advice import Advice
+    from smp_advisor.advice.live import LiveAdvice
+    from smp_advisor.advice.live.comparison import Comparison, Row
+    from smp_advisor.advice.live.control_state import ControlState, Entry
+    from smp_advisor.libraries.plan import Plan
+
+__all__ = ["LIVE_PANELS", "PANELS", "PanelRequests", "perform", "plan_line", "session_steps"]
+
+
+def chart_panel(name: str) -> Callable[[Advice, Plan], dict[str, Any]]:
+    """Function that computes a chart of `smp_advisor.charts.CHARTS` as plain data."""
+    return lambda advice, plan: chart_of(advice, name, plan).plain()
+
+
+def clusters(advice: LiveAdvice, state: ControlState, options: Mapping[str, object]) -> dict[str, Any]:
+    """Days against dollars. `options` may have further ``instances``: names of types between commas."""
+    del advice
+    names = str(options.get("instances") or "").split(",")
+    return clusters_chart(state.advice, state.estimate, [name for name in names if name]).plain()
+
+
+_SHOWN = 40
+"""Number of entries of the history around the present one in the tab."""
+
+
+class ComparisonData(TypedDict):
+    """A `Comparison` as plain data. Rows are label, first, second and change."""
+
+    names: list[str]
+    summary: str
+    settings: list[list[str]]
+    figures: list[list[str]]
+
+
+def compare(advice: LiveAdvice, state: ControlState, options: Mapping[str, object]) -> Mapping[str, object]:
+    """Two plans next to each other, the snapshots and the history.
+
+    Parameters
+    ----------
+    options
+        ``first`` and ``second``: names of snapshots, ``Recommended`` or ``On screen``. Names that do not exist any more
+        are those two again.
+    """
+    names = [RECOMMENDED, ON_SCREEN, *advice.snapshots]
+    first, second = (
+        chosen if isinstance(chosen := options.get(end), str) and chosen in names else default
+        for end, default in (("first", RECOMMENDED), ("second", ON_SCREEN))
+    )
+    history, position = advice.history, len(advice.history) - 1 - advice.undone
+    start = min(max(position - _SHOWN // 2, 0), max(len(history) - _SHOWN, 0))
+    return {
+        "plans": names,
+        "chosen": [first, second],
+        "compared": comparison_data(advice.compare_at(state, first, second)),
+        "snapshots": [[name, *plan_line(entry)] for name, entry in advice.snapshot_entries.items()],
+        "history": [[entry.summary, *plan_line(entry)] for entry in history[start : start + _SHOWN]],
+        "position": position - start,
+    }
+
+
+def comparison_data(comparison: Comparison) -> ComparisonData:
+    """A comparison for a view."""
+    return {
+        "names": list(comparison.names),
+        "summary": comparison.summary,
+        "settings": [_row(row) for row in comparison.settings],
+        "figures": [_row(row) for row in comparison.figures],
+    }
+
+
+def _row(row: Row) -> list[str]:
+    return [row.label, row.first, row.second, row.change]
+
+
+def plan_line(entry: Entry) -> list[str]:
+    """Fit, memory, speed, time and money of a plan."""
+    estimate, required = entry.state.estimate, entry.recommended.min_fit_probability
+    figures = headlines(entry.state.advice.model, estimate)
+    return [FITS[fit(estimate, required)][1], memory(estimate), *(f"{value.value} {value.unit}" for value in figures)]
+
+
+def why(advice: LiveAdvice, state: ControlState, _: Mapping[str, object]) -> Mapping[str, object]:
+    """Reasons for the plan, and for another plan than the recommended one, the difference and its price.
+
+    ``because`` is how the search chose the recommended plan; everything else is about the plan on screen.
+    """
+    shown = advice.at(state)
+    recommended = advice.recommended
+    own = explanation(shown)
+    return {
+        "because": explanation(recommended)["because"],
+        "compared": None if shown is recommended else comparison_data(advice.compare_at(state)),
+        "ladder": ladder_chart(shown, state.estimate).plain(),
+        "steps": own["steps"],
+        "reference": own["reference"],
+    }
+
+
+def requirements(advice: LiveAdvice, state: ControlState, _: Mapping[str, object]) -> Mapping[str, object]:
+    """Requirements of the plan for the script, the data and the job."""
+    return {"pitfalls": explanation(advice.at(state))["pitfalls"]}
+
+
+PANELS: dict[str, Callable[[Advice, Plan], Mapping[str, object]]] = {
+    name: chart_panel(name) for name in ("alternatives", "ladder", "ranks", "schedule")
+}
+"""Function that computes the data of a panel for the plan on the screen, by the name in the view's request."""
+SLOW_PANELS = frozenset({"clusters"})
+"""Panels that take seconds: they are computed while the kernel answers other requests."""
+
+
+LIVE_PANELS: dict[str, Callable[[LiveAdvice, ControlState, Mapping[str, object]], Mapping[str, object]]] = {
+    "why": why,
+    "requirements": requirements,
+    "compare": compare,
+    "clusters": clusters,
+}
+"""The same for panels that read the recommendation, the history or the snapshots, too. The last parameter contains the
+options that the view set in the panel."""
+
+
+def panel_data(name: str, advice: LiveAdvice, state: ControlState, options: object = None) -> Mapping[str, object]:
+    """Data of one panel for a state of the controls.
+
+    Raises
+    ------
+    AdvisorError
+        There is no such panel, the plan has no such data, or an option is wrong.
+    """
+    if name in LIVE_PANELS:
+        return LIVE_PANELS[name](advice, state, options if isinstance(options, dict) else {})
+    if name not in PANELS:
+        raise PlanError(f"The advisor has no panel {name!r}; it has {', '.join((*LIVE_PANELS, *PANELS))}.")
+    return PANELS[name](state.advice, state.plan)
+
+
+class PanelRequests:
+    """Requests for panels of one advisor.
+
+    Parameters
+    ----------
+    advice
+        The live advice with the controls.
+    send
+        Sends a message to all views.
+    """
+
+    def __init__(self, advice: LiveAdvice, send: Callable[[dict[str, Any]], object]) -> None:
+        self._advice, self._send = advice, send
+        # One slow panel at a time: a later request for the same data then takes it from the first.
+        self._slow = Lock()
+
+    def serve(self, content: Mapping[str, Any]) -> None:
+        """Send the data for the settings of the request, whatever the controls are by then."""
+        identity, name = str(content.get("id", "")), str(content.get("name", ""))
+        controls, options = self._advice.controls, content.get("options")
+        library = controls.advice.plan.library
+        try:
+            settings = require_settings(content.get("settings"), library)
+            state = control_state.require(control_state.apply(controls, settings))
+        except AdvisorError as error:
+            self._fail(identity, library, error)
+            return
+        if name in SLOW_PANELS:
+            self._send({"kind": "started", "id": identity})
+            Thread(target=self._compute_slowly, args=(identity, name, state, options), daemon=True).start()
+        else:
+            self._compute(identity, name, state, options)
+
+    def _compute_slowly(self, identity: str, name: str, state: ControlState, options: object) -> None:
+        with self._slow:
+            self._compute(identity, name, state, options)
+
+    def _compute(self, identity: str, name: str, state: ControlState, options: object) -> None:
+        try:
+            data = panel_data(name, self._advice, state, options)
+        except AdvisorError as error:
+            self._fail(identity, state.advice.plan.library, error)
+        else:
+            self._send({"kind": "panel", "id": identity, "name": name, "settings": state.settings, "data": dict(data)})
+
+    def _fail(self, identity: str, library: str, error: AdvisorError) -> None:
+        self._send({"kind": "failed", "id": identity, "text": with_labels(library, str(error))})
+
+
+class Steps(TypedDict):
+    """Summaries of the changes that undo reverts and redo makes again."""
+
+    undo: str
+    """Empty if there is nothing to undo."""
+    redo: str
+    """Empty if there is nothing to redo."""
+    version: int
+    """Another number after every change of the history or the snapshots."""
+
+
+def session_steps(advice: LiveAdvice) -> Steps:
+    """The next steps of undo and redo, and the version of both."""
+    history, position = advice.history, len(advice.history) - 1 - advice.undone
+    problem = "the last setting, which cannot be combined with the others" if advice.controls.problem else ""
+    return {
+        "undo": problem or (history[position].summary if position else ""),
+        "redo": history[position + 1].summary if advice.undone else "",
+        "version": advice.version,
+    }
+
+
+def perform(advice: LiveAdvice, content: Mapping[str, Any]) -> None:
+    """Perform an action: ``{"action": "undo"}``, ``{"action": "keep", "value": "name"}``.
+
+    Raises
+    ------
+    AdvisorError
+        There is no such action, or it is not possible.
+    """
+    action, value = str(content.get("action")), content.get("value")
+    by_name: dict[str, Callable[[str], object]] = {
+        "keep": advice.keep,
+        "load": advice.load,
+        "forget": advice.forget,
+        "pin": lambda name: advice.unpin(name) if name in advice.pins else advice.pin(name),
+    }
+    by_number: dict[str, Callable[[int], object]] = {"undo": advice.undo, "redo": advice.redo, "adopt": advice.adopt}
+    if action == "reset":
+        advice.reset()
+    elif action in by_name and isinstance(value, str):
+        by_name[action](value)
+    elif action in by_number and (value is None or type(value) is int):
+        if value is None and action == "adopt":
+            raise AdvisorError("Adopting an alternative requires its row.")
+        by_number[action](1 if value is None else value)
+    else:
+        raise AdvisorError(f"The advisor has no action {action!r} with the value {value!r}.")
