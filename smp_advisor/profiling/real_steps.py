@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["profile_by_copies"]
 
 _MOST_WORK = 1_200_000_000_000
-"""Limit of `StepMeasure.work` of the steps of all copies: a minute of one core."""
+"""Limit of `StepMeasure.work` of the steps of all copies: one to two minutes of one core."""
 
 
 def profile_by_copies(profiled: ProfiledModel, settings: Settings) -> Profile:

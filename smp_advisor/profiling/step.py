@@ -40,7 +40,7 @@ __all__ = [
 
 Inputs = Mapping[str, Any] | Sequence[Any]
 _FLOPS_OF_AN_OPERATION = 1_000_000
-"""FLOPs that take as long as the dispatch of an operator and its records: 50 µs at 20 GFLOP/s."""
+"""FLOPs that take one core as long as the dispatch of an operator and its records: 50 to 100 µs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -59,7 +59,7 @@ _ALL_REPEATS = 10**6
 """A number of repeats that truncates nothing."""
 _MOST_OPERATIONS = 600_000
 """Operations of traced steps after which further steps are left out: two minutes of one core at 200 µs each. The steps
-of GPT-2 have 14,000, those of Mamba without its kernels 170,000."""
+of ViT have 4,900, of ResNet-50 5,900, of GPT-2 8,700, of Llama 8B 21,000, of Mamba without its kernels 93,000."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -336,7 +336,7 @@ def _routed(kind):
             return torch.einsum("etd,te->td", torch.bmm(hidden, self.down), kept).view_as(x)
 
     class Net(nn.Module):
-        def __init__(self, width=512, experts=12):
+        def __init__(self, width=256, experts=12):
             super().__init__()
             self.table = nn.Embedding(2000, width)
             layer = Listed if kind == "list" else Fused
@@ -371,7 +371,7 @@ def test_experts_of_a_module_are_reduced_and_extrapolated():
 def test_a_module_whose_shapes_depend_on_values_is_profiled_by_copies():
     module = _routed("list")
     profile = profile_with_fallbacks(read_model(module), Settings(precision="fp32", attention="fused", sequence=512))
-    width, tokens, experts, per_token, layers, vocabulary = 512, 1024, 12, 2, 4, 2000
+    width, tokens, experts, per_token, layers, vocabulary = 256, 1024, 12, 2, 4, 2000
     products = layers * (width * experts + per_token * width**2) + width * vocabulary
     assert profile.forward_flops(2, 512) == 2 * tokens * products
     assert len(profile.blocks) == layers
