@@ -158,19 +158,10 @@ class _Order(data.Sampler[int]):
 
 
 def make_small(observer: Observer, *, divide: bool, parts: int = 1, most: int = _BATCH) -> None:
-    """Replace the data loader by one with few, ordered samples.
+    """Replace the data loader by one with at most `most` ordered samples per batch, divided by `parts`.
 
-    Parameters
-    ----------
-    observer
-        Notes whether samplers by rank are used.
-    divide
-        Whether a sampler by rank gives each process its part of every batch. Otherwise all processes get all samples,
-        so that each repeats the original run.
-    parts
-        Number by which all batch sizes are divided.
-    most
-        Most samples of a batch.
+    With `divide`, a sampler by rank gives each process its part of every batch. Otherwise all processes get all
+    samples, so that each repeats the original run.
     """
     original: Any = data.DataLoader.__init__
 

@@ -40,7 +40,7 @@ class Kernel:
         self.manager = manager
         self.client = manager.client()
         self.client.start_channels()
-        self.client.wait_for_ready(timeout=60)
+        self.client.wait_for_ready(timeout=280)
 
     def run(self, code: str, *, interrupt_at: str = "", timeout: float = 280) -> Cell:
         """Run a cell to its end; with `interrupt_at`, interrupt it once that text is shown."""
@@ -63,7 +63,7 @@ class Kernel:
             elif kind == "error":
                 cell.error = f"{content['ename']}: {content['evalue']}"
             elif kind == "status" and content["execution_state"] == "idle":
-                cell.status = self.client.get_shell_msg(timeout=10)["content"]["status"]
+                cell.status = self.client.get_shell_msg(timeout=280)["content"]["status"]
                 return cell
             if not interrupted and interrupt_at in cell.text:
                 self.manager.interrupt_kernel()

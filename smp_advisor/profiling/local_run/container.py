@@ -61,22 +61,7 @@ def prepare(
     job_name: str | None = None,
     folder: Path | None = None,
 ) -> Container:
-    """Create the folder as it is in a container when training starts.
-
-    `script`, `source_dir`, `channels` and `folder` are those of `local_run.run`.
-
-    Parameters
-    ----------
-    hyperparameters
-        Hyperparameters of the estimator, including ``mp_parameters``.
-    job_name
-        Name of the job; None generates one from the time.
-
-    Raises
-    ------
-    ProfileError
-        The script, the source directory or the data do not exist, or the driver of the GPUs does not answer.
-    """
+    """Create the folder as it is in a container when training starts; the arguments are those of `local_run.run`."""
     requested = dict(hyperparameters or {})
     data = {name: _existing(path, f"The data of the channel {name!r}") for name, path in (channels or {}).items()}
     _require_code(script, source_dir)  # before the folder is made

@@ -130,13 +130,7 @@ def ranges(blocks: int, stages: int) -> list[range]:
 
 
 def find_boundary(model: nn.Module, paths: Sequence[str], stages: int, run: Callable[[], Any]) -> Boundary:
-    """Determine the interface between blocks from one forward pass.
-
-    Raises
-    ------
-    ProfileError
-        A second tensor with a gradient passes between blocks, or blocks do not run in sequence, once each.
-    """
+    """Determine the interface between blocks from one forward pass, or refuse the model in one sentence."""
     if len(paths) < stages:
         raise ProfileError("It has no sequence of blocks to divide.")
     order: list[str] = []

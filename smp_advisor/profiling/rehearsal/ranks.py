@@ -60,13 +60,8 @@ class RanksFailed(Exception):  # noqa: N818 (an outcome of the rehearsal, which 
 def run_ranks(world: int, work: Callable[[int], dict[str, Any]]) -> list[dict[str, Any]]:
     """Run ``work(rank)`` in `world` processes of one process group, and return their results.
 
-    The processes share this process's memory until they write to it, so a model built here need not be sent.
-
-    Raises
-    ------
-    RanksFailed
-        A rank failed, or ranks wait for each other. The problem names the rank and the user's line; tracebacks are in
-        the log.
+    The processes share this process's memory until they write to it, so a model built here need not be sent. A failure
+    or a hang raises `RanksFailed`; tracebacks are in the log.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -115,14 +110,11 @@ def _failure(ends: Sequence[End], results: Sequence[Mapping[str, Any]]) -> Probl
     lines |= {rank: str(end.line or "") for rank, end in enumerate(ends) if end.waited}
     if not lines:
         return None
-    waiting = "; ".join(f"rank {rank} waited {_at(lines[rank])}" for rank in sorted(lines))
+    places = {rank: f"at {line}" if line else "outside your code" for rank, line in lines.items()}
+    waiting = "; ".join(f"rank {rank} waited {places[rank]}" for rank in sorted(places))
     rule = "Every rank must run the same collectives in the same order."
     text = f"The ranks wait for each other (a hang): {waiting}. {rule}"
     return Problem(kind="hang", text=text, rank=min(lines), line=lines[min(lines)])
-
-
-def _at(line: str) -> str:
-    return f"at {line}" if line else "outside your code"
 
 
 def _fork(rank: int, world: int, work: Callable[[int], dict[str, Any]], folder: Path) -> int:

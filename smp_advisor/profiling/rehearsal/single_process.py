@@ -123,13 +123,8 @@ def check_division(
 ) -> tuple[list[Problem], list[str], float | None]:
     """Compare one pass of the entire batch with the mean of its parts, in training mode.
 
-    `paths` are the blocks, which are seeded like the model.
-
-    Returns
-    -------
-    tuple
-        Problems, sentences about comparisons that are not possible, and the loss of the entire batch (None if it is
-        not comparable).
+    `paths` are the blocks, which are seeded like the model. The result has problems, sentences about comparisons that
+    are not possible, and the loss of the entire batch (None if it is not comparable).
     """
     loss, gradients = _restored(model, parts[0])
     unsound = [name for name, gradient in gradients.items() if not gradient.isfinite().all()]

@@ -56,13 +56,7 @@ def describe_exception(error: BaseException) -> dict[str, Any]:
 
 
 def failed(what: str, report: ChildReport, limits: Limits) -> ProfileError:
-    """Build the error for a child process that failed.
-
-    Parameters
-    ----------
-    what
-        Name of the task, such as "the model's training step".
-    """
+    """Build the error for a child process that failed at a task, such as "the model's training step"."""
     failure = report.failure
     if failure and failure["own"]:
         return ProfileError(failure["text"], kind="error")

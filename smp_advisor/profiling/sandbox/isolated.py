@@ -81,29 +81,22 @@ def run_isolated(
     """
     bounds = limits or Limits()
     bounds = replace(bounds, memory_bytes=bounds.resolved_memory_bytes())
-    text = ""
-    function: Callable[..., Any] | None = None
-    if callable(target):
-        function = target
-    elif True in _shared:
-        function, arguments = _imported(target), tuple(json.loads(json.dumps(arguments)))
-    else:
-        request = {"target": target, "arguments": arguments, "limits": asdict(bounds), "path": sys.path}
-        text = json.dumps(request)
+    request = ""
+    if isinstance(target, str) and True in _shared:
+        target, arguments = _imported(target), tuple(json.loads(json.dumps(arguments)))
+    elif isinstance(target, str):
+        values = {"target": target, "arguments": arguments, "limits": asdict(bounds), "path": sys.path}
+        request = json.dumps(values)
 
     def start(log: int, messages: int) -> None:
-        if function is None:
-            _exec_fresh(text, log, messages)
+        if isinstance(target, str):
+            _exec_fresh(request, log, messages)
         else:
-            _run_forked(function, arguments, bounds, log)
+            _run_forked(target, arguments, bounds, log)
 
+    forked = not isinstance(target, str)
     report = run_monitored(
-        start,
-        bounds,
-        forked=function is not None,
-        stack_signal=_STACK_SIGNAL,
-        on_line=on_line,
-        on_progress=on_progress,
+        start, bounds, forked=forked, stack_signal=_STACK_SIGNAL, on_line=on_line, on_progress=on_progress
     )
     if report.has_result and report.end.get("breach") is None:
         return report.result
@@ -156,25 +149,8 @@ def run_program(
 ) -> ProgramEnd:
     """Run a program to its end, with limits and one log for it and all its descendants.
 
-    A program that fails or exceeds a limit raises no exception; `ProgramEnd.error` contains the cause.
-
-    Parameters
-    ----------
-    command
-        The program and its arguments; no shell is involved.
-    cwd, environment
-        Working directory and complete environment.
-    what
-        Name of the program, for the error's sentence.
-    limits, on_line
-        As for `run_isolated`.
-
-    Raises
-    ------
-    ProfileError
-        The program does not exist.
-    KeyboardInterrupt
-        The user interrupted it; all its processes have ended.
+    No shell is involved, and the environment is the complete one. Other arguments are those of `run_isolated`. A
+    program that fails or exceeds a limit raises no exception: `ProgramEnd.error` has the cause.
     """
     program = shutil.which(command[0], path=environment.get("PATH"))
     if program is None:

@@ -57,23 +57,9 @@ def run_monitored(
     on_line: Callable[[str], None] | None = None,
     on_progress: Callable[[float, float, str], None] | None = None,
 ) -> ChildReport:
-    """Run `start` in a supervised child and wait for it.
+    """Run `start` in a supervised child, with the descriptors of the log and of the channel, and wait for it.
 
-    Parameters
-    ----------
-    start
-        Runs in the child process; its arguments are the descriptors of the log and of the channel.
-    forked
-        Whether the child shares the kernel's memory, which then does not count against its limit.
-    stack_signal
-        Signal on which the child writes its stack.
-    limits, on_line, on_progress
-        As for `run_isolated`.
-
-    Raises
-    ------
-    KeyboardInterrupt
-        The user interrupted it; all its processes have ended.
+    `forked` is whether the child shares the kernel's memory, which then does not count against its limit.
     """
     if not Path("/proc/self/status").exists():
         raise ProfileError("Running a model in a child process with limits requires Linux.")

@@ -66,12 +66,7 @@ def _bind_to_parent(number: int) -> None:
 def supervise(start: Callable[[], None], limits: Limits, *, shared_bytes: int, stack_signal: int | None) -> None:
     """Run `start` in a child process, wait for it, end its remaining processes and report; never returns.
 
-    Parameters
-    ----------
-    shared_bytes
-        Memory shared with the kernel after a fork.
-    stack_signal
-        Signal on which the child writes its stack; None if there is none.
+    `shared_bytes` is the memory shared with the kernel after a fork.
     """
     os.setsid()
     signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_SIGNALS)
