@@ -12,7 +12,6 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,6 +64,7 @@ def prepare(
     requested = dict(hyperparameters or {})
     data = {name: _existing(path, f"The data of the channel {name!r}") for name, path in (channels or {}).items()}
     _require_code(script, source_dir)  # before the folder is made
+    gpus = _gpus()
     root = folder or Path(tempfile.mkdtemp(prefix="smp-local-"))
     base = root.resolve() / "opt" / "ml"
     for part in _FOLDERS:
@@ -72,7 +72,7 @@ def prepare(
     entry_point = _copy_code(script, source_dir, base / "code")
     for name, path in data.items():
         (base / "input" / "data" / name).symlink_to(path)
-    name = job_name or time.strftime("local-%Y-%m-%d-%H-%M-%S")
+    name = job_name or f"local-{Path(entry_point).stem}"
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or _REGION
     complete = requested | {
         "sagemaker_program": entry_point,
@@ -97,7 +97,7 @@ def prepare(
     for file, content in files.items():
         (base / "input" / "config" / file).write_text(json.dumps(content), encoding="utf-8")
     variables = {
-        **as_variables(_values(base, entry_point, requested, inputs, resources, name)),
+        **as_variables(_values(base, entry_point, requested, inputs, resources, name, gpus)),
         "TRAINING_JOB_NAME": name,
         "SAGEMAKER_JOB_NAME": name,
         "SAGEMAKER_REGION": region,
@@ -139,6 +139,7 @@ def _values(
     inputs: Mapping[str, Any],
     resources: Mapping[str, Any],
     job_name: str,
+    gpus: int,
 ) -> dict[str, Any]:
     """Values of the toolkit's ``SM_<NAME>`` variables, by lower-case name (`Environment.to_env_vars`)."""
     script_options = {key: value for key, value in hyperparameters.items() if not key.startswith("sagemaker_")}
@@ -167,7 +168,7 @@ def _values(
         "resource_config": dict(resources),
         "input_data_config": dict(inputs),
         "num_cpus": multiprocessing.cpu_count(),
-        "num_gpus": _gpus(),
+        "num_gpus": gpus,
         "num_neurons": 0,
         "log_level": _LOG_LEVEL,
         "framework_module": None,

@@ -25,8 +25,6 @@ _SILENT = (
     "neptune", "aim", "psutil",
 )  # fmt: skip
 """Libraries that only report: every call of theirs does nothing."""
-
-
 _VOCABULARY = 128
 
 
