@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from smp_advisor.notebook.advisor import Advisor
 
 PAGES = Path(__file__).parent / "host_page"
-WAIT_SECONDS = 30
+GUARD_SECONDS = 240
+"""Guard of every wait for what must happen: far beyond the time of a machine ten times slower."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ class Site:
         started = threading.Event()
         self._thread = threading.Thread(target=self._serve, args=(started,), daemon=True)
         self._thread.start()
-        assert started.wait(WAIT_SECONDS)
+        assert started.wait(GUARD_SECONDS)
 
     def _serve(self, started: threading.Event) -> None:
         asyncio.set_event_loop(self.loop)
@@ -131,7 +132,7 @@ class Site:
 
     def close(self) -> None:
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(WAIT_SECONDS)
+        self._thread.join(GUARD_SECONDS)
 
 
 @dataclass
@@ -229,7 +230,7 @@ class Host:
         self.page.evaluate("() => new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
         finished = threading.Event()
         self.requests.put({"kind": "settle", "finished": finished})
-        assert finished.wait(WAIT_SECONDS), "the kernel is busy"
+        assert finished.wait(GUARD_SECONDS), "the kernel is busy"
         # The socket keeps the order: with this message, all answers have arrived.
         self._synced += 1
         self.post({"kind": "sync", "number": self._synced})
@@ -267,7 +268,7 @@ class Host:
         self.page.remove_listener("pageerror", self._note)
         self._free.set()
         self.requests.put(None)
-        self._kernel.join(WAIT_SECONDS)
+        self._kernel.join(GUARD_SECONDS)
         if self._failures:
             raise self._failures[0]
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import html
 import random
+import re
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from playwright.sync_api import Error, Locator
+from playwright.sync_api import expect
 
 from smp_advisor import estimate
 from smp_advisor.errors import AdvisorError
@@ -28,7 +29,6 @@ KEYS = ("ArrowLeft", "ArrowRight", "Home", "End", "PageUp", "PageDown")
 LEFT_OUT = ("Copy", "Save", "Check", "Run the cell again", "Cancel", "Profile", "Search")
 """Starts of the names of buttons that work outside the advisor, or start longer work."""
 MOST_VIEWS = 2
-PATIENCE_MS = 1000
 SHOWN = """
 view => ({
   settings: Object.fromEntries([...view.querySelectorAll('.smp-controls [name]')].map(input =>
@@ -37,15 +37,31 @@ view => ({
   stale: view.querySelector('.smp-stale')?.checkVisibility() ?? false,
 })
 """
-DRAG = """
-(slider, positions) => {
-  for (const position of positions) {
-    slider.value = String(position);
-    slider.dispatchEvent(new Event('input', { bubbles: true }));
+ACT = """
+(view, [selector, leftOut, action, chances]) => {
+  const targets = [...view.querySelectorAll(selector)].filter(each =>
+    each.checkVisibility({ visibilityProperty: true }) && !each.matches(':disabled, [aria-disabled=true]')
+    && !leftOut.some(start => each.textContent.startsWith(start)));
+  const below = (chance, number) => Math.floor(chance * number);
+  const target = targets[below(chances[0], targets.length)];
+  if (!target) return '';
+  const name = target.name || target.textContent.slice(0, 30);
+  target.scrollIntoView({ block: 'center' });
+  const { left, top, width, height } = target.getBoundingClientRect();
+  const hit = document.elementFromPoint(left + width / 2, top + height / 2);
+  if (action === 'click' && hit && !target.contains(hit)) return `${name} covered`;
+  target.focus();
+  if (action === 'click') target.click();
+  if (action === 'drag') for (const chance of chances.slice(1)) {
+    target.value = String(below(chance, Number(target.max) + 1));
+    target.dispatchEvent(new Event('input', { bubbles: true }));
   }
-  slider.dispatchEvent(new Event('change', { bubbles: true }));
+  if (action === 'select') target.selectedIndex = below(chances[1], target.options.length);
+  if (action === 'drag' || action === 'select') target.dispatchEvent(new Event('change', { bubbles: true }));
+  return name;
 }
 """
+"""One action on an element by chance. The page is the same from the choice of the element to the action."""
 
 
 class Monkey:
@@ -70,12 +86,12 @@ class Monkey:
         self._log: list[str] = []
         self._page: dict[str, Callable[[], object]] = {
             "key": self._key,
-            "drag": self._drag,
-            "select": self._select,
-            "checkbox": self._checkbox,
-            "tab": lambda: self._click("[role=tab]"),
-            "button": lambda: self._click("button:not([role=tab])", self._is_local),
-            "summary": lambda: self._click("summary"),
+            "drag": lambda: self._act("input[type=range]", "drag", self._random.randint(1, 9)),
+            "select": lambda: self._act(".smp-controls select", "select", 1),
+            "checkbox": lambda: self._act(".smp-controls input[type=checkbox]", "click"),
+            "tab": lambda: self._act("[role=tab]", "click"),
+            "button": lambda: self._act("button:not([role=tab])", "click"),
+            "summary": lambda: self._act("summary", "click"),
         }
         self._weights = (30, 10, 12, 6, 8, 12, 4)
         self._kernel: dict[str, Callable[[], object]] = {
@@ -108,50 +124,20 @@ class Monkey:
     def _on_page(self) -> None:
         name = self._random.choices(list(self._page), self._weights)[0]
         self._note(name)
-        try:
-            self._page[name]()
-        except Error:
-            # It moved, went away or is under a repair in the meantime, as under a hurried user's pointer.
-            self._log[-1] += " missed"
+        self._page[name]()
 
-    def _some(self, selector: str, accepted: Callable[[Locator], bool] = lambda _: True) -> Locator | None:
-        """A random element that is visible and enabled."""
-        elements = self._host.view.locator(selector).all()
-        self._random.shuffle(elements)
-        return next((e for e in elements if e.is_visible() and e.is_enabled() and accepted(e)), None)
+    def _act(self, selector: str, action: str, values: int = 0) -> bool:
+        """Act on an element that is visible and enabled, and return whether there is one."""
+        chances = [self._random.random() for _ in range(1 + values)]
+        name = self._host.view.evaluate(ACT, [selector, LEFT_OUT, action, chances])
+        self._log[-1] += f" {name} {chances}"
+        return bool(name)
 
     def _key(self) -> None:
-        if (slider := self._some("input[type=range]")) is not None:
-            key = self._random.choice(KEYS)
-            self._log[-1] += f" {slider.get_attribute('name')} {key}"
-            slider.press(key, timeout=PATIENCE_MS)
-
-    def _drag(self) -> None:
-        if (slider := self._some("input[type=range]")) is not None:
-            last = int(slider.get_attribute("max") or 0)
-            positions = [self._random.randint(0, last) for _ in range(self._random.randint(1, 9))]
-            self._log[-1] += f" {slider.get_attribute('name')} {positions}"
-            slider.evaluate(DRAG, positions, timeout=PATIENCE_MS)
-
-    def _select(self) -> None:
-        if (menu := self._some(".smp-controls select")) is not None:
-            choice = self._random.randrange(menu.locator("option").count())
-            self._log[-1] += f" {menu.get_attribute('name')} {choice}"
-            menu.select_option(index=choice, timeout=PATIENCE_MS)
-
-    def _checkbox(self) -> None:
-        if (box := self._some(".smp-controls input[type=checkbox]")) is not None:
-            self._log[-1] += f" {box.get_attribute('name')}"
-            box.click(timeout=PATIENCE_MS)
-
-    def _click(self, selector: str, accepted: Callable[[Locator], bool] = lambda _: True) -> None:
-        if (target := self._some(selector, accepted)) is not None:
-            self._log[-1] += f" {target.inner_text()[:30]!r}"
-            target.click(timeout=PATIENCE_MS)
-
-    @staticmethod
-    def _is_local(button: Locator) -> bool:
-        return not button.inner_text().startswith(LEFT_OUT)
+        key = self._random.choice(KEYS)
+        self._log[-1] += f" {key}"
+        if self._act("input[type=range]", "focus"):
+            self._host.page.keyboard.press(key)
 
     def _python(self) -> None:
         advice = self._host.advisor.advice
@@ -218,39 +204,17 @@ class Monkey:
 
     def _compare_cells(self) -> None:
         button = self._host.view.locator(".smp-verdict button.smp-primary")
+        status = self._host.view.locator(".smp-status").first
         before = len(self._host.inserted)
         button.click()
+        if "Click again" in status.inner_text():  # below the required probability
+            button.click()
         try:
             sources = self._host.advisor.cells("job")
         except AdvisorError as error:
-            self._refused(str(error))
+            expect(status).to_contain_text(str(error))
             return
-        if not self._inserted(before, seconds=1.0):  # below the required probability, a second click is required
-            button.click()
-            assert self._inserted(before, seconds=600.0), f"the button inserted no cell: {button.inner_text()}"
+        expect(status).to_have_text(re.compile("^Inserted "))
+        self._host.settle()
+        assert len(self._host.inserted) == before + 1
         assert self._host.inserted[-1]["sources"] == sources, "the cell is not that of the plan on screen"
-
-    def _refused(self, reason: str) -> None:
-        """The page shows the reason why the plan has no cell, at once or after the second click."""
-        status = self._host.view.locator(".smp-status").first
-        if not self._shows(status, reason, seconds=1.0):
-            self._host.view.locator(".smp-verdict button.smp-primary").click()
-            assert self._shows(status, reason, seconds=600.0), (reason, status.inner_text())
-
-    def _shows(self, status: Locator, reason: str, seconds: float) -> bool:
-        """Whether the view shows a text in this time."""
-        for _ in range(int(seconds / 0.05)):
-            self._host.settle()
-            if reason in status.inner_text():
-                return True
-            self._host.page.wait_for_timeout(50)
-        return False
-
-    def _inserted(self, before: int, seconds: float) -> bool:
-        """Whether the view requests the insertion of a cell in this time."""
-        for _ in range(int(seconds / 0.05)):
-            self._host.settle()
-            if len(self._host.inserted) > before:
-                return True
-            self._host.page.wait_for_timeout(50)
-        return False

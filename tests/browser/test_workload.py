@@ -6,6 +6,9 @@ import pytest
 from playwright.sync_api import expect
 
 from smp_advisor import advise
+from smp_advisor.notebook.search_task import SearchTask
+
+from .host import GUARD_SECONDS
 
 
 @pytest.fixture(scope="module")
@@ -43,13 +46,19 @@ def test_where_nothing_fits_the_page_offers_ways_out(host):
     assert page.advisor.advice.cluster.nodes > 1
 
 
-def test_a_long_search_shows_its_progress_and_is_canceled(page):
+def test_a_long_search_shows_its_progress_and_is_canceled(page, monkeypatch):
+    def report_and_wait(task: SearchTask, *progress) -> None:
+        report(task, *progress)
+        assert task._stop.wait(GUARD_SECONDS)
+
+    report = SearchTask._report
+    monkeypatch.setattr(SearchTask, "_report", report_and_wait)
     before = page.advisor.plan
     page.view.get_by_label("Instance", exact=True).fill("any")
     page.view.get_by_label("Instance", exact=True).press("Enter")
     expect(page.view.get_by_role("button", name="Cancel")).to_be_visible()
     page.view.get_by_role("button", name="Cancel").click()
-    page.advisor._searching.join(60)
+    page.advisor._searching.join(GUARD_SECONDS)
     page.settle()
     assert page.advisor.plan == before
     expect(page.view.locator(".smp-search-text")).to_contain_text("Canceled")
