@@ -3,17 +3,15 @@
 Seconds are relative to a loop (`yardstick.py`). Without arguments, the scripts of this repository are checked, and one
 file that is longer than any script. This repository contains no published script: clone
 huggingface/pytorch-image-models, pass its folder, and compare with an earlier version on the same machine. Scripts are
-checked alone, then in the folder with parsed files in common, then with the results of that run.
+checked alone, then in the folder with parsed files in common.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
-import os
 import re
 import sys
-import tempfile
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
@@ -23,7 +21,7 @@ from smp_advisor.errors import AdvisorError
 from smp_advisor.reading.source import read
 from smp_advisor.scripts import check_script
 from smp_advisor.scripts.__main__ import main as command
-from smp_advisor.scripts.command.inputs import files_of
+from smp_advisor.scripts.command.project import files_of
 from smp_advisor.scripts.following import follow
 from smp_advisor.scripts.settings import from_plan
 
@@ -74,12 +72,9 @@ def main() -> int:
     worst = max(worst, rate * TARGET / LONG_TARGET)
     print(f"one file of {text.count(chr(10)):,} lines: {rate:.3f} s per 1,000 lines")
     total = sum(path.read_bytes().count(b"\n") for path in files)
-    with tempfile.TemporaryDirectory() as place:
-        os.environ["SMP_ADVISOR_CACHE_DIR"] = place
-        cold, again = check_folder(options.folder), check_folder(options.folder)
+    duration = check_folder(options.folder)
     print(f"folder: {len(files):,} files, {total:,} lines")
-    for title, duration in (("nothing stored", cold), ("a second time", again)):
-        print(f"{title}: {duration:.2f} s, {duration / total * 1000:.3f} s per 1,000 lines")
+    print(f"{duration:.2f} s, {duration / total * 1000:.3f} s per 1,000 lines")
     return int(worst > TARGET)
 
 

@@ -9,14 +9,11 @@ every profile.
 
 from __future__ import annotations
 
-import atexit
 import gc
 import importlib
 import os
 import re
-import shutil
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -52,9 +49,6 @@ for name in [name for name in os.environ if name.startswith(("AWS_", "SAGEMAKER_
 os.environ |= {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull}
 # The SDK would look for credentials at the metadata service, transformers at a hub.
 os.environ |= {"AWS_EC2_METADATA_DISABLED": "true", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
-# Results of the command are kept for one session of tests.
-os.environ["SMP_ADVISOR_CACHE_DIR"] = tempfile.mkdtemp(prefix="smp_advisor_tests_")
-atexit.register(shutil.rmtree, os.environ["SMP_ADVISOR_CACHE_DIR"], ignore_errors=True)
 # The tests share the cores, and threads that wait for work take time from each other.
 os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 

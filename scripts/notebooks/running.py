@@ -75,7 +75,6 @@ def _variables(folder: Path) -> Iterator[None]:
         "PYTHONPATH": os.pathsep.join(places),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "IPYTHONDIR": str(folder / "ipython"),
-        "SMP_ADVISOR_CACHE_DIR": str(folder / "cache"),
         "AWS_CONFIG_FILE": os.devnull,
         "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
         "AWS_EC2_METADATA_DISABLED": "true",

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from scripts.pages import blocks, gallery, glossary, libraries, options, reference, reference_rows, stacks
 from scripts.pages.api import api_pages
-from smp_advisor.findings.catalog import catalog
-from smp_advisor.findings.page import check_page
+from smp_advisor.findings.catalog import catalog, check_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice.storage.file import json_schema
 from smp_advisor.advice.storage.kinds import PUBLIC
-from smp_advisor.findings.page import checks_page
+from smp_advisor.findings.catalog import checks_page
 from smp_advisor.libraries.library import LIBRARIES
 from smp_advisor.libraries.schema import schema
 
@@ -79,8 +79,6 @@ OTHERS = """
 - `train.fixed.py`, written by `apply_fixes`: the script with safe fixes. With `in_place=True` and
   `smp-advisor-check --fix`, the script itself changes, and `train.py.bak` is the script before.
 - `*.svg`, written by `advice.chart(...).save(...)`: a chart.
-- Results for files that have not changed, in the user's cache folder or in `SMP_ADVISOR_CACHE_DIR`, written by
-  `smp-advisor-check`. `--no-cache` switches them off.
 
 Nothing is sent over the network, except by calls of AWS that you run: `calibrate(job_name=...)` and exported
 cells."""

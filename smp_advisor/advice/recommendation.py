@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.cluster.instance import Instance
-    from smp_advisor.scripts.stack import ScriptStack
+    from smp_advisor.scripts.following import ScriptStack
     from smp_advisor.workload.job import Job
 
 __all__ = ["advise"]
@@ -338,7 +338,7 @@ def _code_of(script: str | None) -> ScriptStack | None:
     """Kind of code of a training script on this machine; None if the file is elsewhere or cannot be read."""
     if script is None or not Path(script).is_file():
         return None
-    from smp_advisor.scripts.stack import read_stack  # the checker is not needed otherwise
+    from smp_advisor.scripts.following import read_stack  # the checker is not needed otherwise
 
     try:
         return read_stack(Path(script))

@@ -564,6 +564,6 @@ class Advice:
 
 def _script_warnings(script: str, plan: Plan, hyperparameters: Mapping[str, Any]) -> tuple[str, ...]:
     """The check of a script of the user, which jobs with a generated script do not import."""
-    from smp_advisor.scripts.plan_use import warnings_of_script
+    from smp_advisor.scripts.check import warnings_of_script
 
     return warnings_of_script(script, plan, hyperparameters)

@@ -22,9 +22,8 @@ from smp_advisor.estimators.sagemaker_jobs import (
     configuration_of_trainer,
     looks_like_request,
 )
-from smp_advisor.reading.branches import settled
 from smp_advisor.reading.following import follow
-from smp_advisor.reading.run import Frame, TooLongError
+from smp_advisor.reading.run import Frame, TooLongError, settled
 from smp_advisor.reading.values import Collection, Entry, Mapping
 
 if TYPE_CHECKING:

@@ -19,8 +19,9 @@ from smp_advisor.estimators.corrections import as_pasted, changed_by, corrected
 from smp_advisor.estimators.documents import Document, open_document
 from smp_advisor.estimators.report import EstimatorReport, Reading
 from smp_advisor.findings.catalog import catalog
-from smp_advisor.findings.finding import Finding, Fix, Unresolved
+from smp_advisor.findings.finding import Finding, Fix
 from smp_advisor.libraries.library import library_with, require_library
+from smp_advisor.reading.source import Unresolved
 from smp_advisor.scripts.check import check_source
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model

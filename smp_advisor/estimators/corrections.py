@@ -11,7 +11,8 @@ from smp_advisor.estimators.checks import CORRECTABLE, Case
 from smp_advisor.estimators.documents import Document, with_text
 from smp_advisor.estimators.yaml_values import yaml_table
 from smp_advisor.findings.catalog import catalog
-from smp_advisor.reading.edits import Edit, applied, complete, parses
+from smp_advisor.reading.module import complete, parses
+from smp_advisor.reading.source import Edit, applied
 from smp_advisor.reading.values import Constant, Mapping
 
 if TYPE_CHECKING:

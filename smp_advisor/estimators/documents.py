@@ -231,7 +231,7 @@ def _is_json(text: str) -> bool:
 
 
 def _is_python(text: str) -> bool:
-    from smp_advisor.reading.edits import parses
+    from smp_advisor.reading.module import parses
 
     return parses(read(f"{text}\n").text)
 

@@ -1,4 +1,4 @@
-"""Texts of all checks, in data/checks: one id is one defect, with its message, consequence, remedy and examples."""
+"""Texts of all checks, in data/checks, and their pages: one id is one defect, with its examples."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.findings.finding import Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from smp_advisor.findings.finding import Severity
 
-__all__ = ["Check", "Example", "Field", "Section", "Wording", "catalog", "sections"]
 
 _SECTIONS = (
     "every_script",
@@ -176,3 +175,87 @@ def _wording(table: dict[str, Any], variant: dict[str, Any]) -> Wording:
 
 def _data(name: str) -> dict[str, Any]:
     return tomllib.loads(files("smp_advisor.findings").joinpath(f"data/{name}.toml").read_text("utf-8"))
+
+
+def checks_page() -> str:
+    """The page of all checks as Markdown: the rules of the checker, and a row for each check."""
+    parts = [files("smp_advisor.findings").joinpath("data/introduction.md").read_text("utf-8")]
+    for section in sections():
+        parts.append(f"## {section.name}\n\nApplies {section.applies}.\n")
+        parts.append("| check | severity | defect | fix |\n| --- | --- | --- | --- |")
+        parts += [_row(check) for check in section.checks]
+        parts.append("")
+    return "\n".join([*parts, _published()])
+
+
+def check_page(check: Check) -> str:
+    """The page of one check as Markdown."""
+    marks = "<!-- Written by `make pages` from smp_advisor/findings/data. -->"
+    return f"# {check.id}: {check.title}\n\n{marks}\n\n{check_markdown(check)}\n[All checks](../checks.md)\n"
+
+
+def _row(check: Check) -> str:
+    title = check.title.replace("|", "\\|")
+    return f"| [{check.id}](checks/{check.id}.md) | {check.severity} | {title} | {'yes' if check.fix else ''} |"
+
+
+def check_markdown(check: Check) -> str:
+    """Message, consequence, remedy, examples and source of one check, for the reports of code hosts."""
+    wordings = list(check.wordings.values())
+    alone = f" *{wordings[0].filled(wordings[0].message)}*" if len(wordings) == 1 else " One of these messages:\n"
+    several = "".join(f"- {_message(check, wording)}\n" for wording in wordings) if len(wordings) > 1 else ""
+    notes = [f"Needs: {check.needs}."] if check.needs else []
+    notes += [f"Fix: {check.fix}."] if check.fix else []
+    notes.append(f"Source: [{check.source[0]}]({check.source[1]}).")
+    examples: list[tuple[str, str]] = []
+    for example in check.examples[:1]:
+        plan = ", ".join(f"{name}={value!r}" for name, value in example.plan.items())
+        examples = [(f"Bad{f', with {plan}' if plan else ''}", example.bad), ("Good", example.good)]
+    rows = [
+        f"**{check.severity.capitalize()}.**{alone}\n{several}",
+        f"{check.consequence} **Instead:** {check.remedy}\n",
+        *(_code(title, code) for title, code in examples),
+        " ".join(notes) + "\n",
+    ]
+    return "\n".join(rows)
+
+
+def _message(check: Check, wording: Wording) -> str:
+    """One of several messages, with what differs from the check."""
+    text = f"*{wording.filled(wording.message)}*"
+    if wording.severity != check.severity:
+        text += f" ({wording.severity})"
+    if wording.consequence != check.consequence:
+        text += f" {wording.filled(wording.consequence)}"
+    return text
+
+
+def _code(title: str, code: str) -> str:
+    language = "json" if code.startswith("{") else "yaml" if code.startswith("run:") else "python"
+    return f"{title}:\n\n```{language}\n{code.rstrip()}\n```\n"
+
+
+def _published() -> str:
+    data = _data("published")
+    rows = [
+        "## On published scripts\n",
+        f"{data['about']}\n",
+        (
+            f"- Checked {data['date']}: {data['files']} different files of {data['repository']}, at"
+            f" {len(data['revisions'])} revisions: {', '.join(data['revisions'])}."
+        ),
+        (
+            f"- Errors reported: {_places(data['error'])} places."
+            f" Not real: {_places(error for error in data['error'] if not error['real'])}."
+        ),
+        f"- Warnings reported: {_places(data['warning'])} places.\n",
+        "| finding | where | judged |",
+        "| --- | --- | --- |",
+    ]
+    for severity in ("error", "warning"):
+        rows += [f"| {severity} {entry['id']} | {entry['where']} | {entry['judged']} |" for entry in data[severity]]
+    return "\n".join(rows) + "\n"
+
+
+def _places(entries: Iterable[dict[str, Any]]) -> int:
+    return sum(entry["places"] for entry in entries)

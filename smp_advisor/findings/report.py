@@ -1,17 +1,62 @@
-"""A list of findings, shown as text, HTML, JSON or SARIF."""
+"""The report of a check: findings with what was seen, as plain text with carets, as HTML for a notebook, as JSON."""
 
 from __future__ import annotations
 
 import json
+import textwrap
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from html import escape
+from importlib.resources import files
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any, overload
 
 if TYPE_CHECKING:
-    from smp_advisor.findings.coverage import Coverage
-    from smp_advisor.findings.finding import Finding, Severity, Unresolved
+    from smp_advisor.findings.finding import Finding, Severity
+    from smp_advisor.reading.source import Unresolved
 
-__all__ = ["Report"]
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """A role in the script, and the code that has it."""
+
+    role: str
+    """Plural, as in "models"."""
+    places: tuple[str, ...]
+    """Each as "what (file:line)"; empty if the check saw none."""
+
+    def __str__(self) -> str:
+        shown = ", ".join(self.places[:_MOST]) + (
+            f" and {len(self.places) - _MOST} more" if self.places[_MOST:] else ""
+        )
+        return f"{self.role}: {shown or 'none seen'}"
+
+
+_MOST = 4
+"""Places of a role in a text."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Coverage:
+    """Parts of a script that a check saw, and its assumptions."""
+
+    libraries: tuple[str, ...]
+    """Libraries whose rules were applied."""
+    parts: tuple[Part, ...]
+    assumed: tuple[str, ...]
+    """Assumptions, one sentence each."""
+
+    @property
+    def lines(self) -> list[str]:
+        """The statement as lines of text."""
+        rules = ", ".join(self.libraries) or "none of a library: the script uses none that has rules"
+        lines = [f"Rules applied: {rules}.", "Seen: " + "; ".join(map(str, self.parts)) + "."]
+        return lines + [f"Assumed: {' '.join(self.assumed)}"] * bool(self.assumed)
+
+    def plain(self) -> dict[str, object]:
+        """The statement as plain data."""
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -61,16 +106,12 @@ class Report(Sequence["Finding"]):
         return [finding for finding in self.findings if finding.severity == severity]
 
     def __str__(self) -> str:
-        from smp_advisor.findings.text import as_text
-
         return as_text(self)
 
     def __repr__(self) -> str:
         return str(self)
 
     def _repr_html_(self) -> str:
-        from smp_advisor.findings.html import as_html
-
         return as_html(self)
 
     def to_json(self) -> str:
@@ -86,6 +127,179 @@ class Report(Sequence["Finding"]):
 
     def to_sarif(self) -> str:
         """The findings in SARIF 2.1.0, for code hosts and editors."""
-        from smp_advisor.findings.sarif import as_sarif
+        from smp_advisor.findings.exchange import as_sarif
 
         return json.dumps(as_sarif(self), indent=2, ensure_ascii=False)
+
+
+_WIDTH = 100
+_LONGEST_LINE = 160
+
+
+def as_text(report: Report) -> str:
+    """The report as plain text."""
+    parts = ["\n".join(map(_folded, report.introduction))] if report.introduction else []
+    parts += [_text_of(finding) for finding in report.findings]
+    if report.unresolved:
+        notes = [_folded(f"  {plain(note.path)}:{note.line}: {plain(note.what)}") for note in report.unresolved]
+        parts.append("\n".join(["Not checked, because it could not be followed:", *notes]))
+    parts.append("\n".join([counts(report), *(f"  {plain(line)}" for line in statement(report))]))
+    if report.diff:
+        parts.append("\n".join([f"Corrected:\n{report.diff}", *map(_folded, report.outcome)]))
+    return "\n\n".join(parts)
+
+
+def statement(report: Report) -> list[str]:
+    """Lines on what the check saw, assumed and did not follow."""
+    if report.coverage is None:
+        return []
+    open_places = len(report.unresolved)
+    note = f"Not followed: {open_places} place{'s' if open_places > 1 else ''}, listed above."
+    return [*report.coverage.lines, *([note] if open_places else [])]
+
+
+def counts(report: Report) -> str:
+    """The number of findings of each severity, in one line."""
+    if not report.findings:
+        return f"{plain(report.path)}: no findings."
+    fixable = sum(finding.fix is not None for finding in report.findings)
+    tail = f"; {fixable} with an automatic fix" if fixable else ""
+    return f"{plain(report.path)}: {report.totals}{tail}."
+
+
+def _text_of(finding: Finding) -> str:
+    place = f"{plain(finding.path)}:{finding.line}:{finding.column}"
+    head = f"{place}: {finding.severity} {finding.id}: {plain(finding.message)}"
+    line, column = _shown(finding)
+    rows = [head, f"    {line}", "    " + " " * column + "^"]
+    rows += _wrapped("", finding.consequence)
+    rows += _wrapped("Instead: ", finding.remedy)
+    rows += [f"    {finding.source_title}: {finding.source_url}"]
+    if finding.fix is not None:
+        rows.append(f"    Fix: {finding.fix.description}")
+    elif finding.unfixed:
+        rows.append(f"    No automatic fix: {finding.unfixed}.")
+    return "\n".join(rows)
+
+
+def _shown(finding: Finding) -> tuple[str, int]:
+    """The printed line, and the column of its caret."""
+    line = plain(finding.text.replace("\t", " "))
+    start = 0
+    if len(line) > _LONGEST_LINE:
+        start = max(0, finding.column - 1 - _LONGEST_LINE // 2)
+        line = ("…" if start else "") + line[start : start + _LONGEST_LINE] + "…"
+        start -= bool(start)
+    before = line[: max(0, finding.column - 1 - start)]
+    return line, sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in before)
+
+
+def _folded(line: str) -> str:
+    """A line without breaks, on several lines whose continuations are indented."""
+    indent = " " * (len(line) - len(line.lstrip()) + 4)
+    words = textwrap.wrap(line, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(words)
+
+
+def _wrapped(label: str, text: str) -> list[str]:
+    return textwrap.wrap(label + plain(text), _WIDTH, initial_indent="    ", subsequent_indent="    ")
+
+
+def plain(text: str) -> str:
+    """The text without control characters, which a terminal would execute."""
+    return "".join(letter if letter.isprintable() or letter == " " else "�" for letter in text)
+
+
+_GROUPS: tuple[tuple[Severity, str, str], ...] = (
+    ("error", "Fails, hangs or trains incorrectly", "var(--jp-error-color1, #b3261e)"),
+    ("warning", "Wastes memory, time or money", "var(--jp-warn-color1, #8a5300)"),
+    ("info", "Information", "var(--jp-info-color1, #00618a)"),
+)
+_CODE = "font-family:var(--jp-code-font-family, monospace);font-size:var(--jp-code-font-size, 13px)"
+_CODE_BOX = (
+    f"{_CODE};white-space:pre;overflow-x:auto;margin:4px 0;padding:4px 8px;"
+    "background:var(--jp-layout-color2, rgba(127,127,127,.12))"
+)
+
+
+_HIDDEN = "position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%);white-space:nowrap"
+
+
+def as_html(report: Report) -> str:
+    """The report as HTML, with inline styles from JupyterLab's variables and fallbacks for them.
+
+    Where the page runs scripts, buttons copy a finding's place, its advice and its diff; elsewhere a click
+    selects each of these texts.
+    """
+    identity = f"smp-{token_hex(6)}"
+    parts = [
+        f'<div class="smp-advisor-findings" id="{identity}" style="position:relative">',
+        *_paragraphs(report.introduction),
+        f"<p><strong>{escape(counts(report))}</strong></p>",
+    ]
+    for severity, title, color in _GROUPS:
+        findings = report.of(severity)
+        if findings:
+            rows = "".join(_html_of(finding, opened=severity == "error") for finding in findings)
+            parts.append(
+                f'<details open><summary style="cursor:pointer;color:{color}"><strong>{title}</strong>'
+                f" ({len(findings)})</summary>{rows}</details>"
+            )
+    if report.unresolved:
+        rows = "".join(
+            f"<li><code>{escape(note.path)}:{note.line}</code> {escape(note.what)}</li>" for note in report.unresolved
+        )
+        parts.append(
+            '<details><summary style="cursor:pointer">Not checked, because it could not be followed'
+            f" ({len(report.unresolved)})</summary><ul>{rows}</ul></details>"
+        )
+    if report.coverage is not None:
+        parts.append(f'<div data-smp-coverage="">{"".join(_paragraphs(report.coverage.lines))}</div>')
+    if report.diff:
+        parts.append(
+            '<details open><summary style="cursor:pointer"><strong>Corrected</strong></summary>'
+            f'<pre style="{_CODE_BOX}">{escape(report.diff)}</pre>{"".join(_paragraphs(report.outcome))}</details>'
+        )
+    if report.findings:
+        parts.append(f'<span role="status" style="{_HIDDEN}"></span>')
+        script = files("smp_advisor.findings").joinpath("data/copy.js").read_text("utf-8")
+        parts.append(f'<script type="text/javascript">{script.replace("IDENTITY", identity)}</script>')
+    return "".join([*parts, "</div>"])
+
+
+def _paragraphs(lines: list[str]) -> list[str]:
+    return [f"<p>{escape(line.strip())}</p>" for line in lines]
+
+
+def _slot(what: str, place: str) -> str:
+    """Place for the button that copies the text named `what`."""
+    return f'<span data-smp-copy="{what}" data-smp-of="{place}"></span>'
+
+
+def _html_of(finding: Finding, *, opened: bool) -> str:
+    caret = " " * (finding.column - 1) + "^"
+    place = escape(f"{finding.path}:{finding.line}:{finding.column}", quote=True)
+    code = escape(f"{finding.text.replace(chr(9), ' ')}\n{caret}")
+    return (
+        f'<details{" open" if opened else ""} style="margin:4px 0 4px 16px"><summary style="cursor:pointer">'
+        f"<code>{finding.id}</code> {escape(finding.message)} <small><code>{place}</code></small></summary>"
+        f'<div style="margin-left:16px"><pre style="{_CODE_BOX}">{code}</pre>'
+        f"<p>{escape(finding.consequence)} <strong>Instead:</strong> "
+        f'<span data-smp-text="advice">{escape(finding.remedy)}</span></p>'
+        f'<p><code data-smp-text="place" style="user-select:all">{place}</code> '
+        f'<a href="{escape(finding.source_url, quote=True)}" target="_blank" rel="noopener">'
+        f"{escape(finding.source_title)}</a></p>{_slot('place', place)}{_slot('advice', place)}"
+        f"{_fix(finding, place)}</div></details>"
+    )
+
+
+def _fix(finding: Finding, place: str) -> str:
+    """The diff, collapsible, or the reason why there is none."""
+    if finding.fix is not None:
+        style = f"{_CODE_BOX};user-select:all"
+        return (
+            f'<details><summary style="cursor:pointer">Fix: {escape(finding.fix.description)}</summary><div>'
+            f'<pre style="{style}" tabindex="0" data-smp-text="diff">{escape(finding.fix.diff)}</pre>'
+            f"{_slot('diff', place)}</div></details>"
+        )
+    return f"<p>No automatic fix: {escape(finding.unfixed)}.</p>" if finding.unfixed else ""

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["BlockNames", "names_of_block"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BlockNames:

@@ -7,11 +7,21 @@ import itertools
 import re
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.reading.data import MAX_ITEMS, distinct, element_values, shown, unpack, within
-from smp_advisor.reading.operators import compare, compute, formatted, negated, truth
+from smp_advisor.reading.data import (
+    MAX_ITEMS,
+    compare,
+    compute,
+    distinct,
+    element_values,
+    formatted,
+    negated,
+    shown,
+    truth,
+    unpack,
+    within,
+)
 from smp_advisor.reading.places import attribute, bind_target, element, item
 from smp_advisor.reading.run import Frame
-from smp_advisor.reading.scope import Scope
 from smp_advisor.reading.trace import Guard, Selection, Use
 from smp_advisor.reading.values import (
     Collection,
@@ -21,6 +31,7 @@ from smp_advisor.reading.values import (
     Function,
     Mapping,
     Operation,
+    Scope,
     StepOutput,
     Unknown,
     Value,
@@ -33,8 +44,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from smp_advisor.reading.run import Run
-
-__all__ = ["evaluate"]
 
 
 def evaluate(run: Run, frame: Frame, node: ast.expr | None) -> Value:

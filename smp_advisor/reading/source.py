@@ -1,8 +1,9 @@
-"""Read the text of a script, a notebook or a cell."""
+"""The text of a script, a notebook or a cell, and changes to it."""
 
 from __future__ import annotations
 
 import ast
+import bisect
 import json
 import os
 import re
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError
 from smp_advisor.files import NOTEBOOK, SCRIPT, has_too_many_values, read_bytes
@@ -20,7 +21,6 @@ from smp_advisor.files import NOTEBOOK, SCRIPT, has_too_many_values, read_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Edit", "Source", "Span", "UnreadableScriptError", "Unresolved", "applied", "read", "with_text"]
 
 _LOOKS_LIKE_A_PATH = re.compile(r"[^\n\r]{1,400}\.(?:py|pyw|ipynb)\s*$", re.IGNORECASE)
 _LINE_END = re.compile(r"\r\n|\r|\n")
@@ -246,3 +246,66 @@ def _plain(line: str) -> str:
     if _SHELL.match(stripped):
         return indent + stripped.partition("=")[0] + "= None"
     return line
+
+
+@dataclass(frozen=True, slots=True)
+class CellChange:
+    """One cell before and after its changes."""
+
+    number: int
+    """From 1, counting all cells."""
+    before: str
+    after: str
+    edits: tuple[Edit, ...]
+    """At places in the text of the cell."""
+
+
+def cell_changes(source: Source, edits: Iterable[Edit]) -> list[CellChange] | None:
+    """The cells that `edits` change; None if a change touches an IPython line or several cells."""
+    raw = cell_texts(source.raw)
+    by_cell: dict[int, list[Edit]] = {}
+    for edit in edits:
+        moved = _in_cell(source, raw, edit)
+        if moved is None:
+            return None
+        number, change = moved
+        by_cell.setdefault(number, []).append(change)
+    return [
+        CellChange(number, raw[number], applied(raw[number], changes), tuple(changes))
+        for number, changes in sorted(by_cell.items())
+    ]
+
+
+def changed_notebook(source: Source, changes: Iterable[CellChange]) -> str:
+    """The JSON of the notebook with the new text of its cells, formatted as Jupyter does."""
+    data = json.loads(source.raw)
+    for change in changes:
+        cell = data["cells"][change.number - 1]
+        lines = change.after.splitlines(keepends=True)
+        cell["source"] = lines if isinstance(cell["source"], list) else change.after
+    indent = re.search(r"\n( +)\S", source.raw)
+    text = json.dumps(data, indent=len(indent[1]) if indent else None, ensure_ascii=False)
+    return text + "\n" if source.raw.endswith("\n") else text
+
+
+def cell_texts(raw: str) -> dict[int, str]:
+    """The text of every code cell, by its number."""
+    cells: list[dict[str, Any]] = json.loads(raw)["cells"]
+    return {number: "".join(cell["source"]) for number, cell in enumerate(cells, 1) if cell["cell_type"] == "code"}
+
+
+def _in_cell(source: Source, raw: dict[int, str], edit: Edit) -> tuple[int, Edit] | None:
+    """The number of the cell, and the edit in its text."""
+    starts = source.starts()
+    first, last = (bisect.bisect_right(starts, place) for place in (edit.start, edit.end))
+    top, number = max(cell for cell in source.cells if cell[0] <= first)
+    lines = raw[number].split("\n")
+    if last - top >= len(lines):
+        return None
+    if any(source.line(line) != lines[line - top] for line in range(first, last + 1)):
+        return None
+
+    def place(offset: int, line: int) -> int:
+        return sum(len(text) + 1 for text in lines[: line - top]) + offset - starts[line - 1]
+
+    return number, Edit(place(edit.start, first), place(edit.end, last), edit.text)

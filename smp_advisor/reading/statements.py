@@ -5,16 +5,11 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from smp_advisor.reading.branches import ABSENT, Changes, joined
 from smp_advisor.reading.builtins import step_mark
-from smp_advisor.reading.data import MAX_ITEMS, element_values
-from smp_advisor.reading.imports import bind_import
-from smp_advisor.reading.launching import is_command
-from smp_advisor.reading.names import LEAVING
-from smp_advisor.reading.operators import compare, compute, truth
+from smp_advisor.reading.data import MAX_ITEMS, compare, compute, element_values, truth
+from smp_advisor.reading.outside import LEAVING, bind_import, is_command
 from smp_advisor.reading.places import bind_target, element, set_attribute
-from smp_advisor.reading.run import Frame
-from smp_advisor.reading.scope import Scope
+from smp_advisor.reading.run import ABSENT, Changes, Frame, joined
 from smp_advisor.reading.trace import Guard, Iteration, Use
 from smp_advisor.reading.values import (
     Class,
@@ -25,6 +20,7 @@ from smp_advisor.reading.values import (
     Mapping,
     Operation,
     Reason,
+    Scope,
     StepMark,
     StepOutput,
     Unknown,
@@ -38,7 +34,6 @@ if TYPE_CHECKING:
 
     from smp_advisor.reading.run import Leaving, Run
 
-__all__ = ["execute", "follow_the_rest"]
 
 _STEPS_OF_A_BRANCH = 50
 """Steps that take as long as joining two branches."""

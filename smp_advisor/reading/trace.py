@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from smp_advisor.reading.module import Module
     from smp_advisor.reading.values import Class, Function, Instance, Mapping, StepOutput, Value
 
-__all__ = ["Call", "Guard", "Iteration", "Selection", "Store", "Trace", "Use", "exclusive"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Guard:

@@ -1,10 +1,11 @@
 """Check a training script for defects before you pay for a cluster."""
 
-from smp_advisor.findings.finding import Finding, Fix, Severity, Unresolved
+from smp_advisor.findings.finding import Finding, Fix, Severity
 from smp_advisor.findings.report import Report
+from smp_advisor.reading.source import Unresolved
 from smp_advisor.scripts.check import check_script
 from smp_advisor.scripts.fixes import FileFix, apply_fixes, plan_fixes
-from smp_advisor.scripts.stack import ScriptStack, read_stack
+from smp_advisor.scripts.following import ScriptStack, read_stack
 
 __all__ = [
     "FileFix",

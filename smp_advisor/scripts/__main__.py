@@ -1,22 +1,30 @@
-"""``smp-advisor-check src/``: the script checker for the command line, CI and pre-commit."""
+"""`smp-advisor-check src/`: the script checker for the command line, CI and pre-commit."""
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError
+from smp_advisor.files import write_text
+from smp_advisor.findings.exchange import as_annotations, as_sarif
+from smp_advisor.findings.report import Report, as_text, counts, plain, statement
 from smp_advisor.reading.module import shared_trees
 from smp_advisor.reading.source import read
-from smp_advisor.scripts.command.cache import Cache, cache_folder
-from smp_advisor.scripts.command.inputs import files_of, standard_input
 from smp_advisor.scripts.command.options import parse
-from smp_advisor.scripts.command.outcome import Outcome, judged, relative
-from smp_advisor.scripts.command.output import rendered, write_output
-from smp_advisor.scripts.command.project import Project, check_files
+from smp_advisor.scripts.command.project import (
+    Outcome,
+    Project,
+    check_files,
+    files_of,
+    judged,
+    relative,
+    standard_input,
+)
 from smp_advisor.scripts.fixes import plan_fixes, write_fixed
 from smp_advisor.scripts.settings import from_plan
 
@@ -24,7 +32,103 @@ if TYPE_CHECKING:
     from smp_advisor.scripts.command.options import Options
     from smp_advisor.scripts.fixes import FileFix
 
-__all__ = ["main"]
+
+_MOST_NAMES = 8
+"""Files in one line of the text."""
+_MOST_NOTES = 10
+"""Modules with functions that no script calls, in the text."""
+
+
+def rendered(project: Project, form: str, *, single: bool) -> str:
+    """The reports in one format. `single` is whether one file was requested: its JSON is an object, not a list."""
+    if form == "text":
+        return _text(project, single=single)
+    if form == "github":
+        return as_annotations(project.reports, project.problems)
+    if form == "sarif":
+        log = as_sarif(*project.reports, *project.modules, problems=project.problems)
+        return json.dumps(log, indent=2, ensure_ascii=False)
+    documents: list[dict[str, Any]] = [json.loads(report.to_json()) for report in (*project.reports, *project.modules)]
+    return json.dumps(documents[0] if single and len(documents) == 1 else documents, indent=2, ensure_ascii=False)
+
+
+def _text(project: Project, *, single: bool) -> str:
+    if single and not project.modules:
+        return "\n\n".join(map(as_text, project.reports))
+    parts = [as_text(report) for report in project.reports if report.findings]
+    clean = [
+        (report, repeats)
+        for report, repeats in zip(project.reports, project.repeated, strict=True)
+        if not report.findings
+    ]
+    seen = [(report, repeats) for report, repeats in clean if repeats or _concerns(report)]
+    parts += [_short(report, repeats) for report, repeats in seen]
+    idle = [report.path for report in project.reports if not report.findings and not _concerns(report)]
+    if idle:
+        parts.append(
+            f"{_count(len(idle))} without a library, model, optimizer, training loop or saver that a check applies to: "
+            f"{_listed(idle)}."
+        )
+    if project.modules:
+        names = [report.path for report in project.modules]
+        notes = [
+            f"  {plain(note.path)}:{note.line}: {plain(note.what)}"
+            for report in project.modules
+            for note in report.unresolved
+        ]
+        if notes[_MOST_NOTES:]:
+            notes[_MOST_NOTES:] = [
+                f"  {len(notes) - _MOST_NOTES:,} more modules with such functions: see --format json."
+            ]
+        parts.append("\n".join([f"Judged with the scripts that import them: {_listed(names)}.", *notes]))
+    return "\n\n".join([*parts, _summary(project)])
+
+
+def _concerns(report: Report) -> bool:
+    """Whether the script has anything that checks apply to."""
+    coverage = report.coverage
+    return coverage is None or bool(coverage.libraries) or any(part.places for part in coverage.parts)
+
+
+def _short(report: Report, repeats: int) -> str:
+    """A script without findings of its own, in a few lines."""
+    if repeats:
+        return f"{plain(report.path)}: no findings other than the {repeats} above in modules that it shares."
+    lines = [line for line in statement(report) if not line.startswith("Not followed")]
+    places = len(report.unresolved)
+    if places:
+        lines.append(f"Not followed: {places} place{'s' if places > 1 else ''}. Check this file alone to list them.")
+    return "\n".join([counts(report), *(f"  {plain(line)}" for line in lines)])
+
+
+def _summary(project: Project) -> str:
+    totals = Report(tuple(finding for report in project.reports for finding in report.findings), (), "").totals
+    checked = len(project.reports) + len(project.modules)
+    failed = f"; {_count(len(project.problems))} could not be checked" if project.problems else ""
+    return f"{_count(checked)} checked: {totals or 'no findings'}{failed}."
+
+
+def _count(count: int) -> str:
+    return f"{count:,} file{'s' if count != 1 else ''}"
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES:,} more" if names[_MOST_NAMES:] else ""
+    return ", ".join(map(plain, names[:_MOST_NAMES])) + more
+
+
+def write_output(path: Path, text: str) -> None:
+    """Write a report to a file completely or not at all.
+
+    Raises
+    ------
+    AdvisorError
+        If it cannot be written, or is not a regular file.
+    """
+    try:
+        write_text(path, text if text.endswith("\n") else f"{text}\n")
+    except OSError as error:
+        raise AdvisorError(f"{path} cannot be written ({error.strerror or error}): it is unchanged.") from None
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -60,17 +164,10 @@ def _checked(options: Options) -> Project:
     if options.paths == ("-",):
         return Project(reports=(shown(judged(standard_input(options.stdin_name), settings)).report,), repeated=(0,))
 
-    cache = Cache(cache_folder(), settings) if options.cache and not options.fix else None
-
     def check(path: Path) -> Outcome:
         if options.fix:
             _fix(path, options)
-        outcome = cache.read(path) if cache is not None else None
-        if outcome is None:
-            outcome = judged(read(path), settings)
-            if cache is not None:
-                cache.write(path, outcome)
-        return shown(outcome)
+        return shown(judged(read(path), settings))
 
     project = check_files(files_of(options.paths, options.exclude), check)
     return replace(project, modules=tuple(map(partial(relative, folder=folder), project.modules)))

@@ -1,34 +1,155 @@
-"""Check a training script against the documentation of its library."""
+"""Check a training script: its findings, what the check saw, and whether it trains as its plan does."""
 
 from __future__ import annotations
 
 import bisect
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from smp_advisor.errors import AdvisorError
 from smp_advisor.findings.catalog import catalog
 from smp_advisor.findings.finding import Fix, Replacement
-from smp_advisor.findings.report import Report
-from smp_advisor.reading.edits import changed, complete, diff
-from smp_advisor.reading.notebooks import cell_changes
-from smp_advisor.reading.source import read
-from smp_advisor.scripts.coverage import coverage
+from smp_advisor.findings.report import Coverage, Part, Report
+from smp_advisor.reading.module import changed, complete, diff
+from smp_advisor.reading.source import cell_changes, read
+from smp_advisor.reading.values import Constant, Result
+from smp_advisor.scripts.checks import judge
+from smp_advisor.scripts.checks.parallel import ACCELERATORS, REPLICATING
+from smp_advisor.scripts.checks.sharding import FSDP
+from smp_advisor.scripts.conditions import BACK_ENDS
 from smp_advisor.scripts.following import follow
-from smp_advisor.scripts.judging import judge
-from smp_advisor.scripts.settings import from_plan
+from smp_advisor.scripts.queries import is_optimizer, is_plain_model, origins
+from smp_advisor.scripts.settings import from_plan, missing_batch, missing_checkpointing, missing_precision
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator, Mapping
     from typing import Any
 
     from smp_advisor.libraries.plan import Plan
-    from smp_advisor.reading.edits import Edit
     from smp_advisor.reading.module import Module
-    from smp_advisor.reading.source import Source
+    from smp_advisor.reading.source import Edit, Source
+    from smp_advisor.reading.trace import Call
     from smp_advisor.scripts.context import Context, Hit
 
-__all__ = ["check_script", "check_source", "report_of"]
+
+_WRAPPERS = ("smp.DistributedModel", "tsm.transform", "tsm.transform.transform", *FSDP, *REPLICATING)
+_SAVES = (
+    "torch.save",
+    "smp.save",
+    "smp.save_checkpoint",
+    "xm.save",
+    "torch.distributed.checkpoint.save",
+    "torch.distributed.checkpoint.save_state_dict",
+    "torch.distributed.checkpoint.async_save",
+)
+_SAVING = ("save_pretrained", "save_model", "save_checkpoint", "save_state", "save_weights")
+_TITLES = {"smp_torch": "SMP v1 (PyTorch)", "smp_tensorflow": "SMP v1 (TensorFlow)", "smp_v2": "SMP v2"}
+
+
+def coverage(context: Context) -> Coverage:
+    """Parts of the script that the check saw, and its assumptions."""
+    libraries = context.libraries
+    names = [
+        _TITLES.get(name, back_end.title) + (" (only in its own branches)" if name in libraries.optional else "")
+        for name, back_end in BACK_ENDS.items()
+        if getattr(libraries, name)
+    ]
+    names += ["FSDP"] if libraries.fsdp or _reached(context.trace.named(*FSDP)) else []
+    names += ["DDP"] if _reached(context.trace.named(*REPLICATING)) else []
+    names += ["Accelerate"] if _reached(context.trace.named(*ACCELERATORS)) else []
+    names += ["Hugging Face Trainer"] if context.trainer else []
+    by_trainer = ("that of Trainer",) if context.trainer else ()
+    parts = (
+        Part(role="models", places=_places(_models(context))),
+        Part(role="optimizers", places=_places(_optimizers(context)) or by_trainer),
+        Part(role="training loops", places=_loops(context)),
+        Part(role="savers", places=_places(_savers(context))),
+    )
+    return Coverage(libraries=tuple(dict.fromkeys(names)), parts=parts, assumed=tuple(_assumed(context)))
+
+
+def _reached(calls: Iterable[Call]) -> list[Call]:
+    return [call for call in calls if call.reached]
+
+
+def _models(context: Context) -> Iterator[Call]:
+    wrappers = context.trace.named(*_WRAPPERS)
+    for call in context.trace.methods("prepare", "setup", "setup_module"):
+        owners = [origin.call.name for origin in origins(call.receiver) if isinstance(origin, Result)]
+        wrappers += [call] if any(name.endswith(("Accelerator", "Fabric")) for name in owners) else []
+    wrappers += [call for call in context.trace.calls if call.name.endswith("Trainer")]
+    wrappers += [
+        instance.call
+        for instance in context.trace.instances
+        if any(path.endswith((".DistributedModel", "keras.Model")) for path in instance.cls.ancestors())
+    ]
+    yield from _reached(wrappers) or wrappers
+    if not wrappers:
+        for call in context.trace.methods("parameters"):
+            for origin in origins(call.receiver) if is_plain_model(call.receiver or Constant(None)) else ():
+                maker = getattr(origin, "call", None)
+                if maker is not None:
+                    yield maker
+
+
+def _optimizers(context: Context) -> Iterator[Call]:
+    calls = [
+        call
+        for call in context.trace.calls
+        if is_optimizer(call.name)
+        or call.name == "smp.DistributedOptimizer"
+        or call.name.startswith(("tensorflow.keras.optimizers.", "tensorflow.optimizers.", "keras.optimizers."))
+    ]
+    yield from _reached(calls) or calls
+
+
+def _savers(context: Context) -> Iterator[Call]:
+    yield from [*context.trace.named(*_SAVES), *context.trace.methods(*_SAVING)]
+
+
+def _loops(context: Context) -> tuple[str, ...]:
+    places = {}
+    for call in context.trace.methods("backward", "apply_gradients"):
+        if call.loops:
+            line = getattr(call.loops[-1], "lineno", call.node.lineno)
+            places[call.loops[-1]] = f"loop ({_place(call.module, line)})"
+    for call in context.trace.methods("train", "fit"):
+        owners = [origin.call.name for origin in origins(call.receiver) if isinstance(origin, Result)]
+        if call.method == "fit" or any(name.endswith("Trainer") for name in owners):
+            places[call.node] = f"{call.module.text(call.node.func)}() ({_place(call.module, call.node.lineno)})"
+    return tuple(dict.fromkeys(places.values()))
+
+
+def _places(calls: Iterable[Call]) -> tuple[str, ...]:
+    texts = (f"{call.module.text(call.node.func)} ({_place(call.module, call.node.lineno)})" for call in calls)
+    return tuple(dict.fromkeys(texts))
+
+
+def _place(module: Module, line: int) -> str:
+    path, number = module.source.locate(line)
+    return f"{Path(path).name}:{number}"
+
+
+def _assumed(context: Context) -> Iterator[str]:
+    entries = list(dict.fromkeys(f"{function.name}()" for function in context.trace.assumed_entries))
+    if entries:
+        names = f"{', '.join(entries[:_MOST])}{', ...' if entries[_MOST:] else ''}"
+        yield f"Another file calls {names}: no line of this file does."
+    options = sorted(set(context.trace.options) - set(context.settings.hyperparameters))
+    if options and not context.settings.hyperparameters:
+        yield f"Options of the script have their defaults ({len(options):,} options)."
+    for name in sorted(context.libraries.optional):
+        title = BACK_ENDS[name].title
+        yield f"{title} may be absent: code outside of its branches is judged without it. Pass library= to require it."
+    if any(call.name.endswith(".SelectedOptimizer") for call in context.trace.calls):
+        yield "An optimizer that is chosen by name is one of torch.optim."
+
+
+_MOST = 6
+"""Functions in one sentence."""
+
 
 _FIXED_CHARACTERS = 2_000_000
 """Limit of the text that is changed and parsed again for fixes, because each fix is tried on the full file.
@@ -138,3 +259,118 @@ def _why_not(hit: Hit, changes: list[Edit | None]) -> str:
     if hit.module.source.cells and cell_changes(hit.module.source, edits) is None:
         return "the line is IPython syntax"
     return "the change would not result in valid Python"
+
+
+_MOST_FINDINGS = 5
+"""Findings in a cell; the check shows all of them."""
+_PARSER = "argparse.ArgumentParser"
+_OTHER_ARGUMENTS = re.compile(
+    r"\bsys\.argv\b|\bSM_HP|\bhyperparameters\.json\b|ArgumentParser|\bargs\b"
+    r"|\b(?:absl|click|docopt|draccus|fire|hydra|jsonargparse|simple_parsing|tyro|typer|LightningCLI)\b"
+)
+"""Text of a script that may read arguments in another way than argparse's."""
+_FRAMEWORKS = re.compile(r"\b(?:accelerate|lightning|pytorch_lightning|deepspeed|Trainer|TrainingArguments)\b")
+"""Text of a script whose precision and checkpointing may be settings of a framework."""
+
+
+def warnings_of_script(script: str, plan: Plan, hyperparameters: Mapping[str, Any]) -> tuple[str, ...]:
+    """Differences between a script and its plan, one or two sentences each. The script is read, never run.
+
+    Parameters
+    ----------
+    script
+        Path of the script. A file that is not on this machine is reported as not checked.
+    plan
+        The plan of the job.
+    hyperparameters
+        Arguments that the job passes to the script.
+    """
+    path = Path(script)
+    command = f"smp_advisor.check_script({str(path)!r}, advice.plan)"
+    try:
+        if not path.is_file():
+            return (f"{path.name} was not checked: it is not on this machine. {command} checks it.",)
+        context = follow(read(path), from_plan(plan, None, hyperparameters))
+        errors = report_of(context).of("error")
+    except (AdvisorError, OSError, ValueError) as error:
+        return (f"{path.name} was not checked: {str(error).rstrip('.')}. {command} checks it.",)
+    lines = [f"{path.name}, line {error.line} ({error.id}): {error.message}" for error in errors[:_MOST_FINDINGS]]
+    if len(errors) > _MOST_FINDINGS:
+        lines.append(f"{path.name} has {len(errors) - _MOST_FINDINGS} more errors: {command} lists them.")
+    code = "\n".join(module.source.text for module in context.trace.modules)
+    sentences = [
+        *lines,
+        *_unread_arguments(context, code, path.name, hyperparameters),
+        *_missing_settings(code, path.name, plan),
+    ]
+    if context.unresolved:
+        count = len(context.unresolved)
+        places = "1 place" if count == 1 else f"{count} places"
+        sentences.append(f"The check of {path.name} could not follow {places}: {command} lists them.")
+    return tuple(sentences)
+
+
+def _missing_settings(code: str, name: str, plan: Plan) -> Iterator[str]:
+    """Settings of the plan that scripts without a framework must have in their text."""
+    if plan.library not in ("fsdp", "ddp"):
+        return  # SMP libraries apply the parameters of the job; a framework has settings of its own
+    yield from missing_batch(code, plan)
+    if _FRAMEWORKS.search(code) is None:
+        kind = "fsdp2" if plan.library == "fsdp" and "fully_shard" in code else plan.library
+        yield from missing_precision(code, plan, kind)
+        yield from missing_checkpointing(code, plan, kind)
+    else:
+        yield f"The precision and the checkpointing of {name} were not checked: a framework may set them."
+
+
+def _unread_arguments(context: Context, code: str, name: str, hyperparameters: Mapping[str, Any]) -> Iterator[str]:
+    """Arguments of the job that the script rejects or ignores."""
+    if not hyperparameters:
+        return
+    parses = context.trace.methods("parse_args", "parse_known_args")
+    if not parses:
+        if _OTHER_ARGUMENTS.search(code) is None and not context.unresolved:
+            yield f"{name} reads no arguments: {_listed(hyperparameters)} of the job have no effect."
+        else:
+            yield f"It was not determined which arguments {name} reads; the job passes {_listed(hyperparameters)}."
+        return
+    flags = _flags(context, parses)
+    if flags is None:
+        yield f"It was not determined which arguments {name} reads; the job passes {_listed(hyperparameters)}."
+        return
+    # argparse accepts the beginning of an option.
+    unread = [key for key in hyperparameters if not any(flag.startswith(f"--{key}") for flag in flags)]
+    if not unread:
+        return
+    if all(call.method == "parse_known_args" for call in parses):
+        yield f"{name} ignores {_listed(unread)} of the job: memory and time are those of a script that uses them."
+    else:
+        yield (
+            f"{name} does not define {_listed(unread)}, which the job passes, and argparse ends the job: define them"
+            " in the script."
+        )
+
+
+def _flags(context: Context, parses: list[Call]) -> set[str] | None:
+    """Options that the script defines; None if code outside of its files may define or supply some."""
+    for call in parses:
+        if not (isinstance(call.receiver, Result) and call.receiver.call.name == _PARSER) or call.arguments:
+            return None
+        if "args" in call.keywords:
+            return None
+    for call in context.trace.calls:
+        passed = [*call.arguments, *call.keywords.values()]
+        external = not call.bound and any(isinstance(value, Result) and value.call.name == _PARSER for value in passed)
+        if external:
+            return None
+    flags: set[str] = set()
+    for call in context.trace.methods("add_argument"):
+        values = [value.value if isinstance(value, Constant) else None for value in call.arguments]
+        if not values or not all(isinstance(value, str) for value in values):
+            return None
+        flags.update(str(value) for value in values)
+    return flags
+
+
+def _listed(names: Mapping[str, Any] | list[str]) -> str:
+    return ", ".join(f"--{name}" for name in names)

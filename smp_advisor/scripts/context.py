@@ -1,4 +1,4 @@
-"""Input and result of a script check."""
+"""Input and result of a check, and the register of checks."""
 
 from __future__ import annotations
 
@@ -11,15 +11,12 @@ from smp_advisor.scripts.queries import is_wrapped_model
 if TYPE_CHECKING:
     import ast
     from collections.abc import Set as AbstractSet
-    from pathlib import Path
 
-    from smp_advisor.findings.finding import Severity, Unresolved
-    from smp_advisor.reading.edits import Edit
+    from smp_advisor.findings.finding import Severity
     from smp_advisor.reading.module import Module
+    from smp_advisor.reading.source import Edit, Unresolved
     from smp_advisor.reading.trace import Call, Trace
     from smp_advisor.scripts.settings import Settings
-
-__all__ = ["CHECKS", "LIBRARY_OF", "Check", "Context", "Hit", "Libraries", "check"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +68,6 @@ class Context:
     unresolved: list[Unresolved] = field(default_factory=list)
     followed: AbstractSet[ast.AST] = frozenset()
     """Functions whose body was followed."""
-    absent: AbstractSet[Path] = frozenset()
-    """Files that imports looked for and that do not exist."""
-    present: AbstractSet[Path] = frozenset()
-    """Those that exist."""
 
     @property
     def splits(self) -> bool:

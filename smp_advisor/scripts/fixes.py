@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from smp_advisor.arguments import require_path
 from smp_advisor.errors import AdvisorError
 from smp_advisor.findings.catalog import catalog
-from smp_advisor.reading.edits import changed, complete, diff_of_states
+from smp_advisor.reading.module import changed, complete, diff_of_states
 from smp_advisor.reading.source import read, with_text
+from smp_advisor.scripts.checks import judge
 from smp_advisor.scripts.following import follow
-from smp_advisor.scripts.judging import judge
 from smp_advisor.scripts.settings import from_plan
 
 if TYPE_CHECKING:
@@ -27,12 +27,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from smp_advisor.libraries.plan import Plan
-    from smp_advisor.reading.edits import Edit
     from smp_advisor.reading.module import Module
-    from smp_advisor.reading.source import Source
+    from smp_advisor.reading.source import Edit, Source
     from smp_advisor.scripts.context import Context
 
-__all__ = ["FileFix", "Written", "apply_fixes", "plan_fixes", "write_fixed"]
 
 _MOST_ROUNDS = 20
 _COPIES: dict[Path, bytes] = {}

@@ -1,8 +1,9 @@
-"""Queries on the values and calls of a script, shared by several checks."""
+"""Queries on the names, values and calls of a script, shared by several checks."""
 
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.reading.values import (
@@ -22,30 +23,39 @@ from smp_advisor.reading.values import (
     Value,
     options,
 )
-from smp_advisor.scripts.names import is_optimizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from smp_advisor.reading.trace import Call, Guard, Trace
 
-__all__ = [
-    "SAME_OBJECT",
-    "constant",
-    "derived_from",
-    "guarded_by",
-    "is_known",
-    "is_optimizer_call",
-    "is_plain_model",
-    "is_torch_module",
-    "is_wrapped_model",
-    "is_wrapped_optimizer",
-    "mentions",
-    "origins",
-    "rank_conditions",
-    "ranks",
-    "updates",
-]
+
+_OPTIMIZER_CLASS = re.compile(
+    r"[A-Za-z]*?(?:Adam|ADAM|SGD|Lamb|LAMB|Lars|LARS|Lion|Adagrad|Adadelta|Adafactor|Adamax|Adan|NovoGrad|RMS[Pp]rop"
+    r"|Rprop|Muon|Sophia[GH]?|Shampoo|LBFGS)(?:W|X|_?8bit|_?32bit|ScheduleFree)*"
+)
+"""``FusedAdam``, ``AdamW8bit``, ``PagedLion``; but neither ``Lambda`` nor ``Million``."""
+
+
+def is_optimizer(path: str) -> bool:
+    """Whether the dotted name is an optimizer's class."""
+    head, _, last = path.rpartition(".")
+    if not last[:1].isupper() or head.startswith(("tensorflow", "keras")):
+        return False
+    if last in ("LocalSGD", "PostLocalSGDOptimizer"):
+        return False
+    if head == "torch.optim":
+        return last != "Optimizer"
+    return _OPTIMIZER_CLASS.fullmatch(last) is not None
+
+
+def is_scheduler(path: str) -> bool:
+    """Whether the dotted name makes a learning-rate scheduler of a PyTorch optimizer."""
+    if path.startswith("torch.optim.lr_scheduler."):
+        return True
+    last = path.rpartition(".")[2]
+    return path.startswith("transformers.") and last.startswith("get_") and last.endswith(("_schedule", "_warmup"))
+
 
 SAME_OBJECT = frozenset(
     [

@@ -8,7 +8,7 @@ import pytest
 
 from smp_advisor import Job, advise, read_stack, stacks
 from smp_advisor.errors import AdvisorError
-from smp_advisor.scripts.stack import _data
+from smp_advisor.scripts.following import _stacks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,7 +55,7 @@ def test_optimizers_become_settings_of_the_job() -> None:
 
 
 def test_every_setting_is_one_of_the_job() -> None:
-    data = _data()
+    data = _stacks()
     names = {entry["stack"] for entry in data["packages"]} | {*data["attention"].values(), *data["switches"].values()}
     assert names <= set(stacks())
     for settings in (*data["trainer"].values(), *data["optimizers"].values()):

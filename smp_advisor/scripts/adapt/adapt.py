@@ -10,20 +10,27 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from smp_advisor.reading.source import read
-from smp_advisor.scripts.adapt import steps
-from smp_advisor.scripts.adapt.adaptation import Adaptation, AdaptError, Hunk
+from smp_advisor.scripts.adapt import activation_checkpointing, full_state, launch, loader, precision, torch_model
+from smp_advisor.scripts.adapt.adaptation import Adaptation, AdaptError, Hunk, Target
 from smp_advisor.scripts.adapt.draft import Draft, unified_diff
+from smp_advisor.scripts.adapt.driver import driver_of
+from smp_advisor.scripts.adapt.driver_arguments import set_arguments
+from smp_advisor.scripts.adapt.entry import download_once, seed_by_rank, seed_models
+from smp_advisor.scripts.adapt.evaluation_step import move_evaluation_steps
 from smp_advisor.scripts.adapt.obstacles import obstacle_to_adapting
-from smp_advisor.scripts.adapt.target import Target
-from smp_advisor.scripts.plan_settings import missing_batch, missing_checkpointing, missing_precision
+from smp_advisor.scripts.adapt.saving import save_by_library
+from smp_advisor.scripts.adapt.smp_model import shard_model, wrap_model, wrap_optimizer
+from smp_advisor.scripts.adapt.training_step import move_training_steps
+from smp_advisor.scripts.adapt.unsupported import accept_unknown_options, replace_unsupported
+from smp_advisor.scripts.settings import missing_batch, missing_checkpointing, missing_precision
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from smp_advisor.libraries.plan import Plan
-
-__all__ = ["adapt_script"]
+    from smp_advisor.scripts.adapt.draft import Step
+    from smp_advisor.scripts.adapt.survey import Survey
 
 
 def adapt_script(
@@ -81,7 +88,7 @@ def adapt_script(
     if obstacle:
         return Adaptation(path=path, source=source, diff="", hunks=(), todo=(obstacle,))
     hunks = []
-    for name, step in steps.steps_for(draft.survey, target):
+    for name, step in _steps(draft.survey, target):
         before = draft.module.code
         step(draft)
         if draft.abandoned:
@@ -118,6 +125,71 @@ def adapt_script(
         todo=tuple(draft.todo),
         proof=proof,
     )
+
+
+def _steps(survey: Survey, target: Target) -> list[tuple[str, Step]]:
+    """Steps in order, each with its key in ``steps.toml``; each step reads the result of the previous one."""
+    driver = driver_of(survey)
+    if driver is not None:
+        return [(f"{driver.runner}.arguments", set_arguments)]
+    if target.kind == "smp_step":
+        return [
+            ("v1.options", accept_unknown_options),
+            ("v1.process_group", launch.remove_process_group),
+            ("v1.launch", launch.start_library),
+            ("v1.download", download_once),
+            ("v1.seed", seed_by_rank),
+            ("v1.loader", loader.shard_data),
+            ("v1.precision", precision.remove_mixed_precision)
+            if target.half
+            else ("v1.grad_scaler", precision.use_library_scaler),
+            ("v1.unsupported", replace_unsupported),
+            ("v1.model", wrap_model),
+            ("v1.activation_checkpointing", activation_checkpointing.checkpoint_activations),
+            ("v1.optimizer", wrap_optimizer),
+            ("v1.training_step", move_training_steps),
+            ("v1.evaluation_step", move_evaluation_steps),
+            ("v1.clipping", precision.clip_by_library),
+            ("v1.saving", save_by_library),
+        ]
+    if target.kind == "smp_fsdp":
+        return [
+            ("v2.options", accept_unknown_options),
+            ("v2.launch", launch.start_library_with_torchrun),
+            ("v2.loader", loader.shard_data_by_group),
+            ("v2.precision", precision.remove_mixed_precision),
+            ("v2.model", shard_model),
+            ("v2.activation_checkpointing", activation_checkpointing.checkpoint_sharded_activations),
+            ("v2.clipping", precision.clip_over_shards),
+            ("v2.saving", full_state.save_full_state),
+        ]
+    started: list[tuple[str, Step]] = [
+        ("torchrun.launch", launch.start_processes),
+        ("torchrun.download", launch.download_once_with_torchrun),
+        ("torchrun.loader", loader.shard_data_by_process),
+    ]
+    if target.kind == "ddp":
+        return [
+            *started,
+            ("ddp.model", torch_model.replicate_models),
+            ("ddp.saving", full_state.save_on_first_rank),
+        ]
+    if target.kind == "fsdp":
+        return [
+            *started,
+            ("fsdp.seed", seed_models),
+            ("fsdp.scaler", precision.use_sharded_scaler),
+            ("fsdp.model", torch_model.shard_models),
+            ("fsdp.activation_checkpointing", activation_checkpointing.checkpoint_sharded_activations),
+            ("fsdp.clipping", precision.clip_by_model),
+            ("fsdp.saving", full_state.save_full_state_by_checkpoint),
+        ]
+    return [
+        *started,
+        ("fsdp2.seed", seed_models),
+        ("fsdp2.model", torch_model.shard_models_by_tensor),
+        ("fsdp2.saving", full_state.save_full_state_by_checkpoint),
+    ]
 
 
 def _report_plan_settings(draft: Draft, plan: Plan, target: Target) -> None:

@@ -1,16 +1,16 @@
-"""The result of an adaptation: the new source, each change with its reason, and the manual to-do list."""
+"""The target of an adaptation and its result: the new source, its changes, and the to-dos."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from smp_advisor.errors import AdvisorError
+from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library
 
 if TYPE_CHECKING:
+    from smp_advisor.libraries.plan import Plan
     from smp_advisor.proving.proof import Proof
-
-__all__ = ["AdaptError", "Adaptation", "Hunk"]
 
 
 class AdaptError(AdvisorError):
@@ -57,3 +57,98 @@ class Adaptation:
         if self.proof is not None:
             lines += ["", "Proof:", str(self.proof)]
         return "\n".join(lines)
+
+
+Kind = Literal["smp_step", "smp_fsdp", "ddp", "fsdp", "fsdp2"]
+"""How the script trains: ``smp.step`` functions, FSDP of SMP v2, or PyTorch alone with replicas or shards."""
+
+_KINDS: dict[str, Kind] = {"smp-v1": "smp_step", "smp-v2": "smp_fsdp", "ddp": "ddp", "fsdp": "fsdp", "fsdp2": "fsdp2"}
+_RECORDS = {"fsdp2": "fsdp"}
+"""Library with the settings of plans, for targets that are not a library of their own."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """The library to which a script is adapted, and the settings of the plan that affect the script."""
+
+    library: str = DEFAULT_LIBRARY
+    kind: Kind = "smp_step"
+    tensor_parallel: bool = False
+    context_parallel: bool = False
+    expert_parallel: bool = False
+    pipeline_parallel: bool = False
+    sharded_data_parallel: bool = False
+    shard_optimizer_state: bool = False
+    prescaled_batch: bool = False
+    microbatches: int = 1
+    dtype: str = "torch.float32"
+    """Expression of the data type in the script."""
+    activation_checkpointing: str = ""
+    """Strategy of activation checkpointing; empty if it is off."""
+    offload_activations: bool = False
+    sharding_strategy: str = ""
+    """FSDP's strategy; empty for the default."""
+
+    @property
+    def checked_as(self) -> str:
+        """Library whose rules apply to the adapted script."""
+        return _RECORDS.get(self.library, self.library)
+
+    @property
+    def fp16(self) -> bool:
+        """Whether the model computes in fp16, which requires loss scaling."""
+        return self.dtype == "torch.float16"
+
+    @property
+    def half(self) -> bool:
+        """Whether the model computes in fp16 or bf16."""
+        return self.dtype != "torch.float32"
+
+    @property
+    def data_rank(self) -> str:
+        """Expression of the rank that selects the data shard: a tensor-parallel group shares a prescaled batch."""
+        return "smp.rdp_rank()" if self.prescaled_batch else "smp.dp_rank()"
+
+    @property
+    def data_size(self) -> str:
+        """Expression of the number of data shards."""
+        return "smp.rdp_size()" if self.prescaled_batch else "smp.dp_size()"
+
+    @classmethod
+    def from_plan(cls, plan: Plan | None, library: str | None = None) -> Target:
+        """Read the settings of a `smp_advisor.Plan`; None stands for the defaults of the library.
+
+        Raises
+        ------
+        AdaptError
+            The library has no documented steps.
+        """
+        library = library or (plan.library if plan is not None else DEFAULT_LIBRARY)
+        if library not in _KINDS:
+            raise AdaptError(
+                f"A script can be adapted to {', '.join(_KINDS)}, not to {library!r}: pass library= one of these."
+            )
+        record = get_library(_RECORDS.get(library, library))
+        if plan is not None and plan.library != record.name:
+            plan = None
+        plan = plan or record.plan()
+        kind = _KINDS[library]
+        # Scripts for SMP v2 are adapted to bfloat16, which needs no loss scaling, unless the plan has the flag `fp16`.
+        fp16 = bool(getattr(plan, "fp16", False))
+        bf16 = bool(getattr(plan, "bf16", False)) or (kind == "smp_fsdp" and not fp16)
+        return cls(
+            library=library,
+            kind=kind,
+            tensor_parallel=plan.tensor_parallel_degree > 1,
+            context_parallel=plan.context_parallel_degree > 1,
+            expert_parallel=plan.expert_parallel_degree > 1,
+            pipeline_parallel=plan.pipeline_parallel_degree > 1,
+            sharded_data_parallel=plan.sharded_data_parallel_degree > 1,
+            shard_optimizer_state=plan.shard_optimizer_state,
+            prescaled_batch=plan.prescaled_batch,
+            microbatches=plan.microbatches,
+            dtype="torch.float16" if fp16 else "torch.bfloat16" if bf16 else "torch.float32",
+            activation_checkpointing=plan.activation_checkpointing or "",
+            offload_activations=plan.offload_activations,
+            sharding_strategy=str(getattr(plan, "sharding_strategy", "")),
+        )

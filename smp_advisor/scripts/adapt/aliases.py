@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from smp_advisor.scripts.adapt.code import dotted
-from smp_advisor.scripts.adapt.known_names import known_names
-from smp_advisor.scripts.adapt.survey import Function, Survey, targets_of
+from smp_advisor.scripts.adapt.survey import Function, Survey, known_names, targets_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Place", "aliases_of", "call_arguments", "callees", "names_of", "source_of"]
 
 _RETURNS_SELF = known_names("methods_that_return_self")
 _WRAPPERS = known_names("wrappers_of_the_same_object")

@@ -1,17 +1,20 @@
-"""Entry point of a script: the statement before which the library is initialized."""
+"""Where a script starts to work, and what its processes do first: download once, and seed."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import libcst as cst
 
 from smp_advisor.scripts.adapt.aliases import names_of
-from smp_advisor.scripts.adapt.code import dotted, text_of, walk
-from smp_advisor.scripts.adapt.imports import is_docstring
-from smp_advisor.scripts.adapt.known_names import known_names
+from smp_advisor.scripts.adapt.code import Edits, dotted, expression, keyword, statements, text_of, walk
+from smp_advisor.scripts.adapt.draft import is_docstring
 from smp_advisor.scripts.adapt.roles import model_places
-from smp_advisor.scripts.adapt.survey import Statement, Survey, targets_of
+from smp_advisor.scripts.adapt.survey import Statement, Survey, known_names, targets_of
 
-__all__ = ["entry", "is_main_guard"]
+if TYPE_CHECKING:
+    from smp_advisor.scripts.adapt.draft import Draft
+
 
 _PASSIVE = known_names("passive_prefixes")
 _WORKING = known_names("working_prefixes")
@@ -106,3 +109,85 @@ def _only_call(survey: Survey, statement: Statement) -> cst.FunctionDef | None:
     # A function that runs more than once must not initialize the library.
     calls = [site for site in survey.calls if dotted(site.func) == dotted(call.func)]
     return functions[0] if len(functions) == 1 and len(calls) == 1 else None
+
+
+def download_once(draft: Draft) -> None:
+    """Restrict ``download=True`` to local rank 0."""
+    download_on(draft, local_rank="smp.local_rank()", barrier="smp.barrier()")
+
+
+def download_on(draft: Draft, *, local_rank: str, barrier: str) -> bool:
+    """Restrict ``download=True`` to the first process of an instance; whether there was such a call."""
+    survey, edits = draft.survey, Edits()
+    for call in survey.calls:
+        option = keyword(call, "download")
+        if option is None or dotted(option.value) != "True":
+            continue
+        if any(isinstance(above, cst.If) and "local_rank" in text_of(above.test) for above in survey.ancestors(call)):
+            continue
+        statement = survey.statement(call)
+        if not isinstance(statement, cst.SimpleStatementLine):
+            draft.add_todo(
+                f"`{draft.excerpt(call)}` downloads in every process: download only if {local_rank} == 0, and then"
+                f" call {barrier}."
+            )
+            continue
+        edits.insert_before(statement, statements(f"if {local_rank} == 0:\n    {text_of(call)}\n{barrier}\n"))
+        edits.replace(option.value, cst.Name("False"))
+    changed = bool(edits)
+    draft.apply(edits)
+    return changed
+
+
+_MODEL_SEEDS = frozenset(known_names("model_seeds"))
+_DATA_SEEDS = frozenset(known_names("data_seeds"))
+
+
+def seed_by_rank(draft: Draft) -> None:
+    """Add the rank to every seed, and give data splits their own generator."""
+    survey, edits = draft.survey, Edits()
+    seeded = False
+    for call in survey.calls:
+        name = survey.callee(call)
+        if name not in _MODEL_SEEDS | _DATA_SEEDS or len(call.args) != 1 or call.args[0].star:
+            continue
+        seeded |= name in _MODEL_SEEDS
+        argument = call.args[0]
+        if "smp." in text_of(argument.value):
+            continue
+        rank = "smp.dp_rank()" if name in _MODEL_SEEDS else draft.target.data_rank
+        text = text_of(argument.value)
+        if not isinstance(argument.value, cst.Name | cst.Attribute | cst.Integer | cst.Call | cst.Subscript):
+            text = f"({text})"
+        edits.replace(argument.value, expression(f"{text} + {rank}"))
+    if seeded:
+        for call in survey.calls:
+            if survey.callee(call).endswith("random_split") and keyword(call, "generator") is None:
+                # The split must be the same on every rank.
+                added = expression(
+                    f"f({', '.join(text_of(arg).rstrip(', ') for arg in call.args)},"
+                    " generator=torch.Generator().manual_seed(0))"
+                )
+                edits.replace(call, cst.ensure_type(added, cst.Call).with_changes(func=call.func))
+    elif draft.target.tensor_parallel:
+        start = next(
+            (c for c in survey.calls if survey.callee(c) == "torch.cuda.set_device" and "smp." in text_of(c)), None
+        )
+        statement = survey.statement(start) if start is not None else None
+        if statement is not None:
+            edits.insert_after(statement, statements("torch.manual_seed(smp.dp_rank())\n"))
+    draft.apply(edits)
+
+
+def seed_models(draft: Draft) -> None:
+    """Seed PyTorch after the process group if the script has no seed."""
+    survey, edits = draft.survey, Edits()
+    if any(survey.callee(call) in _MODEL_SEEDS for call in survey.calls):
+        return
+    group = next((c for c in survey.calls if survey.callee(c) == "torch.distributed.init_process_group"), None)
+    statement = survey.statement(group) if group is not None else None
+    if statement is None or survey.imported.get("torch") != "torch":
+        draft.add_todo("Seed PyTorch with the same number in every process before the model is created.")
+        return
+    edits.insert_after(statement, statements("torch.manual_seed(0)\n"))
+    draft.apply(edits)

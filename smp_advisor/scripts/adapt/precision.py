@@ -1,4 +1,4 @@
-"""Step: remove PyTorch mixed precision from the loop, because the library or FSDP applies it."""
+"""Steps: mixed precision, gradient scalers and clipping, as the library or FSDP does them."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from smp_advisor.scripts.adapt.aliases import Place, aliases_of, names_of
-from smp_advisor.scripts.adapt.code import dotted, expression, text_of
-from smp_advisor.scripts.adapt.edits import Edits
-from smp_advisor.scripts.adapt.imports import drop_unused_imports
-from smp_advisor.scripts.adapt.known_names import known_names
-from smp_advisor.scripts.adapt.survey import Survey, targets_of
+from smp_advisor.scripts.adapt.code import Edits, dotted, expression, keyword, names_in, positional, text_of, walk
+from smp_advisor.scripts.adapt.draft import add_import, drop_unused_imports
+from smp_advisor.scripts.adapt.launch import IMPORT
+from smp_advisor.scripts.adapt.roles import optimizer_places
+from smp_advisor.scripts.adapt.survey import Survey, known_names, targets_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from smp_advisor.scripts.adapt.draft import Draft
 
-__all__ = ["AUTOCAST", "SCALER", "remove_mixed_precision", "scalers"]
 
 AUTOCAST = frozenset(known_names("autocast"))
 SCALER = frozenset(known_names("gradient_scalers"))
@@ -145,3 +144,129 @@ def _is_autocast(survey: Survey, block: cst.With, name: str) -> bool:
     return bool(assignments) and all(
         isinstance(a.value, cst.Call) and survey.callee(a.value) in AUTOCAST for a in assignments
     )
+
+
+def use_library_scaler(draft: Draft) -> None:
+    """Replace PyTorch's ``GradScaler`` by ``smp.amp.GradScaler``."""
+    edits = Edits()
+    for call in scalers(draft.survey):
+        options = [arg for arg in call.args if arg.keyword is not None]
+        # smp.amp.GradScaler has no device, the first argument of torch.amp.GradScaler("cuda").
+        new = expression("smp.amp.GradScaler()")
+        edits.replace(call, new.with_changes(args=[arg for arg in options if arg.keyword.value != "device"]))  # type: ignore[union-attr]
+    if edits:
+        draft.apply(edits)
+        drop_unused_imports(draft, set(SCALER))
+        add_import(draft, IMPORT, local="smp")
+
+
+def use_sharded_scaler(draft: Draft) -> None:
+    """Replace ``GradScaler``, which would look for overflows in the shards of one process only."""
+    edits = Edits()
+    for call in scalers(draft.survey):
+        options = [arg for arg in call.args if arg.keyword is not None and arg.keyword.value != "device"]
+        edits.replace(call, cst.Call(func=cst.Name("ShardedGradScaler"), args=options))
+    if edits:
+        draft.apply(edits)
+        drop_unused_imports(draft, set(SCALER))
+        module = "torch.distributed.fsdp.sharded_grad_scaler"
+        add_import(draft, f"from {module} import ShardedGradScaler", local="ShardedGradScaler")
+
+
+CLIP = frozenset(known_names("clipping"))
+
+
+def clip_by_library(draft: Draft) -> None:
+    """Replace or remove ``clip_grad_norm_``, depending on the plan."""
+    survey, edits, target = draft.survey, Edits(), draft.target
+    for call in survey.calls:
+        if survey.callee(call) not in CLIP:
+            continue
+        statement = survey.statement(call)
+        alone = isinstance(survey.parent(call), cst.Expr)
+        limit = keyword(call, "max_norm") or positional(call, 1)
+        if target.sharded_data_parallel:
+            if alone and statement is not None:
+                edits.remove(statement)
+                if limit is not None and text_of(limit.value) not in ("1", "1.0"):
+                    draft.add_todo(
+                        "The library now clips gradients: set sdp_gradient_clipping to"
+                        f" {text_of(limit.value)} in the plan (default 1.0)."
+                    )
+            else:
+                draft.add_todo(
+                    f"`{draft.excerpt(call)}`: sharded data parallelism clips gradients itself (sdp_gradient_clipping)"
+                    " and does not return their norm."
+                )
+        elif target.fp16:
+            names = sorted(names_of(survey, optimizer_places(survey), survey.function(call)))
+            stepped = [
+                dotted(site.func.value)
+                for site in survey.calls
+                if isinstance(site.func, cst.Attribute)
+                and site.func.attr.value == "step"
+                and survey.function(site) is survey.function(call)
+                and dotted(site.func.value) in names
+            ]
+            if limit is None or not stepped:
+                draft.add_todo(f"`{draft.excerpt(call)}`: in fp16, clip with optimizer.clip_master_grads(max_norm).")
+                continue
+            edits.replace(call, expression(f"{stepped[0]}.clip_master_grads({text_of(limit.value)})"))
+        elif target.pipeline_parallel or target.tensor_parallel:
+            draft.add_todo(
+                f"`{draft.excerpt(call)}` uses the gradients of this partition only: add up the squared norms over all"
+                " partitions of the model before clipping."
+            )
+    draft.apply(edits)
+    drop_unused_imports(draft, set(CLIP))
+
+
+def clip_over_shards(draft: Draft) -> None:
+    """Replace ``clip_grad_norm_`` by the function of the library."""
+    if replace_clipping(draft, "clip_grad_norm_({model}, {limit})", "torch.sagemaker.grad_norm.clip_grad_norm_"):
+        add_import(draft, "from torch.sagemaker.grad_norm import clip_grad_norm_", local="clip_grad_norm_")
+
+
+def replace_clipping(draft: Draft, form: str, function: str) -> bool:
+    """Replace torch's ``clip_grad_norm_``, and return whether a call was replaced.
+
+    Parameters
+    ----------
+    form
+        The new call, with the fields ``model`` and ``limit``.
+    function
+        What to call, for the to-do where the model or the limit is not visible.
+    """
+    survey, edits = draft.survey, Edits()
+    for call in survey.calls:
+        if survey.callee(call) not in CLIP:
+            continue
+        parameters, limit = positional(call, 0), keyword(call, "max_norm") or positional(call, 1)
+        model = owner_of_parameters(parameters.value) if parameters is not None else None
+        if model is None or limit is None:
+            draft.add_todo(f"`{draft.excerpt(call)}` uses only the shards of this process: clip with {function}.")
+            continue
+        edits.replace(call, expression(form.format(model=model, limit=text_of(limit.value))))
+    if not edits:
+        return False
+    draft.apply(edits)
+    drop_unused_imports(draft, set(CLIP))
+    return True
+
+
+def owner_of_parameters(node: cst.CSTNode) -> str | None:
+    """``model`` in ``model.parameters()``."""
+    for inner in walk(node):
+        if (
+            isinstance(inner, cst.Call)
+            and isinstance(inner.func, cst.Attribute)
+            and inner.func.attr.value == "parameters"
+        ):
+            return dotted(inner.func.value)
+    names = names_in(node)
+    return names[0] if len(names) == 1 and "model" in names[0] else None
+
+
+def clip_by_model(draft: Draft) -> None:
+    """Replace ``torch.nn.utils.clip_grad_norm_`` by the method of FSDP."""
+    replace_clipping(draft, "{model}.clip_grad_norm_({limit})", "clip_grad_norm_ of the FSDP model")

@@ -1,31 +1,290 @@
-"""Gradient accumulation under FSDP: reduced with every batch, or unsharded on every GPU until the last one."""
+"""Accumulation under FSDP, by the script or a framework: reduced with every batch, or unsharded on every GPU."""
 
 from __future__ import annotations
 
+import ast
+import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from smp_advisor.reading.trace import exclusive
-from smp_advisor.reading.values import External, Result, Value
-from smp_advisor.scripts.checks.accumulating_frameworks import by_accelerate, by_fabric, by_trainer
-from smp_advisor.scripts.checks.delayed_reduction import (
-    Delay,
-    around_backward,
-    calls_of,
-    elsewhere,
-    option_of_batches,
+from smp_advisor.reading.values import (
+    Argument,
+    Constant,
+    External,
+    Function,
+    Mapping,
+    Member,
+    Result,
+    Unknown,
+    Value,
+    options,
 )
-from smp_advisor.scripts.checks.fsdp_adapters import adapters, mixes
-from smp_advisor.scripts.checks.model_parameters import model_parameters
-from smp_advisor.scripts.checks.sharding import in_place, may_offload, running, sharding_calls, wrap_of
-from smp_advisor.scripts.conditions import Conditions
+from smp_advisor.scripts.checks.fsdp import STRATEGY, adapters, mixes
+from smp_advisor.scripts.checks.model import model_parameters
+from smp_advisor.scripts.checks.sharding import in_place, is_whole, may_offload, running, sharding_calls, wrap_of
+from smp_advisor.scripts.conditions import Conditions, Reaching
 from smp_advisor.scripts.context import Context, Hit, check
-from smp_advisor.scripts.queries import origins
-from smp_advisor.scripts.reaching import Reaching
+from smp_advisor.scripts.queries import constant, mentions, origins
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from smp_advisor.reading.trace import Call
+
+
+_COUNT = re.compile(r"accum|grad_acc|acc_steps")
+"""Options for the number of batches per step: ``gradient_accumulation_steps``, ``accum_iter``."""
+_OURS = ("fsdp", "fullysharded", "fully_shard")
+_OTHERS = ("ddp", "distributeddataparallel", "deepspeed")
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """A call that delays the reduction of gradients that FSDP shards."""
+
+    call: Call
+    values: dict[str, object]
+    """Fields of the message: `call`, or `framework` with its `batches` or the `option` that sets them."""
+    element_bytes: int | None = None
+    """Bytes per element of a delayed gradient, if known."""
+
+
+def option_of_batches(context: Context) -> tuple[bool, str]:
+    """Whether the job's options make a step of one batch, and the option that does so by default."""
+    planned, default = Conditions(context.settings), Conditions(context.settings, defaults=True)
+    for name, declared in context.trace.options.items():
+        if not _COUNT.search(name):
+            continue
+        option = Argument(name, declared.argument("default") or Constant(None))
+        if _is_one(planned.known(option)):
+            return True, ""
+        if _is_one(default.known(option)):
+            return False, name
+    return False, ""
+
+
+def _is_one(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and number <= 1
+
+
+def batches(context: Context, count: Value | None) -> dict[str, object]:
+    """The `batches` of a step, or the `option` that sets them; empty if it is one batch or unknown."""
+    for option in options(count):
+        number = Conditions(context.settings, defaults=True).known(option)
+        if isinstance(number, int) and number > 1:
+            return {"batches": f"{number} batches"}
+        if isinstance(option, Argument) and _is_one(number) and not _is_one(Conditions(context.settings).known(option)):
+            return {"option": option.name}
+    return {}
+
+
+def calls_of(context: Context, name: str) -> list[Call]:
+    """Calls of a method by its name, also through a variable: ``sync = model.no_sync if more else nullcontext``."""
+    through_variables = [
+        call
+        for call in context.trace.calls
+        if not call.method
+        and call.receiver is not None
+        and any(
+            isinstance(candidate, Member) and candidate.name == name and candidate.owner is call.receiver
+            for candidate in call.candidates
+        )
+    ]
+    return [*context.trace.methods(name), *through_variables]
+
+
+def around_backward(context: Context, call: Call) -> bool:
+    """Whether gradients are computed in its block. They are not if all visible backward passes are outside."""
+    inside = [
+        inner
+        for inner in context.trace.calls
+        if any(
+            isinstance(option, Result) and option.call is call for block in inner.contexts for option in options(block)
+        )
+    ]
+    trains = any(inner.reached for inner in context.trace.methods("backward"))
+    return not inside or not trains or any(inner.method == "backward" for inner in inside)
+
+
+def elsewhere(call: Call) -> bool:
+    """Whether a condition limits the call to models with another wrapper: ``if isinstance(model, DDP)``."""
+    return any(_excludes(guard.test, holds=guard.holds) for guard in call.guards)
+
+
+def _excludes(test: ast.expr, *, holds: bool) -> bool:
+    """Whether `test` excludes FSDP if its value is `holds`."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return _excludes(test.operand, holds=not holds)
+    if isinstance(test, ast.BoolOp):
+        parts = [_excludes(part, holds=holds) for part in test.values]
+        all_hold_or_none = isinstance(test.op, ast.And) is holds
+        return any(parts) if all_hold_or_none else all(parts)
+    if isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.NotEq, ast.IsNot, ast.NotIn)):
+        holds = not holds
+    if mentions(test, *_OURS):
+        return not holds
+    return holds and mentions(test, *_OTHERS)
+
+
+def by_fabric(context: Context) -> Iterator[Delay]:
+    """``no_backward_sync`` of a Fabric with an FSDP strategy."""
+    runs = running(context)
+    fabrics = [call for call in context.trace.calls if runs(call) and _is_fabric(call)]
+    launches = context.trace.methods("launch")
+    # No other code calls the functions that `launch` calls.
+    launched = any(call.arguments and isinstance(call.arguments[0], Function) for call in launches)
+    for call in context.trace.methods("no_backward_sync") if fabrics else ():
+        owners = origins(call.receiver)
+        of_fabric = runs(call) and any(isinstance(owner, Result) and owner.call in fabrics for owner in owners)
+        handed = launched and not call.reached and any(isinstance(owner, Unknown) for owner in owners)
+        enabled = call.argument("enabled", 1)
+        off = enabled is not None and Conditions(context.settings).truth(enabled) is False
+        if (of_fabric or handed) and not off and not elsewhere(call) and not _trains_little(context):
+            yield Delay(call, {"call": "no_backward_sync()"})
+
+
+def _is_fabric(call: Call) -> bool:
+    strategy = call.argument("strategy", 1) if call.name.endswith(".Fabric") else None
+    return strategy is not None and any(_is_sharded_strategy(option) for option in options(strategy))
+
+
+def _is_sharded_strategy(value: Value) -> bool:
+    if isinstance(value, Result):
+        sharded = value.call.name.endswith((STRATEGY, ".ModelParallelStrategy"))
+        return sharded and _leaves_it_open(value)
+    return str(constant(value)) == "fsdp"
+
+
+def _trains_little(context: Context) -> bool:
+    """Whether only adapters have gradients, apart from frozen parameters: their unsharded gradients are small."""
+    strategies = [call for call in context.trace.calls if call.name.endswith(STRATEGY)]
+    return bool(adapters(context)) and not any(mixes(context, strategy) for strategy in strategies)
+
+
+def by_accelerate(context: Context) -> Iterator[Delay]:
+    """Accelerate with FSDP: ``accumulate`` with more than one batch, and ``no_sync`` itself."""
+    runs = running(context)
+    for accelerator in context.trace.named("accelerate.Accelerator", "accelerate.accelerator.Accelerator"):
+        if not runs(accelerator) or not _accelerates_fsdp(context, accelerator) or _trains_adapter(context):
+            continue
+        element_bytes = 2 if constant(accelerator.argument("mixed_precision")) in ("bf16", "fp16") else None
+        count = _unsynced_batches(context, accelerator)
+        if count and any(runs(call) and _is_of(call, accelerator) for call in context.trace.methods("accumulate")):
+            yield Delay(accelerator, {"framework": "Accelerate", **count}, element_bytes)
+        for call in calls_of(context, "no_sync"):
+            if runs(call) and _is_of(call, accelerator) and not elsewhere(call) and around_backward(context, call):
+                yield Delay(call, {"call": "no_sync()"}, element_bytes)
+
+
+def _is_of(call: Call, accelerator: Call) -> bool:
+    owners = origins(call.receiver)
+    return any(isinstance(owner, Result) and owner.call is accelerator for owner in owners)
+
+
+def _accelerates_fsdp(context: Context, accelerator: Call) -> bool:
+    """Whether an Accelerator shards: it has the FSDP plugin, or the script is checked for a library that shards."""
+    if accelerator.argument("deepspeed_plugin") is not None:
+        return False
+    plugin = accelerator.argument("fsdp_plugin")
+    plugins = [origin for origin in origins(plugin) if not isinstance(origin, Constant)]
+    if not plugins:
+        return context.libraries.fsdp or context.libraries.smp_v2
+    return any(not isinstance(origin, Result) or _leaves_it_open(origin) for origin in plugins)
+
+
+def _leaves_it_open(sharding: Result) -> bool:
+    """Whether gradients are sharded and may be reduced with every batch. They may not if parameters are offloaded."""
+    call = sharding.call
+    return not is_whole(call.argument("sharding_strategy")) and not may_offload(call.argument("cpu_offload"))
+
+
+def _unsynced_batches(context: Context, accelerator: Call) -> dict[str, object]:
+    """Batches per step that an Accelerator does not reduce one by one; empty if it reduces each, or has one."""
+    plugin = accelerator.argument("gradient_accumulation_plugin")
+    if plugin is None:
+        return batches(context, accelerator.argument("gradient_accumulation_steps"))
+    for origin in origins(plugin):
+        if (
+            isinstance(origin, Result)
+            and origin.call.name.endswith("GradientAccumulationPlugin")
+            and not origin.call.unpacks
+        ):
+            every_batch = origin.call.argument("sync_each_batch", 3)
+            if every_batch is None or Conditions(context.settings, defaults=True).truth(every_batch) is False:
+                return batches(context, origin.call.argument("num_steps", 0))
+    return {}
+
+
+def by_trainer(context: Context) -> Iterator[Delay]:
+    """TrainingArguments with FSDP and several batches per step, written in the script or passed by the job."""
+    runs = running(context)
+    for call in context.trace.calls if not _trains_adapter(context) else ():
+        if not runs(call) or call.unpacks or not call.name.startswith(("transformers.", "trl.")):
+            continue
+        count: dict[str, object] = {}
+        if call.argument("gradient_accumulation_steps") is not None:
+            count = _of_arguments(context, call)
+        elif call.name.endswith(("HfArgumentParser", "TrlParser")):
+            count = _of_job(context)
+        if count:
+            half = any(constant(call.argument(name)) is True for name in ("bf16", "fp16"))
+            yield Delay(call, {"framework": "Trainer", **count}, 2 if half else None)
+
+
+def _of_arguments(context: Context, call: Call) -> dict[str, object]:
+    """Batches per step of TrainingArguments with literal values."""
+    sharding, config, fsdp_config = (call.argument(name) for name in ("fsdp", "accelerator_config", "fsdp_config"))
+    shards = _shards(context, sharding) if sharding is not None else context.libraries.fsdp
+    settings = [option for option in options(fsdp_config) if isinstance(option, Mapping)]
+    excluded = any({"xla", "cpu_offload"} & set(table.entries) for table in settings)
+    reduces = config is not None and not _leaves_accumulation(config)
+    if not shards or excluded or reduces or call.argument("deepspeed") is not None:
+        return {}
+    return batches(context, call.argument("gradient_accumulation_steps"))
+
+
+def _shards(context: Context, sharding: Value) -> bool:
+    """Whether ``fsdp`` of TrainingArguments is set: ``"full_shard auto_wrap"``, a list of such words, or True."""
+    words = [Conditions(context.settings, defaults=True).known(option) for option in options(sharding)]
+    words += [constant(item) for option in options(sharding) for item in getattr(option, "items", ())]
+    return any(word is True or (isinstance(word, str) and _names_sharding(word)) for word in words)
+
+
+def _names_sharding(words: str) -> bool:
+    """Whether ``fsdp`` shards gradients and keeps them on the GPU: ``"full_shard auto_wrap"``."""
+    return "shard" in words and "no_shard" not in words and "offload" not in words
+
+
+def _leaves_accumulation(config: Value) -> bool:
+    """Whether an ``accelerator_config`` certainly does not reduce gradients with each batch."""
+    inner: Value | None
+    if isinstance(config, Result) and config.call.name.endswith("AcceleratorConfig") and not config.call.unpacks:
+        inner = config.call.argument("gradient_accumulation_kwargs")
+    elif isinstance(config, Mapping) and config.complete:
+        inner = config.get("gradient_accumulation_kwargs")
+    else:
+        return isinstance(config, Constant) and config.value is None
+    if inner is None:
+        return True
+    return isinstance(inner, Mapping) and inner.complete and not constant(inner.get("sync_each_batch"))
+
+
+def _of_job(context: Context) -> dict[str, object]:
+    """Batches per step of a job whose hyperparameters become the script's TrainingArguments."""
+    passed = context.settings.hyperparameters
+    sharding, steps = str(passed.get("fsdp") or ""), str(passed.get("gradient_accumulation_steps") or "")
+    reduces = "sync_each_batch" in str(passed.get("accelerator_config") or "") or passed.get("deepspeed")
+    if not _names_sharding(sharding) or reduces or not steps.isdigit():
+        return {}
+    return {"batches": f"{steps} batches"} if int(steps) > 1 else {}
+
+
+def _trains_adapter(context: Context) -> bool:
+    """Whether the script uses PEFT: Trainer then wraps adapters separately, and their unsharded gradients are small."""
+    runs = running(context)
+    return any(call.name.startswith("peft.") and runs(call) for call in context.trace.calls)
+
 
 _LATER = "set_requires_gradient_sync"
 _REPLICATE = ("torch.distributed._composable.replicate", "torch.distributed._composable.replicate.replicate")

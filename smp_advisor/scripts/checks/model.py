@@ -1,4 +1,4 @@
-"""Model code that the library does not support."""
+"""The model of SMP v1: its size, its partition, its tensor parallelism and its memory."""
 
 from __future__ import annotations
 
@@ -6,16 +6,57 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from smp_advisor.reading.edits import Edit, replace
+from smp_advisor.reading.module import replace
 from smp_advisor.reading.trace import exclusive
-from smp_advisor.reading.values import External, Result
+from smp_advisor.reading.values import Argument, Constant, External, Instance, Result, Value, options
 from smp_advisor.scripts.context import Context, Hit, check
-from smp_advisor.scripts.queries import origins
+from smp_advisor.scripts.queries import constant, is_plain_model, origins
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from smp_advisor.reading.module import Module
+    from smp_advisor.reading.source import Edit
     from smp_advisor.reading.trace import Call
+
+
+_WIDTHS = ("n_embd", "hidden_size", "d_model")
+_DEPTHS = ("n_layer", "num_hidden_layers", "num_layers")
+_BILLIONS = re.compile(r"(?<![A-Za-z\d.])(\d+(?:\.\d+)?)[bB](?![A-Za-z\d])")
+"""``Llama-2-13b-hf``, ``gpt-neox-20b``; neither ``Mixtral-8x7B``, which has more, nor ``A3B`` of ``30B-A3B``."""
+
+
+def model_parameters(context: Context) -> float | None:
+    """Parameters of the model that the script names or configures; None for none or several models."""
+    counts: set[float] = set()
+    for call in context.trace.calls:
+        if call.reached and call.method in ("from_pretrained", "from_config") and "Tokenizer" not in call.name:
+            source = call.argument("pretrained_model_name_or_path", 0)
+            counts |= {count for option in options(source) if (count := _named(option))}
+        elif call.reached and call.name.startswith("transformers.") and call.name.endswith("Config"):
+            counts |= {configured_parameters(call)} - {0.0}
+    return counts.pop() if len(counts) == 1 else None
+
+
+def configured_parameters(call: Call) -> float:
+    """Parameters of a transformer by its literal width and depth: 12 x depth x width squared."""
+    width = next((_whole(call, name) for name in _WIDTHS if _whole(call, name)), 0)
+    depth = next((_whole(call, name) for name in _DEPTHS if _whole(call, name)), 0)
+    return float(12 * depth * width**2)
+
+
+def _whole(call: Call, name: str) -> int:
+    value = call.keywords.get(name)
+    return value.value if isinstance(value, Constant) and isinstance(value.value, int) else 0
+
+
+def _named(value: Value) -> float:
+    """Parameters in a checkpoint's name; 0 if it has none."""
+    constant = value.default if isinstance(value, Argument) else value
+    name = constant.value if isinstance(constant, Constant) else None
+    match = _BILLIONS.search(name.rpartition("/")[2]) if isinstance(name, str) else None
+    return float(match[1]) * 1e9 if match else 0.0
+
 
 _UNSUPPORTED = {
     "torch.nn.parallel.DistributedDataParallel": "PyTorch DistributedDataParallel",
@@ -130,3 +171,284 @@ def _class_of_config(call: Call) -> str:
     }
     name = names.pop() if len(names) == 1 else ""
     return f"{name.removesuffix('Config')}Model" if name.endswith("Config") else ""
+
+
+_WHOLE_GROUP = ("smp.mp_rank", "smp.mp_size", "smp.get_mp_group", "smp.mp_barrier")
+
+
+@check("SMP114", "smp_torch")
+def _shared_parameters(context: Context) -> Iterator[Hit]:
+    places = _by_context(context) | _by_call(context)
+    if not places:
+        return
+    for module in context.trace.modules:
+        for node in module.all(ast.Assign):
+            if isinstance(node.targets[0], ast.Attribute):
+                yield from _tie(module, node, node.targets[0], places)
+
+
+def _tie(module: Module, node: ast.Assign, target: ast.Attribute, places: dict[str, int]) -> Iterator[Hit]:
+    if not isinstance(node.value, ast.Attribute):
+        return
+    first, second = _place(target.value, places), _place(node.value.value, places)
+    if first is not None and second is not None and first[1] != second[1]:
+        yield Hit(
+            module,
+            node,
+            {"first_module": first[0], "first": first[1], "second_module": second[0], "second": second[1]},
+        )
+
+
+def _place(node: ast.expr, places: dict[str, int]) -> tuple[str, int] | None:
+    """The module of the parameter and its partition, which may be that of an enclosing module."""
+    path = _path(node)
+    parts = path.split(".")
+    for length in range(len(parts), 0, -1):
+        name = ".".join(parts[:length])
+        if name in places:
+            return path, places[name]
+    return None
+
+
+def _path(node: ast.expr) -> str:
+    """``embed`` of ``self.embed``; ``transformer.embed`` of ``model.transformer.embed``."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join(reversed(parts))
+
+
+def _by_context(context: Context) -> dict[str, int]:
+    """Modules assigned inside ``with smp.partition(i)``, by name."""
+    stages: dict[str, int] = {}
+    for store in context.trace.stores:
+        for value in store.contexts:
+            stage = _stage(value)
+            if stage is not None:
+                stages[_path(store.node)] = stage
+    return stages
+
+
+def _stage(value: Value) -> int | None:
+    for option in options(value):
+        if isinstance(option, Result) and option.call.name == "smp.partition":
+            number = constant(option.call.argument("i", 0) or option.call.argument("id"))
+            return number if isinstance(number, int) else None
+    return None
+
+
+def _by_call(context: Context) -> dict[str, int]:
+    """Modules placed with ``smp.set_partition(module, i)``, by name."""
+    stages: dict[str, int] = {}
+    for call in context.trace.named("smp.set_partition"):
+        number = constant(call.argument("i", 1))
+        if call.node.args and isinstance(number, int):
+            stages[_path(call.node.args[0])] = number
+    return stages
+
+
+@check("SMP131", "smp_torch", needs="tensor_parallel")
+def _pipeline_group(context: Context) -> Iterator[Hit]:
+    for call in context.trace.named(*_WHOLE_GROUP):
+        if not _for_reporting(call):
+            name = call.name.rpartition(".")[2]
+            edits = []
+            if isinstance(call.node.func, ast.Attribute):
+                renamed = f"{call.module.text(call.node.func.value)}.{name.replace('mp_', 'pp_')}"
+                edits = [replace(call.module, call.node.func, renamed)]
+            yield Hit(call.module, call.node, {"name": name}, edits)
+
+
+def _for_reporting(call: Call) -> bool:
+    """Whether the number only goes into a text, such as a message or a file name, or selects one rank."""
+    node: ast.AST | None = call.node
+    around = call.module.parent(call.node)
+    if isinstance(around, ast.BinOp) and not isinstance(around.left, ast.Constant):
+        return False
+    while node is not None and not isinstance(node, ast.stmt):
+        if isinstance(node, (ast.JoinedStr, ast.FormattedValue)):
+            return True
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and isinstance(node.left, ast.Constant):
+            return True
+        if isinstance(node, ast.Call) and node is not call.node:
+            function = node.func
+            name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+            if name in ("print", "format", "str", "info", "debug", "warning", "log"):
+                return True
+        node = call.module.parent(node)
+    # `if smp.mp_rank() == 0:` selects the first rank of every replica, which is often intended.
+    return isinstance(node, ast.If) and _is_zero_test(node.test, call.node)
+
+
+def _is_zero_test(test: ast.expr, node: ast.Call) -> bool:
+    return any(
+        isinstance(part, ast.Compare)
+        and part.left is node
+        and isinstance(part.comparators[0], ast.Constant)
+        and part.comparators[0].value == 0
+        for part in ast.walk(test)
+    )
+
+
+_CONTEXTS = ("smp.tensor_parallelism", "smp.model_creation")
+_LATER_LOADS = ("load_state_dict", "resume_from_checkpoint")
+
+
+@check("SMP122", "smp_torch", needs="tensor_parallel")
+def _parallel_modules(context: Context) -> Iterator[Hit]:
+    if context.trainer:
+        return
+    if not context.wrappings or any(call.name.startswith("smp.nn.") for call in context.trace.calls):
+        return
+    marks = context.trace.named("smp.set_tensor_parallelism", "smp.tensor_parallelism", "smp.model_creation")
+    on = [call for call in marks if _turns_on(call)]
+    if any(path.startswith("smp.nn.") for cls in context.trace.classes for path in cls.ancestors()):
+        return
+    values: dict[str, object] = {"degree": context.settings.tensor_parallel_degree}
+    if not on:
+        call = marks[0] if marks else context.wrappings[0]
+        yield Hit(call.module, call.node, values)
+    elif not any(call.name == "smp.set_tensor_parallelism" for call in on):
+        # The script marks models for tensor parallelism, except in this branch.
+        for model in _models(context):
+            if not any(_may_turn_on(value) for value in model.contexts):
+                yield Hit(model.module, model.node, values)
+
+
+def _models(context: Context) -> list[Call]:
+    """Calls that create a model that is wrapped later."""
+    wrapped = [origin for call in context.wrappings for argument in call.arguments[:1] for origin in origins(argument)]
+    return [model.call for model in wrapped if isinstance(model, (Instance, Result)) and is_plain_model(model)]
+
+
+def _may_turn_on(value: Value) -> bool:
+    """Whether a context may be one of tensor parallelism. A context that is not visible may be one."""
+    for option in options(value):
+        if not isinstance(option, Result):
+            return True
+        if option.call.name in _CONTEXTS and _turns_on(option.call):
+            return True
+    return False
+
+
+def _turns_on(call: Call) -> bool:
+    if call.name == "smp.model_creation":
+        enabled = call.argument("tensor_parallelism", 0)
+        return call.unpacks or (enabled is not None and not _is_false(enabled))
+    position = 1 if call.name == "smp.set_tensor_parallelism" else 0
+    enabled = call.argument("enabled", position)
+    return enabled is None or not _is_false(enabled)
+
+
+def _is_false(value: object) -> bool:
+    return isinstance(value, Constant) and value.value is False
+
+
+@check("SMP123", "smp_torch", needs="tensor_parallel")
+def _weights_after_wrapping(context: Context) -> Iterator[Hit]:
+    if not context.wrappings:
+        return
+    wrapping = context.wrappings[0]
+    wrapped = [origin for argument in wrapping.arguments for origin in origins(argument)]
+    later = [call for call in context.trace.methods(*_LATER_LOADS) if call.order > wrapping.order and call.reached]
+    for call in context.trace.methods("load_state_dict"):
+        early = call.reached and call.order < wrapping.order and not exclusive(call, wrapping)
+        same = call.receiver is not None and any(
+            origin is model for origin in origins(call.receiver) for model in wrapped
+        )
+        if early and same:
+            yield Hit(call.module, call.node, variant="state dict")
+    if any(_loads_model(call) for call in later):
+        return
+    for source in wrapped:
+        if (
+            isinstance(source, Result)
+            and source.call.method == "from_pretrained"
+            and source.call.name.startswith("transformers.")
+        ):
+            parallel = any(
+                isinstance(option, Result) and option.call.name in _CONTEXTS and _turns_on(option.call)
+                for value in source.call.contexts
+                for option in options(value)
+            )
+            if parallel and constant(source.call.argument("state_dict")) is None:
+                yield Hit(source.call.module, source.call.node, variant="pretrained")
+
+
+def _loads_model(call: Call) -> bool:
+    """Whether the call may load the model's weights, not those of the optimizer or scheduler."""
+    text = call.module.text(call.node.func).lower()
+    return not any(word in text for word in ("optim", "sched", "scaler"))
+
+
+_NATIVE = ("torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint.checkpoint_sequential")
+_PATCHES = "smp.patches.checkpoint"
+_LARGE_PARAMETERS = 100e9
+"""The developer guide recommends delayed initialization from this size."""
+
+
+def checkpointing(context: Context) -> list[Call]:
+    """Calls that turn on the library's activation checkpointing."""
+    names = ("smp.set_activation_checkpointing", f"{_PATCHES}.checkpoint", f"{_PATCHES}.checkpoint_sequential")
+    return [*context.trace.named(*names), *context.trace.named("smp.checkpoint", "smp.checkpoint_sequential")]
+
+
+@check("SMP115", "smp_torch")
+def _native_checkpointing(context: Context) -> Iterator[Hit]:
+    for call in context.trace.named(*_NATIVE):
+        edits = _library_checkpoint(call, call.name.rpartition(".")[2])
+        # It has no effect in a function that the script does not call.
+        yield Hit(call.module, call.node, {"call": call.name}, edits, None if call.reached else "warning")
+    for call in context.trace.methods("gradient_checkpointing_enable"):
+        if call.reached and context.wrappings:
+            yield Hit(call.module, call.node, {"call": f"{call.method}()"})
+
+
+def _library_checkpoint(call: Call, name: str) -> list[Edit]:
+    """The library's function by its full name, if a module of the model is checkpointed."""
+    first = call.node.args[0] if call.node.args else None
+    is_module = isinstance(first, ast.Attribute) and isinstance(first.value, ast.Name) and first.value.id == "self"
+    smp = call.module.scope.find("smp")
+    if not is_module or getattr(smp, "path", "") != "smp" or call.keywords:
+        return []
+    return [replace(call.module, call.node.func, f"smp.patches.checkpoint.{name}")]
+
+
+@check("SMP116", "smp_torch")
+def _checkpointing_asked_for(context: Context) -> Iterator[Hit]:
+    if not context.wrappings or context.trainer:
+        return
+    wrapping = context.wrappings[0]
+    calls = checkpointing(context)
+    for call in context.trace.named("smp.set_activation_checkpointing"):
+        if call.reached and call.order < wrapping.order:
+            yield Hit(call.module, call.node, variant="early")
+    planned = context.settings.activation_checkpointing
+    if planned and not calls:
+        yield Hit(wrapping.module, wrapping.node, {"strategy": planned}, variant="never")
+
+
+@check("SMP117", "smp_torch")
+def _offloading(context: Context) -> Iterator[Hit]:
+    settings = context.settings
+    if not settings.offload_activations or not context.wrappings:
+        return
+    wrapping = context.wrappings[0]
+    if not settings.activation_checkpointing and not checkpointing(context):
+        yield Hit(wrapping.module, wrapping.node, variant="no checkpointing")
+    elif settings.microbatches == 1 and settings.pipelined:
+        yield Hit(wrapping.module, wrapping.node, variant="one microbatch")
+
+
+@check("SMP130", "smp_torch")
+def _delayed_initialization(context: Context) -> Iterator[Hit]:
+    if context.settings.delayed_parameter_initialization:
+        return
+    if context.trace.named("smp.delay_param_initialization"):
+        return
+    for call in context.trace.calls:
+        if call.name.startswith("transformers.") and call.name.endswith("Config") and context.wrappings:
+            count = configured_parameters(call)
+            if count > _LARGE_PARAMETERS:
+                yield Hit(call.module, call.node, {"count": f"{count / 1e9:.0f} B"})

@@ -14,18 +14,6 @@ if TYPE_CHECKING:
     from smp_advisor.reading.values import Value
     from smp_advisor.scripts.context import Context
 
-__all__ = [
-    "FSDP",
-    "in_place",
-    "inside",
-    "is_whole",
-    "may_offload",
-    "running",
-    "same",
-    "sharded_model",
-    "sharding_calls",
-    "wrap_of",
-]
 
 FSDP = (
     "torch.distributed.fsdp.FullyShardedDataParallel",

@@ -6,7 +6,7 @@ import ast
 import dataclasses
 from typing import TYPE_CHECKING
 
-from smp_advisor.reading.edits import Edit, add_keyword, replace
+from smp_advisor.reading.module import add_keyword, replace
 from smp_advisor.reading.trace import exclusive
 from smp_advisor.reading.values import Collection, Constant, Function, Instance, Result, Value
 from smp_advisor.scripts.context import Context, Hit, check
@@ -24,6 +24,7 @@ from smp_advisor.scripts.queries import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from smp_advisor.reading.source import Edit
     from smp_advisor.reading.trace import Call
 
 _UNBATCHED = {

@@ -5,10 +5,19 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from smp_advisor.reading.edits import Edit, wrap
-from smp_advisor.reading.values import Constant, Function, Instance, Operation, Result, Value, options
-from smp_advisor.scripts.checks.output_reads import read_keys, returned_keys
-from smp_advisor.scripts.checks.tensor_uses import tensor_uses
+from smp_advisor.reading.module import wrap
+from smp_advisor.reading.trace import Use
+from smp_advisor.reading.values import (
+    Collection,
+    Constant,
+    Function,
+    Instance,
+    Operation,
+    Result,
+    StepOutput,
+    Value,
+    options,
+)
 from smp_advisor.scripts.context import Context, Hit, check
 from smp_advisor.scripts.queries import argument_node, constant, is_wrapped_model, origins
 
@@ -16,7 +25,154 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from smp_advisor.reading.module import Module
-    from smp_advisor.reading.trace import Call, Use
+    from smp_advisor.reading.source import Edit
+    from smp_advisor.reading.trace import Call, Trace
+
+
+_Function = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def returned_keys(function: ast.FunctionDef | ast.AsyncFunctionDef, value: ast.expr | None) -> tuple[object, ...]:
+    """Positions or keys of the tensors in a returned tuple or dictionary; empty for other values."""
+    if isinstance(value, ast.Name):
+        assigned = [
+            node.value
+            for node in ast.walk(function)
+            if isinstance(node, ast.Assign) and any(_is_name(target, value.id) for target in node.targets)
+        ]
+        changed = sum(_is_name(node, value.id) for node in ast.walk(function))
+        value = assigned[0] if len(assigned) == 1 and changed == 2 else None
+    if isinstance(value, ast.Tuple) and not any(isinstance(item, ast.Starred) for item in value.elts):
+        return tuple(range(len(value.elts)))
+    if isinstance(value, ast.Dict) and all(isinstance(key, ast.Constant) for key in value.keys):
+        return tuple(key.value for key in value.keys if isinstance(key, ast.Constant))
+    return ()
+
+
+def read_keys(module: Module, call: ast.Call, keys: tuple[object, ...]) -> frozenset[object] | None:
+    """The keys or positions of the call's result that the code around it reads; None if that is not visible.
+
+    Parameters
+    ----------
+    module
+        The file of the call.
+    call
+        A call that returns a tuple or a dictionary.
+    keys
+        What it returns, by `returned_keys`.
+    """
+    parent = module.parent(call)
+    if isinstance(parent, (ast.Subscript, ast.Attribute)):
+        key = _key(module, call)
+        return None if key is None else frozenset([key[0]])
+    if not isinstance(parent, ast.Assign) or len(parent.targets) != 1:
+        return None
+    function: ast.AST | None = parent
+    while function is not None and not isinstance(function, (*_Function, ast.Module)):
+        function = module.parent(function)
+    if not isinstance(function, _Function):
+        return None  # another file may import the names of a module
+    target = parent.targets[0]
+    if isinstance(target, ast.Tuple):
+        if len(target.elts) != len(keys) or not all(isinstance(name, ast.Name) for name in target.elts):
+            return None
+        loaded = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and _loads(node)}
+        shared = {
+            name for node in ast.walk(function) if isinstance(node, (ast.Global, ast.Nonlocal)) for name in node.names
+        }
+        names = [name.id for name in target.elts if isinstance(name, ast.Name)]
+        return frozenset(key for key, name in zip(keys, names, strict=True) if name in loaded | shared)
+    return _keys_of_name(module, function, target) if isinstance(target, ast.Name) else None
+
+
+def _keys_of_name(module: Module, function: ast.AST, target: ast.Name) -> frozenset[object] | None:
+    read: set[object] = set()
+    for node in ast.walk(function):
+        if not isinstance(node, ast.Name) or node.id != target.id or node is target:
+            continue
+        key = _key(module, node)
+        if not _loads(node) or key is None:
+            return None
+        read.add(key[0])
+    return frozenset(read)
+
+
+def _key(module: Module, node: ast.expr) -> tuple[object] | None:
+    """The literal by which a value is read: ``out[0]``, ``out["loss"]`` or ``out.get("loss")``."""
+    parent = module.parent(node)
+    if isinstance(parent, ast.Subscript) and parent.value is node and isinstance(parent.slice, ast.Constant):
+        return (parent.slice.value,)
+    if isinstance(parent, ast.Attribute) and parent.attr == "get":
+        call = module.parent(parent)
+        if isinstance(call, ast.Call) and call.func is parent and call.args and isinstance(call.args[0], ast.Constant):
+            return (call.args[0].value,)
+    return None
+
+
+def _loads(node: ast.Name) -> bool:
+    return isinstance(node.ctx, ast.Load)
+
+
+def _is_name(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
+
+
+_ATTRIBUTES = frozenset(
+    f".{name}"
+    for name in (
+        *("item", "backward", "detach", "cpu", "cuda", "mean", "sum", "numpy", "tolist", "to", "float", "double"),
+        *("half", "argmax", "size", "shape", "view", "clone", "data", "dim", "reshape", "flatten", "max", "min"),
+        *("abs", "sqrt", "exp", "log"),
+    )
+)
+_FUNCTIONS = ("float", "int", "torch.", "math.", "numpy.", "tensorflow.", "horovod.")
+_TAKE_ANYTHING = ("torch.save", "tensorflow.print")
+_PAIRING = ("zip", "list", "tuple", "enumerate")
+
+
+def tensor_uses(trace: Trace) -> Iterator[Use]:
+    """Arithmetic, attributes of tensors and calls of functions that take tensors."""
+    for use in trace.uses:
+        if not use.how.startswith(".") or use.how in _ATTRIBUTES:
+            yield use
+    for call in trace.calls:
+        if _formats_numbers(call) or _takes_tensors(call):
+            for node, value in zip(call.node.args, call.arguments, strict=False):
+                for output in _outputs_in(value):
+                    yield Use(node, call.module, output, f"{call.name or call.module.text(call.node.func)}()")
+
+
+def _takes_tensors(call: Call) -> bool:
+    """Whether the call computes with its arguments."""
+    if call.name:
+        return call.name.startswith(_FUNCTIONS) and call.name not in _TAKE_ANYTHING
+    maker = call.receiver.call.name if isinstance(call.receiver, Result) else ""
+    computes = maker.startswith(("tensorflow.keras.", "keras.", "torchmetrics.", "torch.nn."))
+    return computes and call.method in ("", "apply_gradients", "update_state", "update")
+
+
+def _formats_numbers(call: Call) -> bool:
+    """``"{:.3f}".format(loss)``."""
+    text = call.receiver.value if call.method == "format" and isinstance(call.receiver, Constant) else None
+    return isinstance(text, str) and ":" in text and "{" in text
+
+
+def _outputs_in(value: Value, depth: int = 0) -> list[StepOutput]:
+    """Outputs of a step in `value`, looking into lists and pairs."""
+    outputs: list[StepOutput] = []
+    for option in options(value) if depth < 5 else ():
+        inner: list[Value] = []
+        if isinstance(option, StepOutput):
+            outputs.append(option)
+        elif isinstance(option, Collection):
+            inner = option.items
+        elif isinstance(option, Operation) and option.operator == "comprehension":
+            inner = [option.operands[0]]
+        elif isinstance(option, Result) and option.call.name in _PAIRING:
+            inner = [*option.call.arguments]
+        outputs += [output for item in inner for output in _outputs_in(item, depth + 1)]
+    return outputs
+
 
 _REDUCTIONS = frozenset(["reduce_mean", "reduce_sum", "concat", "stack", "outputs", "merge", "accumulate"])
 _NUMBERS = frozenset({"item", "tolist", "size", "numel", "dim"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from smp_advisor.reading.edits import add_keyword, replace
+from smp_advisor.reading.module import add_keyword, replace
 from smp_advisor.reading.values import Constant, Function, Instance, Result, Value, options
 from smp_advisor.scripts.context import Context, Hit, check
 from smp_advisor.scripts.queries import constant, is_known, ranks

@@ -5,17 +5,17 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from smp_advisor.reading.edits import Edit, before_statement, replace
+from smp_advisor.reading.module import before_statement, replace
 from smp_advisor.reading.trace import exclusive
 from smp_advisor.reading.values import Argument, Mapping, Result, Unknown, Value, options
 from smp_advisor.scripts.checks.sharding import FSDP
 from smp_advisor.scripts.context import Context, Hit, check
-from smp_advisor.scripts.names import is_optimizer
-from smp_advisor.scripts.queries import argument_node, constant, is_plain_model, mentions, origins
+from smp_advisor.scripts.queries import argument_node, constant, is_optimizer, is_plain_model, mentions, origins
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from smp_advisor.reading.source import Edit
     from smp_advisor.reading.trace import Call
 
 _V1_PARAMETERS = ("microbatches", "partitions", "pipeline_parallel_degree", "prescaled_batch", "active_microbatches")

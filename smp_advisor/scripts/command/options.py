@@ -1,22 +1,203 @@
-"""Options of the command line, joined with those of ``[tool.smp_advisor]``."""
+"""Options of the command line: which files and checks, joined with `[tool.smp_advisor]` of a project."""
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass, field
+import difflib
+import json
+import os
+import tomllib
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.findings.catalog import catalog
-from smp_advisor.findings.page import check_markdown
-from smp_advisor.scripts.command.configuration import Configuration, plan_parameters, read_configuration, read_object
-from smp_advisor.scripts.command.selection import Selection
+from smp_advisor.errors import AdvisorError
+from smp_advisor.files import CONFIGURATION, has_too_many_values, read_bytes
+from smp_advisor.findings.catalog import catalog, check_markdown
 from smp_advisor.scripts.settings import checked_libraries
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-__all__ = ["FORMATS", "Options", "parse"]
+    from smp_advisor.findings.report import Report
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Checks by prefixes of their ids: those of `select` (all, if empty) without those of `ignore`.
+
+    The longest prefix decides, so that ``--select SMP109 --ignore SMP1`` reports SMP109.
+    """
+
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, select: Iterable[str], ignore: Iterable[str]) -> Selection:
+        """A selection by ids and prefixes in any case; ``ALL`` is every check.
+
+        Raises
+        ------
+        AdvisorError
+            If no check has an id with one of the prefixes.
+        """
+        return cls(tuple(map(_prefix, select)), tuple(map(_prefix, ignore)))
+
+    def has(self, identifier: str) -> bool:
+        """Whether the check is reported."""
+        selected = max((len(prefix) for prefix in self.select if identifier.startswith(prefix)), default=-1)
+        ignored = max((len(prefix) for prefix in self.ignore if identifier.startswith(prefix)), default=-1)
+        return selected > ignored if self.select else ignored < 0
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """Ids of the reported checks."""
+        return frozenset(filter(self.has, catalog()))
+
+    def applied(self, report: Report) -> Report:
+        """The report with the findings of the reported checks."""
+        return replace(report, findings=tuple(finding for finding in report.findings if self.has(finding.id)))
+
+
+def _prefix(text: str) -> str:
+    prefix = "" if text.upper() == "ALL" else text.upper()
+    if not any(identifier.startswith(prefix) for identifier in catalog()):
+        near = difflib.get_close_matches(prefix, catalog(), 1)
+        hint = f"did you mean {near[0]}?" if near else "docs/checks.md lists all checks."
+        raise AdvisorError(f"No check has an id that starts with {text!r}: {hint}")
+    return prefix
+
+
+_MOST_PARENTS = 40
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Configuration:
+    """Settings of a project; the options of the command line take precedence."""
+
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    library: str | None = None
+    plan: Mapping[str, Any] | None = None
+    hyperparameters: Mapping[str, Any] | None = None
+    strict: bool = False
+
+
+_KINDS: dict[str, tuple[type, str]] = {
+    "select": (list, "a list of texts"),
+    "ignore": (list, "a list of texts"),
+    "exclude": (list, "a list of texts"),
+    "library": (str, "a text"),
+    "plan": (dict, "a table or the path of a JSON file"),
+    "hyperparameters": (dict, "a table or the path of a JSON file"),
+    "strict": (bool, "true or false"),
+}
+
+
+def read_configuration(paths: Iterable[str]) -> Configuration:
+    """The table in the nearest ``pyproject.toml`` that has one, from the common folder of `paths` upward.
+
+    The search ends at the top of a Git repository. Without a table, every setting has its default.
+
+    Raises
+    ------
+    AdvisorError
+        If a ``pyproject.toml`` on the way cannot be read, or the table has an unknown key or a value of another kind.
+    """
+    folder = _common_folder(paths)
+    for place in (folder, *list(folder.parents)[:_MOST_PARENTS]):
+        file = place / "pyproject.toml"
+        if file.is_file():
+            table = _table(file)
+            if table is not None:
+                return _configuration(file, table)
+        if (place / ".git").exists():
+            break
+    return Configuration()
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file.
+
+    Raises
+    ------
+    AdvisorError
+        If it cannot be read, or contains something else.
+    """
+    try:
+        text = read_bytes(path, CONFIGURATION).decode("utf-8")
+        content = None if has_too_many_values(text) else json.loads(text)
+    except (OSError, ValueError, RecursionError) as error:
+        raise AdvisorError(f"{path} cannot be read as JSON: {error}.") from None
+    if not isinstance(content, dict):
+        raise AdvisorError(f"{path} must contain a JSON object: names and their values.")
+    return content
+
+
+def plan_parameters(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Parameters of the library; also of the value of "modelparallel" in a distribution."""
+    inner = parameters.get("parameters", parameters)
+    return inner if isinstance(inner, dict) else parameters
+
+
+def _common_folder(paths: Iterable[str]) -> Path:
+    """The innermost folder that contains all `paths`; of patterns, the part without one."""
+    folders = []
+    for text in paths:
+        if text in ("", "-") or "\0" in text:
+            continue
+        path = Path(text).absolute()
+        while not os.path.isdir(path) and path != path.parent:  # noqa: PTH112 - pathlib's fails for long names
+            path = path.parent
+        folders.append(path.resolve())
+    if not folders:
+        return Path.cwd()
+    candidates = (folders[0], *folders[0].parents)
+    return next((place for place in candidates if all(map(_inside(place), folders))), folders[0])
+
+
+def _inside(place: Path) -> Callable[[Path], bool]:
+    return lambda folder: folder.is_relative_to(place)
+
+
+def _table(file: Path) -> dict[str, Any] | None:
+    try:
+        tool = tomllib.loads(read_bytes(file, CONFIGURATION).decode("utf-8")).get("tool", {})
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise AdvisorError(f"{file} cannot be read as TOML ({reason}): correct it, or pass --no-config.") from None
+    table = tool.get("smp_advisor") if isinstance(tool, dict) else None
+    if table is not None and not isinstance(table, dict):
+        raise AdvisorError(f"tool.smp_advisor in {file} must be a table.")
+    return table
+
+
+def _configuration(file: Path, table: dict[str, Any]) -> Configuration:
+    values: dict[str, Any] = {}
+    value: Any
+    for key, value in table.items():
+        name = key.replace("-", "_")
+        if name not in _KINDS:
+            near = difflib.get_close_matches(name, _KINDS, 1)
+            hint = f"did you mean {near[0]}?" if near else f"the keys are {', '.join(_KINDS)}."
+            raise AdvisorError(f"[tool.smp_advisor] in {file} has the unknown key {key!r}: {hint}")
+        kind, words = _KINDS[name]
+        if kind is dict and isinstance(value, str):
+            value = read_object(file.parent / value)  # noqa: PLW2901 - a path stands for its content
+        texts = not isinstance(value, list) or all(isinstance(entry, str) for entry in value)
+        if not (isinstance(value, kind) and texts):
+            raise AdvisorError(f"{key} of [tool.smp_advisor] in {file} must be {words}.")
+        values[name] = tuple(value) if isinstance(value, list) else value
+    if "plan" in values:
+        values["plan"] = plan_parameters(values["plan"])
+    library = values.get("library")
+    if library is not None and library not in checked_libraries():
+        raise AdvisorError(
+            f"library of [tool.smp_advisor] in {file} must be one of {', '.join(checked_libraries())}, not {library!r}."
+        )
+    return Configuration(**values)
+
 
 FORMATS = ("text", "json", "sarif", "github")
 
@@ -47,7 +228,6 @@ class Options:
     strict: bool = False
     fix: bool = False
     diff: bool = False
-    cache: bool = True
 
 
 def parse(arguments: Sequence[str] | None) -> Options:
@@ -81,7 +261,6 @@ def parse(arguments: Sequence[str] | None) -> Options:
         strict=options.strict or present.strict,
         fix=options.fix,
         diff=options.diff,
-        cache=not options.no_cache,
     )
 
 
@@ -158,7 +337,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--explain", action=_Explain, metavar="ID", help="print the page of a check, and nothing else")
     parser.add_argument("--diff", action="store_true", help="print the changes of --fix and write nothing")
     parser.add_argument("--no-config", action="store_true", help="do not read [tool.smp_advisor] of pyproject.toml")
-    parser.add_argument("--no-cache", action="store_true", help="neither use nor store results of earlier runs")
     return parser
 
 

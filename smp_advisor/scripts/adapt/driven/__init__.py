@@ -1,1 +1,0 @@
-"""Loops that another library runs (Accelerate, Trainer, Lightning, Fabric): an argument chooses their parallelism."""

@@ -1,0 +1,269 @@
+"""Steps: create and wrap the model and the optimizer as SMP v1 or v2 requires."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from smp_advisor.scripts.adapt.aliases import names_of
+from smp_advisor.scripts.adapt.code import (
+    Edits,
+    call_text,
+    dotted,
+    expression,
+    keyword,
+    names_in,
+    positional,
+    statements,
+    text_of,
+    walk,
+)
+from smp_advisor.scripts.adapt.construction import Construction, find_construction, repeated_layers, wrap_construction
+from smp_advisor.scripts.adapt.draft import add_import, add_names
+from smp_advisor.scripts.adapt.region import NEAREST
+from smp_advisor.scripts.adapt.roles import model_places, optimizer_places, optimizers
+from smp_advisor.scripts.adapt.survey import Survey, assigned_names
+from smp_advisor.scripts.adapt.wrappers import REPLICATING, SHARDING, take_out_wrappers, uses_of_model
+
+if TYPE_CHECKING:
+    from smp_advisor.scripts.adapt.draft import Draft
+
+
+_OF_LIBRARY = frozenset(
+    {"state_dict", "load_state_dict", "save_pretrained", "backward", "local_parameters", "local_state_dict", "join"}
+)
+"""Attributes of ``smp.DistributedModel``, and calls that the step for checkpoints replaces."""
+
+
+def wrap_model(draft: Draft) -> None:
+    """Create the model in ``smp.model_creation`` if required, and wrap it."""
+    take_out_wrappers(draft, REPLICATING | SHARDING)
+    construction = find_construction(draft)
+    if construction is None or not _reach_inner_attributes(draft, construction):
+        return
+    construction = find_construction(draft)
+    if construction is None:
+        return
+    target = draft.target
+    _report_lost_weights(draft, construction)
+    creation = []
+    if target.tensor_parallel:
+        creation.append("tensor_parallelism=True")
+    if target.half:
+        creation.append(f"dtype={target.dtype}")
+    context = f"with smp.model_creation({', '.join(creation)})" if creation else ""
+    arguments = [construction.name]
+    if target.shard_optimizer_state:
+        arguments += ["overlapping_allreduce=True", "gradient_as_bucket_view=True"]
+    passes = _backward_passes(draft, construction)
+    if passes is not None:
+        arguments.append(f"backward_passes_per_step={passes}")
+    wrap = f"{construction.name} = " + call_text(
+        "smp.DistributedModel", arguments, width=96, before=f"{construction.name} = "
+    )
+    wrap_construction(draft, construction, context=context, wrap=wrap)
+
+
+def _reach_inner_attributes(draft: Draft, construction: Construction) -> bool:
+    """Reach attributes of the model through ``.module``; False if a method other than forward runs layers."""
+    edits = Edits()
+    for use in uses_of_model(draft, construction, start=construction.last):
+        if use.attribute in _OF_LIBRARY:
+            continue
+        if use.runs_layers:
+            draft.abandon(
+                f"`{draft.excerpt(use.node)}` runs layers through `{use.name}`, and the library divides only the"
+                f" forward method of the model. {NEAREST}"
+            )
+            return False
+        edits.replace(use.node.value, cst.Attribute(value=use.node.value, attr=cst.Name("module")))
+    draft.apply(edits)
+    return True
+
+
+def _report_lost_weights(draft: Draft, construction: Construction) -> None:
+    survey = draft.survey
+    if draft.target.tensor_parallel:
+        for call in (node for node in walk(construction.statement) if isinstance(node, cst.Call)):
+            if isinstance(call.func, cst.Attribute) and call.func.attr.value == "from_pretrained":
+                draft.add_todo(
+                    f"`{draft.excerpt(construction.statement)}` loads weights that tensor parallelism discards: create"
+                    " the model with from_config, and load the weights after smp.DistributedModel with"
+                    " smp.resume_from_checkpoint(..., partial=False)."
+                )
+    places = model_places(survey) | optimizer_places(survey)
+    for call in survey.calls:
+        owner, _, method = (dotted(call.func) or "").rpartition(".")
+        if method == "load_state_dict" and owner in names_of(survey, places, survey.function(call)):
+            draft.add_todo(
+                f"`{text_of(call)}` loads a checkpoint of the undivided model: load it with"
+                " smp.resume_from_checkpoint, which restores the model and the optimizer from smp.save_checkpoint and"
+                " returns the other entries (user_content)."
+            )
+
+
+def _backward_passes(draft: Draft, construction: Construction) -> str | None:
+    """Expression of the backward passes per update, if gradients accumulate and it is defined at the wrapper."""
+    survey = draft.survey
+    for call in survey.calls:
+        if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "step" or call.args:
+            continue
+        function = survey.function(call)
+        if dotted(call.func.value) not in names_of(survey, optimizer_places(survey), function):
+            continue
+        for above in survey.ancestors(call):
+            if isinstance(above, cst.FunctionDef | cst.For | cst.While):
+                break
+            if isinstance(above, cst.If):
+                count = _modulus(above.test)
+                if count is None:
+                    continue
+                text = text_of(count)
+                if isinstance(above.test, cst.BooleanOperation):
+                    draft.add_todo(
+                        f"`{draft.excerpt(above)}` updates early at the end of an epoch: backward_passes_per_step"
+                        f" requires exactly {text} passes for every update."
+                    )
+                if _defined_at_wrapper(survey, construction, function, count):
+                    return text
+                draft.add_todo(
+                    f"Gradients are accumulated over {text} passes: pass backward_passes_per_step={text} to"
+                    f" smp.DistributedModel, and define {text} before it."
+                )
+    return None
+
+
+def _modulus(test: cst.BaseExpression) -> cst.BaseExpression | None:
+    """``n`` in a condition such as ``step % n == 0``."""
+    for node in walk(test):
+        if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Modulo):
+            return node.right
+    return None
+
+
+def _defined_at_wrapper(
+    survey: Survey, construction: Construction, function: cst.FunctionDef | None, count: cst.BaseExpression
+) -> bool:
+    """Whether the expression has the same meaning at the wrapper."""
+    names = names_in(count)
+    if not names:
+        return True
+    if function is construction.function:
+        block = survey.body_of(construction.statement)
+        earlier = block[: block.index(construction.statement)]
+        available = set(survey.parameters(function)) if function is not None else set()
+        for statement in earlier:
+            available |= assigned_names(statement)
+        return all(
+            name in available or (not survey.is_bound(function, name) and name in survey.module_names())
+            for name in names
+        )
+    return all(
+        not survey.is_bound(function, name)
+        and not survey.is_bound(construction.function, name)
+        and name in survey.module_names()
+        for name in names
+    ) and names != ["self"]
+
+
+_SCALING = (
+    "static_loss_scale=None",
+    "dynamic_loss_scale=True",
+    'dynamic_loss_args={"scale_window": 1000, "min_scale": 1, "delayed_shift": 2}',
+)
+
+
+def wrap_optimizer(draft: Draft) -> None:
+    """Wrap every optimizer where it is created."""
+    survey, edits = draft.survey, Edits()
+    for optimizer in optimizers(survey):
+        if any(
+            "DistributedOptimizer" in text_of(above.func)
+            for above in survey.ancestors(optimizer.call)
+            if isinstance(above, cst.Call)
+        ):
+            continue
+        scaling = _SCALING if draft.target.fp16 else ()
+        statement = survey.statement(optimizer.call)
+        if optimizer.name is not None and statement is not None:
+            before = f"{optimizer.name} = "
+            text = before + call_text("smp.DistributedOptimizer", [optimizer.name, *scaling], width=92, before=before)
+            edits.insert_after(statement, statements(text))
+        elif isinstance(survey.parent(optimizer.call), cst.Return):
+            inner = text_of(optimizer.call)
+            edits.replace(
+                optimizer.call, expression(call_text("smp.DistributedOptimizer", [inner, *scaling], width=84))
+            )
+        else:
+            draft.add_todo(f"`{draft.excerpt(optimizer.call)}`: wrap this optimizer with smp.DistributedOptimizer.")
+    draft.apply(edits)
+    if draft.target.fp16:
+        _schedule_inner_optimizer(draft)
+
+
+def _schedule_inner_optimizer(draft: Draft) -> None:
+    """Pass the inner optimizer to schedules: in fp16 the wrapper is not a ``torch.optim.Optimizer``."""
+    survey, edits = draft.survey, Edits()
+    places = optimizer_places(survey)
+    for call in survey.calls:
+        if not is_schedule(survey, call):
+            continue
+        argument = keyword(call, "optimizer") or positional(call, 0)
+        name = dotted(argument.value) if argument is not None else None
+        if argument is not None and name is not None and name in names_of(survey, places, survey.function(call)):
+            edits.replace(argument.value, expression(f"{name}.optimizer"))
+    draft.apply(edits)
+
+
+def is_schedule(survey: Survey, call: cst.Call) -> bool:
+    """Whether a call creates a learning-rate schedule."""
+    name = survey.callee(call)
+    last = name.rpartition(".")[2]
+    return (
+        name.startswith("torch.optim.lr_scheduler.") or (last.startswith("get_") and "schedul" in last)
+    ) and not survey.named(last)
+
+
+def shard_model(draft: Draft) -> None:
+    """Transform the model if planned, then shard it."""
+    take_out_wrappers(draft, REPLICATING)
+    construction = find_construction(draft)
+    if construction is None:
+        return
+    target, name = draft.target, construction.name
+    layers = repeated_layers(draft.survey, construction)
+    lines = []
+    if target.tensor_parallel or target.context_parallel or target.expert_parallel:
+        lines.append(f"{name} = tsm.transform({name})")
+        if target.expert_parallel:
+            draft.add_todo(
+                f"`{lines[0]}` requires config=MoEConfig(...) for expert parallelism: pass the settings of the model."
+            )
+    sharded = next((call for call in draft.survey.calls if draft.survey.callee(call) in SHARDING), None)
+    if sharded is not None:
+        # The script already uses FSDP: insert the parallel layers before it.
+        statement = draft.survey.statement(sharded)
+        if lines and statement is not None:
+            edits = Edits()
+            edits.insert_before(statement, statements(lines[0]))
+            draft.apply(edits)
+        return
+    policy = ""
+    if layers is not None and layers.layer_class:
+        policy = f"    auto_wrap_policy=ModuleWrapPolicy({{{layers.layer_class}}}),\n"
+    else:
+        draft.add_todo(
+            "Without a wrapping policy, FSDP gathers the entire model at once: pass"
+            " auto_wrap_policy=ModuleWrapPolicy({...}) with the class of the repeated layers."
+        )
+    mixed = f"MixedPrecision(param_dtype={target.dtype}, reduce_dtype={target.dtype})"
+    lines.append(
+        f"{name} = FSDP(\n    {name},\n{policy}    mixed_precision={mixed},\n"
+        "    device_id=torch.cuda.current_device(),\n    use_orig_params=True,\n)"
+    )
+    wrap_construction(draft, construction, context="", wrap="\n".join(lines) + "\n")
+    add_import(draft, "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP", local="FSDP")
+    add_names(draft, "torch.distributed.fsdp", ["MixedPrecision"])
+    if policy:
+        add_names(draft, "torch.distributed.fsdp.wrap", ["ModuleWrapPolicy"])

@@ -1,0 +1,180 @@
+"""Steps: options of the command line and calls that the library does not take."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from smp_advisor.scripts.adapt.code import Edits, dotted, expression, keyword, text_of
+from smp_advisor.scripts.adapt.draft import add_import, drop_unused_imports
+
+if TYPE_CHECKING:
+    from smp_advisor.scripts.adapt.draft import Draft
+    from smp_advisor.scripts.adapt.survey import Survey
+
+
+def accept_unknown_options(draft: Draft) -> None:
+    """Replace ``parse_args()`` by ``parse_known_args()``."""
+    survey, edits = draft.survey, Edits()
+    for call in survey.calls:
+        if not isinstance(call.func, cst.Attribute):
+            continue
+        if call.func.attr.value == "parse_args" and _is_parser(survey, call.func.value):
+            _known_args(survey, edits, call)
+        elif (
+            call.func.attr.value == "parse_args_into_dataclasses" and keyword(call, "return_remaining_strings") is None
+        ):
+            _known_dataclasses(draft, edits, call)
+    draft.apply(edits)
+
+
+def _is_parser(survey: Survey, node: cst.CSTNode) -> bool:
+    """Whether a node is or may be an argparse parser; parsers of other libraries have no ``parse_known_args``."""
+    if isinstance(node, cst.Call):
+        return survey.callee(node).endswith("ArgumentParser")
+    name = dotted(node)
+    sources = [a for a in survey.assignments(survey.function(node), name or "") if isinstance(a.value, cst.Call)]
+    if sources:
+        return all(isinstance(a.value, cst.Call) and _makes_parser(survey, a.value) for a in sources)
+    return any(origin.split(".")[0] == "argparse" for origin in survey.imported.values())
+
+
+def _makes_parser(survey: Survey, call: cst.Call) -> bool:
+    return survey.callee(call).endswith("ArgumentParser") or (dotted(call.func) or "") in {
+        function.name.value for function in survey.functions
+    }
+
+
+def _known_args(survey: Survey, edits: Edits, call: cst.Call) -> None:
+    renamed = call.func.with_changes(attr=cst.Name("parse_known_args"))
+    parent = survey.parent(call)
+    edits.replace(call.func, renamed)
+    if isinstance(parent, cst.Assign) and len(parent.targets) == 1 and isinstance(parent.targets[0].target, cst.Name):
+        name = parent.targets[0].target.value
+        edits.replace(parent.targets[0].target, expression(f"{name}, _"))
+    else:
+        edits.change(
+            call,
+            lambda new: cst.Subscript(
+                value=cst.ensure_type(new, cst.Call),
+                slice=[cst.SubscriptElement(slice=cst.Index(value=cst.Integer("0")))],
+            ),
+        )
+
+
+def _known_dataclasses(draft: Draft, edits: Edits, call: cst.Call) -> None:
+    parent = draft.survey.parent(call)
+    target = parent.targets[0].target if isinstance(parent, cst.Assign) else None
+    if not isinstance(target, cst.Tuple):
+        draft.add_todo(
+            f"`{draft.excerpt(call)}` fails on the option --mp_parameters: pass return_remaining_strings=True and"
+            " discard the last result."
+        )
+        return
+    # The remaining strings are one more element of the result.
+    remaining = cst.Element(value=cst.Name("_"))
+    comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+    elements = [element.with_changes(comma=comma) for element in target.elements]
+    edits.replace(target, target.with_changes(elements=[*elements, remaining]))
+    argument = cst.Arg(
+        keyword=cst.Name("return_remaining_strings"),
+        value=cst.Name("True"),
+        equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
+    )
+    edits.change(
+        call, lambda new: new.with_changes(args=[*(arg.with_changes(comma=comma) for arg in new.args), argument])
+    )
+
+
+_CHECKPOINT = "smdistributed.modelparallel.torch.patches.checkpoint"
+
+
+def replace_unsupported(draft: Draft) -> None:  # noqa: C901, PLR0912 - a list of cases
+    """Replace or remove unsupported calls, with a to-do for calls that need a decision."""
+    survey, edits = draft.survey, Edits()
+    checkpoints: set[str] = set()
+    for call in survey.calls:
+        name = survey.callee(call)
+        if name in ("torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint.checkpoint_sequential"):
+            last = name.rpartition(".")[2]
+            checkpoints.add(last)
+            arguments = [arg for arg in call.args if arg.keyword is None or arg.keyword.value != "use_reentrant"]
+            if arguments:
+                arguments[-1] = arguments[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+            edits.replace(call, call.with_changes(func=cst.Name(last), args=arguments))
+        elif name == "torch.compile" or name in ("torch.jit.script", "torch.jit.trace"):
+            statement = survey.statement(call)
+            argument = call.args[0].value if call.args else None
+            parent = survey.parent(call)
+            same = (
+                isinstance(parent, cst.Assign)
+                and argument is not None
+                and text_of(parent.targets[0].target) == text_of(argument)
+            )
+            if same and statement is not None:
+                edits.remove(statement)
+            elif argument is not None and not isinstance(survey.parent(call), cst.Decorator):
+                edits.replace(call, argument)
+            else:
+                draft.add_todo(
+                    f"`{draft.excerpt(call)}`: remove {name}, because the library divides only plain modules."
+                )
+        elif text_of(call.func) == "super().forward" and getattr(survey.function(call), "name", None) is not None:
+            function = survey.function(call)
+            if function is not None and function.name.value == "forward":
+                edits.replace(call.func, expression("super()._orig_forward"))
+        elif name.endswith("fsdp.fully_shard"):
+            draft.add_todo(
+                f"`{draft.excerpt(call)}`: remove the sharding by PyTorch, because the library shards the model."
+            )
+        elif name.split(".")[0] == "apex":
+            draft.add_todo(
+                f"`{draft.excerpt(call)}`: apex is not supported. Use the fused implementations in smp.optimizers and"
+                " smp.nn."
+            )
+        elif name.endswith(("convert_sync_batchnorm", "SyncBatchNorm")):
+            draft.add_todo(
+                f"`{draft.excerpt(call)}`: the library synchronizes buffers only at the start. Reduce them over"
+                " smp.get_dp_process_group() if each step requires it."
+            )
+        elif isinstance(call.func, cst.Attribute) and call.func.attr.value in (
+            "gradient_checkpointing_enable",
+            "gradient_checkpointing_disable",
+        ):
+            statement = survey.statement(call)
+            if statement is not None and isinstance(survey.parent(call), cst.Expr):
+                edits.remove(statement)
+                if not draft.target.activation_checkpointing:
+                    draft.add_todo(
+                        "The script checkpointed activations with a transformers call that the library does not"
+                        " support. The call was removed: enable activation checkpointing in the plan if you need it."
+                    )
+        elif keyword(call, "closure") is not None and dotted(call.func):
+            draft.add_todo(f"`{draft.excerpt(call)}`: an optimizer that calls a closure does not work with smp.step.")
+    draft.apply(edits)
+    if checkpoints:
+        drop_unused_imports(
+            draft,
+            {
+                "torch.utils.checkpoint",
+                "torch.utils.checkpoint.checkpoint",
+                "torch.utils.checkpoint.checkpoint_sequential",
+            },
+        )
+        _switch_import(draft, checkpoints)
+
+
+def _switch_import(draft: Draft, names: set[str]) -> None:
+    edits = Edits()
+    for node in draft.survey.nodes:
+        if (
+            isinstance(node, cst.ImportFrom)
+            and node.module is not None
+            and dotted(node.module) == "torch.utils.checkpoint"
+        ):
+            edits.replace(node.module, expression(_CHECKPOINT))
+    draft.apply(edits)
+    for name in sorted(names):
+        if draft.survey.imported.get(name) != f"{_CHECKPOINT}.{name}":
+            add_import(draft, f"from {_CHECKPOINT} import {name}", local=name)

@@ -1,3 +1,0 @@
-"""The documented steps for SMP v1."""
-
-from __future__ import annotations

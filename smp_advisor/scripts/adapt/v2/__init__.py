@@ -1,3 +1,0 @@
-"""The documented steps for SMP v2."""
-
-from __future__ import annotations

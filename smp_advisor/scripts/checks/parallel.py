@@ -1,0 +1,307 @@
+"""Scripts that train with PyTorch's own data parallelism: their data, their wrapped models and their loops."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from smp_advisor.reading.module import replace
+from smp_advisor.reading.trace import exclusive
+from smp_advisor.reading.values import Constant, External, Item, Operation, Result, Value, options
+from smp_advisor.scripts.checks.data import comes_from, is_sharded, loaders
+from smp_advisor.scripts.checks.sharding import FSDP, in_place, inside, same
+from smp_advisor.scripts.context import Context, Hit, check
+from smp_advisor.scripts.queries import constant, is_optimizer_call, is_plain_model, mentions, origins, ranks, updates
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from smp_advisor.reading.trace import Call, Iteration
+
+
+REPLICATING = ("torch.nn.parallel.DistributedDataParallel",)
+ACCELERATORS = ("accelerate.Accelerator", "accelerate.accelerator.Accelerator")
+_FRAMEWORKS = ("accelerate", "lightning", "pytorch_lightning", "deepspeed", "horovod", "ignite", "composer")
+_PASSIVE = ("torch.no_grad", "torch.inference_mode", "torch.set_grad_enabled")
+
+
+def parallel_wraps(context: Context) -> list[Call]:
+    """Reached calls of DDP and FSDP, in order; none if a framework trains."""
+    if context.libraries.smp_v1 or by_framework(context):
+        return []
+    return [call for call in context.trace.named(*REPLICATING, *FSDP) if call.reached]
+
+
+def by_framework(context: Context) -> bool:
+    """Whether a framework, which wraps models and divides data, may train."""
+    return context.trainer or bool(context.trace.imported(*_FRAMEWORKS))
+
+
+def training_loops(context: Context) -> set[ast.AST]:
+    """Loops with a backward pass that running the script reaches."""
+    return {loop for call in context.trace.methods("backward") if call.reached for loop in call.loops}
+
+
+def forwards(context: Context) -> Iterator[Call]:
+    """Reached calls of objects inside of a training loop, with gradients."""
+    innermost = {call.loops[-1] for call in context.trace.methods("backward") if call.reached and call.loops}
+    for call in context.trace.calls:
+        runs = call.reached and call.loops and call.loops[-1] in innermost
+        if runs and not call.method and call.receiver is not None and not without_gradients(call):
+            yield call
+
+
+def without_gradients(call: Call) -> bool:
+    """Whether the call is in a block without gradients."""
+    values = [option for context in call.contexts for option in options(context)]
+    names = [option.call.name for option in values if isinstance(option, Result)]
+    names += [option.path for option in values if isinstance(option, External)]
+    decorators = [node for function in call.functions for node in getattr(function.node, "decorator_list", [])]
+    decorated = any(mentions(node, "no_grad", "inference_mode") for node in decorators)
+    return decorated or any(name in _PASSIVE for name in names)
+
+
+def wrapped_by(value: Value | None, wraps: list[Call]) -> Call | None:
+    """The call whose result `value` certainly is, also without the object that holds it."""
+    for model in inside(value) if value is not None else ():
+        owner = model.owner if isinstance(model, Item) else model
+        for wrap in wraps:
+            if isinstance(owner, Result) and owner.call is wrap:
+                return wrap
+            if in_place(wrap) and any(same(owner, origin) for origin in origins(wrap.argument("module", 0))):
+                return wrap
+    return None
+
+
+_SAMPLER = "torch.utils.data.DistributedSampler"
+
+
+@check("DDP603")
+def _each_its_own_part(context: Context) -> Iterator[Hit]:
+    if not parallel_wraps(context):
+        return
+    for call in loaders(context):
+        samplers = (call.argument("sampler", 3), call.argument("batch_sampler", 4))
+        if call.unpacks or any(value is not None and not _is_none(value) for value in samplers):
+            continue
+        dataset = call.argument("dataset", 0)
+        if not call.reached or not _trains_on(context, call) or dataset is None or is_sharded(dataset):
+            continue
+        shuffles = any(bool(constant(option)) for option in options(call.argument("shuffle", 2)))
+        yield Hit(call.module, call.node, variant="shuffled" if shuffles else "same")
+
+
+def _is_none(value: Value) -> bool:
+    return isinstance(value, Constant) and value.value is None
+
+
+def _fed(context: Context, loader: Call) -> list[Iteration]:
+    """Loops over the loader."""
+    return [
+        iteration
+        for iteration in context.trace.iterations
+        if any(comes_from(option, loader) for option in options(iteration.over))
+    ]
+
+
+def _trains_on(context: Context, loader: Call) -> bool:
+    backwards = [call for call in context.trace.methods("backward") if call.reached]
+    return any(iteration.node in call.loops for iteration in _fed(context, loader) for call in backwards)
+
+
+@check("DDP604")
+def _another_order_each_epoch(context: Context) -> Iterator[Hit]:
+    if not parallel_wraps(context) or any(
+        node.attr == "set_epoch" for module in context.trace.modules for node in module.all(ast.Attribute)
+    ):
+        return
+    for loader in loaders(context):
+        for origin in origins(loader.argument("sampler", 3)):
+            if not isinstance(origin, Result) or origin.call.name != _SAMPLER or not origin.call.reached:
+                continue
+            shuffle = origin.call.argument("shuffle", 3)
+            if (shuffle is None or constant(shuffle) is True) and _in_epochs(context, loader):
+                yield Hit(origin.call.module, origin.call.node)
+
+
+def _in_epochs(context: Context, loader: Call) -> bool:
+    """Whether a training loop over the loader is in another loop."""
+    nodes = {iteration.node for iteration in _fed(context, loader)}
+    return any(
+        call.reached and any(loop in nodes for loop in call.loops[1:]) for call in context.trace.methods("backward")
+    )
+
+
+@check("SMP314", "smp_v2", needs="tensor_parallel")
+def _one_part_per_group(context: Context) -> Iterator[Hit]:
+    for call in context.trace.named(_SAMPLER):
+        rank = call.argument("rank", 2)
+        # A quotient of the world rank may be the data parallel rank.
+        direct = [origin for origin in origins(rank) if not isinstance(origin, Operation)]
+        world = rank is None or any(
+            ranks(origin) & {"torch.distributed.get_rank", "os.environ.RANK"} for origin in direct
+        )
+        if call.reached and not call.unpacks and world:
+            yield Hit(call.module, call.node)
+
+
+_SETS_DEVICE = (
+    "torch.cuda.set_device",
+    "torch.cuda.device",
+    "torch.set_default_device",
+    "torch.accelerator.set_device_index",
+    "torch.accelerator.set_device_idx",
+    "torch.distributed.device_mesh.init_device_mesh",
+    "torch.distributed.init_device_mesh",
+)
+
+
+@check("DDP601")
+def _device_of_process(context: Context) -> Iterator[Hit]:
+    wraps = parallel_wraps(context)
+    if not wraps or context.trace.named(*_SETS_DEVICE) or _chooses_devices(context):
+        return
+    starts = context.trace.named("torch.distributed.init_process_group")
+    if not starts or any(_for_host(start) or start.gives("device_id") for start in starts):
+        return
+    if any(_has_device(wrap) or wrap.gives("device_mesh") or wrap.gives("mesh") for wrap in wraps):
+        return
+    moves = [call for call in context.trace.methods("cuda", "to") if call.reached and _to_cuda(call)]
+    if moves or any(wrap.argument("device_id", 8) is not None for wrap in wraps):
+        yield Hit(wraps[0].module, wraps[0].node)
+
+
+def _has_device(wrap: Call) -> bool:
+    """Whether FSDP gets a device, other than the current one, which is GPU 0 unless the script sets it."""
+    device = wrap.argument("device_id", 8)
+    current = device is not None and all(
+        isinstance(option, Result) and option.call.name == "torch.cuda.current_device" for option in options(device)
+    )
+    return wrap.gives("device_id", 8) and not current
+
+
+def _for_host(start: Call) -> bool:
+    """Whether the processes may communicate by another backend than NCCL."""
+    backend = start.argument("backend", 0)
+    return backend is not None and any(constant(option) not in ("nccl", "smddp") for option in options(backend))
+
+
+def _to_cuda(call: Call) -> bool:
+    """``cuda()`` and ``to("cuda")``: the current device, which is GPU 0 of each process."""
+    if call.method == "cuda":
+        return not call.arguments and not call.keywords and not call.name
+    return any(_is_current(option) for value in call.arguments[:1] for option in options(value))
+
+
+def _is_current(value: Value) -> bool:
+    if isinstance(value, Result) and value.call.name == "torch.device":
+        arguments = value.call.arguments
+        return len(arguments) == 1 and any(constant(option) == "cuda" for option in options(arguments[0]))
+    return bool(constant(value) == "cuda")
+
+
+def _chooses_devices(context: Context) -> bool:
+    """Whether a process is limited to one GPU, or any tensor is moved to the GPU of a rank."""
+    visible = any(mentions(module.tree, "cuda_visible_devices") for module in context.trace.modules)
+    moved = (call for call in context.trace.methods("cuda", "to") if call.arguments or call.keywords)
+    return visible or any(
+        ranks(part) or isinstance(part, Operation) or mentions(call.node, "rank")
+        for call in moved
+        for value in (*call.arguments, *call.keywords.values())
+        for part in options(value)
+    )
+
+
+@check("DDP602")
+def _wrapped_model_used(context: Context) -> Iterator[Hit]:
+    wraps = [wrap for wrap in parallel_wraps(context) if not in_place(wrap)]
+    if context.libraries.smp_v2 or not wraps:
+        return
+    reported: set[ast.AST] = set()
+    for call in forwards(context):
+        receiver = call.receiver
+        if receiver is None or call.node in reported or any(wrapped_by(value, wraps) for value in call.candidates):
+            continue
+        for wrap in wraps:
+            originals = origins(wrap.argument("module", 0))
+            called = inside(receiver)
+            inner = called and all(any(same(model, original) for original in originals) for model in called)
+            if inner and wrap.order < call.order and not exclusive(wrap, call) and _is_model(called):
+                reported.add(call.node)
+                yield Hit(call.module, call.node, {"wrapper": wrap.name.rpartition(".")[2]})
+
+
+def _is_model(values: list[Value]) -> bool:
+    """Whether the values are models, not losses, which are plain modules too."""
+    return not any(
+        isinstance(value, Result) and value.call.name.endswith(("Loss", "Criterion")) for value in values
+    ) and all(is_plain_model(value) for value in values)
+
+
+@check("DDP605")
+def _gradients_reset(context: Context) -> Iterator[Hit]:
+    libraries = context.libraries
+    parallel = libraries.smp_torch or libraries.xla or libraries.smp_v2 or parallel_wraps(context)
+    if not (parallel or context.trace.named(*ACCELERATORS)) or context.trainer:
+        return
+    for module in context.trace.modules:
+        if any(word in module.source.text for word in ("zero_grad", ".grad = None", "set_to_none", "clear_gradients")):
+            return
+    for step, optimizer in updates(context.trace):
+        backward = any(
+            call.loops and call.loops[-1:] == step.loops[-1:] for call in context.trace.methods("backward")
+        ) or any(call.step is not None and call.reached for call in context.trace.calls)
+        own = is_optimizer_call(optimizer) or any(
+            isinstance(origin, Result) and origin.call.name == "smp.DistributedOptimizer"
+            for origin in origins(optimizer)
+        )
+        if step.reached and step.loops and backward and own:
+            yield Hit(step.module, step.node)
+            return
+
+
+@check("DDP608")
+def _no_inner_forward(context: Context) -> Iterator[Hit]:
+    wraps = parallel_wraps(context)
+    innermost = {call.loops[-1] for call in context.trace.methods("backward") if call.reached and call.loops}
+    for call in context.trace.methods("module") if wraps else ():
+        if not call.reached or call.loops[-1:] == () or call.loops[-1] not in innermost or without_gradients(call):
+            continue
+        wrap = wrapped_by(call.receiver, wraps)
+        if wrap is not None:
+            func = call.node.func
+            inner_text = call.module.text(func)
+            edits = [replace(call.module, func, inner_text.removesuffix(".module"))]
+            values: dict[str, object] = {"call": inner_text, "wrapper": wrap.name.rpartition(".")[2]}
+            yield Hit(call.module, call.node, values, edits if inner_text.endswith(".module") else [])
+
+
+@check("SMP310")
+def _sharded_before_optimizer(context: Context) -> Iterator[Hit]:
+    wraps = [wrap for wrap in parallel_wraps(context) if "fsdp" in wrap.name.lower() or in_place(wrap)]
+    if context.libraries.smp_v2 or not wraps:
+        return
+    for call in context.trace.calls:
+        if not call.reached or call.order > wraps[0].order or exclusive(call, wraps[0]):
+            continue
+        if is_optimizer_call(Result(call)) and _of_model(call, wraps):
+            yield Hit(call.module, call.node, {"optimizer": call.name.rpartition(".")[2]})
+
+
+def _of_model(optimizer: Call, wraps: list[Call]) -> bool:
+    """Whether the optimizer has parameters of a model that is sharded later, in a way that replaces them."""
+    parameters = [option for value in optimizer.arguments[:1] for option in options(value)]
+    owners = [
+        owner
+        for value in parameters
+        if isinstance(value, Result) and value.call.method in ("parameters", "named_parameters")
+        for owner in origins(value.call.receiver)
+    ]
+    for wrap in wraps:
+        keeps = wrap.argument("use_orig_params", 9)
+        if not in_place(wrap) and keeps is not None and constant(keeps) is not False:
+            continue
+        sharded = origins(wrap.argument("module", 0))
+        if any(same(owner, model) or owner is model for owner in owners for model in sharded):
+            return True
+    return False

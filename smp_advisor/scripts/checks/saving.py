@@ -1,0 +1,281 @@
+"""Checkpoints: which ranks save them, and which state can be saved."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from smp_advisor.reading.module import replace
+from smp_advisor.reading.trace import exclusive
+from smp_advisor.reading.values import Argument, Choice, Collection, Constant, Item, Member, Operation, Result, Value
+from smp_advisor.scripts.checks.parallel import ACCELERATORS, parallel_wraps, wrapped_by
+from smp_advisor.scripts.checks.sharding import in_place
+from smp_advisor.scripts.context import Context, Hit, check
+from smp_advisor.scripts.queries import (
+    constant,
+    guarded_by,
+    is_wrapped_model,
+    is_wrapped_optimizer,
+    mentions,
+    origins,
+    rank_conditions,
+    ranks,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from smp_advisor.reading.source import Edit
+    from smp_advisor.reading.trace import Call
+
+
+_ONE_PROCESS = frozenset({"smp.rank", "smp.local_rank", "smp.mp_rank", "smp.pp_rank"})
+_ONE_PART = frozenset({"smp.tp_rank"})
+_SAVES = ("smp.save", "smp.save_checkpoint")
+
+
+@check("SMP126", "smp_torch")
+def _saving_ranks(context: Context) -> Iterator[Hit]:
+    settings = context.settings
+    if not (settings.tensor_parallel or settings.pipelined):
+        return
+    reported: set[ast.AST] = set()
+    for call in [*context.trace.named(*_SAVES), *_states(context)]:
+        conditions = rank_conditions(call)
+        if settings.tensor_parallel and "smp.dp_rank" in conditions and not conditions & {"smp.rank", "smp.rdp_rank"}:
+            guard = _guard_node(call, "dp_rank")
+            place = guard or call.node
+            if place not in reported:
+                reported.add(place)
+                yield Hit(call.module, place, _values(call, "smp.dp_rank()"), _reduced(call, guard))
+            continue
+        wrong = sorted(conditions & (_ONE_PROCESS if _gathers(call) else _ONE_PROCESS | _ONE_PART))
+        if wrong and not _is_full(call):
+            yield Hit(call.module, call.node, _values(call, f"{wrong[0]}()"))
+
+
+def _is_full(call: Call) -> bool:
+    """Whether the state was gathered before, so that one process writes it."""
+    return constant(call.argument("partial", 2)) is False or (call.name == "smp.save" and not _partial_states(call))
+
+
+def _partial_states(call: Call) -> bool:
+    """Whether ``smp.save`` writes only this rank's part: ``partial=True``, or a local state."""
+    partial = call.argument("partial", 2)
+    return constant(partial) is True or "local_state_dict" in call.module.text(call.node)
+
+
+def _states(context: Context) -> list[Call]:
+    return [
+        call
+        for call in context.trace.methods("state_dict", "local_state_dict")
+        if call.receiver is not None and (is_wrapped_model(call.receiver) or is_wrapped_optimizer(call.receiver))
+    ]
+
+
+def _gathers(call: Call) -> bool:
+    """Whether all ranks of a replica must take part."""
+    return call.method == "state_dict"
+
+
+def _values(call: Call, rank: str) -> dict[str, object]:
+    return {"call": call.module.text(call.node.func), "rank": rank}
+
+
+def _guard_node(call: Call, name: str) -> ast.Call | None:
+    for guard in call.guards:
+        for node in ast.walk(guard.test):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == name:
+                return node
+    return None
+
+
+def _reduced(call: Call, guard: ast.Call | None) -> list[Edit]:
+    if guard is None or not isinstance(guard.func, ast.Attribute):
+        return []
+    return [replace(call.module, guard.func, f"{call.module.text(guard.func.value)}.rdp_rank")]
+
+
+@check("SMP127", "smp_torch")
+def _optimizer_state(context: Context) -> Iterator[Hit]:
+    settings = context.settings
+    if not (settings.tensor_parallel or settings.shard_optimizer_state):
+        return
+    technique = "tensor parallelism" if settings.tensor_parallel else "shard_optimizer_state"
+    for call in context.trace.methods("state_dict"):
+        if call.receiver is None or not is_wrapped_optimizer(call.receiver) or _for_other_jobs(call):
+            continue
+        edits = []
+        if isinstance(call.node.func, ast.Attribute) and not call.arguments and not call.keywords:
+            text = f"{call.module.text(call.node.func.value)}.local_state_dict"
+            edits = [replace(call.module, call.node.func, text)]
+        yield Hit(call.module, call.node, {"technique": technique}, edits, variant="state dict")
+    for call in context.trace.named("smp.save_checkpoint"):
+        optimizer = call.argument("optimizer", 4)
+        if constant(call.argument("partial", 2)) is False and optimizer is not None and is_wrapped_optimizer(optimizer):
+            yield Hit(call.module, call.node, {"technique": technique}, variant="checkpoint")
+
+
+def _for_other_jobs(call: Call) -> bool:
+    """Whether the call is in the branch without sharding and tensor parallelism."""
+    return bool(guarded_by(call, "shard", "tp_size", "tensor_parallel"))
+
+
+_COLLECTIVES = (
+    "barrier",
+    "monitored_barrier",
+    "all_reduce",
+    "all_gather",
+    "all_gather_object",
+    "all_gather_into_tensor",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+    "broadcast",
+    "broadcast_object_list",
+    "reduce",
+    "gather",
+    "gather_object",
+)
+_NAMES = tuple(f"torch.distributed.{name}" for name in _COLLECTIVES)
+_STATES = (
+    "torch.distributed.fsdp.FullyShardedDataParallel.optim_state_dict",
+    "torch.distributed.fsdp.FullyShardedDataParallel.full_optim_state_dict",
+    "torch.distributed.fsdp.FullyShardedDataParallel.summon_full_params",
+    "torch.distributed.checkpoint.state_dict.get_model_state_dict",
+    "torch.distributed.checkpoint.state_dict.get_optimizer_state_dict",
+    "torch.distributed.checkpoint.state_dict.get_state_dict",
+    "torch.distributed.checkpoint.save",
+    "torch.distributed.checkpoint.save_state_dict",
+)
+_OF_ACCELERATOR = ("wait_for_everyone", "gather", "gather_for_metrics", "reduce", "get_state_dict", "save_state")
+_ONE_RANK = frozenset({"torch.distributed.get_rank", "os.environ.RANK", "os.environ.LOCAL_RANK", "smp.rank"})
+_GUARDS = ("rank", "main_process", "is_main", "is_master", "master_process", "primary", "zero_first", "local_main")
+
+
+@check("DDP606")
+def _collectives_on_every_rank(context: Context) -> Iterator[Hit]:
+    for call in context.trace.named(*_NAMES):
+        if _on_one_rank(call) and not call.gives("group") and not _met(context, call):
+            yield Hit(call.module, call.node, {"call": call.name.rpartition(".")[2]}, variant="collective")
+    wraps = [wrap for wrap in parallel_wraps(context) if "fsdp" in wrap.name.lower()]
+    states = [*context.trace.named(*_STATES)]
+    states += [call for call in context.trace.methods("state_dict") if _is_sharded_state(call, wraps)]
+    for call in states if wraps else ():
+        if _on_one_rank(call):
+            yield Hit(call.module, call.node, {"call": call.called}, variant="state")
+    for call in context.trace.methods(*_OF_ACCELERATOR) if context.trace.named(*ACCELERATORS) else ():
+        if _of_accelerator(call.receiver) and _on_main_process(call):
+            yield Hit(call.module, call.node, {"call": call.method}, variant="collective")
+
+
+def _on_one_rank(call: Call) -> bool:
+    return call.reached and bool(rank_conditions(call) & _ONE_RANK)
+
+
+def _met(context: Context, call: Call) -> bool:
+    """Whether the peer ranks call the same, in the peer branch or before it."""
+    return any(
+        peer is not call and (exclusive(peer, call) or (_by_rank(peer) and not rank_conditions(peer)))
+        for peer in context.trace.named(call.name)
+    )
+
+
+def _by_rank(call: Call) -> bool:
+    """Whether a condition may select ranks: by its words, or as a number that must be 0."""
+    return any(mentions(guard.test, *_GUARDS) or _is_zero(guard.test) for guard in call.guards)
+
+
+def _is_zero(test: ast.expr) -> bool:
+    """``self.gpu_id == 0``, also as a part of a condition; but not ``epoch % 10 == 0``."""
+    return any(
+        isinstance(part, ast.Compare)
+        and isinstance(part.left, (ast.Name, ast.Attribute))
+        and isinstance(part.comparators[0], ast.Constant)
+        and part.comparators[0].value == 0
+        for part in ast.walk(test)
+    )
+
+
+def _is_sharded_state(call: Call, wraps: list[Call]) -> bool:
+    wrap = wrapped_by(call.receiver, wraps)
+    return wrap is not None and call.receiver is not None
+
+
+def _of_accelerator(value: Value | None) -> bool:
+    return any(isinstance(origin, Result) and origin.call.name in ACCELERATORS for origin in origins(value))
+
+
+def _on_main_process(call: Call) -> bool:
+    """``if accelerator.is_main_process``."""
+    return call.reached and any(
+        guard.holds
+        and isinstance(guard.value, Member)
+        and guard.value.name in ("is_main_process", "is_local_main_process")
+        and _of_accelerator(guard.value.owner)
+        for guard in call.guards
+    )
+
+
+@check("DDP607")
+def _one_rank_writes(context: Context) -> Iterator[Hit]:
+    wraps = parallel_wraps(context)
+    for call in context.trace.named("torch.save") if wraps else ():
+        path = call.argument("f", 1)
+        if not call.reached or path is None or not _same_on_all(path) or _by_rank(call) or rank_conditions(call):
+            continue
+        if any(mentions(argument, "rank") for argument in call.node.args[1:]):
+            continue
+        if any(exclusive(call, wrap) for wrap in wraps) or not _of_wrapped(call, wraps):
+            continue
+        yield Hit(call.module, call.node)
+
+
+def _of_wrapped(call: Call, wraps: list[Call]) -> bool:
+    """Whether the saved state is of a model that every rank has."""
+    saved = call.arguments[0] if call.arguments else call.keywords.get("obj")
+    return saved is not None and any(_is_state(part, wraps) for part in _parts(saved))
+
+
+def _parts(value: Value, depth: int = 0) -> Iterator[Value]:
+    yield value
+    inner: tuple[Value, ...] = ()
+    if isinstance(value, Choice):
+        inner = value.alternatives
+    elif hasattr(value, "entries"):
+        inner = tuple(entry.value for entry in value.entries.values())
+    for part in inner if depth < 4 else ():
+        yield from _parts(part, depth + 1)
+
+
+def _is_state(value: Value, wraps: list[Call]) -> bool:
+    if not isinstance(value, Result) or value.call.method != "state_dict":
+        return False
+    owner = value.call.receiver
+    if isinstance(owner, Member) and owner.name == "module":
+        owner = owner.owner
+    wrap = wrapped_by(owner, wraps)
+    return wrap is not None and not in_place(wrap)
+
+
+def _same_on_all(path: Value, depth: int = 0) -> bool:
+    """Whether the path is certainly the same on every rank."""
+    if depth > 6 or ranks(path):
+        return False
+    if isinstance(path, (Constant, Argument)):
+        return not (isinstance(path, Argument) and "rank" in path.name)
+    if isinstance(path, Operation):
+        return all(_same_on_all(part, depth + 1) or _counts(part) for part in path.operands)
+    if isinstance(path, Collection):
+        return all(_same_on_all(part, depth + 1) for part in path.items)
+    if isinstance(path, Result):
+        joins = path.call.name in ("os.path.join", "pathlib.Path", "str", "os.getenv") or path.call.method == "format"
+        return joins and all(_same_on_all(part, depth + 1) or _counts(part) for part in path.call.arguments)
+    return False
+
+
+def _counts(value: Value) -> bool:
+    """Whether `value` is a number of an epoch or step."""
+    if isinstance(value, Item):
+        value = value.owner
+        return isinstance(value, Result) and value.call.name == "range"
+    return False
