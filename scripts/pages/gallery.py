@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import smp_advisor as smpa
 from smp_advisor.errors import AdvisorError
-from smp_advisor.guidance.batch_reason import batch_reason
-from smp_advisor.guidance.certainty import certainty
-from smp_advisor.guidance.ladder_text import ladder_text
-from smp_advisor.guidance.rung_titles import batch_parts
+from smp_advisor.guidance import batch_reason, certainty
+from smp_advisor.guidance.ladder import batch_parts, ladder_text
 from smp_advisor.wording import degree_of_change, fits, plural, probability, run_cost, run_time, throughput, token_rate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from smp_advisor.advice import Advice
-    from smp_advisor.guidance.step import Step
+    from smp_advisor.guidance import Step
     from smp_advisor.libraries.plan import Plan
 
 HEAD = """# Gallery

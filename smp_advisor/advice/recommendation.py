@@ -28,10 +28,17 @@ from smp_advisor.advice.request import (
 )
 from smp_advisor.costs.evaluate import estimate
 from smp_advisor.errors import AdvisorError, JobError
-from smp_advisor.guidance import explain, nearest_reference, pitfalls
-from smp_advisor.guidance.choice import batch_note, defaults, low_utilisation, why_this_plan
-from smp_advisor.guidance.model_changes import model_changes
-from smp_advisor.guidance.requested import requested
+from smp_advisor.guidance import (
+    batch_note,
+    defaults,
+    explain,
+    low_utilisation,
+    model_changes,
+    nearest_reference,
+    pitfalls,
+    requested,
+    why_this_plan,
+)
 from smp_advisor.libraries.check import check_against, unscripted_adapter
 from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.version import require_supported_instance

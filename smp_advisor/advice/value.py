@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from smp_advisor.cluster.instance import Instance
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.drawing.chart import Chart
-    from smp_advisor.guidance.ladder import Ladder
-    from smp_advisor.guidance.rank_map import RankTable
-    from smp_advisor.guidance.step import Pitfall, Reference, Step
+    from smp_advisor.guidance import Ladder, Pitfall, RankTable, Reference, Step
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.profiling.traced_rank import TracedRank
     from smp_advisor.search import ClusterSizes, Decision, Progress, Question, SearchResult
@@ -403,7 +401,7 @@ class Advice:
         PlanError
             The plan does not suit the model or the cluster, or there is no such row.
         """
-        from smp_advisor.guidance.explained import ladder_of
+        from smp_advisor.guidance.report import ladder_of
 
         return ladder_of(self, plan)
 
@@ -422,7 +420,7 @@ class Advice:
         PlanError
             The plan does not suit the model or the cluster, or there is no such row or placement.
         """
-        from smp_advisor.guidance.explained import ranks_of
+        from smp_advisor.guidance.report import ranks_of
 
         return ranks_of(self, plan, placement_strategy)
 
@@ -498,7 +496,7 @@ class Advice:
         >>> advice.traced_rank().summary  # doctest: +SKIP
         'Llama 3.1 8B: formula 16.4, traced 15.0 GiB per GPU (-8.6 %).'
         """
-        from smp_advisor.guidance.explained import plan_of
+        from smp_advisor.guidance.report import plan_of
         from smp_advisor.profiling.traced_rank import trace_rank
 
         chosen = plan_of(self, plan)

@@ -14,7 +14,7 @@ from smp_advisor.charts.schedule import schedule_chart
 from smp_advisor.charts.sweep import settings_with_sweeps, sweep_chart
 from smp_advisor.costs import estimate as estimated
 from smp_advisor.errors import AdvisorError
-from smp_advisor.guidance.explained import plan_of
+from smp_advisor.guidance.report import plan_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smp_advisor.drawing.chart import Chart
-from smp_advisor.guidance.explained import ladder_of
-from smp_advisor.guidance.ladder_text import COLUMNS, cells
+from smp_advisor.guidance.ladder import COLUMNS, cells
+from smp_advisor.guidance.report import ladder_of
 
 if TYPE_CHECKING:
     from smp_advisor.advice import Advice
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.drawing.ladder import LadderRow
-    from smp_advisor.guidance.ladder import Rung
+    from smp_advisor.guidance import Rung
 
 __all__ = ["ladder_chart"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smp_advisor.drawing.chart import Chart
-from smp_advisor.guidance.explained import ranks_of
+from smp_advisor.guidance.report import ranks_of
 from smp_advisor.wording import plural
 
 if TYPE_CHECKING:

@@ -1,15 +1,28 @@
 """Reasons for a plan: the ordered best practices, AWS's reference configurations, pitfalls."""
 
-from smp_advisor.guidance.aws_reference import ReferenceRow, reference_rows
+from smp_advisor.guidance.batch import batch_note, batch_reason
+from smp_advisor.guidance.choice import (
+    certainty,
+    certainty_in_short,
+    defaults,
+    low_utilisation,
+    requested,
+    why_this_plan,
+)
 from smp_advisor.guidance.explanation import explain
-from smp_advisor.guidance.extrapolation import Extrapolation, Trial, extrapolate
-from smp_advisor.guidance.half_cluster import downsizing
 from smp_advisor.guidance.ladder import Ladder, Rung
-from smp_advisor.guidance.nearest import nearest_reference
-from smp_advisor.guidance.notes import instance_note
-from smp_advisor.guidance.pitfalls import pitfalls
+from smp_advisor.guidance.model_changes import model_changes
+from smp_advisor.guidance.pitfalls import downsizing, pitfalls
+from smp_advisor.guidance.practices import Difference, Pitfall, Reference, Step
 from smp_advisor.guidance.rank_map import RankTable
-from smp_advisor.guidance.step import Difference, Pitfall, Reference, Step
+from smp_advisor.guidance.reference import (
+    Extrapolation,
+    ReferenceRow,
+    Trial,
+    extrapolate,
+    nearest_reference,
+    reference_rows,
+)
 
 __all__ = [
     "Difference",
@@ -22,11 +35,19 @@ __all__ = [
     "Rung",
     "Step",
     "Trial",
+    "batch_note",
+    "batch_reason",
+    "certainty",
+    "certainty_in_short",
+    "defaults",
     "downsizing",
     "explain",
     "extrapolate",
-    "instance_note",
+    "low_utilisation",
+    "model_changes",
     "nearest_reference",
     "pitfalls",
     "reference_rows",
+    "requested",
+    "why_this_plan",
 ]

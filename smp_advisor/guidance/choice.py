@@ -1,25 +1,49 @@
-"""Reasons for the recommended plan: its rank, its batch, the defaults."""
+"""Reasons for the recommended plan: its rank, its certainty, the settings of the user and the defaults."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from smp_advisor.libraries.library import get_library
+from smp_advisor.libraries.schema import schema
 from smp_advisor.search import NEAR_BEST, TECHNIQUE_GAIN, TECHNIQUE_PROBABILITY, fp16_reason, policy
-from smp_advisor.wording import batch_limit, global_batch, listed, percent, utilization
+from smp_advisor.wording import batch_limit, global_batch, listed, percent, probability, utilization
+from smp_advisor.workload.counts import format_count
+from smp_advisor.workload.optimizer import OPTIMIZERS
 from smp_advisor.workload.stack import stack
 from smp_advisor.workload.training_settings import training_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.search import BatchChoice, SearchResult
+    from smp_advisor.search import BatchChoice, Decision, SearchResult
+    from smp_advisor.workload.adapter import Adapter
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
-__all__ = ["batch_note", "defaults", "low_utilisation", "why_this_plan"]
+_CLEAR = 0.75
+
+
+def certainty(decision: Decision) -> str:
+    """Whether the choice is clear, its expected regret, and families as fast as its own."""
+    regret, least = decision.expected_regret, decision.least_regret
+    text = f"Certainty: {certainty_in_short(decision)} Over the cost model's errors it"
+    text += f" loses {percent(regret)} of speed on average"
+    text += f", another plan {percent(least)}." if regret - least >= NEAR_BEST else "; no plan loses noticeably less."
+    if decision.indistinct:
+        text += f" By the cost model, {listed(decision.indistinct)} may be as fast"
+        text += f"; the published family is preferred ({decision.published})." if decision.published else "."
+    return text
+
+
+def certainty_in_short(decision: Decision) -> str:
+    """Whether the choice is clear, as the start of `certainty`'s text."""
+    chance = decision.near_best_probability
+    call = "a close call" if chance < _CLEAR else "a clear choice"
+    return f"{call} ({percent(min(chance, 0.99))} likely that no plan is noticeably faster)."
+
 
 _NEAR = f"{100 * NEAR_BEST:.0f} %"
 
@@ -116,14 +140,8 @@ def defaults(
 ) -> tuple[str, ...]:
     """Settings that the user left at their default, as phrases.
 
-    Parameters
-    ----------
-    at_default
-        Names of the job's settings that the user did not set.
-    vocab_given
-        Whether the user set the vocabulary of an inferred shape.
-    profiled_length
-        Sequence length of the model's profile, if it has one.
+    `at_default` are the names of the job's settings that the user did not set, `vocab_given` is whether the user set
+    the vocabulary of an inferred shape, `profiled_length` is the sequence length of the model's profile, if it has one.
     """
     length = f"sequence length {job.sequence_length:,} tokens"
     if profiled_length is not None:
@@ -159,3 +177,71 @@ def _attention(library: str, job: Job) -> str:
     if get_library(library).framework == "tensorflow":
         return "eager attention"
     return "eager attention (PyTorch 1.13 has no fused kernel of its own)"
+
+
+_ELSEWHERE = frozenset({"calibration", "overheads"})
+"""Settings of a job that the report shows in other places."""
+
+
+def requested(
+    library: str,
+    job: Job,
+    names: frozenset[str],
+    pins: Mapping[str, Any],
+    shape: Mapping[str, Any],
+    *,
+    objective: str = "throughput",
+    min_fit_probability: float = 0.95,
+) -> tuple[str, ...]:
+    """Settings that the user gave, as phrases: ``sequence length 512``, ``tensor parallel degree 4``.
+
+    `names` are those of the job's settings that the user set, `pins` the fixed fields of the plan, `shape` the fixed
+    values of an inferred shape.
+    """
+    phrases = [_job_phrase(name, getattr(job, name)) for name in _order(names)]
+    for name, value in shape.items():
+        title = "vocabulary" if name == "vocab" else name
+        phrases.append(f"{title} {value:,}" if isinstance(value, int) else f"{title} {value}")
+    for name, value in pins.items():
+        parameter = schema(library).described(name)
+        title = parameter.title.lower() if parameter else name.replace("_", " ")
+        phrases.append(_switch(title, value))
+    if objective != "throughput":
+        phrases.append(f"objective {objective}")
+    if min_fit_probability != 0.95:
+        phrases.append(f"fit probability of at least {probability(min_fit_probability)}")
+    return tuple(phrases)
+
+
+def _order(names: frozenset[str]) -> list[str]:
+    first = ("sequence_length", "global_batch_size", "tokens")
+    return [*(name for name in first if name in names), *sorted(names - _ELSEWHERE - set(first))]
+
+
+def _switch(title: str, value: object) -> str:
+    return f"{title} {'on' if value else 'off'}" if isinstance(value, bool) else f"{title} {value}"
+
+
+def _job_phrase(name: str, value: Any) -> str:
+    settings = training_settings()
+    match name:
+        case "sequence_length":
+            return f"sequence length {value:,}"
+        case "global_batch_size":
+            return "any global batch" if value is None else f"global batch of {value:,} samples"
+        case "tokens":
+            return "no number of tokens" if value is None else f"{format_count(value)} tokens"
+        case "max_tokens_per_step":
+            return f"at most {value:,} tokens per step"
+        case "optimizer":
+            return OPTIMIZERS[value].label
+        case "adapter":
+            return "no adapter" if value is None else _adapter(value)
+        case "stack":
+            return "code of the exported script" if value == "auto" else f"code: {stack(value).title}"
+    title = settings[name].title.lower() if name in settings else name.replace("_", " ")
+    return _switch(title, value)
+
+
+def _adapter(adapter: Adapter) -> str:
+    return f"{'QLoRA' if adapter.base_bits < 16 else 'LoRA'} of rank {adapter.rank}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.guidance.step import Difference
+from smp_advisor.guidance.practices import Difference
 from smp_advisor.guidance.what_if import evaluate, vary
 from smp_advisor.libraries.groups import samples_per_tensor_parallel_group, shard_degree
 from smp_advisor.libraries.library import get_library, supports_tensor_parallelism
@@ -18,11 +18,9 @@ if TYPE_CHECKING:
 
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.guidance.aws_reference import ReferenceRow
-    from smp_advisor.guidance.planned_run import PlannedRun
+    from smp_advisor.guidance.reference import ReferenceRow
+    from smp_advisor.guidance.what_if import PlannedRun
     from smp_advisor.libraries.plan import Plan
-
-__all__ = ["differences"]
 
 _TIME_PARTS = {
     "forward_seconds": "forward passes",

@@ -2,74 +2,41 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
-from smp_advisor.guidance.planned_run import PlannedRun
-from smp_advisor.guidance.practices import order, practice, subset_tip
-from smp_advisor.guidance.rung_titles import technique_fields
-from smp_advisor.guidance.step import Step
-from smp_advisor.guidance.techniques import (
-    accumulation,
-    activation_checkpointing,
-    batch,
-    compiler,
-    instance,
-    offloading,
-    optimizer_state_sharding,
-    pipeline_parallelism,
-    sharding,
-    starting,
-    tensor_parallelism,
-)
-from smp_advisor.guidance.techniques.conclusion import brief_not_used, brief_used
-from smp_advisor.guidance.techniques.degrees import Degree
-from smp_advisor.guidance.what_if import evaluate_best
+from smp_advisor.guidance import activations, batch, parallelism, sharding, statements
+from smp_advisor.guidance.conclusion import Argument, Conclusion, brief_not_used, brief_used
+from smp_advisor.guidance.instance import instance
+from smp_advisor.guidance.ladder import technique_fields
+from smp_advisor.guidance.practices import Step, order, practice, subset_tip
+from smp_advisor.guidance.what_if import PlannedRun, evaluate_best
 from smp_advisor.wording import first_sentence
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection
 
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.guidance.techniques.conclusion import Conclusion
-    from smp_advisor.guidance.what_if import WhatIf
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
-__all__ = ["ARGUMENTS", "explain", "steps_of"]
 
-
-class _Argument(Protocol):
-    """The argument for or against one technique."""
-
-    def comparisons(self, run: PlannedRun) -> dict[str, WhatIf]:
-        """Plans to compare with."""
-
-    def conclude(
-        self, run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate]
-    ) -> Conclusion:
-        """Decision and reasons."""
-
-
-ARGUMENTS: dict[str, Any] = {
+ARGUMENTS: dict[str, Argument] = {
     "instance": instance,
-    "optimizer_state_sharding": optimizer_state_sharding,
-    "sharding": sharding,
-    "activation_checkpointing": activation_checkpointing,
-    "tensor_parallelism": tensor_parallelism,
-    "pipeline_parallelism": pipeline_parallelism,
-    "partitions": Degree(key="partitions"),
-    "tensor_parallel_degree": Degree(key="tensor_parallel_degree", technique="tensor_parallel"),
-    "context_parallelism": Degree(key="context_parallel_degree", technique="context_parallel"),
-    "expert_parallelism": Degree(key="expert_parallel_degree", technique="expert_parallel"),
-    "offloading": offloading,
-    "batch": accumulation,
-    "microbatches": batch,
-    "mixed_precision": starting.mixed_precision,
-    "collectives": starting.collectives,
-    "delayed_initialization": starting.delayed_initialization,
-    **compiler.ARGUMENTS,
+    "optimizer_state_sharding": sharding.optimizer_state_sharding,
+    "sharding": sharding.sharding,
+    "activation_checkpointing": activations.activation_checkpointing,
+    "tensor_parallelism": parallelism.tensor_parallelism,
+    "pipeline_parallelism": parallelism.pipeline_parallelism,
+    "partitions": parallelism.degree("partitions"),
+    "tensor_parallel_degree": parallelism.degree("tensor_parallel_degree", "tensor_parallel"),
+    "context_parallelism": parallelism.degree("context_parallel_degree", "context_parallel"),
+    "expert_parallelism": parallelism.degree("expert_parallel_degree", "expert_parallel"),
+    "offloading": activations.offloading,
+    "batch": batch.accumulation,
+    "microbatches": batch.microbatches,
+    **statements.ARGUMENTS,
 }
 """Arguments by the name that ``practices.toml`` has for them: `Practice.argument`."""
 
@@ -90,24 +57,6 @@ def explain(
     Every sentence compares two estimates of the same cost model: of the plan, and of the plan with the technique turned
     the other way and everything else equal, including the global batch. Other settings that the library requires to
     change are named in the sentence.
-
-    Parameters
-    ----------
-    model, cluster, job, plan
-        The run to explain.
-    estimate
-        Estimate of the plan.
-    min_fit_probability
-        Required probability of fitting.
-    objective
-        Objective of the search that chose the plan.
-    pins
-        Fields of the plan that the user fixed.
-
-    Returns
-    -------
-    tuple of Step
-        One per technique, in order.
     """
     run = PlannedRun(
         model=model,
@@ -125,7 +74,7 @@ def explain(
 def steps_of(run: PlannedRun, techniques: Collection[str] | None = None) -> tuple[Step, ...]:
     """The explanation of a planned run, see `explain`; of some techniques if they are listed."""
     library, estimate = run.plan.library, run.estimate
-    arguments: dict[str, _Argument] = {
+    arguments = {
         name: ARGUMENTS[practice(name, library).argument]
         for name in order(library)
         if techniques is None or name in techniques

@@ -3,27 +3,107 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from html import escape
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.guidance.conclusion import brief_change
 from smp_advisor.guidance.practices import order, practice
-from smp_advisor.guidance.rung_titles import batch_parts, off_settings, rung_title, start_title, technique_fields
-from smp_advisor.guidance.techniques.conclusion import brief_change
 from smp_advisor.guidance.what_if import WhatIf, evaluate, evaluate_best, vary, without
 from smp_advisor.libraries.controls import fields_of, shardable_gpus
 from smp_advisor.libraries.groups import divisors, shard_degree
 from smp_advisor.libraries.library import get_library, plan_fields
 from smp_advisor.uninterrupted import uninterrupted
-from smp_advisor.wording import SAME, degree_of_change, fits
+from smp_advisor.wording import SAME, degree_of_change, fits, gib, step_time, table_lines
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.guidance.planned_run import PlannedRun
-    from smp_advisor.guidance.step import Step
+    from smp_advisor.guidance.practices import Step
+    from smp_advisor.guidance.what_if import PlannedRun
     from smp_advisor.libraries.plan import Plan
 
-__all__ = ["Ladder", "Rung", "climb", "unused_techniques"]
+_OFF: dict[str, dict[str, Any]] = {
+    "optimizer_state_sharding": {"shard_optimizer_state": False, "sharded_data_parallel_degree": 1},
+    "activation_checkpointing": {"activation_checkpointing": False},
+    "tensor_parallelism": {"tensor_parallel_degree": 1},
+    "tensor_parallel_degree": {"tensor_parallel_degree": 1},
+    "pipeline_parallelism": {"pipeline_parallel_degree": 1},
+    "partitions": {"partitions": 1},
+    "context_parallelism": {"context_parallel_degree": 1},
+    "expert_parallelism": {"expert_parallel_degree": 1},
+    "offloading": {"offload_activations": False},
+}
+"""Settings without a technique, by the argument of its practice (`Practice.argument`)."""
+
+
+def technique_fields(argument: str) -> frozenset[str]:
+    """Fields of plans that belong to a technique, by the argument of its practice."""
+    fields = {
+        "sharding": {"hybrid_shard_degree", "sharding_strategy"},
+        "batch": {"gradient_accumulation_steps"},
+        "microbatches": {"microbatches"},
+    }
+    return frozenset({*_OFF.get(argument, {}), *fields.get(argument, ())})
+
+
+def off_settings(argument: str, run: PlannedRun) -> dict[str, Any]:
+    """Settings of a plan that turn one of its techniques off; empty if the plan does not use it."""
+    plan = run.plan
+    off = _unsharded(run) if argument == "sharding" else _OFF.get(argument, {})
+    own = {name: value for name, value in off.items() if name in plan_fields(plan.library)}
+    return own if any((getattr(plan, name) or False) != (value or False) for name, value in own.items()) else {}
+
+
+def _unsharded(run: PlannedRun) -> dict[str, Any]:
+    """SMP v2 trains without sharding at degree 1. FSDP's least sharding is that inside a node."""
+    if "hybrid_shard_degree" in plan_fields(run.plan.library):
+        return {"hybrid_shard_degree": 1} if shard_degree(run.plan, run.cluster) > 1 else {}
+    return (
+        {"sharding_strategy": "hybrid_shard"} if shard_degree(run.plan, run.cluster) > run.cluster.gpus_per_node else {}
+    )
+
+
+def start_title(plan: Plan, run: PlannedRun) -> str:
+    """Title of the plan without any technique."""
+    shards = shard_degree(plan, run.cluster)
+    parts = batch_parts(plan)
+    batch = f", {parts}" if parts else ""
+    if shards > 1:
+        return f"sharding over {shards} GPUs, which the library requires{batch}"
+    return f"the entire model on {'each' if run.cluster.gpus > 1 else 'the'} GPU{batch}"
+
+
+def batch_parts(plan: Plan) -> str:
+    """Parts of a batch that run one after the other: ``4 microbatches``; empty if it runs at once."""
+    if plan.microbatches > 1:
+        return f"{plan.microbatches:,} microbatches"
+    steps = plan.gradient_accumulation_steps
+    return f"{steps:,} accumulated batches" if steps > 1 else ""
+
+
+def rung_title(argument: str, plan: Plan, run: PlannedRun) -> str:
+    """Title of a technique of a plan, by the argument of its practice."""
+    if argument == "optimizer_state_sharding" and plan.sharded_data_parallel_degree == 1:
+        return "optimizer-state sharding"
+    if argument == "activation_checkpointing":
+        strategy = plan.activation_checkpointing
+        return "activation checkpointing" + (f" ({strategy})" if strategy not in {False, "each"} else "")
+    if argument in {"pipeline_parallelism", "partitions"}:
+        return f"{plan.pipeline_parallel_degree} pipeline stages"
+    degrees = {
+        "optimizer_state_sharding": ("sharded data parallelism", plan.sharded_data_parallel_degree),
+        "sharding": ("sharding", shard_degree(plan, run.cluster)),
+        "tensor_parallelism": ("tensor parallelism", plan.tensor_parallel_degree),
+        "tensor_parallel_degree": ("tensor parallelism", plan.tensor_parallel_degree),
+        "context_parallelism": ("context parallelism", plan.context_parallel_degree),
+        "expert_parallelism": ("expert parallelism", plan.expert_parallel_degree),
+    }
+    if argument in degrees:
+        name, degree = degrees[argument]
+        return f"{name} over {degree} GPUs"
+    return "activation offloading"
+
 
 START = "start"
 """`Rung.technique` of the plan without any technique."""
@@ -89,13 +169,9 @@ class Ladder:
         return (*self.rungs, *self.unused)
 
     def __str__(self) -> str:
-        from smp_advisor.guidance.ladder_text import ladder_text
-
         return ladder_text(self)
 
     def _repr_html_(self) -> str:
-        from smp_advisor.guidance.ladder_html import ladder_html
-
         return ladder_html(self)
 
 
@@ -114,12 +190,7 @@ def climb(run: PlannedRun, steps: tuple[Step, ...]) -> Ladder:
     A rung has the techniques up to its own, none of the later ones, and the plan's global batch in as many microbatches
     or accumulated batches. Where a library cannot run without a technique (FSDP's sharding), the first rung has it.
 
-    Parameters
-    ----------
-    run
-        Any plan: the recommendation, an alternative, or the plan of the controls.
-    steps
-        Its explanation (`explain`), which has the techniques that it does not use.
+    `steps` is the explanation of the plan (`explain`), which has the techniques that it does not use.
     """
     rungs = tuple(_rungs(run))
     compared = [_compared(run, step) for step in steps if step.decision != "used" and _divides(step)]
@@ -298,3 +369,71 @@ def _other_sharding(run: PlannedRun) -> list[Rung]:
                 )
             )
     return result
+
+
+COLUMNS = ("technique", "memory needed", "fits", "step time", "decision")
+"""Headings of the table."""
+
+_NONE = "-"
+
+
+def cells(rung: Rung, *, first: bool = False) -> tuple[str, str, str, str, str]:
+    """Texts of a rung, one per column. Every rung but the first adds its technique to those before it."""
+    return (
+        rung.title if first else f"+ {rung.title}",
+        _NONE if rung.needed_gib is None else gib(rung.needed_gib),
+        "yes" if rung.fits else "no",
+        step_time(rung.estimate) if rung.estimate is not None and rung.fits else _NONE,
+        f"{rung.decision} (another batch)" if "a global batch of" in rung.because else rung.decision,
+    )
+
+
+def ladder_text(ladder: Ladder, *, figures: bool = True) -> str:
+    """The ladder as a table in text; with `figures`, also those of techniques that are not used."""
+    rows = [COLUMNS, *(cells(rung, first=not position) for position, rung in enumerate(ladder.rungs))]
+    if figures and ladder.unused:
+        rows += [("with one change:", "", "", "", ""), *(cells(rung, first=True) for rung in ladder.unused)]
+    return "\n".join(f"  {line}" for line in table_lines(rows, right={1, 3}))
+
+
+def unused_lines(ladder: Ladder) -> list[str]:
+    """One line for each technique that is not used: the technique, and the reason without figures."""
+    return [
+        f"{rung.short_title[:1].upper()}{rung.short_title[1:]}."
+        f" {rung.because.partition(' (')[0] + '.' if rung.because.endswith(').') else rung.because}"
+        for rung in ladder.unused
+        if rung.technique != "batch"  # the reason for the parts of the batch is with the used techniques
+    ]
+
+
+_CELL = "padding:2px 14px 2px 0;text-align:left"
+_NUMBER = "padding:2px 14px 2px 0;text-align:right;white-space:nowrap"
+
+
+def ladder_html(ladder: Ladder) -> str:
+    """An accessible table: a caption, headings of columns and rows, and the unused techniques in their own group."""
+    head = "".join(f'<th scope="col" style="{_CELL}">{escape(text[:1].upper() + text[1:])}</th>' for text in COLUMNS)
+    own = "".join(_row(cells(rung, first=not position), rung.because) for position, rung in enumerate(ladder.rungs))
+    unused = "".join(_row(cells(rung, first=True), rung.because) for rung in ladder.unused)
+    group = (
+        f'<tbody><tr><th scope="rowgroup" colspan="{len(COLUMNS)}" style="{_CELL}">With one change</th></tr>{unused}'
+        "</tbody>"
+        if unused
+        else ""
+    )
+    return (
+        '<table style="border:0;border-collapse:collapse;margin:0"><caption style="text-align:left">Techniques in the'
+        " order of AWS&#x27;s best practices, each added to those above it"
+        f" ({ladder.usable_gib:.1f} GiB usable per GPU)</caption>"
+        f"<thead><tr>{head}</tr></thead><tbody>{own}</tbody>{group}</table>"
+    )
+
+
+def _row(texts: tuple[str, ...], because: str) -> str:
+    title, *values = texts
+    tooltip = f' title="{escape(because)}"' if because else ""
+    columns = "".join(
+        f'<td style="{_NUMBER if position in {0, 2} else _CELL}">{escape(text)}</td>'
+        for position, text in enumerate(values)
+    )
+    return f'<tr><th scope="row" style="{_CELL};font-weight:400"{tooltip}>{escape(title)}</th>{columns}</tr>'

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError
-from smp_advisor.guidance.step import Step
+from smp_advisor.files import data_file
+from smp_advisor.guidance.practices import Step
 from smp_advisor.search import search
 from smp_advisor.wording import listed, percent, unit
 from smp_advisor.workload.build import model_from_values
@@ -25,8 +23,6 @@ if TYPE_CHECKING:
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
-__all__ = ["adjusted_sizes", "model_changes"]
-
 _LABELS = {
     "vocab": "vocabulary",
     "hidden": "hidden size",
@@ -36,38 +32,10 @@ _LABELS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Rules:
-    """Multiples of ``model_changes.toml``, and the texts of the step."""
-
-    title: str
-    trade_off: str
-    source_title: str
-    source_url: str
-    vocabulary: int
-    hidden: int
-    feed_forward: int
-    heads: int
-    head_width: int
-    fast_head_width: int
-    least_gain: float
-    visible_gain: float
-
-
-@cache
-def _rules() -> _Rules:
-    return _Rules(
-        **tomllib.loads((files("smp_advisor.guidance") / "data" / "model_changes.toml").read_text("utf-8")),
-    )
-
-
 def adjusted_sizes(model: Model, *, pretrained: bool = False) -> dict[str, int]:
     """Sizes of the shape to change, with their new values; empty if there is nothing to change.
 
-    Parameters
-    ----------
-    pretrained
-        Whether the run starts from a checkpoint, to which only a longer vocabulary fits.
+    Only a longer vocabulary fits to the checkpoint from which a pretrained model starts.
 
     Examples
     --------
@@ -75,28 +43,28 @@ def adjusted_sizes(model: Model, *, pretrained: bool = False) -> dict[str, int]:
     >>> adjusted_sizes(Model.from_name("gpt2"))
     {'vocab': 50304}
     """
-    rules, shape = _rules(), model.shape
-    sizes = {"vocab": _up(shape.vocab, rules.vocabulary)}
+    rules, shape = data_file("guidance", "model_changes"), model.shape
+    sizes = {"vocab": _up(shape.vocab, rules["vocabulary"])}
     if not pretrained:
         sizes |= dict(_width(model))
-        sizes["ffn"] = _nearest(shape.ffn * sizes.get("hidden", shape.hidden) / shape.hidden, rules.feed_forward)
+        sizes["ffn"] = _nearest(shape.ffn * sizes.get("hidden", shape.hidden) / shape.hidden, rules["feed_forward"])
     return {name: value for name, value in sizes.items() if value != getattr(shape, name)}
 
 
 def _width(model: Model) -> Iterator[tuple[str, int]]:
     """Hidden size, heads and layers, at about the same number of parameters."""
-    rules, shape = _rules(), model.shape
+    rules, shape = data_file("guidance", "model_changes"), model.shape
     width = shape.hidden // shape.heads
-    if shape.hidden % rules.hidden == 0 and shape.heads % rules.heads == 0 and width % rules.head_width == 0:
+    if shape.hidden % rules["hidden"] == 0 and shape.heads % rules["heads"] == 0 and width % rules["head_width"] == 0:
         return
-    hidden = _nearest(shape.hidden, rules.hidden)
+    hidden = _nearest(shape.hidden, rules["hidden"])
     heads = min(
         (
             heads
-            for heads in range(rules.heads, hidden // 32 + 1, rules.heads)
-            if hidden % (heads * rules.head_width) == 0
+            for heads in range(rules["heads"], hidden // 32 + 1, rules["heads"])
+            if hidden % (heads * rules["head_width"]) == 0
         ),
-        key=lambda heads: (hidden // heads % rules.fast_head_width != 0, abs(hidden / heads - width)),
+        key=lambda heads: (hidden // heads % rules["fast_head_width"] != 0, abs(hidden / heads - width)),
         default=0,
     )
     if not heads or (shape.kv_heads != shape.heads and heads % shape.kv_heads):
@@ -121,16 +89,10 @@ def model_changes(
 ) -> tuple[Step, ...]:
     """The step that adjusts the model, if its fastest plan is then visibly faster at the same global batch.
 
-    Parameters
-    ----------
-    estimate
-        Estimate of the recommended plan.
-    limits
-        Keywords of `search`: library, least fit probability, fixed settings.
-    order
-        Position of the step.
+    `estimate` is that of the recommended plan; `limits` are keywords of `search`: library, least fit probability, fixed
+    settings; `order` is the position of the step.
     """
-    rules = _rules()
+    rules = data_file("guidance", "model_changes")
     if model.origin == "measured":
         return ()
     pretrained = job.training == "fine-tuning" or job.adapter is not None
@@ -139,7 +101,7 @@ def model_changes(
     words = {name: size for name, size in sizes.items() if name == "vocab"}
     best: _Change | None = None
     # A longer vocabulary alone keeps the architecture, so other sizes must gain more than it.
-    for changes, least_gain in ((words, rules.visible_gain), (sizes, rules.least_gain)):
+    for changes, least_gain in ((words, rules["visible_gain"]), (sizes, rules["least_gain"])):
         change = _change(model, cluster, fixed, changes, limits) if changes else None
         present = estimate.samples_per_second if best is None else best.samples_per_second
         if change is not None and change.samples_per_second >= present * (1 + least_gain):
@@ -175,7 +137,10 @@ def _change(
 
 
 def _step(model: Model, job: Job, estimate: Estimate, change: _Change, order: int) -> Step:
-    rules, scale = _rules(), model.sequence_length(job.sequence_length) if model.reads_tokens else 1
+    rules, scale = (
+        data_file("guidance", "model_changes"),
+        model.sequence_length(job.sequence_length) if model.reads_tokens else 1,
+    )
     before, after = estimate.samples_per_second, change.samples_per_second
     speeds = [f"{value * scale:,.0f} {unit(model)}/s" for value in (after, before)]
     changes = [
@@ -184,7 +149,7 @@ def _step(model: Model, job: Job, estimate: Estimate, change: _Change, order: in
         if name in _LABELS
     ]
     gain = after / before - 1
-    doubt = "" if gain >= rules.least_gain else ", less than the cost model resolves"
+    doubt = "" if gain >= rules["least_gain"] else ", less than the cost model resolves"
     because = (
         f"Change {listed(changes)}: {speeds[0]} instead of {speeds[1]} ({percent(gain)} faster{doubt}) with the same"
         " global batch."
@@ -197,14 +162,14 @@ def _step(model: Model, job: Job, estimate: Estimate, change: _Change, order: in
     return Step(
         order=order,
         technique="model_changes",
-        title=rules.title,
+        title=rules["title"],
         decision="not used",
         because=because,
         details=details,
-        trade_off=rules.trade_off,
+        trade_off=rules["trade_off"],
         figures=(("throughput with", speeds[0]), ("throughput without", speeds[1])),
-        source_title=rules.source_title,
-        source_url=rules.source_url,
+        source_title=rules["source_title"],
+        source_url=rules["source_url"],
     )
 
 

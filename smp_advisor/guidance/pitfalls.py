@@ -6,24 +6,85 @@ from dataclasses import dataclass, fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
+from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.cluster.table import sources
-from smp_advisor.guidance.half_cluster import downsizing
-from smp_advisor.guidance.step import Pitfall
+from smp_advisor.costs import estimate as estimate_plan
+from smp_advisor.guidance.practices import Pitfall, order, practice
+from smp_advisor.guidance.what_if import PlannedRun, evaluate, vary
 from smp_advisor.libraries import image
 from smp_advisor.libraries.groups import reduced_data_parallel_degree, shard_degree
 from smp_advisor.libraries.library import get_library, supports_tensor_parallelism
 from smp_advisor.libraries.schema import Condition
 from smp_advisor.libraries.version import release, supported_instances
-from smp_advisor.wording import gib
+from smp_advisor.wording import fit, gib, plural
 from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
-    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.costs.estimate import Estimate
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
-__all__ = ["pitfalls"]
+DOWNSIZING = "downsizing"
+"""`Pitfall.id` of the warning."""
+
+_SHARDING = ("optimizer_state_sharding", "sharding")
+"""Practices about sharded state: source of the warning."""
+
+
+def downsizing(
+    model: Model,
+    cluster: Cluster,
+    job: Job,
+    plan: Plan,
+    estimate: Estimate | None = None,
+    *,
+    min_fit_probability: float = 0.95,
+) -> Pitfall | None:
+    """Warn if a plan that fits would not fit on half of the nodes, because its state is sharded over them.
+
+    Each replica keeps its batch, so that only the sharding changes. None without sharding, on a single node, for a plan
+    that does not fit, and if half of the nodes is enough.
+    """
+    sharded = plan.shard_optimizer_state or shard_degree(plan, cluster) > 1
+    if not sharded or cluster.nodes < 2:
+        return None
+    current = estimate or estimate_plan(model, cluster, job, plan)
+    run = PlannedRun(
+        model=model, cluster=cluster, job=job, plan=plan, estimate=current, min_fit_probability=min_fit_probability
+    )
+    if not run.fits:
+        return None
+    half = Cluster(cluster.instance, cluster.nodes // 2)
+    comparison = vary(run, cluster=half, keep_global_batch=False)
+    alternative = evaluate(model, {"half": comparison}).get("half")
+    if alternative is None or comparison.plan is None:
+        return None
+    if alternative.fit_probability >= min_fit_probability and alternative.host_memory_fits:
+        return None
+    source = next((practice(name, plan.library) for name in order(plan.library) if name in _SHARDING), None)
+    return Pitfall(
+        id=DOWNSIZING,
+        severity="warning",
+        text=(
+            f"Check the memory again before you shrink the cluster. On {plural(half.nodes, 'node')} ({half.gpus} GPUs),"
+            f" {_shards(plan, comparison.plan, cluster, half)}, and the plan needs {gib(alternative.needed_gib)} per"
+            f" GPU (vs {gib(current.needed_gib)}). It {fit(alternative, min_fit_probability)}."
+        ),
+        source_url=source.source_url if source else "",
+        source_title=source.source_title if source else "",
+    )
+
+
+def _shards(plan: Plan, smaller: Plan, cluster: Cluster, half: Cluster) -> str:
+    """Sharded state before and after, as a clause."""
+    before, after = shard_degree(plan, cluster), shard_degree(smaller, half)
+    if before > 1:
+        return f"parameters, gradients and optimizer state are sharded over {after} GPUs instead of {before}"
+    per_replica = plan.pipeline_parallel_degree * plan.tensor_parallel_degree
+    replicas = plural(half.gpus // per_replica, "replica")
+    return f"the optimizer state is sharded over {replicas} instead of {cluster.gpus // per_replica}"
+
 
 _DONE_BY = {"done": " The generated script does this.", "cell": " The exported cell does this."}
 _SEVERITIES = ("error", "warning", "info")
@@ -74,15 +135,9 @@ def pitfalls(
 ) -> tuple[Pitfall, ...]:
     """Requirements of a plan, errors first.
 
-    Parameters
-    ----------
-    model, cluster, job, plan
-        The run.
-    script_is_generated
-        Whether the training script is the advisor's own, which it writes for jobs without an adapter. Requirements that
-        it meets are then information, for users who edit it. Mistakes that cannot occur in it are left out.
-    min_fit_probability
-        Required probability of fitting, for the warning about a smaller cluster.
+    With `script_is_generated`, the training script is the advisor's own, which it writes for jobs without an adapter.
+    Requirements that it meets are then information, for users who edit it; mistakes that cannot occur in it are left
+    out.
     """
     facts = _facts(model, cluster, job, plan)
     generated = script_is_generated and job.adapter is None

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from smp_advisor.libraries.ranks import RankMap
 
-__all__ = ["RankTable"]
-
 _TITLES = {
     "stage": "stage",
     "tensor_slice": "tensor slice",

@@ -1,4 +1,4 @@
-"""An alternative plan: some settings changed, everything else as equal as the library allows."""
+"""A planned run, and alternative plans: some settings changed, everything else as equal as the library allows."""
 
 from __future__ import annotations
 
@@ -19,14 +19,47 @@ if TYPE_CHECKING:
 
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.guidance.planned_run import PlannedRun
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
     Key = TypeVar("Key")
 
-__all__ = ["WhatIf", "evaluate", "evaluate_best", "vary", "without"]
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedRun:
+    """A plan for a model on a cluster, with its estimate."""
+
+    model: Model
+    cluster: Cluster
+    job: Job
+    plan: Plan
+    estimate: Estimate
+    min_fit_probability: float
+    """Required probability of fitting."""
+    objective: str = "throughput"
+    pins: frozenset[str] = frozenset()
+    """Fields of the plan that the user fixed."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether the plan fits with the required probability."""
+        return fits(self.estimate, self.min_fit_probability)
+
+    @property
+    def sequence_length(self) -> int:
+        """Tokens per sample of the model in this job."""
+        return self.model.sequence_length(self.job.sequence_length)
+
+    @property
+    def data_parallel_degree(self) -> int:
+        """Ranks of a data-parallel group: world / pipeline degree."""
+        return self.cluster.gpus // self.plan.pipeline_parallel_degree
+
+    @property
+    def replicas(self) -> int:
+        """Groups of GPUs that process different samples (reduced data-parallel degree)."""
+        return self.data_parallel_degree // (self.plan.tensor_parallel_degree * self.plan.context_parallel_degree)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,23 +81,17 @@ class WhatIf:
         """The other changed settings in parentheses, after a space; empty if there are none."""
         return f" (with {', '.join(self.moved)})" if self.moved else ""
 
+    def with_aside(self, *moved: str) -> WhatIf:
+        """The same with further settings that had to change."""
+        return replace(self, moved=(*self.moved, *moved))
+
 
 def vary(run: PlannedRun, *, cluster: Cluster | None = None, keep_global_batch: bool = True, **changes: Any) -> WhatIf:
     """Change settings of the plan, and others only if the library requires it.
 
     The global batch stays, so that step times compare: if the number of replicas changes, the batch of each changes.
-    `WhatIf.moved` lists the other settings that had to change.
-
-    Parameters
-    ----------
-    run
-        The run to change.
-    cluster
-        Another cluster.
-    keep_global_batch
-        Whether the global batch stays. Otherwise each replica keeps its batch, and the job's global batch is waived.
-    **changes
-        Fields of `Plan`.
+    `WhatIf.moved` lists the other settings that had to change. Without `keep_global_batch`, each replica keeps its
+    batch, and the job's global batch is waived.
     """
     place = cluster or run.cluster
     job = run.job if keep_global_batch else replace(run.job, global_batch_size=None)
@@ -152,7 +179,7 @@ def _forms(run: PlannedRun, comparison: WhatIf) -> list[WhatIf]:
                     if number is None
                     else [f"{plural(number, *_PARTS[parts])} instead of {getattr(run.plan, parts)}"]
                 )
-                forms.append(replace(form, moved=(*form.moved, *asides)))
+                forms.append(form.with_aside(*asides))
     return forms
 
 

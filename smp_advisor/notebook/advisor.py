@@ -13,7 +13,7 @@ from IPython.core.getipython import get_ipython
 from smp_advisor.advice.live import Change, LiveAdvice, control_state
 from smp_advisor.advice.live.settings import require_name, require_settings, with_labels
 from smp_advisor.errors import AdvisorError
-from smp_advisor.guidance.ladder_html import ladder_html
+from smp_advisor.guidance.ladder import ladder_html
 from smp_advisor.notebook.cells import cells
 from smp_advisor.notebook.checks import checked, fixed, pasted
 from smp_advisor.notebook.display import SavedOutputs, show
@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.advice import Advice
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.guidance.ladder import Ladder
-    from smp_advisor.guidance.rank_map import RankTable
-    from smp_advisor.guidance.step import Pitfall, Step
+    from smp_advisor.guidance import Ladder, Pitfall, RankTable, Step
     from smp_advisor.libraries.library import Setting
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.notebook.display import Fallback, Handshake

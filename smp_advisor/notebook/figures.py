@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from smp_advisor.advice.live.settings import dollars
-from smp_advisor.guidance.certainty import certainty_in_short
-from smp_advisor.guidance.overheads import overhead_summary
+from smp_advisor.guidance import certainty_in_short
 from smp_advisor.wording import (
     between,
     cost_per_million,
     gives_back,
     number,
+    overhead_summary,
     percent,
     probability,
     run_cost,

@@ -10,13 +10,12 @@ from smp_advisor.advice.live.settings import configuration, precision_text, rows
 from smp_advisor.charts.labels import CATEGORY_LABELS, TIME_LABELS, time_labels
 from smp_advisor.charts.memory import memory_interval, stage_groups
 from smp_advisor.costs.estimate import CATEGORIES
-from smp_advisor.guidance.overheads import overhead_notes
 from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.schema import schema
 from smp_advisor.notebook.figures import Fit, decisive, figures, fit, headlines, likelihood, memory, step_range
 from smp_advisor.notebook.glossary import term_for, terms_of
 from smp_advisor.notebook.workload_fields import Field, workload_fields
-from smp_advisor.wording import batch_limit, listed, plural, sentences
+from smp_advisor.wording import batch_limit, listed, overhead_notes, plural, sentences
 from smp_advisor.workload.optimizer import OPTIMIZERS
 from smp_advisor.workload.stack import AUTO, stack
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from smp_advisor.advice import Advice
     from smp_advisor.advice.live.control_state import ControlState
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.guidance.step import Step
+    from smp_advisor.guidance import Step
     from smp_advisor.libraries.library import Settings
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.model import Model

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 import smp_advisor as smpa
-from smp_advisor.guidance.batch_reason import batch_reason
+from smp_advisor.guidance import batch_reason
 
 
 @pytest.fixture(scope="module")

@@ -14,10 +14,8 @@ from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
 from smp_advisor.errors import PlanError
 from smp_advisor.guidance.explanation import steps_of
-from smp_advisor.guidance.ladder import Ladder, climb, unused_techniques
-from smp_advisor.guidance.ladder_text import COLUMNS
-from smp_advisor.guidance.planned_run import PlannedRun
-from smp_advisor.guidance.what_if import vary
+from smp_advisor.guidance.ladder import COLUMNS, Ladder, climb, unused_techniques
+from smp_advisor.guidance.what_if import PlannedRun, vary
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.groups import divisors
 from smp_advisor.search import NEAR_BEST

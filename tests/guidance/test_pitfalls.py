@@ -9,7 +9,7 @@ from hypothesis import given
 
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
-from smp_advisor.guidance import downsizing, instance_note, pitfalls
+from smp_advisor.guidance import downsizing, pitfalls
 from smp_advisor.guidance.pitfalls import _rows
 from smp_advisor.libraries import Plan
 from smp_advisor.wording import gib
@@ -182,16 +182,3 @@ def test_no_warning_where_half_the_cluster_is_enough_or_nothing_is_sharded():
     assert downsizing(model("20 B"), Cluster(P4D, 16), job, SHARDED) is None
     assert downsizing(model("20 B"), Cluster(P4D, 1), job, SHARDED) is None
     assert downsizing(small, Cluster(P4D, 2), job, replace(PLAIN, activation_checkpointing="each")) is None
-
-
-@pytest.mark.parametrize("name", ["ml.p5.48xlarge", "ml.g5.48xlarge", "ml.p3.2xlarge"])
-def test_instance_the_library_cannot_use_gets_one_sentence_with_the_nearest(name):
-    note = instance_note("smp-v1", name)
-
-    assert name in note
-    assert "nearest instance it can use is ml." in note
-    assert note.endswith(".")
-
-
-def test_usable_instance_needs_no_note():
-    assert instance_note("smp-v1", "ml.p4de.24xlarge") == ""

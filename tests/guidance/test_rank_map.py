@@ -9,7 +9,7 @@ import pytest
 import smp_advisor as smpa
 from smp_advisor.cluster import Cluster
 from smp_advisor.errors import PlanError
-from smp_advisor.guidance.rank_map import RankTable
+from smp_advisor.guidance import RankTable
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.ranks import rank_map
 

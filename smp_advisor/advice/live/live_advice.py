@@ -14,14 +14,14 @@ from smp_advisor.advice.live.search_again import SearchAgain, pins_of
 from smp_advisor.advice.live.settings import require_name, with_labels
 from smp_advisor.arguments import require_types
 from smp_advisor.errors import AdvisorError, PlanError
-from smp_advisor.guidance.explained import explained, plan_of
+from smp_advisor.guidance.report import explained, plan_of
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Mapping
 
     from smp_advisor.advice.live.control_state import ControlState
-    from smp_advisor.guidance.ladder import Ladder
+    from smp_advisor.guidance import Ladder
     from smp_advisor.libraries.library import Setting, Settings
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.profiling.traced_rank import TracedRank

@@ -61,7 +61,7 @@ _HOMES = {
     "cluster.instance": ("Instance",),
     "costs.effective_time": ("EffectiveTime",),
     "costs.estimate": ("Estimate", "Memory", "StageMemory", "StepTime"),
-    "guidance.step": ("Difference", "Pitfall", "Reference", "Step"),
+    "guidance": ("Difference", "Pitfall", "Reference", "Step"),
     "profiling.traced_rank.result": ("CategoryMemory", "TracedRank"),
     "search": (
         "BatchChoice",

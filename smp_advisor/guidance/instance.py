@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.cluster import Cluster
-from smp_advisor.guidance.techniques.conclusion import Conclusion
+from smp_advisor.guidance.conclusion import Argument, Conclusion
 from smp_advisor.guidance.what_if import WhatIf, vary
 from smp_advisor.libraries.library import plan_fields
 from smp_advisor.libraries.version import suggested_instances
@@ -16,19 +16,14 @@ if TYPE_CHECKING:
 
     from smp_advisor.cluster.instance import Instance
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.guidance.planned_run import PlannedRun
-    from smp_advisor.guidance.step import Decision
+    from smp_advisor.guidance.practices import Decision
+    from smp_advisor.guidance.what_if import PlannedRun
 
-__all__ = ["comparisons", "conclude"]
-
-SAME_PLAN = "the same plan"
+_SAME_PLAN = "the same plan"
 
 
-def comparisons(run: PlannedRun) -> dict[str, WhatIf]:
-    """The same plan, and simple changes of it, on the same number of GPUs of every other instance.
-
-    Keys are ``instance name|change``.
-    """
+def _elsewhere(run: PlannedRun) -> dict[str, WhatIf]:
+    """The same plan, and simple changes of it, on as many GPUs of every other instance: ``instance name|change``."""
     result: dict[str, WhatIf] = {}
     for machine in _others(run):
         place = Cluster(machine, run.cluster.gpus // machine.gpus)
@@ -50,7 +45,7 @@ def _others(run: PlannedRun) -> list[Instance]:
 def _simple_changes(run: PlannedRun) -> dict[str, dict[str, Any]]:
     """Changes of one setting that another GPU memory may allow or require."""
     plan = run.plan
-    result: dict[str, dict[str, Any]] = {SAME_PLAN: {}}
+    result: dict[str, dict[str, Any]] = {_SAME_PLAN: {}}
     if plan.activation_checkpointing:
         result["activation checkpointing off"] = {"activation_checkpointing": False}
     else:
@@ -63,48 +58,41 @@ def _simple_changes(run: PlannedRun) -> dict[str, dict[str, Any]]:
     if plan.pipeline_parallel_degree % 2 == 0:
         half = plan.pipeline_parallel_degree // 2
         result[f"pipeline_parallel_degree {half}"] = {"pipeline_parallel_degree": half}
-    if run.job.global_batch_size is None and _doubled_tokens(run) <= run.job.max_tokens_per_step:
+    if run.job.global_batch_size is None and 2 * run.estimate.tokens_per_step <= run.job.max_tokens_per_step:
         result[f"batch_size {2 * plan.batch_size}"] = {"batch_size": 2 * plan.batch_size}
     fields = plan_fields(plan.library)
     return {label: changes for label, changes in result.items() if fields.issuperset(changes)}
 
 
-def _doubled_tokens(run: PlannedRun) -> int:
-    return 2 * run.estimate.tokens_per_step
-
-
-def conclude(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate]) -> Conclusion:
+def _on_instance(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate]) -> Conclusion:
     """Compare the instance with the others."""
-    here = run.cluster.instance
-    sentences = [f"{_described(here)}."]
-    figures = [(here.name, _row(here, run.estimate, run))]
-    for machine in _others(run):
-        same = estimates.get(f"{machine.name}|{SAME_PLAN}")
-        figures.append((machine.name, _row(machine, same, run)))
-    instance = _most_comparable(run)
-    if instance is None:
-        sentences.append("The library runs on no other instance with this number of GPUs.")
-    else:
-        sentences += _against(run, instance, comparisons, estimates)
-    return Conclusion(decision=_decision(run), because=" ".join(sentences), brief=_brief(run), figures=tuple(figures))
-
-
-def _brief(run: PlannedRun) -> str:
-    """Links of the cluster in words."""
-    machine = run.cluster.instance
-    links = [f"{'NVLink' if machine.nvlink else 'no NVLink'} inside the node"] if machine.gpus > 1 else []
-    links += [f"{'EFA' if machine.efa else 'no EFA'} between nodes"] if run.cluster.nodes > 1 else []
-    return f"The cluster has {' and '.join(links)}." if links else "A single GPU trains, without any exchange."
+    here, machines = run.cluster.instance, _others(run)
+    decision: Decision = "used" if _follows(here) else "not used" if any(map(_follows, machines)) else "not possible"
+    # The instance of the comparison: the next larger in GPU memory, otherwise the largest, EFA first.
+    larger = [machine for machine in machines if machine.usable_gpu_memory_gib > here.usable_gpu_memory_gib * 1.02]
+    against = ["The library runs on no other instance with this number of GPUs."]
+    if larger:
+        nearest = min(larger, key=lambda machine: (not _follows(machine), machine.usable_gpu_memory_gib))
+        against = _against(run, nearest, comparisons, estimates)
+    elif machines:
+        largest = max(machines, key=lambda machine: (_follows(machine), machine.usable_gpu_memory_gib))
+        against = _against(run, largest, comparisons, estimates)
+    links = [f"{'NVLink' if here.nvlink else 'no NVLink'} inside the node"] if here.gpus > 1 else []
+    links += [f"{'EFA' if here.efa else 'no EFA'} between nodes"] if run.cluster.nodes > 1 else []
+    same = {machine.name: estimates.get(f"{machine.name}|{_SAME_PLAN}") for machine in machines}
+    return Conclusion(
+        decision=decision,
+        because=" ".join([f"{_described(here)}.", *against]),
+        brief=f"The cluster has {' and '.join(links)}." if links else "A single GPU trains, without any exchange.",
+        figures=(
+            (here.name, _row(here, run.estimate, run)),
+            *((machine.name, _row(machine, same[machine.name], run)) for machine in machines),
+        ),
+    )
 
 
 def _follows(machine: Instance) -> bool:
     return machine.efa and machine.nvlink
-
-
-def _decision(run: PlannedRun) -> Decision:
-    if _follows(run.cluster.instance):
-        return "used"
-    return "not used" if any(_follows(machine) for machine in _others(run)) else "not possible"
 
 
 def _described(machine: Instance) -> str:
@@ -140,16 +128,6 @@ def _row(machine: Instance, estimate: Estimate | None, run: PlannedRun) -> str:
     return "; ".join(parts)
 
 
-def _most_comparable(run: PlannedRun) -> Instance | None:
-    """The instance of the comparison: the next larger in GPU memory, otherwise the largest, EFA first."""
-    others = _others(run)
-    usable = run.cluster.instance.usable_gpu_memory_gib
-    larger = [machine for machine in others if machine.usable_gpu_memory_gib > usable * 1.02]
-    if larger:
-        return min(larger, key=lambda machine: (not _follows(machine), machine.usable_gpu_memory_gib))
-    return max(others, key=lambda machine: (_follows(machine), machine.usable_gpu_memory_gib), default=None)
-
-
 def _cost(run: PlannedRun, estimate: Estimate) -> str:
     price = cost_per_million(run.model, estimate)
     return f" at {price}" if price else ""
@@ -160,7 +138,7 @@ def _against(
 ) -> list[str]:
     """Sentences on one other instance: the same plan there, and the best simple change."""
     required, current = run.min_fit_probability, run.estimate
-    key = f"{instance.name}|{SAME_PLAN}"
+    key = f"{instance.name}|{_SAME_PLAN}"
     same = estimates.get(key)
     if same is None:
         return [f"The same plan cannot run on {instance.name}: {comparisons[key].obstacle}"]
@@ -184,7 +162,7 @@ def _against(
     if not changes:
         return [*sentences, "No simple change of the plan makes it fit there."]
     best = max(changes, key=lambda label: changes[label].samples_per_second)
-    if best == SAME_PLAN:
+    if best == _SAME_PLAN:
         return [*sentences, "No simple change of one setting is faster there."]
     estimate, aside = changes[best], comparisons[f"{instance.name}|{best}"].aside
     change = degree_of_change(current.samples_per_second, estimate.samples_per_second)
@@ -195,3 +173,6 @@ def _against(
         if change == "about the same"
         else f"{lead}: {throughput(estimate)}{_cost(run, estimate)}, {change} than here.",
     ]
+
+
+instance = Argument(_elsewhere, _on_instance)

@@ -1,0 +1,207 @@
+"""Sharding of the state: SMP v1's two kinds, SMP v2's number of shards, and FSDP's strategy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.guidance.conclusion import (
+    Argument,
+    Conclusion,
+    against,
+    brief_change,
+    brief_used,
+    figures,
+    speed_of,
+    why_not_used,
+    why_used,
+)
+from smp_advisor.guidance.what_if import PlannedRun, WhatIf, vary, without
+from smp_advisor.libraries.groups import divisors, shard_degree
+from smp_advisor.libraries.library import get_library
+from smp_advisor.wording import VISIBLE_GIB, compared, fit, fits, gib, plural
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from smp_advisor.costs.estimate import Estimate
+
+_STRATEGIES = ("full_shard", "hybrid_shard")
+
+
+def _kinds(run: PlannedRun) -> dict[str, WhatIf]:
+    """No sharding, optimizer-state sharding, and every degree of sharded data parallelism."""
+    result = {
+        "nothing": without(run, shard_optimizer_state=False, sharded_data_parallel_degree=1),
+        "optimizer": without(run, shard_optimizer_state=True, sharded_data_parallel_degree=1),
+    }
+    if run.plan.sharded_data_parallel_degree == 1 and run.plan.pipeline_parallel_degree == 1:
+        for degree in divisors(run.replicas)[1:]:
+            result[f"sharded {degree}"] = vary(run, shard_optimizer_state=False, sharded_data_parallel_degree=degree)
+    return result
+
+
+def _on_kinds(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate]) -> Conclusion:
+    """Compare SMP v1's sharding with none and with the other kind."""
+    if run.plan.sharded_data_parallel_degree > 1:
+        return _sharded(run, comparisons, estimates)
+    instead = _instead(run, comparisons, estimates)
+    if not run.plan.shard_optimizer_state:
+        if run.data_parallel_degree == 1:
+            return Conclusion(
+                decision="not possible",
+                because="There is only one data-parallel rank, so the optimizer state cannot be divided.",
+            )
+        with_, estimate = comparisons["optimizer"], estimates.get("optimizer")
+        reason = why_not_used(run, with_, estimate, name="shard_optimizer_state")
+        return against(run, "not used", with_, estimate, " ".join([reason, *instead]))
+    nothing, estimate = comparisons["nothing"], estimates.get("nothing")
+    undivided = f" (vs {_state(estimate)})" if estimate else ""
+    state = "The optimizer state is" if run.job.precision == "fp32" else "Optimizer state and fp32 copies are"
+    sentences = (
+        f"{state} divided over {plural(run.replicas, 'replica')}: {_state(run.estimate)} per GPU{undivided}.",
+        why_used(run, nothing, estimate),
+        *instead,
+    )
+    return against(run, "used", nothing, estimate, " ".join(sentences))
+
+
+def _state(estimate: Estimate) -> str:
+    peak = estimate.memory.peak
+    value = peak.optimizer_state_gib + peak.fp32_copies_gib
+    return gib(value) if value >= VISIBLE_GIB or not value else "less than 0.1 GiB"
+
+
+def _instead(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate]) -> list[str]:
+    """Sharded data parallelism in its place, at the smallest degree that fits (otherwise the largest)."""
+    if run.plan.pipeline_parallel_degree > 1:
+        return ["Sharded data parallelism in its place is not possible: it excludes pipeline parallelism."]
+    by_degree = {degree: estimates.get(f"sharded {degree}") for degree in divisors(run.replicas)[1:]}
+    estimated = {degree: estimate for degree, estimate in by_degree.items() if estimate is not None}
+    if not estimated:
+        return []
+    required = run.min_fit_probability
+    fitting = [degree for degree, estimate in estimated.items() if fits(estimate, required)]
+    degree = min(fitting) if fitting else max(estimated)
+    aside = comparisons[f"sharded {degree}"].aside
+    rank = "smallest degree that fits" if fitting else "largest degree"
+    return [
+        (
+            f"With sharded data parallelism in its place, at the {rank} ({degree}){aside},"
+            f" the plan {compared(run.estimate, estimated[degree])}. It {fit(estimated[degree], required)}."
+        )
+    ]
+
+
+def _sharded(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate]) -> Conclusion:
+    """Sharded data parallelism against optimizer-state sharding and none."""
+    variant, estimate, nothing = comparisons["optimizer"], estimates.get("optimizer"), estimates.get("nothing")
+    bytes_ = (16 if run.job.precision == "fp32" else 20) - 4 * (run.job.optimizer == "sgd")
+    briefs = ["" if nothing is None else brief_used(run, nothing, name="sharding")]
+    if estimate is None:
+        alone = f"There is no plan with shard_optimizer_state in its place: {variant.obstacle}"
+    else:
+        alone = (
+            f"With shard_optimizer_state in its place{variant.aside}, the plan {compared(run.estimate, estimate)}."
+            f" It {fit(estimate, run.min_fit_probability)}."
+        )
+        if fits(estimate, run.min_fit_probability):
+            briefs.append(f"Sharding only the optimizer state is {speed_of(run, estimate)}.")
+        elif run.fits:
+            briefs.append("Sharding only the optimizer state is not enough.")
+    because = (
+        f"All {bytes_} bytes of state per parameter (parameters, gradients, optimizer state, copies) are divided"
+        f" over {run.plan.sharded_data_parallel_degree} GPUs. shard_optimizer_state would not divide parameters and"
+        f" gradients. {alone} {why_used(run, comparisons['nothing'], nothing, name='any sharding')}"
+    )
+    return Conclusion(
+        decision="used",
+        because=because,
+        brief=" ".join(filter(None, briefs)),
+        figures=figures(run.estimate, estimate),
+        alternative=variant.plan if estimate else None,
+        practice="sharded_data_parallelism",
+    )
+
+
+def _degrees(run: PlannedRun) -> dict[str, WhatIf]:
+    """Every lower shard degree and the next higher one; the other strategy if the library has no shard degree."""
+    plan, field = run.plan, get_library(run.plan.library).shard_field
+    if not field:
+        names = [name for name in _STRATEGIES if name != plan.sharding_strategy and run.cluster.nodes > 1]
+        return {name: vary(run, sharding_strategy=name) for name in names}
+    current = shard_degree(plan, run.cluster)
+    degrees = divisors(run.cluster.gpus // (plan.tensor_parallel_degree * plan.expert_parallel_degree))
+    higher = [degree for degree in degrees if degree > current][:1]
+    changes: list[dict[str, Any]] = [{field: degree} for degree in degrees if degree < current or degree in higher]
+    return {str(change[field]): without(run, **change) for change in changes}
+
+
+def _on_degrees(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate]) -> Conclusion:
+    """Report the sharded state, and the lowest degree that fits."""
+    current, peak = shard_degree(run.plan, run.cluster), run.estimate.memory.peak
+    state = peak.parameters_gib + peak.gradients_gib + peak.optimizer_state_gib
+    replicas = run.cluster.gpus // (current * run.plan.tensor_parallel_degree * run.plan.expert_parallel_degree)
+    sentences = [
+        (
+            f"Parameters, gradients and optimizer state are sharded over {plural(current, 'GPU')} and take {gib(state)}"
+            " per GPU."
+        )
+    ]
+    if replicas > 1:
+        sentences.append(f"{replicas} such groups reduce gradients between them.")
+    if not get_library(run.plan.library).shard_field:
+        return _on_strategy(run, comparisons, estimates, sentences)
+    by_degree = {int(key): estimate for key, estimate in estimates.items()}
+    lower = {degree: estimate for degree, estimate in by_degree.items() if degree < current}
+    enough = [degree for degree, estimate in lower.items() if fits(estimate, run.min_fit_probability)]
+    brief = "Parameters, gradients and optimizer state are sharded."
+    if current == 1:
+        brief = f"Each GPU stores the entire state{', which fits' if run.fits else ''}."
+    elif run.fits and lower and not enough:
+        brief = "Required: it is the lowest degree that fits, as AWS advises."
+    if enough:
+        least = min(enough)
+        sentences.append(
+            f"A degree of {least} would be enough{comparisons[str(least)].aside}: with it, the plan"
+            f" {compared(run.estimate, lower[least])}. AWS advises the lowest degree that fits."
+        )
+        if run.fits:
+            brief = brief_used(run, by_degree[1], name="sharding") if 1 in by_degree else ""
+            if least > 1:
+                brief = f"{brief} A degree of {least} also fits. {brief_change(run, lower[least])} with it.".strip()
+    elif lower:
+        sentences += ["It is the lowest degree that fits."] if run.fits else []
+        sentences.append(f"With degree {max(lower)}, the plan {fit(lower[max(lower)], run.min_fit_probability)}.")
+    key = str(max(lower)) if lower else next(iter(estimates), "")
+    return Conclusion(
+        decision="used" if current > 1 else "not used",
+        because=" ".join(sentences),
+        brief=brief,
+        figures=figures(run.estimate, estimates.get(key)),
+        alternative=comparisons[key].plan if key in estimates else None,
+    )
+
+
+def _on_strategy(
+    run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate], sentences: list[str]
+) -> Conclusion:
+    """Compare FSDP's strategy with the other one, which there is on several nodes."""
+    brief = "The library shards parameters, gradients and optimizer state over all GPUs."
+    estimate: Estimate | None = None
+    variant = WhatIf(cluster=run.cluster, job=run.job)
+    strategy = next(iter(comparisons), "")
+    if strategy:
+        variant, estimate = comparisons[strategy], estimates.get(strategy)
+        if estimate is None:
+            sentences.append(f"A plan with sharding_strategy={strategy!r} is not possible: {variant.obstacle}")
+        else:
+            brief = f"The alternative is {strategy}. {brief_change(run, estimate)} with it."
+            sentences.append(
+                f"With sharding_strategy={strategy!r}{variant.aside}, the plan {compared(run.estimate, estimate)}."
+                f" It {fit(estimate, run.min_fit_probability)}."
+            )
+    return against(run, "used", variant, estimate, " ".join(sentences), brief=brief)
+
+
+optimizer_state_sharding = Argument(_kinds, _on_kinds)
+sharding = Argument(_degrees, _on_degrees)
