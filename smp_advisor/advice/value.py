@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     from smp_advisor.advice.live import LiveAdvice
     from smp_advisor.calibration import Probe, Summary
+    from smp_advisor.charts.chart import Chart
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.cluster.instance import Instance
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.drawing.chart import Chart
     from smp_advisor.guidance import Ladder, Pitfall, RankTable, Reference, Step
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.profiling.traced_rank import TracedRank

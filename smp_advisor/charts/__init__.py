@@ -1,4 +1,4 @@
-"""Charts of an advice: what each one shows, as data for the drawings of the room `drawing`."""
+"""Charts of an advice: what each one shows, and its drawing as SVG text, the same as that of ``js/src/charts``."""
 
 from smp_advisor.charts.charts import CHARTS, chart_of
 

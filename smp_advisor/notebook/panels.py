@@ -9,8 +9,8 @@ from smp_advisor.advice.live import control_state
 from smp_advisor.advice.live.live_advice import ON_SCREEN, RECOMMENDED
 from smp_advisor.advice.live.settings import require_settings, with_labels
 from smp_advisor.charts import chart_of
-from smp_advisor.charts.clusters import clusters_chart
-from smp_advisor.charts.ladder import ladder_chart
+from smp_advisor.charts.charts import ladder_chart
+from smp_advisor.charts.plans import clusters_chart
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.notebook.figures import FITS, fit, headlines, memory
 from smp_advisor.notebook.view_state import explanation

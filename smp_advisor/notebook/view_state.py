@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from smp_advisor.advice.live.controls import controls
 from smp_advisor.advice.live.settings import configuration, precision_text, rows_of, settings_of, training_settings_text
-from smp_advisor.charts.labels import CATEGORY_LABELS, TIME_LABELS, time_labels
-from smp_advisor.charts.memory import memory_interval, stage_groups
+from smp_advisor.charts.step import CATEGORY_LABELS, TIME_LABELS, memory_interval, stage_groups, time_labels
 from smp_advisor.costs.estimate import CATEGORIES
 from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.schema import schema

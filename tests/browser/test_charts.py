@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 from smp_advisor import advise
-from smp_advisor.charts.alternatives import plotted_plans
+from smp_advisor.charts.plans import plotted_plans
 
 
 @pytest.fixture(scope="module")

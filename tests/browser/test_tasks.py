@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 from smp_advisor import advise
-from smp_advisor.charts.alternatives import plotted_plans
+from smp_advisor.charts.plans import plotted_plans
 from tests.notebook.advice import TEN_BILLION, make_advice
 
 from .host import Host

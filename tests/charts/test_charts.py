@@ -9,8 +9,7 @@ import pytest
 
 import smp_advisor as smpa
 from smp_advisor.charts import CHARTS
-from smp_advisor.charts.alternatives import plotted_plans
-from smp_advisor.charts.clusters import sizes_chart
+from smp_advisor.charts.plans import plotted_plans, sizes_chart
 from smp_advisor.costs import estimate
 from smp_advisor.errors import AdvisorError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from smp_advisor.drawing.chart import DRAWINGS
+from smp_advisor.charts.chart import DRAWINGS
 
 CASES = Path(__file__).parents[2] / "js/tests/charts.json"
 HOSTILE = "<img src=x onerror=\"alert(1)\"> & 'text'"

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smp_advisor.drawing.chart import Chart
-from smp_advisor.drawing.scale import linear, log_ticks, short, ticks
+from smp_advisor.charts.chart import Chart
+from smp_advisor.charts.marks import linear, log_ticks, short, ticks
 from smp_advisor.errors import AdvisorError
 
 from .cases import CASES, HOSTILE, cases

@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from smp_advisor import advise
-from smp_advisor.charts.memory import stage_groups
+from smp_advisor.charts.step import stage_groups
 from smp_advisor.costs import estimate
 from smp_advisor.notebook.figures import figures, fit, likelihood
 from smp_advisor.notebook.figures import memory as needed

@@ -1,4 +1,4 @@
-/** A chart as data: its drawing, its table and its notes. The kernel's side is `smp_advisor/drawing/chart.py`. */
+/** A chart as data: its drawing, its table and its notes. The kernel's side is `smp_advisor/charts/chart.py`. */
 
 import { bars, type Bars } from './bars';
 import { frontier, type Frontier } from './frontier';

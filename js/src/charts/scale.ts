@@ -1,4 +1,4 @@
-/** Axes: positions, ticks and short numbers. `smp_advisor/drawing/scale.py` has the same. */
+/** Axes: positions, ticks and short numbers. `smp_advisor/charts/marks.py` has the same. */
 
 /** From a value to a position in pixels. */
 export type Scale = (value: number) => number;

@@ -1,4 +1,4 @@
-/** Elements of SVG as text. `smp_advisor/drawing/svg.py` writes the same text for the same values. */
+/** Elements of SVG as text. `smp_advisor/charts/marks.py` writes the same text for the same values. */
 
 export type Point = readonly [x: number, y: number];
 

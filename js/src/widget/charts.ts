@@ -3,7 +3,7 @@ import { Fitted } from '../charts/fitted';
 import { element, explain, setText } from './dom';
 import type { Screen } from './session';
 import type { Costs, Recommendation } from './wire';
-import '../../../smp_advisor/drawing/data/charts.css';
+import '../../../smp_advisor/charts/data/charts.css';
 
 const NARROWEST = 280;
 

@@ -11,13 +11,8 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from smp_advisor.drawing.bars import Bars, bars
-from smp_advisor.drawing.frontier import Frontier, frontier
-from smp_advisor.drawing.gantt import Gantt, gantt
-from smp_advisor.drawing.ladder import LadderBars, ladder
-from smp_advisor.drawing.ranks import Ranks, ranks
-from smp_advisor.drawing.scatter import Scatter, scatter
-from smp_advisor.drawing.sweep import Sweep, sweep
+from smp_advisor.charts.bar_drawings import Bars, Gantt, LadderBars, Ranks, bars, gantt, ladder, ranks
+from smp_advisor.charts.curve_drawings import Frontier, Scatter, Sweep, frontier, scatter, sweep
 from smp_advisor.errors import AdvisorError
 from smp_advisor.files import write_text
 
@@ -169,4 +164,4 @@ def _label(svg: str) -> str:
 
 @cache
 def _css() -> str:
-    return resources.files("smp_advisor.drawing").joinpath("data/charts.css").read_text("utf-8")
+    return resources.files("smp_advisor.charts").joinpath("data/charts.css").read_text("utf-8")

@@ -1,0 +1,316 @@
+"""Data of the charts of a step: memory, time and schedule."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, NamedTuple
+
+from smp_advisor.charts.bar_drawings import amount
+from smp_advisor.charts.chart import Chart
+from smp_advisor.costs.estimate import CATEGORIES, Memory
+from smp_advisor.costs.schedule import step_schedule
+from smp_advisor.libraries.library import get_library, plan_fields
+from smp_advisor.wording import plural, step_time
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from smp_advisor.advice import Advice
+    from smp_advisor.charts.bar_drawings import BarRow, GanttRow
+    from smp_advisor.costs.estimate import Estimate, StageMemory
+    from smp_advisor.costs.schedule import Span, StepSchedule
+    from smp_advisor.libraries.plan import Plan
+
+__all__ = [
+    "CATEGORY_LABELS",
+    "TIME_LABELS",
+    "memory_chart",
+    "memory_interval",
+    "plan_text",
+    "schedule_chart",
+    "stage_groups",
+    "time_chart",
+    "time_labels",
+]
+
+
+CATEGORY_LABELS: Mapping[str, str] = {
+    "parameters_gib": "Parameters",
+    "gradients_gib": "Gradients",
+    "optimizer_state_gib": "Optimizer state",
+    "fp32_copies_gib": "fp32 copies",
+    "activations_gib": "Activations",
+    "recomputation_gib": "Recomputation",
+    "logits_gib": "Logits and loss",
+    "communication_gib": "Communication buffers",
+    "optimizer_step_gib": "Optimizer step",
+    "allocator_reserve_gib": "Allocator reserve",
+    "context_gib": "CUDA context",
+}
+
+TIME_LABELS: Mapping[str, str] = {
+    "forward_seconds": "Forward",
+    "backward_seconds": "Backward",
+    "recomputation_seconds": "Recomputation",
+    "tensor_parallel_seconds": "Tensor parallel communication",
+    "pipeline_bubble_seconds": "Pipeline bubble",
+    "data_parallel_seconds": "Data parallel communication",
+    "optimizer_seconds": "Optimizer",
+    "offload_seconds": "Offloading",
+    "allocator_seconds": "Allocator",
+}
+
+
+def time_labels(library: str) -> Mapping[str, str]:
+    """Labels of the parts of a step, by field of the estimate."""
+    if "context_parallel_degree" not in plan_fields(library):
+        return TIME_LABELS
+    # Context and expert parallelism also communicate inside blocks.
+    return {**TIME_LABELS, "tensor_parallel_seconds": "Communication inside blocks"}
+
+
+_SHORT: Mapping[str, str] = {
+    "hybrid_shard_degree": "shards",
+    "sharded_data_parallel_degree": "shards",
+    "shard_optimizer_state": "sharded optimizer state",
+    "sharding_strategy": "strategy",
+    "tensor_parallel_degree": "TP",
+    "pipeline_parallel_degree": "PP",
+    "partitions": "PP",
+    "context_parallel_degree": "CP",
+    "expert_parallel_degree": "EP",
+    "activation_checkpointing": "checkpointing",
+    "offload_activations": "offloading",
+    "gradient_accumulation_steps": "accumulated batches",
+    "batch_size": "batch",
+}
+
+
+def plan_text(plan: Plan) -> str:
+    """Techniques of a plan in one line: ``shards 16, TP 2, checkpointing each, batch 16``."""
+    names = dict.fromkeys([*get_library(plan.library).alternatives, "batch_size"])
+    parts = []
+    for name in names:
+        value = getattr(plan, name, None)
+        title = _SHORT.get(name, name.replace("_", " "))
+        if value is True:
+            parts.append(title)
+        elif value not in (None, False, 1, 0, "none", ""):
+            parts.append(f"{title} {str(value).replace('_', ' ')}")
+    return ", ".join(parts)
+
+
+_TWO_SIDED = 1.96
+"""Standard deviations to either side of a normal error that contain 95 %."""
+
+
+class StageGroup(NamedTuple):
+    """Pipeline stages that need the same memory."""
+
+    label: str
+    gib: list[float]
+    """GiB of each of `CATEGORIES`."""
+    total_gib: float
+    """Their sum before rounding."""
+    is_peak: bool
+    """Whether the stage with the highest peak is among them."""
+
+
+def memory_interval(estimate: Estimate) -> tuple[float, float, float]:
+    """Memory needed per GPU with the ends of its 95 % interval: (low end, middle, high end) in GiB."""
+    reach = _TWO_SIDED * estimate.memory_error_gib
+    low, middle, high = (round(estimate.needed_gib + sign * reach, 3) for sign in (-1, 0, 1))
+    return low, middle, high
+
+
+def memory_chart(advice: Advice, estimate: Estimate) -> Chart:
+    """Stacked bars of memory, one per group of equal stages, next to the usable memory.
+
+    The outline is the memory of the recommended plan, if another one is shown.
+    """
+    instance, groups = advice.cluster.instance, stage_groups(estimate.memory.stages)
+    best = advice.recommended.estimate
+    ghost = None if estimate.plan == best.plan else best.memory.peak.total_gib
+    rows: list[BarRow] = [
+        {
+            "label": group.label,
+            "parts": group.gib,
+            "total": group.total_gib,
+            "ghost": ghost if group.is_peak else None,
+            "interval": memory_interval(estimate) if group.is_peak else None,
+        }
+        for group in groups
+    ]
+    labels = [CATEGORY_LABELS[name] for name in CATEGORIES]
+    low, needed, high = memory_interval(estimate)
+    return Chart(
+        kind="bars",
+        title="Memory per GPU",
+        data={
+            "unit": "GiB",
+            "names": labels,
+            "rows": rows,
+            "limit": instance.usable_gpu_memory_gib,
+            "nominal": instance.gpu_memory_gib,
+        },
+        columns=("GiB per GPU", *(group.label for group in groups)),
+        rows=(
+            *(
+                (label, *(f"{group.gib[index]:.2f}" for group in groups))
+                for index, label in enumerate(labels)
+                if any(group.gib[index] for group in groups)
+            ),
+            ("Peak", *(f"{group.total_gib:.2f}" for group in groups)),
+        ),
+        notes=(
+            f"{needed:.1f} GiB needed (95 %: {low:.1f} to {high:.1f}) of {instance.usable_gpu_memory_gib:.1f} usable.",
+        ),
+        key=tuple(label if any(group.gib[index] for group in groups) else "" for index, label in enumerate(labels)),
+    )
+
+
+def time_chart(advice: Advice, estimate: Estimate) -> Chart:
+    """One stacked bar with the parts of a step."""
+    labels = time_labels(advice.plan.library)
+    parts = [getattr(estimate.time, name) for name in TIME_LABELS]
+    total = estimate.step_seconds
+    return Chart(
+        kind="bars",
+        title=f"Step time {step_time(estimate)}",
+        data={
+            "unit": "s",
+            "names": list(labels.values()),
+            "rows": [{"label": "Each step", "parts": parts, "total": total, "ghost": None, "interval": None}],
+            "limit": None,
+            "nominal": None,
+        },
+        columns=("Part", "Time", "Share"),
+        rows=tuple(
+            (label, amount(part, "s", total), f"{100 * part / total:.1f} %")
+            for label, part in zip(labels.values(), parts, strict=True)
+            if part > 0
+        ),
+        key=tuple(label if part > 0 else "" for label, part in zip(labels.values(), parts, strict=True)),
+    )
+
+
+def stage_groups(stages: Sequence[StageMemory]) -> list[StageGroup]:
+    """Stages with equal memory in groups, in the order of the first stage of each."""
+    groups: dict[tuple[float, ...], list[StageMemory]] = {}
+    for stage in stages:
+        # Rounded to a MiB, a difference that is not visible.
+        groups.setdefault(tuple(round(getattr(stage, name), 3) for name in CATEGORIES), []).append(stage)
+    peak = Memory(stages=tuple(stages)).peak.stage
+    return [
+        StageGroup(
+            _stage_label(members, len(stages)),
+            list(values),
+            round(max(member.total_gib for member in members), 9),
+            any(member.stage == peak for member in members),
+        )
+        for values, members in groups.items()
+    ]
+
+
+def _stage_label(members: Sequence[StageMemory], count: int) -> str:
+    if count == 1:
+        return "Each GPU"
+    numbers = [member.stage for member in members]
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    texts = [str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs]
+    return f"Stage {texts[0]}" if len(numbers) == 1 else f"Stages {', '.join(texts)}"
+
+
+_MOST_ROWS = 16
+_VISIBLE = 0.01
+"""Share of the step from which a wait is stated."""
+
+
+def schedule_chart(advice: Advice, estimate: Estimate) -> Chart:
+    """Passes of every stage over the time of a step."""
+    schedule = step_schedule(advice.model, advice.cluster, advice.job, estimate.plan, estimate)
+    labels = time_labels(estimate.plan.library)
+    parts = list(TIME_LABELS)
+    of_stage: dict[int, list[Span]] = defaultdict(list)
+    for span in schedule.spans:
+        of_stage[span.stage].append(span)
+    rows: list[GanttRow] = [
+        {
+            "label": f"Stage {stage}" if schedule.stages > 1 else "Each GPU",
+            "spans": [
+                (parts.index(span.part), float(f"{span.start:.5g}"), float(f"{span.seconds:.4g}"), span.microbatch)
+                for span in of_stage[stage]
+            ],
+        }
+        for stage in _shown(schedule.stages)
+    ]
+    used = {span.part for span in schedule.spans}
+    notes = tuple(_notes(schedule))
+    return Chart(
+        kind="gantt",
+        title=f"Schedule of one step: {plural(schedule.stages, 'stage')}, {_batches(schedule)}",
+        data={
+            "names": list(labels.values()),
+            "rows": rows,
+            "seconds": schedule.end,
+            "description": f"Schedule of one step. {' '.join(notes)}",
+        },
+        columns=("Stage", *(labels[part] for part in parts if part in used), "Idle"),
+        rows=tuple(
+            _row(schedule, stage, of_stage[stage], [part for part in parts if part in used]) for stage in of_stage
+        ),
+        notes=notes,
+        key=tuple(labels[part] if part in used else "" for part in parts),
+    )
+
+
+def _batches(schedule: StepSchedule) -> str:
+    noun, nouns = ("microbatch", "microbatches") if schedule.stages > 1 else ("batch", "accumulated batches")
+    return plural(schedule.microbatches, noun, nouns)
+
+
+def _shown(stages: int) -> list[int]:
+    """Stages with a row: all of a few, else the first ones and the last."""
+    return list(range(stages)) if stages <= _MOST_ROWS else [*range(_MOST_ROWS - 1), stages - 1]
+
+
+def _row(schedule: StepSchedule, stage: int, spans: list[Span], parts: list[str]) -> tuple[str, ...]:
+    sums = {part: sum(span.seconds for span in spans if span.part == part) for part in parts}
+    idle = max(schedule.end - sum(sums.values()), 0.0)
+    return (
+        str(stage),
+        *(amount(seconds, "s", schedule.end) for seconds in sums.values()),
+        f"{100 * idle / schedule.end:.1f} %",
+    )
+
+
+def _notes(schedule: StepSchedule) -> list[str]:
+    """Limits of the drawing, and its differences from the estimate."""
+    notes = []
+    total = schedule.step_seconds
+    if schedule.shown < schedule.microbatches:
+        first = plural(schedule.shown, "microbatch", "microbatches")
+        notes.append(f"The first {first} of {schedule.microbatches:,}; the step takes {amount(total, 's')}.")
+        return notes
+    busy = max(sum(span.seconds for span in schedule.spans if span.stage == stage) for stage in range(schedule.stages))
+    notes.append(f"The busiest stage works {100 * busy / schedule.end:.0f} % of the step.")
+    after = sum(span.seconds for span in schedule.spans if span.stage == 0 and span.microbatch < 0)
+    waiting = total - after - schedule.passes_seconds
+    if waiting > _VISIBLE * total:
+        notes.append(
+            f"{amount(waiting, 's')} of waiting (hosts, transfers under load) are drawn after the passes:"
+            " their place in the step is unknown."
+        )
+    elif waiting < -_VISIBLE * total:
+        notes.append(
+            f"The simulated stages take {amount(-waiting, 's')} longer than the estimate's closed form of"
+            f" {amount(total, 's')}."
+        )
+    if schedule.stages > _MOST_ROWS:
+        notes.append(f"Rows of {_MOST_ROWS} of {schedule.stages} stages.")
+    return notes
