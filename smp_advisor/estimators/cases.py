@@ -154,6 +154,12 @@ class Case:
             return ()
         return (Change(setting.table, setting.key, value),)
 
+    def hit(
+        self, check: str, variant: str, *names: str, fixes: tuple[Change, ...] = (), rule: str = "", **values: object
+    ) -> Hit:
+        """A defect at the first of these settings that is in the text."""
+        return Hit(id=check, span=self.span_of(*names), variant=variant, values=values, changes=fixes, rule=rule)
+
     def span_of(self, *names: str) -> Span | None:
         """Place of the first of these settings that is in the text, else of the configuration."""
         for name in names:
@@ -191,13 +197,7 @@ class Terms:
         return self.read(document)[0]
 
     def read(self, document: Document) -> tuple[list[Case], tuple[Unresolved, ...]]:
-        """The jobs in a document, and the code that could not be followed.
-
-        Raises
-        ------
-        AdvisorError
-            If there are none.
-        """
+        """The jobs in a document, and the code that could not be followed."""
         configurations, unresolved = read_configurations(document, self.variables)
         for configuration in configurations:
             alone = configuration.form == "parameters" and not configuration.settings

@@ -56,22 +56,7 @@ class Cell:
 
 
 def read_cell(source: Source, variables: Dictionary[str, Any] | None = None, *, json: bool = False) -> Cell:
-    """Read a cell without running it.
-
-    Parameters
-    ----------
-    source
-        The text.
-    variables
-        Plain data of names that the cell itself does not assign.
-    json
-        Whether the text is JSON, which writes truth values in small letters.
-
-    Raises
-    ------
-    AdvisorError
-        If the text is not Python 3, or far longer than a job's configuration.
-    """
+    """Read a cell without running it."""
     names = {**(variables or {}), **(_JSON_NAMES if json else {})}
     try:
         run = follow(source, computes=True, variables=names, concerns=_makes)

@@ -109,13 +109,7 @@ def with_text(document: Document, text: str) -> Document:
 
 
 def open_document(source: object) -> Document:
-    """Open a configuration: a text, a path or a dictionary.
-
-    Raises
-    ------
-    AdvisorError
-        Where it is none of these, or empty.
-    """
+    """Open a configuration: a text, a path or a dictionary."""
     if isinstance(source, Mapping):
         return _of_object(dict(source))
     if isinstance(source, Path) or (isinstance(source, str) and _is_path(source)):

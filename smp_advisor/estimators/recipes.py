@@ -65,13 +65,7 @@ def read_peft(configuration: Configuration, model: Mapping) -> None:
 
 
 def adapter_of(configuration: Configuration, inferred: list[str]) -> Adapter | None:
-    """The low-rank adapter that a recipe trains; None without one. Adds a sentence for each default.
-
-    Raises
-    ------
-    JobError
-        The rank is no whole number of at least 1.
-    """
+    """The low-rank adapter that a recipe trains; None without one. Adds a sentence for each default."""
     kind = configuration.get("adapter")
     if not isinstance(kind, str) or "lora" not in kind.lower():
         return None
@@ -342,13 +336,7 @@ _MEGATRON = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "cont
 
 
 def configuration_of_recipe(table: Mapping) -> Configuration:
-    """Read a recipe by its kind.
-
-    Raises
-    ------
-    AdvisorError
-        The text is not a recipe.
-    """
+    """Read a recipe by its kind."""
     recipe = table
     for name in _OUTER:
         inner = recipe.get(name)

@@ -60,24 +60,7 @@ def compare(
     recommended_job: Job | None = None,
     min_fit_probability: float = 0.95,
 ) -> Comparison:
-    """Compare a plan with the recommended one by the same cost model.
-
-    Parameters
-    ----------
-    model
-        What both train.
-    yours, recommended
-        The plans.
-    cluster, job
-        Of the first plan.
-    recommended_cluster, recommended_job
-        Of the second, where they are others.
-
-    Raises
-    ------
-    AdvisorError
-        Where one of the plans cannot run on its cluster.
-    """
+    """Compare a plan with the recommended one by the same cost model."""
     there = recommended_cluster or cluster
     now = estimate_plan(model, cluster, job, yours)
     recommended_for = recommended_job or job

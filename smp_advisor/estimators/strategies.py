@@ -157,13 +157,7 @@ def is_toml(text: str) -> bool:
 
 
 def configuration_of_torchtitan(text: str) -> Configuration:
-    """Read torchtitan's configuration.
-
-    Raises
-    ------
-    AdvisorError
-        The text is not TOML of torchtitan.
-    """
+    """Read torchtitan's configuration."""
     if not is_toml(text):
         raise AdvisorError("The text is not a configuration of torchtitan: it has sections such as [training].")
     data = tomllib.loads(text)

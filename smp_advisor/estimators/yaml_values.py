@@ -21,13 +21,7 @@ _WRAPPERS = ("recipes", "training_config", "recipe")
 
 
 def yaml_table(text: str) -> Mapping:
-    """Read YAML text as a table with places.
-
-    Raises
-    ------
-    AdvisorError
-        Where it is not YAML of plain data, or no mapping.
-    """
+    """Read YAML text as a table with places."""
     if len(text) > _LARGEST:
         raise AdvisorError(f"The text is longer than {_LARGEST:,} characters, too long for a recipe.")
     try:

@@ -66,13 +66,7 @@ def first_library_version() -> str:
 
 
 def architecture_of(model: Model) -> Architecture:
-    """Architecture of `model`.
-
-    Raises
-    ------
-    ExportError
-        The transformers releases in the containers do not have the family, or the model has no head.
-    """
+    """Architecture of `model`."""
     families = transformers_families()
     if model.family not in families:
         raise ExportError(
@@ -95,13 +89,7 @@ def architecture_of(model: Model) -> Architecture:
 
 
 def patched_release(architecture: Architecture) -> str:
-    """Release of transformers with which SMP v1 and Training Compiler replace layers, or one that has the family.
-
-    Raises
-    ------
-    ExportError
-        The family is newer than the releases that support their PyTorch.
-    """
+    """Release of transformers with which SMP v1 and Training Compiler replace layers, or one that has the family."""
     chosen = smp_v1_release(architecture.since)
     if chosen is None:
         raise _no_release(architecture, "SMP v1")
@@ -109,13 +97,7 @@ def patched_release(architecture: Architecture) -> str:
 
 
 def newest_release(pytorch_version: str, architecture: Architecture) -> str:
-    """Release of transformers for a version of PyTorch, or the first that has the family, if it supports that version.
-
-    Raises
-    ------
-    ExportError
-        No release supports both.
-    """
+    """Release of transformers for a version of PyTorch, or the first with the family, if it supports that version."""
     chosen = script_release(pytorch_version, architecture.since)
     if chosen is None:
         raise _no_release(architecture, f"PyTorch {pytorch_version}")

@@ -99,13 +99,7 @@ class ClusterOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> ClusterOptions:
-        """Create options from keyword arguments.
-
-        Raises
-        ------
-        ExportError
-            An option does not exist, or its value is invalid.
-        """
+        """Create options from keyword arguments."""
         checks.option_names("A cluster job", cls, options)
         return cls(**options)
 
@@ -193,13 +187,7 @@ def cluster_job(
     script_check: ScriptCheck | None = None,
     **options: Any,
 ) -> ClusterJob:
-    """Collect the content of a job.
-
-    Raises
-    ------
-    ExportError
-        An option is invalid, or the job requires SageMaker's launcher.
-    """
+    """Collect the content of a job."""
     from smp_advisor.export.script import training_script
 
     chosen = ClusterOptions.of(options)

@@ -37,12 +37,7 @@ _NETWORK = [
 def policy(plan: Plan, options: JobOptions, *, model_name: str, checks_network: bool) -> dict[str, Any]:
     """Statements for the data, output, container, logs and metrics of a job, and for its network and keys if used.
 
-    Parameters
-    ----------
-    model_name
-        Name of the model, from which the names of jobs derive.
-    checks_network
-        Whether the SDK refuses a role without permissions for networks, which version 3 does for every job.
+    `checks_network`: the SDK refuses a role without permissions for networks, as version 3 does for every job.
     """
     inputs = [place for place in options.channels.values() if isinstance(place, str)]
     outputs = [_default_place(options, model_name)]

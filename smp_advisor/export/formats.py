@@ -26,14 +26,7 @@ if TYPE_CHECKING:
 
 
 def recipe_override(job: ClusterJob, model: Model, sequence_length: int) -> str:
-    """The keys of a recipe that differ with the plan, the model and the cluster, as YAML.
-
-    Raises
-    ------
-    ExportError
-        The plan is not one of SMP v2, the model is of another family than the recipes', or the plan is not expected to
-        run.
-    """
+    """The keys of a recipe that differ with the plan, the model and the cluster, as YAML."""
     content, facts = job.launch, cluster_facts()["recipe"]
     plan, machine = content.plan, content.cluster.instance
     checks.sagemaker_instance(content.cluster)
@@ -106,13 +99,7 @@ _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the mount point that NCCL and data l
 
 
 def pytorch_job(job: ClusterJob) -> str:
-    """The manifest: a ConfigMap with the generated script, and the PyTorchJob.
-
-    Raises
-    ------
-    ExportError
-        The library starts in SageMaker's containers only, there is no image, or the script is too long.
-    """
+    """The manifest: a ConfigMap with the generated script, and the PyTorchJob."""
     content = job.launch
     if content.library.of_sagemaker:
         raise ExportError(
@@ -231,13 +218,7 @@ _END = "END_OF_FILE_OF_SMP_ADVISOR"
 
 
 def sbatch(job: ClusterJob) -> str:
-    """The batch script.
-
-    Raises
-    ------
-    ExportError
-        The library starts in SageMaker's containers only.
-    """
+    """The batch script."""
     content = job.launch
     if content.library.of_sagemaker:
         raise ExportError(

@@ -55,13 +55,7 @@ DISTRIBUTIONS: dict[Sdk, str] = {"v2": "sagemaker", "v3": "sagemaker-train"}
 
 
 def requirement(sdk: Sdk, container: Container | None) -> str:
-    """Requirement of a cell: the oldest tested release that has the container; None for an image of the user.
-
-    Raises
-    ------
-    ExportError
-        No release of that major version has it.
-    """
+    """Requirement of a cell: the oldest tested release that has the container; None for an image of the user."""
     if container is None:
         return REQUIREMENTS[sdk]
     first = container.sdk_2 if sdk == "v2" else container.sdk_3
@@ -94,13 +88,7 @@ def installed_sdk() -> Sdk | None:
 
 
 def chosen_sdk(sdk: str) -> Sdk:
-    """The requested version; for ``"auto"`` the installed version, or version 2, which supports every library.
-
-    Raises
-    ------
-    ExportError
-        The version does not exist.
-    """
+    """The requested version; for ``"auto"`` the installed version, or version 2, which supports every library."""
     if sdk == "auto":
         return installed_sdk() or "v2"
     if sdk not in ("v2", "v3"):

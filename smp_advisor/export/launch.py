@@ -115,22 +115,7 @@ def launch(
     on_sagemaker: bool = True,
     script_check: ScriptCheck | None = None,
 ) -> Launch:
-    """Collect the content of the job cell for a plan.
-
-    Parameters
-    ----------
-    on_sagemaker
-        Whether SageMaker runs the job. If not, the cluster may be hardware of the user.
-    script_check
-        Check of a script of the user. Its warnings are in the header of the cell.
-
-    Raises
-    ------
-    ExportError
-        SageMaker would reject or misread the job.
-    InstanceError
-        The library does not support the instances of the cluster.
-    """
+    """The content of the cell of a plan; of a job on a cluster of the user, if it is not `on_sagemaker`."""
     require_types({"plan": (plan, Plan)}, "cell")
     if on_sagemaker:
         checks.sagemaker_instance(cluster)

@@ -34,13 +34,7 @@ Location = str | FileSystem
 
 
 def location(name: str, value: object) -> Location:
-    """Parse ``s3://bucket/prefix`` or ``fsx://fs-0123456789abcdef0/mount-name/path``.
-
-    Raises
-    ------
-    ExportError
-        The value is neither.
-    """
+    """Parse ``s3://bucket/prefix`` or ``fsx://fs-0123456789abcdef0/mount-name/path``."""
     if isinstance(value, str) and _S3.match(value):
         return value
     if isinstance(value, str) and (match := _FSX.fullmatch(value)):
@@ -52,13 +46,7 @@ def location(name: str, value: object) -> Location:
 
 
 def channels(data: Mapping[str, str] | str | None) -> dict[str, Location]:
-    """Input channels by name; a single URI is the channel ``train``.
-
-    Raises
-    ------
-    ExportError
-        The name of a channel or its location is invalid.
-    """
+    """Input channels by name; a single URI is the channel ``train``."""
     if data is None:
         return {}
     if not isinstance(data, str | Mapping):
@@ -265,13 +253,7 @@ class JobOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> JobOptions:
-        """Create options from keyword arguments.
-
-        Raises
-        ------
-        ExportError
-            An option does not exist, or its value is invalid.
-        """
+        """Create options from keyword arguments."""
         checks.option_names("A job", cls, options)
         return cls(**options)
 

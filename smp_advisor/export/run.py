@@ -50,20 +50,7 @@ def _trainings() -> dict[str, Any]:
 
 
 def schedule_of(model: Model, job: Job, *, steps: int, global_batch_size: int) -> Schedule:
-    """Starting values for a run, by the kind of training, the size of the model and the batch.
-
-    Parameters
-    ----------
-    steps
-        Optimizer steps of the run.
-    global_batch_size
-        Samples per optimizer step.
-
-    Raises
-    ------
-    ExportError
-        No script can be generated for the family of the model.
-    """
+    """Starting values for a run, by the kind of training, the size of the model and the batch."""
     rows = _trainings()[_kind(model, job)]
     size, sizes = math.log(model.parameter_count), np.log(rows["parameters"])
     # Beyond the first and the last row, their values hold.
@@ -130,13 +117,7 @@ class Run:
 def run_of(
     model: Model, cluster: Cluster, job: Job, plan: Plan, options: JobOptions, *, min_fit_probability: float
 ) -> Run:
-    """Size of the run of a plan.
-
-    Raises
-    ------
-    ExportError
-        The jobs are too short to make progress, or a long run has no checkpoints.
-    """
+    """Size of the run of a plan."""
     steps, is_trial = _steps(model, cluster, job, plan, options)
     costs, objections = None, []
     try:

@@ -150,13 +150,7 @@ def require_auto_partition(plan: Plan) -> None:
 
 
 def require_implemented(training: Training, implemented: Mapping[str, Collection[object]]) -> None:
-    """Raise `ExportError` for a training setting of the job that the script does not implement.
-
-    Parameters
-    ----------
-    implemented
-        Values other than the default, by setting.
-    """
+    """Raise `ExportError` for a training setting of the job that the script does not implement."""
     for name, value in training.job.training_settings().items():
         if value not in implemented.get(name, ()):
             raise ExportError(

@@ -90,16 +90,7 @@ def text_literal(text: str) -> str:
 
 
 def literal(value: object, indent: int = 0) -> str:
-    """Python source of plain data, one entry per line with a trailing comma, which black does not reformat.
-
-    Parameters
-    ----------
-    value
-        None, a boolean, number or string, a `Call` or `Expression`, or a dictionary (with string keys), list or tuple
-        of these.
-    indent
-        Indentation of the line that contains the value, in columns.
-    """
+    """Python source of plain data, one entry per line with a trailing comma, which black does not reformat."""
     if isinstance(value, Expression):
         return str(value)
     if isinstance(value, str):

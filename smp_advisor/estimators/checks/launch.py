@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.cluster.containers import containers_of
@@ -17,12 +19,15 @@ from smp_advisor.estimators.terms import (
     terms_of,
     version_of_older_pair,
 )
-from smp_advisor.job_rules import Fault, job_faults
+from smp_advisor.job_rules import job_faults
 from smp_advisor.libraries.schema import schema
 from smp_advisor.libraries.version import nearest_supported, release, require_supported_instance
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from smp_advisor.job_rules import Fault
+    from smp_advisor.reading.values import Mapping
 
 _DEGREES = ("tensor_parallel_degree", "expert_parallel_degree")
 
@@ -35,13 +40,12 @@ def adapter(case: Case) -> Iterator[Hit]:
     replaced = configuration.settings.get("replaces_model")
     if replaced is not None and replaced.value is True:
         changes = () if replaced.table is None else (Change(replaced.table, replaced.key, value=False),)
-        yield Hit(id="EST512", span=replaced.span, variant="model", changes=changes)
+        yield case.hit("EST512", "model", "replaces_model", fixes=changes)
     for name in _DEGREES:
         degree = case.parameter(name)
         if degree is not None and degree > 1:
             setting = configuration.parameters[name]
-            values = {"key": setting.key, "degree": degree}
-            yield Hit(id="EST512", span=setting.span, variant="degree", values=values, changes=case.change(name, 1))
+            yield case.hit("EST512", "degree", name, key=setting.key, degree=degree, fixes=case.change(name, 1))
 
 
 _LOCAL = ("local", "local_gpu")
@@ -57,15 +61,10 @@ def image(case: Case) -> Iterator[Hit]:
 
 def _versions(case: Case) -> Iterator[Hit]:
     configuration = case.configuration
-    library, name = case.library, schema(case.library).name
+    library = case.library
     framework, python = configuration.get("framework_version"), configuration.get("py_version")
     if configuration.framework == "huggingface" and case.smp_launcher == "torchrun" and configuration.form == SDK_2:
-        yield _container_hit(
-            case,
-            ("transformers_version", "framework_version"),
-            "HuggingFace estimator",
-            {},
-        )
+        yield case.hit("EST506", "HuggingFace estimator", "transformers_version", "framework_version")
         return
     tensorflow_compiler = not case.smp_launcher and configuration.framework == "tensorflow"
     if not isinstance(framework, str) or tensorflow_compiler or "tensorflow_version" in configuration.settings:
@@ -81,28 +80,18 @@ def _versions(case: Case) -> Iterator[Hit]:
         if configuration.unknown("py_version"):
             return
         pair = _nearest_pair(library, framework)
-        yield _container_hit(
-            case,
-            ("framework_version",),
-            "no py_version",
-            {"framework": framework, "python": pair[1]},
-            (Change(call, "py_version", pair[1]),),
-        )
+        fixes: tuple[Change, ...] = (Change(call, "py_version", pair[1]),)
+        yield case.hit("EST506", "no py_version", "framework_version", framework=framework, python=pair[1], fixes=fixes)
         return
     if _has_image(library, framework, python_version, short=case.smp_launcher != "torchrun"):
         return
     pair = _nearest_pair(library, framework)
     shown = f"framework version {framework}" + (f" and {python_version}" if python_version else "")
-    changes = case.setting_change("framework_version", pair[0]) + case.setting_change("py_version", pair[1])
+    fixes = case.setting_change("framework_version", pair[0]) + case.setting_change("py_version", pair[1])
     if configuration.settings["framework_version"].key == "image_uri" or configuration.framework == "huggingface":
-        changes = ()
-    yield _container_hit(
-        case,
-        ("framework_version", "py_version", "image_uri"),
-        "no image",
-        {"library": name, "versions": shown, "framework": pair[0], "python": pair[1]},
-        changes,
-    )
+        fixes = ()
+    values = {"library": schema(library).name, "versions": shown, "framework": pair[0], "python": pair[1]}
+    yield case.hit("EST506", "no image", "framework_version", "py_version", "image_uri", fixes=fixes, **values)
 
 
 def _has_image(library: str, framework: str, python: str | None, *, short: bool) -> bool:
@@ -138,26 +127,16 @@ def _library_instance(case: Case) -> Iterator[Hit]:
     except AdvisorError as error:
         # Hardware that is not in the table may exist; a misspelled type does not.
         hint = str(error).partition(": ")[2].partition(";")[0]
-        yield _container_hit(case, ("instance_type",), "unknown instance", {"instance": kind, "hint": hint})
+        yield case.hit("EST506", "unknown instance", "instance_type", instance=kind, hint=hint)
         return
     try:
         require_supported_instance(case.library, machine)
     except AdvisorError as error:
         problem, _, _ = str(error).rstrip(".").partition("; ")
         near = nearest_supported(case.library, machine)
-        yield _container_hit(
-            case,
-            ("instance_type",),
-            "instance",
-            {"problem": problem, "nearest": near.name, "gpus": f"{near.gpus} x {near.gpu_label}"},
-            case.setting_change("instance_type", near.name) if case.configuration.form != "recipe" else (),
-        )
-
-
-def _container_hit(
-    case: Case, names: tuple[str, ...], variant: str, values: dict[str, str], changes: tuple[Change, ...] = ()
-) -> Hit:
-    return Hit(id="EST506", span=case.span_of(*names), variant=variant, values=values, changes=changes)
+        values = {"problem": problem, "nearest": near.name, "gpus": f"{near.gpus} x {near.gpu_label}"}
+        fixes = case.setting_change("instance_type", near.name) if case.configuration.form != "recipe" else ()
+        yield case.hit("EST506", "instance", "instance_type", fixes=fixes, **values)
 
 
 _HARDWARE = {"instance_type": "instance type", "container": "container"}
@@ -172,26 +151,26 @@ _PLACES = {
 
 def hardware(case: Case) -> Iterator[Hit]:
     """EST506: an instance that does not exist, and a container that cannot use the instance."""
-    for fault in job_faults(terms_of(case.configuration)):
+    configuration, job = case.configuration, terms_of(case.configuration)
+    for fault in job_faults(job):
         if fault.setting not in _HARDWARE or (case.of_sagemaker and fault.setting == "instance_type"):
             continue  # the check of the library reports it with the nearest instance that the library supports
-        yield _term_hit(case, fault, "EST506", _HARDWARE[fault.setting], _term_changes(case, fault))
-    yield from _only_in_version_3(case)
-
-
-def _only_in_version_3(case: Case) -> Iterator[Hit]:
-    """An estimator of version 2 with a container that only version 3 of the SDK has."""
-    job = terms_of(case.configuration)
-    if case.configuration.form != SDK_2 or "image_uri" in case.configuration.settings or job.container is None:
+        settings = configuration.settings
+        versions = settings.get("framework_version")
+        # The version of transformers selects an image of Hugging Face, and a name of an image has several parts.
+        named = versions is not None and versions.key in ("framework_version", "version")
+        groups = [case.setting_change(name, value) for name, value in fault.changes.items()]
+        fixable = named and configuration.framework == "pytorch" and not case.of_sagemaker and all(groups)
+        fixes = tuple(change for group in groups for change in group) if fixable else ()
+        yield _of_fault(case, fault, "EST506", _HARDWARE[fault.setting], fixes)
+    # An estimator of version 2 with a container that only version 3 of the SDK has.
+    if configuration.form != SDK_2 or "image_uri" in configuration.settings or job.container is None:
         return
     if job.container.sdk_2 is None and job.launched:
         newest = [row for row in containers_of(job.container.repository) if row.sdk_2 is not None][-1]
-        values = {
-            "framework": f"{job.container.title} with torchrun",
-            "remedy": f"Use framework version {newest.framework_version} with {newest.py_version}, or version 3 of the"
-            " SDK",
-        }
-        yield Hit(id="EST506", span=case.span_of("framework_version"), variant="version 3 only", values=values)
+        remedy = f"Use framework version {newest.framework_version} with {newest.py_version}, or version 3 of the SDK"
+        title = f"{job.container.title} with torchrun"
+        yield case.hit("EST506", "version 3 only", "framework_version", framework=title, remedy=remedy)
 
 
 def terms(case: Case) -> Iterator[Hit]:
@@ -199,88 +178,62 @@ def terms(case: Case) -> Iterator[Hit]:
     for fault in job_faults(terms_of(case.configuration)):
         # The check of the library's launcher reports the missing one of SageMaker's own libraries.
         if fault.setting not in _HARDWARE and not (case.of_sagemaker and fault.setting == "launched"):
-            variant = "term" if fault.severity == "error" else "no launcher"
-            yield _term_hit(case, fault, "EST511", variant, ())
+            yield _of_fault(case, fault, "EST511", "term" if fault.severity == "error" else "no launcher")
 
 
-def _term_hit(case: Case, fault: Fault, check: str, variant: str, changes: tuple[Change, ...]) -> Hit:
-    values = {"problem": fault.problem, "remedy": fault.remedy}
-    span = span_of_term(case.configuration, fault.setting) or case.span_of(*_PLACES.get(fault.setting, ()))
-    return Hit(id=check, span=span, variant=variant, values=values, changes=changes)
-
-
-def _term_changes(case: Case, fault: Fault) -> tuple[Change, ...]:
-    configuration = case.configuration
-    versions = configuration.settings.get("framework_version")
-    # The version of transformers selects an image of Hugging Face, and a name of an image has several parts.
-    if versions is None or versions.key not in ("framework_version", "version") or configuration.framework != "pytorch":
-        return ()
-    if case.of_sagemaker:
-        return ()
-    changes = [case.setting_change(name, value) for name, value in fault.changes.items()]
-    return tuple(change for group in changes for change in group) if all(changes) else ()
+def _of_fault(case: Case, fault: Fault, check: str, variant: str, fixes: tuple[Change, ...] = ()) -> Hit:
+    hit = case.hit(
+        check, variant, *_PLACES.get(fault.setting, ()), fixes=fixes, problem=fault.problem, remedy=fault.remedy
+    )
+    return replace(hit, span=span_of_term(case.configuration, fault.setting) or hit.span)
 
 
 def launcher(case: Case) -> Iterator[Hit]:
     """EST503: MPI starts SMP v1, torchrun starts SMP v2."""
     configuration = case.configuration
-    yield from _without_strategy(case)
+    table = configuration.tables.get("smdistributed")
+    if table is not None and not table.open and not {"modelparallel", "dataparallel"} & table.entries.keys():
+        # ``smdistributed`` contains a strategy, not its options.
+        yield case.hit("EST503", "no strategy", "smdistributed")
     if configuration.form == "recipe" or not case.smp_launcher:
         return
-    yield from _enabled(case)
+    in_dictionary = configuration.form in (SDK_2, "parameters")
+    table, enabled = configuration.tables.get("modelparallel"), configuration.settings.get("modelparallel")
+    if in_dictionary and table is not None and not configuration.unknown("modelparallel"):
+        # ``enabled`` must be True itself, or the SDK sends no parameters.
+        changes = (Change(table, "enabled", value=True),)
+        if "enabled" in table.entries and enabled is not None and enabled.value is not True:
+            shown = repr(enabled.value)
+            yield case.hit("EST503", "enabled is not True", "modelparallel", fixes=changes, value=shown)
+        elif "enabled" not in table.entries and not table.open:
+            yield case.hit("EST503", "not enabled", "parameters", fixes=changes)
     readable = "distribution" in configuration.tables and not configuration.unknown("distribution")
-    if configuration.form == SDK_2 or (configuration.form == "parameters" and readable):
-        if readable:
-            yield from _of_distribution(case)
+    if in_dictionary and readable and "modelparallel" in configuration.tables:
+        yield from _of_distribution(case, configuration.tables["distribution"])
     elif configuration.form == SDK_3 and not configuration.unknown("distributed"):
         yield from _of_trainer(case)
     elif configuration.form == "request" and not configuration.unknown("hyperparameters"):
         yield from _of_request(case)
 
 
-def _without_strategy(case: Case) -> Iterator[Hit]:
-    """``smdistributed`` contains a strategy, not its options."""
-    table = case.configuration.tables.get("smdistributed")
-    if table is None or table.open or {"modelparallel", "dataparallel"} & table.entries.keys():
-        return
-    yield _hit(case, "smdistributed", "no strategy")
-
-
-def _enabled(case: Case) -> Iterator[Hit]:
-    """``enabled`` must be True itself, or the SDK sends no parameters."""
+def _of_distribution(case: Case, distribution: Mapping) -> Iterator[Hit]:
     configuration = case.configuration
-    table = configuration.tables.get("modelparallel")
-    if table is None or configuration.form not in (SDK_2, "parameters") or configuration.unknown("modelparallel"):
-        return
-    enabled = configuration.settings.get("modelparallel")
-    changes = (Change(table, "enabled", value=True),)
-    if "enabled" in table.entries and enabled is not None and enabled.value is not True:
-        yield _hit(case, "modelparallel", "enabled is not True", changes, value=repr(enabled.value))
-    elif "enabled" not in table.entries and not table.open:
-        yield _hit(case, "parameters", "not enabled", changes)
-
-
-def _of_distribution(case: Case) -> Iterator[Hit]:
-    configuration = case.configuration
-    distribution = configuration.tables["distribution"]
-    if "modelparallel" not in configuration.tables:
-        return
     if case.smp_launcher == "torchrun":
         if configuration.get("mpi"):
-            yield _hit(case, "mpi", "MPI for v2", (Change(distribution, "mpi", None, "remove"),))
+            yield case.hit("EST503", "MPI for v2", "mpi", fixes=(Change(distribution, "mpi", None, "remove"),))
         if not configuration.get("torch_distributed") and not configuration.unknown("torch_distributed"):
             changes = _switch(case, "torch_distributed", {"enabled": True})
-            yield _hit(case, "smdistributed", "no torchrun", changes)
+            yield case.hit("EST503", "no torchrun", "smdistributed", fixes=changes)
         return
     if configuration.get("torch_distributed"):
         changes = (Change(distribution, "torch_distributed", None, "remove"),)
-        yield _hit(case, "torch_distributed", "torchrun for v1", changes)
+        yield case.hit("EST503", "torchrun for v1", "torch_distributed", fixes=changes)
     if not configuration.get("mpi") and not configuration.unknown("mpi"):
         block: dict[str, Any] = {"enabled": True}
         if case.instance is not None:
             block["processes_per_host"] = case.instance.gpus
         entries = " and ".join(f"{key}={value}" for key, value in block.items())
-        yield _hit(case, "smdistributed", "no MPI", _switch(case, "mpi", block), mpi=entries)
+        yield case.hit("EST503", "no MPI", "smdistributed", fixes=_switch(case, "mpi", block), mpi=entries)
 
 
 def _switch(case: Case, name: str, block: dict[str, Any]) -> tuple[Change, ...]:
@@ -295,43 +248,44 @@ def _of_trainer(case: Case) -> Iterator[Hit]:
     configuration = case.configuration
     driver = configuration.get("driver")
     if driver == "Torchrun" and configuration.get("source_code") is False:
-        yield _hit(case, "driver", "Torchrun without source_code")
+        yield case.hit("EST503", "Torchrun without source_code", "driver")
     if case.smp_launcher == "torchrun" and driver != "Torchrun" and not configuration.get("torch_distributed"):
         if driver is None:
-            yield _hit(case, "driver", "v2 without a driver")
+            yield case.hit("EST503", "v2 without a driver", "driver")
         else:
-            yield _hit(case, "driver", "v2 with another driver", driver=driver)
+            yield case.hit("EST503", "v2 with another driver", "driver", driver=driver)
     if case.smp_launcher != "mpi":
         return
     if driver == "MPI":
         on_one_node = " on one node" if case.nodes == 1 else ""
-        yield _hit(case, "driver", f"v1 with the MPI driver{on_one_node}")
+        yield case.hit("EST503", f"v1 with the MPI driver{on_one_node}", "driver")
     elif driver == "Torchrun":
-        yield _hit(case, "driver", "v1 with Torchrun")
+        yield case.hit("EST503", "v1 with Torchrun", "driver")
     elif not configuration.get("mpi") and not configuration.unknown("hyperparameters"):
-        yield _hit(case, "parameters", "trainer without MPI", _hyperparameters(case, texts=False))
+        yield case.hit("EST503", "trainer without MPI", "parameters", fixes=_added(case, _mpi(case)))
 
 
 def _of_request(case: Case) -> Iterator[Hit]:
     configuration = case.configuration
     if case.smp_launcher == "torchrun":
         if configuration.get("mpi"):
-            yield _hit(case, "mpi", "request with MPI for v2")
+            yield case.hit("EST503", "request with MPI for v2", "mpi")
         elif not configuration.get("torch_distributed") and not configuration.get("own_entrypoint"):
             changes = _added(case, {"sagemaker_torch_distributed_enabled": "true"})
-            yield _hit(case, "parameters", "request without torchrun", changes)
+            yield case.hit("EST503", "request without torchrun", "parameters", fixes=changes)
     elif configuration.get("torch_distributed"):
-        yield _hit(case, "torch_distributed", "request with torchrun for v1")
+        yield case.hit("EST503", "request with torchrun for v1", "torch_distributed")
     elif not configuration.get("mpi"):
-        yield _hit(case, "parameters", "request without MPI", _hyperparameters(case, texts=True))
+        changes = _added(case, {name: json.dumps(value) for name, value in _mpi(case).items()})
+        yield case.hit("EST503", "request without MPI", "parameters", fixes=changes)
 
 
-def _hyperparameters(case: Case, *, texts: bool) -> tuple[Change, ...]:
-    entries: dict[str, Any] = {"sagemaker_mpi_enabled": "true" if texts else True}
+def _mpi(case: Case) -> dict[str, Any]:
+    """Hyperparameters that start MPI."""
+    entries: dict[str, Any] = {"sagemaker_mpi_enabled": True}
     if "processes_per_host" not in case.configuration.settings and case.instance is not None:
-        gpus = case.instance.gpus
-        entries["sagemaker_mpi_num_of_processes_per_host"] = str(gpus) if texts else gpus
-    return _added(case, entries)
+        entries["sagemaker_mpi_num_of_processes_per_host"] = case.instance.gpus
+    return entries
 
 
 def _added(case: Case, entries: dict[str, Any]) -> tuple[Change, ...]:
@@ -339,43 +293,26 @@ def _added(case: Case, entries: dict[str, Any]) -> tuple[Change, ...]:
     return () if table is None else tuple(Change(table, key, value) for key, value in entries.items())
 
 
-def _hit(case: Case, name: str, variant: str, changes: tuple[Change, ...] = (), **values: object) -> Hit:
-    return Hit(id="EST503", span=case.span_of(name), variant=variant, values=values, changes=changes)
-
-
 def monitoring(case: Case) -> Iterator[Hit]:
     """EST507: Debugger and profiler, which SDK 2 turns on by default."""
     configuration = case.configuration
-    if not case.of_sagemaker:
+    names = ("debugger_hook_config", "disable_profiler")
+    hook, profiler = configuration.get(names[0]), configuration.get(names[1])
+    if not case.of_sagemaker or configuration.form not in (SDK_2, "request"):
         return
-    if configuration.form == SDK_2:
-        yield from _of_estimator(case)
-    elif configuration.form == "request":
-        on = []
-        if configuration.get("debugger_hook_config"):
-            on.append("Debugger (DebugHookConfig)")
-        if configuration.get("disable_profiler") is False:
+    if configuration.form == "request":
+        table = configuration.tables["request"]
+        on = ["Debugger (DebugHookConfig)"] if hook else []
+        changes = []
+        if "DebugHookConfig" in table.entries and (hook or profiler is False):
+            changes.append(Change(table, "DebugHookConfig", None, "remove"))
+        if profiler is False:
             on.append("the profiler (ProfilerConfig without DisableProfiler)")
+            changes.append(Change(table, "ProfilerConfig", {"DisableProfiler": True}))
         if on:
-            table = configuration.tables["request"]
-            changes: tuple[Change, ...] = ()
-            if "DebugHookConfig" in table.entries:
-                changes += (Change(table, "DebugHookConfig", None, "remove"),)
-            if configuration.get("disable_profiler") is False:
-                changes += (Change(table, "ProfilerConfig", {"DisableProfiler": True}),)
-            yield Hit(
-                id="EST507",
-                span=case.span_of("debugger_hook_config", "disable_profiler"),
-                variant="request",
-                values={"tools": " and ".join(on)},
-                changes=changes,
-            )
-
-
-def _of_estimator(case: Case) -> Iterator[Hit]:
-    configuration = case.configuration
+            yield case.hit("EST507", "request", *names, tools=" and ".join(on), fixes=tuple(changes))
+        return
     call = configuration.tables["estimator"]
-    hook, profiler = configuration.get("debugger_hook_config"), configuration.get("disable_profiler")
     debugs = hook is not False and not configuration.unknown("debugger_hook_config")
     # AWS's samples for SMP v2 keep the default of the profiler; those for SMP v1 and the compiler turn it off.
     set_explicitly = profiler is False or "profiler_config" in call.entries
@@ -383,17 +320,16 @@ def _of_estimator(case: Case) -> Iterator[Hit]:
     profiles = profiles and (set_explicitly or debugs or case.smp_launcher != "torchrun")
     if not debugs and not profiles:
         return
-    names = [name for name, on in (("Debugger", debugs), ("the profiler", profiles)) if on]
-    by_default = hook is None and not set_explicitly
-    tools = f"{' and '.join(names)} {'are' if len(names) > 1 else 'is'}"
+    on = [name for name, is_on in (("Debugger", debugs), ("the profiler", profiles)) if is_on]
+    tools = f"{' and '.join(on)} {'are' if len(on) > 1 else 'is'}"
     changes = [Change(call, "debugger_hook_config", value=False)] if debugs else []
     changes += [Change(call, "disable_profiler", value=True)] if profiles else []
-    places = [name for name, on in (("debugger_hook_config", debugs), ("disable_profiler", profiles)) if on]
-    written = [name for name in ("debugger_hook_config", "disable_profiler") if name in configuration.settings]
-    yield Hit(
-        id="EST507",
-        span=case.span_of(*places, *written) if written else configuration.span,
-        variant="default" if by_default else "on",
-        values={"tools": tools[:1].upper() + tools[1:]},
-        changes=tuple(changes),
+    written = [name for name in names if name in configuration.settings]
+    places = [name for name, is_on in zip(names, (debugs, profiles), strict=True) if is_on] + written
+    yield case.hit(
+        "EST507",
+        "default" if hook is None and not set_explicitly else "on",
+        *(places if written else ()),
+        tools=tools[:1].upper() + tools[1:],
+        fixes=tuple(changes),
     )

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.costs import estimate, estimate_many
 from smp_advisor.errors import AdvisorError
-from smp_advisor.estimators.cases import Case, Hit
 from smp_advisor.libraries import mismatches
 from smp_advisor.libraries.library import get_library, plan_fields
 from smp_advisor.wording import fit as fit_words
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.estimators.cases import Case, Hit
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
@@ -179,7 +179,10 @@ def fit(case: Case) -> Iterator[Hit]:
         now = results[0][1]
         ground = _Ground(ground.model, ground.cluster, ground.job, now.plan)
         checkpointed = ", even with activation checkpointing"
-    values = {"checkpointed": checkpointed, "remedy": _smallest_change(ground, case.min_fit_probability)}
+    values: dict[str, Any] = {
+        "checkpointed": checkpointed,
+        "remedy": _smallest_change(ground, case.min_fit_probability),
+    }
     if not now.host_memory_fits and now.headroom_gib >= 0:
         variant = "host memory"
         values |= {"needed": gib(now.host_memory_gib_per_node)}
@@ -190,7 +193,7 @@ def fit(case: Case) -> Iterator[Hit]:
             "excess": gib(-now.headroom_gib),
             "usable": gib(now.usable_gpu_memory_gib),
         }
-    yield Hit(id="EST508", span=case.span_of(*_DEGREES), variant=variant, values=values)
+    yield case.hit("EST508", variant, *_DEGREES, **values)
 
 
 def _smallest_change(ground: _Ground, min_fit_probability: float) -> str:
@@ -222,15 +225,7 @@ def unneeded(case: Case) -> Iterator[Hit]:
         if not fits(there, case.min_fit_probability) or not there.fits or gain < _WORTH:
             continue
         name = variant.technique
+        words = fit_words(there, case.min_fit_probability)
+        hit = case.hit("EST510", "technique", technique=name, fit=words, change=variant.saying, gain=percent(gain))
         shown = case.configuration.parameters.get(name) or case.configuration.hyperparameters.get(name)
-        yield Hit(
-            id="EST510",
-            span=shown.span if shown is not None and shown.span is not None else case.span_of("parameters"),
-            variant="technique",
-            values={
-                "technique": name,
-                "fit": fit_words(there, case.min_fit_probability),
-                "change": variant.saying,
-                "gain": percent(gain),
-            },
-        )
+        yield replace(hit, span=(shown.span if shown is not None else None) or case.span_of("parameters"))

@@ -170,23 +170,24 @@ def library_parameters(case: Case) -> Iterator[Hit]:
     for violation in violations(parameters, version=version, library=library, settings=settings or None):
         if _in_doubt(case, violation, settings):
             continue
-        changes = _corrections(case, parameters, violation)
-        sentence = violation.text.rstrip(".")
-        problem, _, remedy = sentence.partition(": ")
-        alone = violation.rule in _SINGLE
-        yield Hit(
-            id="EST501" if alone else "EST505",
-            span=case.span_of(*violation.keys),
-            variant="parameter" if alone else "rule",
-            values={
-                "problem": problem,
-                "remedy": remedy[:1].upper() + remedy[1:] or "Use a value that the library accepts",
-            },
-            changes=changes,
+        problem, _, remedy = violation.text.rstrip(".").partition(": ")
+        check, variant = ("EST501", "parameter") if violation.rule in _SINGLE else ("EST505", "rule")
+        yield case.hit(
+            check,
+            variant,
+            *violation.keys,
+            problem=problem,
+            remedy=remedy[:1].upper() + remedy[1:] or "Use a value that the library accepts",
+            fixes=_corrections(case, parameters, violation),
             rule=violation.rule,
         )
     yield from _exclusive(case)
-    yield from _default_partition(case, parameters)
+    # The SDK compares default_partition with ``partitions``, and recognizes no other name for it.
+    if case.configuration.form != SDK_2 or case.smp_launcher != "mpi" or "partitions" in parameters:
+        return
+    if parameters.get("default_partition") is not None and not case.configuration.unknown("parameters", "partitions"):
+        changes = case.change("partitions", parameters.get("pipeline_parallel_degree", 1))
+        yield case.hit("EST505", "default_partition", "default_partition", fixes=changes)
 
 
 def _settings(case: Case) -> dict[str, Any]:
@@ -230,56 +231,25 @@ def _corrections(case: Case, parameters: dict[str, Any], violation: Violation) -
 def _exclusive(case: Case) -> Iterator[Hit]:
     """Settings of which the SDK accepts only one."""
     configuration = case.configuration
-    with_model = "modelparallel" in configuration.tables
-    if with_model and configuration.get("dataparallel") is True:
-        yield Hit(
-            id="EST505",
-            span=case.span_of("dataparallel"),
-            variant="both strategies",
-            changes=_removal(case, "smdistributed", "dataparallel"),
-        )
+    with_model, with_data = "modelparallel" in configuration.tables, configuration.get("dataparallel") is True
+    if with_model and with_data:
+        changes = _removal(case, "smdistributed", "dataparallel")
+        yield case.hit("EST505", "both strategies", "dataparallel", fixes=changes)
     if configuration.get("compiler"):
-        if with_model or configuration.get("dataparallel") is True:
-            yield Hit(
-                id="EST505",
-                span=case.span_of("modelparallel", "dataparallel", "compiler"),
-                variant="compiler with smdistributed",
-            )
+        if with_model or with_data:
+            yield case.hit("EST505", "compiler with smdistributed", "modelparallel", "dataparallel", "compiler")
     elif (
         configuration.get("pytorchxla") is True
         and configuration.form == SDK_2
         and not configuration.unknown("compiler_config")
     ):
-        yield Hit(
-            id="EST505",
-            span=case.span_of("pytorchxla"),
-            variant="pytorchxla without the compiler",
-            changes=_removal(case, "distribution", "pytorchxla"),
-        )
+        changes = _removal(case, "distribution", "pytorchxla")
+        yield case.hit("EST505", "pytorchxla without the compiler", "pytorchxla", fixes=changes)
 
 
 def _removal(case: Case, table: str, key: str) -> tuple[Change, ...]:
     entries = case.configuration.tables.get(table)
     return () if entries is None or key not in entries.entries else (Change(entries, key, None, "remove"),)
-
-
-def _default_partition(case: Case, parameters: dict[str, Any]) -> Iterator[Hit]:
-    """The SDK compares default_partition with ``partitions``, and recognizes no other name for it."""
-    if case.configuration.form != SDK_2 or case.smp_launcher != "mpi":
-        return
-    if (
-        "default_partition" in parameters
-        and parameters["default_partition"] is not None
-        and "partitions" not in parameters
-    ):
-        if case.configuration.unknown("parameters", "partitions"):
-            return
-        yield Hit(
-            id="EST505",
-            span=case.span_of("default_partition"),
-            variant="default_partition",
-            changes=case.change("partitions", parameters.get("pipeline_parallel_degree", 1)),
-        )
 
 
 def length(case: Case) -> Iterator[Hit]:
@@ -289,4 +259,4 @@ def length(case: Case) -> Iterator[Hit]:
     except (TypeError, ValueError):
         return
     if taken > MAX_PARAMETERS_LENGTH:
-        yield Hit(id="EST509", span=case.span_of("parameters"), values={"length": taken, "most": MAX_PARAMETERS_LENGTH})
+        yield case.hit("EST509", "", "parameters", length=taken, most=MAX_PARAMETERS_LENGTH)
