@@ -10,7 +10,6 @@ from smp_advisor.reading.data import plain, reason
 from smp_advisor.reading.values import Constant, Mapping, Value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from collections.abc import Mapping as Dictionary
 
     from smp_advisor.reading.source import Span
@@ -28,12 +27,21 @@ def plain_of(table: Value) -> dict[str, Any]:
             data[str(key)] = plain_of(entry.value)
         elif isinstance(entry.value, Constant):
             data[str(key)] = entry.value.value
-        else:
-            try:
-                data[str(key)] = plain(entry.value)
-            except LookupError:
-                continue
+        elif (value := _plain(entry.value)) is not _NOT_PLAIN:
+            data[str(key)] = value
     return data
+
+
+def inner_table(table: Mapping | None, name: str) -> Mapping | None:
+    """The dictionary at a key; None for anything else."""
+    value = table.get(name) if table is not None else None
+    return value if isinstance(value, Mapping) else None
+
+
+def constant(table: Mapping | None, *names: str) -> Any:
+    """The constant at the first of these keys that the table has; None for anything else."""
+    value = next((table.get(name) for name in names if name in table.entries), None) if table else None
+    return value.value if isinstance(value, Constant) else None
 
 
 def section(data: object, *names: str) -> dict[str, Any]:
@@ -194,8 +202,15 @@ class Configuration:
     def use(self, strategy: Strategy) -> None:
         """Set the strategy, with its library and the settings that follow."""
         self.strategy, self.library = strategy, strategy.library
-        for name, value in strategy.settings.items():
-            self.hyperparameters[name] = Setting(value)
+        self.set_hyperparameters(**strategy.settings)
+
+    def set(self, **values: Any) -> None:
+        """Set settings that have no place of their own in the text."""
+        self.settings |= {name: Setting(value) for name, value in values.items()}
+
+    def set_hyperparameters(self, **values: Any) -> None:
+        """Set hyperparameters that have no place of their own in the text."""
+        self.hyperparameters |= {name: Setting(value) for name, value in values.items()}
 
     def get(self, name: str, default: Any = None) -> Any:
         """Value of a setting."""
@@ -205,46 +220,61 @@ class Configuration:
         """Whether one of the settings has a value that cannot be read."""
         return any(gap.name in names for gap in self.gaps)
 
-    def values(self, names: Iterable[str] | None = None) -> dict[str, Any]:
+    def values(self) -> dict[str, Any]:
         """The library's parameters as plain data."""
-        keys = self.parameters.keys() if names is None else names
-        return {name: self.parameters[name].value for name in keys if name in self.parameters}
+        return {name: setting.value for name, setting in self.parameters.items()}
+
+    def put(self, name: str, value: Any, table: Mapping, key: str) -> None:
+        """Set what the entry `key` of `table` means."""
+        entry = table.entries.get(key)
+        self.settings[name] = Setting(value, None if entry is None else entry.span, table, key)
+
+    def miss(self, name: str, table: Mapping, key: str, otherwise: str) -> None:
+        """Note that an entry cannot be used: it is not known, or `otherwise`."""
+        self.gaps.append(Gap(name, why_not(table.entries[key].value, otherwise), table.entries[key].span))
+
+    def inner(self, table: Mapping, key: str, otherwise: str = "it is not a dictionary") -> Mapping | None:
+        """The dictionary at a key, with a gap for anything else."""
+        if key in table.entries and inner_table(table, key) is None:
+            self.miss(key, table, key, otherwise)
+        return inner_table(table, key)
 
     def take(self, table: Mapping | None, key: str, name: str = "") -> None:
         """Add the entry `key` of `table` as the setting `name`."""
-        entry = table.entries.get(key) if table is not None else None
-        name = name or key
-        if entry is None or table is None:
-            if table is not None and table.open:
-                self.gaps.append(Gap(name, table.open, table.span))
+        if table is None:
             return
-        value = entry.value
-        span = entry.span or _span(value)
-        if isinstance(value, Constant):
-            self.settings[name] = Setting(value.value, span, table, key)
-        else:
-            constant = _plain(value)
-            if constant is _NOT_PLAIN:
-                self.gaps.append(Gap(name, reason(value), span))
-            else:
-                self.settings[name] = Setting(constant, span, table, key)
+        if key in table.entries:
+            self._read(table, key, self.settings, name or key)
+        elif table.open:
+            self.gaps.append(Gap(name or key, table.open, table.span))
 
     def take_all(self, table: Mapping, into: dict[str, Setting], *, group: str) -> None:
         """Add every entry of a table as settings of `into`."""
         self.tables[group] = table
         for key, entry in table.entries.items():
-            if not isinstance(key, str):
-                self.gaps.append(Gap(f"{group}[{key!r}]", "its name is no text", entry.span))
-                continue
-            constant = _plain(entry.value)
-            span = entry.span or _span(entry.value)
-            if constant is _NOT_PLAIN:
-                into.pop(key, None)
-                self.gaps.append(Gap(key, reason(entry.value), span))
+            if isinstance(key, str):
+                self._read(table, key, into, key)
             else:
-                into[key] = Setting(constant, span, table, key)
+                self.gaps.append(Gap(f"{group}[{key!r}]", "its name is no text", entry.span))
         if table.open:
             self.gaps.append(Gap(group, table.open, table.span))
+
+    def take_single(self, table: Mapping, key: str, into: dict[str, Setting], name: str) -> None:
+        """Add an entry that is not None and has one value, as those of recipes."""
+        if key in table.entries and not isinstance(table.get(key), Constant):
+            self.miss(name, table, key, "it is not a single value")
+        elif (value := constant(table, key)) is not None:
+            into[name] = Setting(value, table.entries[key].span, table, key)
+
+    def _read(self, table: Mapping, key: str, into: dict[str, Setting], name: str) -> None:
+        entry = table.entries[key]
+        value, span = _plain(entry.value), entry.span or getattr(entry.value, "span", None)
+        if value is _NOT_PLAIN:
+            self.gaps.append(Gap(name, reason(entry.value), span))
+            if into is not self.settings:
+                into.pop(name, None)
+        else:
+            into[name] = Setting(value, span, table, key)
 
 
 _NOT_PLAIN = object()
@@ -258,9 +288,5 @@ def _plain(value: Value) -> Any:
 
 
 def why_not(value: Value, otherwise: str) -> str:
-    """Why `value` cannot be used: why it is not known, or `otherwise` if it is of another kind."""
-    return otherwise if _plain(value) is not _NOT_PLAIN else reason(value)
-
-
-def _span(value: Value) -> Span | None:
-    return getattr(value, "span", None)
+    """Why a value cannot be used: it is not known, or `otherwise`."""
+    return reason(value) if _plain(value) is _NOT_PLAIN else otherwise

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.estimators.configuration import Gap, Setting, why_not
-from smp_advisor.libraries.library import library_with
+from smp_advisor.estimators.configuration import Gap, constant, inner_table, why_not
+from smp_advisor.libraries.registry import library_with
 from smp_advisor.libraries.schema import schema
-from smp_advisor.libraries.version import release
 from smp_advisor.reading.data import from_plain, reason
-from smp_advisor.reading.values import Constant, Mapping, Value
+from smp_advisor.reading.values import Mapping, Value
 
 if TYPE_CHECKING:
-    from smp_advisor.estimators.configuration import Configuration
+    from smp_advisor.estimators.configuration import Configuration, Setting
 
 _LAUNCH = {
     "sagemaker_mpi_enabled": "mpi",
@@ -33,8 +33,7 @@ def read_toolkit_contract(configuration: Configuration) -> None:
     for key, name in _LAUNCH.items():
         setting = configuration.hyperparameters.get(key)
         if setting is not None:
-            value = decoded(setting.value)
-            configuration.settings[name] = Setting(value, setting.span, setting.table, key)
+            configuration.settings[name] = replace(setting, value=decoded(setting.value), key=key)
     setting = configuration.hyperparameters.get("mp_parameters")
     if setting is not None and not configuration.parameters:
         _parameters(configuration, setting)
@@ -59,18 +58,16 @@ def _parameters(configuration: Configuration, setting: Setting) -> None:
     if not isinstance(value, dict):
         configuration.gaps.append(Gap("parameters", "mp_parameters is not a JSON object", setting.span))
         return
-    if isinstance(setting.value, dict) and setting.table is not None:
-        inner = setting.table.get("mp_parameters")
-        if isinstance(inner, Mapping):
-            configuration.take_all(inner, configuration.parameters, group="parameters")
-            return
+    inner = inner_table(setting.table, "mp_parameters")
+    if isinstance(setting.value, dict) and inner is not None:
+        configuration.take_all(inner, configuration.parameters, group="parameters")
+        return
     configuration.embedded = setting
     table = from_plain(value)
     if isinstance(table, Mapping):
         configuration.take_all(table, configuration.parameters, group="parameters")
     configuration.parameters = {
-        key: Setting(parameter.value, setting.span, parameter.table, key)
-        for key, parameter in configuration.parameters.items()
+        key: replace(parameter, span=setting.span) for key, parameter in configuration.parameters.items()
     }
 
 
@@ -91,55 +88,31 @@ def read_distribution(configuration: Configuration, value: Value | None) -> None
     if value is None:
         return
     if not isinstance(value, Mapping):
-        configuration.gaps.append(
-            Gap("distribution", why_not(value, "it is not a dictionary"), getattr(value, "span", None))
-        )
+        why, span = why_not(value, "it is not a dictionary"), getattr(value, "span", None)
+        configuration.gaps.append(Gap("distribution", why, span))
         return
     configuration.tables["distribution"] = value
     if value.open:
         configuration.gaps.append(Gap("distribution", value.open, value.span))
     for launcher in _LAUNCHERS:
-        _read_launcher(configuration, value, launcher)
-    _read_smdistributed(configuration, value)
-
-
-def _read_launcher(configuration: Configuration, table: Mapping, launcher: str) -> None:
-    inner = table.get(launcher)
-    if isinstance(inner, Mapping):
-        configuration.tables[launcher] = inner
-        configuration.take(inner, "enabled", launcher)
-        if launcher == "mpi":
-            configuration.take(inner, "processes_per_host")
-            configuration.take(inner, "custom_mpi_options")
-    elif inner is not None:
-        configuration.gaps.append(Gap(launcher, why_not(inner, "it is not a dictionary"), table.entries[launcher].span))
-
-
-def _read_smdistributed(configuration: Configuration, table: Mapping) -> None:
-    smdistributed = table.get("smdistributed")
-    if isinstance(smdistributed, Mapping):
+        if (inner := configuration.inner(value, launcher)) is not None:
+            configuration.tables[launcher] = inner
+            configuration.take(inner, "enabled", launcher)
+            if launcher == "mpi":
+                configuration.take(inner, "processes_per_host")
+                configuration.take(inner, "custom_mpi_options")
+    if (smdistributed := configuration.inner(value, "smdistributed")) is not None:
         configuration.tables["smdistributed"] = smdistributed
-        span = table.entries["smdistributed"].span
-        configuration.settings["smdistributed"] = Setting(value=True, span=span, table=table, key="smdistributed")
+        configuration.put("smdistributed", True, value, "smdistributed")  # noqa: FBT003 - a value
         read_model_parallel(configuration, smdistributed)
-        data_parallel = smdistributed.get("dataparallel")
-        if isinstance(data_parallel, Mapping):
+        if (data_parallel := inner_table(smdistributed, "dataparallel")) is not None:
             configuration.take(data_parallel, "enabled", "dataparallel")
-    elif smdistributed is not None:
-        why = why_not(smdistributed, "it is not a dictionary")
-        configuration.gaps.append(Gap("smdistributed", why, table.entries["smdistributed"].span))
 
 
 def read_model_parallel(configuration: Configuration, table: Mapping) -> None:
     """Read ``modelparallel`` of a table."""
-    options = table.get("modelparallel")
-    if options is None:
-        return
-    if not isinstance(options, Mapping):
-        why = why_not(options, "it is not a dictionary")
-        configuration.gaps.append(Gap("modelparallel", why, table.entries["modelparallel"].span))
-        return
-    read_options(configuration, options)
+    if (options := configuration.inner(table, "modelparallel")) is not None:
+        read_options(configuration, options)
 
 
 def read_options(configuration: Configuration, options: Mapping) -> None:
@@ -149,19 +122,12 @@ def read_options(configuration: Configuration, options: Mapping) -> None:
     parameters = options.get("parameters")
     if isinstance(parameters, Mapping):
         configuration.take_all(parameters, configuration.parameters, group="parameters")
-    elif isinstance(parameters, Constant) and isinstance(parameters.value, str):
-        why = f"they are in the file {parameters.value!r}: paste its content"
-        configuration.gaps.append(Gap("parameters", why, options.entries["parameters"].span))
     elif parameters is not None:
-        why = reason(parameters)
+        file = constant(options, "parameters")
+        why = f"they are in the file {file!r}: paste its content" if isinstance(file, str) else reason(parameters)
         configuration.gaps.append(Gap("parameters", why, options.entries["parameters"].span))
     elif options.open:
         configuration.gaps.append(Gap("parameters", options.open, options.span))
-
-
-def version_2_keys() -> frozenset[str]:
-    """Parameters that only SMP v2 has."""
-    return _keys(launcher="torchrun") - _keys(launcher="mpi", framework="pytorch")
 
 
 def _keys(**features: str) -> frozenset[str]:
@@ -198,18 +164,11 @@ def choose_library(configuration: Configuration, framework_version: object, imag
 def _is_version_2(configuration: Configuration, framework_version: object) -> bool:
     """Whether a PyTorch job uses SMP v2: by the framework's version, then its launcher, then its parameters."""
     mpi, torchrun = bool(configuration.get("mpi")), bool(configuration.get("torch_distributed"))
-    first = framework_version.partition(".")[0] if isinstance(framework_version, str) else ""
-    if isinstance(framework_version, str) and first.isdigit():
+    old_keys, new_keys = _keys(launcher="mpi", framework="pytorch"), _keys(launcher="torchrun")
+    parameters = configuration.parameters.keys()
+    first, _, later = framework_version.partition(".") if isinstance(framework_version, str) else ("", "", "")
+    if first.isdigit():
         # AWS lists 1.15.0 with PyTorch 2.0.0; every other image from 2.0 on is for SMP v2.
-        old_keys = _keys(launcher="mpi", framework="pytorch") - _keys(launcher="torchrun")
-        exception = mpi and not torchrun and configuration.parameters.keys() & old_keys
-        return int(first) >= 2 and not (exception and release_2_0(framework_version))
-    return (torchrun and not mpi) or bool(configuration.parameters.keys() & version_2_keys())
-
-
-def release_2_0(framework_version: str) -> bool:
-    """Whether it is PyTorch 2.0, which AWS's table lists for both versions of the library."""
-    try:
-        return release(framework_version)[:2] == (2, 0)
-    except ValueError:
-        return False
+        exception = mpi and not torchrun and parameters & (old_keys - new_keys)
+        return int(first) >= 2 and not (exception and (int(first), later.partition(".")[0]) == (2, "0"))
+    return (torchrun and not mpi) or bool(parameters & (new_keys - old_keys))

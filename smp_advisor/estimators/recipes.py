@@ -8,21 +8,22 @@ aws/sagemaker-hyperpod-training-adapter-for-nemo 1.4.0, ``conf/config_schemas.py
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.cluster.table import instances
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.configuration import (
     Configuration,
-    Gap,
     Setting,
     Strategy,
+    constant,
     count,
     fully_sharded,
+    inner_table,
     plain_of,
     section,
     undescribed,
-    why_not,
 )
 from smp_advisor.estimators.strategies import strategy_of_deepspeed
 from smp_advisor.estimators.yaml_values import resolve, unwrapped
@@ -31,37 +32,13 @@ from smp_advisor.reading.values import Collection, Constant, Mapping
 from smp_advisor.workload.adapter import Adapter
 
 if TYPE_CHECKING:
-    from smp_advisor.reading.values import Value
     from smp_advisor.workload.adapter import AdapterTargets
 
 _RANK, _DROPOUT = 32, 0.1
-_NAMES = {"rank": "adapter_rank", "dropout": "adapter_dropout"}
-_ATTENTION = frozenset({"q_proj", "k_proj", "v_proj", "o_proj"})
-_QUERY_VALUE = frozenset({"q_proj", "v_proj"})
-
-
-def read_peft(configuration: Configuration, model: Mapping) -> None:
-    """Add the settings of the table ``peft``: `adapter`, `adapter_rank`, `adapter_dropout`, `adapter_targets`."""
-    peft = model.get("peft")
-    kind = peft.get("peft_type") if isinstance(peft, Mapping) else None
-    if not isinstance(peft, Mapping) or not isinstance(kind, Constant) or kind.value is None:
-        return
-    configuration.settings["adapter"] = Setting(str(kind.value), peft.entries["peft_type"].span, peft, "peft_type")
-    for key, name in _NAMES.items():
-        entry = peft.entries.get(key)
-        if entry is None:
-            continue
-        if isinstance(entry.value, Constant):
-            if entry.value.value is not None:
-                configuration.settings[name] = Setting(entry.value.value, entry.span, peft, key)
-        else:
-            configuration.gaps.append(Gap(name, why_not(entry.value, "it is not a single value"), entry.span))
-    targets = peft.entries.get("target_modules")
-    if targets is not None and isinstance(targets.value, Collection):
-        names = [item.value for item in targets.value.items if isinstance(item, Constant)]
-        configuration.settings["adapter_targets"] = Setting(
-            " ".join(map(str, names)), targets.span, peft, "target_modules"
-        )
+_TARGETS: dict[frozenset[str], AdapterTargets] = {
+    frozenset({"q_proj", "k_proj", "v_proj", "o_proj"}): "attention",
+    frozenset({"q_proj", "v_proj"}): "query-value",
+}
 
 
 def adapter_of(configuration: Configuration, inferred: list[str]) -> Adapter | None:
@@ -87,10 +64,8 @@ def _targets(modules: object, inferred: list[str]) -> AdapterTargets:
     if modules == "all-linear":
         return "all-linear"
     names = frozenset(re.findall(r"\w+_proj\w*", modules)) if isinstance(modules, str) else frozenset()
-    if names == _ATTENTION:
-        return "attention"
-    if names == _QUERY_VALUE:
-        return "query-value"
+    if names in _TARGETS:
+        return _TARGETS[names]
     why = f"no estimate has one on only {', '.join(sorted(names))}" if names else "AWS's training adapter does so"
     inferred.append(f"The adapter is on all linear products, because {why}.")
     return "all-linear"
@@ -104,46 +79,35 @@ _SMP_PARAMETERS = {
     "activation_loading_horizon": "activation_loading_horizon",
 }
 """Names in a recipe and those of the library."""
+_SMP_NAMES = {"num_hidden_layers": "num_layers", "hidden_size": "hidden_width", "num_attention_heads": "num_heads"}
 _SMP_SETTINGS = (
-    "train_batch_size",
-    "activation_checkpointing",
-    "offload_activations",
-    "delayed_param",
-    "sharding_strategy",
-    "fp8",
+    *("train_batch_size", "activation_checkpointing", "offload_activations", "delayed_param", "sharding_strategy"),
+    *("fp8", "num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "intermediate_size"),
+    *("vocab_size", "max_context_width", "model_type", "num_local_experts", "num_experts_per_tok"),
 )
-_SMP_SHAPE = {
-    "num_hidden_layers": "num_layers",
-    "hidden_size": "hidden_width",
-    "num_attention_heads": "num_heads",
-    "num_key_value_heads": "num_key_value_heads",
-    "intermediate_size": "intermediate_size",
-    "vocab_size": "vocab_size",
-    "max_context_width": "max_context_width",
-    "model_type": "model_type",
-    "num_local_experts": "num_local_experts",
-    "num_experts_per_tok": "num_experts_per_tok",
-}
 
 
 def configuration_of_smp_recipe(recipe: Mapping) -> Configuration:
     """Read a recipe: parameters of SMP v2 by their names there."""
     configuration = Configuration("recipe", "The recipe", recipe.span)
-    trainer, model = recipe.get("trainer"), recipe.get("model")
-    if not isinstance(trainer, Mapping) or not isinstance(model, Mapping):
+    trainer, model = inner_table(recipe, "trainer"), inner_table(recipe, "model")
+    if trainer is None or model is None:
         raise AdvisorError("The text is not a recipe: a recipe is a mapping with trainer and model.")
     configuration.tables |= {"trainer": trainer, "model": model}
     configuration.take(trainer, "devices", "processes_per_host")
     configuration.take(trainer, "num_nodes", "instance_count")
     for key, name in _SMP_PARAMETERS.items():
-        _move(configuration, configuration.parameters, model, key, name)
+        configuration.take_single(model, key, configuration.parameters, name)
     for key in _SMP_SETTINGS:
-        _move(configuration, configuration.hyperparameters, model, key, key)
-    for key, name in _SMP_SHAPE.items():
-        _move(configuration, configuration.hyperparameters, model, key, name)
-    _smp_precision(configuration, trainer)
-    read_peft(configuration, model)
-    configuration.take(_table_or_none(model, "dpo"), "enabled", "trains_on_preferences")
+        configuration.take_single(model, key, configuration.hyperparameters, _SMP_NAMES.get(key, key))
+    precision = trainer.entries.get("precision")
+    if precision is not None and isinstance(precision.value, Constant):
+        # Lightning's names of precisions
+        text = str(precision.value.value).removesuffix("-mixed")
+        named = Setting({"16": "fp16", "32": "fp32"}.get(text, text), precision.span, trainer, "precision")
+        configuration.hyperparameters["precision"] = named
+    _read_peft(configuration, inner_table(model, "peft"))
+    configuration.take(inner_table(model, "dpo"), "enabled", "trains_on_preferences")
     used = recipe.get("use_smp_model")
     if not isinstance(used, Constant):
         configuration.library = None  # NeMo's own recipes, and those for Trainium
@@ -151,77 +115,51 @@ def configuration_of_smp_recipe(recipe: Mapping) -> Configuration:
     # SMP v2 divides the model over shard_degree GPUs either way: the training adapter always passes the degrees to it
     # (aws/sagemaker-hyperpod-training-adapter-for-nemo 1.4.0, collections/parts/fsdp_strategy.py, _setup_smp_config).
     configuration.library = library_with(smdistributed=True, launcher="torchrun", divides_model=True).name
-    configuration.settings["modelparallel"] = Setting(value=True, span=recipe.span)
-    configuration.settings["torch_distributed"] = Setting(value=True, span=recipe.span)
-    configuration.settings["replaces_model"] = Setting(
-        used.value is True, recipe.entries["use_smp_model"].span, recipe, "use_smp_model"
-    )
+    for name in ("modelparallel", "torch_distributed"):
+        configuration.settings[name] = Setting(value=True, span=recipe.span)
+    configuration.put("replaces_model", used.value is True, recipe, "use_smp_model")
     if used.value is not True:
         configuration.hyperparameters.pop("fp8", None)  # has no effect without the library's model
     return configuration
 
 
-def _move(configuration: Configuration, into: dict[str, Setting], table: Mapping, key: str, name: str) -> None:
-    entry = table.entries.get(key)
-    if entry is None:
+def _read_peft(configuration: Configuration, peft: Mapping | None) -> None:
+    if peft is None or (kind := constant(peft, "peft_type")) is None:
         return
-    if isinstance(entry.value, Constant):
-        if entry.value.value is not None:
-            into[name] = Setting(entry.value.value, entry.span, table, key)
-    else:
-        why = why_not(entry.value, "it is not a single value")
-        configuration.gaps.append(Gap(name, why, entry.span))
-
-
-def _smp_precision(configuration: Configuration, trainer: Mapping) -> None:
-    """Lightning's names of precisions as those of plans."""
-    precision = trainer.entries.get("precision")
-    if precision is not None and isinstance(precision.value, Constant):
-        text = str(precision.value.value).removesuffix("-mixed")
-        configuration.hyperparameters["precision"] = Setting(
-            {"16": "fp16", "32": "fp32"}.get(text, text), precision.span, trainer, "precision"
-        )
-
-
-def _table_or_none(table: Mapping, key: str) -> Mapping | None:
-    inner = table.get(key)
-    return inner if isinstance(inner, Mapping) else None
-
-
-def is_fine_tuning(recipe: Mapping) -> bool:
-    """Whether a recipe is one of LLM fine-tuning."""
-    training = recipe.get("training_config")
-    return isinstance(training, Mapping) and isinstance(training.get("training_args"), Mapping)
+    configuration.put("adapter", str(kind), peft, "peft_type")
+    for key in ("rank", "dropout"):
+        configuration.take_single(peft, key, configuration.settings, f"adapter_{key}")
+    if isinstance(targets := peft.get("target_modules"), Collection):
+        names = [str(item.value) for item in targets.items if isinstance(item, Constant)]
+        configuration.put("adapter_targets", " ".join(names), peft, "target_modules")
 
 
 def configuration_of_fine_tuning(recipe: Mapping) -> Configuration:
     """Read a recipe of LLM fine-tuning."""
     configuration = Configuration("recipe", "The fine-tuning recipe", recipe.span)
     data = plain_of(recipe)
-    trainer = section(data, "trainer")
-    arguments, model = (
-        section(data, "training_config", "training_args"),
-        section(data, "training_config", "model_config"),
+    arguments = section(data, "training_config", "training_args")
+    model = section(data, "training_config", "model_config")
+    _set_trainer(configuration, section(data, "trainer"))
+    strategy = _fine_tuning_strategy(arguments.get("strategy"))
+    configuration.use(strategy.assuming("The precision is bf16, because the recipe has none."))
+    _set_batch(configuration, arguments.get("micro_train_batch_size"), arguments.get("train_batch_size"))
+    configuration.set_hyperparameters(
+        precision="bf16",
+        max_seq_length=arguments.get("max_len"),
+        activation_checkpointing="each" if arguments.get("gradient_checkpointing") else "none",
+        model_id=_model_name(model.get("model_name_or_path"), data),
     )
-    configuration.settings["processes_per_host"] = Setting(trainer.get("devices"))
-    configuration.settings["instance_count"] = Setting(trainer.get("num_nodes"))
-    configuration.use(
-        _fine_tuning_strategy(arguments.get("strategy")).assuming("The precision is bf16, because the recipe has none.")
-    )
-    values = configuration.hyperparameters
-    values["precision"] = Setting("bf16")
-    values["max_seq_length"] = Setting(arguments.get("max_len"))
-    values["activation_checkpointing"] = Setting("each" if arguments.get("gradient_checkpointing") else "none")
-    set_batch(configuration, arguments.get("micro_train_batch_size"), arguments.get("train_batch_size"), trainer)
-    values["model_id"] = Setting(model_name_of(model.get("model_name_or_path"), data))
     if str(arguments.get("trainer_type")).lower() == "dpo":
-        configuration.settings["trains_on_preferences"] = Setting(value=True)
+        configuration.set(trains_on_preferences=True)
     peft = section(model, "peft_config")
     if "lora" in str(peft.get("peft_type")).lower():
-        configuration.settings["adapter"] = Setting("qlora_4bit" if model.get("load_in_4bit") else "lora")
-        configuration.settings["adapter_rank"] = Setting(peft.get("r"))
-        configuration.settings["adapter_targets"] = Setting(str(peft.get("target_modules")))
-        configuration.settings["adapter_dropout"] = Setting(peft.get("lora_dropout", 0.0))
+        configuration.set(
+            adapter="qlora_4bit" if model.get("load_in_4bit") else "lora",
+            adapter_rank=peft.get("r"),
+            adapter_targets=str(peft.get("target_modules")),
+            adapter_dropout=peft.get("lora_dropout", 0.0),
+        )
     return configuration
 
 
@@ -233,18 +171,23 @@ def _fine_tuning_strategy(options: object) -> Strategy:
     return undescribed("The strategy", "the recipe has neither fsdp_config nor deepspeed_config")
 
 
-def set_batch(configuration: Configuration, per_gpu: object, total: object, trainer: dict[str, Any]) -> None:
+def _set_trainer(configuration: Configuration, trainer: dict[str, Any]) -> None:
+    configuration.set(processes_per_host=trainer.get("devices"), instance_count=trainer.get("num_nodes"))
+
+
+def _set_batch(configuration: Configuration, per_gpu: object, total: object) -> None:
     """Set the batch per GPU and the accumulation that makes the batch of a step, if they divide."""
-    batch, devices, nodes = count(per_gpu), count(trainer.get("devices")), count(trainer.get("num_nodes"))
+    batch, devices = count(per_gpu), count(configuration.get("processes_per_host"))
+    nodes = count(configuration.get("instance_count"))
     if batch is None:
         return
-    configuration.hyperparameters["batch_size"] = Setting(batch)
+    configuration.set_hyperparameters(batch_size=batch)
     steps, remainder = divmod(count(total) or 0, batch * (devices or 1) * (nodes or 1))
     if devices and nodes and steps and not remainder:
-        configuration.hyperparameters["gradient_accumulation_steps"] = Setting(steps)
+        configuration.set_hyperparameters(gradient_accumulation_steps=steps)
 
 
-def model_name_of(path: object, data: dict[str, Any]) -> str:
+def _model_name(path: object, data: dict[str, Any]) -> str:
     """Name of the model: its path on the hub, or the name of the run, whose dots are dashes."""
     if isinstance(path, str) and path.strip():
         return path
@@ -264,16 +207,16 @@ def configuration_of_verl(recipe: Mapping) -> Configuration:
     own = section(training, "trainer")
     inner = {"devices": own.get("n_gpus_per_node"), "num_nodes": own.get("nnodes")}
     trainer = {name: trainer.get(name, value) for name, value in inner.items()}
-    configuration.settings["processes_per_host"] = Setting(trainer.get("devices"))
-    configuration.settings["instance_count"] = Setting(trainer.get("num_nodes"))
+    _set_trainer(configuration, trainer)
     if roles:
         actor, model = section(roles, "actor"), section(roles, "model")
         engine = {**section(actor, "fsdp_config"), "strategy": actor.get("strategy")}
         engine["ulysses_sequence_parallel_size"] = actor.get("ulysses_sequence_parallel_size", 1)
         per_gpu, total = actor.get("ppo_micro_batch_size_per_gpu"), actor.get("ppo_mini_batch_size")
-        length = _sum(samples.get("max_prompt_length"), samples.get("max_response_length"))
+        lengths = (samples.get("max_prompt_length"), samples.get("max_response_length"))
+        length = sum(part for part in lengths if type(part) is int) or None
         configuration.title = "The verl recipe (actor)"
-        configuration.settings["shares_gpus"] = Setting("the rollout engine and the reference model")
+        configuration.set(shares_gpus="the rollout engine and the reference model")
     else:
         engine, model = section(training, "engine"), section(training, "model")
         per_gpu, total = samples.get("micro_batch_size_per_gpu"), samples.get("train_batch_size")
@@ -293,21 +236,20 @@ def configuration_of_verl(recipe: Mapping) -> Configuration:
         "Parameters and Adam's states are in bf16, because the recipe loads the model in it." if states else "",
     )
     configuration.use(strategy)
-    values = configuration.hyperparameters
-    values["precision"] = Setting("bf16")
-    values["max_seq_length"] = Setting(length)
-    values["activation_checkpointing"] = Setting("each" if model.get("enable_gradient_checkpointing") else "none")
-    set_batch(configuration, per_gpu, total, trainer)
-    values["model_id"] = Setting(model_name_of(model.get("path"), data))
+    _set_batch(configuration, per_gpu, total)
+    configuration.set_hyperparameters(
+        precision="bf16",
+        max_seq_length=length,
+        activation_checkpointing="each" if model.get("enable_gradient_checkpointing") else "none",
+        model_id=_model_name(model.get("path"), data),
+    )
     if states:
-        configuration.settings["state_precision"] = Setting("16-bit")
-    if count(model.get("lora_rank")):
-        configuration.settings["adapter"] = Setting("lora")
-        configuration.settings["adapter_rank"] = Setting(model["lora_rank"])
-        configuration.settings["adapter_targets"] = Setting(str(model.get("target_modules")))
-        configuration.settings["adapter_dropout"] = Setting(0.0)
+        configuration.set(state_precision="16-bit")
+    if count(rank := model.get("lora_rank")):
+        targets = str(model.get("target_modules"))
+        configuration.set(adapter="lora", adapter_rank=rank, adapter_targets=targets, adapter_dropout=0.0)
     if "dpo" in str(section(data, "run").get("name", "")).lower():
-        configuration.settings["trains_on_preferences"] = Setting(value=True)
+        configuration.set(trains_on_preferences=True)
     return configuration
 
 
@@ -326,30 +268,21 @@ def _verl_strategy(engine: dict[str, Any], trainer: dict[str, Any]) -> Strategy:
     return fully_sharded(sharding, offloads=any(engine.get(part) is True for part in _OFFLOADS), name=name)
 
 
-def _sum(*parts: object) -> int | None:
-    numbers = [part for part in parts if type(part) is int]
-    return sum(numbers) if numbers else None
-
-
-_OUTER = ("recipes", "recipe")
 _MEGATRON = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 
 
 def configuration_of_recipe(table: Mapping) -> Configuration:
     """Read a recipe by its kind."""
     recipe = table
-    for name in _OUTER:
-        inner = recipe.get(name)
-        recipe = inner if isinstance(inner, Mapping) else recipe
-    kind = _text(_table(recipe, "run"), "model_type")
-    own = _of_kind(kind, recipe)
-    if own is None:
+    for name in ("recipes", "recipe"):
+        recipe = inner_table(recipe, name) or recipe
+    configuration = _of_kind(recipe)
+    if configuration is None:
         inner_recipe = unwrapped(table)
         resolve(inner_recipe)
         configuration = configuration_of_smp_recipe(inner_recipe)
         configuration.take(table, "instance_type")
     else:
-        configuration = own
         for place in (table, recipe):
             if "instance_type" in place.entries:
                 configuration.take(place, "instance_type")
@@ -357,33 +290,26 @@ def configuration_of_recipe(table: Mapping) -> Configuration:
     return configuration
 
 
-def _of_kind(kind: str, recipe: Mapping) -> Configuration | None:
+def _of_kind(recipe: Mapping) -> Configuration | None:
     """Configuration of a recipe of another kind than SMP v2; None for that kind."""
-    if not any(isinstance(recipe.get(name), Mapping) for name in ("run", "trainer")):
+    run, trainer, keys = inner_table(recipe, "run"), inner_table(recipe, "trainer"), recipe.entries.keys()
+    kind = str(constant(run, "model_type"))
+    if run is None and trainer is None:
         return None
-    if {
-        "evaluation",
-        "llm_as_judge",
-        "eval_metrics_config",
-    } & recipe.entries.keys() and "schedule" not in recipe.entries:
+    if {"evaluation", "llm_as_judge", "eval_metrics_config"} & keys and "schedule" not in keys:
         return _without_plan(recipe, "The evaluation recipe", "Evaluation", "it trains no model")
     if kind.startswith("amazon.nova"):
-        return _without_plan(
-            recipe, "The recipe of Amazon Nova", "Amazon Nova", "AWS publishes neither its shape nor its parallelism"
-        )
-    if kind == "mtrl" or ("rollout" in recipe.entries and "rl" in recipe.entries):
-        return _without_plan(
-            recipe, "The multi-turn RL recipe", "Reinforcement learning of Amazon Nova", "AWS publishes no shape of it"
-        )
-    if isinstance(recipe.get("strategy"), Mapping) and isinstance(recipe.get("trainer"), Mapping):
-        degrees = [
-            f"{name} {value.value}"
-            for name in _MEGATRON
-            if isinstance(value := _table(recipe, "strategy").get(name), Constant) and value.value not in (None, 1)
-        ]
-        name = f"Megatron-Core of NeMo ({', '.join(degrees) or 'one GPU per model'})"
+        why = "AWS publishes neither its shape nor its parallelism"
+        return _without_plan(recipe, "The recipe of Amazon Nova", "Amazon Nova", why)
+    if kind == "mtrl" or {"rollout", "rl"} <= keys:
+        name = "Reinforcement learning of Amazon Nova"
+        return _without_plan(recipe, "The multi-turn RL recipe", name, "AWS publishes no shape of it")
+    if (strategy := inner_table(recipe, "strategy")) is not None and trainer is not None:
+        values = {name: constant(strategy, name) for name in _MEGATRON}
+        degrees = ", ".join(f"{name} {value}" for name, value in values.items() if value not in (None, 1))
+        name = f"Megatron-Core of NeMo ({degrees or 'one GPU per model'})"
         return _without_plan(recipe, "The NeMo recipe", name, "no library here has its parallelism")
-    if is_fine_tuning(recipe):
+    if inner_table(inner_table(recipe, "training_config"), "training_args") is not None:
         resolve(recipe)
         return configuration_of_fine_tuning(recipe)
     if kind == "verl":
@@ -394,13 +320,11 @@ def _of_kind(kind: str, recipe: Mapping) -> Configuration | None:
 
 def _without_plan(recipe: Mapping, title: str, name: str, why: str) -> Configuration:
     configuration = Configuration("recipe", title, recipe.span)
-    strategy: Strategy = undescribed(name, why)
-    configuration.use(strategy)
-    trainer = recipe.get("trainer")
-    if isinstance(trainer, Mapping):
+    configuration.use(undescribed(name, why))
+    if (trainer := inner_table(recipe, "trainer")) is not None:
         configuration.take(trainer, "devices", "processes_per_host")
         configuration.take(trainer, "num_nodes", "instance_count")
-    elif isinstance(run := recipe.get("run"), Mapping) and isinstance(run.get("replicas"), Constant):
+    elif (run := inner_table(recipe, "run")) is not None and isinstance(run.get("replicas"), Constant):
         configuration.take(run, "replicas", "instance_count")
     return configuration
 
@@ -409,9 +333,7 @@ def _instance(configuration: Configuration, recipe: Mapping) -> None:
     """The instance, whose names in HyperPod have no ``ml.``; else the first of the supported ones with these GPUs."""
     setting = configuration.settings.get("instance_type")
     if setting is not None and isinstance(setting.value, str) and not setting.value.startswith("ml."):
-        configuration.settings["instance_type"] = Setting(
-            f"ml.{setting.value}", setting.span, setting.table, setting.key
-        )
+        configuration.settings["instance_type"] = replace(setting, value=f"ml.{setting.value}")
     supported = recipe.get("instance_types")
     if setting is not None or not isinstance(supported, Collection) or configuration.strategy is None:
         return
@@ -426,13 +348,3 @@ def _instance(configuration: Configuration, recipe: Mapping) -> None:
                     f"The instance is {name}, the first of {len(names)} that the recipe supports with {devices} GPUs."
                 )
             return
-
-
-def _table(table: Mapping, name: str) -> Mapping:
-    inner = table.get(name)
-    return inner if isinstance(inner, Mapping) else Mapping({})
-
-
-def _text(table: Mapping, name: str) -> str:
-    value: Value | None = table.get(name)
-    return str(value.value) if isinstance(value, Constant) else ""
