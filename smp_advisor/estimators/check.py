@@ -98,12 +98,16 @@ def check_estimator(
     if library is not None:
         require_library(library)
     document = open_document(source)
+    if isinstance(cluster, str):
+        cluster = completed_instance(cluster)
+    if not isinstance(cluster, Cluster | Instance | None):
+        raise AdvisorError(f"cluster must be a Cluster or an instance such as 'ml.p5.48xlarge', not {cluster!r:.80}.")
     terms = Terms(
         model=model,
         job=job,
         library=library,
         variables=variables,
-        cluster=_cluster(cluster),
+        cluster=cluster,
         min_fit_probability=min_fit_probability,
     )
     cases, unresolved = terms.read(document)
@@ -123,15 +127,6 @@ def check_estimator(
         text,
         _after_correction(document, text, terms),
     )
-
-
-def _cluster(cluster: object) -> Cluster | Instance | None:
-    """The user's cluster; the instance of a name."""
-    if isinstance(cluster, str):
-        return completed_instance(cluster)
-    if cluster is None or isinstance(cluster, Cluster | Instance):
-        return cluster
-    raise AdvisorError(f"cluster must be a Cluster or an instance such as 'ml.p5.48xlarge', not {cluster!r:.80}.")
 
 
 def looks_like_estimator(source: str) -> bool:
@@ -188,10 +183,8 @@ def _findings(document: Document, hits: list[tuple[Case, Hit]]) -> tuple[Finding
         if len(findings) * len(document.source.text) <= _MOST_FIXED:
             finding = replace(finding, fix=_fix(document, case, hit))
         findings.setdefault((finding.id, path, located, finding.message), finding)
-    order = {"error": 0, "warning": 1, "info": 2}
-    return tuple(
-        sorted(findings.values(), key=lambda finding: (finding.path, finding.line, order[finding.severity], finding.id))
-    )
+    order = ("error", "warning", "info")
+    return tuple(sorted(findings.values(), key=lambda one: (one.path, one.line, order.index(one.severity), one.id)))
 
 
 def _of_the_compiler(document: Document, cases: list[Case], terms: Terms) -> tuple[Finding, ...]:
@@ -212,8 +205,7 @@ def _place(source: Source, offset: int) -> tuple[int, int]:
 def _fix(document: Document, case: Case, hit: Hit) -> Fix | None:
     description = catalog()[hit.id].fix
     text = changed_by(document, case, hit) if description and document.correctable else None
-    text = as_pasted(document, text) if text is not None else None
-    if text is None:
+    if text is None or (text := as_pasted(document, text)) is None:
         return None
     report = EstimatorReport((), (), document.source.path, (), document.pasted, text)
     return Fix(description=description, diff=report.diff, source=text)

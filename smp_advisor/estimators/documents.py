@@ -70,7 +70,7 @@ _FILES: dict[str, Dialect] = {
     ".py": "python",
     ".ipynb": "python",
 }
-_CHECKED_HERE = ("%%smp_check",)
+_CHECKED_HERE = "%%smp_check"
 _TYPESET = str.maketrans("\u00a0\u2007\u202f\u201c\u201d\u2018\u2019", "   \"\"''")
 """No-break spaces and curly quotes."""
 _ELLIPSIS = re.compile(r"([ \t]*)(?:\.\.\.|\u2026)[ \t]*,?[ \t]*")
@@ -185,12 +185,12 @@ def _of_text(text: str, dialect: Dialect | None = None) -> Document:
     text, elided = _as_python(text)
     source = read(text if text.lstrip().startswith("%") else f"{text}\n")
     pasted = text
-    for magic in _CHECKED_HERE:
-        if text.lstrip().startswith(magic):
-            pasted = text.lstrip().partition("\n")[2]
+    if text.lstrip().startswith(_CHECKED_HERE):
+        pasted = text.lstrip().partition("\n")[2]
     source = replace(source, path="<cell>", skipped=tuple((line, _ELIDED) for line in elided))
     if elided:
-        pasted = _with_ellipses(pasted)
+        lines = pasted.split("\n")
+        pasted = "\n".join(line.replace(_MARK, "...") if line.strip() == _MARK else line for line in lines)
     return Document(source, "python", pasted)
 
 
@@ -210,10 +210,6 @@ def _as_python(text: str) -> tuple[str, list[int]]:
         lines[number - 1] = _ELLIPSIS.sub(r"\1" + _MARK, lines[number - 1])
     marked = "\n".join(lines)
     return (marked, elided) if elided and _is_python(marked) else (text, [])
-
-
-def _with_ellipses(text: str) -> str:
-    return "\n".join(line.replace(_MARK, "...") if line.strip() == _MARK else line for line in text.split("\n"))
 
 
 def _is_json(text: str) -> bool:

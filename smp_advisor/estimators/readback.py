@@ -9,7 +9,7 @@ from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.cluster.instance import Instance
 from smp_advisor.cluster.table import instance as known_instance
 from smp_advisor.errors import AdvisorError
-from smp_advisor.estimators.configuration import digits_as_number, is_on
+from smp_advisor.estimators.configuration import count, digits_as_number, is_on
 from smp_advisor.estimators.recipes import adapter_of
 from smp_advisor.estimators.terms import is_version, library_version, version_of_older_pair
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library
@@ -29,14 +29,7 @@ MODEL_IS_MISSING = "does not describe the model, so memory is not checked: pass 
 _BATCH = ("batch_size", "train_batch_size", "per_device_train_batch_size", "per_gpu_train_batch_size")
 _SEQUENCE = ("sequence_length", "max_context_width", "block_size", "max_seq_length", "max_sequence_length")
 _MODEL_NAMES = ("model_id", "model_name_or_path", "hf_model_name_or_path", "model_name")
-_FAMILIES = {
-    "llama": "llama",
-    "mixtral": "mixtral",
-    "mistral": "mistral",
-    "gpt_neox": "gpt_neox",
-    "gptj": "gptj",
-    "gpt2": "gpt2",
-}
+_FAMILIES = ("llama", "mixtral", "mistral", "gpt_neox", "gptj", "gpt2")
 _OTHER_BLOCKS = ("llama4", "llama_v4")
 """Model types with blocks other than those of the family with the same prefix."""
 _SHAPE = {
@@ -126,21 +119,14 @@ def _version(configuration: Configuration, inferred: list[str]) -> str:
     matching = library_version(library, framework, python) or library_version(library, framework)
     if matching is not None:
         return matching
-    name = schema(library).name
-    older = (
-        version_of_older_pair(library, framework, python if isinstance(python, str) else None)
-        if is_version(framework)
-        else None
-    )
+    name, written = schema(library).name, python if isinstance(python, str) else None
+    older = version_of_older_pair(library, framework, written) if is_version(framework) else None
     if older is not None:
         inferred.append(f"{name} {older}, the nearest known version to the image of framework version {framework}.")
         return older
     chosen = default_version(library)
-    why = (
-        "the configuration has no framework version"
-        if framework is None
-        else f"it has no image with framework version {framework!r}"
-    )
+    missing = f"it has no image with framework version {framework!r}"
+    why = "the configuration has no framework version" if framework is None else missing
     inferred.append(f"{name} {chosen}, because {why}.")
     return chosen
 
@@ -158,13 +144,9 @@ def script_settings(configuration: Configuration, inferred: list[str] | None = N
                 if inferred is not None:
                     inferred.append(f"The batch size is the hyperparameter {name}.")
                 break
-    strategy = hyperparameters.get("activation_strategy")
-    if (
-        is_on(hyperparameters.get("activation_checkpointing"))
-        and isinstance(strategy, str)
-        and record.script == "smp_step"
-    ):
-        settings["activation_checkpointing"] = strategy
+    checkpoints, strategy = is_on(hyperparameters.get("activation_checkpointing")), "activation_strategy"
+    if checkpoints and isinstance(hyperparameters.get(strategy), str) and record.script == "smp_step":
+        settings["activation_checkpointing"] = hyperparameters[strategy]
     if "delayed_parameter_initialization" in keys and "delayed_param" in hyperparameters:
         settings["delayed_parameter_initialization"] = is_on(hyperparameters["delayed_param"])
     if "precision" in keys and "precision" not in settings:
@@ -178,23 +160,22 @@ def script_settings(configuration: Configuration, inferred: list[str] | None = N
 
 def _plan(configuration: Configuration, version: str, settings: dict[str, Any], left_open: list[str]) -> Plan | None:
     library = configuration.library
+    if library is None and configuration.strategy is not None:
+        left_open.append(configuration.strategy.why_no_plan)
+        return None
     if library is None:
-        uses = (
-            "does not set use_smp_model, and plans do not describe NeMo's own recipes and those for Trainium"
-            if configuration.form == "recipe"
-            else "uses neither smdistributed.modelparallel nor Training Compiler, so there is no plan for it"
-        )
-        if configuration.strategy is not None:
-            left_open.append(configuration.strategy.why_no_plan)
-            return None
+        uses = "uses neither smdistributed.modelparallel nor Training Compiler, so there is no plan for it"
+        if configuration.form == "recipe":
+            uses = "does not set use_smp_model, and plans do not describe NeMo's own recipes and those for Trainium"
         left_open.append(f"{configuration.title} {uses}.")
         return None
     compiles = get_library(library).compiles
-    if compiles and _on_tensorflow(configuration):
+    if compiles and (configuration.framework == "tensorflow" or "tensorflow_version" in configuration.settings):
         left_open.append("No plan: plans do not describe Training Compiler with TensorFlow.")
         return None
-    wanting = [gap for gap in configuration.gaps if _concerns_plan(configuration, gap.name)]
-    if wanting:
+    concerned = {"parameters", "modelparallel", "distribution", "distributed", "smdistributed"}
+    concerned |= {parameter.key for parameter in schema(library).parameters}
+    if wanting := [gap for gap in configuration.gaps if gap.name in concerned]:
         left_open.append(f"No plan: {wanting[0].name} is not known, {wanting[0].why}.")
         return None
     parameters = configuration.values()
@@ -212,27 +193,15 @@ def _plan(configuration: Configuration, version: str, settings: dict[str, Any], 
         return None
 
 
-def _on_tensorflow(configuration: Configuration) -> bool:
-    return configuration.framework == "tensorflow" or "tensorflow_version" in configuration.settings
-
-
-def _concerns_plan(configuration: Configuration, name: str) -> bool:
-    """Whether an unknown setting affects the plan."""
-    if name in ("parameters", "modelparallel", "distribution", "distributed", "smdistributed"):
-        return True
-    library_schema = schema(configuration.library or DEFAULT_LIBRARY)
-    return any(parameter.key == name for parameter in library_schema.parameters)
-
-
 def _cluster(
     configuration: Configuration, chosen: Cluster | Instance | None, inferred: list[str], left_open: list[str]
 ) -> Cluster | None:
     """The user's cluster, or an instance of theirs with the text's number of nodes; else the cluster of the text."""
-    count = configuration.get("instance_count", 1)
-    nodes = count if isinstance(count, int) and not isinstance(count, bool) else None
+    written = configuration.get("instance_count", 1)
+    nodes = written if isinstance(written, int) and not isinstance(written, bool) else None
     if isinstance(chosen, Cluster):
         if nodes != chosen.nodes and "instance_count" in configuration.settings:
-            inferred.append(f"{chosen.nodes} nodes, those of your cluster instead of the {count} in the text.")
+            inferred.append(f"{chosen.nodes} nodes, those of your cluster instead of the {written} in the text.")
         return chosen
     kind = chosen if chosen is not None else configuration.get("instance_type")
     described = configuration.strategy is None or configuration.library is not None
@@ -276,8 +245,7 @@ def _job(configuration: Configuration, plan: Plan | None, model: Model | None, i
 
 def _number(configuration: Configuration, name: str) -> int | None:
     entry = configuration.hyperparameters.get(name)
-    value = digits_as_number(entry.value) if entry is not None else None
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+    return count(digits_as_number(entry.value)) if entry is not None else None
 
 
 def _model(configuration: Configuration, inferred: list[str]) -> Model | None:
@@ -296,7 +264,7 @@ def _model(configuration: Configuration, inferred: list[str]) -> Model | None:
         return None
     model_type = configuration.hyperparameters.get("model_type")
     kind = str(model_type.value).lower() if model_type is not None else "gpt2"
-    family = next((name for prefix, name in _FAMILIES.items() if kind.startswith(prefix)), None)
+    family = next((name for name in _FAMILIES if kind.startswith(name)), None)
     if family is None or kind.startswith(_OTHER_BLOCKS):
         return None  # a shape does not describe its blocks
     if family != "mixtral":

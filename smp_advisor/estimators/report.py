@@ -38,12 +38,8 @@ class Comparison:
     """The gain of all changes together, in a few sentences."""
 
     def __str__(self) -> str:
-        rows = [
-            f"  {row.setting}: {row.reference} -> {row.recommended}. {row.because}".rstrip() for row in self.differences
-        ]
-        return "\n".join(
-            fill(row, 100, subsequent_indent="      " if row[0] == " " else "") for row in [self.gain, *rows]
-        )
+        rows = (f"  {row.setting}: {row.reference} -> {row.recommended}. {row.because}" for row in self.differences)
+        return "\n".join([fill(self.gain, 100), *(fill(row.rstrip(), 100, subsequent_indent=" " * 6) for row in rows)])
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002, FBT001 (IPython's signature)
         printer.text(str(self))
@@ -81,18 +77,11 @@ def _differences(
 ) -> tuple[Difference, ...]:
     rows = []
     if cluster != there:
-        rows.append(_row("cluster", _hardware(cluster), _hardware(there), ""))
+        before, after = (f"{place.nodes} x {place.instance.name}" for place in (cluster, there))
+        rows.append(_row("cluster", before, after, ""))
     if yours.library != recommended.library:
-        recommended_library = f"{schema(recommended.library).name} {recommended.version}"
-        rows.append(
-            _row(
-                "library",
-                f"{schema(yours.library).name} {yours.version}",
-                recommended_library,
-                "Each library has its own settings.",
-            )
-        )
-        return tuple(rows)
+        before, after = (f"{schema(plan.library).name} {plan.version}" for plan in (yours, recommended))
+        return (*rows, _row("library", before, after, "Each library has its own settings."))
     names = [
         setting.name
         for setting in fields(yours)
@@ -101,11 +90,8 @@ def _differences(
     alone = {name: _alone(yours, cluster, {name: getattr(recommended, name)}) for name in names}
     # The cost model does not distinguish versions of a library.
     possible = {name: plan for name, plan in alone.items() if name != "version" and plan not in (None, yours)}
-    estimates = (
-        dict(zip(possible, estimate_many(model, cluster, job, list(possible.values())), strict=True))
-        if possible
-        else {}
-    )
+    results = estimate_many(model, cluster, job, list(possible.values())) if possible else []
+    estimates = dict(zip(possible, results, strict=True))
     for name in names:
         because = "Only together with the other changes."
         if name in estimates:
@@ -125,26 +111,20 @@ def _alone(plan: Plan, cluster: Cluster, changes: dict[str, Any]) -> Plan | None
 
 
 def _row(setting: str, yours: object, recommended: object, because: str) -> Difference:
-    return Difference(setting=setting, reference=_shown(yours), recommended=_shown(recommended), because=because)
+    def shown(value: object) -> str:
+        if isinstance(value, bool):
+            return "on" if value else "off"
+        return "the default" if value is None else str(value)
 
-
-def _shown(value: object) -> str:
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return "the default" if value is None else str(value)
-
-
-def _hardware(cluster: Cluster) -> str:
-    return f"{cluster.nodes} x {cluster.instance.name}"
+    return Difference(setting=setting, reference=shown(yours), recommended=shown(recommended), because=because)
 
 
 def _gain(model: Model, now: Estimate, then: Estimate, least: float) -> str:
-    before = throughput(now)
     speed = degree_of_change(now.samples_per_second, then.samples_per_second)
     sentences = [
         f"Your plan {fit(now, least)} (it needs {gib(now.needed_gib)} per GPU).",
         f"The recommended plan {fit(then, least)} (it needs {gib(then.needed_gib)} per GPU).",
-        f"It processes {throughput(then)} instead of {before}: {speed}.",
+        f"It processes {ranges.throughput(then)} instead of {ranges.throughput(now)}: {speed}.",
     ]
     ours, theirs = cost_per_million(model, now), cost_per_million(model, then)
     if ours != theirs:
@@ -157,15 +137,6 @@ def _gain(model: Model, now: Estimate, then: Estimate, least: float) -> str:
     if not now.fits and then.fits:
         sentences.append("The speeds are compared although your plan would run out of memory.")
     return " ".join(sentences)
-
-
-def outcome(report: EstimatorReport) -> list[str]:
-    """The corrected plan, and errors that only the author can correct."""
-    if report.mended is None:
-        return []
-    left = [finding for finding in report.of("error") if finding.fix is None]
-    sentences = [f"Not corrected automatically ({finding.id}): {finding.message}" for finding in left]
-    return sentences if left and report.mended.plan is None else [f"Corrected: {_described(report.mended)}", *sentences]
 
 
 def _described(reading: Reading) -> str:
@@ -183,10 +154,8 @@ def _as_python(plan: Plan, name: str, value: object) -> object:
     return bool(value) if flag else value
 
 
-def lines(reading: Reading) -> list[str]:
+def _lines(reading: Reading) -> list[str]:
     """The plan and cluster of one job, and inferred settings."""
-    from smp_advisor.wording import fit, gib
-
     sentences = [f"Line {reading.line}: {_described(reading)}"]
     if reading.cluster is not None:
         sentences.append(f"  On {reading.cluster.summary}.")
@@ -324,9 +293,13 @@ class EstimatorReport(Report):
     @property
     def introduction(self) -> list[str]:
         """The configuration of each job."""
-        return [line for reading in self.readings for line in lines(reading)]
+        return [line for reading in self.readings for line in _lines(reading)]
 
     @property
     def outcome(self) -> list[str]:
         """The configuration of the corrected text, and errors that only its author can correct."""
-        return outcome(self)
+        if self.mended is None:
+            return []
+        left = [finding for finding in self.of("error") if finding.fix is None]
+        sentences = [f"Not corrected automatically ({finding.id}): {finding.message}" for finding in left]
+        return sentences if left and self.mended.plan is None else [f"Corrected: {_described(self.mended)}", *sentences]

@@ -47,27 +47,22 @@ def configuration_of_deepspeed(table: Mapping) -> Configuration:
     """Read the configuration alone: strategy and settings, without a cluster."""
     configuration = Configuration("deepspeed", "The DeepSpeed configuration", table.span)
     data = plain_of(table)
-    configuration.use(strategy_of_deepspeed(data))
+    configuration.use(strategy := strategy_of_deepspeed(data))
     for key, name in ((_MICRO_BATCH, "batch_size"), ("gradient_accumulation_steps", "gradient_accumulation_steps")):
         if type(data.get(key)) is int:
             configuration.hyperparameters[name] = Setting(data[key], table.entries[key].span, table, key)
-    _deepspeed_precision(configuration, table, data)
-    return configuration
-
-
-def _deepspeed_precision(configuration: Configuration, table: Mapping, data: dict[str, Any]) -> None:
-    """Set the precision: DeepSpeed trains in fp32 unless a section turns on another one."""
+    # DeepSpeed trains in fp32 unless a section turns on another precision.
     enabled = {name: section(data, name).get("enabled", False) for name in ("bf16", "fp16")}
-    for name, on in enabled.items():
-        if on is True:
-            configuration.hyperparameters["precision"] = Setting(name, table.entries[name].span, table, name)
-            return
-    open_ones = [name for name, on in enabled.items() if on is not False]
-    configuration.hyperparameters["precision"] = Setting(open_ones[0] if open_ones else "fp32")
-    if open_ones and configuration.strategy is not None:
-        configuration.strategy = configuration.strategy.assuming(
-            f"The precision is {open_ones[0]}, because the configuration leaves it to the script."
-        )
+    possible = [name for name, on in enabled.items() if on is not False]
+    on = next((name for name in possible if enabled[name] is True), None)
+    if on is not None:
+        configuration.hyperparameters["precision"] = Setting(on, table.entries[on].span, table, on)
+        return configuration
+    configuration.set_hyperparameters(precision=possible[0] if possible else "fp32")
+    if possible:
+        assumption = f"The precision is {possible[0]}, because the configuration leaves it to the script."
+        configuration.strategy = strategy.assuming(assumption)
+    return configuration
 
 
 _REPLICATES = ("MULTI_GPU", "DATA_PARALLEL", "NO", "SMDDP")
@@ -136,15 +131,9 @@ def _sharded(options: Dictionary[str, Any], prefix: str) -> Strategy:
     return plan if sharding is not None else plan.assuming("FSDP shards with full_shard, accelerate's default.")
 
 
-_SECTIONS = ("parallelism", "training", "model", "job")
 _BATCH, _SEQUENCE, _SELECTIVE = 8, 2048, "2"
 """Defaults: batch per GPU, tokens, and every second layer."""
-_OTHER_DEGREES = (
-    "tensor_parallel_degree",
-    "pipeline_parallel_degree",
-    "context_parallel_degree",
-    "expert_parallel_degree",
-)
+_OTHER_DEGREES = [f"{name}_parallel_degree" for name in ("tensor", "pipeline", "context", "expert")]
 
 
 def is_toml(text: str) -> bool:
@@ -153,7 +142,7 @@ def is_toml(text: str) -> bool:
         data = tomllib.loads(text)
     except (ValueError, RecursionError):  # besides TOMLDecodeError, that of int() for thousands of digits
         return False
-    return "training" in data and any(name in data for name in _SECTIONS if name != "training")
+    return "training" in data and any(name in data for name in ("parallelism", "model", "job"))
 
 
 def configuration_of_torchtitan(text: str) -> Configuration:
@@ -164,27 +153,21 @@ def configuration_of_torchtitan(text: str) -> Configuration:
     training, parallel = section(data, "training"), section(data, "parallelism")
     configuration = Configuration("torchtitan", "The torchtitan configuration")
     configuration.use(_torchtitan_strategy({**training, **parallel}))
-    for keys, name, default in (
-        (("local_batch_size", "batch_size"), "batch_size", _BATCH),
-        (("seq_len",), "max_seq_length", _SEQUENCE),
-    ):
-        value = next((training[key] for key in keys if type(training.get(key)) is int), default)
-        configuration.hyperparameters[name] = Setting(value)
-    mode = str(section(data, "activation_checkpoint").get("mode", "selective"))
-    selective = str(section(data, "activation_checkpoint").get("selective_ac_option", _SELECTIVE))
-    checkpointing = {"full": "each", "none": "none"}.get(
-        mode, f"every_{selective}" if selective.isdecimal() else "operators"
+    numbers = {key: value for key, value in training.items() if type(value) is int}
+    checkpointing = section(data, "activation_checkpoint")
+    selective = str(checkpointing.get("selective_ac_option", _SELECTIVE))
+    some = f"every_{selective}" if selective.isdecimal() else "operators"
+    configuration.set_hyperparameters(
+        batch_size=numbers.get("local_batch_size", numbers.get("batch_size", _BATCH)),
+        max_seq_length=numbers.get("seq_len", _SEQUENCE),
+        activation_checkpointing={"full": "each", "none": "none"}.get(str(checkpointing.get("mode", "")), some),
+        precision="fp32" if training.get("mixed_precision_param") == "float32" else "bf16",
     )
-    configuration.hyperparameters["activation_checkpointing"] = Setting(checkpointing)
-    precision = "fp32" if training.get("mixed_precision_param") == "float32" else "bf16"
-    configuration.hyperparameters["precision"] = Setting(precision)
-    model = section(data, "model")
-    if isinstance(model.get("name"), str) and isinstance(model.get("flavor"), str):
-        name = f"{model['name']}-{model['flavor']}"
-        configuration.hyperparameters["model_id"] = Setting(
-            {"llama3": "llama-3", "llama3_1": "llama-3.1"}.get(model["name"], model["name"]) + f"-{model['flavor']}"
-        )
-        configuration.title = f"The torchtitan configuration of {name}"
+    name, flavor = section(data, "model").get("name"), section(data, "model").get("flavor")
+    if isinstance(name, str) and isinstance(flavor, str):
+        known = {"llama3": "llama-3", "llama3_1": "llama-3.1"}.get(name, name)
+        configuration.set_hyperparameters(model_id=f"{known}-{flavor}")
+        configuration.title = f"The torchtitan configuration of {name}-{flavor}"
     return configuration
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.cluster.containers import Container, containers, containers_of, repositories
+from smp_advisor.estimators.configuration import constant, count, inner_table
 from smp_advisor.job_rules import JobTerms
 from smp_advisor.libraries.version import facts, images, release
 from smp_advisor.reading.values import Collection, Constant, Mapping, Result
@@ -14,7 +15,6 @@ from smp_advisor.reading.values import Collection, Constant, Mapping, Result
 if TYPE_CHECKING:
     from smp_advisor.estimators.configuration import Configuration
     from smp_advisor.reading.source import Span
-    from smp_advisor.reading.values import Value
 
 _TAG = re.compile(
     r"(?:^|/)(?P<repository>[a-z0-9._-]+):(?P<framework>[0-9]+(?:\.[0-9]+){1,2})"
@@ -107,10 +107,8 @@ def container_of(
 
 _WRITTEN = {
     "spot": (
-        "use_spot_instances",
-        "train_use_spot_instances",
-        "enable_managed_spot_training",
-        "EnableManagedSpotTraining",
+        *("use_spot_instances", "train_use_spot_instances"),
+        *("enable_managed_spot_training", "EnableManagedSpotTraining"),
     ),
     "max_run_seconds": ("max_run", "train_max_run", "max_runtime_in_seconds", "MaxRuntimeInSeconds"),
     "max_wait_seconds": ("max_wait", "train_max_wait", "max_wait_time_in_seconds", "MaxWaitTimeInSeconds"),
@@ -118,26 +116,31 @@ _WRITTEN = {
     "file_system": ("InputDataConfig",),
 }
 """Names of a term in estimators, trainers and requests."""
-
 _LAUNCHERS = ("mpi", "torch_distributed", "pytorchxla", "pytorchddp", "dataparallel", "parameter_server", "driver")
 
 
 def terms_of(configuration: Configuration) -> JobTerms:
     """Terms of a job; those that the text does not determine are None."""
-    readers = {"estimator": _of_estimator, "model trainer": _of_trainer, "request": _of_request}
-    reader = readers.get(configuration.form)
-    kind, count = configuration.get("instance_type"), configuration.get("instance_count", 1)
-    file_system = bool(configuration.get("file_system"))
+    kind = configuration.get("instance_type")
+    found: dict[str, Any] = {"file_system": bool(configuration.get("file_system"))}
+    if configuration.form == "request":
+        found |= _of_request(configuration.tables["request"])
+    elif configuration.form == "estimator":
+        call = configuration.tables["estimator"]
+        found |= _of_estimator(call) | {"launched": _launched_by_estimator(configuration, call)}
+    elif configuration.form == "model trainer":
+        launched = True if configuration.get("driver") else None
+        found |= _of_trainer(configuration.tables["estimator"]) | {"launched": launched}
     return JobTerms(
         instance_type=kind if isinstance(kind, str) else None,
-        instance_count=count if isinstance(count, int) and not isinstance(count, bool) and count > 0 else None,
+        instance_count=count(configuration.get("instance_count", 1)),
         container=container_of(
             configuration.framework,
             configuration.get("framework_version"),
             configuration.get("transformers_version"),
             configuration.library,
         ),
-        **{"file_system": file_system} | (reader(configuration) if reader is not None else {}),
+        **found,
     )
 
 
@@ -148,7 +151,7 @@ def span_of_term(configuration: Configuration, term: str) -> Span | None:
     home = configuration.tables.get("estimator") or configuration.tables.get("request")
     if home is None:
         return None
-    inner = (_arguments(home, name) or _table(home, name) for name in home.entries if isinstance(name, str))
+    inner = (_arguments(home, name) or inner_table(home, name) for name in home.entries if isinstance(name, str))
     for table in (home, *inner):
         for name in _WRITTEN.get(term, ()):
             if table is not None and name in table.entries:
@@ -156,18 +159,16 @@ def span_of_term(configuration: Configuration, term: str) -> Span | None:
     return None
 
 
-def _of_estimator(configuration: Configuration) -> dict[str, Any]:
-    call = configuration.tables["estimator"]
-    spot = _constant(_entry(call, "use_spot_instances", "train_use_spot_instances"))
+def _of_estimator(call: Mapping) -> dict[str, Any]:
+    spot = constant(call, "use_spot_instances", "train_use_spot_instances")
     return {
         "spot": spot if isinstance(spot, bool) else None if call.open else spot is not None,
-        "max_run_seconds": _seconds(_entry(call, "max_run", "train_max_run")),
-        "max_wait_seconds": _seconds(_entry(call, "max_wait", "train_max_wait")),
+        "max_run_seconds": _seconds(call, "max_run", "train_max_run"),
+        "max_wait_seconds": _seconds(call, "max_wait", "train_max_wait"),
         "waits": _present(call, "max_wait", "train_max_wait"),
         "checkpoints": _present(call, "checkpoint_s3_uri"),
-        "keep_alive_seconds": _seconds(_entry(call, "keep_alive_period_in_seconds")),
+        "keep_alive_seconds": _seconds(call, "keep_alive_period_in_seconds"),
         "network": _present(call, "subnets"),
-        "launched": _launched_by_estimator(configuration, call),
     }
 
 
@@ -185,68 +186,46 @@ def _launched_by_estimator(configuration: Configuration, call: Mapping) -> bool 
     return False if plain and not configuration.get("compiler") else None
 
 
-def _of_trainer(configuration: Configuration) -> dict[str, Any]:
-    call = configuration.tables["estimator"]
-    compute, stopping = _arguments(call, "compute"), _arguments(call, "stopping_condition")
-    spot = _constant(_entry(compute, "enable_managed_spot_training"))
-    networking = _arguments(call, "networking")
+def _of_trainer(call: Mapping) -> dict[str, Any]:
+    compute, stopping, network = (_arguments(call, name) for name in ("compute", "stopping_condition", "networking"))
+    spot = constant(compute, "enable_managed_spot_training")
     return {
         "spot": spot if isinstance(spot, bool) else False if compute is not None and not compute.open else None,
-        "max_run_seconds": _seconds(_entry(stopping, "max_runtime_in_seconds")),
-        "max_wait_seconds": _seconds(_entry(stopping, "max_wait_time_in_seconds")),
+        "max_run_seconds": _seconds(stopping, "max_runtime_in_seconds"),
+        "max_wait_seconds": _seconds(stopping, "max_wait_time_in_seconds"),
         "waits": _present(stopping, "max_wait_time_in_seconds") if stopping else _present(call, "stopping_condition"),
         "checkpoints": _present(call, "checkpoint_config"),
-        "keep_alive_seconds": _seconds(_entry(compute, "keep_alive_period_in_seconds")),
-        "network": _present(networking, "subnets") if networking is not None else _present(call, "networking"),
-        "launched": True if configuration.get("driver") else None,
+        "keep_alive_seconds": _seconds(compute, "keep_alive_period_in_seconds"),
+        "network": _present(network, "subnets") if network is not None else _present(call, "networking"),
     }
 
 
-def _of_request(configuration: Configuration) -> dict[str, Any]:
-    request = configuration.tables["request"]
-    stopping, resources = _table(request, "StoppingCondition"), _table(request, "ResourceConfig")
-    spot = _constant(_entry(request, "EnableManagedSpotTraining"))
-    return (
-        {
-            "spot": spot is True,
-            "max_run_seconds": _seconds(_entry(stopping, "MaxRuntimeInSeconds")),
-            "max_wait_seconds": _seconds(_entry(stopping, "MaxWaitTimeInSeconds")),
-            "waits": _present(stopping, "MaxWaitTimeInSeconds") if stopping is not None else None,
-            "checkpoints": _present(request, "CheckpointConfig"),
-            "keep_alive_seconds": _seconds(_entry(resources, "KeepAlivePeriodInSeconds")),
-            "network": _present(request, "VpcConfig"),
-            "file_system": _reads_file_system(request.get("InputDataConfig")),
-        }
-        if "AlgorithmSpecification" in request.entries
-        else {}
-    )
-
-
-def _reads_file_system(channels: Value | None) -> bool | None:
-    if not isinstance(channels, Collection):
-        return False
-    sources = [_table(channel, "DataSource") for channel in channels.items if isinstance(channel, Mapping)]
-    return any(source is not None and "FileSystemDataSource" in source.entries for source in sources)
+def _of_request(request: Mapping) -> dict[str, Any]:
+    if "AlgorithmSpecification" not in request.entries:
+        return {}
+    stopping, channels = inner_table(request, "StoppingCondition"), request.get("InputDataConfig")
+    items = channels.items if isinstance(channels, Collection) else []
+    sources = [inner_table(item, "DataSource") for item in items if isinstance(item, Mapping)]
+    return {
+        "spot": constant(request, "EnableManagedSpotTraining") is True,
+        "max_run_seconds": _seconds(stopping, "MaxRuntimeInSeconds"),
+        "max_wait_seconds": _seconds(stopping, "MaxWaitTimeInSeconds"),
+        "waits": _present(stopping, "MaxWaitTimeInSeconds"),
+        "checkpoints": _present(request, "CheckpointConfig"),
+        "keep_alive_seconds": _seconds(inner_table(request, "ResourceConfig"), "KeepAlivePeriodInSeconds"),
+        "network": _present(request, "VpcConfig"),
+        "file_system": any(source is not None and "FileSystemDataSource" in source.entries for source in sources),
+    }
 
 
 def _present(table: Mapping | None, *names: str) -> bool | None:
     """Whether an entry is set to something else than None; None if unknown."""
     if table is None:
         return None
-    for name in names:
-        if name in table.entries:
-            value = table.entries[name].value
-            return not (isinstance(value, Constant) and value.value is None)
+    value = next((table.get(name) for name in names if name in table.entries), None)
+    if value is not None:
+        return not (isinstance(value, Constant) and value.value is None)
     return None if table.open else False
-
-
-def _entry(table: Mapping | None, *names: str) -> Value | None:
-    return next((table.entries[name].value for name in names if name in table.entries), None) if table else None
-
-
-def _table(table: Mapping, name: str) -> Mapping | None:
-    inner = table.get(name)
-    return inner if isinstance(inner, Mapping) else None
 
 
 def _arguments(call: Mapping, name: str) -> Mapping | None:
@@ -254,10 +233,6 @@ def _arguments(call: Mapping, name: str) -> Mapping | None:
     return value.call.passed if isinstance(value, Result) else None
 
 
-def _constant(value: Value | None) -> object:
-    return value.value if isinstance(value, Constant) else None
-
-
-def _seconds(value: Value | None) -> int | None:
-    number = _constant(value)
+def _seconds(table: Mapping | None, *names: str) -> int | None:
+    number = constant(table, *names)
     return number if isinstance(number, int) and not isinstance(number, bool) else None

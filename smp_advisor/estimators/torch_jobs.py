@@ -15,6 +15,7 @@ from smp_advisor.estimators.configuration import (
     count,
     digits_as_number,
     fully_sharded,
+    inner_table,
     is_on,
     plain_of,
     replicated,
@@ -23,8 +24,7 @@ from smp_advisor.estimators.configuration import (
 from smp_advisor.estimators.strategies import strategy_of_deepspeed, strategy_of_environment
 from smp_advisor.estimators.terms import terms_of
 from smp_advisor.estimators.yaml_values import yaml_table
-from smp_advisor.libraries.library import get_library
-from smp_advisor.reading.values import Mapping
+from smp_advisor.libraries.registry import get_library
 
 if TYPE_CHECKING:
     from smp_advisor.estimators.configuration import Configuration
@@ -140,22 +140,11 @@ _DEEPSPEED = ("deepspeed", "deepspeed_config", "ds_config", "deepspeed_config_fi
 _CONFIG = ("config", "config_file", "training_config")
 _PEFT_RANK = 8
 """Default rank of an adapter in PEFT."""
-_TRAINER_ARGUMENTS = frozenset(
-    {
-        "bf16",
-        "fp16",
-        "gradient_accumulation_steps",
-        "gradient_checkpointing",
-        "learning_rate",
-        "lr_scheduler_type",
-        "num_train_epochs",
-        "optim",
-        "per_device_eval_batch_size",
-        "per_device_train_batch_size",
-        "warmup_ratio",
-        "warmup_steps",
-    }
-)
+_TRAINER_ARGUMENTS = {
+    *("bf16", "fp16", "gradient_accumulation_steps", "gradient_checkpointing", "learning_rate", "lr_scheduler_type"),
+    *("num_train_epochs", "optim", "per_device_eval_batch_size", "per_device_train_batch_size", "warmup_ratio"),
+    "warmup_steps",
+}
 
 
 def read_strategy(configuration: Configuration, siblings: Siblings) -> None:
@@ -164,9 +153,11 @@ def read_strategy(configuration: Configuration, siblings: Siblings) -> None:
         return
     _merge_file(configuration, siblings)
     script = _script(configuration, siblings)
-    strategy = (
-        _of_settings(configuration, siblings) or _of_environment(configuration) or _of_code(configuration, script)
-    )
+    environment = inner_table(configuration.tables.get("estimator"), "environment")
+    strategy = _of_settings(configuration, siblings)
+    if strategy is None and environment is not None:
+        strategy = strategy_of_environment(plain_of(environment))
+    strategy = strategy or _of_code(configuration, script)
     assumptions = _adapter(configuration, script)
     if strategy.library is not None:
         strategy = strategy.assuming(*assumptions, _precision(configuration, script))
@@ -232,63 +223,38 @@ def _deepspeed(value: object, folder: object, siblings: Siblings) -> Strategy:
     return undescribed("DeepSpeed", f"its configuration is in the file {str(value)[:80]!r}: paste that file")
 
 
-def _of_environment(configuration: Configuration) -> Strategy | None:
-    call = configuration.tables.get("estimator")
-    table = call.get("environment") if call is not None else None
-    return strategy_of_environment(plain_of(table)) if isinstance(table, Mapping) else None
-
-
 def _of_code(configuration: Configuration, script: ScriptFacts | None) -> Strategy:
     """Strategy by the script and the launcher."""
     terms = terms_of(configuration)
     if script is not None and script.strategy is not None:
         return script.strategy
-    starts = [name for name in ("dataparallel", "pytorchddp") if configuration.get(name)]
-    if starts or _ours(configuration):
+    # Hyperparameters of plans without shards are those of an exported script.
+    own = set(getattr(get_library(str(replicated().library)).plan, "SCRIPT_SETTINGS", ())) - {"batch_size"}
+    exported = bool(own) and own <= configuration.hyperparameters.keys()
+    if configuration.get("dataparallel") or configuration.get("pytorchddp") or exported:
         return replicated()
     launched = any(configuration.get(name) for name in ("torch_distributed", "mpi", "driver"))
     if script is not None and script.maps_devices and not launched and (terms.gpus or 0) > 1:
         return undescribed("A model spread over the GPUs of one process (device_map)", "it runs one GPU at a time")
     if terms.gpus == 1:
         return replicated("One GPU")
-    if launched:
-        return _launched(configuration, script)
-    if terms.launched is False and terms.gpus is not None:
+    if not launched and terms.launched is False and terms.gpus is not None:
         return undescribed("One process", f"it has {terms.gpus} GPUs and no launcher")
-    return _unknown(configuration, script)
-
-
-def _launched(configuration: Configuration, script: ScriptFacts | None) -> Strategy:
-    """Strategy of a script that torchrun or MPI starts, if its arguments decide it."""
-    if "unread_file" in configuration.settings:
-        return undescribed(
-            "The strategy", f"its settings are in the file {configuration.get('unread_file')!r}: paste that file"
-        )
-    if script is not None and script.trainer and not script.sets_arguments:
+    if launched and "unread_file" in configuration.settings:
+        file = configuration.get("unread_file")
+        return undescribed("The strategy", f"its settings are in the file {file!r}: paste that file")
+    if launched and script is not None and script.trainer and not script.sets_arguments:
         return replicated().assuming("The Trainer replicates the model, because neither fsdp nor deepspeed is set.")
-    if "git_config" in configuration.settings and len(_TRAINER_ARGUMENTS & configuration.hyperparameters.keys()) > 1:
-        return replicated().assuming(
-            "The example script of transformers replicates the model without fsdp or deepspeed."
-        )
-    return _unknown(configuration, script)
-
-
-def _ours(configuration: Configuration) -> bool:
-    """Whether the hyperparameters are those of plans of a library without shards."""
-    record = get_library(str(replicated().library))
-    own = set(getattr(record.plan, "SCRIPT_SETTINGS", ())) - {"batch_size"}
-    return bool(own) and own <= configuration.hyperparameters.keys()
-
-
-def _unknown(configuration: Configuration, script: ScriptFacts | None) -> Strategy:
+    arguments = _TRAINER_ARGUMENTS & configuration.hyperparameters.keys()
+    if launched and "git_config" in configuration.settings and len(arguments) > 1:
+        assumption = "The example script of transformers replicates the model without fsdp or deepspeed."
+        return replicated().assuming(assumption)
     searched = "there is no readable script next to the text" if script is None else "the script shows no strategy"
-    return Strategy(
-        name="unknown",
-        why_no_plan=(
-            f"{configuration.title} starts a script whose strategy is unknown, so there is no plan: its hyperparameters"
-            f" and environment set neither fsdp nor deepspeed, and {searched}."
-        ),
+    why = (
+        f"{configuration.title} starts a script whose strategy is unknown, so there is no plan: its hyperparameters and"
+        f" environment set neither fsdp nor deepspeed, and {searched}."
     )
+    return Strategy(name="unknown", why_no_plan=why)
 
 
 def _adapter(configuration: Configuration, script: ScriptFacts | None) -> list[str]:
@@ -298,10 +264,9 @@ def _adapter(configuration: Configuration, script: ScriptFacts | None) -> list[s
     if not lora:
         return []
     four_bit = is_on(values.get("load_in_4bit")) or (script is not None and script.four_bit)
-    configuration.settings["adapter"] = Setting("qlora_4bit" if four_bit else "lora")
     rank = count(digits_as_number(values.get("lora_r", script.rank if script is not None else None)))
-    configuration.settings["adapter_rank"] = Setting(rank or _PEFT_RANK)
-    configuration.settings["adapter_targets"] = Setting("all-linear")
+    adapter = "qlora_4bit" if four_bit else "lora"
+    configuration.set(adapter=adapter, adapter_rank=rank or _PEFT_RANK, adapter_targets="all-linear")
     return [
         "" if rank else f"The adapter's rank is {_PEFT_RANK}, PEFT's default.",
         "The adapter is on all linear products, because its target modules are not read.",
