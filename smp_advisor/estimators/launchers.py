@@ -130,6 +130,13 @@ def read_options(configuration: Configuration, options: Mapping) -> None:
         configuration.gaps.append(Gap("parameters", options.open, options.span))
 
 
+def _has_keys_of(configuration: Configuration, launcher: str) -> bool:
+    """Whether the job has parameters that only the PyTorch version of the library with this launcher has."""
+    other = "mpi" if launcher == "torchrun" else "torchrun"
+    own = _keys(launcher=launcher, framework="pytorch") - _keys(launcher=other, framework="pytorch")
+    return bool(own & configuration.parameters.keys())
+
+
 def _keys(**features: str) -> frozenset[str]:
     """Parameters of one version of SageMaker's model parallel library."""
     library = library_with(smdistributed=True, **features)
@@ -164,11 +171,9 @@ def choose_library(configuration: Configuration, framework_version: object, imag
 def _is_version_2(configuration: Configuration, framework_version: object) -> bool:
     """Whether a PyTorch job uses SMP v2: by the framework's version, then its launcher, then its parameters."""
     mpi, torchrun = bool(configuration.get("mpi")), bool(configuration.get("torch_distributed"))
-    old_keys, new_keys = _keys(launcher="mpi", framework="pytorch"), _keys(launcher="torchrun")
-    parameters = configuration.parameters.keys()
     first, _, later = framework_version.partition(".") if isinstance(framework_version, str) else ("", "", "")
     if first.isdigit():
         # AWS lists 1.15.0 with PyTorch 2.0.0; every other image from 2.0 on is for SMP v2.
-        exception = mpi and not torchrun and parameters & (old_keys - new_keys)
-        return int(first) >= 2 and not (exception and (int(first), later.partition(".")[0]) == (2, "0"))
-    return (torchrun and not mpi) or bool(parameters & (new_keys - old_keys))
+        exception = mpi and not torchrun and (int(first), later.partition(".")[0]) == (2, "0")
+        return int(first) >= 2 and not (exception and _has_keys_of(configuration, "mpi"))
+    return (torchrun and not mpi) or _has_keys_of(configuration, "torchrun")

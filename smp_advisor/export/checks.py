@@ -19,11 +19,6 @@ if TYPE_CHECKING:
     from smp_advisor.cluster.containers import Container
 
 
-def launch_facts() -> dict[str, Any]:
-    """Limits and options of a training job (`data/launch.toml`)."""
-    return data_file("export", "launch")
-
-
 _RESERVED = ("sagemaker_", "mp_parameters")
 
 
@@ -71,7 +66,7 @@ def require_terms(terms: JobTerms) -> None:
 
 def base_job_name(name: object, model_name: str) -> str:
     """Prefix of the name of the job: the user's, or one derived from the name of the model."""
-    longest = launch_facts()["limits"]["base_job_name_characters"]
+    longest = data_file("export", "launch")["limits"]["base_job_name_characters"]
     default = re.sub(r"[^A-Za-z0-9]+", "-", model_name)
     default = f"smp-{default.strip('-')}"[:longest].strip("-") if default.strip("-") else "smp-training"
     if name is None:
@@ -122,7 +117,7 @@ def hyperparameters(
                 f" dictionaries of these, not {value!r}."
             )
     merged = {**own, **added}
-    limits = launch_facts()["limits"]
+    limits = data_file("export", "launch")["limits"]
     # The SDK adds about a dozen hyperparameters.
     if len(merged) > limits["hyperparameters"] - 20:
         raise ExportError(

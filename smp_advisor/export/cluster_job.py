@@ -12,6 +12,7 @@ from smp_advisor.errors import ExportError
 from smp_advisor.export import checks
 from smp_advisor.export.launch import Launch, launch
 from smp_advisor.export.options import JobOptions
+from smp_advisor.export.script import training_script
 from smp_advisor.files import data_file
 
 if TYPE_CHECKING:
@@ -28,11 +29,6 @@ _NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _PARTITION = re.compile(r"[A-Za-z0-9_.,-]{1,100}")
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,60}[A-Za-z0-9])?")
 _ENVIRONMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,100}")
-
-
-def cluster_facts() -> dict[str, Any]:
-    """Facts of clusters (`data/clusters.toml`)."""
-    return data_file("export", "clusters")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,13 +68,9 @@ class ClusterOptions:
     """Additional options of the script."""
 
     def __post_init__(self) -> None:
-        defaults = cluster_facts()["defaults"]
-        for name, default in (
-            ("shared_directory", defaults["directory"]),
-            ("namespace", defaults["namespace"]),
-            ("volume_claim", defaults["claim"]),
-        ):
-            object.__setattr__(self, name, getattr(self, name) or default)
+        defaults = data_file("export", "clusters")["defaults"]
+        for name, key in (("shared_directory", "directory"), ("namespace", "namespace"), ("volume_claim", "claim")):
+            object.__setattr__(self, name, getattr(self, name) or defaults[key])
         for name in ("shared_directory", "data"):
             _check_directory(name, getattr(self, name))
         if self.script is not None:
@@ -93,7 +85,8 @@ class ClusterOptions:
         _check_text("image_uri", self.image_uri, _IMAGE, "the address of an image")
         if self.time_limit_hours is not None:
             checks.integer("time_limit_hours", self.time_limit_hours, 8760)
-        for name, value in _entries(self.environment):
+        environment: dict[Any, Any] = dict(self.environment or {})
+        for name, value in environment.items():
             if not (isinstance(name, str) and _ENVIRONMENT.fullmatch(name) and isinstance(value, str)):
                 raise ExportError(f"environment must map names of variables to strings, not {name!r} to {value!r}.")
 
@@ -110,7 +103,7 @@ def _check_directory(name: str, value: object) -> None:
 
 
 def _check_name(name: str, value: object) -> None:
-    longest = cluster_facts()["limits"]["name_characters"]
+    longest = data_file("export", "clusters")["limits"]["name_characters"]
     if value is not None and not (isinstance(value, str) and len(value) <= longest and _NAME.fullmatch(value)):
         raise ExportError(
             f"{name} must have up to {longest} lowercase letters, digits and inner dashes, not {value!r}."
@@ -120,10 +113,6 @@ def _check_name(name: str, value: object) -> None:
 def _check_text(name: str, value: object, pattern: re.Pattern[str], meaning: str) -> None:
     if value is not None and not (isinstance(value, str) and pattern.fullmatch(value)):
         raise ExportError(f"{name} must be {meaning}, not {value!r}.")
-
-
-def _entries(table: Mapping[Any, Any] | None) -> list[tuple[Any, Any]]:
-    return list(dict(table or {}).items())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +129,7 @@ class ClusterJob:
         """Name of the job, valid in Kubernetes."""
         if self.options.job_name is not None:
             return self.options.job_name
-        longest = cluster_facts()["limits"]["name_characters"]
+        longest = data_file("export", "clusters")["limits"]["name_characters"]
         return re.sub(r"[^a-z0-9]+", "-", self.launch.base_job_name.lower()).strip("-")[:longest].strip("-")
 
     @property
@@ -188,14 +177,9 @@ def cluster_job(
     **options: Any,
 ) -> ClusterJob:
     """Collect the content of a job."""
-    from smp_advisor.export.script import training_script
-
     chosen = ClusterOptions.of(options)
-    own = JobOptions(
-        script=chosen.script,
-        image_uri=chosen.image_uri,
-        extra_hyperparameters=chosen.extra_hyperparameters,
-    )
+    names = ("script", "image_uri", "extra_hyperparameters")
+    own = JobOptions(**{name: getattr(chosen, name) for name in names})
     content = launch(
         model,
         cluster,

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.cluster.table import table_date
 from smp_advisor.export import checks
-from smp_advisor.export.checks import launch_facts
 from smp_advisor.export.job_cell import chosen_sdk
 from smp_advisor.export.options import FileSystem, JobOptions, bucket_and_prefix
 from smp_advisor.export.template import Comment, comment_lines, render
+from smp_advisor.files import data_file
 from smp_advisor.libraries.version import image
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _default_place(options: JobOptions, model_name: str) -> str:
     """The SDK's default bucket, below the names of the jobs: sources, and models and checkpoints without a location."""
     name = checks.base_job_name(options.job_name, model_name)
     # A chain shortens the name for its identity of eight characters.
-    longest = launch_facts()["limits"]["base_job_name_characters"] - 9
+    longest = data_file("export", "launch")["limits"]["base_job_name_characters"] - 9
     return f"s3://sagemaker-*/{name[:longest]}"
 
 

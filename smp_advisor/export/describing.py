@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smp_advisor.export.template import comment_lines
-from smp_advisor.libraries.library import get_library
-from smp_advisor.libraries.version import image
+from smp_advisor.export.template import Comment, comment, comment_lines
+from smp_advisor.libraries.registry import get_library
+from smp_advisor.libraries.version import facts, image
+from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.cluster.containers import Container
     from smp_advisor.export.launch import Launch
     from smp_advisor.libraries.plan import Plan
+    from smp_advisor.workload.model import Model
 
 _FRAMEWORKS = {"pytorch": "PyTorch", "tensorflow": "TensorFlow"}
 
@@ -32,7 +34,7 @@ def library_name(plan: Plan) -> str:
     return f"{library.title}{version} ({_FRAMEWORKS[library.framework]} {framework_version})"
 
 
-def container_name(container: Container) -> str:
+def _container_name(container: Container) -> str:
     """Versions in a container, with the last day of AWS's patches if it is known."""
     parts = [f"Python {container.py_version[2]}.{container.py_version[3:] or '6'}"]
     if container.cuda:
@@ -86,7 +88,7 @@ def percent(share: float) -> str:
     return "under 1 %" if share < 0.01 else f"{100 * share:.3g} %"
 
 
-def duration(job: Launch) -> str:
+def _duration(job: Launch) -> str:
     """Steps, elapsed time and price with their intervals."""
     run, costs = job.run, job.run.estimate
     if costs is None:
@@ -109,7 +111,7 @@ def duration(job: Launch) -> str:
     return f"{text} Ranges are 95 % intervals of the estimate."
 
 
-def memory(job: Launch) -> str:
+def _memory(job: Launch) -> str:
     """Required memory and the probability that the plan fits."""
     costs = job.run.estimate
     if costs is None:
@@ -120,7 +122,7 @@ def memory(job: Launch) -> str:
     )
 
 
-def checkpointing(job: Launch) -> str:
+def _checkpointing(job: Launch) -> str:
     """Interval and size of checkpoints."""
     run = job.run
     if not job.options.plan_hyperparameters or not job.generated:
@@ -134,7 +136,7 @@ def checkpointing(job: Launch) -> str:
     )
 
 
-def job_chain(job: Launch) -> str:
+def _job_chain(job: Launch) -> str:
     """The chain of jobs."""
     run = job.run
     return (
@@ -144,7 +146,7 @@ def job_chain(job: Launch) -> str:
     )
 
 
-def learning_rate(job: Launch) -> str:
+def _learning_rate(job: Launch) -> str:
     """Peak learning rate and warm-up with their source."""
     schedule = job.schedule
     if schedule is None:
@@ -159,13 +161,33 @@ def learning_rate(job: Launch) -> str:
     )
 
 
+def header(model: Model, job: Launch) -> dict[str, object]:
+    """Template values of the comments at the top of a job cell, and the reasons against starting it."""
+    return {
+        "hardware": Comment(hardware(job.cluster)),
+        "model_name": Comment(f'"{comment(model.name)}"'),
+        "parameters": Comment(f"{format_count(model.parameter_count)} parameters"),
+        "library": Comment(library_name(job.plan)),
+        "container": Comment(_container_name(job.container.container)),
+        "plan": Comment(describe(job.plan)),
+        "duration": comment_lines(_duration(job)),
+        "memory": comment_lines(_memory(job)),
+        "checkpointing": comment_lines(_checkpointing(job)),
+        "jobs": comment_lines(_job_chain(job)),
+        "learning_rate": comment_lines(_learning_rate(job)),
+        "warnings": Comment("\n".join(_warning_lines(job))),
+        "discontinued": Comment(facts(job.plan.library).get("discontinued", "")),
+        "objection": " ".join(job.run.objections),
+    }
+
+
 def summary_lines(job: Launch) -> list[str]:
     """Plan, library and hardware with the findings of the model's profile, as comments of Bash or YAML."""
     plan = f"# {describe(job.plan)}, {library_name(job.plan)}"
-    return [plan, f"# {comment_lines(hardware(job.cluster))}", *warning_lines(job)]
+    return [plan, f"# {comment_lines(hardware(job.cluster))}", *_warning_lines(job)]
 
 
-def warning_lines(job: Launch) -> list[str]:
+def _warning_lines(job: Launch) -> list[str]:
     """Findings of the model's profile, as comments of Python, Bash or YAML."""
     return [f"# {comment_lines(f'Warning: {warning}')}" for warning in job.warnings]
 

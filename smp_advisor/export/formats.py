@@ -12,9 +12,10 @@ import yaml
 from smp_advisor.arguments import require_types
 from smp_advisor.errors import ExportError
 from smp_advisor.export import checks
-from smp_advisor.export.cluster_job import cluster_facts, cluster_job
+from smp_advisor.export.cluster_job import cluster_job
 from smp_advisor.export.describing import summary_lines
 from smp_advisor.export.template import comment_lines
+from smp_advisor.files import data_file
 from smp_advisor.libraries.plan import Plan
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 def recipe_override(job: ClusterJob, model: Model, sequence_length: int) -> str:
     """The keys of a recipe that differ with the plan, the model and the cluster, as YAML."""
-    content, facts = job.launch, cluster_facts()["recipe"]
+    content, facts = job.launch, data_file("export", "clusters")["recipe"]
     plan, machine = content.plan, content.cluster.instance
     checks.sagemaker_instance(content.cluster)
     if not (content.library.smdistributed and content.torchrun):
@@ -114,7 +115,7 @@ def pytorch_job(job: ClusterJob) -> str:
     documents = []
     if job.script:
         data = {"train_smp.py": job.script, "requirements.txt": content.requirements}
-        longest = cluster_facts()["limits"]["config_map_bytes"]
+        longest = data_file("export", "clusters")["limits"]["config_map_bytes"]
         if sum(len(text.encode()) for text in data.values()) > longest:
             raise ExportError(f"The script is longer than the {longest:,} bytes of a ConfigMap: pass script= instead.")
         documents.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(job, "-code"), "data": data})
@@ -169,7 +170,7 @@ def _replica(job: ClusterJob, count: int) -> dict[str, Any]:
     machine = content.cluster.instance
     resources: dict[str, int] = {"nvidia.com/gpu": machine.gpus}
     if machine.efa:
-        resources["vpc.amazonaws.com/efa"] = cluster_facts()["efa"].get(machine.name, 1)
+        resources["vpc.amazonaws.com/efa"] = data_file("export", "clusters")["efa"].get(machine.name, 1)
     script = f"{_CODE}/train_smp.py" if job.script else str(job.options.script)
     torchrun = (
         f'torchrun --nnodes={content.cluster.nodes} --nproc-per-node={machine.gpus} --node-rank="$RANK"'

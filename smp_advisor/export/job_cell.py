@@ -9,34 +9,12 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.errors import ExportError
-from smp_advisor.export.describing import (
-    checkpointing,
-    container_name,
-    describe,
-    duration,
-    hardware,
-    job_chain,
-    learning_rate,
-    library_name,
-    memory,
-    warning_lines,
-)
+from smp_advisor.export.describing import header
 from smp_advisor.export.launch import Launch, ScriptCheck, launch
 from smp_advisor.export.options import JobOptions
-from smp_advisor.export.sdk_calls import (
-    estimator,
-    estimator_imports,
-    estimator_inputs,
-    metric_definitions,
-    retries,
-    trainer,
-    trainer_imports,
-    trainer_inputs,
-    training_image,
-)
-from smp_advisor.export.template import Comment, Expression, comment, comment_lines, render
+from smp_advisor.export.sdk_calls import estimator_values, trainer_values
+from smp_advisor.export.template import Comment, render
 from smp_advisor.libraries.version import facts
-from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
@@ -47,17 +25,15 @@ if TYPE_CHECKING:
 
 Sdk = Literal["v2", "v3"]
 
-REQUIREMENTS: dict[Sdk, str] = {"v2": "sagemaker>=2.243,<3", "v3": "sagemaker>=3.0.1,<4"}
-"""Requirements of the cells: the oldest releases with which they have been tested."""
-
-DISTRIBUTIONS: dict[Sdk, str] = {"v2": "sagemaker", "v3": "sagemaker-train"}
-"""Distribution with the version of the SDK; version 3 is a bundle, and this is the part with ModelTrainer."""
+_TESTED: dict[Sdk, tuple[str, str]] = {"v2": ("2.243", "3"), "v3": ("3.0.1", "4")}
+"""The oldest releases with which the cells have been tested, and the first that they do not support."""
 
 
-def requirement(sdk: Sdk, container: Container | None) -> str:
-    """Requirement of a cell: the oldest tested release that has the container; None for an image of the user."""
+def _oldest_release(sdk: Sdk, container: Container | None) -> str:
+    """The oldest tested release that has the container; None for an image of the user."""
+    oldest = _TESTED[sdk][0]
     if container is None:
-        return REQUIREMENTS[sdk]
+        return oldest
     first = container.sdk_2 if sdk == "v2" else container.sdk_3
     if first is None:
         alternative = "v3" if sdk == "v2" else "v2"
@@ -65,10 +41,7 @@ def requirement(sdk: Sdk, container: Container | None) -> str:
             f"Version {sdk[1]} of the SageMaker Python SDK has no container of {container.title}: pass"
             f' sdk="{alternative}", or set version in the plan to one that it has.'
         )
-    package, newest = REQUIREMENTS[sdk].split(">=")[0], REQUIREMENTS[sdk].split(",")[1]
-    tested = REQUIREMENTS[sdk].split(">=")[1].split(",")[0]
-    oldest = max(tested, first or tested, key=lambda version: [int(part) for part in version.split(".")])
-    return f"{package}>={oldest},{newest}"
+    return max(oldest, first or oldest, key=lambda version: [int(part) for part in version.split(".")])
 
 
 def installed_sdk() -> Sdk | None:
@@ -124,7 +97,7 @@ def estimator_cell(
         Required probability that the plan fits in memory. The cell of a plan below it, or of a plan that does not match
         the model, the cluster or the job, stops with the reason until its reader sets a variable.
     script_check
-        Check of a script of the user, whose warnings are in the
+        Check of a script of the user, whose warnings are in the header.
     options
         Options of the job, see `JobOptions`.
 
@@ -143,42 +116,31 @@ def estimator_cell(
         min_fit_probability=min_fit_probability,
         script_check=script_check,
     )
-    values = _head(model, content)
-    write = _version_2 if chosen == "v2" else _version_3
-    container = None if content.options.image_uri else content.container.container
-    required = requirement(chosen, container)
-    oldest = required.split(">=")[1].split(",")[0].split(".")[:2]
-    requirements = {
-        "requirement": Comment(f'"{required}"'),
-        "oldest": Comment(f"[{', '.join(oldest)}]"),
-        "oldest_text": Comment(".".join(oldest)),
+    oldest = _oldest_release(chosen, None if content.options.image_uri else content.container.container)
+    parts = oldest.split(".")[:2]
+    values = header(model, content) | {
+        "requirement": Comment(f'"sagemaker>={oldest},<{_TESTED[chosen][1]}"'),
+        "oldest": Comment(f"[{', '.join(parts)}]"),
+        "oldest_text": Comment(".".join(parts)),
+        "job_count": content.run.jobs,
+        "base_job_name": content.base_job_name,
+        "region": content.options.region,
+        "role": content.options.role,
+        "script": content.script,
+        "requirements": content.requirements,
     }
-    return write(content, values | requirements)
-
-
-def _head(model: Model, job: Launch) -> dict[str, object]:
-    return {
-        "hardware": Comment(hardware(job.cluster)),
-        "model_name": Comment(f'"{comment(model.name)}"'),
-        "parameters": Comment(f"{format_count(model.parameter_count)} parameters"),
-        "library": Comment(library_name(job.plan)),
-        "container": Comment(container_name(job.container.container)),
-        "plan": Comment(describe(job.plan)),
-        "duration": comment_lines(duration(job)),
-        "memory": comment_lines(memory(job)),
-        "checkpointing": comment_lines(checkpointing(job)),
-        "jobs": comment_lines(job_chain(job)),
-        "learning_rate": comment_lines(learning_rate(job)),
-        "warnings": Comment("\n".join(warning_lines(job))),
-        "objection": " ".join(job.run.objections),
-        "job_count": job.run.jobs,
-        "base_job_name": job.base_job_name,
-        "region": job.options.region,
-        "role": job.options.role,
-        "discontinued": Comment(facts(job.plan.library).get("discontinued", "")),
-        "script": job.script,
-        "requirements": job.requirements,
+    flags = _flags(content)
+    if chosen == "v2":
+        return render("job_v2.py.in", values=values | estimator_values(content), flags=flags)
+    own_directory = content.options.source_dir is not None
+    flags |= {
+        "launcher_hyperparameters": not content.torchrun,
+        "waits": content.run.is_chain or not content.torchrun,
+        "own_directory": own_directory,
+        "own_file": not content.generated and not own_directory,
+        "path": not (content.torchrun and own_directory),
     }
+    return render("job_v3.py.in", values=values | trainer_values(content), flags=flags)
 
 
 def _flags(job: Launch) -> dict[str, bool]:
@@ -199,38 +161,3 @@ def _flags(job: Launch) -> dict[str, bool]:
         "discontinued": "discontinued" in facts(job.plan.library),
         "to_be_written": not job.generated and job.options.script is None,
     }
-
-
-def _version_2(job: Launch, values: dict[str, object]) -> str:
-    values = values | {
-        "imports": Comment("\n".join(estimator_imports(job))),
-        "execution_role": Comment("sagemaker.get_execution_role"),
-        "estimator": estimator(job),
-        "inputs": estimator_inputs(job),
-    }
-    return render("job_v2.py.in", values=values, flags=_flags(job))
-
-
-def _version_3(job: Launch, values: dict[str, object]) -> str:
-    own_directory = job.options.source_dir is not None
-    packed = [Expression("script.name"), *(["requirements.txt"] if job.generated else [])]
-    values = values | {
-        "imports": Comment("\n".join(trainer_imports(job))),
-        "execution_role": Comment("get_execution_role"),
-        "source_dir": job.options.source_dir or "",
-        "packed": packed,
-        "key_prefix": Comment(job.base_job_name),
-        "training_image": training_image(job),
-        "trainer": trainer(job),
-        "metrics": metric_definitions(job),
-        "retries": retries(job),
-        "inputs": trainer_inputs(job),
-    }
-    flags = _flags(job) | {
-        "launcher_hyperparameters": not job.torchrun,
-        "waits": job.run.is_chain or not job.torchrun,
-        "own_directory": own_directory,
-        "own_file": not job.generated and not own_directory,
-        "path": not (job.torchrun and own_directory),
-    }
-    return render("job_v3.py.in", values=values, flags=flags)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from smp_advisor.arguments import require_types
 from smp_advisor.errors import ExportError
 from smp_advisor.export import checks
-from smp_advisor.export.checks import launch_facts
 from smp_advisor.export.options import CHECKPOINT_CHANNEL, FileSystem, Location
 from smp_advisor.export.run import run_of, schedule_of
 from smp_advisor.export.script import SCRIPT_NAME, builds, require_writable, requirements
 from smp_advisor.export.template import Expression
+from smp_advisor.files import data_file
 from smp_advisor.job_rules import MAX_RUN_SECONDS
 from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.plan import Plan
@@ -145,7 +145,8 @@ def launch(
     name = checks.base_job_name(options.job_name, model.name)
     identity = _identity(model, job, plan, options, own)
     if run.is_chain:
-        name = f"{name[: launch_facts()['limits']['base_job_name_characters'] - len(identity) - 1]}-{identity}"
+        longest = data_file("export", "launch")["limits"]["base_job_name_characters"]
+        name = f"{name[: longest - len(identity) - 1]}-{identity}"
     place = options.checkpoint_place
     s3_uri: str | Expression | None = place if isinstance(place, str) else None
     if run.saves_checkpoints and place is None:
@@ -201,9 +202,8 @@ def _own_location(options: JobOptions, name: str, identity: str) -> str | Expres
 
 def _require_possible(cluster: Cluster, options: JobOptions, library: Library) -> None:
     """Raise `ExportError` for options that contradict the instances or the library."""
-    if options.volume_kms_key is not None and not cluster.instance.name.startswith(
-        tuple(launch_facts()["volumes"]["instances"])
-    ):
+    encrypted = tuple(data_file("export", "launch")["volumes"]["instances"])
+    if options.volume_kms_key is not None and not cluster.instance.name.startswith(encrypted):
         raise ExportError(
             f"{cluster.instance.name} has local disks, which SageMaker encrypts with a key of its own: leave out"
             " volume_kms_key."

@@ -24,13 +24,12 @@ if TYPE_CHECKING:
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
-SEQUENCE_LENGTH = 128
-"""Longest sequence of a local run, in tokens."""
+_LONGEST_SEQUENCE = 128
+"""Of a local run, in tokens."""
+_LAYERS, _STEPS, _PROCESSES, _LARGEST_BATCH = 2, 20, 2, 2
 
-_LAYERS = 2
 
-
-def small_configuration(settings: dict[str, Any]) -> dict[str, Any]:
+def _small_configuration(settings: dict[str, Any]) -> dict[str, Any]:
     """Reduce the sizes of a transformers configuration; settings that shape the architecture are unchanged.
 
     The vocabulary is that of the original, because the data is checked with it: the script reduces it.
@@ -41,7 +40,13 @@ def small_configuration(settings: dict[str, Any]) -> dict[str, Any]:
         value = small.get(name)
         if isinstance(value, int) and not isinstance(value, bool):
             small[name] = min(value, largest)
-    small |= _heads(settings)
+    # As many heads share keys and values as in the original, if there are that many.
+    heads = {name: settings[name] for name in dimensions["heads"] if isinstance(settings.get(name), int)}
+    shared = {name: settings[name] for name in dimensions["key_value_heads"] if isinstance(settings.get(name), int)}
+    most = dimensions["largest_heads"]
+    total = max(heads.values(), default=most)
+    small |= {name: min(count, most) for name, count in heads.items()}
+    small |= {name: max(1, min(most, most * count // total)) for name, count in shared.items()}
     for name in dimensions["by_layer"]:
         if isinstance(small.get(name), list):
             small[name] = small[name][:_LAYERS]
@@ -52,18 +57,6 @@ def small_configuration(settings: dict[str, Any]) -> dict[str, Any]:
         # Scaled positions have lists whose length depends on the width.
         small["rope_parameters"] = {"rope_type": "default", "rope_theta": rope["rope_theta"]}
     return small
-
-
-def _heads(settings: dict[str, Any]) -> dict[str, int]:
-    """Numbers of heads; as many of them share keys and values as in the original, if there are that many."""
-    dimensions = data_file("export", "small_model")
-    heads = {name: settings[name] for name in dimensions["heads"] if isinstance(settings.get(name), int)}
-    shared = {name: settings[name] for name in dimensions["key_value_heads"] if isinstance(settings.get(name), int)}
-    largest = dimensions["largest_heads"]
-    total = max(heads.values(), default=largest)
-    return {name: min(count, largest) for name, count in heads.items()} | {
-        name: max(1, min(largest, largest * count // total)) for name, count in shared.items()
-    }
 
 
 def local_mode_cell(
@@ -122,12 +115,6 @@ def local_mode_cell(
     return render("local_mode.py.in", values=values, flags={"own_image": image_uri is not None})
 
 
-_DATA_PARALLEL = "ddp"
-_STEPS = 20
-_PROCESSES = 2
-_LARGEST_BATCH = 2
-
-
 def local_cell(model: Model, cluster: Cluster, job: Job, plan: Plan, **options: Any) -> str:
     """``%%smp_local`` cell that runs a small version of the training on this machine, in the environment of a job.
 
@@ -148,14 +135,12 @@ def local_cell(model: Model, cluster: Cluster, job: Job, plan: Plan, **options: 
         path = text_literal(f"{folder}{chosen.script}")
         return f'%%smp_local --steps {_STEPS}\nimport runpy\n\nrunpy.run_path({path}, run_name="__main__")\n'
     if not builds(model):
-        return (
-            f"%%smp_local --steps {_STEPS}\n"
-            "# Put the code of your training script here, without calls of the library.\n"
-        )
-    config = json.dumps(small_configuration(json.loads(model.config_json)), sort_keys=True)
+        hint = "# Put the code of your training script here, without calls of the library."
+        return f"%%smp_local --steps {_STEPS}\n{hint}\n"
+    config = json.dumps(_small_configuration(json.loads(model.config_json)), sort_keys=True)
     small = replace(model, name=f"small copy of {model.name}", config_json=config)
     alone = Plan(
-        library=_DATA_PARALLEL,
+        library="ddp",
         batch_size=min(plan.batch_size, _LARGEST_BATCH),
         precision="fp32",
         activation_checkpointing="each" if plan.activation_checkpointing else False,
@@ -166,6 +151,6 @@ def local_cell(model: Model, cluster: Cluster, job: Job, plan: Plan, **options: 
         # Weights of 4 and 8 bits require a GPU.
         plain["adapter"] = replace(job.adapter, base_bits=16, double_quantization=False)
     if model.reads_tokens:
-        plain["sequence_length"] = min(job.sequence_length, SEQUENCE_LENGTH)
+        plain["sequence_length"] = min(job.sequence_length, _LONGEST_SEQUENCE)
     script = training_script(small, cluster, replace(job, **plain), alone, small_copy=True)
     return f"%%smp_local --processes {_PROCESSES} --steps {_STEPS} --name {SCRIPT_NAME}\n{script}"

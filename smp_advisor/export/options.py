@@ -9,7 +9,7 @@ from typing import Any
 
 from smp_advisor.errors import ExportError
 from smp_advisor.export import checks
-from smp_advisor.export.checks import launch_facts
+from smp_advisor.files import data_file
 from smp_advisor.job_rules import MAX_RUN_SECONDS, JobTerms
 
 CHECKPOINT_CHANNEL = "checkpoints"
@@ -52,14 +52,14 @@ def channels(data: Mapping[str, str] | str | None) -> dict[str, Location]:
     if not isinstance(data, str | Mapping):
         raise ExportError(f"data must be a URI or a dictionary of channels with their URIs, not {data!r:.80}.")
     places: dict[Any, Any] = {"train": data} if isinstance(data, str) else dict(data)
-    longest = launch_facts()["limits"]["channel_characters"]
+    longest = data_file("export", "launch")["limits"]["channel_characters"]
     for channel in places:
         if not isinstance(channel, str) or not re.fullmatch(rf"[A-Za-z0-9._-]{{1,{longest}}}", channel):
             raise ExportError(
                 f"The name of a channel must have up to {longest} letters, digits and the characters . - _, not"
                 f" {channel!r}."
             )
-        if channel in launch_facts()["limits"]["own_channels"]:
+        if channel in data_file("export", "launch")["limits"]["own_channels"]:
             raise ExportError(
                 f"The channel name {channel!r} is reserved by the SDK or the advisor: choose another name."
             )
@@ -102,26 +102,26 @@ def check_account(options: JobOptions) -> None:
     if options.output_path is not None and not isinstance(location("output_path", options.output_path), str):
         raise ExportError(f"output_path must be an S3 URI such as 's3://bucket/prefix', not {options.output_path!r}.")
     if options.retry_attempts is not None:
-        checks.integer("retry_attempts", options.retry_attempts, launch_facts()["limits"]["retry_attempts"])
+        checks.integer(
+            "retry_attempts", options.retry_attempts, data_file("export", "launch")["limits"]["retry_attempts"]
+        )
     for name in ("tags", "environment", "metrics"):
-        _check_texts(name, getattr(options, name))
-    _check_tags(options.tags or {})
-    _check_environment(options.environment or {})
-    _check_metrics(options.metrics or {})
+        _check_limits(name, getattr(options, name))
+    _check_texts(options)
     if options.training_plan is not None and options.spot:
         raise ExportError("A training plan reserves its instances, so it has no spot instances: choose one of them.")
 
 
-def _check_texts(name: str, entries: object) -> None:
+def _check_limits(name: str, texts: object) -> None:
     """Texts by name, with their limits in CreateTrainingJob."""
-    limit = launch_facts()["limits"][name]
-    if entries is None:
+    limit = data_file("export", "launch")["limits"][name]
+    if texts is None:
         return
-    if not isinstance(entries, Mapping) or not all(isinstance(text, str) for item in entries.items() for text in item):
-        raise ExportError(f"{name} must be a dictionary of strings such as {limit['example']}, not {entries!r:.200}.")
-    if len(entries) > limit["entries"]:
-        raise ExportError(f"{name} has {len(entries)} entries, and SageMaker accepts {limit['entries']}: pass fewer.")
-    for key, value in entries.items():
+    if not isinstance(texts, Mapping) or not all(isinstance(text, str) for item in texts.items() for text in item):
+        raise ExportError(f"{name} must be a dictionary of strings such as {limit['example']}, not {texts!r:.200}.")
+    if len(texts) > limit["entries"]:
+        raise ExportError(f"{name} has {len(texts)} entries, and SageMaker accepts {limit['entries']}: pass fewer.")
+    for key, value in texts.items():
         if not 1 <= len(key) <= limit["key_characters"] or len(value) > limit["value_characters"]:
             raise ExportError(
                 f"The names in {name} have 1 to {limit['key_characters']} characters and the values at most"
@@ -129,25 +129,20 @@ def _check_texts(name: str, entries: object) -> None:
             )
 
 
-def _check_tags(tags: Mapping[str, str]) -> None:
-    for key, value in tags.items():
+def _check_texts(options: JobOptions) -> None:
+    """What tags, environment variables and metrics may contain."""
+    for key, value in (options.tags or {}).items():
         if key.lower().startswith("aws:") or not (_TAG.fullmatch(key) and _TAG.fullmatch(value)):
             raise ExportError(
                 f"The tag {key!r} must not start with aws:, and tags have letters, digits, spaces and the characters"
                 " . : / = + @ - _ only: change it."
             )
-
-
-def _check_environment(environment: Mapping[str, str]) -> None:
-    for key in environment:
+    for key in options.environment or {}:
         if not _VARIABLE.fullmatch(key):
             raise ExportError(
                 f"The name of an environment variable has letters, digits and underscores, unlike {key!r}: change it."
             )
-
-
-def _check_metrics(metrics: Mapping[str, str]) -> None:
-    for key, pattern in metrics.items():
+    for key, pattern in (options.metrics or {}).items():
         try:
             groups = re.compile(pattern).groups
         except re.error as error:
@@ -271,7 +266,7 @@ class JobOptions:
         return FileSystem(place.identity, place.directory, writable=True) if isinstance(place, FileSystem) else place
 
     def _check_capacity(self) -> None:
-        limits = launch_facts()["limits"]
+        limits = data_file("export", "launch")["limits"]
         if self.keep_alive_seconds is not None:
             longest = limits["keep_alive_seconds"]
             checks.seconds("keep_alive_seconds", self.keep_alive_seconds, longest, f"{longest // 60} minutes")

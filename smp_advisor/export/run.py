@@ -12,7 +12,6 @@ from smp_advisor.costs.effective_time import EffectiveTime, effective_time, writ
 from smp_advisor.costs.evaluate import estimate, trained
 from smp_advisor.errors import ExportError, PlanError
 from smp_advisor.export.architectures import architecture_of
-from smp_advisor.export.checks import launch_facts
 from smp_advisor.export.describing import in_words, percent
 from smp_advisor.export.options import FileSystem
 from smp_advisor.files import data_file
@@ -136,7 +135,7 @@ def run_of(
     longest = options.max_run_seconds or MAX_RUN_SECONDS
     effective, interval = middle[1], middle[1].checkpoint_interval_seconds
     if options.spot:
-        interval = min(interval, launch_facts()["run"]["spot_interval_seconds"])
+        interval = min(interval, data_file("export", "launch")["run"]["spot_interval_seconds"])
     jobs, seconds = 1, (low[0], middle[0], high[0])
     if high[0] > longest and not is_trial:
         jobs, interval = _chain(high, longest, interval, costs.step_seconds * costs.step_factors[1])
@@ -163,7 +162,7 @@ def _of_unknown_duration(
     steps: int, costs: Estimate | None, options: JobOptions, objections: tuple[str, ...], *, is_trial: bool
 ) -> Run:
     """The run of a plan without an estimate, or of a script that determines its steps."""
-    seconds = 0.0 if is_trial else math.inf
+    seconds, usual = 0.0 if is_trial else math.inf, data_file("export", "launch")["run"]["steps_without_estimate"]
     _require_checkpoints(options, seconds)
     return Run(
         steps=steps,
@@ -171,7 +170,7 @@ def _of_unknown_duration(
         estimate=costs,
         seconds=None,
         saves_checkpoints=_saves(options, seconds),
-        checkpoint_every=_count(options, "checkpoint_every") or launch_facts()["run"]["steps_without_estimate"],
+        checkpoint_every=_count(options, "checkpoint_every") or usual,
         checkpoint_interval_seconds=0.0,
         checkpoint_gib=0.0,
         checkpoint_nodes=1,
@@ -186,11 +185,11 @@ def _steps(model: Model, cluster: Cluster, job: Job, plan: Plan, options: JobOpt
     if (chosen := _count(options, "max_steps")) is not None:
         return chosen, False
     if job.tokens is None:
-        return launch_facts()["run"]["trial_steps"], True
+        return data_file("export", "launch")["run"]["trial_steps"], True
     try:
         batch = global_batch_size(plan, cluster)
     except PlanError:
-        return launch_facts()["run"]["trial_steps"], True
+        return data_file("export", "launch")["run"]["trial_steps"], True
     return math.ceil(job.tokens / (batch * model.sequence_length(job.sequence_length))), False
 
 
@@ -237,7 +236,7 @@ def _chain(
             f" {in_words(elapsed)} at the upper end of its interval."
         )
     jobs = math.ceil((elapsed - effective.startup_seconds) / (useful - interval))
-    most = launch_facts()["run"]["chain_jobs"]
+    most = data_file("export", "launch")["run"]["chain_jobs"]
     if jobs > most:
         raise ExportError(
             f"The run takes {in_words(elapsed)} at the upper end of its interval, which is {jobs:,} jobs of"

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from smp_advisor.errors import ExportError
 from smp_advisor.export import script_torch
 from smp_advisor.export.architectures import architecture_of, first_library_version, patched_release
-from smp_advisor.export.checks import launch_facts
 from smp_advisor.export.script_parts import (
     Training,
     common_flags,
@@ -17,6 +16,7 @@ from smp_advisor.export.script_parts import (
     require_implemented,
 )
 from smp_advisor.export.template import Comment, gathered, render
+from smp_advisor.files import data_file
 from smp_advisor.libraries.check import unscripted_adapter
 from smp_advisor.libraries.library import supports_tensor_parallelism
 from smp_advisor.libraries.transformers_release import oldest_script_release
@@ -40,12 +40,6 @@ def _require_keras(training: Training) -> None:
     if precision != "fp32":
         raise ExportError(f"The TensorFlow script trains in fp32, not {precision}: pass script= with your own script.")
     require_auto_partition(training.plan)
-
-
-def _no_packages(training: Training) -> list[str]:
-    """Packages missing from the container: none."""
-    del training
-    return []
 
 
 def _write_keras(training: Training) -> str:
@@ -168,7 +162,7 @@ def _delays_initialization(training: Training) -> bool:
     if training.plan.delayed_parameter_initialization:
         return False  # The parameter of the estimator enables it.
     bytes_per_parameter = 4 if training.plan.precision == "fp32" else 2
-    largest = launch_facts()["smp_v1"]["undelayed_parameters"]
+    largest = data_file("export", "launch")["smp_v1"]["undelayed_parameters"]
     return training.model.parameter_count > largest or not copies_fit(training, bytes_per_parameter)
 
 
@@ -181,7 +175,7 @@ _KINDS = {
     # the container, and the writer of the script.
     "torch": (script_torch.require, script_torch.requirements, script_torch.write),
     "smp_step": (_require_smp_v1, _patched_transformers, _write_smp_v1),
-    "keras": (_require_keras, _no_packages, _write_keras),
+    "keras": (_require_keras, lambda _: [], _write_keras),
     "trainer": (_require_trainer, _missing_transformers, _write_trainer),
 }
 

@@ -6,9 +6,9 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import ExportError
-from smp_advisor.export.checks import launch_facts
 from smp_advisor.export.options import FileSystem
-from smp_advisor.export.template import Call, Expression, import_line
+from smp_advisor.export.template import Call, Comment, Expression, import_line
+from smp_advisor.files import data_file
 from smp_advisor.libraries.version import release
 
 if TYPE_CHECKING:
@@ -18,10 +18,8 @@ if TYPE_CHECKING:
     from smp_advisor.export.launch import Launch
     from smp_advisor.export.options import Location
 
-_INFO = 20
 
-
-def distribution(job: Launch) -> dict[str, Any] | None:
+def _distribution(job: Launch) -> dict[str, Any] | None:
     """``distribution`` of a version 2 estimator; None for a single process without a launcher."""
     if job.library.launcher == "xla":
         return {"pytorchxla": {"enabled": True}} if _several_by_xla(job) else None
@@ -32,7 +30,7 @@ def distribution(job: Launch) -> dict[str, Any] | None:
     return {"torch_distributed": {"enabled": True}} | parameters
 
 
-def launcher_hyperparameters(job: Launch) -> dict[str, Any]:
+def _launcher_hyperparameters(job: Launch) -> dict[str, Any]:
     """Hyperparameters with which the launcher in the container (sagemaker-training) starts MPI or torch_xla.
 
     SDK version 2 sends them itself; version 3 has a class for torchrun only.
@@ -45,7 +43,7 @@ def launcher_hyperparameters(job: Launch) -> dict[str, Any]:
         }
     mpi = _mpi(job.cluster.instance)
     return {
-        "sagemaker_container_log_level": _INFO,
+        "sagemaker_container_log_level": 20,  # information
         "sagemaker_mpi_enabled": True,
         "sagemaker_mpi_num_of_processes_per_host": mpi["processes_per_host"],
         "sagemaker_mpi_custom_mpi_options": mpi.get("custom_mpi_options", ""),
@@ -55,9 +53,9 @@ def launcher_hyperparameters(job: Launch) -> dict[str, Any]:
     }
 
 
-def require_sdk_takes(parameters: Mapping[str, Any]) -> None:
+def _require_sdk_takes(parameters: Mapping[str, Any]) -> None:
     """Raise `ExportError` for parameters that the library accepts and version 2 of the SDK rejects."""
-    accepted = launch_facts()["sdk"]["placement_strategies"]
+    accepted = data_file("export", "launch")["sdk"]["placement_strategies"]
     placement = parameters.get("placement_strategy", accepted[0])
     if placement not in accepted:
         raise ExportError(
@@ -71,7 +69,7 @@ def require_sdk_takes(parameters: Mapping[str, Any]) -> None:
 
 
 def _several_by_xla(job: Launch) -> bool:
-    first_version = launch_facts()["sdk"]["first_pytorchxla_version"]
+    first_version = data_file("export", "launch")["sdk"]["first_pytorchxla_version"]
     if job.cluster.gpus > 1 and release(job.plan.version) < release(first_version):
         raise ExportError(
             f"The {job.library.title} container of PyTorch {job.plan.version} requires your own launcher script for"
@@ -82,7 +80,7 @@ def _several_by_xla(job: Launch) -> bool:
 
 def _mpi(instance: Instance) -> dict[str, Any]:
     """MPI options for one process per GPU, without the SDK's default flags (btl_vader), which must not be repeated."""
-    options = launch_facts()["mpi"]
+    options = data_file("export", "launch")["mpi"]
     launcher: dict[str, Any] = {"enabled": True, "processes_per_host": instance.gpus}
     if instance.efa and instance.gpudirect_rdma:
         launcher["custom_mpi_options"] = options["efa_with_gpudirect_rdma"]
@@ -91,8 +89,8 @@ def _mpi(instance: Instance) -> dict[str, Any]:
     return launcher
 
 
-def estimator_imports(job: Launch) -> list[str]:
-    """Import statements of the cell, sorted."""
+def estimator_values(job: Launch) -> dict[str, object]:
+    """Template values of a cell for version 2."""
     lines = ["import sagemaker"]
     classes = {
         "FileSystemInput": any(isinstance(place, FileSystem) for place in job.inputs.values()),
@@ -102,12 +100,18 @@ def estimator_imports(job: Launch) -> list[str]:
         lines.append(import_line("sagemaker.inputs", used))
     name = job.container.estimator
     compiler = ", TrainingCompilerConfig" if job.library.compiles else ""
-    return [*lines, f"from sagemaker.{name.lower()} import {name}{compiler}"]
+    lines.append(f"from sagemaker.{name.lower()} import {name}{compiler}")
+    return {
+        "imports": Comment("\n".join(lines)),
+        "execution_role": Comment("sagemaker.get_execution_role"),
+        "estimator": _estimator(job),
+        "inputs": {name: _estimator_input(place, streams=job.streams) for name, place in job.inputs.items()},
+    }
 
 
-def estimator(job: Launch) -> Call:
+def _estimator(job: Launch) -> Call:
     """The estimator; it uses the variables ``role``, ``session`` and, for a generated script, ``source_dir``."""
-    require_sdk_takes(job.plan.parameters)
+    _require_sdk_takes(job.plan.parameters)
     options, container = job.options, job.container
     arguments: dict[str, Any] = {"entry_point": job.script}
     if job.generated:
@@ -130,7 +134,7 @@ def estimator(job: Launch) -> Call:
         arguments["image_uri"] = options.image_uri
     if job.library.compiles:
         arguments["compiler_config"] = Call("TrainingCompilerConfig", job.plan.parameters)
-    if (launched := distribution(job)) is not None:
+    if (launched := _distribution(job)) is not None:
         arguments["distribution"] = launched
     arguments["hyperparameters"] = job.hyperparameters
     if job.metrics:
@@ -142,11 +146,6 @@ def estimator(job: Launch) -> Call:
     }
     arguments |= _capacity(job) | _account(job)
     return Call(container.estimator, arguments | {"disable_profiler": True, "debugger_hook_config": False})
-
-
-def estimator_inputs(job: Launch) -> dict[str, object]:
-    """``inputs`` of ``estimator.fit``."""
-    return {name: _estimator_input(place, streams=job.streams) for name, place in job.inputs.items()}
 
 
 def _capacity(job: Launch) -> dict[str, Any]:
@@ -197,7 +196,28 @@ def _estimator_input(place: Location, *, streams: bool) -> object:
 _REGION = Expression("session.boto_region_name")
 
 
-def trainer_imports(job: Launch) -> list[str]:
+def trainer_values(job: Launch) -> dict[str, object]:
+    """Template values of a cell for version 3."""
+    return {
+        "imports": Comment("\n".join(_trainer_imports(job))),
+        "execution_role": Comment("get_execution_role"),
+        "source_dir": job.options.source_dir or "",
+        "packed": [Expression("script.name"), *(["requirements.txt"] if job.generated else [])],
+        "key_prefix": Comment(job.base_job_name),
+        "training_image": _training_image(job),
+        "trainer": _trainer(job),
+        "metrics": [Call("MetricDefinition", {"name": name, "regex": regex}) for name, regex in job.metrics.items()],
+        "retries": Call("RetryStrategy", {"maximum_retry_attempts": job.options.retry_attempts}),
+        "inputs": [
+            _streamed(name, place)
+            if job.streams and isinstance(place, str)
+            else Call("InputData", {"channel_name": name, "data_source": _trainer_input(place)})
+            for name, place in job.inputs.items()
+        ],
+    }
+
+
+def _trainer_imports(job: Launch) -> list[str]:
     """Import statements of the cell, sorted."""
     options, places = job.options, job.inputs.values()
     streams = job.streams and any(isinstance(place, str) for place in places)
@@ -229,7 +249,7 @@ def trainer_imports(job: Launch) -> list[str]:
     return [import_line(module, names) for module, names in imported.items() if names]
 
 
-def training_image(job: Launch) -> Call | str:
+def _training_image(job: Launch) -> Call | str:
     """The user's image, or the lookup of the image, which version 3 does not derive from the framework version."""
     container = job.container
     if job.options.image_uri is not None:
@@ -255,7 +275,7 @@ def training_image(job: Launch) -> Call | str:
     return Call("image_uris.retrieve", framework | place | versions | {"image_scope": "training"})
 
 
-def trainer(job: Launch) -> Call:
+def _trainer(job: Launch) -> Call:
     """The ModelTrainer; it uses the variables ``role``, ``session``, ``training_image`` and ``source_dir``."""
     options = job.options
     arguments: dict[str, Any] = {
@@ -269,7 +289,7 @@ def trainer(job: Launch) -> Call:
             "sagemaker_program": job.script if job.options.source_dir else Expression("script.name"),
             "sagemaker_submit_directory": Expression("source_uri"),
             "sagemaker_region": _REGION,
-            **launcher_hyperparameters(job),
+            **_launcher_hyperparameters(job),
         }
     else:
         arguments |= {"source_code": _source_code(job), "distributed": _torchrun(job)}
@@ -293,26 +313,6 @@ def trainer(job: Launch) -> Call:
         arguments["tags"] = [Call("Tag", {"key": key, "value": value}) for key, value in options.tags.items()]
     arguments["base_job_name"] = job.base_job_name
     return Call("ModelTrainer", arguments)
-
-
-def metric_definitions(job: Launch) -> list[Call]:
-    """Metrics that SageMaker extracts from the log."""
-    return [Call("MetricDefinition", {"name": name, "regex": regex}) for name, regex in job.metrics.items()]
-
-
-def retries(job: Launch) -> Call:
-    """Restarts after internal errors of SageMaker."""
-    return Call("RetryStrategy", {"maximum_retry_attempts": job.options.retry_attempts})
-
-
-def trainer_inputs(job: Launch) -> list[Call]:
-    """``input_data_config`` of ``trainer.train``."""
-    return [
-        _streamed(name, place)
-        if job.streams and isinstance(place, str)
-        else Call("InputData", {"channel_name": name, "data_source": _trainer_input(place)})
-        for name, place in job.inputs.items()
-    ]
 
 
 def _streamed(name: str, uri: str) -> Call:
