@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.estimators.configuration import Gap, constant, inner_table, why_not
-from smp_advisor.libraries.registry import library_with
+from smp_advisor.libraries.library import library_with
 from smp_advisor.libraries.schema import schema
 from smp_advisor.reading.data import from_plain, reason
 from smp_advisor.reading.values import Mapping, Value

@@ -124,7 +124,7 @@ def _gain(model: Model, now: Estimate, then: Estimate, least: float) -> str:
     sentences = [
         f"Your plan {fit(now, least)} (it needs {gib(now.needed_gib)} per GPU).",
         f"The recommended plan {fit(then, least)} (it needs {gib(then.needed_gib)} per GPU).",
-        f"It processes {ranges.throughput(then)} instead of {ranges.throughput(now)}: {speed}.",
+        f"It processes {throughput(then)} instead of {throughput(now)}: {speed}.",
     ]
     ours, theirs = cost_per_million(model, now), cost_per_million(model, then)
     if ours != theirs:

@@ -24,7 +24,7 @@ from smp_advisor.estimators.configuration import (
 from smp_advisor.estimators.strategies import strategy_of_deepspeed, strategy_of_environment
 from smp_advisor.estimators.terms import terms_of
 from smp_advisor.estimators.yaml_values import yaml_table
-from smp_advisor.libraries.registry import get_library
+from smp_advisor.libraries.library import get_library
 
 if TYPE_CHECKING:
     from smp_advisor.estimators.configuration import Configuration

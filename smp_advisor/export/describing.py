@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smp_advisor.export.template import Comment, comment, comment_lines
-from smp_advisor.libraries.registry import get_library
+from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.version import facts, image
 from smp_advisor.workload.counts import format_count
 
