@@ -184,7 +184,9 @@ def _findings(document: Document, hits: list[tuple[Case, Hit]]) -> tuple[Finding
             finding = replace(finding, fix=_fix(document, case, hit))
         findings.setdefault((finding.id, path, located, finding.message), finding)
     order = ("error", "warning", "info")
-    return tuple(sorted(findings.values(), key=lambda one: (one.path, one.line, order.index(one.severity), one.id)))
+    return tuple(
+        sorted(findings.values(), key=lambda entry: (entry.path, entry.line, order.index(entry.severity), entry.id))
+    )
 
 
 def _of_the_compiler(document: Document, cases: list[Case], terms: Terms) -> tuple[Finding, ...]:

@@ -132,9 +132,9 @@ def read_options(configuration: Configuration, options: Mapping) -> None:
 
 def _has_keys_of(configuration: Configuration, launcher: str) -> bool:
     """Whether the job has parameters that only the PyTorch version of the library with this launcher has."""
-    other = "mpi" if launcher == "torchrun" else "torchrun"
-    own = _keys(launcher=launcher, framework="pytorch") - _keys(launcher=other, framework="pytorch")
-    return bool(own & configuration.parameters.keys())
+    opposite = "mpi" if launcher == "torchrun" else "torchrun"
+    keys = _keys(launcher=launcher, framework="pytorch") - _keys(launcher=opposite, framework="pytorch")
+    return bool(keys & configuration.parameters.keys())
 
 
 def _keys(**features: str) -> frozenset[str]:

@@ -104,8 +104,8 @@ def configuration_of_smp_recipe(recipe: Mapping) -> Configuration:
     if precision is not None and isinstance(precision.value, Constant):
         # Lightning's names of precisions
         text = str(precision.value.value).removesuffix("-mixed")
-        named = Setting({"16": "fp16", "32": "fp32"}.get(text, text), precision.span, trainer, "precision")
-        configuration.hyperparameters["precision"] = named
+        setting = Setting({"16": "fp16", "32": "fp32"}.get(text, text), precision.span, trainer, "precision")
+        configuration.hyperparameters["precision"] = setting
     _read_peft(configuration, inner_table(model, "peft"))
     configuration.take(inner_table(model, "dpo"), "enabled", "trains_on_preferences")
     used = recipe.get("use_smp_model")

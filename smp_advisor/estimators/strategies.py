@@ -165,8 +165,8 @@ def configuration_of_torchtitan(text: str) -> Configuration:
     )
     name, flavor = section(data, "model").get("name"), section(data, "model").get("flavor")
     if isinstance(name, str) and isinstance(flavor, str):
-        known = {"llama3": "llama-3", "llama3_1": "llama-3.1"}.get(name, name)
-        configuration.set_hyperparameters(model_id=f"{known}-{flavor}")
+        family = {"llama3": "llama-3", "llama3_1": "llama-3.1"}.get(name, name)
+        configuration.set_hyperparameters(model_id=f"{family}-{flavor}")
         configuration.title = f"The torchtitan configuration of {name}-{flavor}"
     return configuration
 

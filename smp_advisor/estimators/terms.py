@@ -122,15 +122,15 @@ _LAUNCHERS = ("mpi", "torch_distributed", "pytorchxla", "pytorchddp", "dataparal
 def terms_of(configuration: Configuration) -> JobTerms:
     """Terms of a job; those that the text does not determine are None."""
     kind = configuration.get("instance_type")
-    found: dict[str, Any] = {"file_system": bool(configuration.get("file_system"))}
+    terms: dict[str, Any] = {"file_system": bool(configuration.get("file_system"))}
     if configuration.form == "request":
-        found |= _of_request(configuration.tables["request"])
+        terms |= _of_request(configuration.tables["request"])
     elif configuration.form == "estimator":
         call = configuration.tables["estimator"]
-        found |= _of_estimator(call) | {"launched": _launched_by_estimator(configuration, call)}
+        terms |= _of_estimator(call) | {"launched": _launched_by_estimator(configuration, call)}
     elif configuration.form == "model trainer":
         launched = True if configuration.get("driver") else None
-        found |= _of_trainer(configuration.tables["estimator"]) | {"launched": launched}
+        terms |= _of_trainer(configuration.tables["estimator"]) | {"launched": launched}
     return JobTerms(
         instance_type=kind if isinstance(kind, str) else None,
         instance_count=count(configuration.get("instance_count", 1)),
@@ -140,7 +140,7 @@ def terms_of(configuration: Configuration) -> JobTerms:
             configuration.get("transformers_version"),
             configuration.library,
         ),
-        **found,
+        **terms,
     )
 
 

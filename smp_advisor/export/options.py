@@ -130,7 +130,7 @@ def _check_limits(name: str, texts: object) -> None:
 
 
 def _check_texts(options: JobOptions) -> None:
-    """What tags, environment variables and metrics may contain."""
+    """Characters of tags and variables, and patterns of metrics."""
     for key, value in (options.tags or {}).items():
         if key.lower().startswith("aws:") or not (_TAG.fullmatch(key) and _TAG.fullmatch(value)):
             raise ExportError(

@@ -158,9 +158,9 @@ def hardware(case: Case) -> Iterator[Hit]:
         settings = configuration.settings
         versions = settings.get("framework_version")
         # The version of transformers selects an image of Hugging Face, and a name of an image has several parts.
-        named = versions is not None and versions.key in ("framework_version", "version")
+        versioned = versions is not None and versions.key in ("framework_version", "version")
         groups = [case.setting_change(name, value) for name, value in fault.changes.items()]
-        fixable = named and configuration.framework == "pytorch" and not case.of_sagemaker and all(groups)
+        fixable = versioned and configuration.framework == "pytorch" and not case.of_sagemaker and all(groups)
         fixes = tuple(change for group in groups for change in group) if fixable else ()
         yield _of_fault(case, fault, "EST506", _HARDWARE[fault.setting], fixes)
     # An estimator of version 2 with a container that only version 3 of the SDK has.
