@@ -20,7 +20,7 @@ from smp_advisor.scripts.checks.parallel import ACCELERATORS, REPLICATING
 from smp_advisor.scripts.checks.sharding import FSDP
 from smp_advisor.scripts.conditions import BACK_ENDS
 from smp_advisor.scripts.following import follow
-from smp_advisor.scripts.queries import is_optimizer, is_plain_model, origins
+from smp_advisor.scripts.queries import is_optimizer, is_plain_model, known_names, origins
 from smp_advisor.scripts.settings import from_plan, missing_batch, missing_checkpointing, missing_precision
 
 if TYPE_CHECKING:
@@ -35,15 +35,7 @@ if TYPE_CHECKING:
 
 
 _WRAPPERS = ("smp.DistributedModel", "tsm.transform", "tsm.transform.transform", *FSDP, *REPLICATING)
-_SAVES = (
-    "torch.save",
-    "smp.save",
-    "smp.save_checkpoint",
-    "xm.save",
-    "torch.distributed.checkpoint.save",
-    "torch.distributed.checkpoint.save_state_dict",
-    "torch.distributed.checkpoint.async_save",
-)
+_SAVES = known_names("saves")
 _SAVING = ("save_pretrained", "save_model", "save_checkpoint", "save_state", "save_weights")
 _TITLES = {"smp_torch": "SMP v1 (PyTorch)", "smp_tensorflow": "SMP v1 (TensorFlow)", "smp_v2": "SMP v2"}
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-import tomllib
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
-from importlib.resources import files
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError
+from smp_advisor.files import table
 from smp_advisor.libraries.library import LIBRARIES, get_library
 from smp_advisor.reading.following import follow as read_through
 from smp_advisor.reading.run import TooLongError
@@ -123,16 +122,20 @@ def _imported_nearby(source: Source) -> bool:
     """Whether a file of the same folder imports this one, so that it is a module and not a script."""
     if source.file is None or source.file.suffix != ".py":
         return False
-    # Spaces of the same line alone: `\s` would start over at each line of a run of empty ones.
-    imports = re.compile(rf"^[ \t\f]*(?:from|import)[ \t]+[\w., ]*\b{re.escape(source.file.stem)}\b", re.MULTILINE)
     siblings = sorted(path for path in source.file.parent.glob("*.py") if path.name != source.file.name)
     for path in siblings[:_MOST_SIBLINGS]:
         try:
-            if imports.search(read(path).text) is not None:
+            if any(
+                _imports(line, source.file.stem) for line in read(path).text.split("\n") if source.file.stem in line
+            ):
                 return True
         except AdvisorError:
             continue
     return len(siblings) > _MOST_SIBLINGS or source.file.stem == "__init__"
+
+
+def _imports(line: str, module: str) -> bool:
+    return re.match(rf"[ \t\f]*(?:from|import)[ \t]+[\w., ]*\b{re.escape(module)}\b", line) is not None
 
 
 def _libraries(trace: Trace, settings: Settings) -> Libraries:
@@ -208,9 +211,8 @@ class ScriptStack:
         return f"{text} {_OFFLOADING}" if self.offloads_activations else text
 
 
-@cache
 def _stacks() -> dict[str, Any]:
-    return tomllib.loads((files("smp_advisor.scripts") / "data" / "stacks.toml").read_text(encoding="utf-8"))
+    return table("smp_advisor.scripts", "data/stacks.toml")
 
 
 def read_stack(path_or_source: str | Path) -> ScriptStack:

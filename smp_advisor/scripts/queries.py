@@ -6,6 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.files import table
 from smp_advisor.reading.values import (
     Argument,
     Choice,
@@ -57,56 +58,18 @@ def is_scheduler(path: str) -> bool:
     return path.startswith("transformers.") and last.startswith("get_") and last.endswith(("_schedule", "_warmup"))
 
 
-SAME_OBJECT = frozenset(
-    [
-        "to",
-        "cuda",
-        "cpu",
-        "train",
-        "eval",
-        "float",
-        "half",
-        "bfloat16",
-        "double",
-        "requires_grad_",
-        "apply",
-        "contiguous",
-        "detach",
-        "clone",
-    ]
-)
+def known_names(group: str) -> tuple[str, ...]:
+    """Names of a group in ``data/names.toml``."""
+    return tuple(table("smp_advisor.scripts", "data/names.toml")[group])
+
+
+SAME_OBJECT = frozenset(known_names("same_object"))
 """Methods that return their object, or an equivalent copy."""
 
 _MODEL_MAKERS = ("from_config", "from_pretrained")
-_RANKS = frozenset(
-    [
-        "smp.rank",
-        "smp.local_rank",
-        "smp.mp_rank",
-        "smp.pp_rank",
-        "smp.tp_rank",
-        "smp.dp_rank",
-        "smp.rdp_rank",
-        "smptf.rank",
-        "smptf.local_rank",
-        "smptf.mp_rank",
-        "smptf.pp_rank",
-        "smptf.dp_rank",
-        "torch.distributed.get_rank",
-        "horovod.tensorflow.rank",
-        "horovod.torch.rank",
-        "xm.get_ordinal",
-        "xm.get_local_ordinal",
-    ]
-)
+_RANKS = frozenset(known_names("ranks"))
 
-_VARIABLES = {
-    "RANK": "RANK",
-    "OMPI_COMM_WORLD_RANK": "RANK",
-    "PMI_RANK": "RANK",
-    "LOCAL_RANK": "LOCAL_RANK",
-    "OMPI_COMM_WORLD_LOCAL_RANK": "LOCAL_RANK",
-}
+_VARIABLES: dict[str, str] = table("smp_advisor.scripts", "data/names.toml")["rank_variables"]
 """Environment variables with the rank of a process, set by launchers."""
 
 

@@ -1,10 +1,20 @@
-"""What the checker sees through: aliases, functions, modules beside the script, options, branches."""
+"""A script is followed into functions, modules and entries; modules that do nothing wait."""
 
 from __future__ import annotations
 
+import ast
+import re
+from pathlib import Path
+
 import pytest
 
-from smp_advisor.scripts import check_script
+import smp_advisor
+from smp_advisor.reading import module as module_reader
+from smp_advisor.reading.module import shared_trees
+from smp_advisor.reading.source import read
+from smp_advisor.scripts import check_script, following
+from smp_advisor.scripts.following import follow
+from smp_advisor.scripts.settings import from_plan
 from tests.scripts import samples
 
 
@@ -182,3 +192,250 @@ def test_trainers_of_hugging_face_start_the_library_themselves():
         "print(smp.rank())\n"
     )
     assert ids(check_script(script, samples.PIPELINE_PLAN)) == []
+
+
+SCRIPT = """\
+import os
+{imports}
+import torch
+import smdistributed.modelparallel.torch as smp
+
+{decorator}
+def main(lr=0.1, epochs: int = 3):
+    smp.init()
+    model = smp.DistributedModel(torch.nn.Linear(3, 3))
+    for batch in batches:
+        step(model, batch)
+
+
+@smp.step
+def step(model, batch):
+    loss = model(batch)
+    model.backward(loss)
+
+
+{call}
+"""
+
+
+def written(imports: str = "", decorator: str = "", call: str = "") -> str:
+    return SCRIPT.format(imports=imports, decorator=decorator, call=call)
+
+
+@pytest.mark.parametrize(
+    ("imports", "decorator", "call"),
+    [
+        ("", "", "main()"),
+        ("import fire", "", "fire.Fire(main)"),
+        ("import fire", "", 'fire.Fire({"train": main})'),
+        ("import fire", "", "fire.Fire()"),
+        ("import typer", "", "typer.run(main)"),
+        ("import typer\n\napp = typer.Typer()", "@app.command()", "app()"),
+        ("import click", "@click.command()", "main()"),
+        ("import hydra", "@hydra.main(version_base=None)", "main()"),
+        ("from absl import app", "", "app.run(main)"),
+        ("import tyro", "", "tyro.cli(main)"),
+        ("import threading", "", "threading.Thread(target=main).start()"),
+        ("", "", 'TASKS = {"train": main}\nTASKS[os.environ["TASK"]]()'),
+        ("", "", 'globals()["main"]()'),
+        ("", "", ""),
+    ],
+)
+def test_every_way_into_a_script_is_followed(imports, decorator, call):
+    report = check_script(written(imports, decorator, call))
+    # Only a function that runs is checked for the device of its process.
+    assert [finding.id for finding in report] == ["SMP108"], str(report)
+
+
+def test_an_entry_that_is_assumed_is_stated():
+    report = check_script(written())
+    assert "Another file calls main(): no line of this file does." in str(report)
+    assert "Another file calls" not in str(check_script(written(call="main()")))
+
+
+def test_a_module_that_a_file_next_to_it_imports_has_no_entry(tmp_path):
+    (tmp_path / "lib.py").write_text(written())
+    (tmp_path / "train.py").write_text("import torch\nfrom lib import main\n\ntorch.cuda.set_device(0)\nmain()\n")
+    assert "Another file calls" not in str(check_script(tmp_path / "lib.py"))
+
+
+def test_a_chain_of_calls_is_followed_or_listed():
+    def chain(length: int) -> str:
+        names = [f"f{number}" for number in range(length)]
+        text = "".join(
+            f"def {name}(model):\n    {after}(model)\n\n\n"
+            for name, after in zip(names, [*names[1:], "step"], strict=True)
+        )
+        return (
+            written().replace("    for batch in batches:\n        step(model, batch)", "    f0(model)")
+            + text
+            + "main()\n"
+        )
+
+    deep = check_script(chain(30))
+    assert [finding.id for finding in deep] == ["SMP108"]
+    assert not deep.unresolved
+    assert any("is called within 40 other calls" in note.what for note in check_script(chain(50)).unresolved)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        "getattr(torch.optim, os.environ['OPTIMIZER'])(model.parameters())",
+        "hydra.utils.instantiate(config.optimizer, model.parameters())",
+        "hydra.utils.instantiate(config.optimizer, params=model.parameters())",
+        "importlib.import_module('torch.optim').AdamW(model.parameters())",
+    ],
+)
+def test_an_optimizer_that_is_chosen_by_name_is_one(optimizer):
+    text = written(imports="import hydra\nimport importlib", call="main()").replace(
+        "    for batch in batches:\n        step(model, batch)",
+        f"    optimizer = {optimizer}\n    for batch in batches:\n        optimizer.zero_grad()\n"
+        "        step(model, batch)\n        optimizer.step()",
+    )
+    assert "SMP103" in {finding.id for finding in check_script(text)}
+
+
+def test_an_object_of_a_configuration_file_is_listed():
+    report = check_script("import hydra\n\nmodel = hydra.utils.instantiate(config.model)\n")
+    assert ["A configuration file names the class" in note.what for note in report.unresolved] == [True]
+
+
+STEP = """\
+import smdistributed.modelparallel.torch as smp
+
+
+@smp.step
+def train_step(model, data):
+    loss = model(data)
+    loss.backward()
+    return loss
+"""
+
+
+@pytest.fixture
+def package(tmp_path):
+    folder = tmp_path / "zoo"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("from .first import *\nfrom .second import make, SIZE\nfrom .third import *\n")
+    (folder / "first.py").write_text("SIZE = 1\nDEPTH = 2\n\ndef make():\n    return 1\n")
+    (folder / "second.py").write_text("from .first import DEPTH\n\nSIZE = 8\n\ndef make():\n    return DEPTH\n")
+    (folder / "third.py").write_text("from .second import *\n\ndef other():\n    pass\n")
+    return tmp_path
+
+
+def read_files(tmp_path, text):
+    script = tmp_path / "train.py"
+    script.write_text(text)
+    context = follow(read(script), from_plan(None, None))
+    names = {module.source.path.rpartition("/")[2] for module in context.trace.modules}
+    return context.trace.modules[0], names
+
+
+def test_a_module_whose_names_are_not_used_is_not_read(package):
+    _, names = read_files(package, "import zoo\n")
+    assert names == {"train.py", "__init__.py"}
+    _, names = read_files(package, "from zoo import other\n")
+    assert names == {"train.py", "__init__.py", "third.py"}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("from zoo import SIZE", 8),
+        ("from zoo import make\nSIZE = make()", 2),
+        ("from zoo import *\nSIZE", 8),
+        ("import zoo\nSIZE = zoo.SIZE", 8),
+        ("SIZE = 3\nif SIZE > n:\n    from zoo import SIZE as later\nelse:\n    later = 4\nSIZE = 5", 5),
+    ],
+)
+def test_names_have_the_values_of_python_s_order(package, text, value):
+    module, _ = read_files(package, text + "\n")
+    assert getattr(module.scope.find("SIZE"), "value", None) == value
+
+
+@pytest.mark.parametrize(
+    "later", ["from .second import SIZE", "from .second import *", "from .second import DEPTH as SIZE"]
+)
+def test_an_import_replaces_an_earlier_value(package, later):
+    (package / "zoo" / "__init__.py").write_text(f"SIZE = 3\n{later}\n")
+    module, _ = read_files(package, "from zoo import SIZE\n")
+    assert module.scope.find("SIZE").value == (2 if "DEPTH" in later else 8)
+
+
+def test_modules_that_import_each_other_end(package):
+    (package / "zoo" / "first.py").write_text("from .third import *\n")
+    module, _ = read_files(package, "from zoo import nothing, SIZE\n")
+    assert module.scope.find("SIZE").value == 8
+
+
+@pytest.mark.parametrize(
+    "text", ["import torch_xla.core.xla_model as xm\n", "train(load())\n", "for part in parts:\n    part.start()\n"]
+)
+def test_a_module_that_acts_when_it_is_imported_does_not_wait(package, text):
+    (package / "zoo" / "third.py").write_text(text)
+    assert "third.py" in read_files(package, "import zoo\n")[1]
+
+
+def test_a_defect_in_a_used_module_is_found(package):
+    (package / "zoo" / "third.py").write_text(STEP)
+    script = package / "train.py"
+    text = "import smdistributed.modelparallel.torch as smp\nfrom zoo import train_step\n\nsmp.init()\n"
+    script.write_text(
+        text + "model = smp.DistributedModel(build())\nfor data in loader:\n    train_step(model, data)\n"
+    )
+    assert "SMP106" in {finding.id for finding in check_script(script)}
+
+
+def test_modules_above_the_limit_are_listed(tmp_path):
+    for number in range(70):
+        (tmp_path / f"part{number}.py").write_text("x = 1\n")
+    script = tmp_path / "train.py"
+    script.write_text("".join(f"import part{number}\n" for number in range(70)))
+    (note,) = check_script(script).unresolved
+    assert note.what == "More than 60 modules are imported: part60 and later ones are left out."
+
+
+def test_a_file_is_parsed_once_for_all_scripts(package, monkeypatch):
+    parsed = []
+    tree = module_reader._tree
+    monkeypatch.setattr(module_reader, "_tree", lambda source: parsed.append(source.path) or tree(source))
+    with shared_trees():
+        for name in ("one.py", "two.py"):
+            (package / name).write_text(f"# {name}\nfrom zoo import SIZE\n")
+            check_script(package / name)
+    assert len(parsed) == len(set(parsed)) >= 4
+
+
+def patterns():
+    """Every regular expression of the checker's rooms, and the one that is made for a file name."""
+    for room in ("scripts", "reading", "findings"):
+        for path in sorted((Path(smp_advisor.__file__).parent / room).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+                if isinstance(node, ast.Call) and ast.unparse(node.func) == "re.compile":
+                    text = "".join(
+                        part.value if isinstance(part, ast.Constant) else "x"
+                        for inner in node.args[:1]
+                        for part in (inner.values if isinstance(inner, ast.JoinedStr) else [inner])
+                        if isinstance(part, ast.Constant | ast.FormattedValue)
+                    )
+                    yield f"{path.name}:{node.lineno}", text
+
+
+def test_no_expression_starts_over_at_each_of_many_empty_lines():
+    """A repetition that crosses lines after the start of a line takes quadratic time in a run of empty lines."""
+    every = list(patterns())
+    assert len(every) > 15
+    assert [place for place, text in every if re.search(r"\^\(?(?:\?:)?\\s[*+]", text)] == []
+
+
+@pytest.mark.parametrize("line", ["\n", "    \n", "# train\n", "import a, b\n", "train = 1\n"])
+def test_a_neighbor_is_searched_once_however_many_lines_it_has(tmp_path, line, monkeypatch):
+    looked_at = []
+    search = following._imports
+    monkeypatch.setattr(following, "_imports", lambda text, module: looked_at.append(text) or search(text, module))
+    (tmp_path / "train.py").write_text("def train(loss):\n    loss.backward()\n")
+    (tmp_path / "neighbor.py").write_text(line * 20_000)
+    check_script(tmp_path / "train.py")
+    assert sum(map(len, looked_at)) <= 20_000 * len(line)
+    assert all("\n" not in text and "train" in text for text in looked_at)

@@ -48,7 +48,7 @@ def checkpoint_activations(draft: Draft) -> None:
                 " its layers are checkpointed one by one."
             )
     for sentence in todo:
-        draft.add_todo(sentence)
+        draft.add_sentence(sentence)
     if text:
         edits = Edits()
         edits.insert_after(statement, statements(text))
@@ -91,10 +91,7 @@ def checkpoint_sharded_activations(draft: Draft) -> None:
     construction = find_construction(draft)
     layers = repeated_layers(survey, construction) if construction is not None else None
     if layers is None or not layers.layer_class:
-        draft.add_todo(
-            "The plan checkpoints activations, and the class of the repeated layers was not found: call"
-            " apply_activation_checkpointing with a check_fn for this class, after FSDP."
-        )
+        draft.add_todo("no_checkpointed_class")
         return
     text = (
         "apply_activation_checkpointing(\n"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from smp_advisor.files import table
 from smp_advisor.reading.source import read
 from smp_advisor.scripts.adapt import activation_checkpointing, full_state, launch, loader, precision, torch_model
 from smp_advisor.scripts.adapt.adaptation import Adaptation, AdaptError, Hunk, Target
@@ -114,9 +113,9 @@ def adapt_script(
 
         proof = run_both(source, adapted, library=target.library, script=script.file, arguments=arguments)
         for difference in proof.differences:
-            draft.add_todo(str(difference))
+            draft.add_sentence(str(difference))
         if proof.failure:
-            draft.add_todo(f"The result is not proven. {proof.failure}")
+            draft.add_sentence(f"The result is not proven. {proof.failure}")
     return Adaptation(
         path=path,
         source=adapted,
@@ -198,7 +197,7 @@ def _report_plan_settings(draft: Draft, plan: Plan, target: Target) -> None:
     batch = missing_batch(code, plan) if target.kind != "smp_step" else ()
     wrapped = missing_checkpointing(code, plan, target.kind) if target.kind != "fsdp" else ()
     for sentence in (*batch, *missing_precision(code, plan, target.kind), *wrapped):
-        draft.add_todo(sentence)
+        draft.add_sentence(sentence)
 
 
 _TODO_WARNINGS = {"SMP308"}
@@ -216,13 +215,13 @@ def _report_remaining_errors(draft: Draft, plan: Plan | None, target: Target) ->
         plan = None
     for finding in check_script(draft.module.code + "\n", plan, library=target.checked_as).findings:
         if finding.severity == "error" or finding.id in _TODO_WARNINGS:
-            draft.add_todo(f"Line {finding.line} of the adapted script: {finding.message} {finding.remedy}")
+            draft.add_sentence(f"Line {finding.line} of the adapted script: {finding.message} {finding.remedy}")
 
 
 @cache
 def _texts() -> dict[str, dict[str, Any]]:
     """Title, explanation and URL of every step, keyed by ``<target>.<step>``."""
-    read = tomllib.loads((files("smp_advisor.scripts.adapt") / "data" / "steps.toml").read_text(encoding="utf-8"))
+    read = table("smp_advisor.scripts.adapt", "data/steps.toml")
     bases: dict[str, str] = read["base"]
     return {
         f"{version}.{name}": {**text, "url": bases[version] + text["page"]}

@@ -50,15 +50,11 @@ def find_constructions(draft: Draft) -> list[Construction]:
         visited.add(places)
         construction = _trace(survey, optimizer.model, survey.statement(optimizer.call), set())
         if construction is None:
-            draft.add_todo(
-                f"The statement that creates `{optimizer.model[1]}` was not found: wrap the model after that statement."
-            )
+            draft.add_todo("no_construction", name=optimizer.model[1])
         elif construction.statement not in [earlier.statement for earlier in constructions]:
             constructions.append(construction)
     if not visited:
-        draft.add_todo(
-            "No optimizer built from the parameters of a model was found: wrap the model and the optimizer by hand."
-        )
+        draft.add_todo("no_optimizer")
     return constructions
 
 
@@ -68,23 +64,18 @@ def find_construction(draft: Draft) -> Construction | None:
     survey = draft.survey
     trained = [optimizer for optimizer in optimizers(survey) if optimizer.model is not None]
     if not trained:
-        draft.add_todo(
-            "No optimizer built from the parameters of a model was found: wrap the model and the optimizer by hand."
-        )
+        draft.add_todo("no_optimizer")
         return None
     places = [frozenset(aliases_of(survey, optimizer.model)) for optimizer in trained if optimizer.model is not None]
     if len(set(places)) > 1:
         names = sorted({optimizer.model[1] for optimizer in trained if optimizer.model is not None})
-        draft.abandon(
-            f"The script trains {len(set(places))} models ({', '.join(names)}), and the library supports one model per"
-            " script: combine them into one module, or train only one of them."
-        )
+        draft.abandon("several_models", count=len(set(places)), names=", ".join(names))
         return None
     optimizer = trained[0]
     model = cast("Place", optimizer.model)
     construction = _trace(survey, model, survey.statement(optimizer.call), set())
     if construction is None:
-        draft.add_todo(f"The statement that creates `{model[1]}` was not found: wrap the model after that statement.")
+        draft.add_todo("no_construction", name=model[1])
     return construction
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from smp_advisor.files import table
 from smp_advisor.scripts.adapt.code import LINE_LENGTH, Edits, dotted, statements, text_of
 from smp_advisor.scripts.adapt.survey import Statement, Survey
 
@@ -15,6 +16,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from smp_advisor.scripts.adapt.adaptation import Target
+
+
+def sentence(key: str, **fields: object) -> str:
+    """The sentence of a key in ``data/sentences.toml``."""
+    sentences: dict[str, str] = table("smp_advisor.scripts.adapt", "data/sentences.toml")
+    return sentences[key].format(nearest=sentences["nearest"], **fields)
 
 
 class Draft:
@@ -42,14 +49,19 @@ class Draft:
         self.module = edits.apply(self.module)
         self._survey = None
 
-    def add_todo(self, sentence: str) -> None:
-        """Add a sentence to the to-do list, unless it is there already."""
-        if sentence not in self.todo:
-            self.todo.append(sentence)
+    def add_todo(self, key: str, node: cst.CSTNode | None = None, **fields: object) -> None:
+        """Add the sentence of this key, in which `{code}` quotes the statement around `node`."""
+        self.add_sentence(sentence(key, code=self.excerpt(node) if node is not None else "", **fields))
 
-    def abandon(self, sentence: str) -> None:
-        """Leave the script unchanged, for the reason in the sentence."""
-        self.todo = [sentence]
+    def add_sentence(self, text: str) -> None:
+        """Add a sentence to the to-do list, unless it is there already."""
+        if text not in self.todo:
+            self.todo.append(text)
+
+    def abandon(self, key: str, node: cst.CSTNode | None = None, **fields: object) -> None:
+        """Leave the script unchanged, for the reason in the sentence of this key."""
+        self.todo = []
+        self.add_todo(key, node, **fields)
         self.abandoned = True
 
     def excerpt(self, node: cst.CSTNode) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import libcst as cst
 
 from smp_advisor.scripts.adapt.code import dotted, keyword, text_of
+from smp_advisor.scripts.adapt.draft import sentence
 from smp_advisor.scripts.adapt.roles import backward_calls
 from smp_advisor.scripts.adapt.survey import known_names
 
@@ -34,6 +35,11 @@ class Driver:
     """Calls whose arguments choose the parallelism; empty if they are in another file or made by a parser."""
     parsed: bool = False
     """Whether a parser of the command line makes the arguments."""
+
+    @property
+    def of_lightning(self) -> bool:
+        """Whether it takes the arguments of Lightning: a strategy, and the devices."""
+        return self.runner in ("lightning", "fabric")
 
 
 def driver_of(survey: Survey) -> Driver | None:
@@ -73,6 +79,8 @@ _OFF = frozenset({"None", "False", '""', "''", "[]"})
 _REPLACED = frozenset({"auto", "ddp"})
 """Strategies of Lightning that make no other choice than the number of processes."""
 _ARGUMENT = {"accelerate": "fsdp_plugin", "trainer": "fsdp", "lightning": "strategy", "fabric": "strategy"}
+_POSITIONAL = {"trainer": 1, "accelerate": 5}
+"""Arguments by position that choose no parallelism."""
 _COMPETING = ("deepspeed_plugin", "deepspeed_plugins", "megatron_lm_plugin", "parallelism_config", "deepspeed")
 
 
@@ -83,31 +91,25 @@ def driven_refusal(survey: Survey, target: Target) -> str:
         return ""
     divided = _divided_by_layers(survey)
     if divided is not None and target.kind in ("ddp", "fsdp", "fsdp2"):
-        return (
-            f"`{_spelled(divided)}` divides the model by layers over all GPUs of an instance, and each process of"
-            " torchrun would do so: remove the argument, then adapt the script."
-        )
+        return sentence("divided_by_layers", argument=_spelled(divided))
     if target.kind == "ddp":
         return _replicates(driver)
     if target.kind == "smp_step" and driver.runner == "trainer":
         # https://github.com/huggingface/transformers/issues/23390
-        return (
-            "The Trainer of transformers has its own steps for SMP v1, which fail in transformers 4.29 and later:"
-            " adapt the script with library='fsdp' to shard the model, or run it as it is with an older release."
-        )
+        return sentence("trainer_steps_v1")
     if target.kind not in ("fsdp", "fsdp2"):
-        return (
-            f"{driver.title} runs this loop, and the library has no steps for it: adapt it with library='fsdp' to"
-            " shard the model, or run it as it is to replicate the model."
-        )
-    if driver.runner in ("lightning", "fabric") and target.kind == "fsdp2":
-        return (
-            f"{driver.title} runs this loop, and its argument for sharding is FSDP1: use library='fsdp'. Its FSDP2 is"
-            " ModelParallelStrategy, for which the script must call fully_shard in configure_model or before setup."
-        )
-    if not driver.calls:
-        return _elsewhere(driver, target)
-    return next((reason for call in driver.calls if (reason := _against(driver, call, target))), "")
+        return sentence("no_steps_for_driver", title=driver.title)
+    if driver.of_lightning and target.kind == "fsdp2":
+        return sentence("driver_fsdp1_only", title=driver.title)
+    version = 1 + (target.kind == "fsdp2")
+    if driver.calls:
+        return next((reason for call in driver.calls if (reason := _refusal_of_call(driver, call, version))), "")
+    # A parser or another file makes the arguments.
+    if driver.runner != "trainer":
+        return sentence("trainer_of_command_line")
+    if not driver.parsed:
+        return sentence("no_training_arguments", version=version)
+    return sentence("arguments_of_command_line", version=version, reshard="true" if version == 2 else '"full_shard"')
 
 
 def _divided_by_layers(survey: Survey) -> cst.Arg | None:
@@ -125,41 +127,27 @@ def _replicates(driver: Driver) -> str:
     """Sentence for replicas, which these libraries use unless their arguments choose otherwise."""
     for call in driver.calls:
         function, name = dotted(call.func) or "", _ARGUMENT[driver.runner]
-        for competing in (keyword(call, rival) for rival in (name, *_COMPETING)):
-            if competing is None or text_of(competing.value) in _OFF or _replicating(driver, competing):
+        for competing in (_given(call, rival) for rival in (name, *_COMPETING)):
+            if competing is None or (
+                driver.of_lightning and ("ddp" in text_of(competing.value).lower() or _is_default(competing))
+            ):
                 continue
-            return (
-                f"`{function}` passes {_spelled(competing)}, which chooses the parallelism: remove the argument to"
-                " replicate the model."
-            )
+            return sentence("chooses_parallelism", function=function, argument=_spelled(competing))
         if any(arg.star for arg in call.args):
-            return (
-                f"{driver.title} runs this loop, and replicates the model unless the variable that `{function}` takes"
-                f" its arguments from contains {name}. Nothing else has to change."
-            )
+            return sentence("replicates_unless_variable", title=driver.title, function=function, name=name)
         for argument in (keyword(call, "devices"), keyword(call, "gpus")):
-            if driver.runner in ("lightning", "fabric") and argument is not None and is_one_device(argument):
-                return (
-                    f"{driver.title} runs this loop and replicates the model over its devices, but"
-                    f" `{_spelled(argument)}` is one GPU: pass devices=8. Nothing else has to change."
-                )
-    if driver.runner in ("lightning", "fabric"):
-        return (
-            f"{driver.title} runs this loop and replicates the model over all GPUs that it finds: nothing has to"
-            " change on one instance. On several, pass num_nodes."
-        )
+            if driver.of_lightning and argument is not None and is_one_device(argument):
+                return sentence("one_device", title=driver.title, argument=_spelled(argument))
+    if driver.of_lightning:
+        return sentence("replicates_over_gpus", title=driver.title)
     launcher = " or `accelerate launch --multi_gpu train.py`" if driver.runner == "accelerate" else ""
-    return (
-        f"{driver.title} runs this loop and replicates the model in each process: nothing has to change. Start it with"
-        f" `torchrun --nproc-per-node=8 train.py`{launcher}."
-    )
+    return sentence("replicates_in_each_process", title=driver.title, launcher=launcher)
 
 
-def _replicating(driver: Driver, argument: cst.Arg) -> bool:
-    """Whether an argument is a strategy of Lightning that replicates the model."""
-    return driver.runner in ("lightning", "fabric") and (
-        "ddp" in text_of(argument.value).lower() or _is_default(argument)
-    )
+def _given(call: cst.Call, name: str) -> cst.Arg | None:
+    """The argument of this name, unless its value is the same as none."""
+    argument = keyword(call, name)
+    return argument if argument is not None and text_of(argument.value) not in _OFF else None
 
 
 def _is_default(argument: cst.Arg) -> bool:
@@ -176,75 +164,31 @@ def is_one_device(argument: cst.Arg) -> bool:
     return text_of(argument.value) in ("1", "[0]", '"1"', "'1'")
 
 
-def _elsewhere(driver: Driver, target: Target) -> str:
-    """Arguments that a parser or another file makes."""
-    version = 1 + (target.kind == "fsdp2")
-    if driver.runner == "trainer" and driver.parsed:
-        return (
-            "The training arguments come from the command line, so the script is unchanged. Start it with: torchrun"
-            ' --nproc-per-node=8 train.py --fsdp "full_shard auto_wrap" --fsdp_config'
-            f""" '{{"version": {version}, "reshard_after_forward": {"true" if version == 2 else '"full_shard"'}}}'"""
-        )
-    if driver.runner == "trainer":
-        return (
-            "No TrainingArguments are created in this file: where they are created, pass"
-            f' fsdp="full_shard auto_wrap", fsdp_config={{"version": {version}}}.'
-        )
-    return (
-        "The arguments of the Trainer come from the command line, so the script is unchanged: pass --trainer.strategy"
-        " fsdp to LightningCLI, or --strategy fsdp to the parser."
-    )
+def _refusal_of_call(driver: Driver, call: cst.Call, version: int) -> str:
+    """Reason for which the arguments of a call stay as they are; empty if they can choose FSDP (1 or 2)."""
+    function, name = dotted(call.func) or "", _ARGUMENT[driver.runner]
 
-
-def _against(driver: Driver, call: cst.Call, target: Target) -> str:
-    """Reason for which an argument of this call cannot be set."""
-    function, argument = dotted(call.func) or "", _ARGUMENT[driver.runner]
+    # The argument may be there already, hidden in a variable or passed by position.
     if any(arg.star for arg in call.args):
-        return (
-            f"`{function}` takes arguments from a variable, which may contain {argument}: {_by_hand(driver, target)}."
-        )
-    positional = sum(arg.keyword is None for arg in call.args)
-    if positional > (1 if driver.runner == "trainer" else 5 if driver.runner == "accelerate" else 0):
-        return f"`{function}` takes positional arguments: name them, then adapt the script."
-    for name in _COMPETING:
-        competing = keyword(call, name)
-        if competing is not None and text_of(competing.value) not in _OFF:
-            return f"`{function}` passes {name}, which chooses another parallelism: remove it, then adapt the script."
-    present = keyword(call, argument)
-    if present is not None and text_of(present.value) not in _OFF:
-        return _chosen(driver, function, present)
-    settings = keyword(call, "fsdp_config") if driver.runner == "trainer" else None
-    if settings is not None and text_of(settings.value) not in _OFF:
-        return f'`{function}` passes fsdp_config without fsdp: pass fsdp="full_shard auto_wrap" next to it.'
-    processor = keyword(call, "accelerator" if driver.runner in ("lightning", "fabric") else "cpu")
+        instead = sentence(f"by_hand_{driver.runner}", version=version)
+        return sentence("arguments_of_variable", function=function, argument=name, instead=instead)
+    if sum(arg.keyword is None for arg in call.args) > _POSITIONAL.get(driver.runner, 0):
+        return sentence("positional_arguments", function=function)
+
+    # Another choice of parallelism, or the same one.
+    for rival in _COMPETING:
+        if _given(call, rival) is not None:
+            return sentence("other_choice", function=function, name=rival)
+    present = _given(call, name)
+    if present is not None and not (driver.of_lightning and _is_default(present)):
+        if driver.of_lightning and "fsdp" not in text_of(present.value).lower():
+            return sentence("pass_strategy", function=function, argument=_spelled(present))
+        return sentence("driver_shards_already", function=function, name=name)
+
+    # Settings that FSDP does not go with. A strategy of Lightning that is replaced decides before them.
+    if present is None and driver.runner == "trainer" and _given(call, "fsdp_config") is not None:
+        return sentence("configuration_without_fsdp", function=function)
+    processor = keyword(call, "accelerator" if driver.of_lightning else "cpu") if present is None else None
     if processor is not None and text_of(processor.value) in ('"cpu"', "'cpu'", "True"):
-        return f"`{function}` selects the CPU, and {driver.title} shards a model only on GPUs: remove the argument."
+        return sentence("driver_on_cpu", function=function, title=driver.title)
     return ""
-
-
-def _chosen(driver: Driver, function: str, present: cst.Arg) -> str:
-    """Reason for which an argument that is there is left; empty if it is a default that is replaced."""
-    name = present.keyword.value if present.keyword is not None else ""
-    if driver.runner in ("lightning", "fabric"):
-        if _is_default(present):
-            return ""
-        if "fsdp" not in text_of(present.value).lower():
-            return (
-                f'`{function}` passes {_spelled(present)}: pass strategy="fsdp" instead if the model is to be sharded.'
-            )
-    return (
-        f"`{function}` already shards its model through {name}, so it is unchanged: run check_script to find what is"
-        " missing."
-    )
-
-
-def _by_hand(driver: Driver, target: Target) -> str:
-    version = 1 + (target.kind == "fsdp2")
-    if driver.runner == "accelerate":
-        return (
-            "start the script with `accelerate launch --use_fsdp"
-            f" --fsdp_version {version} --fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP train.py`"
-        )
-    if driver.runner == "trainer":
-        return f'put fsdp="full_shard auto_wrap" and fsdp_config={{"version": {version}}} there'
-    return 'put strategy="fsdp" there'

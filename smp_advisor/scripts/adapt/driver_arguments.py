@@ -42,23 +42,14 @@ def add_cautions(draft: Draft, driver: Driver, layer: str) -> None:
     )
     # Models of transformers name their layers themselves; Lightning does not read these names.
     if not layer and not (pretrained and driver.runner in ("accelerate", "trainer")):
-        draft.add_todo(
-            "The class of the repeated layers was not found in this file, and FSDP gathers a model without it at once:"
-            f" name it in {_WRAPPED_BY_NAME[driver.runner]}."
-        )
+        draft.add_todo("no_layer_class_of_driver", argument=_WRAPPED_BY_NAME[driver.runner])
     seeded = any(survey.callee(call).rpartition(".")[2] in known_names("seeding_functions") for call in survey.calls)
     if not pretrained and not seeded and driver.runner in ("accelerate", "fabric"):
-        draft.add_todo("Seed PyTorch with the same number in every process before the model is created.")
+        draft.add_todo("seed_models")
     if driver.runner == "trainer" and draft.target.kind == "fsdp":
-        draft.add_todo(
-            "Transformers 5 announces that it removes FSDP1: with its next versions, adapt the script with"
-            " library='fsdp2'."
-        )
+        draft.add_todo("fsdp1_ends")
     if draft.target.kind == "fsdp2" and "hybrid" in draft.target.sharding_strategy:
-        draft.add_todo(
-            f"{driver.title} has no argument for a hybrid strategy with FSDP2, so the model is sharded over all"
-            " processes: use library='fsdp' for a hybrid one."
-        )
+        draft.add_todo("no_hybrid_argument", title=driver.title)
     for call in survey.calls:
         _caution_about(draft, driver, call)
 
@@ -69,28 +60,20 @@ def _caution_about(draft: Draft, driver: Driver, call: cst.Call) -> None:
     owner = text_of(call.func.value).lower() if isinstance(call.func, cst.Attribute) else ""
     if method == "save_pretrained" and "model" in owner and keyword(call, "state_dict") is None:
         argument = ", and pass it as state_dict" if driver.runner == "accelerate" else ""
-        draft.add_todo(
-            f"`{draft.excerpt(call)}` would save the shards of one rank: {_FULL_STATE[driver.runner]}{argument}."
-        )
+        draft.add_todo("driver_saves_shards", call, instead=_FULL_STATE[driver.runner], argument=argument)
     elif survey.callee(call) == "torch.save" and call.args and _is_state(text_of(call.args[0].value).lower()):
-        draft.add_todo(f"`{draft.excerpt(call)}` would save the shards of one rank: {_FULL_STATE[driver.runner]}.")
+        draft.add_todo("driver_saves_shards_by_torch", call, instead=_FULL_STATE[driver.runner])
     elif survey.callee(call) in known_names("clipping") and driver.runner in ("accelerate", "fabric"):
         replacement = "accelerator.clip_grad_norm_" if driver.runner == "accelerate" else "fabric.clip_gradients"
-        draft.add_todo(f"`{draft.excerpt(call)}` would clip by the norm of one rank: use {replacement}.")
+        draft.add_todo("driver_clips_shards", call, replacement=replacement)
     for name in ("load_in_8bit", "load_in_4bit", "quantization_config"):
         argument_given = keyword(call, name)
         if argument_given is not None and text_of(argument_given.value) not in ("False", "None"):
-            draft.add_todo(
-                f"`{draft.excerpt(call)}` quantizes the model: FSDP shards only weights that are stored as"
-                " floating-point numbers (bnb_4bit_quant_storage), and not those of 8 bits."
-            )
+            draft.add_todo("driver_quantizes", call)
     for name in ("gradient_checkpointing", "activation_checkpointing") if call in driver.calls else ():
         checkpointing = keyword(call, name)
         if checkpointing is not None and text_of(checkpointing.value) == "True" and driver.runner == "trainer":
-            draft.add_todo(
-                f"{name}=True gathers the parameters of each layer once more in the backward pass: replace it by"
-                ' "activation_checkpointing": True in fsdp_config.'
-            )
+            draft.add_todo("driver_checkpoints", name=name)
 
 
 def _is_state(text: str) -> bool:

@@ -127,10 +127,7 @@ def download_on(draft: Draft, *, local_rank: str, barrier: str) -> bool:
             continue
         statement = survey.statement(call)
         if not isinstance(statement, cst.SimpleStatementLine):
-            draft.add_todo(
-                f"`{draft.excerpt(call)}` downloads in every process: download only if {local_rank} == 0, and then"
-                f" call {barrier}."
-            )
+            draft.add_todo("downloads_everywhere", call, local_rank=local_rank, barrier=barrier)
             continue
         edits.insert_before(statement, statements(f"if {local_rank} == 0:\n    {text_of(call)}\n{barrier}\n"))
         edits.replace(option.value, cst.Name("False"))
@@ -187,7 +184,7 @@ def seed_models(draft: Draft) -> None:
     group = next((c for c in survey.calls if survey.callee(c) == "torch.distributed.init_process_group"), None)
     statement = survey.statement(group) if group is not None else None
     if statement is None or survey.imported.get("torch") != "torch":
-        draft.add_todo("Seed PyTorch with the same number in every process before the model is created.")
+        draft.add_todo("seed_models")
         return
     edits.insert_after(statement, statements("torch.manual_seed(0)\n"))
     draft.apply(edits)

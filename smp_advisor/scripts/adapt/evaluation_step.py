@@ -8,7 +8,7 @@ import libcst as cst
 
 from smp_advisor.scripts.adapt.aliases import names_of
 from smp_advisor.scripts.adapt.code import Edits, call_text, dotted, names_in, statements, text_of, walk
-from smp_advisor.scripts.adapt.region import NEAREST, block_names, state_between_batches
+from smp_advisor.scripts.adapt.region import block_names, state_between_batches
 from smp_advisor.scripts.adapt.roles import model_places
 from smp_advisor.scripts.adapt.step_function import StepFunction, fields_read, is_loss, reduction, step_text
 from smp_advisor.scripts.adapt.survey import read_after, reads, until_reassigned
@@ -31,10 +31,7 @@ def move_evaluation_steps(draft: Draft) -> None:
             return
         carried = state_between_batches(survey, [statement]) & set(block_names([statement]).bound)
         if isinstance(statement, cst.SimpleStatementLine) and carried & set(names_in(call)):
-            draft.abandon(
-                f"`{draft.excerpt(call)}` carries `{min(carried)}` from batch to batch, and smp.step splits a"
-                f" batch into microbatches, which do not have the state of the batch before. {NEAREST}"
-            )
+            draft.abandon("evaluation_carries", call, name=min(carried))
             return
         _move(draft, call)
 
@@ -85,10 +82,7 @@ def _move(draft: Draft, call: cst.Call) -> None:
             for field, new in zip(fields, fresh, strict=True):
                 replace_fields(edits, live, target.value, field, new)
             if as_object:
-                draft.add_todo(
-                    f"`{target.value}` of `{draft.excerpt(call)}` is used as an object after the step, which returns"
-                    " tensors only: return the required fields."
-                )
+                draft.add_todo("output_of_evaluation_is_object", call, name=target.value)
             edits.change(
                 statement, _lines(outer, [(new, field == "loss") for new, field in zip(fresh, fields, strict=True)])
             )
@@ -98,9 +92,7 @@ def _move(draft: Draft, call: cst.Call) -> None:
         names = [dotted(element.value) for element in target.elements]
         used = [n for n in names if n is not None and any(n in reads(node) for node in until_reassigned(after, n))]
         if not used or any(n is None for n in names):
-            draft.add_todo(
-                f"`{draft.excerpt(call)}`: run the model in a function with @smp.step and return the required values."
-            )
+            draft.add_todo("evaluate_by_hand", call)
             used = [n for n in names if n is not None]
         body = f"{', '.join(n or '_' for n in names)} = {forward}\n"
         returned = used

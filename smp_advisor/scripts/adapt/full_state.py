@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -25,16 +26,58 @@ from smp_advisor.scripts.adapt.roles import model_places, optimizer_places, reac
 from smp_advisor.scripts.adapt.saving import Saved, guards, is_rank_guard, saved_states
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from smp_advisor.scripts.adapt.draft import Draft
     from smp_advisor.scripts.adapt.survey import Function, Statement, Survey
 
 
+_STATES = "torch.distributed.checkpoint.state_dict"
+_WRITERS = ("save_pretrained", "save_model", "to_csv", "savefig")
+
+
+def save_on_first_rank(draft: Draft) -> None:
+    """Guard each save by the rank, because replicas hold the same state, and save the model inside its wrapper."""
+    survey, edits = draft.survey, Edits()
+    saves = []
+    for call in survey.calls:
+        method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+        if survey.callee(call) == "torch.save" or method in _WRITERS:
+            saves.append(call)
+        # The file of an entire wrapper would need a process group where it is loaded.
+        names = names_of(survey, model_places(survey), survey.function(call))
+        if survey.callee(call) == "torch.save" and call.args and dotted(call.args[0].value) in names:
+            edits.replace(call.args[0].value, expression(f"{text_of(call.args[0].value)}.module"))
+    _guard_saves(survey, edits, saves)
+    draft.apply(edits)
+    add_dist(draft)
+
+
 def save_full_state(draft: Draft) -> None:
-    """Gather the state before ``torch.save``, and save it on rank 0."""
+    """Gather the shards of SMP v2 before each save, and write on one rank."""
     for number in range(12):
         states = [saved for saved in saved_states(draft.survey) if not _is_gathered(draft, saved)]
-        if not states or not _gather_by_context(draft, states[0], "" if number == 0 else f"_{number + 1}"):
+        if not states or not _gather(draft, states[0], number, by_context=True):
             return
+
+
+def save_full_state_by_checkpoint(draft: Draft) -> None:
+    """Gather the shards of FSDP before each save, write on one rank, and distribute states that are loaded."""
+    _load_full_state(draft)
+    _run_on_every_rank(draft)
+    for number in range(12):
+        listed = draft.todo
+        states = [s for s in saved_states(draft.survey) if not any(draft.excerpt(s.call) in text for text in listed)]
+        if not states:
+            break
+        _gather(draft, states[0], number, by_context=False)
+    # Other objects need no gathering.
+    survey, edits = draft.survey, Edits()
+    gathered = {saved.call for saved in saved_states(survey)}
+    ungathered = [call for call in survey.calls if survey.callee(call) == "torch.save" and call not in gathered]
+    _guard_saves(survey, edits, ungathered)
+    draft.apply(edits)
+    add_dist(draft)
 
 
 def _is_gathered(draft: Draft, saved: Saved) -> bool:
@@ -44,40 +87,19 @@ def _is_gathered(draft: Draft, saved: Saved) -> bool:
     )
 
 
-def _gather_by_context(draft: Draft, saved: Saved, suffix: str) -> bool:
-    survey, edits = draft.survey, Edits()
+def _gather(draft: Draft, saved: Saved, number: int, *, by_context: bool) -> bool:
+    """Gather a state on all ranks, by FSDP's context or by functions, and save it on one; False with a to-do."""
+    survey, edits, suffix = draft.survey, Edits(), "" if number == 0 else f"_{number + 1}"
     above = guards(survey, saved.statement)
-    if not saved.plain or saved.pretrained or above is None or not isinstance(saved.statement, cst.SimpleStatementLine):
-        draft.add_todo(
-            f"`{draft.excerpt(saved.call)}`: gather the state on every rank with FSDP.state_dict_type, and save it on"
-            " one rank."
-        )
+    entire = dotted(saved.value) in (saved.model, f"{saved.model}.module")
+    simple = isinstance(saved.statement, cst.SimpleStatementLine) or (
+        isinstance(saved.statement, cst.With) and not by_context
+    )
+    if not saved.plain or saved.pretrained or (entire and not by_context) or above is None or not simple:
+        draft.add_todo("gather_by_context" if by_context else "gather_by_checkpoint", saved.call)
         return False
-    configs = ["FullStateDictConfig(offload_to_cpu=True, rank0_only=True)"]
-    gather = f"    model_state{suffix} = {saved.model}.state_dict()\n"
-    imported = ["FullStateDictConfig", "StateDictType"]
-    if saved.optimizer is not None:
-        configs.append("FullOptimStateDictConfig(offload_to_cpu=True, rank0_only=True)")
-        imported.append("FullOptimStateDictConfig")
-        gather += f"    optimizer_state{suffix} = FSDP.optim_state_dict({saved.model}, {saved.optimizer})\n"
-    head = call_text("with FSDP.state_dict_type", [saved.model, "StateDictType.FULL_STATE_DICT", *configs])
-    name_states(edits, saved, suffix)
-    # All ranks must take part in gathering: insert it before conditions on the rank, and before the saved object.
-    places: list[cst.CSTNode] = [above[-1] if above else saved.statement]
-    origin = survey.statement(saved.value)
-    if origin is not None and survey.follows(origin, places[0]) and origin is not saved.statement:
-        places.insert(0, origin)
-    edits.insert_before(places[0], statements(f"{head}:\n{gather}"))
-    if not above:
-        edits.change(saved.statement, _on_first_rank)
-    draft.apply(edits)
-    add_names(draft, "torch.distributed.fsdp", imported)
-    add_import(draft, "import torch.distributed as dist", local="dist")
-    return True
 
-
-def name_states(edits: Edits, saved: Saved, suffix: str) -> None:
-    """Replace the ``state_dict()`` calls of the model and the optimizer by the gathered states."""
+    # The saved object refers to the gathered states.
     names = {
         f"{saved.model}.state_dict()": f"model_state{suffix}",
         f"{saved.model}.module.state_dict()": f"model_state{suffix}",
@@ -86,40 +108,48 @@ def name_states(edits: Edits, saved: Saved, suffix: str) -> None:
     for node in walk(saved.value):
         if isinstance(node, cst.Call) and text_of(node) in names:
             edits.replace(node, cst.Name(names[text_of(node)]))
-    if dotted(saved.value) in (saved.model, f"{saved.model}.module"):
+    if entire:
         edits.replace(saved.value, cst.Name(f"model_state{suffix}"))
 
-
-def _on_first_rank(old: cst.SimpleStatementLine) -> cst.If:
-    guard = cst.ensure_type(statements("if dist.get_rank() == 0:\n    pass\n")[0], cst.If)
-    body = guard.body.with_changes(body=[old.with_changes(leading_lines=[])])
-    return guard.with_changes(leading_lines=old.leading_lines, body=body)
-
-
-_STATES = "torch.distributed.checkpoint.state_dict"
-_WRITERS = ("save_pretrained", "save_model", "to_csv", "savefig")
-
-
-def save_on_first_rank(draft: Draft) -> None:
-    """Guard each ``torch.save`` by the rank: replicas hold the same state."""
-    survey, edits = draft.survey, Edits()
-    for call in survey.calls:
-        method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
-        if survey.callee(call) != "torch.save" and method not in _WRITERS:
-            continue
-        _save_inner_module(survey, edits, call)
-        statement = _outer_statement(survey, call)
-        if statement is not None and not edits.is_changed(statement):
-            _guard(survey, edits, call, statement)
+    # All ranks take part in gathering, so it comes before conditions on the rank and before the saved object.
+    place: cst.CSTNode = above[-1] if above else saved.statement
+    origin = survey.statement(saved.value)
+    if origin is not None and survey.follows(origin, place) and origin is not saved.statement:
+        place = origin
+    text, module, imported = _gathering(saved, suffix, by_context=by_context)
+    edits.insert_before(place, statements(text))
+    if not above:
+        function = survey.function(saved.call)
+        if function is not None and not by_context:
+            _call_on_every_rank(draft, edits, function)
+        edits.change(saved.statement, _on_first_rank)
     draft.apply(edits)
-    add_dist(draft)
+    add_names(draft, module, imported)
+    if by_context:
+        add_import(draft, "import torch.distributed as dist", local="dist")
+    return True
 
 
-def _save_inner_module(survey: Survey, edits: Edits, call: cst.Call) -> None:
-    """Replace ``torch.save(model, path)`` by the model inside the wrapper, so that the file needs no process group."""
-    names = names_of(survey, model_places(survey), survey.function(call))
-    if survey.callee(call) == "torch.save" and call.args and dotted(call.args[0].value) in names:
-        edits.replace(call.args[0].value, expression(f"{text_of(call.args[0].value)}.module"))
+def _gathering(saved: Saved, suffix: str, *, by_context: bool) -> tuple[str, str, list[str]]:
+    """Statements that gather the states, and the module and names that they need."""
+    if by_context:
+        configs = ["FullStateDictConfig(offload_to_cpu=True, rank0_only=True)"]
+        body = f"    model_state{suffix} = {saved.model}.state_dict()\n"
+        imported = ["FullStateDictConfig", "StateDictType"]
+        if saved.optimizer is not None:
+            configs.append("FullOptimStateDictConfig(offload_to_cpu=True, rank0_only=True)")
+            imported.append("FullOptimStateDictConfig")
+            body += f"    optimizer_state{suffix} = FSDP.optim_state_dict({saved.model}, {saved.optimizer})\n"
+        head = call_text("with FSDP.state_dict_type", [saved.model, "StateDictType.FULL_STATE_DICT", *configs])
+        return f"{head}:\n{body}", "torch.distributed.fsdp", imported
+    options = "options=StateDictOptions(full_state_dict=True, cpu_offload=True)"
+    lines = [f"model_state{suffix} = " + call_text("get_model_state_dict", [saved.model, options], width=90)]
+    imported = ["StateDictOptions", "get_model_state_dict"]
+    if saved.optimizer is not None:
+        arguments = [saved.model, saved.optimizer, options]
+        lines.append(f"optimizer_state{suffix} = " + call_text("get_optimizer_state_dict", arguments, width=90))
+        imported.append("get_optimizer_state_dict")
+    return "\n".join(lines), _STATES, imported
 
 
 def _outer_statement(survey: Survey, call: cst.Call) -> Statement | None:
@@ -149,43 +179,29 @@ def _is_guarded(survey: Survey, function: cst.FunctionDef) -> bool:
     )
 
 
-def _guard(survey: Survey, edits: Edits, call: cst.Call, statement: Statement) -> None:
-    """Guard a save and the statements after it that use its path, such as a copy of the best checkpoint."""
-    path = keyword(call, "f") or positional(call, 1)
-    name = dotted(path.value) if path is not None else None
-    block = survey.body_of(statement)
-    users = []
-    for later in block[block.index(statement) + 1 :] if statement in block else []:
-        if name is None or name not in names_in(later):
-            break
-        users.append(later)
-        edits.remove(later)
+def _guard_saves(survey: Survey, edits: Edits, saves: list[cst.Call]) -> None:
+    """Guard saves and the statements after them that use their path, such as a copy of the best checkpoint."""
+    for call in saves:
+        statement = _outer_statement(survey, call)
+        if statement is None or edits.is_changed(statement):
+            continue
+        path = keyword(call, "f") or positional(call, 1)
+        name = dotted(path.value) if path is not None else None
+        block = survey.body_of(statement)
+        users = []
+        for later in block[block.index(statement) + 1 :] if statement in block else []:
+            if name is None or name not in names_in(later):
+                break
+            users.append(later)
+            edits.remove(later)
+        edits.change(statement, partial(_on_first_rank, users=users))
 
-    def guard(old: Statement) -> cst.If:
-        first = on_first_rank(old)
-        return first.with_changes(body=first.body.with_changes(body=[*first.body.body, *users]))
 
-    edits.change(statement, guard)
-
-
-def on_first_rank(old: Statement) -> cst.If:
-    """Put a statement under ``if dist.get_rank() == 0``."""
+def _on_first_rank(old: Statement, users: Sequence[Statement] = ()) -> cst.If:
+    """Put a statement, and those that use its file, under ``if dist.get_rank() == 0``."""
     guard = cst.ensure_type(statements("if dist.get_rank() == 0:\n    pass\n")[0], cst.If)
-    body = guard.body.with_changes(body=[old.with_changes(leading_lines=[])])
+    body = guard.body.with_changes(body=[old.with_changes(leading_lines=[]), *users])
     return guard.with_changes(leading_lines=old.leading_lines, body=body)
-
-
-def save_full_state_by_checkpoint(draft: Draft) -> None:
-    """Gather the shards before each save, write on one rank, and distribute states that are loaded."""
-    _load_full_state(draft)
-    _run_on_every_rank(draft)
-    for number in range(12):
-        states = [saved for saved in saved_states(draft.survey) if not _is_listed(draft, saved)]
-        if not states:
-            break
-        _gather(draft, states[0], "" if number == 0 else f"_{number + 1}")
-    save_on_first_rank_of_others(draft)
-    add_dist(draft)
 
 
 def _run_on_every_rank(draft: Draft) -> None:
@@ -199,9 +215,7 @@ def _run_on_every_rank(draft: Draft) -> None:
             continue
         _drop_rank(node, edits)
         if is_rank_guard(node.test) and reaches(survey, node.body, forward, 3):
-            draft.add_todo(
-                f"`{draft.excerpt(node)}` runs the model on one rank, and FSDP waits for all: remove the condition."
-            )
+            draft.add_todo("model_runs_on_one_rank", node)
     draft.apply(edits)
 
 
@@ -213,56 +227,6 @@ def _drop_rank(node: cst.If, edits: Edits) -> None:
     remaining = [part for part in (test.left, test.right) if not is_rank_guard(part)]
     if len(remaining) == 1:
         edits.replace(test, remaining[0].with_changes(lpar=[], rpar=[]))
-
-
-def _is_listed(draft: Draft, saved: Saved) -> bool:
-    return any(draft.excerpt(saved.call) in sentence for sentence in draft.todo)
-
-
-def save_on_first_rank_of_others(draft: Draft) -> None:
-    """Guard the saves of other objects, which need no gathering."""
-    survey, edits = draft.survey, Edits()
-    states = {saved.call for saved in saved_states(survey)}
-    for call in survey.calls:
-        if survey.callee(call) == "torch.save" and call not in states:
-            statement = _outer_statement(survey, call)
-            if statement is not None:
-                _guard(survey, edits, call, statement)
-    draft.apply(edits)
-
-
-def _gather(draft: Draft, saved: Saved, suffix: str) -> None:
-    survey, edits = draft.survey, Edits()
-    above = guards(survey, saved.statement)
-    entire = dotted(saved.value) in (saved.model, f"{saved.model}.module")
-    plain = saved.plain and not saved.pretrained and not entire
-    if not plain or above is None or not isinstance(saved.statement, cst.SimpleStatementLine | cst.With):
-        draft.add_todo(
-            f"`{draft.excerpt(saved.call)}`: gather the state on every rank with get_model_state_dict of"
-            f" {_STATES}, and save it on one rank."
-        )
-        return
-    options = "options=StateDictOptions(full_state_dict=True, cpu_offload=True)"
-    lines = [f"model_state{suffix} = " + call_text("get_model_state_dict", [saved.model, options], width=90)]
-    imported = ["StateDictOptions", "get_model_state_dict"]
-    if saved.optimizer is not None:
-        arguments = [saved.model, saved.optimizer, options]
-        lines.append(f"optimizer_state{suffix} = " + call_text("get_optimizer_state_dict", arguments, width=90))
-        imported.append("get_optimizer_state_dict")
-    name_states(edits, saved, suffix)
-    # All ranks take part in gathering, so it comes before conditions on the rank and before the saved object.
-    places: list[cst.CSTNode] = [above[-1] if above else saved.statement]
-    origin = survey.statement(saved.value)
-    if origin is not None and survey.follows(origin, places[0]) and origin is not saved.statement:
-        places.insert(0, origin)
-    edits.insert_before(places[0], statements("\n".join(lines)))
-    function = survey.function(saved.call)
-    if function is not None and not above:
-        _call_on_every_rank(draft, edits, function)
-    if not above:
-        edits.change(saved.statement, on_first_rank)
-    draft.apply(edits)
-    add_names(draft, _STATES, imported)
 
 
 def _call_on_every_rank(draft: Draft, edits: Edits, function: cst.FunctionDef) -> None:
@@ -279,10 +243,7 @@ def _call_on_every_rank(draft: Draft, edits: Edits, function: cst.FunctionDef) -
             _drop_rank(above, edits)
             if is_rank_guard(above.test):
                 edits.replace(above.test, cst.Name("True"))
-                draft.add_todo(
-                    f"`{draft.excerpt(above)}` selected a rank, and now all ranks run its statements, because"
-                    f" `{function.name.value}` gathers the state of all."
-                )
+                draft.add_todo("all_ranks_run", above, function=function.name.value)
 
 
 def _load_full_state(draft: Draft) -> None:
@@ -304,7 +265,7 @@ def _load_full_state(draft: Draft) -> None:
         elif owner in names_of(survey, optimizers, function):
             model = next(iter(sorted(names_of(survey, models, function), key=len)), "")
             if not model:
-                draft.add_todo(f"`{draft.excerpt(call)}`: load it with set_optimizer_state_dict of {_STATES}.")
+                draft.add_todo("load_optimizer_state", call)
                 continue
             text = call_text("set_optimizer_state_dict", [model, owner, state, options])
             imported |= {"StateDictOptions", "set_optimizer_state_dict"}

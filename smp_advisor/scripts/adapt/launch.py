@@ -48,10 +48,7 @@ def remove_process_group(draft: Draft) -> None:
             "broadcast",
             "all_gather_object",
         ):
-            draft.add_todo(
-                f"`{draft.excerpt(call)}` runs over all processes: pass group=smp.get_dp_process_group(), or count each"
-                " replica only once."
-            )
+            draft.add_todo("collective_over_all", call)
     _replace_variables(draft, edits)
     if not edits:
         return
@@ -83,10 +80,7 @@ def replace_spawn(draft: Draft, edits: Edits, call: cst.Call, *, local_rank: str
     """
     function, options = keyword(call, "fn") or positional(call, 0), keyword(call, "args") or positional(call, 1)
     if function is None or (options is not None and not isinstance(options.value, cst.Tuple)):
-        draft.add_todo(
-            f"`{draft.excerpt(call)}` starts processes, and {launcher} has already started them: call the function"
-            " directly."
-        )
+        draft.add_todo("spawns", call, launcher=launcher)
         return False
     arguments = [local_rank]
     if options is not None and isinstance(options.value, cst.Tuple):
@@ -165,7 +159,7 @@ def start_library(draft: Draft) -> None:
     first = entry(draft.survey)
     edits = Edits()
     if first is None:
-        draft.add_todo("The entry point of the script was not found: call smp.init() before all other calls.")
+        draft.add_todo("no_entry_v1")
         return
     text = "smp.init()  # reads the plan from the job\ntorch.cuda.set_device(smp.local_rank())\n"
     if draft.survey.imported.get("torch") != "torch":
@@ -200,7 +194,7 @@ def start_library_with_torchrun(draft: Draft) -> None:
         return
     first = entry(survey)
     if first is None:
-        draft.add_todo("The entry point of the script was not found: call tsm.init() before all other calls.")
+        draft.add_todo("no_entry_v2")
         return
     text = f'dist.init_process_group("nccl")\n{_INIT}torch.cuda.set_device({LOCAL_RANK})\n'
     if survey.imported.get("torch") != "torch":
@@ -239,7 +233,7 @@ def leave_to_torchrun(draft: Draft) -> None:
         add_import(draft, "import os", local="os")
         drop_unused_imports(draft, {"torch.multiprocessing"})
     if any(dotted(call.func) == "torch.distributed.launch" for call in draft.survey.calls):
-        draft.add_todo("Remove torch.distributed.launch, because the job starts the script with torchrun.")
+        draft.add_todo("remove_launcher")
 
 
 _START = (
@@ -256,9 +250,7 @@ def start_processes(draft: Draft) -> None:
         return
     first = entry(survey)
     if first is None:
-        draft.add_todo(
-            "The entry point of the script was not found: call torch.distributed.init_process_group before all others."
-        )
+        draft.add_todo("no_entry_torchrun")
         return
     text = _START if survey.imported.get("torch") == "torch" else "import torch\n" + _START
     edits.insert_before(first, statements(text))

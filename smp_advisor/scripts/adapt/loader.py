@@ -84,10 +84,7 @@ def shard_loaders(draft: Draft, shards: Shards) -> None:  # noqa: C901, PLR0912,
                 _count_full_batches(draft, edits, call)
             continue
         if new.value("batch_sampler"):
-            draft.add_todo(
-                f"`{draft.excerpt(call)}` has its own batch sampler: change it to read shard {shards.rank} of"
-                f" {shards.size} and to drop the last partial batch."
-            )
+            draft.add_todo("own_batch_sampler", call, rank=shards.rank, size=shards.size)
             continue
         if new.mapping and new.value("sampler"):
             continue
@@ -98,16 +95,10 @@ def shard_loaders(draft: Draft, shards: Shards) -> None:  # noqa: C901, PLR0912,
                 shuffled.append(call)
             continue
         if new.starred:
-            draft.add_todo(
-                f"`{draft.excerpt(call)}` takes arguments by * or **: include drop_last=True and a DistributedSampler"
-                f" for shard {shards.rank} of {shards.size} in them."
-            )
+            draft.add_todo("starred_loader", call, rank=shards.rank, size=shards.size)
             continue
         if _is_streamed(survey, call, new):
-            draft.add_todo(
-                f"The dataset of `{draft.excerpt(call)}` is a stream: change it to yield only shard {shards.rank} of"
-                f" {shards.size}."
-            )
+            draft.add_todo("streamed", call, rank=shards.rank, size=shards.size)
         elif not new.value("sampler"):
             shuffle = new.remove("shuffle")
             _add_sampler(draft, edits, call, new, shards, shuffle, name)
@@ -115,22 +106,19 @@ def shard_loaders(draft: Draft, shards: Shards) -> None:  # noqa: C901, PLR0912,
             if shuffle is not None and shuffle != "False":
                 shuffled.append(call)
         if new.value("drop_last") not in (None, "True", "False"):
-            draft.add_todo(
-                f"Set drop_last of `{draft.excerpt(call)}` to True: a partial batch does not divide into"
-                " microbatches, and replicas would take different numbers of steps."
-            )
+            draft.add_todo("drop_last_unknown", call)
         else:
             new.set("drop_last", "True")
         workers = new.value("num_workers")
         if workers not in (None, "0") and shards.rank.startswith("smp."):
-            draft.add_todo(f"On ml.p4d instances, the library requires num_workers=0 in `{draft.excerpt(call)}`.")
+            draft.add_todo("no_workers", call)
         edits.replace(call, new.call(survey, draft.module))
     todo = _set_epochs(draft, edits, shuffled)
     draft.apply(edits)
     if added:
         add_names(draft, "torch.utils.data.distributed", ["DistributedSampler"])
     for sentence in todo:
-        draft.add_todo(sentence)
+        draft.add_sentence(sentence)
 
 
 class _Arguments:
@@ -221,9 +209,7 @@ def _add_sampler(
     survey = draft.survey
     dataset = keyword(call, "dataset") or positional(call, 0)
     if dataset is None:
-        draft.add_todo(
-            f"The dataset of `{draft.excerpt(call)}` was not found: pass a DistributedSampler to the loader."
-        )
+        draft.add_todo("no_dataset", call)
         return
     text = text_of(dataset.value)
     statement = survey.statement(call)
@@ -291,18 +277,12 @@ def _add_mapped_sampler(
     dataset = keyword(call, "dataset") or positional(call, 0)
     statement = draft.survey.statement(call)
     if dataset is None or statement is None:
-        draft.add_todo(
-            f"`{draft.excerpt(call)}`: pass drop_last=True and a DistributedSampler for shard {shards.rank} of"
-            f" {shards.size}."
-        )
+        draft.add_todo("mapped_without_dataset", call, rank=shards.rank, size=shards.size)
         return
     text = text_of(dataset.value)
     if dotted(dataset.value) is None:
         if not isinstance(statement, cst.SimpleStatementLine) or not _runs_once(draft.survey, call, statement):
-            draft.add_todo(
-                f"`{draft.excerpt(call)}`: create the dataset before the loader, and pass drop_last=True and a"
-                f" DistributedSampler for shard {shards.rank} of {shards.size}."
-            )
+            draft.add_todo("mapped_dataset_inline", call, rank=shards.rank, size=shards.size)
             return
         fresh = draft.survey.free_name("dataset", "sampled_dataset")
         fresh = _unused(edits, fresh)
@@ -357,7 +337,7 @@ def _fix_samplers(draft: Draft, shards: Shards) -> None:
                 arg for arg in call.args if arg.keyword is None or arg.keyword.value not in ("num_replicas", "rank")
             ]
             if sum(arg.keyword is None for arg in arguments) > 1:
-                draft.add_todo(f"`{draft.excerpt(call)}`: pass num_replicas={shards.size} and rank={shards.rank}.")
+                draft.add_todo("sampler_with_arguments", call, size=shards.size, rank=shards.rank)
                 continue
             texts = [text_of(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT)).strip() for arg in arguments]
             texts[1:1] = [f"num_replicas={shards.size}", f"rank={shards.rank}"]
@@ -370,10 +350,7 @@ def _fix_samplers(draft: Draft, shards: Shards) -> None:
                 f"shuffle={'Random' in name}",
             ]
         elif name.startswith("torch.utils.data.") and name.endswith("Sampler") and "Batch" not in name:
-            draft.add_todo(
-                f"`{draft.excerpt(call)}` samples from the full dataset: change it to sample only from shard"
-                f" {shards.rank} of {shards.size}."
-            )
+            draft.add_todo("samples_everything", call, rank=shards.rank, size=shards.size)
             continue
         else:
             continue
@@ -448,10 +425,7 @@ def shard_data_by_group(draft: Draft) -> None:
 def shard_data_by_process(draft: Draft) -> None:
     """Shard the training data by rank; every process evaluates all evaluation data."""
     if not loader_calls(draft.survey):
-        draft.add_todo(
-            "No DataLoader was found, so every process reads the same batches: draw other batches in each process, for"
-            " example with a seed that includes dist.get_rank()."
-        )
+        draft.add_todo("no_loader")
         return
     shard_loaders(draft, Shards(size="dist.get_world_size()", rank="dist.get_rank()", drop_all=False))
     add_dist(draft)

@@ -10,6 +10,7 @@ import libcst as cst
 
 from smp_advisor.files import SCRIPT, read_bytes
 from smp_advisor.scripts.adapt.code import dotted, walk
+from smp_advisor.scripts.adapt.draft import sentence
 from smp_advisor.scripts.adapt.driver import driven_refusal, driver_of
 from smp_advisor.scripts.adapt.roles import backward_calls, optimizers
 from smp_advisor.scripts.adapt.survey import targets_of
@@ -76,15 +77,9 @@ def obstacle_to_adapting(survey: Survey, target: Target) -> str:
             return f"The script already uses {library}, so it is unchanged: run check_script to find what is missing."
     for library in _PARALLEL:
         if any(origin == library or origin.startswith(f"{library}.") for origin in survey.imported.values()):
-            return (
-                f"The script is parallel through {library}, which runs the processes and the model its own way: set the"
-                f" degrees in the configuration of {library}, or adapt a version of the loop without it."
-            )
+            return sentence("other_parallelism", library=library)
     if target.kind != "ddp" and any(survey.callee(call) == "torch.optim.LBFGS" for call in survey.calls):
-        return (
-            "LBFGS computes inner products over all parameters, and calls the loss several times per update: on a"
-            " divided model it would use only the parameters of one process. Use library='ddp', or another optimizer."
-        )
+        return sentence("lbfgs")
     refusal = driven_refusal(survey, target)
     if refusal or driver_of(survey) is not None:
         return refusal
@@ -96,15 +91,9 @@ def _already(survey: Survey, target: Target) -> str:
     called = {survey.callee(call) for call in survey.calls}
     sharded = called & SHARDING or any(name.endswith("fsdp.fully_shard") for name in called)
     if target.kind in ("ddp", "fsdp", "fsdp2") and sharded:
-        return (
-            "The script already shards its model with FSDP, so it is unchanged: run check_script to find what is"
-            " missing."
-        )
+        return sentence("shards_already")
     if target.kind == "ddp" and any(name in REPLICATING and "Distributed" in name for name in called):
-        return (
-            "The script already uses DistributedDataParallel, so it is unchanged: run check_script to find what is"
-            " missing, or adapt it with library='fsdp' or 'fsdp2' to shard the model."
-        )
+        return sentence("replicates_already")
     return ""
 
 
@@ -115,20 +104,10 @@ def _no_loop(survey: Survey) -> str:
     if updates and (factory := _optimizer_factory(survey)):
         return _built_elsewhere(survey, factory)
     if updates:
-        return (
-            "No optimizer built from a model's parameters was found in this file, which calls"
-            f" {dotted(updates[0].func) or 'backward'}: adapt the file that builds both the optimizer and the loop, or"
-            " move them into one file."
-        )
+        return sentence("no_optimizer_here", call=dotted(updates[0].func) or "backward")
     if any(isinstance(node, cst.FunctionDef) and node.name.value == "training_step" for node in walk(survey.module)):
-        return (
-            "This file defines a LightningModule, and a Trainer elsewhere runs its loop: pass strategy='fsdp' or 'ddp'"
-            " to that Trainer."
-        )
-    return (
-        "No PyTorch training loop was found: this file has no optimizer built from a model's parameters, or no"
-        " backward pass. Adapt the file that contains the training loop."
-    )
+        return sentence("lightning_module")
+    return sentence("no_training_loop")
 
 
 def _optimizer_factory(survey: Survey) -> str:
@@ -151,9 +130,6 @@ def _built_elsewhere(survey: Survey, factory: str) -> str:
     )
     reason = f"`{function}` of {module} builds the optimizer, so that its parameters cannot be followed in this file."
     if starts:
-        return (
-            f"{reason} `{starts.rpartition('.')[2]}` of {starts.rpartition('.')[0]} starts its processes: run it under"
-            " torchrun as it is to replicate the model. To shard the model, create it, the optimizer and the processes"
-            " in this file, then adapt it."
-        )
+        module, _, function = starts.rpartition(".")
+        return sentence("processes_elsewhere", reason=reason, function=function, module=module)
     return f"{reason} Create the optimizer in this file with a class of torch.optim, then adapt it."

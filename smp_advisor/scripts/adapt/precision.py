@@ -43,9 +43,7 @@ def remove_mixed_precision(draft: Draft) -> None:  # noqa: C901 - a list of case
             if statement is not None:
                 edits.remove(statement)
         else:
-            draft.add_todo(
-                f"`{draft.excerpt(call)}`: remove this gradient scaler, because the library scales the loss."
-            )
+            draft.add_todo("remove_scaler", call)
     for call in survey.calls:
         if not isinstance(call.func, cst.Attribute):
             continue
@@ -80,7 +78,7 @@ def _drop_use(draft: Draft, edits: Edits, call: cst.Call) -> None:
     elif method == "state_dict":
         edits.replace(call, expression("{}"))
     else:
-        draft.add_todo(f"`{draft.excerpt(call)}` uses the gradient scaler, which was removed: remove this call too.")
+        draft.add_todo("scaler_used", call)
 
 
 def _drop_arguments(draft: Draft, edits: Edits, places: set[Place]) -> None:
@@ -189,15 +187,9 @@ def clip_by_library(draft: Draft) -> None:
             if alone and statement is not None:
                 edits.remove(statement)
                 if limit is not None and text_of(limit.value) not in ("1", "1.0"):
-                    draft.add_todo(
-                        "The library now clips gradients: set sdp_gradient_clipping to"
-                        f" {text_of(limit.value)} in the plan (default 1.0)."
-                    )
+                    draft.add_todo("set_clipping", limit=text_of(limit.value))
             else:
-                draft.add_todo(
-                    f"`{draft.excerpt(call)}`: sharded data parallelism clips gradients itself (sdp_gradient_clipping)"
-                    " and does not return their norm."
-                )
+                draft.add_todo("clips_under_sharding", call)
         elif target.fp16:
             names = sorted(names_of(survey, optimizer_places(survey), survey.function(call)))
             stepped = [
@@ -209,14 +201,11 @@ def clip_by_library(draft: Draft) -> None:
                 and dotted(site.func.value) in names
             ]
             if limit is None or not stepped:
-                draft.add_todo(f"`{draft.excerpt(call)}`: in fp16, clip with optimizer.clip_master_grads(max_norm).")
+                draft.add_todo("clip_master_grads", call)
                 continue
             edits.replace(call, expression(f"{stepped[0]}.clip_master_grads({text_of(limit.value)})"))
         elif target.pipeline_parallel or target.tensor_parallel:
-            draft.add_todo(
-                f"`{draft.excerpt(call)}` uses the gradients of this partition only: add up the squared norms over all"
-                " partitions of the model before clipping."
-            )
+            draft.add_todo("clips_partition", call)
     draft.apply(edits)
     drop_unused_imports(draft, set(CLIP))
 
@@ -244,7 +233,7 @@ def replace_clipping(draft: Draft, form: str, function: str) -> bool:
         parameters, limit = positional(call, 0), keyword(call, "max_norm") or positional(call, 1)
         model = owner_of_parameters(parameters.value) if parameters is not None else None
         if model is None or limit is None:
-            draft.add_todo(f"`{draft.excerpt(call)}` uses only the shards of this process: clip with {function}.")
+            draft.add_todo("clips_shards", call, function=function)
             continue
         edits.replace(call, expression(form.format(model=model, limit=text_of(limit.value))))
     if not edits:

@@ -11,6 +11,7 @@ import libcst as cst
 from smp_advisor.reading.block_names import BlockNames, names_of_block
 from smp_advisor.scripts.adapt.aliases import names_of
 from smp_advisor.scripts.adapt.code import dotted, text_of, walk
+from smp_advisor.scripts.adapt.draft import sentence
 from smp_advisor.scripts.adapt.roles import model_places
 from smp_advisor.scripts.adapt.survey import Function, Statement, Survey, assigned_names, known_names
 
@@ -18,10 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from smp_advisor.scripts.adapt.draft import Draft
-
-
-NEAREST = "Adapt it with library='ddp', 'fsdp' or 'fsdp2', which leave the training loop as it is."
-"""The nearest adaptation that works if a loop cannot be moved."""
 
 
 def block_names(statements: Iterable[cst.CSTNode], defined: Iterable[str] = ()) -> BlockNames:
@@ -84,30 +81,18 @@ def obstacle_to_moving(
     """
     own = block_names(moved)
     if own.leaving:
-        return (
-            f"The statements between forward and backward pass contain `{own.leaving[0]}`, and smp.step runs them once"
-            f" per microbatch in a function of its own."
-        )
+        return sentence("region_leaves", statement=own.leaving[0])
     carried = state_between_batches(survey, moved)
     if carried:
-        return (
-            f"`{min(carried)}` is carried from batch to batch, and smp.step splits a batch into microbatches,"
-            " which do not have the state of the batch before."
-        )
+        return sentence("carried", name=min(carried))
     several = _several_backwards(survey, moved, part, backwards)
     if several is not None:
-        return (
-            f"`{text_of(several)}` is a second backward pass in the same iteration, and smp.step runs one forward and"
-            " one backward pass per microbatch."
-        )
+        return sentence("several_backwards", call=text_of(several))
     inside = set(own.bound) - set(own.read)
     for statement in moved:
         for spelling in sorted(changed_objects(statement)):
             if spelling.partition(".")[0] not in inside and spelling not in models:
-                return (
-                    f"`{spelling}` is changed between forward and backward pass, and a function that runs once per"
-                    " microbatch would change it once per microbatch."
-                )
+                return sentence("changes_object", name=spelling)
     return ""
 
 
@@ -179,18 +164,12 @@ def find_region(draft: Draft, call: cst.Call) -> Region | None:
         above = survey.parent(above) if isinstance(above, cst.IndentedBlock) else above
         here = above if isinstance(above, cst.With | cst.If) else None
     if here is None or first is None:
-        draft.add_todo(
-            f"`{draft.excerpt(call)}`: the forward pass of this loss was not found in the same loop. Move both into one"
-            " function with @smp.step, and call model.backward(loss) there."
-        )
+        draft.add_todo("no_forward", call)
         return None
     first = _with_created_objects(survey, block, first, position, models)
     part = block[first : position + 1]
     if any(_is_update(node) for statement in part for node in walk(statement) if isinstance(node, cst.Call)):
-        draft.add_todo(
-            f"`{draft.excerpt(part[0])}` contains the forward pass, the backward pass and the update in one block: move"
-            " the update (optimizer.step()) after the @smp.step function."
-        )
+        draft.add_todo("update_in_region", part[0])
         return None
     moved, hoisted, deferred = _split(survey, part, models)
     return Region(

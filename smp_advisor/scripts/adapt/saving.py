@@ -202,26 +202,20 @@ def _report_other_saves(draft: Draft) -> None:
         if isinstance(call.func, cst.Attribute) and call.func.attr.value == "state_dict" and not call.args:
             owner = (dotted(call.func.value) or "").removesuffix(".module")
             if owner in names_of(survey, places, survey.function(call)):
-                draft.add_todo(
-                    f"`{text_of(call)}` returns only the part on this rank: save with smp.save_checkpoint and load with"
-                    " smp.resume_from_checkpoint."
-                )
+                draft.add_todo("partial_state", call=text_of(call))
 
 
 def _save_by_library(draft: Draft, saved: Saved) -> bool:
     survey, edits = draft.survey, Edits()
     if not saved.plain or not isinstance(saved.statement, cst.SimpleStatementLine | cst.With):
-        draft.add_todo(f"`{draft.excerpt(saved.call)}`: save with smp.save_checkpoint, from every rank.")
+        draft.add_todo("save_by_hand", saved.call)
         return False
     partial = saved.optimizer is not None
     directory, tag, needs_os = _split_path(survey, saved.path)
     if saved.pretrained:
         # File name of the weights in a folder of transformers.
         directory, tag, needs_os = text_of(saved.path), '"pytorch_model.bin"', False
-        draft.add_todo(
-            f"`{draft.excerpt(saved.call)}` also saved the configuration: save it next to the weights, with"
-            " save_pretrained of the configuration, if smp.rank() == 0."
-        )
+        draft.add_todo("configuration_apart", saved.call)
     arguments = [
         f"path={directory}",
         f"tag={tag}",
@@ -236,10 +230,7 @@ def _save_by_library(draft: Draft, saved: Saved) -> bool:
     new = statements(call_text("smp.save_checkpoint", arguments, width=88))
     above = guards(survey, saved.statement)
     if above is None:
-        draft.add_todo(
-            f"`{draft.excerpt(saved.call)}` runs on some ranks only, under a condition on more than the rank: change"
-            " it so that every rank calls smp.save_checkpoint."
-        )
+        draft.add_todo("some_ranks_save", saved.call)
         above = []
     outermost = above[-1] if above else None
     if outermost is not None:
@@ -260,10 +251,7 @@ def _save_by_library(draft: Draft, saved: Saved) -> bool:
     if needs_os:
         add_import(draft, "import os", local="os")
     if not partial and draft.target.sharded_data_parallel:
-        draft.add_todo(
-            f"smp.save_checkpoint(..., partial=False) of `{directory}` requires library version 1.15 with sharded data"
-            " parallelism."
-        )
+        draft.add_todo("needs_1_15", directory=directory)
     return True
 
 
@@ -275,10 +263,7 @@ def _report_metric_conditions(draft: Draft, saved: Saved) -> None:
         if isinstance(above, cst.If) and any(
             word in name.lower() for name in names_in(above.test) for word in _METRICS
         ):
-            draft.add_todo(
-                f"All ranks must agree on `{draft.excerpt(above)}`, because every rank saves: average the metric over"
-                " smp.get_dp_process_group() first."
-            )
+            draft.add_todo("ranks_must_agree", above)
             return
 
 

@@ -21,7 +21,6 @@ from smp_advisor.scripts.adapt.code import (
 )
 from smp_advisor.scripts.adapt.construction import Construction, find_construction, repeated_layers, wrap_construction
 from smp_advisor.scripts.adapt.draft import add_import, add_names
-from smp_advisor.scripts.adapt.region import NEAREST
 from smp_advisor.scripts.adapt.roles import model_places, optimizer_places, optimizers
 from smp_advisor.scripts.adapt.survey import Survey, assigned_names
 from smp_advisor.scripts.adapt.wrappers import REPLICATING, SHARDING, take_out_wrappers, uses_of_model
@@ -72,10 +71,7 @@ def _reach_inner_attributes(draft: Draft, construction: Construction) -> bool:
         if use.attribute in _OF_LIBRARY:
             continue
         if use.runs_layers:
-            draft.abandon(
-                f"`{draft.excerpt(use.node)}` runs layers through `{use.name}`, and the library divides only the"
-                f" forward method of the model. {NEAREST}"
-            )
+            draft.abandon("runs_layers_v1", use.node, use=use.name)
             return False
         edits.replace(use.node.value, cst.Attribute(value=use.node.value, attr=cst.Name("module")))
     draft.apply(edits)
@@ -87,20 +83,12 @@ def _report_lost_weights(draft: Draft, construction: Construction) -> None:
     if draft.target.tensor_parallel:
         for call in (node for node in walk(construction.statement) if isinstance(node, cst.Call)):
             if isinstance(call.func, cst.Attribute) and call.func.attr.value == "from_pretrained":
-                draft.add_todo(
-                    f"`{draft.excerpt(construction.statement)}` loads weights that tensor parallelism discards: create"
-                    " the model with from_config, and load the weights after smp.DistributedModel with"
-                    " smp.resume_from_checkpoint(..., partial=False)."
-                )
+                draft.add_todo("loses_weights", construction.statement)
     places = model_places(survey) | optimizer_places(survey)
     for call in survey.calls:
         owner, _, method = (dotted(call.func) or "").rpartition(".")
         if method == "load_state_dict" and owner in names_of(survey, places, survey.function(call)):
-            draft.add_todo(
-                f"`{text_of(call)}` loads a checkpoint of the undivided model: load it with"
-                " smp.resume_from_checkpoint, which restores the model and the optimizer from smp.save_checkpoint and"
-                " returns the other entries (user_content)."
-            )
+            draft.add_todo("loads_undivided", call=text_of(call))
 
 
 def _backward_passes(draft: Draft, construction: Construction) -> str | None:
@@ -121,16 +109,10 @@ def _backward_passes(draft: Draft, construction: Construction) -> str | None:
                     continue
                 text = text_of(count)
                 if isinstance(above.test, cst.BooleanOperation):
-                    draft.add_todo(
-                        f"`{draft.excerpt(above)}` updates early at the end of an epoch: backward_passes_per_step"
-                        f" requires exactly {text} passes for every update."
-                    )
+                    draft.add_todo("updates_early", above, text=text)
                 if _defined_at_wrapper(survey, construction, function, count):
                     return text
-                draft.add_todo(
-                    f"Gradients are accumulated over {text} passes: pass backward_passes_per_step={text} to"
-                    f" smp.DistributedModel, and define {text} before it."
-                )
+                draft.add_todo("define_passes", text=text)
     return None
 
 
@@ -196,7 +178,7 @@ def wrap_optimizer(draft: Draft) -> None:
                 optimizer.call, expression(call_text("smp.DistributedOptimizer", [inner, *scaling], width=84))
             )
         else:
-            draft.add_todo(f"`{draft.excerpt(optimizer.call)}`: wrap this optimizer with smp.DistributedOptimizer.")
+            draft.add_todo("wrap_optimizer", optimizer.call)
     draft.apply(edits)
     if draft.target.fp16:
         _schedule_inner_optimizer(draft)
@@ -237,9 +219,7 @@ def shard_model(draft: Draft) -> None:
     if target.tensor_parallel or target.context_parallel or target.expert_parallel:
         lines.append(f"{name} = tsm.transform({name})")
         if target.expert_parallel:
-            draft.add_todo(
-                f"`{lines[0]}` requires config=MoEConfig(...) for expert parallelism: pass the settings of the model."
-            )
+            draft.add_todo("needs_moe_config", call=lines[0])
     sharded = next((call for call in draft.survey.calls if draft.survey.callee(call) in SHARDING), None)
     if sharded is not None:
         # The script already uses FSDP: insert the parallel layers before it.
@@ -253,10 +233,7 @@ def shard_model(draft: Draft) -> None:
     if layers is not None and layers.layer_class:
         policy = f"    auto_wrap_policy=ModuleWrapPolicy({{{layers.layer_class}}}),\n"
     else:
-        draft.add_todo(
-            "Without a wrapping policy, FSDP gathers the entire model at once: pass"
-            " auto_wrap_policy=ModuleWrapPolicy({...}) with the class of the repeated layers."
-        )
+        draft.add_todo("no_wrapping_policy")
     mixed = f"MixedPrecision(param_dtype={target.dtype}, reduce_dtype={target.dtype})"
     lines.append(
         f"{name} = FSDP(\n    {name},\n{policy}    mixed_precision={mixed},\n"

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import builtins
-import tomllib
-from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any, cast
 
 import libcst as cst
 
+from smp_advisor.files import table
 from smp_advisor.scripts.adapt.code import children, dotted, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 
-@cache
-def _table() -> dict[str, list[str]]:
-    return tomllib.loads((files("smp_advisor.scripts.adapt") / "data" / "names.toml").read_text(encoding="utf-8"))
-
-
 def known_names(group: str) -> tuple[str, ...]:
     """Names of a group in ``data/names.toml``."""
-    return tuple(_table()[group])
+    return tuple(table("smp_advisor.scripts.adapt", "data/names.toml")[group])
 
 
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement

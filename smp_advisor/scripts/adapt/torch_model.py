@@ -28,11 +28,7 @@ def replicate_models(draft: Draft) -> None:
     uses = [use for construction in constructions for use in uses_of_model(draft, construction)]
     bypassing = next((use for use in uses if use.runs_layers and use.trains), None)
     if bypassing is not None:
-        draft.abandon(
-            f"`{draft.excerpt(bypassing.node)}` runs layers through `{bypassing.name}`, and DistributedDataParallel"
-            " averages gradients only for calls of the model itself. Call the model, and choose the computation in its"
-            " forward method by an argument."
-        )
+        draft.abandon("runs_layers_ddp", bypassing.node, use=bypassing.name)
         return
     buffers = ", broadcast_buffers=False" if len(constructions) > 1 or _runs_twice(draft, constructions) else ""
     edits = Edits()
@@ -52,10 +48,7 @@ def shard_models(draft: Draft) -> None:  # noqa: C901 - a list of cases
     for construction in constructions:
         use = next((use for use in uses_of_model(draft, construction) if use.runs_layers), None)
         if use is not None:
-            draft.abandon(
-                f"`{draft.excerpt(use.node)}` runs layers through `{use.name}`, and FSDP gathers parameters only for"
-                " calls of the model itself. Adapt it with library='fsdp2', which can register the method, or 'ddp'."
-            )
+            draft.abandon("runs_layers_fsdp", use.node, use=use.name)
             return
     strategy = draft.target.sharding_strategy
     policies = {}
@@ -64,10 +57,7 @@ def shard_models(draft: Draft) -> None:  # noqa: C901 - a list of cases
         if layer_class := _layer_class(draft, construction, imports):
             policies[construction.statement] = layer_class
         else:
-            draft.add_todo(
-                "Without a wrapping policy, FSDP gathers the entire model at once: pass"
-                " auto_wrap_policy=ModuleWrapPolicy({...}) with the class of the repeated layers."
-            )
+            draft.add_todo("no_wrapping_policy")
 
     def wrapper(construction: Construction) -> str:
         arguments = [construction.name]
@@ -118,10 +108,7 @@ def shard_models_by_tensor(draft: Draft) -> None:
     uses = {c.statement: [use for use in uses_of_model(draft, c) if use.runs_layers] for c in constructions}
     for use in (use for many in uses.values() for use in many):
         if not use.is_method:
-            draft.abandon(
-                f"`{draft.excerpt(use.node)}` runs the layer `{use.name}` without the model around it, and FSDP gathers"
-                " parameters only for calls of the model itself. Make it a method of the model, or use library='ddp'."
-            )
+            draft.abandon("runs_layer_alone", use.node, use=use.name)
             return
     registered = False
     imports: dict[str, str] = {}
@@ -136,10 +123,7 @@ def shard_models_by_tensor(draft: Draft) -> None:
                 f"        fully_shard(module)\n{text}"
             )
         else:
-            draft.add_todo(
-                "The class of the repeated layers was not found, and FSDP gathers a model without it at once: call"
-                f" fully_shard for each layer before `fully_shard({name})`."
-            )
+            draft.add_todo("no_layer_class", name=name)
         for method in dict.fromkeys(use.attribute for use in uses[construction.statement]):
             text += f'register_fsdp_forward_method({name}, "{method}")\n'
             registered = True
@@ -168,10 +152,7 @@ def _zero_by_optimizer(draft: Draft) -> None:
             if names:
                 edits.replace(call.func.value, expression(names[0]))
             else:
-                draft.add_todo(
-                    f"`{draft.excerpt(call)}` after the forward pass would clear no gradients of shards: call zero_grad"
-                    " of the optimizer."
-                )
+                draft.add_todo("zero_by_optimizer", call)
             break
     draft.apply(edits)
 
@@ -181,24 +162,19 @@ def _constructions(draft: Draft) -> list[Construction]:
     before = len(draft.todo)
     constructions = find_constructions(draft)
     if len(draft.todo) > before:
-        draft.abandon(_created_elsewhere(draft, draft.todo[before]))
+        _abandon_construction(draft, draft.todo[before])
     return constructions
 
 
-def _created_elsewhere(draft: Draft, sentence: str) -> str:
-    """Reason for a script whose model is created in another file, with the files if they can be found."""
+def _abandon_construction(draft: Draft, reason: str) -> None:
+    """Leave a script whose model is created in another file, and name the files if they can be found."""
     owners = {draft.survey.class_of(o.model[0]) for o in optimizers(draft.survey) if o.model is not None}
     owner = next((owner.name.value for owner in owners if owner is not None), "")
     callers = files_that_call(draft.file, owner) if owner and draft.file is not None else []
-    if not callers:
-        return (
-            f"{sentence} If it is in another file, adapt the loop in the file that creates the model: the processes"
-            " have to start before the model is created."
-        )
-    return (
-        f"The model of `{owner}` is created by its callers ({', '.join(callers)}), where the processes have to start"
-        f" before it: put `{owner}` and one of these scripts into one file, and adapt that file."
-    )
+    if callers:
+        draft.abandon("created_by_callers", owner=owner, callers=", ".join(callers))
+    else:
+        draft.abandon("created_in_another_file", reason=reason)
 
 
 def _wrap(draft: Draft, edits: Edits, constructions: list[Construction], text: Callable[[Construction], str]) -> None:

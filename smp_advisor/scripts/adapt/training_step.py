@@ -8,7 +8,6 @@ import libcst as cst
 
 from smp_advisor.scripts.adapt.code import Edits, call_text, dotted, names_in, statements, text_of, walk
 from smp_advisor.scripts.adapt.region import (
-    NEAREST,
     Region,
     block_names,
     find_region,
@@ -46,7 +45,7 @@ def move_training_steps(draft: Draft) -> None:
             return
         obstacle = obstacle_to_moving(survey, region.moved, region.part, backward_calls(survey), region.models)
         if obstacle:
-            draft.abandon(f"{obstacle} {NEAREST}")
+            draft.abandon("cannot_move", obstacle=obstacle)
             return
         _move(draft, region)
 
@@ -73,17 +72,11 @@ def _stays(draft: Draft, call: cst.Call) -> bool:
     owner = dotted(call.func.value) if isinstance(call.func, cst.Attribute) else None
     function = survey.function(call)
     if owner is not None and owner.rpartition(".")[2] in _DRIVERS:
-        draft.abandon(f"`{draft.excerpt(call)}`: a loop that is run by another library cannot move into smp.step.")
+        draft.abandon("driven_loop", call)
     elif call.args:
-        draft.abandon(
-            f"`{draft.excerpt(call)}` passes arguments to backward, and model.backward(loss) of the library has none of"
-            f" them. {NEAREST}"
-        )
+        draft.abandon("backward_arguments", call)
     elif function is not None and _is_closure(survey, function):
-        draft.abandon(
-            f"`{function.name.value}` is a closure that the optimizer calls several times per update, and smp.step runs"
-            " the forward and backward pass once. Use an optimizer without a closure, or library='ddp'."
-        )
+        draft.abandon("closure", function=function.name.value)
     return draft.abandoned
 
 
@@ -112,33 +105,39 @@ def _before_in_loops(survey: Survey, first: Statement) -> list[cst.CSTNode]:
 
 
 def _move(draft: Draft, region: Region) -> None:
+    """Replace a region by a function and its call."""
     survey, edits = draft.survey, Edits()
+    first, last = region.moved[0], region.moved[-1]
+
+    # Inputs of the function: a value that is bound before it is read is its own.
     names = block_names(region.moved)
-    inside, read = set(names.bound), set(names.read)
-    inputs = gather_inputs(survey, region.function, list(region.moved), region.models, inside=inside - read, read=read)
+    bound, read = set(names.bound), set(names.read)
+    inputs = gather_inputs(survey, region.function, list(region.moved), region.models, inside=bound - read, read=read)
     _plain_mappings(survey, region, inputs)
-    loss = _loss_name(region)
-    first = region.moved[0]
-    after = [*region.deferred, *read_after(survey, region.moved[-1], region.function), *_before_in_loops(survey, first)]
-    model = next(iter(inputs.arguments))
-    name = survey.free_name("train_step", "training_step", "forward_backward")
+
+    # Its results: the loss, and values that later statements or the next iteration read.
+    later = [*region.deferred, *read_after(survey, last, region.function), *_before_in_loops(survey, first)]
     preserved, moved = _kept_values(survey, region)
-    body = renamed_text(moved, inputs.renamed, lambda node: node.visit(_Backward(model)))
-    returned, lines = _results(draft, region, loss, inside, after, edits, preserved)
+    returned, lines = _results(draft, region, _loss_name(region), bound, later, edits, preserved)
+
+    # The function, with model.backward(loss).
+    model = next(iter(inputs.arguments))
     function = StepFunction(
-        name=name,
+        name=survey.free_name("train_step", "training_step", "forward_backward"),
         parameters=tuple(inputs.arguments),
         not_split=tuple(inputs.not_split),
-        body=body,
+        body=renamed_text(moved, inputs.renamed, lambda node: node.visit(_Backward(model))),
         returned=tuple(renamed_text(statements(text + "\n"), inputs.renamed, lambda n: n).strip() for text in returned),
         docstring="Forward and backward pass of one batch. The library runs it once per microbatch.",
     )
-    call = call_text(name, inputs.arguments.values(), width=84)
-    text = "\n".join(line.replace("<CALL>", call) for line in lines)
-    new = statements(text)
+
+    # Its call takes the place of the first statement, between those that stay before and after it.
+    call = call_text(function.name, inputs.arguments.values(), width=84)
+    new = statements("\n".join(line.replace("<CALL>", call) for line in lines))
     new[0] = new[0].with_changes(leading_lines=first.leading_lines)
-    start = region.block[min(region.block.index(s) for s in [*region.moved, *region.hoisted, *region.deferred])]
-    for statement in [*region.moved, *region.hoisted, *region.deferred]:
+    replaced = [*region.moved, *region.hoisted, *region.deferred]
+    start = min(replaced, key=region.block.index)
+    for statement in replaced:
         if statement is not start:
             edits.remove(statement)
     placed = [*region.hoisted, *new, *region.deferred]
@@ -253,9 +252,7 @@ def _results(  # noqa: C901 - a list of cases
             returned.append(name)
             targets.append((name, is_loss(survey, name, values.get(name)) or name in base))
         elif as_object:
-            draft.add_todo(
-                f"`{name}` is used as an object after the step, which returns tensors only: return the required fields."
-            )
+            draft.add_todo("output_is_object", name=name)
     if len(targets) == 1:
         return returned, [f"{target} = <CALL>.reduce_mean()"]
     lines = [f"{', '.join(name + '_mb' for name, _ in targets)} = <CALL>"]

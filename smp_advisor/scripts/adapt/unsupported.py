@@ -67,10 +67,7 @@ def _known_dataclasses(draft: Draft, edits: Edits, call: cst.Call) -> None:
     parent = draft.survey.parent(call)
     target = parent.targets[0].target if isinstance(parent, cst.Assign) else None
     if not isinstance(target, cst.Tuple):
-        draft.add_todo(
-            f"`{draft.excerpt(call)}` fails on the option --mp_parameters: pass return_remaining_strings=True and"
-            " discard the last result."
-        )
+        draft.add_todo("parses_dataclasses", call)
         return
     # The remaining strings are one more element of the result.
     remaining = cst.Element(value=cst.Name("_"))
@@ -117,27 +114,17 @@ def replace_unsupported(draft: Draft) -> None:  # noqa: C901, PLR0912 - a list o
             elif argument is not None and not isinstance(survey.parent(call), cst.Decorator):
                 edits.replace(call, argument)
             else:
-                draft.add_todo(
-                    f"`{draft.excerpt(call)}`: remove {name}, because the library divides only plain modules."
-                )
+                draft.add_todo("remove_compiler", call, name=name)
         elif text_of(call.func) == "super().forward" and getattr(survey.function(call), "name", None) is not None:
             function = survey.function(call)
             if function is not None and function.name.value == "forward":
                 edits.replace(call.func, expression("super()._orig_forward"))
         elif name.endswith("fsdp.fully_shard"):
-            draft.add_todo(
-                f"`{draft.excerpt(call)}`: remove the sharding by PyTorch, because the library shards the model."
-            )
+            draft.add_todo("remove_sharding", call)
         elif name.split(".")[0] == "apex":
-            draft.add_todo(
-                f"`{draft.excerpt(call)}`: apex is not supported. Use the fused implementations in smp.optimizers and"
-                " smp.nn."
-            )
+            draft.add_todo("apex", call)
         elif name.endswith(("convert_sync_batchnorm", "SyncBatchNorm")):
-            draft.add_todo(
-                f"`{draft.excerpt(call)}`: the library synchronizes buffers only at the start. Reduce them over"
-                " smp.get_dp_process_group() if each step requires it."
-            )
+            draft.add_todo("synchronized_buffers", call)
         elif isinstance(call.func, cst.Attribute) and call.func.attr.value in (
             "gradient_checkpointing_enable",
             "gradient_checkpointing_disable",
@@ -146,12 +133,9 @@ def replace_unsupported(draft: Draft) -> None:  # noqa: C901, PLR0912 - a list o
             if statement is not None and isinstance(survey.parent(call), cst.Expr):
                 edits.remove(statement)
                 if not draft.target.activation_checkpointing:
-                    draft.add_todo(
-                        "The script checkpointed activations with a transformers call that the library does not"
-                        " support. The call was removed: enable activation checkpointing in the plan if you need it."
-                    )
+                    draft.add_todo("checkpointing_removed")
         elif keyword(call, "closure") is not None and dotted(call.func):
-            draft.add_todo(f"`{draft.excerpt(call)}`: an optimizer that calls a closure does not work with smp.step.")
+            draft.add_todo("closure_argument", call)
     draft.apply(edits)
     if checkpoints:
         drop_unused_imports(

@@ -15,7 +15,7 @@ from smp_advisor.reading.values import Choice, Constant, External, Mapping, Oper
 from smp_advisor.scripts.checks.data import loaders
 from smp_advisor.scripts.conditions import BACK_ENDS
 from smp_advisor.scripts.context import Context, Hit, check
-from smp_advisor.scripts.queries import argument_node, constant, is_optimizer, mentions, origins
+from smp_advisor.scripts.queries import argument_node, constant, is_optimizer, known_names, mentions, origins
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,15 +25,7 @@ if TYPE_CHECKING:
 
 
 _LOADERS = ("pl.MpDeviceLoader", "pl.ParallelLoader")
-_OF_WORKERS = (
-    "xmp.spawn",
-    "xm.get_ordinal",
-    "xm.get_local_ordinal",
-    "xm.is_master_ordinal",
-    "xm.xrt_world_size",
-    "xm.rendezvous",
-    "xm.mesh_reduce",
-)
+_OF_WORKERS = known_names("xla_workers")
 """Functions that a script for one GPU does not need."""
 _SYNCS = ("xm.reduce_gradients", "xm.all_reduce", "xm.optimizer_step")
 _SHOWING = ("print", "float", "xm.master_print", "tqdm.tqdm.write")

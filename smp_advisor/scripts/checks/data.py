@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
-import tomllib
-from functools import lru_cache
-from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from smp_advisor.files import table
 from smp_advisor.reading.data import reason
 from smp_advisor.reading.module import add_keyword, replace, wrap
 from smp_advisor.reading.trace import exclusive
@@ -26,7 +24,7 @@ from smp_advisor.reading.values import (
 )
 from smp_advisor.scripts.conditions import Conditions
 from smp_advisor.scripts.context import Context, Hit, check
-from smp_advisor.scripts.queries import argument_node, constant, is_known, mentions, origins, ranks
+from smp_advisor.scripts.queries import argument_node, constant, is_known, known_names, mentions, origins, ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,7 +68,7 @@ def _of_torchvision(value: Result) -> int | None:
     if name == "FakeData":
         argument = call.argument("size", 0)
         return _FAKE_SIZE if argument is None else _whole(constant(argument))
-    sizes = _sizes()
+    sizes = table("smp_advisor.scripts", "data/dataset_sizes.toml")
     if name in sizes["train_or_test"]:
         argument = call.argument("train", 1)
         train = True if argument is None else constant(argument)
@@ -101,11 +99,6 @@ def _first_dimension(value: Value) -> int | None:
 
 def _whole(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-
-
-@lru_cache(maxsize=1)
-def _sizes() -> dict[str, Any]:
-    return tomllib.loads(files("smp_advisor.scripts").joinpath("data/dataset_sizes.toml").read_text("utf-8"))
 
 
 LOADERS = ("torch.utils.data.DataLoader", "torchdata.stateful_dataloader.StatefulDataLoader")
@@ -294,32 +287,8 @@ def is_sharded(dataset: Value | None) -> bool:
     return False
 
 
-_SEEDS = frozenset(
-    [
-        "random.seed",
-        "numpy.random.seed",
-        "torch.manual_seed",
-        "torch.random.manual_seed",
-        "transformers.set_seed",
-        "torch.cuda.manual_seed",
-        "torch.cuda.manual_seed_all",
-        "accelerate.utils.set_seed",
-        "lightning.seed_everything",
-        "pytorch_lightning.seed_everything",
-        "numpy.random.default_rng",
-        "numpy.random.RandomState",
-        "random.Random",
-    ]
-)
-_WEIGHT_SEEDS = frozenset(
-    [
-        "torch.manual_seed",
-        "transformers.set_seed",
-        "accelerate.utils.set_seed",
-        "torch.cuda.manual_seed",
-        "torch.cuda.manual_seed_all",
-    ]
-)
+_SEEDS = frozenset(known_names("seeds"))
+_WEIGHT_SEEDS = frozenset(known_names("weight_seeds"))
 _WORLD = frozenset({"smp.rank", "torch.distributed.get_rank", "horovod.torch.rank", "os.environ.RANK"})
 _NEVER = frozenset({"smp.local_rank", "smp.mp_rank", "smp.pp_rank", "os.environ.LOCAL_RANK"})
 _GOOD = frozenset({"smp.dp_rank", "smp.rdp_rank"})

@@ -6,6 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
+from smp_advisor.files import table
 from smp_advisor.reading.module import replace
 from smp_advisor.reading.trace import exclusive
 from smp_advisor.reading.values import Argument, Constant, External, Instance, Result, Value, options
@@ -58,22 +59,7 @@ def _named(value: Value) -> float:
     return float(match[1]) * 1e9 if match else 0.0
 
 
-_UNSUPPORTED = {
-    "torch.nn.parallel.DistributedDataParallel": "PyTorch DistributedDataParallel",
-    "torch.nn.DataParallel": "PyTorch DataParallel",
-    "apex.parallel.DistributedDataParallel": "Apex DistributedDataParallel",
-    "apex.amp.initialize": "apex.amp",
-    "apex.amp.scale_loss": "apex.amp",
-    "apex.optimizers.FusedAdam": "Apex FusedAdam",
-    "apex.optimizers.FusedLAMB": "Apex FusedLAMB",
-    "apex.optimizers.FusedNovoGrad": "Apex FusedNovoGrad",
-    "torch.jit.script": "TorchScript (torch.jit)",
-    "torch.jit.trace": "TorchScript (torch.jit)",
-    "torch.compile": "torch.compile",
-    "torch.cuda.amp.GradScaler": "PyTorch GradScaler",
-    "torch.amp.GradScaler": "PyTorch GradScaler",
-    "torch.cuda.amp.grad_scaler.GradScaler": "PyTorch GradScaler",
-}
+_UNSUPPORTED: dict[str, str] = table("smp_advisor.scripts", "data/names.toml")["unsupported"]
 _DISTRIBUTED_FAMILIES = ("GPT2", "Bert", "Roberta", "GPTJ", "GPTNeo")
 _FROM_CONFIG = ("from_config", "_from_config")
 _HUGGING_FACE_CLASS = re.compile(r"(?P<family>[A-Z]\w*?)(?:For[A-Z]\w*|LMHeadModel|Model)")

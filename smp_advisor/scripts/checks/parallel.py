@@ -11,7 +11,16 @@ from smp_advisor.reading.values import Constant, External, Item, Operation, Resu
 from smp_advisor.scripts.checks.data import comes_from, is_sharded, loaders
 from smp_advisor.scripts.checks.sharding import FSDP, in_place, inside, same
 from smp_advisor.scripts.context import Context, Hit, check
-from smp_advisor.scripts.queries import constant, is_optimizer_call, is_plain_model, mentions, origins, ranks, updates
+from smp_advisor.scripts.queries import (
+    constant,
+    is_optimizer_call,
+    is_plain_model,
+    known_names,
+    mentions,
+    origins,
+    ranks,
+    updates,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -145,15 +154,7 @@ def _one_part_per_group(context: Context) -> Iterator[Hit]:
             yield Hit(call.module, call.node)
 
 
-_SETS_DEVICE = (
-    "torch.cuda.set_device",
-    "torch.cuda.device",
-    "torch.set_default_device",
-    "torch.accelerator.set_device_index",
-    "torch.accelerator.set_device_idx",
-    "torch.distributed.device_mesh.init_device_mesh",
-    "torch.distributed.init_device_mesh",
-)
+_SETS_DEVICE = known_names("device_setters")
 
 
 @check("DDP601")

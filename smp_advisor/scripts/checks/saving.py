@@ -16,6 +16,7 @@ from smp_advisor.scripts.queries import (
     guarded_by,
     is_wrapped_model,
     is_wrapped_optimizer,
+    known_names,
     mentions,
     origins,
     rank_conditions,
@@ -121,32 +122,9 @@ def _for_other_jobs(call: Call) -> bool:
     return bool(guarded_by(call, "shard", "tp_size", "tensor_parallel"))
 
 
-_COLLECTIVES = (
-    "barrier",
-    "monitored_barrier",
-    "all_reduce",
-    "all_gather",
-    "all_gather_object",
-    "all_gather_into_tensor",
-    "reduce_scatter",
-    "reduce_scatter_tensor",
-    "broadcast",
-    "broadcast_object_list",
-    "reduce",
-    "gather",
-    "gather_object",
-)
+_COLLECTIVES = known_names("collectives")
 _NAMES = tuple(f"torch.distributed.{name}" for name in _COLLECTIVES)
-_STATES = (
-    "torch.distributed.fsdp.FullyShardedDataParallel.optim_state_dict",
-    "torch.distributed.fsdp.FullyShardedDataParallel.full_optim_state_dict",
-    "torch.distributed.fsdp.FullyShardedDataParallel.summon_full_params",
-    "torch.distributed.checkpoint.state_dict.get_model_state_dict",
-    "torch.distributed.checkpoint.state_dict.get_optimizer_state_dict",
-    "torch.distributed.checkpoint.state_dict.get_state_dict",
-    "torch.distributed.checkpoint.save",
-    "torch.distributed.checkpoint.save_state_dict",
-)
+_STATES = known_names("gathered_states")
 _OF_ACCELERATOR = ("wait_for_everyone", "gather", "gather_for_metrics", "reduce", "get_state_dict", "save_state")
 _ONE_RANK = frozenset({"torch.distributed.get_rank", "os.environ.RANK", "os.environ.LOCAL_RANK", "smp.rank"})
 _GUARDS = ("rank", "main_process", "is_main", "is_master", "master_process", "primary", "zero_first", "local_main")

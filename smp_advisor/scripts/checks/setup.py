@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from smp_advisor.files import table
 from smp_advisor.reading.module import after_statement, before_statement, replace
 from smp_advisor.reading.trace import exclusive
 from smp_advisor.reading.values import (
@@ -21,7 +21,6 @@ from smp_advisor.reading.values import (
     options,
 )
 from smp_advisor.scripts.checks.parallel import ACCELERATORS
-from smp_advisor.scripts.checks.sharding import FSDP
 from smp_advisor.scripts.conditions import BACK_ENDS
 from smp_advisor.scripts.context import Context, Hit, check
 from smp_advisor.scripts.queries import (
@@ -29,6 +28,7 @@ from smp_advisor.scripts.queries import (
     is_optimizer,
     is_plain_model,
     is_wrapped_model,
+    known_names,
     mentions,
     origins,
     rank_conditions,
@@ -46,14 +46,7 @@ _KERAS_MODELS = frozenset(
     {"tensorflow.keras.Model", "keras.Model", "tensorflow.keras.models.Model", "tensorflow.Module"}
 )
 _OF_NODE = frozenset({"smp.local_rank", "smptf.local_rank", "os.environ.LOCAL_RANK", "xm.get_local_ordinal"})
-_DOWNLOADS = (
-    "urllib.request.urlretrieve",
-    "wget.download",
-    "torch.hub.download_url_to_file",
-    "gdown.download",
-    "torchvision.datasets.utils.download_url",
-    "torchvision.datasets.utils.download_and_extract_archive",
-)
+_DOWNLOADS = known_names("downloads")
 
 
 @check("SMP101", "smp_v1")
@@ -304,46 +297,8 @@ def _waits(context: Context, first: Call, last: Call) -> bool:
     ) or any(mentions(guard.test, "rank") for guard in last.guards)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Need:
-    """A call that scripts of a library need."""
-
-    text: str
-    names: tuple[str, ...]
-    reported_by: str
-    """The check that reports it if the script shows where it belongs."""
-
-
-_PIPELINE_STEP = "@smp.step around the forward and backward pass"
-_OF_V1 = (
-    Need(text="smp.init()", names=("smp.init",), reported_by="SMP101"),
-    Need(
-        text="torch.cuda.set_device(smp.local_rank())",
-        names=("torch.cuda.set_device", "torch.cuda.device", "torch.set_default_device"),
-        reported_by="SMP108",
-    ),
-    Need(text="smp.DistributedModel", names=("smp.DistributedModel",), reported_by="SMP102"),
-    Need(text="smp.DistributedOptimizer", names=("smp.DistributedOptimizer",), reported_by="SMP103"),
-    Need(text=_PIPELINE_STEP, names=("smp.step",), reported_by="SMP105"),
-)
-_OF_V2 = (
-    Need(text="tsm.init()", names=("tsm.init",), reported_by="SMP301"),
-    Need(text="FSDP around the model", names=FSDP, reported_by="SMP303"),
-)
-_OF_FSDP = (Need(text="FullyShardedDataParallel or fully_shard", names=FSDP, reported_by=""),)
-_TITLES = {"smp-v1": "SMP v1", "smp-v2": "SMP v2", "training-compiler": "Training Compiler", "fsdp": "FSDP"}
-_PACKAGES = {
-    "smp-v1": ("smdistributed.modelparallel",),
-    "smp-v2": ("torch.sagemaker",),
-    "training-compiler": ("torch_xla",),
-    "fsdp": ("torch.distributed.fsdp", "torch.distributed._composable.fsdp", "accelerate", "lightning", "torchtitan"),
-}
-_IMPORTS = {
-    "smp-v1": "import smdistributed.modelparallel.torch as smp",
-    "smp-v2": "import torch.sagemaker as tsm",
-    "training-compiler": "import torch_xla.core.xla_model as xm",
-    "fsdp": "from torch.distributed.fsdp import FullyShardedDataParallel",
-}
+_PREREQUISITES = table("smp_advisor.scripts", "data/prerequisites.toml")
+"""By library: its title, packages, import, and the calls that scripts need."""
 
 
 @check("SMP001")
@@ -351,14 +306,16 @@ def _uses_the_library(context: Context) -> Iterator[Hit]:
     library = _library(context)
     if not library or not _trains(context) or _by_trainer(context):
         return
-    if context.trace.imported(*_PACKAGES[library], *(("pytorch_lightning",) if library == "fsdp" else ())):
+    record = _PREREQUISITES[library]
+    if context.trace.imported(*record["packages"]):
         return
-    if library == "training-compiler" and _tensorflow(context):
+    tensorflow = bool(context.trace.imported("tensorflow")) and not context.trace.imported("torch")
+    if library == "training-compiler" and tensorflow:
         return  # the image compiles
-    missing = [f"`{_IMPORTS[library]}`", *(need.text for need in _needs(library, tensorflow=_tensorflow(context)))]
+    missing = [f"`{record['import']}`", *(need["text"] for need in record["needs"] if not tensorflow)]
     module = context.trace.modules[0]
     if module.tree.body:
-        yield Hit(module, module.tree.body[0], {"library": _TITLES[library], "missing": _listed(missing)})
+        yield Hit(module, module.tree.body[0], {"library": record["title"], "missing": _listed(missing)})
 
 
 @check("SMP002")
@@ -372,13 +329,13 @@ def _has_what_it_needs(context: Context) -> Iterator[Hit]:
         optional = name in context.libraries.optional or context.trace.requires("torch_xla")
         if not getattr(context.libraries, name) or optional or not imports:
             continue
-        missing = [need for need in _needs(library) if not _there(context, need)]
+        missing = [need for need in _PREREQUISITES[library]["needs"] if not _there(context, need)]
         if missing:
             module, node, _ = imports[0]
-            reported_by = frozenset(need.reported_by for need in missing)
+            reported_by = frozenset(need["reported_by"] for need in missing)
             values: dict[str, object] = {
-                "library": _TITLES[library],
-                "missing": _listed([need.text for need in missing]),
+                "library": _PREREQUISITES[library]["title"],
+                "missing": _listed([need["text"] for need in missing]),
             }
             yield Hit(module, node, values, reported_by=reported_by)
 
@@ -386,25 +343,16 @@ def _has_what_it_needs(context: Context) -> Iterator[Hit]:
 def _library(context: Context) -> str:
     """The library that the plan determines; empty if none."""
     if context.settings.library:
-        return context.settings.library if context.settings.library in _TITLES else ""
+        return context.settings.library if context.settings.library in _PREREQUISITES else ""
     of_v1 = (context.settings.microbatches, context.settings.prescaled_batch)
     return "smp-v1" if any(value is not None for value in of_v1) else ""
 
 
-def _needs(library: str, *, tensorflow: bool = False) -> tuple[Need, ...]:
-    needs = {"smp-v1": _OF_V1, "smp-v2": _OF_V2, "fsdp": _OF_FSDP}.get(library, ())
-    return () if tensorflow else needs
-
-
-def _there(context: Context, need: Need) -> bool:
-    if need.text == _PIPELINE_STEP:
+def _there(context: Context, need: dict[str, Any]) -> bool:
+    if need["names"] == ["smp.step"]:
         steps = any(function.step is not None for function in context.trace.functions)
         return steps or not (context.settings.microbatches or 2) > 1
-    return bool(context.trace.named(*need.names))
-
-
-def _tensorflow(context: Context) -> bool:
-    return bool(context.trace.imported("tensorflow")) and not context.trace.imported("torch")
+    return bool(context.trace.named(*need["names"]))
 
 
 def _trains(context: Context) -> bool:

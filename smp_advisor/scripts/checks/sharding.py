@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smp_advisor.reading.values import Constant, External, Result, options
-from smp_advisor.scripts.queries import constant, origins
+from smp_advisor.scripts.queries import constant, known_names, origins
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,11 +15,7 @@ if TYPE_CHECKING:
     from smp_advisor.scripts.context import Context
 
 
-FSDP = (
-    "torch.distributed.fsdp.FullyShardedDataParallel",
-    "torch.distributed.fsdp.fully_shard",
-    "torch.distributed._composable.fsdp.fully_shard",
-)
+FSDP = known_names("fsdp")
 _PASSING = ("offload_wrapper", "checkpoint_wrapper", "torch.compile", "tsm.transform", "tsm.transform.transform")
 """Functions that return the model they get, changed or wrapped."""
 

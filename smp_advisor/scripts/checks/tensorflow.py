@@ -8,21 +8,14 @@ from typing import TYPE_CHECKING
 from smp_advisor.reading.module import add_keyword, replace
 from smp_advisor.reading.values import Constant, Function, Instance, Result, Value, options
 from smp_advisor.scripts.context import Context, Hit, check
-from smp_advisor.scripts.queries import constant, is_known, ranks
+from smp_advisor.scripts.queries import constant, is_known, known_names, ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from smp_advisor.reading.trace import Call
 
-_LISTINGS = (
-    "os.listdir",
-    "glob.glob",
-    "glob.iglob",
-    "tensorflow.io.gfile.glob",
-    "tensorflow.io.gfile.listdir",
-    "os.scandir",
-)
+_LISTINGS = known_names("listings")
 _SEEDS = ("tensorflow.random.set_seed", "tensorflow.keras.utils.set_random_seed", "numpy.random.seed", "random.seed")
 _OTHER_RANKS = {"smptf.rank", "smptf.local_rank", "smptf.mp_rank", "smptf.pp_rank"}
 _GATHERED = ("sorted", "natsort.natsorted", "len", "any", "set")
