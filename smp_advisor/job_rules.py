@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.cluster.containers import Container
-    from smp_advisor.cluster.instance import Instance
+    from smp_advisor.cluster.table import Instance
     from smp_advisor.libraries.plan import Plan
 
 __all__ = ["MAX_RUN_SECONDS", "Fault", "JobTerms", "job_faults", "plan_faults"]

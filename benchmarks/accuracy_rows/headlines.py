@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from smp_advisor.costs.evaluate import estimate
-from smp_advisor.costs.intervals import step_time_factors
+from smp_advisor.costs.uncertainty import step_time_factors
 from smp_advisor.errors import AdvisorError
 
 from .arithmetic import errors, rate

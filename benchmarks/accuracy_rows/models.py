@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import ModelError
 from smp_advisor.workload import BlockGroup, Model
-from smp_advisor.workload.family import families
+from smp_advisor.workload.settings import families
 
 from .table import SkippedError
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from smp_advisor.workload.optimizer import OptimizerName
+    from smp_advisor.workload.job import OptimizerName
 
     from .table import Row
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from smp_advisor.costs.learned_memory import learned_memory
+from smp_advisor.costs.learned import learned_memory
 from smp_advisor.costs.observation import observed
 from smp_advisor.costs.transfer import Targets
 from smp_advisor.workload import Calibration

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from smp_advisor.costs.constants import constants
-from smp_advisor.costs.intervals import narrowed, step_time_factors
-from smp_advisor.costs.learned_time import learned_time
+from smp_advisor.costs.learned import learned_time
 from smp_advisor.costs.observation import observed, predicted_seconds
 from smp_advisor.costs.transfer import Targets, rule
+from smp_advisor.costs.uncertainty import narrowed, step_time_factors
 from smp_advisor.workload import Calibration
 
 from .judge import judge

@@ -10,9 +10,7 @@ import numpy as np
 from smp_advisor.costs.activations import block_saved_bytes
 from smp_advisor.costs.evaluate import fit_probability, memory_columns, seconds_columns
 from smp_advisor.costs.memory import GIB, memory_error_bytes, stage_bytes
-from smp_advisor.costs.partition import stages
-from smp_advisor.costs.state import vocabulary_shards
-from smp_advisor.costs.world import World
+from smp_advisor.costs.world import World, stages, vocabulary_shards
 
 if TYPE_CHECKING:
     from .plans import Run

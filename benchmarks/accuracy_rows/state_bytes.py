@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from smp_advisor.libraries.state_bytes import StateBytes, smp_v1
-from smp_advisor.workload.optimizer import OPTIMIZERS
+from smp_advisor.workload.job import OPTIMIZERS
 
 if TYPE_CHECKING:
     from smp_advisor.workload import Job

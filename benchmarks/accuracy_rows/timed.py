@@ -11,7 +11,7 @@ import numpy as np
 
 from smp_advisor.costs.constants import constants, overriding
 from smp_advisor.costs.evaluate import seconds_columns
-from smp_advisor.costs.intervals import plan_kinds, stack_group
+from smp_advisor.costs.uncertainty import plan_kinds, stack_group
 from smp_advisor.libraries.layout import Layout
 
 if TYPE_CHECKING:

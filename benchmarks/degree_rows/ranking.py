@@ -14,8 +14,7 @@ import numpy as np
 
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs.evaluate import memory_columns, seconds_columns
-from smp_advisor.costs.intervals import plan_kinds
-from smp_advisor.costs.uncertainty import run_spread
+from smp_advisor.costs.uncertainty import plan_kinds, run_spread
 from smp_advisor.libraries.layout import Layout
 from smp_advisor.libraries.state_bytes import fully_sharded, smp_v1
 from smp_advisor.workload import Job, Model

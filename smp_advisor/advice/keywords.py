@@ -13,9 +13,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.workload.adapter import Adapter
     from smp_advisor.workload.calibration import Calibration
-    from smp_advisor.workload.job import Loss, OptimizerStep, StatePrecision, Training
-    from smp_advisor.workload.optimizer import OptimizerName
-    from smp_advisor.workload.overheads import Overheads
+    from smp_advisor.workload.job import Loss, OptimizerName, OptimizerStep, Overheads, StatePrecision, Training
 
     Function = TypeVar("Function", bound=Callable[..., Any])
 

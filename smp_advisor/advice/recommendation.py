@@ -63,7 +63,7 @@ from smp_advisor.search import (
     representatives,
     search_in_bf16_if_possible,
 )
-from smp_advisor.workload.inference import can_be_inferred
+from smp_advisor.workload.from_count import can_be_inferred
 from smp_advisor.workload.model import Model
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.cluster.instance import Instance
+    from smp_advisor.cluster.table import Instance
     from smp_advisor.scripts.following import ScriptStack
     from smp_advisor.workload.job import Job
 

@@ -13,7 +13,7 @@ from smp_advisor.libraries.check import unsupported_settings
 from smp_advisor.libraries.library import get_library, libraries, plan_fields
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.search import OBJECTIVES, Objective, batch_policy
-from smp_advisor.workload.calibration_file import load_calibration
+from smp_advisor.workload.calibration import load_calibration
 from smp_advisor.workload.counts import parse_amount
 from smp_advisor.workload.job import Job
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from smp_advisor.calibration import Probe, Summary
     from smp_advisor.charts.chart import Chart
     from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.cluster.instance import Instance
+    from smp_advisor.cluster.table import Instance
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.guidance import Ladder, Pitfall, RankTable, Reference, Step
     from smp_advisor.libraries.plan import Plan

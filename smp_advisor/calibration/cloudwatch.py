@@ -13,8 +13,6 @@ import sys
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-__all__ = ["MOST_CHARACTERS", "collected", "main"]
-
 _GROUP = "/aws/sagemaker/TrainingJobs"
 MOST_CHARACTERS = 16 * 2**20
 """Characters of the log that are read, from its start."""

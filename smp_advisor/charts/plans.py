@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.charts.chart import Chart
 from smp_advisor.charts.step import plan_text
-from smp_advisor.costs.intervals import DIVISIONS, plan_divisions
+from smp_advisor.costs.uncertainty import DIVISIONS, plan_divisions
 from smp_advisor.errors import AdvisorError
 from smp_advisor.search import ClusterSizes, Limits, listed_plans, representatives, suitable
 from smp_advisor.wording import number

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import tomllib
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-if TYPE_CHECKING:
-    from smp_advisor.cluster.instance import Instance
+from smp_advisor.files import data_file, rows
 
-__all__ = ["Container", "container", "containers", "containers_of", "repositories", "unlisted"]
+if TYPE_CHECKING:
+    from smp_advisor.cluster.table import Instance
 
 _ACCOUNT = "763104351884"
 """Registry account of AWS Deep Learning Containers in most regions."""
@@ -91,8 +88,7 @@ def version_pair(text: str) -> tuple[int, int]:
 @cache
 def containers() -> tuple[Container, ...]:
     """Every image of the table, oldest first within its repository."""
-    table = (files("smp_advisor.cluster") / "data" / "containers.csv").read_text(encoding="utf-8")
-    return tuple(_container(row) for row in csv.DictReader(table.splitlines()))
+    return tuple(_container(row) for row in rows("smp_advisor.cluster", "data/containers.csv"))
 
 
 @cache
@@ -125,12 +121,7 @@ def unlisted(repository: str, framework_version: str, py_version: str) -> Contai
 @cache
 def repositories() -> dict[str, dict[str, str]]:
     """Framework, estimator and, if it is for one library, that library of each repository."""
-    return cast("dict[str, dict[str, str]]", _facts()["repositories"])
-
-
-@cache
-def _facts() -> dict[str, Any]:
-    return tomllib.loads((files("smp_advisor.cluster") / "data" / "containers.toml").read_text(encoding="utf-8"))
+    return cast("dict[str, dict[str, str]]", data_file("cluster", "containers")["repositories"])
 
 
 def _container(row: dict[str, str]) -> Container:
@@ -149,5 +140,5 @@ def _container(row: dict[str, str]) -> Container:
         tag=row["tag"],
         account=home.get("account", _ACCOUNT),
         estimator=cast("Any", home["estimator"]),
-        cpu_architecture=_facts()["cpu_architecture"],
+        cpu_architecture=data_file("cluster", "containers")["cpu_architecture"],
     )

@@ -1,33 +1,94 @@
-"""The dated table of GPU instances: its reader, and lookup by name."""
+"""The dated table of GPU instances and boards: one node with its GPUs, links, host and price."""
 
 from __future__ import annotations
 
-import csv
 import re
-import tomllib
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.cluster.boards import board_rows
-from smp_advisor.cluster.instance import Instance
-from smp_advisor.errors import InstanceError
+from smp_advisor.errors import ClusterError, InstanceError
+from smp_advisor.files import data_file, rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = [
-    "Source",
-    "completed_instance",
-    "instance",
-    "instances",
-    "not_covered",
-    "sagemaker_names",
-    "sources",
-    "table_date",
-]
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Instance:
+    """A machine type from the dated instance table or from custom figures.
+
+    GB/s are 1e9 bytes per second, Gbps 1e9 bits per second per node, GiB 2**30 bytes.
+
+    Examples
+    --------
+    >>> from smp_advisor.cluster import instance
+    >>> instance("ml.p4d.24xlarge").gpus
+    8
+    """
+
+    name: str
+    gpu: str
+    gpus: int
+    gpu_memory_gib: float
+    """Nominal memory per GPU."""
+    usable_gpu_memory_gib: float
+    """Memory per GPU that the driver reports as free before the CUDA context."""
+    vcpus: int
+    host_memory_gib: float
+    intra_node: str
+    """The vendor's name of the link between the node's GPUs."""
+    intra_node_gb_per_s: float
+    """Per GPU, sum of both directions (the vendor's total); 0 for a single GPU."""
+    inter_node_gbps: float
+    """Sustained network bandwidth of the node."""
+    efa: bool
+    gpudirect_rdma: bool
+    peak_tflops: float
+    """Dense 16-bit peak per GPU."""
+    hbm_gb_per_s: float
+    host_link_gb_per_s: float
+    """Host copy per GPU, one direction."""
+    usd_per_hour: float | None
+    """SageMaker on-demand price; None if unknown."""
+    price_note: str = ""
+    source: str = ""
+    assumed: tuple[str, ...] = ()
+    """Names of the fields that no source confirms: general knowledge, or copied from the most similar GPU."""
+    architecture: str = ""
+    """Architecture of the GPU (its compute capability): ``8.0``; empty if unknown."""
+    cpu_architecture: str = "x86_64"
+    """``x86_64`` or ``arm64``."""
+    fp8_tflops: float = 0.0
+    """Dense 8-bit peak per GPU; 0 if there is none or it is unknown."""
+    board_watts: float = 0.0
+    """Power limit per GPU in watts; 0 if unknown."""
+    bf16: bool = True
+    """Whether the GPU supports bfloat16 (A100 and later)."""
+    custom: bool = False
+    """Whether the figures come from the user instead of the instance table."""
+
+    @property
+    def nvlink(self) -> bool:
+        """Whether NVLink connects the node's GPUs."""
+        return "nvlink" in self.intra_node.lower()
+
+    @property
+    def gpu_label(self) -> str:
+        """Common name of the GPU: ``A100 40 GB``."""
+        words = self.gpu.removeprefix("NVIDIA ").split()
+        # A reader recognizes the GPU without its SXM generation.
+        name = [word for word in words if not word.upper().startswith("SXM")]
+        return " ".join(f"{word[:-2]} GB" if word[:-2].isdigit() and word.endswith("GB") else word for word in name)
+
+
+@cache
+def board_rows() -> dict[str, dict[str, str]]:
+    """Rows of the table, by the name of the board in the instance table."""
+    return {row["gpu"]: row for row in rows("smp_advisor.cluster", "data/gpus.csv")}
+
 
 _YES_NO = {"yes": True, "no": False}
 _PARSERS: Mapping[str, Callable[[str], Any]] = {"str": str, "int": int, "float": float, "bool": _YES_NO.__getitem__}
@@ -53,14 +114,15 @@ class Source:
 @cache
 def instances() -> tuple[Instance, ...]:
     """Every GPU training instance, in the order of the table."""
-    table = (files("smp_advisor.cluster") / "data" / "instances.csv").read_text(encoding="utf-8")
-    return tuple(_instance(row) for row in csv.DictReader(table.splitlines()))
+    return tuple(_instance(row) for row in rows("smp_advisor.cluster", "data/instances.csv"))
 
 
 @cache
 def sources() -> tuple[Source, ...]:
     """Sources of the table's columns."""
-    return tuple(Source(**{**entry, "columns": tuple(entry["columns"])}) for entry in _sources_file()["source"])
+    return tuple(
+        Source(**{**entry, "columns": tuple(entry["columns"])}) for entry in data_file("cluster", "sources")["source"]
+    )
 
 
 @cache
@@ -72,7 +134,7 @@ def sagemaker_names() -> frozenset[str]:
 
 def table_date() -> str:
     """Date of the table (ISO 8601)."""
-    return str(_sources_file()["table_date"])
+    return str(data_file("cluster", "sources")["table_date"])
 
 
 def instance(name: str) -> Instance:
@@ -89,7 +151,7 @@ def instance(name: str) -> Instance:
     if sentence := not_covered(name):
         raise InstanceError(sentence)
     similar = get_close_matches(full, by_name, n=3, cutoff=0.6)
-    examples = ", ".join(similar or _sources_file()["examples"])
+    examples = ", ".join(similar or data_file("cluster", "sources")["examples"])
     hint = f"the most similar are {examples}" if similar else f"supported are, for example, {examples}"
     raise InstanceError(f"Unknown instance type {name!r}: {hint}; Cluster.custom(...) accepts any other hardware.")
 
@@ -132,10 +194,12 @@ def not_covered(name: str) -> str:
     """
     full = _full(name)
     family = full.removeprefix("ml.").split(".")[0]
-    machines = next((title for title, families in _sources_file()["not_covered"].items() if family in families), "")
+    machines = next(
+        (title for title, families in data_file("cluster", "sources")["not_covered"].items() if family in families), ""
+    )
     if not machines:
         return ""
-    example = _sources_file()["examples"][0]
+    example = data_file("cluster", "sources")["examples"][0]
     return f"{machines} is not covered ({full}): the advisor plans for NVIDIA GPUs, for example {example}."
 
 
@@ -146,11 +210,6 @@ def _full(name: str) -> str:
 @cache
 def _by_name() -> dict[str, Instance]:
     return {entry.name: entry for entry in instances()}
-
-
-@cache
-def _sources_file() -> dict[str, Any]:
-    return tomllib.loads((files("smp_advisor.cluster") / "data" / "sources.toml").read_text(encoding="utf-8"))
 
 
 def _instance(row: dict[str, str]) -> Instance:
@@ -172,4 +231,94 @@ def _instance(row: dict[str, str]) -> Instance:
         source="; ".join(f"{source.title} ({source.date})" for source in sources()),
         assumed=tuple(assumed),
         **figures,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gpu:
+    """One GPU board with the figures of its data sheet.
+
+    Examples
+    --------
+    >>> gpu("A100-80GB").peak_tflops
+    312.0
+    """
+
+    name: str
+    """Model and memory: ``A100-80GB``."""
+    gpu: str
+    """Name of the board in the instance table."""
+    architecture: str
+    """Compute capability: ``8.0``."""
+    gpu_memory_gib: float
+    usable_gpu_memory_gib: float
+    """Memory that the driver reports as free before the CUDA context."""
+    peak_tflops: float
+    """Dense 16-bit peak, with fp32 accumulation where that is slower."""
+    fp8_tflops: float
+    """Dense 8-bit peak; 0 without 8-bit products."""
+    bf16: bool
+    hbm_gb_per_s: float
+    nvlink_gb_per_s: float
+    """Per GPU, sum of both directions; 0 without NVLink."""
+    pcie_gb_per_s: float
+    """Per GPU, sum of both directions."""
+    host_link_gb_per_s: float
+    """Host copy, one direction."""
+    board_watts: float
+    """Power limit."""
+
+
+@cache
+def gpus() -> tuple[Gpu, ...]:
+    """Every board of the table. Figures in the instance table have priority."""
+    machines = {entry.gpu: entry for entry in instances()}
+    return tuple(_gpu(row, machines.get(row["gpu"])) for row in board_rows().values())
+
+
+def gpu(name: str) -> Gpu:
+    """Board by its name, with any spaces and hyphens: ``A100-80GB``, ``NVIDIA A100 80 GB``, ``rtx 4090``.
+
+    The memory may be omitted for a board that has one size only.
+    """
+    key = _key(name)
+    table = gpus()
+    exact = [board for board in table if key in {_key(board.name), _key(board.gpu)}]
+    if not exact:
+        exact = [board for board in table if _key(board.name.rsplit("-", 1)[0]) == key]
+    if len(exact) == 1:
+        return exact[0]
+    near = exact or [board for board in table if board.name in get_close_matches(name, [b.name for b in table], n=3)]
+    hint = ", ".join(board.name for board in near) or ", ".join(board.name for board in table[:3])
+    raise ClusterError(
+        f"Unknown GPU {name!r}: supported are, for example, {hint}; Cluster.custom(...) accepts any figures."
+    )
+
+
+def _key(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", re.sub(r"nvidia|geforce|sxm\d?|hbm\w*", "", name.lower()))
+
+
+def _gpu(row: dict[str, str], machine: Instance | None) -> Gpu:
+    def figure(field: str) -> float:
+        if row[field]:
+            return float(row[field])
+        if machine is None:
+            raise ValueError(f"{row['name']} has no {field} and is in no instance")
+        return float(getattr(machine, field))
+
+    return Gpu(
+        name=row["name"],
+        gpu=row["gpu"],
+        architecture=row["architecture"],
+        gpu_memory_gib=figure("gpu_memory_gib"),
+        usable_gpu_memory_gib=figure("usable_gpu_memory_gib"),
+        peak_tflops=figure("peak_tflops"),
+        fp8_tflops=float(row["fp8_tflops"]),
+        bf16=row["bf16"] == "yes" if machine is None else machine.bf16,
+        hbm_gb_per_s=figure("hbm_gb_per_s"),
+        nvlink_gb_per_s=float(row["nvlink_gb_per_s"]),
+        pcie_gb_per_s=float(row["pcie_gb_per_s"]),
+        host_link_gb_per_s=figure("host_link_gb_per_s"),
+        board_watts=float(row["board_watts"]),
     )

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smp_advisor.costs.pipeline import in_flight
-from smp_advisor.costs.stack import stack_of
-from smp_advisor.costs.state import vocabulary_shards
+from smp_advisor.costs.world import in_flight, stack_of, vocabulary_shards
 from smp_advisor.elementwise import anywhere, ceil, maximum, minimum, where
 from smp_advisor.libraries.layout import CONTIGUOUS
 from smp_advisor.libraries.state_bytes import RETURNED_HALF_LOGIT_BYTES
 
 if TYPE_CHECKING:
-    from smp_advisor.costs.partition import Stage
-    from smp_advisor.costs.world import World
+    from smp_advisor.costs.world import Stage, World
     from smp_advisor.elementwise import Floats
     from smp_advisor.libraries.layout import Layout
     from smp_advisor.workload.block import Attention, Block
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
-
-
-__all__ = ["activation_bytes", "block_saved_bytes", "offloaded_activation_bytes"]
 
 
 def block_saved_bytes(block: Block, layout: Layout, world: World, job: Job) -> Floats:

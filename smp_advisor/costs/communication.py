@@ -1,4 +1,4 @@
-"""Time of collectives by topology: NVLink or PCIe inside the node, EFA between nodes.
+"""Time of collectives by topology (NVLink or PCIe inside the node, EFA between nodes), and what compute does not hide.
 
 Across nodes the laws are those of measured NCCL collectives over EFA (`benchmarks/collectives.py` compares them with
 every row). A ring passes each member once per round, so an all-gather is set by the shard that each member contributes:
@@ -8,26 +8,118 @@ No reduce-scatter was measured across nodes: it is counted as an all-gather.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from smp_advisor.costs.constants import constant
-from smp_advisor.costs.links import MOST_MEASURED, Group, delay, intra_rate, is_first_generation, network_rate
-from smp_advisor.elementwise import anywhere, binary_logarithm, inverted, maximum, minimum, quotient, where
+from smp_advisor.costs.constants import constant, gpu_constant
+from smp_advisor.costs.world import trained_parameters
+from smp_advisor.elementwise import (
+    anywhere,
+    binary_logarithm,
+    ceil,
+    interpolated,
+    inverted,
+    maximum,
+    minimum,
+    quotient,
+    where,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.costs.compute import Passes
+    from smp_advisor.costs.world import LocalParameters, World
     from smp_advisor.elementwise import Bools, Floats
+    from smp_advisor.libraries.layout import Layout
+    from smp_advisor.workload.model import Model
 
 
-__all__ = [
-    "all_gather_seconds",
-    "all_reduce_seconds",
-    "all_to_all_seconds",
-    "bus_bytes_per_second",
-    "point_to_point_seconds",
-    "reduce_scatter_seconds",
-    "sharded_gather_seconds",
-]
+_FIRST_GENERATION_GBPS = 400
+"""Network of a node up to which EFA is of the first generation (p3dn, p4d, p4de)."""
+MOST_MEASURED = 256
+"""GPUs of the largest measured collective."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One of many equal groups that communicate together, arrays of shape (n,)."""
+
+    members: Floats
+    """GPUs per group."""
+    inside: Bools
+    """Whether the group is within a node."""
+    in_node: Floats
+    """Members in one node."""
+    nodes: Floats
+    """Nodes of the group."""
+    sharing: Floats
+    """Groups that share a node's network."""
+
+    @classmethod
+    def of(cls, cluster: Cluster, members: Floats, stride: Floats) -> Group:
+        """Placement of a group.
+
+        Parameters
+        ----------
+        members
+            GPUs per group, shape (n,).
+        stride
+            Distance in ranks between adjacent members, shape (n,). There are k interleaved groups of stride k; across
+            nodes, min(k, GPUs per node) of them share the node's network.
+        """
+        per_node = cluster.instance.gpus
+        # A group size that does not divide the node's GPUs leaves the node somewhere.
+        inside = (per_node % minimum(members * stride, per_node) == 0) & (members * stride <= per_node)
+        sharing = minimum(stride, per_node)
+        return cls(
+            members=members,
+            inside=inside,
+            in_node=minimum(where(inside, members, per_node // sharing), members),
+            nodes=where(inside, 1, minimum(members, -(-members * stride // per_node))),
+            sharing=sharing,
+        )
+
+
+def is_first_generation(cluster: Cluster) -> bool:
+    """Whether the nodes have EFA devices of the first generation, on which no all-gather was measured."""
+    return cluster.instance.efa and cluster.instance.inter_node_gbps <= _FIRST_GENERATION_GBPS
+
+
+def delay(cluster: Cluster) -> Floats:
+    """Latency of the node's EFA devices relative to those of p5."""
+    return constant("communication.efa_first_generation_delay") if is_first_generation(cluster) else 1.0
+
+
+def intra_rate(cluster: Cluster, members: Floats) -> Floats:
+    """Bytes per second of a ring of `members` GPUs in one node, per GPU and direction."""
+    return cluster.intra_node_bytes_per_s * _intra_efficiency(cluster, members)
+
+
+def _intra_efficiency(cluster: Cluster, members: Floats) -> Floats:
+    link = cluster.instance.intra_node.lower()
+    if "nvlink" not in link:
+        return gpu_constant("pcie_efficiency", cluster.instance.gpu)
+    if "cube mesh" in link:
+        # A small group of a cube mesh uses few of the links.
+        names = ("2", "4", "8")
+        points = [float(constant(f"communication.cube_mesh_efficiency_{n}")) for n in names]
+        return interpolated(members, (2, 4, 8), points)
+    return constant("communication.nvswitch_efficiency")
+
+
+def network_rate(cluster: Cluster, sharing: Floats) -> Floats:
+    """Bytes per second of one of `sharing` groups that use a node's network at the same time.
+
+    The rings of one group use all network cards. Several groups, each with one GPU in the node, slow each other down.
+    """
+    measured = cluster.instance.efa and cluster.instance.gpudirect_rdma
+    name = "communication.efa_efficiency" if measured else "communication.network_efficiency"
+    share = constant(name) * where(sharing > 1, constant("communication.shared_network_share"), 1.0)
+    rate: Floats = cluster.inter_node_bytes_per_s_per_node * share / sharing
+    return rate
+
 
 _SMALL_MESSAGE_BYTES = 8 * 2**20
 """Size at which a hop of a tree takes the mean of its time for the smallest and for very large messages."""
@@ -182,3 +274,119 @@ def point_to_point_seconds(cluster: Cluster, bytes_: Floats, line: Group) -> Flo
     """
     rate = where(line.inside, intra_rate(cluster, 2), network_rate(cluster, line.sharing))
     return constant("communication.start_seconds") + quotient(bytes_, rate)
+
+
+def _exposed(communication: Floats, compute: Floats, inside: Bools) -> Floats:
+    """Seconds that communication adds to concurrent compute.
+
+    These are the excess over compute and a share of the shorter of both. A collective inside a node uses memory
+    bandwidth and multiprocessors at NVLink's rate; one that waits for the network uses far less.
+    """
+    share = where(inside, constant("time.contention_in_node"), constant("time.contention_across_nodes"))
+    exposed: Floats = maximum(communication - compute, 0.0) + share * minimum(communication, compute)
+    return exposed
+
+
+def _sharded_seconds(collective: Callable[..., Floats], cluster: Cluster, bytes_: Floats, world: World) -> Floats:
+    """Seconds of a reduce-scatter or all-gather of all gradients or parameters, one bucket per message.
+
+    A message passes the entire ring, so large groups wait for its hops rather than for its bytes.
+    """
+    messages = ceil(bytes_ / (constant("communication.bucket_mib") * 2**20))
+    per_message = collective(cluster, bytes_ / maximum(messages, 1), world.shards, world.data_stride)
+    seconds: Floats = messages * per_message
+    return seconds
+
+
+def data_parallel_seconds(
+    model: Model,
+    cluster: Cluster,
+    layout: Layout,
+    world: World,
+    degree: int,
+    local: LocalParameters,
+    passes: Passes,
+) -> Floats:
+    """Seconds of reductions and all-gathers that compute does not hide.
+
+    Without sharding, gradients are all-reduced during the last microbatch's backward pass. With sharded optimizer state
+    they are reduce-scattered there, and the all-gather of updated parameters after the optimizer step is exposed (SMP
+    documentation, Introduction to model parallelism). Sharded parameters are gathered, with prefetch, in the forward
+    and again in the backward pass of every microbatch, where gradients are also reduce-scattered: three times their
+    volume. Strategies that keep parameters gathered until the backward pass (``shard_grad_op``) move twice their volume
+    (Rajbhandari et al. 2020, arXiv 1910.02054, section 7; PyTorch documentation of ``ShardingStrategy``). Replicas of
+    the shards (hybrid strategies) reduce their gradients after every reduce-scatter, with MiCS once per step (Zhang et
+    al. 2022, arXiv 2205.00119, section 3.4).
+    """
+    state = layout.state_bytes
+    reduction, dp, stride = world.reduction_degree, world.data_parallel_degree, world.data_stride
+    # The data-parallel group of replicated modules includes entire tensor-parallel groups. A node has one such group
+    # per pipeline stage.
+    tp = layout.tensor_parallel_degree
+    wide = where(
+        layout.spread_placement | layout.pipeline_outermost, 1, minimum(maximum(world.gpus_per_node // tp, 1), degree)
+    )
+    trained = trained_parameters(local, layout)
+    split = trained.split + trained.experts
+    last = passes.backward + passes.recomputation
+
+    level = layout.shard_level
+    gradient_bytes = state.reduced_bytes * trained.total
+    inside = Group.of(cluster, reduction, stride).inside
+    forward = passes.forward + passes.exchange_forward
+    by_level: Floats = 0.0
+    # Each level is computed only if some plan has it.
+    if anywhere(level == 0):
+        reduced: Floats = all_reduce_seconds(
+            cluster, state.reduced_bytes * split, reduction, stride
+        ) + all_reduce_seconds(cluster, state.reduced_bytes * trained.replicated, dp, wide)
+        by_level = _exposed(reduced, last, inside)
+    if anywhere((level == 1) | (level == 2)):
+        scattered = _sharded_seconds(reduce_scatter_seconds, cluster, gradient_bytes, world)
+        reduced = all_reduce_seconds(
+            cluster, gradient_bytes / world.shards, reduction // world.shards, world.shards * stride
+        )
+        # Shards within a node: the replicas reduce a bucket over the network while NVLink scatters the next one.
+        sharing = Group.of(cluster, world.shards, stride).inside
+        scattered = where(sharing, maximum(scattered, reduced), scattered + reduced)
+        gathered = _sharded_seconds(all_gather_seconds, cluster, state.compute_bytes * trained.total, world)
+        waited = where(layout.gather_after_step, gathered, _exposed(gathered, forward, sharing))
+        by_level = where(level == 0, by_level, _exposed(scattered, last, inside) + waited)
+    if not anywhere(level >= 3):
+        return by_level
+
+    # One all-gather per block: each has the start-up time of a collective.
+    blocks = model.layer_count
+    gather = blocks * sharded_gather_seconds(
+        cluster,
+        state.gathered_bytes * local.total / blocks,
+        world.shards,
+        tp,
+        two_level=layout.two_level_gather,
+        overlapped=layout.overlapped_gather,
+    )
+    scatter = blocks * reduce_scatter_seconds(cluster, gradient_bytes / blocks, world.shards, tp)
+    across = all_reduce_seconds(
+        cluster,
+        gradient_bytes / world.shards,
+        maximum(reduction // world.shards, 1),
+        world.shards * tp,
+    )
+    backward = passes.backward + passes.recomputation + passes.exchange_backward
+    sharing = Group.of(cluster, world.shards, tp).inside
+    regather = where(layout.keeps_gathered, 0.0, gather)
+    within = regather + scatter
+    # Under no_sync, gradients are reduced in the last backward pass only.
+    m = layout.microbatches
+    reductions = 1 if state.accumulates_unsharded else m
+    every = m * _exposed(gather, forward, sharing) + reductions * _exposed(within, backward, sharing)
+    if state.accumulates_unsharded:
+        every = every + (m - 1) * _exposed(regather, backward, sharing)
+    # If the shards are within a node, only the reduction across nodes uses the network, concurrently with compute and
+    # gathers. Otherwise, the part of the backward pass without gathers hides it.
+    concurrent = maximum(across - maximum(within, last), 0.0) + constant("time.contention_across_nodes") * minimum(
+        across, last
+    )
+    after = _exposed(across, maximum(last - within, 0.0), inside=False)
+    fully = every + where(layout.replicas_reduced_once, 1, reductions) * where(sharing, concurrent, after)
+    return where(level >= 3, fully, by_level)

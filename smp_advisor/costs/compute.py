@@ -1,4 +1,8 @@
-"""Time of one block's passes on one GPU: matrix products, attention, memory-bound operations, kernel launches."""
+"""Time of one microbatch on one pipeline stage: kernels, their launches by the host, and exchanges inside blocks.
+
+Launches are asynchronous, so the GPU waits for the host only where a block's kernels take less time than their
+launches.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +10,90 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from smp_advisor.costs.attention import attention_seconds
-from smp_advisor.costs.constants import constant, gpu_constant
-from smp_advisor.costs.host import HostSeconds, host_seconds
-from smp_advisor.costs.products import product_seconds, products_seconds
-from smp_advisor.costs.rates import memory_bandwidth, peak_flops
-from smp_advisor.costs.stack import stack_of
-from smp_advisor.elementwise import anywhere, maximum, where
+from smp_advisor.costs.communication import all_gather_seconds, all_reduce_seconds, all_to_all_seconds
+from smp_advisor.costs.constants import constant, gpu_constant, memory_bandwidth, peak_flops
+from smp_advisor.costs.kernels import attention_seconds, product_seconds, products_seconds
+from smp_advisor.costs.world import owned_parameters, stack_of, stage_kinds, trained_parameters, vocabulary_shards
+from smp_advisor.elementwise import anywhere, inverted, maximum, where
 
 if TYPE_CHECKING:
-    from smp_advisor.cluster.instance import Instance
-    from smp_advisor.costs.world import World
+    from collections.abc import Sequence
+
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.cluster.table import Instance
+    from smp_advisor.costs.world import LocalParameters, Stage, World
     from smp_advisor.elementwise import Floats
     from smp_advisor.libraries.layout import Layout
-    from smp_advisor.workload.block import Block
+    from smp_advisor.workload.block import Block, Kernels
     from smp_advisor.workload.job import Job
-    from smp_advisor.workload.kernels import Kernels
     from smp_advisor.workload.model import Model
     from smp_advisor.workload.stack import Stack
 
 
-__all__ = ["BlockSeconds", "block_seconds", "head_seconds", "model_flops_per_sample", "outside_seconds"]
+_CASTS = 3.0
+"""Kernels that autocast adds to a product: casts of its input, weight and bias."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostSeconds:
+    """Seconds in which the host launches the work of one microbatch, shape (n,) each."""
+
+    forward: Floats
+    backward: Floats
+
+
+def host_seconds(
+    block: Block, kernels: Kernels, attention_launches: Floats, layout: Layout, instance: Instance, stack: Stack
+) -> HostSeconds:
+    """Seconds of the host for one block.
+
+    Parameters
+    ----------
+    kernels
+        The block's kernels in the stack's form.
+    attention_launches
+        Kernels of attention's core in a forward pass, shape (n,).
+    """
+    experts = max((matmul.experts for matmul in block.matmuls), default=1)
+    local = maximum(experts / layout.expert_parallel_degree, 1.0)
+    launches = kernels.products + kernels.launches + attention_launches + kernels.expert_launches * local
+    if layout.state_bytes.cast_bytes > 0:
+        launches = launches + _CASTS * kernels.products
+    pace = gpu_constant("host_pace", instance.gpu)
+    per_kernel = pace * stack.launch_share * constant("time.launch_seconds")
+    collectives = (
+        where(layout.tensor_parallel_degree > 1, block.all_reduces, 0)
+        + where(layout.context_parallel_degree > 1, len(block.attentions), 0)
+        + where((layout.expert_parallel_degree > 1) & (experts > 1), 2, 0)
+    )
+    exchanges = pace * constant("time.collective_launch_seconds") * collectives
+    # A unit's parameters are gathered before, and freed after, each of its passes.
+    units = pace * stack.unit_share * where(layout.shard_level == 3, constant("time.unit_seconds"), 0.0)
+    return HostSeconds(
+        forward=launches * per_kernel + exchanges + units,
+        backward=kernels.backward_launches * launches * per_kernel + exchanges + units,
+    )
+
+
+_PER_TENSOR = {"loop": 11.0, "foreach": 0.5, "fused": 0.1, "backward": 11.0}
+"""Kernels of Adam per parameter tensor, with its share of clipping. As a loop: decay, two averages of two operations,
+root, quotient, sum, update, norm and scale (torch.optim.adamw, _single_tensor_adamw). ``foreach`` runs each operation
+for some dozens of tensors at once, ``fused`` all operations."""
+_TENSORS_OF_NORMS = 4
+
+
+def optimizer_host_seconds(model: Model, layout: Layout, instance: Instance, job: Job, stack: Stack) -> Floats:
+    """Seconds in which the host launches the optimizer's kernels, a lower limit of the optimizer step.
+
+    Parameters that FSDP shards are one tensor per unit. Megatron, DeepSpeed and SMP v1 update one flat buffer if they
+    shard the optimizer's state.
+    """
+    form = job.optimizer_step if job.optimizer_step != "auto" else stack.optimizer
+    tensors = sum(group.count * (2 * group.block.separate.products + _TENSORS_OF_NORMS) for group in model.groups)
+    of_units = where(layout.shard_level == 3, model.layer_count, 0)
+    count = where(layout.shard_level == 0, tensors, of_units) / layout.pipeline_parallel_degree
+    pace = gpu_constant("host_pace", instance.gpu)
+    return count * _PER_TENSOR[form] * pace * constant("time.launch_seconds")
 
 
 @dataclass(frozen=True)
@@ -178,3 +245,134 @@ def model_flops_per_sample(model: Model, sequence_length: int) -> float:
     if model.head.kind != "none":
         forward += 2 * rows * (model.shape.hidden * model.head.outputs + model.head.extra_matmul_parameters)
     return 3 * forward
+
+
+@dataclass(frozen=True, kw_only=True)
+class Passes:
+    """Seconds of one microbatch on one block or one stage, arrays of shape (n,)."""
+
+    forward: Floats
+    backward: Floats
+    recomputation: Floats
+    exchange_forward: Floats
+    """Exposed communication inside the block: tensor, context and expert parallelism."""
+    exchange_backward: Floats
+    """The same for the backward pass and recomputation."""
+    accumulation: Floats
+    """Addition of the microbatch's gradients to those of earlier ones. No communication overlaps with it."""
+
+    @property
+    def total(self) -> Floats:
+        """Total seconds of one microbatch."""
+        return self.first_half + self.second_half
+
+    @property
+    def first_half(self) -> Floats:
+        """Seconds of the forward pass with its communication."""
+        return self.forward + self.exchange_forward
+
+    @property
+    def second_half(self) -> Floats:
+        """Seconds from the start of the backward pass, with recomputation, communication and accumulation."""
+        return self.backward + self.recomputation + self.exchange_backward + self.accumulation
+
+
+_OF_BLOCKS = ("forward", "backward", "recomputation", "exchange_forward", "exchange_backward")
+"""Fields that are sums over the blocks of a stage."""
+
+
+def _exchange_seconds(block: Block, cluster: Cluster, layout: Layout, world: World) -> tuple[Floats, Floats]:
+    """Seconds of communication in one (forward, backward) pass of a block.
+
+    Tensor parallelism: all-reduces of the block's output, or with sequence parallelism an all-gather and a
+    reduce-scatter of the same volume. Context parallelism: an all-gather of keys and values; the backward pass also
+    returns their gradients (Liu et al. 2023, arXiv 2310.01889, section 3). Expert parallelism: an all-to-all of the
+    tokens to their experts and one back.
+    """
+    tokens = world.microbatch_tokens * world.bytes_per_element
+    tp, cp, ep = layout.tensor_parallel_degree, layout.context_parallel_degree, layout.expert_parallel_degree
+    seconds = block.all_reduces * all_reduce_seconds(cluster, block.hidden * tokens, tp, world.tensor_stride)
+    gradients: Floats = 0.0
+    if anywhere(cp > 1):
+        keys = sum(2 * a.kv_heads * a.head_dim for a in block.attentions) / tp
+        gradients = all_gather_seconds(cluster, keys * tokens * cp, cp, world.tensor_stride * tp)
+        seconds = seconds + gradients
+    experts = max((m.weights_per_token for m in block.matmuls if m.experts > 1), default=0)
+    if experts and anywhere(ep > 1):
+        moved = block.hidden * tokens * experts / where(layout.sequence_parallel, tp, 1)
+        seconds = seconds + 2 * all_to_all_seconds(cluster, moved, ep, world.data_stride)
+    return seconds, seconds + gradients
+
+
+def _block_passes(block: Block, cluster: Cluster, job: Job, layout: Layout, world: World) -> Passes:
+    compute = block_seconds(block, layout, world, cluster.instance, job)
+    forward_exchange, backward_exchange = _exchange_seconds(block, cluster, layout, world)
+    full = layout.checkpoint_layers != 0
+    # Collectives hide below the launches of a block that waits for the host.
+    first = maximum(forward_exchange - compute.idle_forward, 0.0)
+    second = maximum(backward_exchange - compute.idle_backward, 0.0)
+    core = where(layout.selective_recomputation & inverted(full), compute.core_attention, 0.0)
+    # Stored outputs: those of attention, and of half of the matrix products.
+    repeated = where(
+        layout.keeps_products,
+        (compute.forward - compute.core_attention) / 2,
+        compute.forward / layout.checkpoint_period,
+    )
+    return Passes(
+        forward=compute.forward,
+        backward=compute.backward,
+        recomputation=where(full, repeated, core),
+        exchange_forward=first,
+        exchange_backward=second + where(full, first / layout.checkpoint_period, 0.0),
+        accumulation=0.0,
+    )
+
+
+def stage_passes(
+    model: Model,
+    cluster: Cluster,
+    job: Job,
+    layout: Layout,
+    world: World,
+    degree: int,
+    locals_: Sequence[LocalParameters],
+) -> tuple[Passes, ...]:
+    """Seconds of one microbatch on each kind of stage.
+
+    Parameters
+    ----------
+    degree
+        The pipeline parallel degree that all n layouts share.
+    locals_
+        Parameters on one GPU of each kind of stage (`stage_kinds`).
+    """
+    blocks = [_block_passes(g.block, cluster, job, layout, world) for g in model.groups]
+    head = head_seconds(model, layout, world, cluster.instance, job, vocabulary_shards(model, layout))
+
+    def of_stage(stage: Stage, local: LocalParameters) -> Passes:
+        sums: dict[str, Floats] = dict.fromkeys(_OF_BLOCKS, 0.0)
+        for count, block in zip(stage.block_counts, blocks, strict=True):
+            if count:
+                for name in _OF_BLOCKS:
+                    sums[name] = sums[name] + count * getattr(block, name)
+        if stage.first and model.outside_flops:
+            outside = outside_seconds(model, world, cluster.instance, job)
+            sums["forward"] = sums["forward"] + outside
+            sums["backward"] = sums["backward"] + 2 * outside
+        if stage.last:
+            sums["forward"] = sums["forward"] + head[0]
+            sums["backward"] = sums["backward"] + head[1]
+        return Passes(**sums, accumulation=_accumulation(cluster, layout, world, local))
+
+    kinds = stage_kinds(model, degree)
+    return tuple(of_stage(stage, local) for stage, local in zip(kinds, locals_, strict=True))
+
+
+def _accumulation(cluster: Cluster, layout: Layout, world: World, local: LocalParameters) -> Floats:
+    """Seconds to add a microbatch's gradients to the accumulated ones. Both are read, one is written."""
+    state = layout.state_bytes
+    trained = trained_parameters(local, layout).total
+    accumulated = where(layout.shard_level >= 2, owned_parameters(local, layout, world), trained)
+    moved = (state.compute_bytes + 2 * max(state.gradient_bytes, state.extra_gradient_bytes)) * accumulated
+    seconds: Floats = constant("time.gradient_accumulation") * moved / memory_bandwidth(cluster.instance)
+    return seconds

@@ -1,21 +1,21 @@
-"""The constants of the cost model, from their dated table."""
+"""The constants of the cost model, from their dated table, and the peak rates of one GPU."""
 
 from __future__ import annotations
 
-import tomllib
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import TYPE_CHECKING
+
+from smp_advisor.files import data_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from smp_advisor.cluster.table import Instance
     from smp_advisor.elementwise import Floats
-
-__all__ = ["Constant", "constant", "constants", "fp32_peak_tflops", "gpu_constant", "has_gpu_constant", "overriding"]
+    from smp_advisor.workload.job import Job
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,10 +35,8 @@ class Constant:
     """One standard deviation of the logarithm of a fitted value about its prior."""
 
 
-@cache
 def _table() -> dict[str, dict[str, dict[str, object]]]:
-    text = resources.files("smp_advisor.costs").joinpath("data/constants.toml").read_text("utf-8")
-    return tomllib.loads(text)
+    return data_file("costs", "constants")
 
 
 @cache
@@ -134,3 +132,24 @@ def fp32_peak_tflops(gpu: str, half_peak_tflops: float) -> float:
         if token in values:
             return values[token]
     return half_peak_tflops * float(entry["fallback_share_of_half"])  # type: ignore[arg-type]
+
+
+def peak_flops(instance: Instance, job: Job, *, products_of_weights: bool = False) -> float:
+    """Dense peak of one GPU for the job's precision, FLOP/s.
+
+    Parameters
+    ----------
+    products_of_weights
+        Whether the peak is that of products of weights, which use fp8 with `Job.fp8`. Attention and utilization use 16
+        bits.
+    """
+    if products_of_weights and job.fp8 and instance.fp8_tflops:
+        return instance.fp8_tflops * 1e12
+    if job.precision == "fp32":
+        return fp32_peak_tflops(instance.gpu, instance.peak_tflops) * 1e12
+    return instance.peak_tflops * 1e12
+
+
+def memory_bandwidth(instance: Instance) -> Floats:
+    """Bytes per second that element-wise kernels move."""
+    return instance.hbm_gb_per_s * 1e9 * constant("time.memory_efficiency")

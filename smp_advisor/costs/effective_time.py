@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import TYPE_CHECKING, NamedTuple
 
-from smp_advisor.costs.stack import stack_of
+from smp_advisor.costs.world import stack_of
+from smp_advisor.files import data_file
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.libraries.layout import Layout
-    from smp_advisor.workload.job import Job
+    from smp_advisor.workload.job import Job, Overheads
     from smp_advisor.workload.model import Model
-    from smp_advisor.workload.overheads import Overheads
-
-__all__ = [
-    "EffectiveTime",
-    "Overhead",
-    "best_interval_seconds",
-    "checkpoint_bytes",
-    "effective_time",
-    "elapsed_per_work",
-    "seconds_between_failures",
-    "writing_nodes",
-]
 
 GIB = 2**30
 _DAY_SECONDS = 86_400
@@ -43,20 +30,13 @@ class _Figure(NamedTuple):
 @cache
 def _figures() -> dict[str, _Figure]:
     """Figures of ``data/effective_time.toml`` by dotted name."""
-    text = resources.files("smp_advisor.costs").joinpath("data/effective_time.toml").read_text("utf-8")
     result: dict[str, _Figure] = {}
-    for name, entry in tomllib.loads(text).items():
+    for name, entry in data_file("costs", "effective_time").items():
         figures = {name: entry} if "source" in entry else {f"{name}.{key}": value for key, value in entry.items()}
         for key, figure in figures.items():
             if "value" in figure:
                 result[key] = _Figure(float(figure["value"]), figure["source"], figure["date"], figure["assumed"])
     return result
-
-
-@cache
-def _ebs_instances() -> tuple[str, ...]:
-    text = resources.files("smp_advisor.costs").joinpath("data/effective_time.toml").read_text("utf-8")
-    return tuple(f"{name}." for name in tomllib.loads(text)["ebs_instances"]["names"])
 
 
 def _value(name: str) -> float:
@@ -68,7 +48,7 @@ class Overhead:
     """One part of a run besides its training steps."""
 
     name: str
-    """One of `smp_advisor.workload.overheads.OVERHEADS`."""
+    """One of `smp_advisor.workload.job.OVERHEADS`."""
     title: str
     share: float
     """Share of the elapsed time. 0 for parts that occur once per job if `Job.tokens` is not set."""
@@ -216,7 +196,8 @@ def writing_nodes(cluster: Cluster, layout: Layout) -> int:
 def _storage(overheads: Overheads, cluster: Cluster) -> str:
     if overheads.storage != "local":
         return overheads.storage
-    return "ebs" if cluster.instance.name.startswith(_ebs_instances()) else "nvme"
+    families = data_file("costs", "effective_time")["ebs_instances"]["names"]
+    return "ebs" if cluster.instance.name.startswith(tuple(f"{name}." for name in families)) else "nvme"
 
 
 def effective_time(

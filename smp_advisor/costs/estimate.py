@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from smp_advisor.costs.effective_time import EffectiveTime
     from smp_advisor.libraries.plan import Plan
 
-__all__ = ["CATEGORIES", "TIME_PARTS", "Estimate", "Memory", "StageMemory", "StepTime"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageMemory:

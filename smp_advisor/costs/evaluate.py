@@ -13,21 +13,24 @@ import numpy as np
 from smp_advisor.arguments import require_types
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.costs.activations import block_saved_bytes
-from smp_advisor.costs.caveats import communication_caveats
+from smp_advisor.costs.communication import MOST_MEASURED, is_first_generation
 from smp_advisor.costs.compute import model_flops_per_sample
+from smp_advisor.costs.constants import peak_flops
 from smp_advisor.costs.effective_time import effective_time
 from smp_advisor.costs.estimate import CATEGORIES, TIME_PARTS, Estimate, Memory, StageMemory, StepTime
-from smp_advisor.costs.intervals import narrowed, plan_kinds, step_time_factors
 from smp_advisor.costs.learned import learned_memory_of, learned_seconds
-from smp_advisor.costs.memory import GIB, host_bytes, memory_error_bytes, needed_bytes, stage_bytes
-from smp_advisor.costs.partition import stage_kinds, stages
-from smp_advisor.costs.pipeline import in_flight
-from smp_advisor.costs.pressure import pressure_factor, pressure_warning
-from smp_advisor.costs.rates import peak_flops
-from smp_advisor.costs.stack import stack_of
-from smp_advisor.costs.state import vocabulary_shards
+from smp_advisor.costs.memory import (
+    GIB,
+    host_bytes,
+    memory_error_bytes,
+    needed_bytes,
+    pressure_factor,
+    pressure_warning,
+    stage_bytes,
+)
 from smp_advisor.costs.step_time import step_seconds
-from smp_advisor.costs.world import World
+from smp_advisor.costs.uncertainty import narrowed, plan_kinds, step_time_factors
+from smp_advisor.costs.world import World, in_flight, stack_of, stage_kinds, stages, vocabulary_shards
 from smp_advisor.elementwise import largest, smallest
 from smp_advisor.libraries.check import check_against
 from smp_advisor.libraries.groups import global_batch_size
@@ -45,21 +48,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from smp_advisor.costs.partition import Stage
+    from smp_advisor.costs.world import Stage
     from smp_advisor.elementwise import Floats
     from smp_advisor.libraries.layout import Layout
-
-
-__all__ = [
-    "MemoryColumns",
-    "estimate",
-    "estimate_many",
-    "fit_probability",
-    "kinds_bytes",
-    "memory_columns",
-    "seconds_columns",
-    "trained",
-]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -398,3 +389,38 @@ def assumptions(model: Model, plan: Plan, job: Job) -> tuple[str, ...]:
         yours = f", and corrected by {len(job.calibration.runs)} measured run(s) of yours"
     sentences.append(f"Memory and time are calibrated on published runs of other libraries, not on SageMaker{yours}.")
     return tuple(sentences)
+
+
+_PRODUCTION_GPUS = 128
+"""GPUs of the smallest production run that took longer than predicted."""
+
+
+def communication_caveats(cluster: Cluster, layout: Layout, world: World) -> Iterator[str]:
+    """Sentences about the communication of one plan across nodes that no measurement confirms.
+
+    Parameters
+    ----------
+    layout
+        Layout of one plan.
+    """
+    shards, sharded = int(world.shards), int(layout.shard_level) > 0
+    if cluster.nodes == 1 or not sharded or shards <= cluster.gpus_per_node:
+        return
+    instance = cluster.instance
+    yield (
+        "No reduce-scatter across nodes was measured: it is counted as an all-gather of the same size."
+        if instance.efa
+        else "Collectives across nodes without EFA are counted with constants fitted to published training runs."
+    )
+    if is_first_generation(cluster):
+        yield (
+            f"No all-gather was measured on {instance.name}: its rate is scaled from ml.p5.48xlarge by the network, its"
+            " delay by all-reduces of a few bytes on p4d and p4de."
+        )
+        if int(layout.shard_level) >= 3 and shards >= _PRODUCTION_GPUS:
+            yield (
+                "Production runs that shard all parameters over 128 to 512 GPUs on p4d and p4de took 1.2 to 1.8 times"
+                " the predicted time (Meta on AWS, IDEFICS-80B): expect a slower step than predicted."
+            )
+    if shards > MOST_MEASURED:
+        yield f"No collective over more than {MOST_MEASURED} GPUs was measured: that over {shards} is extrapolated."

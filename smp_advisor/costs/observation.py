@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from smp_advisor.costs.evaluate import kinds_bytes, trained
-from smp_advisor.costs.learned_memory import repeat_gib
-from smp_advisor.costs.learned_time import seconds_by_quantity
+from smp_advisor.costs.learned import repeat_gib, seconds_by_quantity
 from smp_advisor.costs.memory import GIB, memory_error_parts, needed_bytes
-from smp_advisor.costs.state import vocabulary_shards
 from smp_advisor.costs.step_time import step_seconds
 from smp_advisor.costs.transfer import targets
-from smp_advisor.costs.world import World
+from smp_advisor.costs.world import World, vocabulary_shards
 from smp_advisor.workload.calibration import MEMORY_QUANTITIES, MeasuredRun
 
 if TYPE_CHECKING:
@@ -24,8 +22,6 @@ if TYPE_CHECKING:
     from smp_advisor.workload.calibration import MemoryKind
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
-
-__all__ = ["observed", "predicted_seconds"]
 
 _REPEAT = 0.02
 """Spread of the step time of two runs of the same job."""

@@ -11,10 +11,17 @@ import numpy.random  # numpy itself imports it at its first use, where an interr
 
 from smp_advisor.costs.constants import overriding
 from smp_advisor.costs.evaluate import learned_width, seconds_columns
-from smp_advisor.costs.intervals import kind_correlation, plan_kinds
-from smp_advisor.costs.stack import stack_of
 from smp_advisor.costs.transfer import rule, targets
-from smp_advisor.costs.uncertainty import DRAWS, constant_draws, constant_names, run_spread, source_spread
+from smp_advisor.costs.uncertainty import (
+    DRAWS,
+    constant_draws,
+    constant_names,
+    kind_correlation,
+    plan_kinds,
+    run_spread,
+    source_spread,
+)
+from smp_advisor.costs.world import stack_of
 from smp_advisor.libraries.check import check_against
 from smp_advisor.libraries.layout import layout_of
 
@@ -28,8 +35,6 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
-
-__all__ = ["layout_draws", "step_time_draws"]
 
 _LEAST_SHARE = 0.5
 """Least share of the spread between sources that no constant explains."""

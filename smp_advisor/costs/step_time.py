@@ -1,23 +1,35 @@
-"""Time of one optimizer step on the critical path, part by part."""
+"""Time of one optimizer step on the critical path, part by part, with the length of its pipeline in closed form."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, TypeVar
 
-from smp_advisor.costs.communication import point_to_point_seconds
-from smp_advisor.costs.constants import constant
-from smp_advisor.costs.data_parallel import data_parallel_seconds
-from smp_advisor.costs.host import optimizer_host_seconds
-from smp_advisor.costs.host_copies import activation_copy_seconds, state_copy_seconds
-from smp_advisor.costs.links import Group
-from smp_advisor.costs.makespan import makespan_seconds, makespan_slots
-from smp_advisor.costs.partition import stage_kinds, stage_runs
-from smp_advisor.costs.passes import Passes, stage_passes
-from smp_advisor.costs.rates import memory_bandwidth
-from smp_advisor.costs.stack import stack_of
-from smp_advisor.costs.state import LocalParameters, local_parameters, owned_parameters
-from smp_advisor.elementwise import anywhere, choose, largest, largest_index, maximum, power, root, where
+from smp_advisor.costs.activations import offloaded_activation_bytes
+from smp_advisor.costs.communication import Group, data_parallel_seconds, point_to_point_seconds
+from smp_advisor.costs.compute import Passes, optimizer_host_seconds, stage_passes
+from smp_advisor.costs.constants import constant, memory_bandwidth
+from smp_advisor.costs.world import (
+    LocalParameters,
+    local_parameters,
+    owned_parameters,
+    stack_of,
+    stage_kinds,
+    stage_runs,
+    vocabulary_shards,
+)
+from smp_advisor.elementwise import (
+    anywhere,
+    choose,
+    inverted,
+    largest,
+    largest_index,
+    maximum,
+    minimum,
+    power,
+    root,
+    where,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +42,126 @@ if TYPE_CHECKING:
     from smp_advisor.workload.model import Model
 
 
-__all__ = ["handover_seconds", "step_seconds"]
+def makespan_slots(layout: Layout) -> Floats:
+    """Length of each plan's step in slots, for equal stages, shape (n,).
+
+    A slot is one forward and one backward pass of a stage. Without a pipeline this is the number of microbatches; the
+    excess over it is the bubble. The result equals that of `simulate` for equal stages and immediate transfers, for any
+    ratio of backward to forward (a property test compares them): ``active`` microbatches pass through the pipeline
+    together, one slot apart, and the next ones start when the first returns after ``stages`` slots. Virtual stages
+    divide the time to fill the pipeline by their number (Narayanan et al. 2021, arXiv 2104.04473, section 2.2).
+    """
+    stages, microbatches = layout.pipeline_parallel_degree, layout.microbatches
+    together = minimum(where(layout.simple_pipeline, microbatches, layout.active_microbatches), stages)
+    rounds, remainder = divmod(microbatches - 1, maximum(together, 1))
+    interleaved = rounds * stages + remainder + stages
+    spans = where(layout.simple_pipeline, microbatches + stages - 1, interleaved)
+    return microbatches + (spans - microbatches) / layout.virtual_stages
+
+
+def makespan_seconds(
+    layout: Layout, forward: Sequence[Floats], backward: Sequence[Floats], runs: Sequence[tuple[int, int]]
+) -> Floats:
+    """Length of each plan's step in seconds, shape (n,), with immediate transfers.
+
+    Parameters
+    ----------
+    forward, backward
+        Seconds of one microbatch on a stage, by kind of stage.
+    runs
+        (kind, number of consecutive stages of it), in the order of the stages. All plans have these stages.
+
+    Notes
+    -----
+    Filling and draining the pipeline takes the sum over the stages, every other microbatch the slowest stage. With
+    ``pipeline="simple"`` that is exact for any stages: the forward passes, and then the backward passes, are a flow
+    shop of equal jobs. In the interleaved order a stage works on later microbatches while the stages behind it work on
+    its first (or last) one, so the slowest stage waits only for the part of their time that its other microbatches in
+    flight do not fill. The result is a lower bound of `simulate`, equal to it for equal stages and within a tenth for
+    others as long as `active_microbatches` does not limit the pipeline (property tests compare them).
+    """
+    microbatches = layout.microbatches
+    both = [first + second for first, second in zip(forward, backward, strict=True)]
+    total: Floats = sum((count * both[kind] for kind, count in runs), 0.0)
+    slowest = largest(both)
+    busy: Floats = microbatches * slowest
+    if len(runs) == 1 and runs[0][1] == 1:
+        return busy
+    simple: Floats = total + (microbatches - 1) * (largest(forward) + largest(backward))
+    if not anywhere(inverted(layout.simple_pipeline)):
+        return simple
+    stages = sum(count for _, count in runs)
+    active = minimum(layout.active_microbatches, microbatches)
+    span = busy
+    before: Floats = 0.0
+    position = 0
+    for kind, count in runs:
+        # The waiting time is a convex function of the position among equal stages: one of the ends has the most.
+        for index in {0, count - 1}:
+            head = before + index * both[kind]
+            tail = total - head - both[kind]
+            behind = minimum(active, stages - position - index) - 1
+            first = maximum(tail - behind * forward[kind], 0.0)
+            last = maximum(tail - behind * backward[kind], 0.0)
+            # With all microbatches in flight, the wait for the first one to return is also that for the last one.
+            wait = where(microbatches > behind + 1, first + last, maximum(first, last))
+            span = maximum(span, head + microbatches * both[kind] + wait)
+        before, position = before + count * both[kind], position + count
+    together = minimum(maximum(layout.active_microbatches, 1), stages)
+    rounds, remainder = divmod(microbatches - 1, together)
+    limited = total + rounds * maximum(total, together * slowest) + remainder * slowest
+    span = where(active < minimum(stages, microbatches), maximum(span, limited), span)
+    span = where(layout.simple_pipeline, simple, span)
+    seconds: Floats = busy + (span - busy) / layout.virtual_stages
+    return seconds
+
+
+def state_copy_seconds(
+    cluster: Cluster, layout: Layout, world: World, local: LocalParameters, compute: Floats
+) -> Floats:
+    """Seconds of copies of state in host memory that compute does not hide.
+
+    Every microbatch copies the shard of the parameters to the GPU twice, for the forward and the backward pass, and its
+    gradients to the host.
+    """
+    if not anywhere(layout.offload_state):
+        return 0.0
+    state = layout.state_bytes
+    moved = (2 * state.parameter_bytes + state.gradient_bytes) * owned_parameters(local, layout, world)
+    seconds = layout.microbatches * moved / (cluster.instance.host_link_gb_per_s * 1e9)
+    exposed: Floats = maximum(seconds - constant("time.overlap") * compute, 0.0)
+    return where(layout.offload_state, exposed, 0.0)
+
+
+def activation_copy_seconds(
+    model: Model, cluster: Cluster, layout: Layout, world: World, degree: int, compute: Floats
+) -> Floats:
+    """Seconds of copies of activations to the host and back that compute does not hide.
+
+    The libraries' own offloading copies next to compute. PyTorch's ``offload_wrapper`` copies while the GPU waits
+    (``save_on_cpu`` without its own stream), and what is saved outside the checkpointed blocks as well: the head's
+    weight and two fp32 tensors of logits.
+    """
+    if not anywhere(layout.offload_activations):
+        return 0.0
+    moved = largest([offloaded_activation_bytes(model, layout, world, stage) for stage in stage_kinds(model, degree)])
+    # Host memory has room for one round of microbatches in flight. Every microbatch of the step is copied through it.
+    rounds = layout.microbatches / maximum(minimum(layout.active_microbatches, layout.microbatches), 1)
+    link = cluster.instance.host_link_gb_per_s * 1e9
+    seconds = 2 * moved * rounds / link
+    exposed: Floats = maximum(seconds - constant("time.overlap") * compute, 0.0)
+    if not anywhere(layout.blocking_offload):
+        return exposed
+    blocking = seconds + 2 * layout.microbatches * _saved_head_bytes(model, layout, world) / link
+    return where(layout.blocking_offload & layout.offload_activations, blocking, exposed)
+
+
+def _saved_head_bytes(model: Model, layout: Layout, world: World) -> Floats:
+    """Bytes that the backward pass of a microbatch needs from the head and the loss."""
+    columns = model.head.outputs / vocabulary_shards(model, layout)
+    rows = world.microbatch_tokens if model.head.per_token else world.microbatch_samples
+    return columns * (world.bytes_per_element * model.shape.hidden + 2 * 4 * rows)
+
 
 _Columns = TypeVar("_Columns", Passes, LocalParameters)
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import dataclass, fields
 from functools import cache
-from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from smp_advisor.costs.intervals import plan_kinds
-from smp_advisor.costs.stack import stack_of
-from smp_advisor.costs.world import World
+from smp_advisor.costs.uncertainty import plan_kinds
+from smp_advisor.costs.world import World, stack_of
 from smp_advisor.elementwise import where
+from smp_advisor.files import data_file
 from smp_advisor.workload.calibration import FEATURES, Conditions
 
 if TYPE_CHECKING:
@@ -28,8 +26,6 @@ if TYPE_CHECKING:
     from smp_advisor.workload.model import Model
 
     Floats = NDArray[np.float64]
-
-__all__ = ["Correlations", "Rule", "Targets", "differences", "rule", "table", "targets"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,11 +66,9 @@ _NAMES = {
 }
 
 
-@cache
 def table() -> dict[str, dict[str, Any]]:
     """The rules by quantity: ``time`` and ``memory``."""
-    text = resources.files("smp_advisor.costs").joinpath("data/transfer.toml").read_text("utf-8")
-    return tomllib.loads(text)
+    return data_file("costs", "transfer")
 
 
 @cache

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping as Dictionary
 
     from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.cluster.instance import Instance
+    from smp_advisor.cluster.table import Instance
     from smp_advisor.estimators.configuration import Configuration
     from smp_advisor.estimators.documents import Document
     from smp_advisor.estimators.readback import ReadBack

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.arguments import require_types, with_exact_keywords
 from smp_advisor.cluster.cluster import Cluster
-from smp_advisor.cluster.instance import Instance
-from smp_advisor.cluster.table import completed_instance
+from smp_advisor.cluster.table import Instance, completed_instance
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.cases import Terms, read_configurations
 from smp_advisor.estimators.checks import CHECKS, Case

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.cluster.cluster import Cluster
-from smp_advisor.cluster.instance import Instance
+from smp_advisor.cluster.table import Instance
 from smp_advisor.cluster.table import instance as known_instance
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.configuration import count, digits_as_number, is_on
@@ -16,9 +16,9 @@ from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.schema import schema
 from smp_advisor.libraries.version import default_version, release
+from smp_advisor.workload.from_config import is_model_name, model_from_name
 from smp_advisor.workload.job import DEFAULT_SEQUENCE_LENGTH, Job
 from smp_advisor.workload.model import Model
-from smp_advisor.workload.names import is_model_name, model_from_name
 
 if TYPE_CHECKING:
     from smp_advisor.estimators.configuration import Configuration

@@ -15,7 +15,7 @@ from smp_advisor.files import data_file
 from smp_advisor.libraries.library import DEFAULT_LIBRARY
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.version import default_version, image
-from smp_advisor.workload.training_settings import training_settings
+from smp_advisor.workload.stack import training_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -18,7 +18,7 @@ from smp_advisor.files import data_file
 from smp_advisor.job_rules import MAX_RUN_SECONDS
 from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.libraries.layout import layout_of_plan
-from smp_advisor.workload.overheads import OVERHEADS
+from smp_advisor.workload.job import OVERHEADS
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster

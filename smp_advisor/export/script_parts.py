@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from smp_advisor.costs.compute import model_flops_per_sample
-from smp_advisor.costs.rates import peak_flops
+from smp_advisor.costs.constants import peak_flops
 from smp_advisor.errors import ExportError
 from smp_advisor.export.architectures import Architecture, configuration
 from smp_advisor.export.describing import describe, library_name

@@ -14,7 +14,7 @@ from smp_advisor.libraries.version import release
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from smp_advisor.cluster.instance import Instance
+    from smp_advisor.cluster.table import Instance
     from smp_advisor.export.launch import Launch
     from smp_advisor.export.options import Location
 

@@ -9,9 +9,8 @@ from smp_advisor.libraries.schema import schema
 from smp_advisor.search import NEAR_BEST, TECHNIQUE_GAIN, TECHNIQUE_PROBABILITY, fp16_reason, policy
 from smp_advisor.wording import batch_limit, global_batch, listed, percent, probability, utilization
 from smp_advisor.workload.counts import format_count
-from smp_advisor.workload.optimizer import OPTIMIZERS
-from smp_advisor.workload.stack import stack
-from smp_advisor.workload.training_settings import training_settings
+from smp_advisor.workload.job import OPTIMIZERS
+from smp_advisor.workload.stack import stack, training_settings
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

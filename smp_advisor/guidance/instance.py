@@ -14,7 +14,7 @@ from smp_advisor.wording import cost_per_million, degree_of_change, fit, fits, g
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from smp_advisor.cluster.instance import Instance
+    from smp_advisor.cluster.table import Instance
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.guidance.practices import Decision
     from smp_advisor.guidance.what_if import PlannedRun

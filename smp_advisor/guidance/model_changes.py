@@ -11,9 +11,9 @@ from smp_advisor.files import data_file
 from smp_advisor.guidance.practices import Step
 from smp_advisor.search import search
 from smp_advisor.wording import listed, percent, unit
-from smp_advisor.workload.build import model_from_values
 from smp_advisor.workload.counts import format_count
-from smp_advisor.workload.family import families
+from smp_advisor.workload.families import model_from_values
+from smp_advisor.workload.settings import families
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -43,7 +43,7 @@ from smp_advisor.wording import (
     token_rate,
     utilization,
 )
-from smp_advisor.workload.training_settings import training_settings
+from smp_advisor.workload.stack import training_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -17,7 +17,7 @@ from smp_advisor.libraries.library import get_library, libraries
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from smp_advisor.cluster.instance import Instance
+    from smp_advisor.cluster.table import Instance
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -35,10 +35,8 @@ from smp_advisor.notebook.options import (
 )
 from smp_advisor.notebook.shown import displayed_last
 from smp_advisor.uninterrupted import uninterrupted
-from smp_advisor.workload.job import DEFAULT_SEQUENCE_LENGTH
-from smp_advisor.workload.optimizer import OPTIMIZERS
-from smp_advisor.workload.stack import AUTO
-from smp_advisor.workload.training_settings import training_settings
+from smp_advisor.workload.job import DEFAULT_SEQUENCE_LENGTH, OPTIMIZERS
+from smp_advisor.workload.stack import AUTO, training_settings
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -46,7 +44,7 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.cluster.instance import Instance
+    from smp_advisor.cluster.table import Instance
     from smp_advisor.notebook.advisor import Advisor
     from smp_advisor.scripts import Report
 

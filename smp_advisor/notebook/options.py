@@ -15,8 +15,8 @@ from smp_advisor.arguments import meant
 from smp_advisor.errors import AdvisorError
 from smp_advisor.notebook.shown import ProgressDisplay
 from smp_advisor.workload.adapter import Adapter, AdapterTargets
-from smp_advisor.workload.names import is_model_name
-from smp_advisor.workload.training_settings import training_settings
+from smp_advisor.workload.from_config import is_model_name
+from smp_advisor.workload.stack import training_settings
 
 if TYPE_CHECKING:
     from argparse import Namespace

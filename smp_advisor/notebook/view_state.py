@@ -15,7 +15,7 @@ from smp_advisor.notebook.figures import Fit, decisive, figures, fit, headlines,
 from smp_advisor.notebook.glossary import term_for, terms_of
 from smp_advisor.notebook.workload_fields import Field, workload_fields
 from smp_advisor.wording import batch_limit, listed, overhead_notes, plural, sentences
-from smp_advisor.workload.optimizer import OPTIMIZERS
+from smp_advisor.workload.job import OPTIMIZERS
 from smp_advisor.workload.stack import AUTO, stack
 
 if TYPE_CHECKING:

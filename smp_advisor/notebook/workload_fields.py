@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from smp_advisor.cluster.cluster import Cluster
-from smp_advisor.cluster.instance import Instance
-from smp_advisor.cluster.table import instances
+from smp_advisor.cluster.table import Instance, instances
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.library import get_library, libraries
 from smp_advisor.search import ANY, AUTO, SMALLEST
 from smp_advisor.workload.counts import format_count, parse_amount
+from smp_advisor.workload.from_config import model_names
 from smp_advisor.workload.job import Job
-from smp_advisor.workload.names import model_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from smp_advisor.cluster.table import instance
-from smp_advisor.costs.operator_seconds import operator_seconds
+from smp_advisor.costs.kernels import operator_seconds
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.checkpoint_choice import block_paths
 from smp_advisor.profiling.result_html import NotebookResult, box, details, table
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from smp_advisor.cluster.instance import Instance
+    from smp_advisor.cluster.table import Instance
     from smp_advisor.profiling.operator_log import OperatorKind
     from smp_advisor.profiling.result import BlockProfile, OperatorProfile, Profile
 

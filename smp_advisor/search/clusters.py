@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.cluster.cluster import Cluster
-from smp_advisor.cluster.instance import Instance
-from smp_advisor.cluster.table import completed_instance
+from smp_advisor.cluster.table import Instance, completed_instance
 from smp_advisor.costs.evaluate import estimate
-from smp_advisor.costs.intervals import plan_kinds
-from smp_advisor.costs.stack import stack_of
+from smp_advisor.costs.uncertainty import plan_kinds
+from smp_advisor.costs.world import stack_of
 from smp_advisor.errors import AdvisorError, ClusterError, JobError
 from smp_advisor.libraries.version import suggested_instances
 from smp_advisor.search.candidates import (

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from smp_advisor.costs.evaluate import seconds_columns
-from smp_advisor.costs.intervals import DIVISIONS, plan_divisions
 from smp_advisor.costs.predictive import layout_draws
+from smp_advisor.costs.uncertainty import DIVISIONS, plan_divisions
 from smp_advisor.search.policy import batch_policy, policy, published_for
 from smp_advisor.search.rank import NEAR_BEST, first_of_each
 from smp_advisor.search.search import search

@@ -42,7 +42,7 @@ class Published:
     """Family of plans that a publication uses for a regime."""
 
     division: str
-    """One of `smp_advisor.costs.intervals.DIVISIONS`."""
+    """One of `smp_advisor.costs.uncertainty.DIVISIONS`."""
     title: str
     source: str
 

@@ -17,12 +17,9 @@ from smp_advisor.costs.evaluate import (
     memory_columns,
     seconds_columns,
 )
-from smp_advisor.costs.intervals import DIVISIONS, kind_names, plan_divisions
-from smp_advisor.costs.memory import GIB
-from smp_advisor.costs.pressure import pressure_factor
-from smp_advisor.costs.stack import stack_of
-from smp_advisor.costs.uncertainty import comparison_spread
-from smp_advisor.costs.world import World
+from smp_advisor.costs.memory import GIB, pressure_factor
+from smp_advisor.costs.uncertainty import DIVISIONS, comparison_spread, kind_names, plan_divisions
+from smp_advisor.costs.world import World, stack_of
 from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.libraries.layout import COLUMNS
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library

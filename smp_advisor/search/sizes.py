@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.costs.intervals import kind_correlation
-from smp_advisor.costs.uncertainty import run_spread, source_spread
+from smp_advisor.costs.uncertainty import kind_correlation, run_spread, source_spread
 from smp_advisor.search.clusters import ClusterSize, Goal, Limits, best_on
 from smp_advisor.search.rank import NEAR_BEST
 from smp_advisor.uninterrupted import uninterrupted

@@ -2,12 +2,10 @@
 
 from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.block import Attention, Block, Matmul, SavedActivations
-from smp_advisor.workload.calibration import Calibration, Conditions, MeasuredRun
-from smp_advisor.workload.calibration_file import load_calibration
+from smp_advisor.workload.calibration import Calibration, Conditions, MeasuredRun, load_calibration
 from smp_advisor.workload.counts import format_count, parse_count
-from smp_advisor.workload.job import Job
+from smp_advisor.workload.job import Job, Overheads
 from smp_advisor.workload.model import BlockGroup, Head, Model, Shape
-from smp_advisor.workload.overheads import Overheads
 from smp_advisor.workload.stack import Stack, stacks
 
 __all__ = [

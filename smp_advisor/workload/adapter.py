@@ -7,15 +7,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 from smp_advisor.errors import JobError
-from smp_advisor.workload.kernels import Kernels
+from smp_advisor.workload.block import Kernels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from smp_advisor.workload.block import Block, Matmul
     from smp_advisor.workload.model import Model
-
-__all__ = ["Adapter", "AdapterTargets"]
 
 AdapterTargets = Literal["query-value", "attention", "all-linear"]
 

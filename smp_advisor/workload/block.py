@@ -1,13 +1,72 @@
-"""One kind of layer: its parameters, matrix products, attention and saved activations."""
+"""One kind of layer: its parameters, matrix products, attention, kernels, saved activations."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Literal
 
-from smp_advisor.workload.kernels import NOTHING, Kernels
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-__all__ = ["Attention", "Block", "Matmul", "SavedActivations"]
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kernels:
+    """Work of a forward pass besides the arithmetic of its products: traffic per token, and launches.
+
+    Attention's core (from the scores to the product with the values) is not included.
+
+    Examples
+    --------
+    >>> Kernels(elements=8, launches=1) + Kernels(split_elements=2, launches=1)
+    Kernels(elements=8, split_elements=2, products=0, launches=2, expert_launches=0, backward_traffic=2.0,
+    backward_launches=2.0)
+    """
+
+    elements: float = 0
+    """Elements of the training dtype, read and written, that every tensor-parallel rank moves, per token."""
+    split_elements: float = 0
+    """Elements that tensor parallelism divides, per token."""
+    products: float = 0
+    """Kernels of products of weights, without those of experts."""
+    launches: float = 0
+    """Other kernels that the host launches."""
+    expert_launches: float = 0
+    """Kernels per expert on the GPU."""
+    backward_traffic: float = 2.0
+    """Traffic of the backward pass relative to that of the forward pass."""
+    backward_launches: float = 2.0
+    """Kernels of the backward pass per kernel of the forward pass: each product has two, each element-wise operation
+    one or two, and gradients of parameters are accumulated."""
+
+    def __add__(self, more: Kernels) -> Kernels:
+        return Kernels(
+            elements=self.elements + more.elements,
+            split_elements=self.split_elements + more.split_elements,
+            products=self.products + more.products,
+            launches=self.launches + more.launches,
+            expert_launches=self.expert_launches + more.expert_launches,
+            backward_traffic=_mean(
+                (self.backward_traffic, self.elements + self.split_elements),
+                (more.backward_traffic, more.elements + more.split_elements),
+            ),
+            backward_launches=_mean(
+                (self.backward_launches, self.products + self.launches),
+                (more.backward_launches, more.products + more.launches),
+            ),
+        )
+
+
+def _mean(*weighted: tuple[float, float]) -> float:
+    """Mean of values, each with its weight; the first value if all are equal or without weight."""
+    values, total = {value for value, _ in weighted}, sum(weight for _, weight in weighted)
+    if len(values) == 1 or total <= 0:
+        return weighted[0][0]
+    return sum(value * weight for value, weight in weighted) / total
+
+
+NOTHING = Kernels()
+"""No kernel."""
+
 
 Split = Literal["column", "row", "none"]
 
@@ -167,3 +226,60 @@ class Block:
     def split_parameters(self) -> int:
         """Parameters that tensor parallelism divides."""
         return self.parameters - self.replicated_parameters
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """Parameters, work and saved tensors of one layer, per token where they depend on tokens.
+
+    In Megatron's scheme, tensor parallelism divides "split" figures. Every rank has "replicated" figures in full.
+    """
+
+    split_parameters: int = 0
+    replicated_parameters: int = 0
+    matmuls: tuple[Matmul, ...] = ()
+    attentions: tuple[Attention, ...] = ()
+    split_elements: float = 0
+    """Elements of the training dtype that autograd saves."""
+    replicated_elements: float = 0
+    split_bytes: float = 0
+    """Saved bytes that do not depend on the dtype."""
+    replicated_bytes: float = 0
+    unfused_split_elements: float = 0
+    eager_split_elements: float = 0
+    """Additional elements that eager attention saves."""
+    half_replicated_bytes: float = 0
+    """Additional bytes saved in half precision."""
+    autocast_replicated_bytes: float = 0
+    """Additional bytes saved under autocast over fp32 parameters."""
+    separate_expert_elements: float = 0
+    """Of `replicated_elements`, outputs of experts that are saved to be weighted."""
+    weight_split_elements: float = 0
+    """Of `split_elements`, those that only gradients of weights need: inputs of products."""
+    weight_replicated_elements: float = 0
+    separate: Kernels = NOTHING
+    """Kernels as the model's own PyTorch code writes them."""
+    fused: Kernels = NOTHING
+    """Kernels where element-wise operations of a group share one."""
+
+
+def assemble(kind: str, hidden: int, parts: Sequence[Part], *, all_reduces: int = 2, input_tensors: int = 1) -> Block:
+    """Sum parts into a block."""
+
+    def total(name: str) -> float:
+        return sum(float(getattr(part, name)) for part in parts)
+
+    replicated = sum(part.replicated_parameters for part in parts)
+    return Block(
+        kind=kind,
+        hidden=hidden,
+        parameters=replicated + sum(part.split_parameters for part in parts),
+        replicated_parameters=replicated,
+        matmuls=tuple(matmul for part in parts for matmul in part.matmuls),
+        attentions=tuple(attention for part in parts for attention in part.attentions),
+        saved=SavedActivations(**{field.name: total(field.name) for field in fields(SavedActivations)}),
+        separate=sum((part.separate for part in parts), NOTHING),
+        fused=sum((part.fused for part in parts), NOTHING),
+        all_reduces=all_reduces,
+        input_tensors=input_tensors,
+    )

@@ -7,8 +7,6 @@ import re
 
 from smp_advisor.errors import AdvisorError, ModelError
 
-__all__ = ["check_sizes", "format_count", "is_count", "parse_amount", "parse_count"]
-
 _SCALES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 _TEXT = re.compile(r"\s*(\d[\d_,]*(?:\.\d+)?|\.\d+)(e[+]?\d{1,2})?\s*([KMBGT]?)\s*", re.IGNORECASE)
 _FORMS = "a positive number such as 10e9 or text such as '10B', '1.5B' or '350M'"

@@ -9,17 +9,14 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import ModelError
-from smp_advisor.workload.block import Attention, Block, Matmul, SavedActivations
+from smp_advisor.workload.block import Attention, Block, Kernels, Matmul, SavedActivations
 from smp_advisor.workload.counts import format_count
 from smp_advisor.workload.from_config import model_from_config
-from smp_advisor.workload.kernels import Kernels
 from smp_advisor.workload.model import BlockGroup, Head, Model, Shape
 from smp_advisor.workload.traced_kernels import with_traced_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-__all__ = ["model_from_profile"]
 
 _REPLICATED_ELEMENTS = 5
 """Saved elements per element of the block's input that tensor parallelism does not divide: norm inputs, inputs of

@@ -3,17 +3,128 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Literal, get_args
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Literal, get_args
 
 from smp_advisor.errors import JobError
 from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.calibration import Calibration
-from smp_advisor.workload.optimizer import OPTIMIZERS, OptimizerName
-from smp_advisor.workload.overheads import ALL_OVERHEADS, Overheads
-from smp_advisor.workload.stack import AUTO, require_stack, stacks
-from smp_advisor.workload.training_settings import training_settings
+from smp_advisor.workload.stack import AUTO, require_stack, stacks, training_settings
 
-__all__ = ["DEFAULT_SEQUENCE_LENGTH", "Job", "Loss", "OptimizerStep", "Precision", "StatePrecision", "Training"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+OptimizerName = Literal["adam", "adam-8bit", "lion", "sgd", "plain-sgd", "adafactor"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Optimizer:
+    """State of one optimizer."""
+
+    label: str
+    """Display name."""
+    moments: int
+    """State values per parameter."""
+    quantized: bool = False
+    """Whether each value takes one byte in any training precision."""
+    steps: tuple[Literal["foreach", "fused"], ...] = ()
+    """Forms of ``torch.optim`` that update many parameters together (PyTorch 2.5)."""
+    paged: bool = False
+    """Whether bitsandbytes has a form with pageable state."""
+
+    def moment_bytes(self, element_bytes: float = 4.0) -> float:
+        """Bytes of state per parameter, where an unquantized value takes `element_bytes`."""
+        return self.moments * (1.0 if self.quantized else element_bytes)
+
+
+OPTIMIZERS: Mapping[OptimizerName, Optimizer] = MappingProxyType(
+    {
+        "adam": Optimizer(label="Adam", moments=2, steps=("foreach", "fused"), paged=True),
+        # Dettmers et al. 2022, arXiv 2110.02861. Block-wise scales, not counted, add 2/1024.
+        "adam-8bit": Optimizer(label="Adam with 8-bit state", moments=2, quantized=True, paged=True),
+        # Chen et al. 2023, arXiv 2302.06675: momentum only.
+        "lion": Optimizer(label="Lion", moments=1, paged=True),
+        "sgd": Optimizer(label="SGD with momentum", moments=1, steps=("foreach", "fused")),
+        "plain-sgd": Optimizer(label="SGD without momentum", moments=0, steps=("foreach", "fused")),
+        # Shazeer and Stern 2018, arXiv 1804.04235: a row and a column per matrix, less than a thousandth of its size.
+        "adafactor": Optimizer(label="Adafactor", moments=0, steps=("foreach",)),
+    }
+)
+"""Every optimizer of `Job.optimizer`, by name."""
+
+
+OVERHEADS = ("checkpoints", "restarts", "startup", "data_loading", "evaluation")
+"""Parts of a run besides its training steps."""
+
+CheckpointStorage = Literal["local", "fsx", "s3"]
+_STORAGES = ("local", "fsx", "s3")
+_LEAST_MINUTES = 0.001
+_MOST_MINUTES = 28 * 24 * 60
+"""The longest training job of SageMaker."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Overheads:
+    """Parts of a run besides its training steps, and how it saves checkpoints.
+
+    Examples
+    --------
+    >>> Overheads.of("none").parts
+    ()
+    >>> Overheads.of("restarts, checkpoints").parts
+    ('checkpoints', 'restarts')
+    """
+
+    parts: tuple[str, ...] = OVERHEADS
+    """Counted parts, in the order of `OVERHEADS`."""
+    storage: CheckpointStorage = "local"
+    """Where processes write checkpoints: ``local`` (the instance's storage, from which SageMaker copies them to S3 in
+    the background, like the exported script), ``fsx`` (FSx for Lustre) or ``s3`` (directly)."""
+    asynchronous: bool = False
+    """Whether training continues while a checkpoint is written."""
+    checkpoint_minutes: float | None = None
+    """Minutes between checkpoints. None: the interval that loses the least time (Daly 2006)."""
+
+    def __post_init__(self) -> None:
+        parts: object = self.parts  # a notebook may pass other types despite the annotations
+        if not isinstance(parts, tuple) or any(part not in OVERHEADS for part in parts):
+            raise JobError(f"overheads must be 'all', 'none', or some of {', '.join(OVERHEADS)}, not {parts!r}.")
+        object.__setattr__(self, "parts", tuple(name for name in OVERHEADS if name in parts))
+        if self.storage not in _STORAGES:
+            raise JobError(f"The storage of checkpoints must be one of {', '.join(_STORAGES)}, not {self.storage!r}.")
+        if not isinstance(self.asynchronous, bool):
+            raise JobError(f"asynchronous must be True or False, not {self.asynchronous!r}.")
+        minutes: object = self.checkpoint_minutes
+        if minutes is None:
+            return
+        is_number = isinstance(minutes, int | float) and not isinstance(minutes, bool)
+        if not is_number or not _LEAST_MINUTES <= minutes <= _MOST_MINUTES:  # type: ignore[operator]
+            raise JobError(
+                f"checkpoint_minutes must be between {_LEAST_MINUTES} and {_MOST_MINUTES:,}, not {minutes!r:.80}."
+            )
+
+    @classmethod
+    def of(cls, value: object) -> Overheads:
+        """Overheads of ``all``, ``none``, names of parts (``checkpoints,restarts``, a list) or an `Overheads` itself.
+
+        Raises
+        ------
+        JobError
+            The value is none of these.
+        """
+        if isinstance(value, Overheads):
+            return value
+        if isinstance(value, str):
+            names = tuple(part.strip() for part in value.split(","))
+            return cls(parts={"all": OVERHEADS, "none": ()}.get(value, names))
+        # Anything else becomes a name, which is refused in a sentence.
+        return cls(parts=tuple(value) if isinstance(value, (list, tuple, set, frozenset)) else (str(value),))
+
+
+ALL_OVERHEADS = Overheads()
+"""All parts, with checkpoints as the exported script saves them."""
+
 
 Precision = Literal["fp16", "bf16", "fp32"]
 Loss = Literal["plain", "chunked", "fused"]

@@ -1,22 +1,51 @@
-"""Layers of a transformer, as parts of a block.
-
-Saved tensors follow Korthikanti et al. 2022 (arXiv 2205.05198, section 4.1), extended to RMSNorm, grouped queries and
-gated feed-forward layers as in transformers' own PyTorch code. Row and column splits are Megatron's (Shoeybi et
-al. 2019, arXiv 1909.08053).
-"""
+"""Layers of a transformer, as parts of a block."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
 
-from smp_advisor.workload.block import Attention, Matmul
-from smp_advisor.workload.kernels import Kernels
-from smp_advisor.workload.part import Part
+from smp_advisor.errors import ModelError
+from smp_advisor.files import rows
+from smp_advisor.workload.block import Attention, Kernels, Matmul, Part
 
-if TYPE_CHECKING:
-    from smp_advisor.workload.activation import Activation
 
-__all__ = ["Norm", "attention", "feed_forward", "gated_feed_forward", "head_norm", "norm", "residual"]
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Activation:
+    """Cost of one activation function, in elements per element of its output."""
+
+    name: str
+    saved: int
+    """Saved in addition to the output, which the next product saves: 1 for GELU (its input), 0 for ReLU."""
+    unfused_saved: int
+    """Saved in addition when it runs as separate operations (``gelu_new``: tanh, cube and their products)."""
+    traffic: int
+    """Read and written by the fused form."""
+    unfused_traffic: int
+    """Read and written in addition when it runs as separate operations."""
+
+    @property
+    def unfused_launches(self) -> int:
+        """Kernels in addition to one. An operation reads and writes two elements, or three with two inputs."""
+        return round(self.unfused_traffic / 2.3)
+
+
+@cache
+def _activations() -> dict[str, Activation]:
+    return {
+        row["name"]: Activation(name=row["name"], **{key: int(value) for key, value in row.items() if key != "name"})
+        for row in rows("smp_advisor.workload", "data/activations.csv")
+    }
+
+
+def activation(name: object) -> Activation:
+    """Activation function by its name in a transformers configuration."""
+    functions = _activations()
+    if not isinstance(name, str) or name not in functions:
+        raise ModelError(f"Unknown activation function {name!r}; supported are {', '.join(functions)}.")
+    return functions[name]
+
 
 Norm = Literal["layer", "plain-layer", "rms", "fp32-rms", "t5"]
 
@@ -254,4 +283,72 @@ def gated_feed_forward(
             launches=2 + function.unfused_launches + (1 if dropout else 0),
         ),
         fused=Kernels(split_elements=(3 + (0.5 if dropout else 0)) * ffn, products=2, launches=1),
+    )
+
+
+def gated_experts(
+    hidden: int, ffn: int, function: Activation, experts: int, experts_per_token: int, *, clamped: bool = False
+) -> Part:
+    """Router and gated experts (Jiang et al. 2024, arXiv 2401.04088).
+
+    Each of a token's experts saves a copy of the token and the expert's output, in addition to the tensors of a gated
+    layer. Tensor parallelism divides every expert and replicates the router.
+
+    Parameters
+    ----------
+    clamped
+        Whether router and experts have biases, and both projections are clamped before a gate of separate operations
+        (gpt-oss). Its code then saves the joint product, the clamped gate and its sigmoid, both factors, their product.
+    """
+    uses = experts_per_token
+    saved = 7 if clamped else function.saved + 3
+    biases = experts * (2 * ffn + hidden + 1) if clamped else 0
+    return Part(
+        split_parameters=3 * hidden * ffn * experts,
+        replicated_parameters=hidden * experts + biases,
+        matmuls=(
+            Matmul(name="router", inputs=hidden, outputs=experts),
+            Matmul(
+                name="expert up and gate",
+                inputs=hidden,
+                outputs=2 * ffn,
+                split="column",
+                experts=experts,
+                weights_per_token=uses,
+                gate_outputs=ffn,
+            ),
+            Matmul(
+                name="expert down",
+                inputs=ffn,
+                outputs=hidden,
+                split="row",
+                experts=experts,
+                weights_per_token=uses,
+            ),
+        ),
+        split_elements=saved * ffn * uses,
+        replicated_elements=2 * hidden * uses,
+        separate_expert_elements=hidden * uses,
+        weight_split_elements=ffn * uses,
+        weight_replicated_elements=hidden * uses,
+        unfused_split_elements=function.unfused_saved * ffn * uses,
+        # Gather, weight, scatter. A loop over the experts selects, projects, activates, weights and adds for each of
+        # them (transformers, modeling_mixtral.py). Grouped code has one call per product, with a kernel, the slices of
+        # its operands and a hook of its gradient per expert, and about 60 kernels to choose experts, balance their
+        # loads, and sort, exchange and restore tokens (Megatron-Core: router.py, token_dispatcher.py). Read from the
+        # code, not measured.
+        separate=Kernels(
+            elements=7 * hidden * uses,
+            split_elements=(function.traffic + 3 + function.unfused_traffic) * ffn * uses,
+            products=1,
+            launches=8,
+            expert_launches=10,
+        ),
+        fused=Kernels(
+            elements=7 * hidden * uses,
+            split_elements=3 * ffn * uses,
+            products=1,
+            launches=60,
+            expert_launches=8,
+        ),
     )

@@ -5,13 +5,33 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from smp_advisor.workload.counts import format_count
+from smp_advisor.workload.settings import families
+
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
 
     from smp_advisor.workload.block import Block
 
-__all__ = ["BlockGroup", "Head", "Model", "Origin", "Shape"]
+
+def summary(model: Model) -> str:
+    """Shape, size and their origin."""
+    shape = model.shape
+    family = families().get(model.family)
+    parts = [f"{family.label if family else model.family} shape", f"{model.layer_count} layers"]
+    if model.has_width:
+        parts.append(f"hidden {shape.hidden}")
+    if model.attends:
+        heads = f"{shape.heads} head{'s' if shape.heads > 1 else ''}"
+        parts.append(heads + (f" ({shape.kv_heads} key-value)" if shape.kv_heads != shape.heads else ""))
+    if shape.experts > 1:
+        parts.append(f"{shape.experts} experts ({shape.experts_per_token} per token)")
+    if shape.vocab:
+        parts.append(f"vocabulary {shape.vocab:,}")
+    aside = model.note.split(";")[0] if model.origin != "given" else ""
+    return f"{', '.join(parts)}; {format_count(model.parameter_count)} parameters" + (f" ({aside})" if aside else "")
+
 
 Origin = Literal["given", "inferred", "measured"]
 
@@ -189,7 +209,7 @@ class Model:
         >>> Model.from_shape(layers=32, hidden=4096, heads=32, kv_heads=8, vocab=128256, family="llama").parameter_count
         8030261248
         """
-        from smp_advisor.workload.from_shape import model_from_shape
+        from smp_advisor.workload.families import model_from_shape
 
         return model_from_shape(
             layers=layers,
@@ -221,7 +241,7 @@ class Model:
         >>> Model.from_name("meta-llama/Meta-Llama-3-70B").parameter_count
         70553706496
         """
-        from smp_advisor.workload.names import model_from_name
+        from smp_advisor.workload.from_config import model_from_name
 
         return model_from_name(name)
 
@@ -274,7 +294,7 @@ class Model:
         ModelError
             The module has no configuration, or was changed after its construction.
         """
-        from smp_advisor.workload.from_module import model_from_module
+        from smp_advisor.workload.from_config import model_from_module
 
         return model_from_module(module)
 
@@ -297,8 +317,6 @@ class Model:
     @property
     def summary(self) -> str:
         """The model in one line of text."""
-        from smp_advisor.workload.summary import summary
-
         return summary(self)
 
     @property

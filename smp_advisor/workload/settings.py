@@ -1,19 +1,88 @@
-"""A transformers configuration as plain values. Each value is checked when it is read."""
+"""Configurations of supported families as plain values, each checked when it is read."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Literal
 
-from smp_advisor.errors import ModelError
-from smp_advisor.workload.activation import activation
+from smp_advisor.errors import ModelError, UnknownFamilyError
+from smp_advisor.workload.layers import activation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from smp_advisor.workload.activation import Activation
-    from smp_advisor.workload.family import Family
+    from smp_advisor.workload.layers import Activation
 
-__all__ = ["Settings"]
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Inference:
+    """How a shape of this family is inferred from a parameter count."""
+
+    series: tuple[str, ...]
+    """Published series between which the hidden size is interpolated."""
+    vocab: int
+    """Default vocabulary size."""
+    activation_error: float
+    """Relative error of activation memory for nine of ten inferred shapes."""
+    activation_error_below_1b: float
+    """The same for models of fewer than 1e9 parameters."""
+    kv_heads: int | None = None
+    """Key-value heads where this number divides the heads. None: as many as heads."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Family:
+    """One transformers ``model_type``."""
+
+    model_type: str
+    label: str
+    """Display name."""
+    config_class: str
+    defaults: Mapping[str, Any]
+    """Defaults of the configuration class. None where it derives the value from others."""
+    aliases: Mapping[str, str]
+    """Alternative keys, each with the key that the family uses."""
+    shape_keys: Mapping[str, str]
+    """Configuration key of each `Shape` field (and of ``tied``)."""
+    shape_defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Defaults of a model built from a shape that differ from the configuration class's."""
+    builder: str
+    """Module of `smp_advisor.workload.families` that builds the model."""
+    traits: Mapping[str, Any] = field(default_factory=dict)
+    """Differences of the family's blocks from others of the same builder, as fields of its traits."""
+    gated: bool = False
+    """Whether the blocks are Llama's, with a gated feed-forward layer."""
+    sparse_form: str | None = None
+    """The family with the same blocks and a mixture of experts."""
+    inference: Inference | None = None
+    """None where a shape cannot be inferred from a parameter count."""
+
+
+@cache
+def families() -> dict[str, Family]:
+    """Every family by its ``model_type``."""
+    text = (files("smp_advisor.workload") / "data" / "families.json").read_text(encoding="utf-8")
+    return {
+        model_type: Family(
+            model_type=model_type,
+            inference=inference and Inference(**inference | {"series": tuple(inference["series"])}),
+            **{"builder": model_type} | entry,
+        )
+        for model_type, entry in json.loads(text).items()
+        for inference in (entry.pop("inference", None),)
+    }
+
+
+def family(model_type: object, *, source: str = "family") -> Family:
+    """Family by its ``model_type``."""
+    supported = families()
+    if not isinstance(model_type, str) or model_type not in supported:
+        raise UnknownFamilyError(f"{source} names the model type {model_type!r}; supported are {', '.join(supported)}.")
+    return supported[model_type]
+
 
 _MAXIMUM_SIZE = 10**9
 _MAXIMUM_LAYERS = 10_000
@@ -115,3 +184,45 @@ class Settings:
     def error(self, problem: str) -> ModelError:
         """Error with the name of the configuration."""
         return ModelError(f"In {self.source}, {problem}.")
+
+
+Task = Literal[
+    "language-model", "sequence-classification", "token-classification", "image-classification", "pretraining", "none"
+]
+
+_SUFFIXES: dict[str, Task] = {
+    "ForCausalLM": "language-model",
+    "LMHeadModel": "language-model",
+    "ForMaskedLM": "language-model",
+    "ForConditionalGeneration": "language-model",
+    "ForSequenceClassification": "sequence-classification",
+    "ForTokenClassification": "token-classification",
+    "ForImageClassification": "image-classification",
+    "ForPreTraining": "pretraining",
+    "Model": "none",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeadTask:
+    """The task that the head after the last block serves."""
+
+    task: Task
+    note: str = ""
+    """Note for the user where the task is assumed."""
+
+
+def head_task(settings: Settings, *supported: Task) -> HeadTask:
+    """Task of the configuration: the first of `supported` unless ``architectures`` names another of them."""
+    architectures = settings.value("architectures")
+    name = architectures[0] if isinstance(architectures, list) and architectures else None
+    if not isinstance(name, str):
+        return HeadTask(task=supported[0])
+    # The longest suffix decides: LMHeadModel also ends in Model.
+    suffix = max((suffix for suffix in _SUFFIXES if name.endswith(suffix)), key=len, default=None)
+    if suffix is not None and _SUFFIXES[suffix] in supported:
+        return HeadTask(task=_SUFFIXES[suffix])
+    return HeadTask(
+        task=supported[0],
+        note=f"counted with a {supported[0]} head because the head of {name} is unknown",
+    )

@@ -1,20 +1,18 @@
-"""The kind of code that trains: attention kernels, fused operations, work of the host."""
+"""The kind of code that trains, and the settings of a training script that change its memory."""
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from smp_advisor.errors import JobError
+from smp_advisor.files import data_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["AUTO", "Attentions", "Stack", "require_stack", "stack", "stacks"]
 
 AUTO = "auto"
 """Value of `Job.stack` for the script that the advisor exports for the plan's library."""
@@ -81,8 +79,9 @@ def stacks() -> Mapping[str, Stack]:
     >>> stacks()["hf-flash-2"].implies
     'fused'
     """
-    text = (files("smp_advisor.workload") / "data" / "stacks.toml").read_text(encoding="utf-8")
-    return MappingProxyType({name: Stack(name=name, **entry) for name, entry in tomllib.loads(text).items()})
+    return MappingProxyType(
+        {name: Stack(name=name, **entry) for name, entry in data_file("workload", "stacks").items()}
+    )
 
 
 def stack(name: str) -> Stack:
@@ -101,3 +100,39 @@ def require_stack(name: object) -> None:
     """Refuse a name that is no kind of code."""
     if not isinstance(name, str) or name not in stacks():
         raise JobError(f"stack must be one of {', '.join([AUTO, *stacks()])}, not {name!r}.")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingSetting:
+    """One field of `Job` with its values."""
+
+    name: str
+    title: str
+    """Label."""
+    doc: str
+    """Purpose and cost."""
+    values: Mapping[str, str]
+    """Effect of each value, with the default first; empty for a flag."""
+    source: str
+    date: str
+    phrase: str = ""
+    """The default, as a phrase; empty for a flag."""
+
+    @property
+    def default(self) -> str | bool:
+        """Value of a job that does not set it."""
+        return next(iter(self.values), False)
+
+    @property
+    def help(self) -> str:
+        """Tooltip: purpose, cost and values."""
+        return " ".join([self.doc, *(f"{value}: {effect}." for value, effect in self.values.items())])
+
+
+@cache
+def training_settings() -> Mapping[str, TrainingSetting]:
+    """Every setting by the name of its field."""
+    settings = [
+        TrainingSetting(**{"values": {}} | entry) for entry in data_file("workload", "training_settings")["setting"]
+    ]
+    return MappingProxyType({setting.name: setting for setting in settings})

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from smp_advisor.workload.kernels import Kernels
-
-__all__ = ["with_traced_kernels"]
+    from smp_advisor.workload.block import Kernels
 
 
 def with_traced_kernels(

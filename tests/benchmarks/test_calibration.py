@@ -15,7 +15,7 @@ from benchmarks.accuracy_rows.table import Table
 from benchmarks.accuracy_rows.timed import Timed
 from smp_advisor.costs.constants import constants, overriding
 from smp_advisor.costs.evaluate import estimate
-from smp_advisor.costs.intervals import step_time_factors
+from smp_advisor.costs.uncertainty import step_time_factors
 from tests.benchmarks.rows import TIMED, row, table
 from tests.costs.shapes import row_30b
 

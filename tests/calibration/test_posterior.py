@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smp_advisor.costs.posterior import update
+from smp_advisor.costs.learned import update
 
 ERRORS = st.floats(-1.5, 1.5)
 NOISES = st.floats(0.02, 0.5)

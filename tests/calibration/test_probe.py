@@ -7,7 +7,7 @@ import ast
 import pytest
 
 import smp_advisor as smpa
-from smp_advisor.calibration.probe import candidates
+from smp_advisor.calibration.effect import candidates
 from smp_advisor.errors import CalibrationError
 from tests.calibration.logs import exported
 

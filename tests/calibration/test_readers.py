@@ -13,10 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import smp_advisor as smpa
-from smp_advisor.calibration.cleaning import typical
-from smp_advisor.calibration.log import Sample
-from smp_advisor.calibration.measure import measured_run, read_run
-from smp_advisor.calibration.text import read_text
+from smp_advisor.calibration.measure import measured_run, read_run, typical
+from smp_advisor.calibration.readers import Sample, read_text
 from smp_advisor.errors import CalibrationError
 from tests.calibration.logs import LOGS, Excerpt, exported
 

@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smp_advisor.cluster import Cluster
-from smp_advisor.costs.attention_rates import share_of_peak
 from smp_advisor.costs.compute import BlockSeconds, block_seconds
-from smp_advisor.costs.constants import constant, overriding
+from smp_advisor.costs.constants import constant, overriding, peak_flops
 from smp_advisor.costs.evaluate import estimate, seconds_columns
-from smp_advisor.costs.rates import peak_flops
+from smp_advisor.costs.kernels import share_of_peak
 from smp_advisor.costs.world import World
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.layout import Layout

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
 from smp_advisor.costs.communication import (
+    Group,
     all_gather_seconds,
     all_reduce_seconds,
     all_to_all_seconds,
@@ -20,7 +21,6 @@ from smp_advisor.costs.communication import (
     sharded_gather_seconds,
 )
 from smp_advisor.costs.constants import constant, overriding
-from smp_advisor.costs.links import Group
 from smp_advisor.libraries import Plan
 from smp_advisor.workload import Job
 from tests.costs.shapes import P4D, gpt

@@ -10,16 +10,12 @@ from hypothesis import strategies as st
 
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
-from smp_advisor.costs.effective_time import (
-    best_interval_seconds,
-    elapsed_per_work,
-    seconds_between_failures,
-)
+from smp_advisor.costs.effective_time import best_interval_seconds, elapsed_per_work, seconds_between_failures
 from smp_advisor.costs.evaluate import trained as trained_by
 from smp_advisor.errors import JobError
 from smp_advisor.libraries import Plan
 from smp_advisor.workload import Adapter, Job, Overheads
-from smp_advisor.workload.overheads import OVERHEADS
+from smp_advisor.workload.job import OVERHEADS
 from tests.costs.shapes import P4D, gpt
 
 MODEL = gpt(layers=24, hidden=2048, heads=16)

@@ -13,7 +13,7 @@ from smp_advisor.cluster import Cluster
 from smp_advisor.costs import Estimate, estimate, estimate_many
 from smp_advisor.costs.constants import constants
 from smp_advisor.costs.evaluate import memory_columns, seconds_columns
-from smp_advisor.costs.pressure import pressure_factor
+from smp_advisor.costs.memory import pressure_factor
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.layout import layout_of

@@ -18,8 +18,7 @@ from smp_advisor.costs.activations import block_saved_bytes
 from smp_advisor.costs.constants import constant
 from smp_advisor.costs.evaluate import memory_columns, seconds_columns
 from smp_advisor.costs.memory import memory_error_bytes, stage_bytes
-from smp_advisor.costs.partition import stages
-from smp_advisor.costs.world import World
+from smp_advisor.costs.world import World, stages
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.layout import Layout
 from smp_advisor.libraries.state_bytes import StateBytes, amp, ddp, fully_sharded

@@ -14,7 +14,7 @@ from smp_advisor.costs.estimate import Estimate, StageMemory
 from smp_advisor.errors import AdvisorError, JobError, PlanError
 from smp_advisor.libraries import Plan, libraries
 from smp_advisor.workload import Job, Model
-from smp_advisor.workload.training_settings import training_settings
+from smp_advisor.workload.stack import training_settings
 
 MODEL = Model.from_shape(family="llama", layers=16, hidden=2048, heads=16, vocab=32_000)
 GPUS = 8

@@ -9,8 +9,14 @@ from smp_advisor import Cluster, Job, Model, Plan
 from smp_advisor.costs import step_time_draws
 from smp_advisor.costs.constants import constant, constants, overriding
 from smp_advisor.costs.evaluate import estimate, seconds_columns
-from smp_advisor.costs.intervals import step_time_factors
-from smp_advisor.costs.uncertainty import comparison_spread, constant_draws, constant_names, run_spread, source_spread
+from smp_advisor.costs.uncertainty import (
+    comparison_spread,
+    constant_draws,
+    constant_names,
+    run_spread,
+    source_spread,
+    step_time_factors,
+)
 from smp_advisor.libraries.layout import layout_of
 from tests.costs.shapes import row_30b
 

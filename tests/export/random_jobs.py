@@ -23,7 +23,7 @@ from smp_advisor.libraries.library import LIBRARIES
 from smp_advisor.libraries.space import enumerate_plans
 from smp_advisor.libraries.version import image, supported_instances
 from smp_advisor.workload import Job, Model
-from smp_advisor.workload.overheads import OVERHEADS
+from smp_advisor.workload.job import OVERHEADS
 
 __all__ = ["RandomJob", "draw", "expected", "sent"]
 

@@ -7,7 +7,7 @@ import pytest
 from smp_advisor.libraries import get_library, libraries
 from smp_advisor.libraries.transformers_release import installed_by, transformers_families
 from smp_advisor.workload import Model
-from smp_advisor.workload.family import families
+from smp_advisor.workload.settings import families
 
 T5 = {"model_type": "t5", "d_model": 512, "d_ff": 2048, "d_kv": 64, "num_heads": 8, "num_layers": 4, "vocab_size": 512}
 SETTINGS = {"deepseek_v2": {"num_experts_per_tok": 6}}

@@ -6,8 +6,7 @@ import smp_advisor
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs.activations import activation_bytes, block_saved_bytes
 from smp_advisor.costs.compute import model_flops_per_sample
-from smp_advisor.costs.partition import stages
-from smp_advisor.costs.world import World
+from smp_advisor.costs.world import World, stages
 from smp_advisor.errors import ModelError
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.layout import layout_of

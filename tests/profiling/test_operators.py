@@ -10,7 +10,7 @@ from smp_advisor.costs import estimate
 from smp_advisor.errors import ProfileError
 from smp_advisor.libraries import Plan
 from smp_advisor.workload import Job, Model
-from smp_advisor.workload.kernels import Kernels
+from smp_advisor.workload.block import Kernels
 from tests.deferred import Deferred
 
 pytestmark = pytest.mark.torch

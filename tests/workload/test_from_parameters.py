@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smp_advisor.errors import ModelError
-from smp_advisor.workload import Model, inference
-from smp_advisor.workload.published import published_shapes
+from smp_advisor.workload import Model
+from smp_advisor.workload import from_count as inference
+from smp_advisor.workload.from_count import published_shapes
 
 
 @pytest.mark.parametrize(

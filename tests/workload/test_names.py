@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from smp_advisor import advise
 from smp_advisor.errors import ModelError
 from smp_advisor.workload import Model
-from smp_advisor.workload.names import is_model_name, model_names
-from smp_advisor.workload.published import published_shapes
+from smp_advisor.workload.from_config import is_model_name, model_names
+from smp_advisor.workload.from_count import published_shapes
 
 
 @pytest.mark.slow

@@ -3,8 +3,7 @@
 import pytest
 
 from smp_advisor.workload import Model
-from smp_advisor.workload.inference import interpolated_hidden
-from smp_advisor.workload.published import published_shapes
+from smp_advisor.workload.from_count import interpolated_hidden, published_shapes
 
 # Parameter counts that the models' authors or their checkpoints state.
 STATED = {

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smp_advisor.workload import Model
-from smp_advisor.workload.family import families
+from smp_advisor.workload.settings import families
 from tests.deferred import Deferred
 
 pytestmark = pytest.mark.torch

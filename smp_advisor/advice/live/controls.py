@@ -25,7 +25,7 @@ from smp_advisor.libraries.controls import SCHEDULE, Situation, positions
 from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.schema import schema
 from smp_advisor.wording import fits
-from smp_advisor.workload.training_settings import training_settings
+from smp_advisor.workload.stack import training_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

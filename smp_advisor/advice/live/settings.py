@@ -14,8 +14,7 @@ from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library
 from smp_advisor.libraries.schema import schema
 from smp_advisor.workload.job import Job
-from smp_advisor.workload.stack import AUTO, require_stack, stack, stacks
-from smp_advisor.workload.training_settings import training_settings
+from smp_advisor.workload.stack import AUTO, require_stack, stack, stacks, training_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -58,7 +58,7 @@ PUBLIC = ("Advice", "Cluster", "Estimate", "Job", "Model", PLAN)
 _HOMES = {
     "advice": ("Advice",),
     "cluster.cluster": ("Cluster",),
-    "cluster.instance": ("Instance",),
+    "cluster.table": ("Instance",),
     "costs.effective_time": ("EffectiveTime",),
     "costs.estimate": ("Estimate", "Memory", "StageMemory", "StepTime"),
     "guidance": ("Difference", "Pitfall", "Reference", "Step"),
@@ -74,12 +74,10 @@ _HOMES = {
         "Request",
     ),
     "workload.adapter": ("Adapter",),
-    "workload.block": ("Attention", "Block", "Matmul", "SavedActivations"),
+    "workload.block": ("Attention", "Block", "Kernels", "Matmul", "SavedActivations"),
     "workload.calibration": ("Calibration", "Conditions", "MeasuredRun"),
-    "workload.job": ("Job",),
-    "workload.kernels": ("Kernels",),
+    "workload.job": ("Job", "Overheads"),
     "workload.model": ("BlockGroup", "Head", "Model", "Shape"),
-    "workload.overheads": ("Overheads",),
 }
 
 
@@ -133,7 +131,7 @@ _ALIASES = {
     "Goal": "search",
     "MemoryKind": "workload.calibration",
     "Objective": "search",
-    "OptimizerName": "workload.optimizer",
+    "OptimizerName": "workload.job",
     "Plan": "libraries.plan",
     "Precision": "workload.job",
 }

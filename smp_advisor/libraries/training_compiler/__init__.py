@@ -16,7 +16,7 @@ from smp_advisor.libraries.version import instance_family
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.cluster.instance import Instance
+    from smp_advisor.cluster.table import Instance
     from smp_advisor.libraries.layout import PlanColumns
     from smp_advisor.workload.job import Job, Precision
     from smp_advisor.workload.model import Model

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from smp_advisor.costs.pipeline import simulate
+from smp_advisor.costs.schedule import simulate
 
 if TYPE_CHECKING:
     from smp_advisor.libraries.plan import Plan

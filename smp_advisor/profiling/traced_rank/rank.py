@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.costs.partition import stages
-from smp_advisor.costs.pipeline import in_flight
-from smp_advisor.costs.world import World
+from smp_advisor.costs.world import World, in_flight, stages
 from smp_advisor.errors import ProfileError
 from smp_advisor.libraries.layout import OPERATORS, checkpoint_code, layout_of_plan
 from smp_advisor.libraries.library import get_library

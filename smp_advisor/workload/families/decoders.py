@@ -1,7 +1,4 @@
-"""Decoders with rotary positions and gated feed-forward layers or experts: Qwen, Gemma, Phi, OLMo, gpt-oss, Llama 4.
-
-They differ in norms, biases, windows and experts, which the family's traits in ``families.json`` describe.
-"""
+"""Llama, and the decoders with rotary positions that follow it: Mixtral, Qwen, Gemma, Phi, OLMo, DeepSeek."""
 
 from __future__ import annotations
 
@@ -9,21 +6,48 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal
 
-from smp_advisor.workload.families.decoder import decoder_model
-from smp_advisor.workload.families.shape import shape_of
-from smp_advisor.workload.layers import attention, gated_feed_forward, head_norm, norm, residual
+from smp_advisor.workload.block import Attention, Kernels, Matmul, Part, assemble
+from smp_advisor.workload.families import decoder_model, shape_of
+from smp_advisor.workload.layers import attention, gated_experts, gated_feed_forward, head_norm, norm, residual
 from smp_advisor.workload.model import BlockGroup
-from smp_advisor.workload.part import Part, assemble
-from smp_advisor.workload.sparse import gated_experts
 
 if TYPE_CHECKING:
-    from smp_advisor.workload.activation import Activation
     from smp_advisor.workload.block import Block
-    from smp_advisor.workload.layers import Norm
+    from smp_advisor.workload.layers import Activation, Norm
     from smp_advisor.workload.model import Model, Shape
     from smp_advisor.workload.settings import Settings
 
-__all__ = ["build", "groups_of"]
+
+def build_llama(settings: Settings) -> Model:
+    """Model of a Llama, Mistral or Mixtral configuration."""
+    shape = shape_of(settings)
+    hidden, heads, ffn = shape.hidden, shape.heads, shape.ffn
+    head_dim = settings.head_dim(hidden, heads, "head_dim")
+    function = settings.activation("hidden_act")
+    experts, active = shape.experts, shape.experts_per_token
+    if active > experts:
+        raise settings.error(f"num_experts_per_tok ({active}) must be at most the {experts} experts")
+    bias = settings.value("attention_bias") is True
+    attend = attention(
+        hidden,
+        heads,
+        kv_heads=shape.kv_heads,
+        head_dim=head_dim,
+        qkv_bias=bias,
+        output_bias=bias,
+        window=settings.size("sliding_window") if settings.is_set("sliding_window") else None,
+        dropout=settings.rate("attention_dropout") > 0,
+        rotary_dim=head_dim,
+        scores_in_fp32=True,
+    )
+    if "experts" in settings.family.shape_keys:
+        kind, mlp = "mixture-of-experts decoder", gated_experts(hidden, ffn, function, experts, active)
+    else:
+        kind, mlp = "decoder", gated_feed_forward(hidden, ffn, function, bias=settings.value("mlp_bias") is True)
+    between = residual(hidden, dropout=False)
+    block = assemble(kind, hidden, (norm(hidden, "rms"), attend, between, norm(hidden, "rms"), mlp, between))
+    return decoder_model(settings, shape, block, final_parameters=hidden)
+
 
 _MOST_RUNS = 4
 """Groups of consecutive blocks from which equal blocks are put together."""
@@ -71,7 +95,7 @@ class _Layer:
     rotated: bool = True
 
 
-def build(settings: Settings) -> Model:
+def build_decoders(settings: Settings) -> Model:
     """Model of a configuration of one of these families."""
     traits, shape = _Traits(**settings.family.traits), shape_of(settings)
     if shape.experts_per_token > shape.experts:
@@ -216,3 +240,85 @@ def _shared_expert(hidden: int, ffn: int, function: Activation, *, gate: bool) -
         replicated_parameters=part.replicated_parameters + hidden,
         replicated_elements=part.replicated_elements + hidden,
     )
+
+
+def build_deepseek(settings: Settings) -> Model:
+    """Model of a DeepSeek V2 or V3 configuration."""
+    shape = shape_of(settings)
+    hidden, function = shape.hidden, settings.activation("hidden_act")
+    if shape.experts_per_token > shape.experts:
+        raise settings.error(f"num_experts_per_tok ({shape.experts_per_token}) must be at most {shape.experts}")
+    attend = _latent_attention(settings, hidden, shape.heads)
+    dense = (gated_feed_forward(hidden, settings.size("intermediate_size"), function),)
+    shared = settings.size("n_shared_experts", default=0, least=0) * shape.ffn
+    sparse = (
+        gated_experts(hidden, shape.ffn, function, shape.experts, shape.experts_per_token),
+        # The router reads an fp32 copy of the tokens.
+        Part(replicated_elements=hidden, half_replicated_bytes=2 * hidden, weight_replicated_elements=2 * hidden),
+        *((gated_feed_forward(hidden, shared, function),) if shared else ()),
+    )
+    between = residual(hidden, dropout=False)
+
+    def block(kind: str, mlp: tuple[Part, ...]) -> Block:
+        return assemble(kind, hidden, (norm(hidden, "rms"), *attend, between, norm(hidden, "rms"), *mlp, between))
+
+    first = min(settings.size("first_k_dense_replace", least=0), shape.layers)
+    blocks = [block("decoder", dense)] * first
+    blocks += [block("mixture-of-experts decoder", sparse)] * (shape.layers - first)
+    return decoder_model(settings, shape, groups_of(blocks), final_parameters=hidden)
+
+
+def _latent_attention(settings: Settings, hidden: int, heads: int) -> tuple[Part, ...]:
+    """Attention with queries, keys and values from two small latents.
+
+    Keys are copied together from their own part and the shared rotated part, and values stay a view of the joint
+    product of both.
+    """
+    rotary, plain = settings.size("qk_rope_head_dim"), settings.size("qk_nope_head_dim")
+    value, latent = settings.size("v_head_dim"), settings.size("kv_lora_rank")
+    bias = settings.flag("attention_bias")
+    wide, joint = heads * (plain + rotary), heads * (plain + value)
+    compressed = latent + rotary
+    products = [
+        Matmul(name="key and value latent", inputs=hidden, outputs=compressed),
+        Matmul(name="key and value", inputs=latent, outputs=joint, split="column"),
+        Matmul(name="attention output", inputs=heads * value, outputs=hidden, split="row"),
+    ]
+    norms = [norm(latent, "rms")]
+    replicated = hidden * compressed + (compressed + hidden if bias else 0)
+    split = latent * joint + heads * value * hidden
+    if settings.is_set("q_lora_rank"):
+        rank = settings.size("q_lora_rank")
+        products[:0] = [
+            Matmul(name="query latent", inputs=hidden, outputs=rank),
+            Matmul(name="query", inputs=rank, outputs=wide, split="column"),
+        ]
+        norms.append(norm(rank, "rms"))
+        replicated += hidden * rank + (rank if bias else 0)
+        split += rank * wide
+    else:
+        products[:0] = [Matmul(name="query", inputs=hidden, outputs=wide, split="column")]
+        split += hidden * wide
+    rotated = rotary * (heads + 1)
+    attend = Part(
+        split_parameters=split,
+        replicated_parameters=replicated,
+        matmuls=tuple(products),
+        attentions=(
+            Attention(
+                heads=heads,
+                kv_heads=heads,
+                # Scores need q and k, their product with the values v: half the sum has as many operations.
+                head_dim=(plain + rotary + value) // 2,
+                dropout=settings.rate("attention_dropout") > 0,
+                scores_in_fp32=True,
+            ),
+        ),
+        # Queries are copied together in another layout, which the fused kernel's output has. The output product reads a
+        # copy of it.
+        split_elements=2 * wide + joint + 2 * heads * value,
+        weight_split_elements=heads * value,
+        separate=Kernels(split_elements=9 * rotated + 4 * wide, products=len(products), launches=14),
+        fused=Kernels(split_elements=2 * rotated + 2 * wide, products=len(products), launches=3),
+    )
+    return attend, *norms

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smp_advisor.workload.activation import activation
-from smp_advisor.workload.families.decoder import decoder_model
-from smp_advisor.workload.families.shape import shape_of
-from smp_advisor.workload.layers import attention, feed_forward, norm, residual
-from smp_advisor.workload.part import assemble
+from smp_advisor.workload.block import assemble
+from smp_advisor.workload.families import decoder_model, shape_of
+from smp_advisor.workload.layers import activation, attention, feed_forward, norm, residual
 
 if TYPE_CHECKING:
+    from smp_advisor.workload.block import Part
     from smp_advisor.workload.model import Model
-    from smp_advisor.workload.part import Part
     from smp_advisor.workload.settings import Settings
-
-__all__ = ["build"]
 
 _OPT_POSITION_OFFSET = 2
 """Rows of OPT's position table before the first position."""
 
 
-def build(settings: Settings) -> Model:
+def build_gpt(settings: Settings) -> Model:
     """Model of a configuration of one of these families."""
     builders = {
         "bloom": _bloom,

@@ -1,0 +1,370 @@
+"""Measured steps from logs, tables, and training jobs on AWS."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from smp_advisor.errors import CalibrationError
+from smp_advisor.files import data_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from smp_advisor.cluster.cluster import Cluster
+
+
+Unit = Literal[
+    "seconds", "samples_per_second", "tokens_per_second", "tokens_per_second_per_gpu", "steps_per_second", "run_seconds"
+]
+"""Unit of samples. ``run_seconds``: seconds per step of the entire run, with start-up, saves and evaluation."""
+
+MemoryClass = Literal["allocated", "reserved", "total"]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One measured value."""
+
+    step: int | None
+    """Number of the optimizer step; None if the log has none."""
+    value: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Log:
+    """Values that a reader found."""
+
+    title: str
+    """Format: "Megatron-LM"."""
+    unit: Unit = "seconds"
+    samples: tuple[Sample, ...] = ()
+    peak_gib: Mapping[MemoryClass, float] = field(default_factory=dict)
+    """Highest peak of the log by class, GiB."""
+    out_of_memory: bool = False
+    global_batch_size: int | None = None
+    """Samples per step, if the log states them."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has neither a time nor a fact about memory."""
+        return not (self.samples or self.peak_gib or self.out_of_memory)
+
+
+_MAX_LINE = 1500
+"""Characters of a line that are read. Lines of measured steps are far shorter."""
+_MAX_SAMPLES = 200_000
+_COLORS = re.compile(r"\x1b\[[0-9;]*m")
+ENTIRE_RUN = "The step time is that of the entire run, including start-up, data loading, saves and evaluation."
+_LEAST_ELAPSED = 10
+"""Fewest seconds between two readings of a progress bar, which shows full seconds."""
+
+
+@dataclass(frozen=True)
+class _Format:
+    name: str
+    title: str
+    step: re.Pattern[str]
+    batch: re.Pattern[str] | None
+    memory: tuple[re.Pattern[str], ...]
+    memory_bytes: int
+
+
+@cache
+def _formats() -> tuple[_Format, ...]:
+    entries: list[dict[str, Any]] = data_file("calibration", "formats")["format"]
+    return tuple(
+        _Format(
+            name=entry["name"],
+            title=entry["title"],
+            step=re.compile(entry["step"]),
+            batch=re.compile(entry["batch"]) if "batch" in entry else None,
+            memory=tuple(re.compile(pattern) for pattern in entry.get("memory", ())),
+            memory_bytes=int(entry.get("memory_bytes", 1)),
+        )
+        for entry in entries
+    )
+
+
+@cache
+def _out_of_memory() -> re.Pattern[str]:
+    patterns: list[str] = data_file("calibration", "formats")["out_of_memory"]["patterns"]
+    return re.compile("|".join(patterns))
+
+
+def read_text(text: str) -> Log:
+    """Steps and memory of a log. Empty if no format matches."""
+    lines = [_COLORS.sub("", line[:_MAX_LINE]) for line in text.splitlines()]
+    ran_out = any(_out_of_memory().search(line) for line in lines)
+    for entry in _formats():
+        log = _read(entry, lines)
+        if log.samples:
+            return replace(log, out_of_memory=ran_out)
+    peaks = max((_peaks(entry, lines) for entry in _formats()), key=len)
+    return Log(title="log without measured steps", peak_gib=peaks, out_of_memory=ran_out)
+
+
+def _read(entry: _Format, lines: list[str]) -> Log:
+    unit: Unit = "seconds"
+    samples: list[Sample] = []
+    elapsed: list[tuple[int, float]] = []
+    batches: set[int] = set()
+    for line in lines:
+        match = entry.step.search(line)
+        if match is None:
+            continue
+        groups = {name: value for name, value in match.groupdict().items() if value}
+        step = int(groups.pop("step")) if "step" in groups else None
+        if entry.batch is not None and (batch := entry.batch.search(line)):
+            groups["batch"] = batch["batch"]
+        if "batch" in groups:
+            batches.add(int(groups.pop("batch")))
+        if "elapsed" in groups and step is not None:
+            elapsed.append((step, _clock(groups["elapsed"])))
+        elif groups:
+            name, value = next(iter(groups.items()))
+            number = _parsed(value)
+            if number is None:
+                continue
+            unit = _unit(name)
+            scale = {"milliseconds": number / 1000, "run_steps_per_second": 1 / number}
+            samples.append(Sample(step, scale.get(name, number)))
+        if len(samples) >= _MAX_SAMPLES:
+            break
+    if elapsed:
+        samples = list(_differences(elapsed))
+    return Log(
+        title=entry.title,
+        unit=unit,
+        samples=tuple(samples),
+        peak_gib=_peaks(entry, lines) if samples else {},
+        global_batch_size=batches.pop() if len(batches) == 1 else None,
+        notes=(
+            *(("The global batch changes during the run.",) if len(batches) > 1 else ()),
+            *((ENTIRE_RUN,) if unit == "run_seconds" else ()),
+        ),
+    )
+
+
+def _unit(name: str) -> Unit:
+    if name == "run_steps_per_second":
+        return "run_seconds"
+    return next((unit for unit in get_args(Unit) if unit == name), "seconds")
+
+
+def _peaks(entry: _Format, lines: Iterable[str]) -> dict[MemoryClass, float]:
+    """Highest peaks by class, GiB."""
+    peaks: dict[MemoryClass, float] = {}
+    if not entry.memory:
+        return peaks
+    for line in lines:
+        for pattern in entry.memory:
+            for match in pattern.finditer(line):
+                for name, value in match.groupdict().items():
+                    number = _parsed(value)
+                    if number:
+                        key: MemoryClass = "allocated" if name == "allocated" else "reserved"
+                        peaks[key] = max(peaks.get(key, 0.0), number * entry.memory_bytes / 2**30)
+    return peaks
+
+
+def _parsed(text: str) -> float | None:
+    try:
+        value = float(text.replace(",", ""))
+    except ValueError:
+        return None
+    return value if 0 < value < 1e15 else None
+
+
+def _clock(text: str) -> float:
+    seconds = 0.0
+    for part in text.split(":"):
+        seconds = 60 * seconds + (int(part) if part else 0)
+    return seconds
+
+
+def _differences(elapsed: list[tuple[int, float]]) -> Iterable[Sample]:
+    """Seconds per step between readings of a progress bar. A restart begins with a new reading."""
+    last_step, last_time = elapsed[0]
+    for step, time in elapsed[1:]:
+        if step < last_step or time < last_time:
+            yield Sample(step, 0.0)  # a restart has no duration
+            last_step, last_time = step, time
+        elif step > last_step and time - last_time >= _LEAST_ELAPSED:
+            yield Sample(step, (time - last_time) / (step - last_step))
+            last_step, last_time = step, time
+
+
+_MAX_RECORDS = 200_000
+
+
+def read_records(records: Iterable[Mapping[str, Any]], title: str) -> Log:
+    """Steps of rows with named values. The names are those of ``[columns]`` in ``data/formats.toml``."""
+    rows = [row for _, row in zip(range(_MAX_RECORDS), records, strict=False)]
+    names: dict[str, list[str]] = data_file("calibration", "formats")["columns"]
+    present = {key for row in rows for key in row}
+    column = {field: name for field, options in names.items() for name in options[::-1] if name in present}
+    field = next((name for name in _TIMES if name in column), None)
+    steps, peaks = column.get("step"), dict[MemoryClass, float]()
+    samples = []
+    for row in rows:
+        if field is not None and (value := _number(row.get(column[field]))) is not None:
+            step = _number(row.get(steps)) if steps else None
+            samples.append(
+                Sample(None if step is None else int(step), value / (1000 if field == "milliseconds" else 1))
+            )
+        for kind in get_args(MemoryClass):
+            if kind in column and (peak := _number(row.get(column[kind]))):
+                peaks[kind] = max(peaks.get(kind, 0.0), peak)
+    unit: Unit = "seconds" if field in (None, "milliseconds") else _UNITS[field]
+    note = () if field is None else (f"Step times are from {column[field]!r}, read as {_WORDS[field]}: inferred.",)
+    return Log(title=title, unit=unit, samples=tuple(samples), peak_gib=peaks, notes=note)
+
+
+_WORDS = {
+    "seconds": "seconds per step",
+    "milliseconds": "milliseconds per step",
+    "tokens_per_second_per_gpu": "tokens per second per GPU",
+    "tokens_per_second": "tokens per second of the cluster",
+    "samples_per_second": "samples per second of the cluster",
+    "steps_per_second": "steps per second",
+}
+_TIMES = tuple(_WORDS)
+_UNITS: dict[str, Unit] = {unit: unit for unit in get_args(Unit)}
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        try:
+            value = float(value)  # type: ignore[arg-type]  # NumPy's numbers, and numbers as text
+        except (TypeError, ValueError):
+            return None
+    return float(value) if math.isfinite(value) and value >= 0 else None
+
+
+def read_frame(frame: Any) -> Log:
+    """Steps of a pandas DataFrame, one row per step or per logged interval."""
+    return read_records((dict(row) for row in frame.to_dict("records")), "DataFrame")
+
+
+def read_json_lines(text: str) -> Log:
+    """Steps of JSON objects, one per line."""
+    rows = []
+    for line in text.splitlines():
+        start = line.find("{")
+        if start < 0:
+            continue
+        try:
+            value = json.loads(line[start:])
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, dict):
+            rows.append(value)
+    return read_records(rows, "JSON lines")
+
+
+def read_trainer_state(state: Mapping[str, Any]) -> Log:
+    """Seconds per step of a run of the Hugging Face Trainer (transformers, trainer_callback.py, `TrainerState`).
+
+    Its history has no times of steps, only the run's (`speed_metrics` of trainer_utils.py): `train_runtime`, from which
+    the runtimes of evaluations are subtracted.
+    """
+    history = [entry for entry in state.get("log_history", ()) if isinstance(entry, dict)]
+    runtime = next(
+        (_number(entry.get("train_runtime")) for entry in reversed(history) if "train_runtime" in entry), None
+    )
+    steps = _number(state.get("global_step"))
+    title = "Hugging Face Trainer (trainer_state.json)"
+    if not runtime or not steps:
+        return Log(title=title)
+    evaluation = math.fsum(_number(entry.get("eval_runtime")) or 0.0 for entry in history)
+    notes = ["The file has only the time of the run, including start-up, data loading and saves."]
+    if 0 < evaluation < runtime:
+        notes.append(f"{evaluation:,.0f} s of evaluation are subtracted.")
+    else:
+        evaluation = 0.0
+    sample = Sample(int(steps), (runtime - evaluation) / steps)
+    return Log(title=title, unit="run_seconds", samples=(sample,), notes=tuple(notes))
+
+
+_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
+"""CreateTrainingJob, TrainingJobName."""
+_SECONDS = 180
+_MOST_BYTES = 64 * 2**20
+
+
+def read_job(name: object, cluster: Cluster, read: Callable[[str], Log]) -> Log:
+    """Log of a training job.
+
+    Parameters
+    ----------
+    name
+        Name of the job. Its log and metrics are read with the credentials and the region of boto3.
+    cluster
+        Cluster of the plan, which must be that of the job.
+    read
+        Reader of the log's text.
+
+    Raises
+    ------
+    CalibrationError
+        There is no such job, AWS refuses, or the job ran on another cluster.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise CalibrationError(f"job_name must be the name of a training job (letters, digits, -), not {name!r:.80}.")
+    job = _collected(name)
+    error = job.get("error")
+    if error:
+        raise CalibrationError(f"The job {name} cannot be read. {' '.join(str(error).split()):.300}")
+    if job["instance"] != [cluster.instance.name] or job["count"] != cluster.nodes:
+        raise CalibrationError(
+            f"The job {name} ran on {job['count']} x {', '.join(job['instance'])} and the plan is for "
+            f"{cluster.nodes} x {cluster.instance.name}: pass the job's cluster=Cluster(...) and plan=."
+        )
+    log = read(str(job["log"]))
+    notes = (*log.notes, f"SageMaker job {name}, status {job['status']}; its first host's log.")
+    percent = job["gpu_memory_percent"]
+    if percent and not log.peak_gib and not log.out_of_memory:
+        instance = cluster.instance
+        # CloudWatch adds up the GPUs of a host.
+        peak = float(percent) / 100 / instance.gpus * instance.gpu_memory_gib
+        notes += ("The peak is CloudWatch's, the mean of a host's GPUs, one value per minute: inferred.",)
+        log = replace(log, peak_gib={"total": peak})
+    if log.is_empty:
+        raise CalibrationError(
+            f"The log of the job {name} has no measured steps in a known format, and CloudWatch has no metrics of its "
+            "GPUs."
+        )
+    return replace(log, notes=notes)
+
+
+def _collected(name: str) -> dict[str, Any]:
+    """Result of the child process."""
+    package = str(Path(__file__).parents[2])
+    paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
+    # -P: modules of the current folder are not imported.
+    command = [sys.executable, "-P", "-m", "smp_advisor.calibration.cloudwatch", name]
+    try:
+        process = subprocess.run(
+            command,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            capture_output=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"AWS did not answer within {_SECONDS} s."}
+    try:
+        result = json.loads(process.stdout[:_MOST_BYTES])
+    except ValueError:
+        result = {"error": process.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or "no answer"}
+    return result if isinstance(result, dict) else {}
