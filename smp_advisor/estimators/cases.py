@@ -192,10 +192,6 @@ class Terms:
     cluster: Cluster | Instance | None = None
     min_fit_probability: float = 0.95
 
-    def cases(self, document: Document) -> list[Case]:
-        """The jobs in a document, as from `read`."""
-        return self.read(document)[0]
-
     def read(self, document: Document) -> tuple[list[Case], tuple[Unresolved, ...]]:
         """The jobs in a document, and the code that could not be followed."""
         configurations, unresolved = read_configurations(document, self.variables)

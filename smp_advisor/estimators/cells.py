@@ -98,8 +98,10 @@ def configurations_of_cell(cell: Cell) -> list[Configuration]:
         elif call.called == "create_training_job":
             configurations.append(configuration_of_request(call.passed))
     if configurations:
-        for configuration in configurations if len(configurations) == 1 else ():
-            mark_file_systems(configuration, cell)
+        # An input on FSx for Lustre or EFS; with several jobs, its owner is not known.
+        places = [call for call in cell.calls if call.reached and call.called in _FILE_SYSTEMS]
+        if places and len(configurations) == 1:
+            configurations[0].settings["file_system"] = Setting(value=True, span=places[0].passed.span)
         return configurations
     if isinstance(cell.only, Mapping):
         alone = configuration_of_dictionary(cell.only)
@@ -112,13 +114,6 @@ def configurations_of_cell(cell: Cell) -> list[Configuration]:
             return [fragment]
     made_of = (configuration_of_dictionary(table) for table in _dictionaries(cell.names))
     return [configuration for configuration in made_of if configuration is not None][:1]
-
-
-def mark_file_systems(configuration: Configuration, cell: Cell) -> None:
-    """Note that the cell makes an input on FSx for Lustre or EFS; with several jobs, its owner is not known."""
-    places = [call for call in cell.calls if call.reached and call.called in _FILE_SYSTEMS]
-    if places:
-        configuration.settings["file_system"] = Setting(value=True, span=places[0].passed.span)
 
 
 def _keywords(names: dict[str, Value]) -> Mapping:

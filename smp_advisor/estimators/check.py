@@ -141,7 +141,7 @@ def _after_correction(document: Document, text: str, terms: Terms) -> Reading | 
     if text == document.pasted:
         return None
     better = replace(open_document(text), dialect=document.dialect)
-    readings = [_reading(better, case) for case in terms.cases(better)]
+    readings = [_reading(better, case) for case in terms.read(better)[0]]
     return next((reading for reading in readings if reading.plan is not None), readings[0])
 
 

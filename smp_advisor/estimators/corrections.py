@@ -248,7 +248,7 @@ def changed_by(document: Document, case: Case, hit: Hit) -> str | None:
 def _defects(document: Document, terms: Terms) -> list[tuple[Case, Hit]] | None:
     """Defects that a change can correct; None if the text has no job. Memory is estimated once, for the report."""
     try:
-        cases = terms.cases(document)
+        cases = terms.read(document)[0]
     except AdvisorError:
         return None
     return [(case, hit) for case in cases for check in CORRECTABLE for hit in check(case)]

@@ -8,6 +8,7 @@ import pprint
 import re
 import textwrap
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
@@ -76,6 +77,8 @@ _TYPESET = str.maketrans("\u00a0\u2007\u202f\u201c\u201d\u2018\u2019", "   \"\"'
 _ELLIPSIS = re.compile(r"([ \t]*)(?:\.\.\.|\u2026)[ \t]*,?[ \t]*")
 _MARK = "# ..."
 _SECTION = re.compile(r"^\[\w+\]\s*$", re.MULTILINE)
+_YAML_KEY = re.compile(r"^[A-Za-z_][\w.-]*:(\s|$)", re.MULTILINE)
+"""A key at the start of a line, with a value or at its end."""
 _ELIDED = "... replaces a part of the text"
 
 
@@ -174,9 +177,12 @@ def _of_file(path: Path) -> Document:
 
 
 def _of_text(text: str, dialect: Dialect | None = None) -> Document:
-    if dialect is None and text.lstrip().startswith(("{", "[")) and _is_json(text):
-        dialect = "json"
-    if dialect is None and _is_yaml(text) and (_only_annotates(text) or not _is_python(text)):
+    if dialect is None and text.lstrip().startswith(("{", "[")):
+        with suppress(ValueError, RecursionError):
+            json.loads(text)
+            dialect = "json"
+    keyed = _YAML_KEY.search(text) is not None
+    if dialect is None and keyed and (_only_annotates(text) or not _is_python(text)):
         dialect = "yaml"
     if dialect is None and _SECTION.search(text) and is_toml(text):
         dialect = "toml"
@@ -212,14 +218,6 @@ def _as_python(text: str) -> tuple[str, list[int]]:
     return (marked, elided) if elided and _is_python(marked) else (text, [])
 
 
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
 def _is_python(text: str) -> bool:
     from smp_advisor.reading.module import parses
 
@@ -233,8 +231,3 @@ def _only_annotates(text: str) -> bool:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     return all(isinstance(statement, ast.AnnAssign) and statement.value is None for statement in statements)
-
-
-def _is_yaml(text: str) -> bool:
-    """Whether it looks like a YAML mapping: a key at the start of a line, with a value or at its end."""
-    return re.search(r"^[A-Za-z_][\w.-]*:(\s|$)", text, re.MULTILINE) is not None

@@ -144,14 +144,12 @@ def _described(reading: Reading) -> str:
     if reading.plan is None:
         return f"{reading.title}: no plan can be read from its settings."
     settings = reading.plan.parameters | reading.plan.hyperparameters
-    words = ", ".join(f"{name}={_as_python(reading.plan, name, value)!r}" for name, value in settings.items())
+    for name, value in settings.items():
+        # Flags of scripts are 1 and 0.
+        if isinstance(value, int) and value in (0, 1) and isinstance(getattr(reading.plan, name, None), bool):
+            settings[name] = bool(value)
+    words = ", ".join(f"{name}={value!r}" for name, value in settings.items())
     return f"{reading.title} is {schema(reading.plan.library).name} {reading.plan.version}: {words}."
-
-
-def _as_python(plan: Plan, name: str, value: object) -> object:
-    """A setting as Python writes it: flags of scripts are 1 and 0."""
-    flag = isinstance(value, int) and value in (0, 1) and isinstance(getattr(plan, name, None), bool)
-    return bool(value) if flag else value
 
 
 def _lines(reading: Reading) -> list[str]:

@@ -82,9 +82,8 @@ def recipe_override(job: ClusterJob, model: Model, sequence_length: int) -> str:
             "vocab_size": shape.vocab,
         },
     }
-    for key in ("num_local_experts", "num_experts_per_tok", "rope_theta"):
-        if key in configuration:
-            override["model"][key] = configuration[key]
+    keys = ("num_local_experts", "num_experts_per_tok", "rope_theta")
+    override["model"] |= {key: configuration[key] for key in keys if key in configuration}
     if job.options.data is not None:
         override["model"]["data"] = {"train_dir": job.options.data, "use_synthetic_data": False}
     head = [
@@ -99,14 +98,18 @@ _CODE = "/opt/smp-advisor"
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the mount point that NCCL and data loaders use
 
 
+def _require_documented(job: ClusterJob, launcher: str) -> None:
+    if job.launch.library.of_sagemaker:
+        raise ExportError(
+            f"A {launcher} job of {job.launch.library.title} is not documented by AWS: export a HyperPod recipe, or use"
+            " library='fsdp'."
+        )
+
+
 def pytorch_job(job: ClusterJob) -> str:
     """The manifest: a ConfigMap with the generated script, and the PyTorchJob."""
     content = job.launch
-    if content.library.of_sagemaker:
-        raise ExportError(
-            f"A Kubernetes job of {content.library.title} is not documented by AWS: export a HyperPod recipe, or use"
-            " library='fsdp'."
-        )
+    _require_documented(job, "Kubernetes")
     if job.options.image_uri is None:
         raise ExportError(
             "A Kubernetes job requires a container image: pass image_uri= with the address of an image that has PyTorch"
@@ -221,11 +224,7 @@ _END = "END_OF_FILE_OF_SMP_ADVISOR"
 def sbatch(job: ClusterJob) -> str:
     """The batch script."""
     content = job.launch
-    if content.library.of_sagemaker:
-        raise ExportError(
-            f"A Slurm job of {content.library.title} is not documented by AWS: export a HyperPod recipe, or use"
-            " library='fsdp'."
-        )
+    _require_documented(job, "Slurm")
     seconds = content.run.seconds[2] if content.run.seconds else content.run.max_run_seconds
     hours = job.options.time_limit_hours or max(1, math.ceil(seconds / 3600))
     directives = {

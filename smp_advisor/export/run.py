@@ -141,6 +141,7 @@ def run_of(
         jobs, interval = _chain(high, longest, interval, costs.step_seconds * costs.step_factors[1])
         between = (jobs - 1) * effective.startup_seconds
         seconds = (low[0], middle[0] + between, high[0] + between)
+    full_hours = HOUR_SECONDS * math.ceil(high[0] / HOUR_SECONDS)
     every = _count(options, "checkpoint_every") or max(1, min(round(interval / costs.step_seconds), steps))
     return Run(
         steps=steps,
@@ -152,7 +153,7 @@ def run_of(
         checkpoint_interval_seconds=every * costs.step_seconds,
         checkpoint_gib=effective.checkpoint_gib,
         checkpoint_nodes=writing_nodes(cluster, layout_of_plan(plan, _of_plan(job, plan), cluster)),
-        max_run_seconds=longest if jobs > 1 else options.max_run_seconds or _rounded(high[0], longest),
+        max_run_seconds=longest if jobs > 1 else options.max_run_seconds or min(full_hours, longest),
         jobs=jobs,
         objections=tuple(objections),
     )
@@ -268,11 +269,6 @@ def _require_checkpoints(options: JobOptions, seconds: float) -> None:
             f"The run takes {duration}, and without checkpoints any failure starts it from the beginning: leave out"
             " checkpoints=False, or add long_run_without_checkpoints=True."
         )
-
-
-def _rounded(seconds: float, longest: int) -> int:
-    """The next full hour."""
-    return min(HOUR_SECONDS * math.ceil(seconds / HOUR_SECONDS), longest)
 
 
 def _objections(costs: Estimate, cluster: Cluster, min_fit_probability: float) -> list[str]:

@@ -144,7 +144,7 @@ def _estimator(job: Launch) -> Call:
         "volume_size": job.volume_gb,
         "max_run": job.run.max_run_seconds,
     }
-    arguments |= _capacity(job) | _account(job)
+    arguments |= _capacity(job)
     return Call(container.estimator, arguments | {"disable_profiler": True, "debugger_hook_config": False})
 
 
@@ -159,13 +159,7 @@ def _capacity(job: Launch) -> dict[str, Any]:
         arguments["checkpoint_s3_uri"] = job.checkpoint_s3_uri
     if options.subnets:
         arguments |= {"subnets": list(options.subnets), "security_group_ids": list(options.security_group_ids)}
-    return arguments
-
-
-def _account(job: Launch) -> dict[str, Any]:
-    """Options of the account, under their names in version 2."""
-    options = job.options
-    arguments = {
+    account = {
         "max_retry_attempts": options.retry_attempts,
         "training_plan": options.training_plan,
         "output_path": options.output_path,
@@ -176,7 +170,7 @@ def _account(job: Launch) -> dict[str, Any]:
         "environment": options.environment,
         "tags": [{"Key": key, "Value": value} for key, value in (options.tags or {}).items()] or None,
     }
-    return {name: value for name, value in arguments.items() if value is not None}
+    return arguments | {name: value for name, value in account.items() if value is not None}
 
 
 def _estimator_input(place: Location, *, streams: bool) -> object:

@@ -16,9 +16,8 @@ from smp_advisor.export.launch import _METRICS
 from smp_advisor.libraries import Plan
 from smp_advisor.workload import Job
 from tests.export.examples import TASKS
-from tests.export.formatting import formatted
 from tests.export.random_jobs import METRICS
-from tests.export.reading import shape
+from tests.export.reading import formatted, shape
 from tests.moto_harness.notebooks import ENVIRONMENTS, run_notebooks
 
 ROLE = "arn:aws:iam::123456789012:role/SageMakerRole"

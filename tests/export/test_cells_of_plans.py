@@ -19,7 +19,7 @@ from smp_advisor.libraries.space import enumerate_plans
 from smp_advisor.libraries.version import supported_instances
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
-from tests.export.formatting import formatted
+from tests.export.reading import formatted
 
 MODELS = {
     "smp-v1-tensorflow": Model.from_config({"model_type": "gpt2"}),

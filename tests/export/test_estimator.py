@@ -21,8 +21,7 @@ from smp_advisor.libraries.version import image
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
 from tests.export.examples import CASES, P4D, TASK_CASES, make_model
-from tests.export.formatting import formatted, unformatted
-from tests.export.reading import estimator_arguments, shape
+from tests.export.reading import estimator_arguments, formatted, shape, unformatted
 from tests.libraries.plans import valid_plans
 
 NASTY = st.sampled_from(

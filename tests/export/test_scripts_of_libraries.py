@@ -22,7 +22,7 @@ from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
 from tests.export.examples import P4D, TASKS, WORDS
-from tests.export.formatting import formatted, unformatted
+from tests.export.reading import formatted, unformatted
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from smp_advisor.wording import fit as fit_words
 from smp_advisor.wording import fits, gib, percent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
@@ -84,23 +84,12 @@ def without(plan: Plan, cluster: Cluster) -> Iterator[Variant]:
     if plan.shard_optimizer_state:
         yield from _made(plan, cluster, "shard_optimizer_state", shard_optimizer_state=False)
     if plan.pipeline_parallel_degree > 1:
-        yield from _without_pipeline(plan, cluster)
+        stages = {"pipeline_parallel_degree": 1, "pipeline": "interleaved", "active_microbatches": None}
+        yield from _made(plan, cluster, "pipeline_parallel_degree", **stages, microbatches=1)
     if plan.tensor_parallel_degree > 1:
         yield from _without_tensor(plan, cluster)
     if plan.context_parallel_degree > 1:
         yield from _made(plan, cluster, "context_parallel_degree", context_parallel_degree=1)
-
-
-def _without_pipeline(plan: Plan, cluster: Cluster) -> Iterator[Variant]:
-    yield from _made(
-        plan,
-        cluster,
-        "pipeline_parallel_degree",
-        pipeline_parallel_degree=1,
-        pipeline="interleaved",
-        active_microbatches=None,
-        microbatches=1,
-    )
 
 
 def _without_tensor(plan: Plan, cluster: Cluster) -> Iterator[Variant]:
@@ -112,15 +101,6 @@ def _without_tensor(plan: Plan, cluster: Cluster) -> Iterator[Variant]:
             return
         changes |= {"prescaled_batch": False, "batch_size": share}
     yield from _made(plan, cluster, "tensor_parallel_degree", **changes)
-
-
-def estimated(model: Model, cluster: Cluster, job: Job, variants: list[Variant]) -> list[tuple[Variant, Estimate]]:
-    """Each variant that suits the model and the job, with its estimate."""
-    variants = [variant for variant in variants if not any(True for _ in mismatches(variant.plan, cluster, model, job))]
-    if not variants:
-        return []
-    estimates = estimate_many(model, cluster, job, [variant.plan for variant in variants])
-    return list(zip(variants, estimates, strict=True))
 
 
 _WORTH = 0.01
@@ -137,8 +117,13 @@ class _Ground:
     job: Job
     plan: Plan
 
-    def estimates(self, variants: Iterator[Variant]) -> list[tuple[Variant, Estimate]]:
-        return estimated(self.model, self.cluster, self.job, list(variants))
+    def estimates(self, variants: Iterable[Variant]) -> list[tuple[Variant, Estimate]]:
+        """Each variant that suits the model and the job, with its estimate."""
+        place = (self.cluster, self.model, self.job)
+        suitable = [variant for variant in variants if not any(True for _ in mismatches(variant.plan, *place))]
+        plans = [variant.plan for variant in suitable]
+        estimates = estimate_many(self.model, self.cluster, self.job, plans) if plans else []
+        return list(zip(suitable, estimates, strict=True))
 
 
 def _ground(case: Case) -> _Ground | None:
@@ -173,7 +158,7 @@ def fit(case: Case) -> Iterator[Hit]:
         checkpointing = [
             variant for variant in larger(ground.plan, ground.cluster) if variant.technique == "checkpointing"
         ]
-        results = ground.estimates(iter(checkpointing[:1]))
+        results = ground.estimates(checkpointing[:1])
         if not results or results[0][1].fits:
             return
         now = results[0][1]
