@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from smp_advisor.cluster.table import instance as known_instance
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.cells import configurations_of_cell, read_cell
-from smp_advisor.estimators.documents import Siblings
+from smp_advisor.estimators.documents import Siblings, yaml_table
 from smp_advisor.estimators.readback import read_back
 from smp_advisor.estimators.recipes import configuration_of_recipe
 from smp_advisor.estimators.strategies import (
@@ -21,7 +21,6 @@ from smp_advisor.estimators.strategies import (
     looks_like_deepspeed,
 )
 from smp_advisor.estimators.torch_jobs import read_strategy
-from smp_advisor.estimators.yaml_values import yaml_table
 from smp_advisor.libraries.library import get_library
 from smp_advisor.reading.values import Mapping
 

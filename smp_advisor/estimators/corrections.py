@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.checks import CORRECTABLE, Case
-from smp_advisor.estimators.documents import Document, with_text
-from smp_advisor.estimators.yaml_values import yaml_table
+from smp_advisor.estimators.documents import Document, with_text, yaml_table
 from smp_advisor.findings.catalog import catalog
 from smp_advisor.reading.module import complete, parses
 from smp_advisor.reading.source import Edit, applied

@@ -25,8 +25,8 @@ from smp_advisor.estimators.configuration import (
     section,
     undescribed,
 )
+from smp_advisor.estimators.documents import resolve, unwrapped
 from smp_advisor.estimators.strategies import strategy_of_deepspeed
-from smp_advisor.estimators.yaml_values import resolve, unwrapped
 from smp_advisor.libraries.library import library_with
 from smp_advisor.reading.values import Collection, Constant, Mapping
 from smp_advisor.workload.adapter import Adapter

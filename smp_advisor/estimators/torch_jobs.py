@@ -21,9 +21,9 @@ from smp_advisor.estimators.configuration import (
     replicated,
     undescribed,
 )
+from smp_advisor.estimators.documents import yaml_table
 from smp_advisor.estimators.strategies import strategy_of_deepspeed, strategy_of_environment
 from smp_advisor.estimators.terms import terms_of
-from smp_advisor.estimators.yaml_values import yaml_table
 from smp_advisor.libraries.library import get_library
 
 if TYPE_CHECKING:
