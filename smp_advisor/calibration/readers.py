@@ -305,15 +305,6 @@ _MOST_BYTES = 64 * 2**20
 def read_job(name: object, cluster: Cluster, read: Callable[[str], Log]) -> Log:
     """Log of a training job.
 
-    Parameters
-    ----------
-    name
-        Name of the job. Its log and metrics are read with the credentials and the region of boto3.
-    cluster
-        Cluster of the plan, which must be that of the job.
-    read
-        Reader of the log's text.
-
     Raises
     ------
     CalibrationError

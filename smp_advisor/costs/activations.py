@@ -127,13 +127,7 @@ def offloaded_activation_bytes(model: Model, layout: Layout, world: World, stage
 def activation_bytes(
     model: Model, layout: Layout, world: World, stage: Stage, saved: tuple[Floats, ...]
 ) -> dict[str, Floats]:
-    """Bytes of activations, of the recomputed unit and of logits by category, shape (n,) each.
-
-    Parameters
-    ----------
-    saved
-        `block_saved_bytes` of each of the model's groups.
-    """
+    """Bytes of activations, of the recomputed unit and of logits by category, shape (n,) each."""
     element = world.bytes_per_element
     checkpointed = layout.checkpoint_layers != 0
     flight = in_flight(layout, stage.index)

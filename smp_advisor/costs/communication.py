@@ -126,13 +126,7 @@ _SMALL_MESSAGE_BYTES = 8 * 2**20
 
 
 def bus_bytes_per_second(cluster: Cluster, members: Floats, stride: Floats) -> tuple[Floats, Bools]:
-    """Ring bandwidth of one of many equal groups that run together, and whether the group is within a node.
-
-    Parameters
-    ----------
-    members, stride
-        As in `Group.of`.
-    """
+    """Ring bandwidth of one of many equal groups that run together, and whether the group is within a node."""
     group = Group.of(cluster, members, stride)
     return _ring_rate(cluster, group), group.inside
 

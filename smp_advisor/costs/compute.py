@@ -45,15 +45,7 @@ class HostSeconds:
 def host_seconds(
     block: Block, kernels: Kernels, attention_launches: Floats, layout: Layout, instance: Instance, stack: Stack
 ) -> HostSeconds:
-    """Seconds of the host for one block.
-
-    Parameters
-    ----------
-    kernels
-        The block's kernels in the stack's form.
-    attention_launches
-        Kernels of attention's core in a forward pass, shape (n,).
-    """
+    """Seconds of the host for one block."""
     experts = max((matmul.experts for matmul in block.matmuls), default=1)
     local = maximum(experts / layout.expert_parallel_degree, 1.0)
     launches = kernels.products + kernels.launches + attention_launches + kernels.expert_launches * local
@@ -337,15 +329,7 @@ def stage_passes(
     degree: int,
     locals_: Sequence[LocalParameters],
 ) -> tuple[Passes, ...]:
-    """Seconds of one microbatch on each kind of stage.
-
-    Parameters
-    ----------
-    degree
-        The pipeline parallel degree that all n layouts share.
-    locals_
-        Parameters on one GPU of each kind of stage (`stage_kinds`).
-    """
+    """Seconds of one microbatch on each kind of stage."""
     blocks = [_block_passes(g.block, cluster, job, layout, world) for g in model.groups]
     head = head_seconds(model, layout, world, cluster.instance, job, vocabulary_shards(model, layout))
 

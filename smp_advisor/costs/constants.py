@@ -135,14 +135,7 @@ def fp32_peak_tflops(gpu: str, half_peak_tflops: float) -> float:
 
 
 def peak_flops(instance: Instance, job: Job, *, products_of_weights: bool = False) -> float:
-    """Dense peak of one GPU for the job's precision, FLOP/s.
-
-    Parameters
-    ----------
-    products_of_weights
-        Whether the peak is that of products of weights, which use fp8 with `Job.fp8`. Attention and utilization use 16
-        bits.
-    """
+    """Dense peak of one GPU for the job's precision, FLOP/s."""
     if products_of_weights and job.fp8 and instance.fp8_tflops:
         return instance.fp8_tflops * 1e12
     if job.precision == "fp32":

@@ -145,15 +145,6 @@ def elapsed_per_work(
     """Expected elapsed time per second of work, at least 1, with failures at random times (Daly 2006, eq. 13).
 
     A failure costs the work since the last checkpoint and the restart, during which the next failure may happen.
-
-    Parameters
-    ----------
-    interval
-        Seconds of work between checkpoints.
-    save_seconds
-        Seconds for which a checkpoint stops the work.
-    between_failures
-        Mean seconds between failures; infinity for none.
     """
     segment = interval + save_seconds
     if math.isinf(between_failures):
@@ -203,15 +194,7 @@ def _storage(overheads: Overheads, cluster: Cluster) -> str:
 def effective_time(
     model: Model, cluster: Cluster, job: Job, layout: Layout, *, step_seconds: float, steps: float | None
 ) -> EffectiveTime:
-    """Effective time of a run of one plan.
-
-    Parameters
-    ----------
-    layout
-        Numbers of the plan (`layout_of_plan`).
-    steps
-        Steps of the run. None: one so long that its start and its end do not count.
-    """
+    """Effective time of a run of one plan."""
     overheads = job.overheads
     counted = frozenset(overheads.parts)
     bytes_ = checkpoint_bytes(model, layout)

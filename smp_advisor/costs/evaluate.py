@@ -396,13 +396,7 @@ _PRODUCTION_GPUS = 128
 
 
 def communication_caveats(cluster: Cluster, layout: Layout, world: World) -> Iterator[str]:
-    """Sentences about the communication of one plan across nodes that no measurement confirms.
-
-    Parameters
-    ----------
-    layout
-        Layout of one plan.
-    """
+    """Sentences about the communication of one plan across nodes that no measurement confirms."""
     shards, sharded = int(world.shards), int(layout.shard_level) > 0
     if cluster.nodes == 1 or not sharded or shards <= cluster.gpus_per_node:
         return

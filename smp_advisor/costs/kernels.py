@@ -148,15 +148,7 @@ def _relative(kernel: str, head_dim: int, *, causal: bool, of: str, length: int)
 
 
 def share_of_peak(kernel: Kernel, gpu: str, head_dim: int, length: int, *, causal: bool, of: Pass) -> Floats:
-    """Rate of one kernel as a share of the GPU's dense peak in 16 bits.
-
-    Parameters
-    ----------
-    head_dim
-        Elements per head.
-    length
-        Keys that a query reaches: the tokens of the sequence, or the window.
-    """
+    """Rate of one kernel as a share of the GPU's dense peak in 16 bits."""
     name = f"{kernel.replace('-', '_')}_efficiency"
     if kernel == "flash-3" and not has_gpu_constant(name, gpu):
         kernel, name = "flash-2", "flash_2_efficiency"  # it exists for Hopper only
@@ -311,19 +303,6 @@ def operator_seconds(
 
     The rate of products is that of very large ones, and launches cost nothing, so that this is a lower estimate for
     small operators.
-
-    Parameters
-    ----------
-    kind
-        ``product``, ``attention`` (one kernel, with the rate of FlashAttention-2) or ``memory``.
-    flops, moved_bytes
-        Sums over the operators. FLOPs of attention include masked scores, which a causal kernel skips.
-    fp32
-        Whether products are in fp32; attention kernels and other products are in 16 bits.
-    head_dim, keys
-        Width of a head and keys of a query, for ``attention``.
-    causal, backward
-        Mask and pass, for ``attention``.
     """
     moving = float(moved_bytes / memory_bandwidth(instance))
     if kind == "memory":

@@ -72,13 +72,6 @@ def update(prior: Floats, measured: Floats, variance: Floats, censored: NDArray[
 
     Laplace approximation about the mode, by Newton's method (Rasmussen and Williams 2006, Gaussian Processes for
     Machine Learning, algorithm 3.1). It is exact without censored measurements.
-
-    Parameters
-    ----------
-    measured, variance
-        Measured errors and the variances of their noise, shape (n,). A variance of infinity has no effect.
-    censored
-        Whether the measured value is only a lower limit (a run that ran out of memory).
     """
     n = len(measured)
     errors = np.zeros(n)

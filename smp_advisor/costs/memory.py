@@ -34,11 +34,6 @@ def stage_bytes(
 ) -> dict[str, Floats]:
     """Peak bytes per GPU of one stage by category, arrays of shape (n,).
 
-    Parameters
-    ----------
-    saved
-        `block_saved_bytes` of each of the model's groups.
-
     Notes
     -----
     The categories add up. With the library's persistent buckets, the peak is parameters + optimizer + gradients +

@@ -111,13 +111,7 @@ def _logarithm(
 def _effects(
     logarithms: NDArray[np.float64], kinds: list[str], stacks: list[str], figures: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Effects of source and configuration on the logarithm of the step time, shape of `logarithms`.
-
-    Parameters
-    ----------
-    figures
-        Logarithms of the plans' figures (`Targets.configuration`): plans with similar figures have similar errors.
-    """
+    """Effects of source and configuration on the logarithm of the step time, shape of `logarithms`."""
     source = np.array([source_spread(stack, kind) for stack, kind in zip(stacks, kinds, strict=True)])
     run = np.array([run_spread(stack, kind) for stack, kind in zip(stacks, kinds, strict=True)])
     # The spread between sources was measured with the doubt about the constants in it.

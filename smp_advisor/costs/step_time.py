@@ -64,13 +64,6 @@ def makespan_seconds(
 ) -> Floats:
     """Length of each plan's step in seconds, shape (n,), with immediate transfers.
 
-    Parameters
-    ----------
-    forward, backward
-        Seconds of one microbatch on a stage, by kind of stage.
-    runs
-        (kind, number of consecutive stages of it), in the order of the stages. All plans have these stages.
-
     Notes
     -----
     Filling and draining the pipeline takes the sum over the stages, every other microbatch the slowest stage. With
@@ -169,13 +162,7 @@ _Columns = TypeVar("_Columns", Passes, LocalParameters)
 def step_seconds(
     model: Model, cluster: Cluster, job: Job, layout: Layout, world: World, degree: int
 ) -> dict[str, Floats]:
-    """Seconds of one optimizer step by part (the fields of `StepTime`), arrays of shape (n,).
-
-    Parameters
-    ----------
-    degree
-        The pipeline parallel degree that all n layouts share.
-    """
+    """Seconds of one optimizer step by part (the fields of `StepTime`), arrays of shape (n,)."""
     locals_ = [local_parameters(model, layout, stage) for stage in stage_kinds(model, degree)]
     every = stage_passes(model, cluster, job, layout, world, degree, locals_)
     slowest = _chosen(Passes, every, largest_index([p.total for p in every]))

@@ -115,13 +115,6 @@ def step_time_factors(kind: str, stack: str = "") -> tuple[float, float]:
 
     They come from published runs whose entire source was left out of the fit of the constants, as your script and
     cluster are.
-
-    Parameters
-    ----------
-    kind
-        Kind of plan.
-    stack
-        Name of the kind of training code (`stack_group`).
     """
     entry = _entry(kind, stack)
     return math.exp(entry.low), math.exp(entry.high)
@@ -191,13 +184,6 @@ def source_spread(stack: str, kind: str) -> float:
 
     All runs of one source (one script on one cluster) share this error. It is the error that one measured run of the
     source removes.
-
-    Parameters
-    ----------
-    stack
-        Kind of training code (`Job.stack`).
-    kind
-        Kind of plan (`plan_kinds`).
     """
     return spreads(kind, stack)[0]
 
@@ -212,11 +198,6 @@ def comparison_spread(stack: str, kind: str, to_kind: str, widths: tuple[float, 
 
     The plans run the same code on one cluster. Errors of plans of one kind are nearly equal and cancel. Those of two
     kinds are correlated (`kind_correlation`), and the remainder does not cancel.
-
-    Parameters
-    ----------
-    widths
-        Widths of the intervals of both relative to those without measured runs (`learned_width`).
     """
     if kind == to_kind:
         return 0.0

@@ -73,12 +73,6 @@ def batches(job: Job, sequence_length: int, replicas: int, group: int, pins: Pin
 
     With a global batch: the share of a replica, in every number of microbatches that divides it. Without one: powers
     of two of samples in powers of two of microbatches, as people train, up to the job's limit of tokens per step.
-
-    Parameters
-    ----------
-    group
-        Factor from the script's batch size to the samples of a replica: the tensor parallel degree if every rank
-        reads a batch of its own, else 1.
     """
     most = job.max_tokens_per_step // (sequence_length * replicas * group)
     if job.global_batch_size is not None:

@@ -70,19 +70,6 @@ def dependent_settings(
     Tensor-parallel groups use a prescaled batch if they can. The batch of each replica follows the number of replicas.
     Microbatches and accumulation steps divide it, and active microbatches do not exceed microbatches. Shards over all
     GPUs stay over all GPUs; others divide the GPUs left by the degrees. Offloading requires checkpointing.
-
-    Parameters
-    ----------
-    plan
-        The plan before the changes: recommended or shown.
-    before
-        All fields of the plan before the change, which need not be a valid plan.
-    changes
-        New values, which the rule does not change.
-    global_batch_size
-        Samples per step to keep; None if every replica keeps its batch.
-    cluster_before
-        Cluster before the change, if it changes too.
     """
     settings: dict[str, Any] = {**before, **changes}
     moved: list[str] = []

@@ -79,11 +79,6 @@ def rank_map(plan: Plan, cluster: Cluster, placement_strategy: str | None = None
     Only SMP v1 documents its order. The cost model assumes the same for the other libraries: tensor-parallel groups on
     neighboring GPUs, then context-parallel groups, shards and replicas.
 
-    Parameters
-    ----------
-    placement_strategy
-        Another of `PLACEMENTS`, for example one that a script passes to ``smp.init``; the plan's own if None.
-
     Raises
     ------
     PlanError

@@ -77,11 +77,6 @@ def smp_v1_release(since: str) -> str | None:
 def script_release(pytorch_version: str, since: str) -> str | None:
     """Release that a script installs for a version of PyTorch, or the first that has the family.
 
-    Parameters
-    ----------
-    since
-        First release with the family.
-
     Returns
     -------
     str or None

@@ -130,11 +130,6 @@ def space(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any]) -> 
     pipeline schedules. For axes with too many values, `axes` selects some. Equivalent plans appear once: a
     batch per tensor-parallel group represents the same samples in batches of its ranks, and
     ``placement_strategy="cluster"`` keeps a tensor-parallel group together.
-
-    Parameters
-    ----------
-    pins
-        Fixed fields of the plan.
     """
     shared = {
         "fp16": job.precision == "fp16",

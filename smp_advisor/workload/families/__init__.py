@@ -48,21 +48,7 @@ def decoder_model(
     token_width: int | None = None,
     head_bias: bool = False,
 ) -> Model:
-    """Assemble a decoder-only model with the head of its configuration.
-
-    Parameters
-    ----------
-    block
-        The block that repeats, or groups of blocks in execution order.
-    input_parameters
-        Parameters before the first block besides the token and position tables: norms, projections.
-    final_parameters
-        Parameters of norms and projections after the last block. None for one layer norm.
-    token_width
-        Columns of the token table where they differ from the hidden size.
-    head_bias
-        Whether the untied output projection of the language model has a bias.
-    """
+    """Assemble a decoder-only model with the head of its configuration."""
     purpose = head_task(settings, "language-model", "sequence-classification", "token-classification", "none")
     width = token_width or shape.hidden
     tokens = shape.vocab * width
