@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.schema import schema
 from smp_advisor.search import NEAR_BEST, TECHNIQUE_GAIN, TECHNIQUE_PROBABILITY, fp16_reason, policy
-from smp_advisor.wording import batch_limit, global_batch, listed, percent, probability, utilization
+from smp_advisor.wording import batch_limit, listed, percent, probability, utilization
 from smp_advisor.workload.counts import format_count
 from smp_advisor.workload.job import OPTIMIZERS
 from smp_advisor.workload.stack import stack, training_settings
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.search import BatchChoice, Decision, SearchResult
+    from smp_advisor.search import Decision, SearchResult
     from smp_advisor.workload.adapter import Adapter
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
@@ -43,8 +43,6 @@ def certainty_in_short(decision: Decision) -> str:
     call = "a close call" if chance < _CLEAR else "a clear choice"
     return f"{call} ({percent(min(chance, 0.99))} likely that no plan is noticeably faster)."
 
-
-_NEAR = f"{100 * NEAR_BEST:.0f} %"
 
 _LOW_MFU = 0.1
 """Model FLOPs utilization below which a recommendation has a warning."""
@@ -81,8 +79,8 @@ def _rank(best: SearchResult) -> str:
     faster = float(scores.tokens_per_second[top] / scores.tokens_per_second[0]) - 1
     if faster <= NEAR_BEST:
         return (
-            f"This one is within {_NEAR} of the fastest. Equal plans rank by fewest techniques, then by the smallest"
-            " communication groups, the smallest batch and the fewest microbatches."
+            f"This one is within {100 * NEAR_BEST:.0f} % of the fastest. Equal plans rank by fewest techniques, then by"
+            " the smallest communication groups, the smallest batch and the fewest microbatches."
         )
     more = int(scores.techniques[top] - scores.techniques[0])
     larger = scores.tokens_per_step[top] > scores.tokens_per_step[0]
@@ -100,31 +98,6 @@ def _rank(best: SearchResult) -> str:
         f" {percent(TECHNIQUE_PROBABILITY)}. Equal plans rank by the smallest communication"
         " groups, the smallest batch and the fewest microbatches."
     )
-
-
-def batch_note(model: Model, job: Job, estimate: Estimate, batch: BatchChoice) -> str:
-    """The plan's global batch, and the reason for it."""
-    chosen = global_batch(model, estimate)
-    if batch.policy is None:
-        return f"Every plan keeps your global batch of {chosen}."
-    sentences = [f"You set no global batch size. The search chose {chosen}; {batch.policy.example}."]
-    limit = f"the limit of {batch_limit(model, job)}"
-    if batch.cap_binds:
-        cost = f"costs {percent(batch.cap_cost)} of speed" if batch.cap_cost >= 0.005 else "costs no speed"
-        sentences.append(f"Twice the batch would exceed {limit}, which {cost}.")
-    elif batch.larger_gain < NEAR_BEST:
-        sentences.append(f"Twice the batch and more, up to {limit}, gain less than {_NEAR} or do not fit.")
-    elif batch.twice is not None:
-        sentences.append(f"Twice the batch changes the speed by {_change(batch.twice)}.")
-    if batch.half is not None:
-        sentences.append(f"Half the batch changes it by {_change(batch.half)}.")
-    return " ".join(sentences)
-
-
-def _change(ratio: float) -> str:
-    """A ratio as a change: ``+4 %``."""
-    change = round(100 * (ratio - 1))
-    return f"{change:+d} %" if change else "less than 1 %"
 
 
 def defaults(

@@ -66,8 +66,7 @@ def _unsharded(run: PlannedRun) -> dict[str, Any]:
 
 def start_title(plan: Plan, run: PlannedRun) -> str:
     """Title of the plan without any technique."""
-    shards = shard_degree(plan, run.cluster)
-    parts = batch_parts(plan)
+    shards, parts = shard_degree(plan, run.cluster), batch_parts(plan)
     batch = f", {parts}" if parts else ""
     if shards > 1:
         return f"sharding over {shards} GPUs, which the library requires{batch}"
@@ -192,13 +191,18 @@ def climb(run: PlannedRun, steps: tuple[Step, ...]) -> Ladder:
 
     `steps` is the explanation of the plan (`explain`), which has the techniques that it does not use.
     """
-    rungs = tuple(_rungs(run))
-    compared = [_compared(run, step) for step in steps if step.decision != "used" and _divides(step)]
-    return Ladder(
-        rungs=rungs,
-        unused=(*_at_once(run), *_other_sharding(run), *compared),
-        usable_gib=run.cluster.instance.usable_gpu_memory_gib,
-    )
+    unused = [*_at_once(run), *_other_sharding(run)]
+    for step in steps:
+        # Not the instance, for example: techniques that change memory or time of a plan.
+        impossible = step.decision == "not possible" and step.technique not in {"instance", "collectives", "support"}
+        if step.decision != "used" and (step.alternative is not None or impossible):
+            name = f"{step.title[:1].lower()}{step.title[1:]}"
+            argument = practice(step.technique, run.plan.library).argument
+            title = name if step.alternative is None else rung_title(argument, step.alternative, run)
+            rung = _changed(run, step.technique, (title, name), step.alternative, step.outcome, step.because)
+            unused.append(rung)
+    usable = run.cluster.instance.usable_gpu_memory_gib
+    return Ladder(rungs=tuple(_rungs(run)), unused=tuple(unused), usable_gib=usable)
 
 
 def _rungs(run: PlannedRun) -> list[Rung]:
@@ -265,45 +269,32 @@ def _too_large(estimate: Estimate) -> str:
     return "does not fit" if estimate.headroom_gib < 0 or not estimate.host_memory_fits else "too close to the limit"
 
 
-def _divides(step: Step) -> bool:
-    """Whether a step is about a technique that changes memory or time of a plan (not the instance, for example)."""
-    return step.alternative is not None or (
-        step.decision == "not possible" and step.technique not in {"instance", "collectives", "support"}
-    )
-
-
-def _compared(run: PlannedRun, step: Step) -> Rung:
-    """The explained plan with a technique that it does not use."""
-    argument = practice(step.technique, run.plan.library).argument
-    fitting = step.outcome is not None and fits(step.outcome, run.min_fit_probability)
+def _changed(
+    run: PlannedRun, technique: str, titles: tuple[str, str], plan: Plan | None, estimate: Estimate | None, because: str
+) -> Rung:
+    """The explained plan with one change, and the decision against the explained plan."""
+    fitting = estimate is not None and fits(estimate, run.min_fit_probability)
+    decision = "not possible"
+    if estimate is not None:
+        before, after = run.estimate.samples_per_second, estimate.samples_per_second
+        if not fitting:
+            decision = _too_large(estimate)
+        elif not run.fits:
+            decision = "would fit"
+        elif abs(after / before - 1) < SAME:
+            decision = "no gain"
+        else:
+            decision = degree_of_change(before, after, more="faster", less="slower")
     return Rung(
-        technique=step.technique,
-        title=(
-            f"{step.title[:1].lower()}{step.title[1:]}"
-            if step.alternative is None
-            else rung_title(argument, step.alternative, run)
-        ),
-        short_title=f"{step.title[:1].lower()}{step.title[1:]}",
-        decision=_verdict(run, step.outcome, fitting=fitting),
-        because=step.because,
-        plan=step.alternative,
-        estimate=step.outcome,
+        technique=technique,
+        title=titles[0],
+        short_title=titles[1],
+        decision=decision,
+        because=because,
+        plan=plan,
+        estimate=estimate,
         fits=fitting,
     )
-
-
-def _verdict(run: PlannedRun, outcome: Estimate | None, *, fitting: bool) -> str:
-    """Decision on a plan with one change, against the explained plan."""
-    if outcome is None:
-        return "not possible"
-    if not fitting:
-        return _too_large(outcome)
-    if not run.fits:
-        return "would fit"
-    before, after = run.estimate.samples_per_second, outcome.samples_per_second
-    if abs(after / before - 1) < SAME:
-        return "no gain"
-    return degree_of_change(before, after, more="faster", less="slower")
 
 
 def _at_once(run: PlannedRun) -> list[Rung]:
@@ -313,21 +304,10 @@ def _at_once(run: PlannedRun) -> list[Rung]:
     field = "microbatches" if run.plan.microbatches > 1 else "gradient_accumulation_steps"
     changes: dict[str, Any] = {field: 1}
     comparison = vary(run, **changes)
-    estimate = evaluate(run.model, {field: comparison}).get(field)
-    if estimate is None:
-        return []
-    fitting = fits(estimate, run.min_fit_probability)
+    titles = ("the batch at once", "the batch at once")
     return [
-        Rung(
-            technique="batch",
-            title="the batch at once",
-            short_title="the batch at once",
-            decision=_verdict(run, estimate, fitting=fitting),
-            because=f"{brief_change(run, estimate)}{comparison.aside}.",
-            plan=comparison.plan,
-            estimate=estimate,
-            fits=fitting,
-        )
+        _changed(run, "batch", titles, comparison.plan, estimate, f"{brief_change(run, estimate)}{comparison.aside}.")
+        for estimate in evaluate(run.model, {field: comparison}).values()
     ]
 
 
@@ -347,8 +327,8 @@ def _other_sharding(run: PlannedRun) -> list[Rung]:
     elif plan.shard_optimizer_state and plan.pipeline_parallel_degree == 1:
         changes += [("sharded data parallelism instead", {field: d, "shard_optimizer_state": False}) for d in degrees]
     plans, estimates = evaluate_best(run, {n: without(run, **change) for n, (_, change) in enumerate(changes)})
-    fitting = {key for key, estimate in estimates.items() if fits(estimate, run.min_fit_probability)}
     if current == 1:  # of sharded data parallelism, the smallest degree that fits
+        fitting = [key for key, estimate in estimates.items() if fits(estimate, run.min_fit_probability)]
         smallest = sorted(fitting) or sorted(estimates, reverse=True)
         estimates = {key: estimates[key] for key in smallest[:1]}
     argument = "optimizer_state_sharding" if replaces else "sharding"
@@ -356,34 +336,23 @@ def _other_sharding(run: PlannedRun) -> list[Rung]:
     for key, estimate in estimates.items():
         changed = plans[key].plan
         if changed is not None:
-            result.append(
-                Rung(
-                    technique=argument,
-                    title=f"{rung_title(argument, changed, run)} instead",
-                    short_title=changes[key][0],
-                    decision=_verdict(run, estimate, fitting=key in fitting),
-                    because=f"{brief_change(run, estimate)}{plans[key].aside}.",
-                    plan=changed,
-                    estimate=estimate,
-                    fits=key in fitting,
-                )
-            )
+            titles = (f"{rung_title(argument, changed, run)} instead", changes[key][0])
+            because = f"{brief_change(run, estimate)}{plans[key].aside}."
+            result.append(_changed(run, argument, titles, changed, estimate, because))
     return result
 
 
 COLUMNS = ("technique", "memory needed", "fits", "step time", "decision")
 """Headings of the table."""
 
-_NONE = "-"
-
 
 def cells(rung: Rung, *, first: bool = False) -> tuple[str, str, str, str, str]:
     """Texts of a rung, one per column. Every rung but the first adds its technique to those before it."""
     return (
         rung.title if first else f"+ {rung.title}",
-        _NONE if rung.needed_gib is None else gib(rung.needed_gib),
+        "-" if rung.needed_gib is None else gib(rung.needed_gib),
         "yes" if rung.fits else "no",
-        step_time(rung.estimate) if rung.estimate is not None and rung.fits else _NONE,
+        step_time(rung.estimate) if rung.estimate is not None and rung.fits else "-",
         f"{rung.decision} (another batch)" if "a global batch of" in rung.because else rung.decision,
     )
 

@@ -8,16 +8,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from smp_advisor.arguments import require_types
-from smp_advisor.costs import estimate
+from smp_advisor.costs import estimate as estimate_plan
+from smp_advisor.costs.estimate import CATEGORIES
 from smp_advisor.errors import PlanError
 from smp_advisor.guidance.batch import batch_reason
 from smp_advisor.guidance.choice import certainty, low_utilisation
 from smp_advisor.guidance.explanation import explain, steps_of
 from smp_advisor.guidance.ladder import climb, ladder_text, unused_lines, unused_techniques
+from smp_advisor.guidance.nearest import nearest_reference
 from smp_advisor.guidance.pitfalls import pitfalls
 from smp_advisor.guidance.practices import order
 from smp_advisor.guidance.rank_map import RankTable
-from smp_advisor.guidance.reference import nearest_reference
 from smp_advisor.guidance.what_if import PlannedRun
 from smp_advisor.libraries.check import check_against
 from smp_advisor.libraries.groups import data_parallel_degree, reduced_data_parallel_degree
@@ -46,13 +47,12 @@ from smp_advisor.wording import (
 from smp_advisor.workload.stack import training_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from smp_advisor.advice import Advice
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.guidance.ladder import Ladder
     from smp_advisor.guidance.practices import Reference
-    from smp_advisor.libraries.schema import Parameter
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
@@ -118,7 +118,7 @@ def ladder_of(advice: Advice, plan: Plan | int | None) -> Ladder:
         cluster=advice.cluster,
         job=advice.job,
         plan=chosen,
-        estimate=advice.estimate if own else estimate(advice.model, advice.cluster, advice.job, chosen),
+        estimate=advice.estimate if own else estimate_plan(advice.model, advice.cluster, advice.job, chosen),
         min_fit_probability=advice.min_fit_probability,
         objective=advice.objective,
     )
@@ -135,31 +135,27 @@ _WIDTH = 100
 
 def report(advice: Advice, *, details: bool = False) -> str:
     """The verdict, the ladder and the reasons; with `details`, every figure, setting, comparison and assumption."""
-    return "\n\n".join(_block(title, lines) for title, lines in sections(advice, details=details))
+    return "\n\n".join(
+        "\n".join([title, "-" * min(len(title), _WIDTH), *map(_wrapped, lines)])
+        for title, lines in sections(advice, details=details)
+    )
 
 
 def sections(advice: Advice, *, details: bool = False) -> list[tuple[str, list[str]]]:
     """Title and lines of each section of `report`. Lines that start with two spaces are rows of a table."""
-    ladder = advice.ladder()
-    result: list[tuple[str, list[str]]] = [
-        (_verdict(advice), list(_summary(advice))),
-        ("Techniques in the order of AWS's best practices, each added to those above", _rungs(ladder)),
+    ladder, place = advice.ladder(), f"{advice.cluster.nodes} x {advice.cluster.instance.name}"
+    verdict = f"{advice.model.name} on {place}: fits ({probability(advice.estimate.fit_probability)} likely)"
+    rungs = ladder_text(ladder, figures=False).splitlines()
+    result = [
+        (verdict, list(_summary(advice))),
+        ("Techniques in the order of AWS's best practices, each added to those above", rungs),
         ("Why", list(_why(advice, ladder))),
     ]
-    if details:
-        from smp_advisor.guidance.report import details as detailed
-
-        result += [("Details", []), *detailed(advice)]
-    else:
-        result.append(
-            ("Details", ["Every figure, comparison, requirement and assumption: advice.report(details=True)."])
-        )
-    return [(title, lines) for title, lines in result if lines or title == "Details"]
-
-
-def _block(title: str, lines: Iterable[str]) -> str:
-    rule = "-" * min(len(title), _WIDTH)
-    return "\n".join([title, rule, *(_wrapped(line) for line in lines)])
+    if not details:
+        more = "Every figure, comparison, requirement and assumption: advice.report(details=True)."
+        return [*((title, lines) for title, lines in result if lines), ("Details", [more])]
+    result += [("", []), *_details(advice, ladder)]
+    return [(title or "Details", lines) for title, lines in result if lines or not title]
 
 
 def _wrapped(line: str) -> str:
@@ -169,11 +165,6 @@ def _wrapped(line: str) -> str:
     unbroken = re.sub(r"(\d) (%|GiB|s\b|ms\b|B\b|M\b)", "\\1\xa0\\2", line)
     filled = textwrap.fill(unbroken, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
     return filled.replace("\xa0", " ")
-
-
-def _verdict(advice: Advice) -> str:
-    place = f"{advice.cluster.nodes} x {advice.cluster.instance.name}"
-    return f"{advice.model.name} on {place}: fits ({probability(advice.estimate.fit_probability)} likely)"
 
 
 def _summary(advice: Advice) -> Iterator[str]:
@@ -187,7 +178,9 @@ def _summary(advice: Advice) -> Iterator[str]:
     yield f"Library: {advice.library_because or f'{title}, as requested.'}"
     yield from (f"- {sentence}" for sentence in advice.library_comparisons)
     yield f"Global batch: {batch_reason(advice.model, estimate, advice.decision.batch)}"
-    yield f"Data-parallel degree: {_data_parallel(advice)} (each GPU: advice.ranks())."
+    degree, replicas = (of(advice.plan, advice.cluster) for of in (data_parallel_degree, reduced_data_parallel_degree))
+    group = f"{degree:,}" if replicas == degree else f"{degree:,} GPUs in {plural(replicas, 'replica')}"
+    yield f"Data-parallel degree: {group} (each GPU: advice.ranks())."
     if (traced := advice.traced()) is not None:
         yield f"Traced rank: {traced.summary}"
     if advice.learned is not None:
@@ -202,16 +195,6 @@ def _summary(advice: Advice) -> Iterator[str]:
     yield from advice.warnings
 
 
-def _data_parallel(advice: Advice) -> str:
-    """The library's data-parallel degree, and the replicas where several GPUs of the group share a sample."""
-    degree, replicas = (of(advice.plan, advice.cluster) for of in (data_parallel_degree, reduced_data_parallel_degree))
-    return f"{degree:,}" if replicas == degree else f"{degree:,} GPUs in {plural(replicas, 'replica')}"
-
-
-def _rungs(ladder: Ladder) -> list[str]:
-    return ladder_text(ladder, figures=False).splitlines()
-
-
 def _why(advice: Advice, ladder: Ladder) -> Iterator[str]:
     """A short paragraph per technique of the plan, and one line per technique that it does not use."""
     practices = order(advice.plan.library)
@@ -224,8 +207,10 @@ def _why(advice: Advice, ladder: Ladder) -> Iterator[str]:
         yield from (f"- {line}" for line in lines)
 
 
-def details(advice: Advice) -> list[tuple[str, list[str]]]:
+def _details(advice: Advice, ladder: Ladder) -> list[tuple[str, list[str]]]:
     """Sections of the details: titles with their lines."""
+    traced, reference = advice.traced(), advice.reference
+    techniques = (f"{step.order}. {step.title}: {step.decision}. {step.details}" for step in advice.steps)
     sections = (
         ("Model and cluster", _header(advice)),
         ("Compared clusters", () if advice.sizes is None else advice.sizes.rows()),
@@ -233,12 +218,12 @@ def details(advice: Advice) -> list[tuple[str, list[str]]]:
         ("Figures", _figures(advice.model, advice.estimate)),
         ("Calibration with your runs", _learned(advice)),
         ("Memory per GPU", _memory(advice.estimate)),
-        ("Traced rank", _traced(advice)),
+        ("Traced rank", () if traced is None else str(traced).splitlines()),
         ("Effective time", overhead_notes(advice.estimate)),
-        ("Ladder", str(advice.ladder()).splitlines()),
-        ("Techniques", _techniques(advice)),
+        ("Ladder", str(ladder).splitlines()),
+        ("Techniques", techniques),
         ("Ranks", str(advice.ranks()).splitlines()),
-        (f"Nearest AWS reference: {advice.reference.name if advice.reference else ''}", _reference(advice.reference)),
+        (f"Nearest AWS reference: {reference.name if reference else ''}", _reference(reference)),
         ("Requirements for your script", _requirements(advice)),
         ("Assumptions", advice.estimate.assumptions),
     )
@@ -258,37 +243,26 @@ def _header(advice: Advice) -> Iterator[str]:
 
 
 def _plan(model: Model, job: Job, plan: Plan, estimate: Estimate) -> Iterator[str]:
-    rows = _settings(plan)
+    """Settings of the plan and the training script, with their titles."""
+    record, parameters, fields = get_library(plan.library), schema(plan.library), plan_fields(plan.library)
+    names = record.reported or [
+        parameter.key for parameter in (*parameters.parameters, *parameters.settings) if parameter.audience == "user"
+    ]
+    rows: list[tuple[str, object]] = []
+    for name in names:
+        parameter, value = parameters.described(name), getattr(plan, name, None)
+        if name not in fields or parameter is None or value is None:
+            continue
+        if name == "batch_size" and plan.prescaled_batch:
+            value = f"{value} per tensor-parallel group"
+        elif isinstance(value, bool):
+            value = "none" if parameter.type == "str" and not value else "yes" if value else "no"
+        rows.append((parameter.title.lower(), value))
     for name, value in job.training_settings().items():
         rows.append((training_settings()[name].title.lower(), "on" if value is True else value))
     rows.append(("global batch", global_batch(model, estimate)))
     width = max(30, *(len(name) + 2 for name, _ in rows))
     yield from (f"  {name:<{width}}{value}" for name, value in rows)
-
-
-def _settings(plan: Plan) -> list[tuple[str, object]]:
-    """A plan's settings, with their titles."""
-    record, parameters = get_library(plan.library), schema(plan.library)
-    names = record.reported or [
-        parameter.key for parameter in (*parameters.parameters, *parameters.settings) if parameter.audience == "user"
-    ]
-    fields = plan_fields(plan.library)
-    rows: list[tuple[str, object]] = []
-    for name in names:
-        parameter = parameters.described(name)
-        if name not in fields or parameter is None or getattr(plan, name) is None:
-            continue
-        rows.append((parameter.title.lower(), _value(plan, parameter)))
-    return rows
-
-
-def _value(plan: Plan, parameter: Parameter) -> object:
-    value = getattr(plan, parameter.key)
-    if parameter.key == "batch_size" and plan.prescaled_batch:
-        return f"{value} per tensor-parallel group"
-    if parameter.type == "str" and value is False:
-        return "none"
-    return ("yes" if value else "no") if isinstance(value, bool) else value
 
 
 def _figures(model: Model, estimate: Estimate) -> Iterator[str]:
@@ -324,10 +298,7 @@ def _learned(advice: Advice) -> Iterator[str]:
 
 
 def _memory(estimate: Estimate) -> Iterator[str]:
-    from smp_advisor.costs.estimate import CATEGORIES
-
-    stages = estimate.memory.stages
-    peak = estimate.memory.peak
+    stages, peak = estimate.memory.stages, estimate.memory.peak
     if len(stages) > 1:
         yield f"Stage {peak.stage} of {len(stages)} has the highest peak ({peak.layers} layers):"
     for name in CATEGORIES:
@@ -335,17 +306,6 @@ def _memory(estimate: Estimate) -> Iterator[str]:
         if value >= 0.005:
             yield f"  {name.removesuffix('_gib').replace('_', ' '):<20}{value:>8.2f} GiB"
     yield f"  {'total':<20}{peak.total_gib:>8.2f} GiB"
-
-
-def _traced(advice: Advice) -> Iterator[str]:
-    traced = advice.traced()
-    if traced is not None:
-        yield from str(traced).splitlines()
-
-
-def _techniques(advice: Advice) -> Iterator[str]:
-    for step in advice.steps:
-        yield f"{step.order}. {step.title}: {step.decision}. {step.details}"
 
 
 def _requirements(advice: Advice) -> Iterator[str]:

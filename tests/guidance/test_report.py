@@ -1,12 +1,22 @@
-"""The recommendation as text."""
+"""The report, the rank map, reasons for batches, and changes of the model."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import smp_advisor as smpa
+from smp_advisor.cluster import Cluster
+from smp_advisor.errors import PlanError
+from smp_advisor.guidance import RankTable, batch_reason
+from smp_advisor.guidance.model_changes import adjusted_sizes
+from smp_advisor.libraries import Plan
+from smp_advisor.libraries.ranks import rank_map
+from smp_advisor.workload import Model
 
 
 @pytest.fixture(scope="module")
@@ -108,3 +118,152 @@ def test_settings_of_the_training_script_are_part_of_the_configuration() -> None
     assert ["paged", "optimizer", "on"] in rows
     assert ["loss", "plain"] not in rows
     assert "mixed-precision states" in flat(advice.report(details=True))
+
+
+P4D = "ml.p4d.24xlarge"
+DEEP = Plan(tensor_parallel_degree=8, pipeline_parallel_degree=16, microbatches=16, batch_size=16)
+
+
+@pytest.fixture(scope="module")
+def tensor_parallel() -> smpa.Advice:
+    return smpa.advise("1.3B", P4D, instance_count=2, library="smp-v1", tensor_parallel_degree=2)
+
+
+def test_the_frame_has_one_row_per_gpu(tensor_parallel: smpa.Advice) -> None:
+    frame = tensor_parallel.rank_map()
+    assert len(frame) == 16
+    assert frame["node"].tolist() == 8 * [0] + 8 * [1]
+    assert {"stage", "tensor_slice", "shard", "replica", "PP_GROUP", "TP_GROUP", "RDP_GROUP", "DP_GROUP"} <= set(frame)
+    assert len(tensor_parallel.rank_map(0)) == 16
+    assert tensor_parallel.rank_map(placement_strategy="TPD")["tensor_slice"].tolist() == 8 * [0] + 8 * [1]
+    with pytest.raises(PlanError, match="rows 0 to"):
+        tensor_parallel.rank_map(10_000)
+
+
+def test_large_clusters_are_described_by_their_repetition() -> None:
+    table = RankTable(ranks=rank_map(Plan(tensor_parallel_degree=4, shard_optimizer_state=True), Cluster(P4D, 128)))
+    assert table.period == 1
+    text = str(table)
+    assert "Stages and slices repeat in each node. Shard numbers grow by 2 per repetition" in text
+    assert "TP_GROUP: 256 groups of 4 GPUs, inside a node; the first has ranks 0, 1, 2, 3." in text
+    assert len(text.splitlines()) < 15
+    deep = str(RankTable(ranks=rank_map(DEEP, Cluster(P4D, 128))))
+    assert "repeat in each block of 16 nodes" in deep
+    assert "Node 15" in deep
+    assert len(deep.splitlines()) < 40
+
+
+def test_stated_repetition_is_true() -> None:
+    ranks = rank_map(DEEP, Cluster(P4D, 32))
+    table = RankTable(ranks=ranks)
+    size = table.period * 8
+    assert (ranks.stage[size:] == ranks.stage[:-size]).all()
+    assert (ranks.replica[size:] == ranks.replica[:-size] + 1).all()
+    assert "Replica numbers grow by 1 per repetition" in str(table)
+
+
+def test_the_table_in_html_has_headings_and_a_caption(tensor_parallel: smpa.Advice) -> None:
+    html = tensor_parallel.ranks()._repr_html_()
+    assert html.count('<th scope="row"') == len(tensor_parallel.ranks().shown)
+    assert html.count('<th scope="col"') == 9
+    assert "<caption" in html
+    assert "RDP_GROUP" in html
+    assert not re.search(r"<script|onerror", html)
+
+
+def test_an_assumed_order_is_marked() -> None:
+    assert "does not document" in str(RankTable(ranks=rank_map(Plan(library="smp-v2"), Cluster(P4D, 1))))
+
+
+@pytest.fixture(scope="module")
+def fsdp() -> smpa.Advice:
+    return smpa.advise("1.3B", "ml.p4d.24xlarge", library="fsdp", sequence_length=1024)
+
+
+@pytest.mark.parametrize(
+    ("share", "half", "twice", "larger_gain", "words"),
+    [
+        (1.0, 0.9, 1.0, 0.0, ""),
+        (4.0, 0.9, 1.0, 0.0, ", because half of it would be slower"),
+        (4.0, 1.0, 1.0, 0.0, ""),
+        (0.25, 0.9, 1.0, 0.01, ", because larger ones are not noticeably faster"),
+        (0.25, 0.9, 1.0, 0.08, ", because twice the batch is faster only with more techniques"),
+        (0.25, 0.9, 1.2, 0.20, ""),
+    ],
+)
+def test_the_reason_is_that_of_the_figures(fsdp, share, half, twice, larger_gain, words) -> None:
+    batch = fsdp.decision.batch
+    tokens = round(share * batch.policy.target_tokens)
+    changed = replace(batch, tokens_per_step=tokens, half=half, twice=twice, larger_gain=larger_gain)
+    text = batch_reason(fsdp.model, fsdp.estimate, changed)
+    assert f" tokens){words}. GPT-3" in text
+
+
+def test_a_requested_batch_has_no_other_reason(fsdp: smpa.Advice) -> None:
+    batch = replace(fsdp.decision.batch, policy=None)
+    assert batch_reason(fsdp.model, fsdp.estimate, batch).endswith(" tokens), as requested.")
+
+
+P4D = "ml.p4d.24xlarge"
+
+
+def changes(advice: smpa.Advice):
+    return [step for step in advice.steps if step.technique == "model_changes"]
+
+
+def test_a_vocabulary_that_costs_speed_gets_a_step_with_its_gain():
+    for library in ("smp-v1", "smp-v2"):
+        advice = smpa.advise("60B", P4D, instance_count=32, library=library, vocab=50_257, family="gpt2")
+        (step,) = changes(advice)
+        assert step.because.startswith("Change vocabulary 50,257 to 50,304: ")
+        assert f"instead of {advice.estimate.tokens_per_second:,.0f} tokens/s" in step.because
+        assert step.order == len(advice.steps)
+        assert step.source_url
+    pinned = smpa.advise("60B", P4D, instance_count=32, library="smp-v2", vocab=50_257, tensor_parallel_degree=8)
+    assert "% faster)" in changes(pinned)[0].because
+
+
+@pytest.mark.parametrize("name", ["60B", "llama-3-8b", "gpt-neox-20b"])
+def test_sizes_that_cost_nothing_get_no_step(name):
+    assert changes(smpa.advise(name, P4D, instance_count=32)) == []
+
+
+def test_a_pretrained_model_keeps_its_architecture():
+    xl = Model.from_name("gpt2-xl")
+    assert adjusted_sizes(xl) == {
+        "vocab": 50_304, "hidden": 1536, "heads": 24, "kv_heads": 24, "layers": 52, "ffn": 6144
+    }  # fmt: skip
+    assert adjusted_sizes(xl, pretrained=True) == {"vocab": 50_304}
+
+
+@given(
+    st.integers(1, 200), st.integers(1, 130), st.integers(1, 128), st.integers(100, 300_000), st.integers(10, 60_000)
+)
+def test_changes_are_slight_and_leave_nothing_to_change(layers, heads, width, vocab, ffn):
+    model = Model.from_shape(layers=layers, hidden=heads * width, heads=heads, vocab=vocab, ffn=ffn)
+    sizes = adjusted_sizes(model)
+    assert vocab <= sizes.get("vocab", vocab) < vocab + 128
+    if "hidden" in sizes:
+        assert abs(sizes["hidden"] - heads * width) <= max(64, 128 - heads * width)
+        assert sizes["hidden"] % sizes.get("heads", heads) == 0
+    assert sizes.get("vocab", vocab) % 128 == 0
+    assert sizes.get("ffn", ffn) % 128 == 0
+
+
+@pytest.mark.slow
+def test_bf16_is_the_type_of_plans_that_allow_it():
+    sharded = smpa.advise("30B", P4D, instance_count=16, library="smp-v1")
+    assert sharded.plan.sharded_data_parallel_degree > 1
+    assert sharded.job.precision == sharded.plan.precision == "bf16"
+    assert "precision bf16" in sharded.defaults
+    plain = smpa.advise("1.3B", P4D, library="smp-v1", sharded_data_parallel_degree=1)
+    assert plain.job.precision == "fp16"
+    assert "bf16 only with sharded data parallelism" in plain.defaults[0]
+    old = smpa.advise("1.3B", "ml.p3.16xlarge", library="smp-v1")
+    assert "V100 16 GB does not compute in bf16" in old.defaults[0]
+    of_job = smpa.advise("30B", P4D, smpa.Job(sequence_length=1024), instance_count=16)
+    assert (of_job.job.precision, of_job.job.attention) == ("bf16", "fused")
+    by_job = smpa.advise("30B", P4D, smpa.Job(attention="fused"), instance_count=16)
+    assert by_job.job.precision == "fp16"
+    requested = smpa.advise("30B", P4D, instance_count=16, library="smp-v1", precision="fp16")
+    assert requested.job.precision == "fp16"

@@ -1,6 +1,8 @@
-"""The choice under the cost model's uncertainty."""
+"""The certainty of the choice, and batches: policy by size and kind of training, and true sentences about them."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,8 +10,11 @@ import pytest
 import smp_advisor as smpa
 from smp_advisor.costs.predictive import layout_draws
 from smp_advisor.costs.uncertainty import comparison_spread
+from smp_advisor.errors import AdvisorError
+from smp_advisor.search import NEAR_BEST, batch_policy, search
 from smp_advisor.search.decision import FAMILIES
 from smp_advisor.search.policy import published_for
+from smp_advisor.workload import Adapter, Job, Model
 
 
 @pytest.fixture(scope="module")
@@ -73,3 +78,111 @@ def test_offloading_is_never_faster_than_the_same_plan_without_it() -> None:
     advice = smpa.advise("llama-3-70b", "ml.p5.48xlarge", instance_count=16, library="smp-v2")
     decision = advice.decision
     assert 0 <= decision.least_regret <= decision.expected_regret < 0.12
+
+
+@pytest.mark.parametrize(
+    ("parameters", "target", "cap"),
+    [(125e6, 2**19, 2**22), (1.3e9, 2**20, 2**22), (13e9, 2**21, 2**22), (70e9, 2**22, 2**23), (405e9, 2**24, 2**24)],
+)
+def test_pretraining_has_powers_of_two_of_tokens_by_size(parameters: float, target: int, cap: int) -> None:
+    policy = batch_policy(Model.from_parameters(parameters), Job())
+    assert (policy.target_tokens, policy.cap_tokens) == (target, cap)
+    assert policy.example
+    assert policy.source
+
+
+def test_fine_tuning_and_adapters_count_samples_but_never_forbid_one_per_gpu() -> None:
+    model = Model.from_parameters(7e9)
+    tuned = batch_policy(model, Job(sequence_length=1024, training="fine-tuning"))
+    assert tuned.target_tokens == 128 * 1024
+    assert tuned.cap_tokens == 2**22
+    adapter = batch_policy(model, Job(sequence_length=1024, adapter=Adapter(rank=8)))
+    assert adapter.target_tokens == 64 * 1024
+    assert (tuned.kind, adapter.kind) == ("fine-tuning", "adapters")
+
+
+def test_a_free_batch_is_a_power_of_two_per_replica_within_the_cap() -> None:
+    advice = smpa.advise("1.3B", "ml.p4d.24xlarge", instance_count=3, library="smp-v1")
+    batch = advice.decision.batch
+    assert advice.job.max_tokens_per_step == batch.cap_tokens == 2**22
+    assert advice.plan.batch_size & (advice.plan.batch_size - 1) == 0
+    assert batch.tokens_per_step == advice.estimate.tokens_per_step <= 2**22
+
+
+def test_a_batch_of_the_user_stays() -> None:
+    advice = smpa.advise("1.3B", "ml.p4d.24xlarge", library="smp-v1", global_batch_size=96)
+    assert advice.estimate.global_batch_size == 96
+    assert advice.decision.batch.policy is None
+    assert "Every plan keeps your global batch" in advice.because
+
+
+GRID = [
+    (parameters, instance, nodes, library)
+    for parameters in (125e6, 1.3e9, 6.7e9, 13e9)
+    for instance, library in (("ml.p4d.24xlarge", "smp-v1"), ("ml.p4d.24xlarge", "fsdp"), ("ml.g5.48xlarge", "ddp"))
+    for nodes in (1, 4)
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("parameters", "instance", "nodes", "library"), GRID)
+def test_the_sentences_about_the_batch_are_true(parameters: float, instance: str, nodes: int, library: str) -> None:
+    try:
+        settings = {"library": library, "sequence_length": 1024, "precision": "fp16"}
+        advice = smpa.advise(parameters, instance, instance_count=nodes, **settings)
+    except AdvisorError:
+        return
+    batch, now = advice.decision.batch, advice.estimate
+    result = search(advice.model, advice.cluster, advice.job, library=library)
+    gain = {
+        tokens: result.scores.tokens_per_second[result.scores.tokens_per_step == tokens].max(initial=0.0)
+        / now.tokens_per_second
+        for tokens in set(result.scores.tokens_per_step.tolist())
+    }
+    if "gain less than 3 % or do not fit" in advice.because:
+        assert all(ratio < 1 + NEAR_BEST for tokens, ratio in gain.items() if tokens > now.tokens_per_step)
+    assert ("would exceed the limit" in advice.because) == (2 * now.tokens_per_step > advice.job.max_tokens_per_step)
+    if batch.twice is not None and 2 * now.tokens_per_step in gain:
+        assert batch.twice <= gain[2 * now.tokens_per_step] * (1 + 1e-9)
+
+
+def test_where_the_cap_binds_its_cost_is_that_of_half_the_possible_batch() -> None:
+    limited = smpa.advise("1.3B", "ml.p4d.24xlarge", library="fsdp", max_tokens_per_step=2**15)
+    batch = limited.decision.batch
+    assert batch.cap_binds
+    assert batch.twice is not None
+    assert batch.cap_cost == pytest.approx(max(batch.twice - 1, 0.0))
+    assert "would exceed the limit of 32,768 tokens" in limited.because
+
+
+def test_the_documentation_has_the_targets_of_the_data_file() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "explanation" / "selection.md").read_text("utf-8")
+    for parameters, row in ((1e9, "up to 1 B"), (4e9, "up to 4 B"), (25e9, "up to 25 B"), (100e9, "up to 100 B")):
+        policy = batch_policy(Model.from_parameters(parameters * 0.9), Job())
+        target, cap = (int(tokens).bit_length() - 1 for tokens in (policy.target_tokens, policy.cap_tokens))
+        line = f"| {row} | 2^{target} tokens | 2^{cap} | {100 * policy.doubling_gain:.0f} % |"
+        assert line in page
+
+
+@pytest.mark.parametrize(
+    ("model", "instance", "nodes"),
+    [("10B", "ml.p4d.24xlarge", 16), ("llama-3-70b", "ml.p5.48xlarge", 16), ("llama-3-8b", "ml.g5.48xlarge", 1)],
+)
+def test_a_free_batch_is_the_target_unless_its_steps_take_minutes(model: str, instance: str, nodes: int) -> None:
+    advice = smpa.advise(model, instance, instance_count=nodes, library="smp-v2")
+    policy = advice.decision.batch.policy
+    assert policy is not None
+    tokens, seconds = advice.estimate.tokens_per_step, advice.estimate.step_seconds
+    below = policy.target_tokens // tokens
+    assert tokens <= policy.target_tokens
+    assert below == 1 or 2 * seconds > policy.longest_step_seconds
+    assert seconds <= policy.longest_step_seconds
+
+
+def test_doublings_below_the_target_count_until_steps_take_minutes() -> None:
+    policy = batch_policy(smpa.Model.from_parameters(10e9), smpa.Job())
+    tokens, fast, slow = np.array([policy.target_tokens // 8]), np.array([1e6]), np.array([1000.0])
+    assert policy.doublings_missing(tokens, fast, 2**40) == 3
+    assert policy.doublings_missing(tokens, fast, policy.target_tokens // 4) == 1
+    assert policy.doublings_missing(tokens, slow, 2**40) == 0
+    assert policy.doublings_missing(8 * tokens, fast, 2**40) == 0

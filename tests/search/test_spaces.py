@@ -1,12 +1,17 @@
-"""What the search enumerates of the other libraries: plans that library, cluster, model and job take, none twice."""
+"""Spaces of the libraries: every plan that the schema allows, each valid, none twice, and costed alike."""
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs.evaluate import estimate, estimate_many, memory_columns, seconds_columns
+from smp_advisor.errors import PlanError
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.check import check_against
 from smp_advisor.libraries.groups import global_batch_size
@@ -76,7 +81,7 @@ def test_numbers_and_columns_have_the_same_costs(library, model, precision) -> N
             assert getattr(value.time, name) == pytest.approx(float(column[position]), rel=1e-9, abs=1e-12), name
 
 
-@pytest.mark.parametrize(("library", "model", "precision"), CASES)
+@pytest.mark.parametrize(("library", "model", "precision"), [*CASES, ("smp-v1", GPT, "fp16")])
 def test_no_plan_is_listed_twice(library, model, precision) -> None:
     job = Job(sequence_length=256, precision=precision, max_tokens_per_step=50_000)
     layout = enumerate_plans(model, NODES, job, library=library).layout
@@ -126,3 +131,106 @@ def test_every_library_has_a_space() -> None:
     job = Job(sequence_length=256, precision="fp32", max_tokens_per_step=50_000)
     for library in LIBRARIES:
         assert len(enumerate_plans(GPT, NODES, job, library=library)) > 0
+
+
+NODE = Cluster("ml.p4d.24xlarge", 1)
+
+
+def gpt(layers: int = 6, heads: int = 8, family: str = "gpt2") -> Model:
+    return Model.from_shape(layers=layers, hidden=512, heads=heads, vocab=50_000, max_positions=2048, family=family)
+
+
+@given(
+    st.sampled_from(["fp16", "bf16", "fp32"]),
+    st.sampled_from([None, 16, 48, 96]),
+    st.sampled_from([6, 12]),
+    st.sampled_from(["gpt2", "llama"]),
+)
+def test_every_enumerated_plan_is_valid_for_model_cluster_and_job(
+    precision: str, batch: int | None, layers: int, family: str
+) -> None:
+    job = Job(sequence_length=256, precision=precision, global_batch_size=batch, max_tokens_per_step=100_000)
+    model = gpt(layers, family=family)
+    space = enumerate_plans(model, NODE, job)
+    assert len(space) > 0
+    for plan in some(space).values():
+        check_against(plan, NODE, model, job)
+        assert plan.batch_size % plan.microbatches == 0
+        assert global_batch_size(plan, NODE) * 256 <= 100_000
+        if batch is not None:
+            assert global_batch_size(plan, NODE) == batch
+
+
+def test_every_combination_that_the_library_accepts_is_there() -> None:
+    """Build all combinations with `Plan` itself, which validates against the schema, and compare."""
+    model, job = gpt(), Job(sequence_length=256, global_batch_size=16)
+    expected = set()
+    choices = product((1, 2, 4, 8), (1, 2, 4, 8), (False, True), (1, 2, 4, 8), (1, 2), (False, "each"), (False, True))
+    for tp, pp, state, shards, microbatches, checkpointing, offload in choices:
+        if tp * pp > 8:
+            continue
+        batch = 16 * tp * pp // 8
+        try:
+            plan = Plan(
+                tensor_parallel_degree=tp,
+                pipeline_parallel_degree=pp,
+                shard_optimizer_state=state,
+                sharded_data_parallel_degree=shards,
+                microbatches=microbatches,
+                active_microbatches=microbatches if pp > 1 else None,
+                prescaled_batch=tp > 1,
+                activation_checkpointing=checkpointing,
+                offload_activations=offload,
+                batch_size=batch,
+                skip_tracing=shards > 1,
+                delayed_parameter_initialization=shards > 1,
+                fp16=True,
+            )
+            check_against(plan, NODE, model, job)
+        except PlanError:
+            continue
+        if state and pp == 8:
+            continue  # one rank a stage: nothing to shard over
+        expected.add(plan)
+    space = enumerate_plans(model, NODE, job)
+    found = {space.plan(row) for row in range(len(space))}
+    assert expected
+    assert expected - found == set()
+
+
+def test_pins_hold_and_reach_the_plan() -> None:
+    job = Job(sequence_length=512, max_tokens_per_step=200_000)
+    pins = {
+        "tensor_parallel_degree": 2,
+        "activation_checkpointing": "group_2",
+        "microbatches": 4,
+        "batch_size": 12,
+        "offload_activations": True,
+        "activation_loading_horizon": 2,
+        "skip_tracing": True,
+    }
+    space = enumerate_plans(gpt(), NODE, job, pins)
+    assert len(space) > 0
+    for plan in some(space).values():
+        assert {name: getattr(plan, name) for name in pins} == pins
+
+
+def test_families_the_library_does_not_distribute_get_no_tensor_parallelism() -> None:
+    job = Job(sequence_length=512, max_tokens_per_step=50_000)
+    own, other = (enumerate_plans(gpt(family=family), NODE, job) for family in ("gpt2", "llama"))
+    assert set(own.layout.tensor_parallel_degree.tolist()) == {1, 2, 4, 8}
+    assert set(other.layout.tensor_parallel_degree.tolist()) == {1}
+    assert not any(plan.prescaled_batch for plan in some(other).values())
+
+
+@pytest.mark.parametrize("heads", [6, 5])
+def test_degrees_divide_the_heads(heads: int) -> None:
+    model = Model.from_shape(layers=4, hidden=heads * 64, heads=heads, vocab=1000, max_positions=512)
+    space = enumerate_plans(model, NODE, Job(sequence_length=256, max_tokens_per_step=50_000))
+    assert all(heads % degree == 0 for degree in space.layout.tensor_parallel_degree.tolist())
+
+
+def test_too_many_plans_are_refused_in_one_sentence():
+    cluster = Cluster("ml.p4d.24xlarge", 64)
+    with pytest.raises(PlanError, match="more than 1,500,000 plans: set a global batch"):
+        enumerate_plans(Model.from_parameters(175e9), cluster, Job(max_tokens_per_step=10**15))

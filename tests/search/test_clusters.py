@@ -1,0 +1,379 @@
+"""Clusters: which ones a request leaves open, the choice among them, and changes after which a model fits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import smp_advisor as smpa
+from smp_advisor import Cluster, Job, Plan, estimate
+from smp_advisor.errors import AdvisorError, JobError, NoPlanFitsError
+from smp_advisor.search import COUNTS, ClusterSize, ClusterSizes, Limits, places_of
+from smp_advisor.search.sizes import choose, knees, saves, saving, within
+from smp_advisor.workload import Model
+
+P4D, P5 = "ml.p4d.24xlarge", "ml.p5.48xlarge"
+
+
+def places(cluster, count=None, *, limits=None, cost=False, library="auto"):
+    return places_of(cluster, count, limits=limits or Limits(), library=library, cost=cost)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "count", "limits", "nodes", "goal"),
+    [
+        (P4D, 16, {}, (16,), "fastest"),
+        (P4D, None, {}, (1,), "smallest"),
+        (Cluster(P4D, 4), None, {}, (4,), "fastest"),
+        (P4D, "smallest", {}, COUNTS, "smallest"),
+        (P4D, None, {"max_days": 30}, COUNTS, "cheapest"),
+        (P4D, None, {"max_usd": 3e5}, COUNTS, "fastest"),
+        (P4D, None, {"max_days": 30, "max_usd": 3e5}, COUNTS, "fastest"),
+        (P4D, 16, {"max_days": 30}, (16,), "cheapest"),
+        ([P4D, P5], 8, {}, (8,), "fastest"),
+        ([P4D, P5], None, {}, COUNTS, "cheapest"),
+        ("any", None, {"max_days": 30}, COUNTS, "cheapest"),
+        ("any", "smallest", {}, COUNTS, "smallest"),
+    ],
+)
+def test_what_is_not_named_is_open(cluster, count, limits, nodes, goal):
+    result = places(cluster, count, limits=Limits(**limits))
+    assert sorted({c.nodes for c in result.clusters}) == list(nodes)
+    assert result.goal == goal
+    assert (result.fixed is not None) == (len(result.clusters) == 1)
+
+
+def test_names_of_instances_are_completed():
+    assert places(["p4d", "p5.48xlarge"], 2).clusters == (Cluster(P4D, 2), Cluster(P5, 2))
+
+
+def test_any_is_one_type_of_those_with_the_same_gpus():
+    machines = [c.instance for c in places("any", 1).clusters]
+    assert len({(m.gpu, m.gpus) for m in machines}) == len(machines) > 10
+    assert all(m.usd_per_hour is not None for m in machines)
+    assert {c.instance.name for c in places("any", 1, library="smp-v2").clusters} < {m.name for m in machines}
+
+
+def test_the_cost_objective_tries_fewer_nodes_and_other_types():
+    result = places(P4D, 6, cost=True, library="smp-v2")
+    assert result.requested == Cluster(P4D, 6)
+    assert result.clusters[:5] == tuple(Cluster(P4D, nodes) for nodes in (1, 2, 3, 4, 6))
+    assert {c.instance.name for c in result.clusters} > {P4D, P5}
+    assert max(c.nodes for c in result.clusters) == 6
+
+
+@pytest.mark.parametrize(
+    ("cluster", "count", "problem"),
+    [
+        ([], None, "The list of instances is empty"),
+        (["ml.p4f"], None, "ml.p4f"),
+        (7, None, "not 7"),
+        (P4D, 0, "at least 1 or 'smallest', not 0"),
+        (P4D, "big", "'smallest', not 'big'"),
+        (P4D, True, "not True"),
+        (Cluster(P4D, 2), 3, "contradicts the cluster's 2 nodes"),
+    ],
+)
+def test_what_is_no_cluster_is_refused_in_a_sentence(cluster, count, problem):
+    with pytest.raises(AdvisorError, match=problem) as error:
+        places(cluster, count)
+    assert str(error.value).endswith(".")
+
+
+def test_a_budget_needs_a_price():
+    unpriced = Cluster.custom(
+        gpu="A100",
+        usable_gpu_memory_gib=39,
+        peak_tflops=312,
+        gpus_per_node=8,
+        nodes=2,
+        intra_node_gb_per_s=600,
+        inter_node_gbps=400,
+    )
+    with pytest.raises(AdvisorError, match="max_usd needs a price, and none is known for"):
+        places(unpriced, limits=Limits(max_usd=1e5))
+    assert places(unpriced, limits=Limits(max_days=30)).fixed == unpriced
+
+
+MODEL = Model.from_parameters("1.3B", sequence_length=1024)
+JOB = Job(sequence_length=1024, precision="bf16", attention="fused", tokens=1e9, overheads="none")
+ESTIMATE = estimate(MODEL, Cluster(P4D, 1), JOB, Plan(library="fsdp", batch_size=4))
+
+
+def size(nodes: int, speed: float, *, name: str = P4D, usd_per_hour: float = 30.0) -> ClusterSize:
+    """A cluster that trains `speed` times as fast as the estimate, at a price per node."""
+    days = ESTIMATE.days / speed
+    now = replace(ESTIMATE, days=days, usd_per_hour=usd_per_hour * nodes, tokens_per_step=int(1e6 * speed))
+    kind = "sharded, nodes" if nodes > 1 else "sharded, one node"
+    return ClusterSize(cluster=Cluster(name, nodes), library="fsdp", job=JOB, estimate=now, kind=kind, stack="hf-sdpa")
+
+
+def misfit(nodes: int) -> ClusterSize:
+    return ClusterSize(cluster=Cluster(P4D, nodes), library="fsdp", job=JOB, estimate=None, nearest_gib=50.0)
+
+
+SIZES = [misfit(1), size(2, 2.0), size(4, 3.9), size(8, 7.0), size(16, 9.0), size(32, 10.0)]
+DAYS = ESTIMATE.days
+
+
+def test_each_goal_has_its_cluster():
+    assert choose(SIZES, "smallest", Limits()).cluster.nodes == 2
+    assert choose(SIZES, "fastest", Limits()).cluster.nodes == 32
+    assert choose(SIZES, "cheapest", Limits()).cluster.nodes == 2
+
+
+def test_the_knee_is_the_last_cluster_that_is_worth_its_nodes():
+    assert [knee.cluster.nodes for knee in knees(SIZES)] == [8]
+    assert [knee.cluster.nodes for knee in knees(SIZES[:3])] == [4]
+    assert knees([misfit(1)]) == []
+
+
+def test_a_deadline_is_met_with_the_whole_interval_where_possible():
+    high = ESTIMATE.step_factors[1]
+    sure = Limits(max_days=DAYS / 3.9 * high * 1.01)
+    assert choose(SIZES, "cheapest", sure).cluster.nodes == 4
+    # Without a cluster that surely meets it, one whose estimate does.
+    tight = Limits(max_days=DAYS / 9.5)
+    assert choose(SIZES, "cheapest", tight).cluster.nodes == 32
+    assert not within(SIZES[-1], tight, surely=True)
+    assert choose(SIZES, "cheapest", Limits(max_days=DAYS / 11)) is None
+
+
+def test_a_budget_leaves_the_fastest_cluster_within_it():
+    limit = Limits(max_usd=SIZES[3].usd * 1.001)
+    assert choose(SIZES, "fastest", limit).cluster.nodes == 8
+
+
+def test_a_saving_within_its_own_interval_moves_nobody():
+    own, cheaper = size(16, 9.0), size(4, 2.4)
+    point, low, high = saving(cheaper, own)
+    assert point == pytest.approx(1 - (4 / 2.4) / (16 / 9.0))
+    assert low < 0 < point < high
+    sizes = [cheaper, own]
+    assert choose(sizes, "cheapest", Limits(), own.cluster) is own
+    assert choose(sizes, "cheapest", Limits()) is cheaper
+    much = size(4, 7.0)
+    assert saves(much, own)
+    assert choose([much, own], "cheapest", Limits(), own.cluster) is much
+
+
+@given(st.floats(0.01, 100), st.floats(0.01, 100))
+def test_a_saving_and_its_reverse_have_opposite_signs(one, another):
+    left, right = size(2, one), size(8, another)
+    forth, back = saving(left, right), saving(right, left)
+    assert forth[1] <= forth[0] <= forth[2]
+    assert (1 - forth[0]) * (1 - back[0]) == pytest.approx(1)
+    assert not (saves(left, right) and saves(right, left))
+
+
+@given(st.lists(st.tuples(st.integers(1, 64), st.floats(0.1, 50)), min_size=1, max_size=12), st.floats(0.01, 20))
+def test_the_answer_is_within_the_limits_and_nothing_surely_cheaper_is_left_out(pairs, share):
+    sizes = [size(nodes, speed) for nodes, speed in pairs]
+    limits = Limits(max_days=DAYS * share)
+    chosen = choose(sizes, "cheapest", limits)
+    allowed = [other for other in sizes if within(other, limits)]
+    assert (chosen is None) == (not allowed)
+    if chosen is not None:
+        assert within(chosen, limits)
+        sure = [other for other in allowed if within(other, limits, surely=True)] or allowed
+        assert chosen.usd <= 1.03 * min(other.usd for other in sure) * (1 + 1e-9)
+
+
+def test_limits_need_tokens_and_are_read_as_people_write_them():
+    assert Limits.of(JOB, max_days="30", max_usd="250k") == Limits(max_days=30.0, max_usd=250_000.0)
+    assert not Limits.of(replace(JOB, tokens=None))
+    with pytest.raises(JobError, match="max_usd needs the tokens"):
+        Limits.of(replace(JOB, tokens=None), max_usd=10)
+    with pytest.raises(AdvisorError, match="max_days must be a positive number, for example 30, not 'soon'"):
+        Limits.of(JOB, max_days="soon")
+
+
+def test_the_curve_is_a_table_in_each_form():
+    curve = ClusterSizes(model=MODEL, sizes=tuple(SIZES), goal="cheapest", requested=Cluster(P4D, 32))
+    frame = curve.to_frame()
+    assert list(frame["nodes"]) == [1, 2, 4, 8, 16, 32]
+    assert list(frame["fits"]) == [False, *[True] * 5]
+    assert list(frame["nodes"][frame["knee"]]) == [8]
+    assert (frame["days_low"][1:] < frame["days"][1:]).all()
+    assert list(frame["nodes"][frame["chosen"]]) == [curve.chosen.cluster.nodes]
+    text, html = str(curve), curve._repr_html_()
+    assert "needs 50.0 GiB" in text
+    assert html.count("<tr>") == 1 + len(SIZES)
+    assert [one.cluster.nodes for one in curve.pareto] == [32, 16, 8, 4, 2]
+    stopped = replace(curve, sizes=curve.sizes[:3], complete=False)
+    assert stopped.lines()[-1] == "3 clusters compared, then it was stopped."
+
+
+def test_names_are_escaped():
+    named = replace(MODEL, name="<b>x</b>")
+    curve = ClusterSizes(model=named, sizes=(misfit(1),))
+    assert "<b>" not in curve._repr_html_()
+    assert "&lt;b&gt;" in curve._repr_html_()
+
+
+SMALL = {"library": "fsdp", "sequence_length": 1024, "tokens": "20B"}
+
+
+def test_the_smallest_number_of_nodes_is_one_question():
+    advice = smpa.advise("30B", P4D, instance_count="smallest", library="fsdp", sequence_length=1024)
+    nodes = advice.cluster.nodes
+    assert nodes > 1
+    assert advice.sizes.smallest.cluster == advice.cluster
+    assert "is the smallest cluster that fits" in advice.because
+    with pytest.raises(NoPlanFitsError):
+        smpa.advise("30B", P4D, instance_count=nodes - 1, library="fsdp", sequence_length=1024)
+
+
+def test_a_deadline_opens_the_number_of_nodes_and_is_met():
+    advice = smpa.advise("1.3B", P4D, max_days=1, **SMALL)
+    assert advice.estimate.days <= 1
+    assert advice.cluster.nodes > 1
+    assert advice.sizes.limits.max_days == 1
+    assert "within 1 day, with its entire interval:" in advice.because
+    later = smpa.advise("1.3B", P4D, max_days="30", **SMALL)
+    assert later.cluster.nodes < advice.cluster.nodes
+    # The same request again, for example after a calibration, has the same answer.
+    assert advice.again().cluster == advice.cluster
+
+
+def test_a_fixed_cluster_that_misses_the_deadline_gets_the_number_that_meets_it():
+    with pytest.raises(NoPlanFitsError, match="would be enough") as error:
+        smpa.advise("1.3B", P4D, instance_count=1, max_days=0.5, **SMALL)
+    sentence = str(error.value)
+    assert sentence.startswith(f"1 x {P4D} does not train")
+    nodes = int(sentence.split("; ")[1].split(maxsplit=1)[0])
+    assert smpa.advise("1.3B", P4D, instance_count=nodes, max_days=0.5, **SMALL).estimate.days <= 0.5
+
+
+def test_a_limit_without_tokens_is_refused():
+    with pytest.raises(JobError, match="max_days needs the tokens of the run"):
+        smpa.advise("1.3B", P4D, max_days=30)
+
+
+@pytest.mark.slow
+def test_any_instance_is_one_question_with_progress():
+    steps = []
+    advice = smpa.advise("1.3B", "any", on_progress=lambda *step: steps.append(step), **SMALL)
+    assert [done for done, _, _ in steps] == list(range(len(advice.sizes.sizes) + 1))
+    assert {total for _, total, _ in steps} == {len(advice.sizes.sizes)}
+    assert steps[0][2].startswith("1 x ml.")
+    cheapest = min(size.usd for size in advice.sizes.sizes if size.fits)
+    assert advice.estimate.usd_total <= 1.03 * cheapest * (1 + 1e-9)
+
+
+def test_an_interrupt_keeps_the_clusters_compared_by_then():
+    def stop(done: float, *_: object) -> None:
+        if done == 5:
+            raise KeyboardInterrupt
+
+    advice = smpa.advise("1.3B", P4D, max_days=30, on_progress=stop, **SMALL)
+    assert len(advice.sizes.sizes) == 5
+    assert not advice.sizes.complete
+    assert "then it was stopped" in advice.because
+
+    def at_once(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        smpa.advise("1.3B", P4D, max_days=30, on_progress=at_once, **SMALL)
+
+
+def test_the_cost_objective_never_presents_a_saving_within_its_own_interval():
+    advice = smpa.advise("1.3B", P4D, instance_count=8, objective="cost", **SMALL)
+    chosen, own = advice.sizes.chosen, advice.sizes.own
+    shares = saving(chosen, own) if chosen is not own else None
+    assert shares is None or shares[1] > 0
+    assert advice.cluster == chosen.cluster
+
+
+def test_no_fit_is_no_dead_end():
+    with pytest.raises(NoPlanFitsError) as error:
+        smpa.advise("30B", P4D, sequence_length=4096, library="smp-v2", activation_checkpointing=False)
+    ways = error.value.ways_out
+    changes = [way.change for way in ways.ways]
+    assert {"nodes", "instance", "adapter"} <= set(changes)
+    order = ["setting", "library", "nodes", "instance", "batch", "optimizer", "sequence", "adapter"]
+    assert changes == sorted(changes, key=order.index)
+    frame = ways.to_frame()
+    assert list(frame["change"]) == changes
+    assert (frame["needed_gib"] > 0).all()
+    assert (frame["fit_probability"] >= 0.95).all()
+    nodes = ways.of("nodes")
+    again = smpa.advise(
+        "30B",
+        P4D,
+        instance_count=nodes.size.cluster.nodes,
+        sequence_length=4096,
+        library="smp-v2",
+        activation_checkpointing=False,
+    )
+    assert again.estimate.needed_gib == pytest.approx(nodes.size.estimate.needed_gib)
+    assert nodes.words in str(error.value)
+    assert "QLoRA" in str(ways) or "LoRA" in str(ways)
+    assert ways._repr_html_().count("<tr>") == 1 + len(changes)
+
+
+def test_a_comparison_without_any_fit_has_ways_out_on_the_nearest_cluster():
+    with pytest.raises(NoPlanFitsError, match=r"changes that fit there: .*QLoRA") as error:
+        smpa.advise("70B", ["g5.12xlarge", "g6.12xlarge"], instance_count=2, sequence_length=4096)
+    assert error.value.ways_out.of("adapter") is not None
+
+
+def test_other_clusters_are_compared_for_an_advice():
+    advice = smpa.advise("1.3B", P4D, instance_count=3, **SMALL)
+    sizes = advice.compare_clusters(counts=(1, 2), max_days=300)
+    assert [size.cluster.nodes for size in sizes.sizes] == [1, 2, 3]
+    assert sizes.own.estimate.days == pytest.approx(advice.estimate.days)
+    assert sizes.limits.max_days == 300
+    types = {size.cluster.instance.name for size in advice.compare_clusters(["p4d", "p5.48xlarge"], counts=(1,)).sizes}
+    assert types == {P4D, "ml.p5.48xlarge"}
+    with pytest.raises(smpa.errors.AdvisorError, match="made by advise"):
+        replace(advice.recommended, question=None).compare_clusters()
+
+
+def test_a_comparison_ranks_by_the_objective_of_the_request():
+    advice = smpa.advise("1.3B", P4D, instance_count=2, objective="simplicity", max_days=3000, **SMALL)
+    assert advice.sizes.chosen.estimate.days == pytest.approx(advice.estimate.days)
+
+
+def test_a_model_far_too_large_gets_a_cluster_on_which_it_fits():
+    with pytest.raises(NoPlanFitsError) as error:
+        smpa.advise("405B", "ml.g5.xlarge")
+    (way,) = error.value.ways_out.ways
+    assert way.change == "instance"
+    assert way.words in str(error.value)
+    assert way.size.estimate.fits
+
+
+def test_an_adapter_that_does_not_fit_gets_a_base_in_4_bits():
+    with pytest.raises(NoPlanFitsError, match="QLoRA of rank 8") as error:
+        smpa.advise("llama-3-8b", "ml.g5.xlarge", adapter=smpa.Adapter(rank=8), sequence_length=4096)
+    assert error.value.ways_out.of("adapter").size.job.adapter == smpa.Adapter(rank=8, base_bits=4)
+
+
+def test_adapters_train_without_the_model_of_smp_v2():
+    adapter = smpa.Adapter(rank=16, targets="all-linear")
+    advice = smpa.advise("llama-3-70b", "ml.p5.48xlarge", instance_count=2, adapter=adapter, sequence_length=4096)
+    assert advice.plan.library == "fsdp"
+    assert "AWS trains adapters with PEFT" in advice.library_because
+    pinned = smpa.advise("llama-3-8b", "ml.p5.48xlarge", adapter=adapter, library="smp-v2", sequence_length=4096)
+    assert pinned.plan.tensor_parallel_degree == pinned.plan.expert_parallel_degree == 1
+    with pytest.raises(smpa.errors.PlanError, match="no tensor parallelism with an adapter"):
+        smpa.advise("llama-3-8b", "ml.p5.48xlarge", adapter=adapter, library="smp-v2", tensor_parallel_degree=2)
+
+
+def test_a_deadline_that_moves_the_cost_objective_presents_no_unresolved_saving():
+    advice = smpa.advise("7B", P4D, instance_count=8, objective="cost", tokens="300B", library="smp-v2", max_days=30)
+    own = next(size for size in advice.sizes.sizes if size.cluster.nodes == 8 and size.cluster.instance.name == P4D)
+    chosen = next(size for size in advice.sizes.sizes if size.cluster == advice.cluster)
+    shares = saving(chosen, own)
+    assert ("It saves" in advice.because) == (chosen is not own and shares[1] > 0)
+
+
+def test_the_nearest_plan_with_free_memory_has_its_probability():
+    pins = {"batch_size": 4, "activation_checkpointing": False, "sharding_strategy": "full_shard"}
+    with pytest.raises(NoPlanFitsError, match=r"leaves 6\.9 GiB free and fits with a probability of 77\.1 %"):
+        smpa.advise("1.3B", "ml.p4d.24xlarge", library="fsdp", min_fit_probability=0.99, **pins)
