@@ -267,10 +267,11 @@ def options(value: Value | None) -> tuple[Value, ...]:
 def something(value: Value) -> tuple[Value, ...]:
     """The alternatives without None, if there are any: None has no attributes and cannot be called."""
     candidates = options(value)
-    return tuple(option for option in candidates if not _is_none(option)) or candidates
+    return tuple(option for option in candidates if not is_none(option)) or candidates
 
 
-def _is_none(value: Value) -> bool:
+def is_none(value: Value | None) -> bool:
+    """Whether it is surely None; an argument that is not passed is not."""
     return isinstance(value, Constant) and value.value is None
 
 

@@ -11,7 +11,18 @@ from smp_advisor.libraries.version import instance_family
 from smp_advisor.reading.data import reason
 from smp_advisor.reading.module import add_keyword, after_statement, replace
 from smp_advisor.reading.trace import exclusive
-from smp_advisor.reading.values import Choice, Constant, External, Mapping, Operation, Result, Unknown, Value, options
+from smp_advisor.reading.values import (
+    Choice,
+    Constant,
+    External,
+    Mapping,
+    Operation,
+    Result,
+    Unknown,
+    Value,
+    is_none,
+    options,
+)
 from smp_advisor.scripts.checks.data import loaders
 from smp_advisor.scripts.conditions import BACK_ENDS
 from smp_advisor.scripts.context import Context, Hit, check
@@ -268,13 +279,9 @@ def _parallel_preprocessing(context: Context) -> Iterator[Hit]:
         if (
             call.receiver is not None
             and _is_hub_dataset(call.receiver)
-            and (not call.gives("num_proc") or _is_none(call.argument("num_proc")))
+            and (not call.gives("num_proc") or is_none(call.argument("num_proc")))
         ):
             yield Hit(call.module, call.node)
-
-
-def _is_none(value: Value | None) -> bool:
-    return isinstance(value, Constant) and value.value is None
 
 
 def _is_hub_dataset(value: Value, depth: int = 0) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.reading.module import replace
 from smp_advisor.reading.trace import exclusive
-from smp_advisor.reading.values import Constant, External, Item, Operation, Result, Value, options
+from smp_advisor.reading.values import External, Item, Operation, Result, Value, is_none, options
 from smp_advisor.scripts.checks.data import comes_from, is_sharded, loaders
 from smp_advisor.scripts.checks.sharding import FSDP, in_place, inside, same
 from smp_advisor.scripts.context import Context, Hit, check
@@ -91,17 +91,13 @@ def _each_its_own_part(context: Context) -> Iterator[Hit]:
         return
     for call in loaders(context):
         samplers = (call.argument("sampler", 3), call.argument("batch_sampler", 4))
-        if call.unpacks or any(value is not None and not _is_none(value) for value in samplers):
+        if call.unpacks or any(value is not None and not is_none(value) for value in samplers):
             continue
         dataset = call.argument("dataset", 0)
         if not call.reached or not _trains_on(context, call) or dataset is None or is_sharded(dataset):
             continue
         shuffles = any(bool(constant(option)) for option in options(call.argument("shuffle", 2)))
         yield Hit(call.module, call.node, variant="shuffled" if shuffles else "same")
-
-
-def _is_none(value: Value) -> bool:
-    return isinstance(value, Constant) and value.value is None
 
 
 def _fed(context: Context, loader: Call) -> list[Iteration]:
