@@ -20,20 +20,10 @@ if TYPE_CHECKING:
     from smp_advisor.workload.model import Model
 
 # Label names, provenance and data type, which do not affect the shape of the model.
-_NOT_SHAPE = frozenset(
-    {
-        "_name_or_path",
-        "architectures",
-        "dtype",
-        "id2label",
-        "label2id",
-        "model_type",
-        "num_labels",
-        "torch_dtype",
-        "transformers_version",
-        "use_cache",
-    }
-)
+_NOT_SHAPE = {
+    *("_name_or_path", "architectures", "dtype", "id2label", "label2id", "model_type", "num_labels", "torch_dtype"),
+    *("transformers_version", "use_cache"),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

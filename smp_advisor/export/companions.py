@@ -22,15 +22,8 @@ if TYPE_CHECKING:
 _READ = ["s3:GetObject"]
 _WRITE = ["s3:GetObject", "s3:PutObject"]
 _NETWORK = [
-    "ec2:CreateNetworkInterface",
-    "ec2:CreateNetworkInterfacePermission",
-    "ec2:DeleteNetworkInterface",
-    "ec2:DeleteNetworkInterfacePermission",
-    "ec2:DescribeDhcpOptions",
-    "ec2:DescribeNetworkInterfaces",
-    "ec2:DescribeSecurityGroups",
-    "ec2:DescribeSubnets",
-    "ec2:DescribeVpcs",
+    *(f"ec2:{action}NetworkInterface{suffix}" for action in ("Create", "Delete") for suffix in ("", "Permission")),
+    *(f"ec2:Describe{what}" for what in ("DhcpOptions", "NetworkInterfaces", "SecurityGroups", "Subnets", "Vpcs")),
 ]
 
 

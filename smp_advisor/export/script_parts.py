@@ -30,6 +30,11 @@ DTYPES = {"fp16": "torch.float16", "bf16": "torch.bfloat16", "fp32": "torch.floa
 _TASKS = ("causal", "masked", "sequence_to_sequence", "text_classification", "image_classification")
 _SMALL_VOCABULARY = 1024
 """Largest vocabulary of the small model of a local run. The script folds other token ids into it."""
+_OPTIONAL = (
+    *("fixes_settings", "half_inputs", "reads_text", "chats", "pairs", "padded", "tracks", "evaluates"),
+    *("starts_pretrained", "tensorflow"),
+)
+"""Parts that only some scripts have."""
 _HOST_SHARE = 0.7
 """Fraction of the host memory that the copies of the model in all processes may use while it is built."""
 
@@ -119,25 +124,19 @@ def _flops(training: Training) -> dict[str, object]:
 def common_flags(training: Training) -> dict[str, bool]:
     """Template flags for all libraries."""
     plan = training.plan
-    return {task: training.architecture.task == task for task in _TASKS} | {
-        "adam": training.job.optimizer == "adam",
-        "fp16": plan.precision == "fp16",
-        "half": plan.precision != "fp32",
-        "fixes_settings": False,
-        "small_copy": training.small_copy,
-        "half_inputs": False,
-        "clip": True,
-        "checkpoints_activations": bool(plan.activation_checkpointing),
-        "more_positions": training.lacks_positions,
-        "reads_text": False,
-        "chats": False,
-        "pairs": False,
-        "padded": False,
-        "tracks": False,
-        "evaluates": False,
-        "starts_pretrained": False,
-        "tensorflow": False,
-    }
+    return (
+        {task: training.architecture.task == task for task in _TASKS}
+        | dict.fromkeys(_OPTIONAL, False)
+        | {
+            "adam": training.job.optimizer == "adam",
+            "fp16": plan.precision == "fp16",
+            "half": plan.precision != "fp32",
+            "small_copy": training.small_copy,
+            "clip": True,
+            "checkpoints_activations": bool(plan.activation_checkpointing),
+            "more_positions": training.lacks_positions,
+        }
+    )
 
 
 def require_auto_partition(plan: Plan) -> None:
