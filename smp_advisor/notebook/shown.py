@@ -1,4 +1,4 @@
-"""What a notebook shows while and after it works: progress, a result, and the advice that was displayed last."""
+"""Displays of a notebook: progress, results, and the advice that was displayed last."""
 
 from __future__ import annotations
 

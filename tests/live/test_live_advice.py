@@ -221,7 +221,7 @@ def test_a_traced_rank_is_shown_with_its_plan(value, monkeypatch):
     def trace(model, cluster, job, plan, **_):
         return TracedRank(
             name=model.name, plan=plan, stage=0, stages=1, rank=0, world=cluster.gpus, phase="backward",
-            categories=sizes, expressed=(), not_traced=(), operations=1, seconds=1.0,
+            categories=sizes, expressed=(), not_traced=(), operations=1,
         )  # fmt: skip
 
     monkeypatch.setattr("smp_advisor.profiling.traced_rank.trace_rank", trace)
