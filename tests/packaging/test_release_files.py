@@ -87,7 +87,7 @@ def test_only_jobs_that_need_more_may_do_more_than_read(workflows):
 
 def test_the_oldest_dependencies_are_the_lower_bounds(root, project):
     lines = (root / "constraints-oldest.txt").read_text("utf-8").splitlines()
-    pins = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    pins = [Requirement(line.partition(" #")[0]) for line in lines if line and not line.startswith("#")]
     for requirement in map(Requirement, project["dependencies"]):
         (minimum,) = (bound.version for bound in requirement.specifier if bound.operator == ">=")
         versions = [pin for pin in pins if pin.name == requirement.name]
@@ -95,7 +95,7 @@ def test_the_oldest_dependencies_are_the_lower_bounds(root, project):
         for python in PYTHONS:  # one version for each
             environment = {"python_version": python}
             assert sum(not pin.marker or pin.marker.evaluate(environment) for pin in versions) == 1, requirement.name
-    assert {pin.name for pin in pins} == {Requirement(line).name for line in project["dependencies"]}
+    assert {pin.name for pin in pins} - {"pyarrow"} == {Requirement(line).name for line in project["dependencies"]}
 
 
 def test_the_recipe_is_that_of_the_metadata(project, recipe):
