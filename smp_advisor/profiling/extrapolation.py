@@ -12,6 +12,7 @@ from smp_advisor.profiling.result import (
     Agreement,
     AttentionProfile,
     BlockProfile,
+    ModuleProfile,
     OperatorProfile,
     ProductProfile,
     Segment,
@@ -52,6 +53,8 @@ class Extrapolated:
     backward_flops: Polynomial
     timeline: tuple[Segment, ...]
     outside_operators: tuple[OperatorProfile, ...]
+    tree: Mapping[str, ModuleProfile]
+    unreached: tuple[tuple[str, int], ...]
 
 
 def truncated_paths(stack: Stack, repeats: int) -> tuple[str, ...]:
@@ -83,6 +86,7 @@ def extrapolate(points: Points, model: nn.Module, stacks: Sequence[Stack], repea
     forward = Polynomial.fit_each(points, lambda step: step.forward_flops)
     backward = Polynomial.fit_each(points, lambda step: step.backward_flops)
     paths = {path for stack in used for path in truncated_paths(stack, repeats)}
+    unreached = _unreached(any_step, model, used, repeats)
     blocks: list[BlockProfile] = []
     for stack in used:
         profiles = [
@@ -104,7 +108,129 @@ def extrapolate(points: Points, model: nn.Module, stacks: Sequence[Stack], repea
         backward_flops=backward,
         timeline=timeline(points, used, repeats),
         outside_operators=_operators(points, lambda path: path if _block_of(path, paths) is None else None),
+        tree=_tree(points, model, used, repeats, [path for path, _ in unreached]),
+        unreached=unreached,
     )
+
+
+def _full_paths(path: str, stacks: Sequence[Stack], repeats: int) -> list[str]:
+    """Paths in the full model of the modules that a module of the truncated one represents."""
+    for stack in stacks:
+        if repeats >= stack.repeats:
+            continue
+        for place, child in enumerate(truncated_paths(stack, repeats)):
+            if path == child or path.startswith(f"{child}."):
+                sources = source_children(stack, repeats)
+                return [full + path[len(child) :] for full, i in zip(stack.paths, sources, strict=True) if i == place]
+    return [path]
+
+
+def _tree(
+    points: Points, model: nn.Module, stacks: Sequence[Stack], repeats: int, unreached: Collection[str]
+) -> dict[str, ModuleProfile]:
+    """Figures of every module that runs operators, with those that were removed, in the order of execution."""
+    steps = list(points.values())
+    order = list(next(iter(points.values())).crossing_bytes)
+    order += [key.module for step in steps for key in step.operators if key.module not in set(order)]
+    order = list(dict.fromkeys(order))
+    sums = [_module_sums(step) for step in steps]
+    fits: dict[tuple[int, ...], Polynomial] = {}
+
+    def fit(values: tuple[int, ...]) -> Polynomial:
+        if values not in fits:
+            fits[values] = Polynomial.fit(dict(zip(points, values, strict=True)))
+        return fits[values]
+
+    figures: dict[str, tuple[Polynomial, ...]] = {
+        path: tuple(map(fit, zip(*(rows.get(path, (0,) * 6) for rows in sums), strict=True))) for path in order
+    }
+    names: list[tuple[str, str]] = []  # in the full model and in the truncated one
+    for path in order:
+        names += [(full, path) for full in _full_paths(path, stacks, repeats)]
+    names = _in_order(names, stacks, repeats)
+    own = _own_parameters(model, {*(full for full, _ in names), *unreached})
+    kinds = {path: type(module).__name__ for path, module in model.named_modules(remove_duplicate=False)}
+    shared: dict[ModuleProfile, ModuleProfile] = {}
+    tree = {}
+    for full, path in names:
+        forward, backward, forward_bytes, backward_bytes, saved, crossing = figures[path]
+        profile = ModuleProfile(
+            kind=kinds.get(full, ""),
+            parameters=own.get(full, (0, 0))[0],
+            trainable_parameters=own.get(full, (0, 0))[1],
+            forward_flops=forward,
+            backward_flops=backward,
+            forward_bytes=forward_bytes,
+            backward_bytes=backward_bytes,
+            saved_bytes=saved,
+            crossing_bytes=crossing,
+        )
+        tree[full] = shared.setdefault(profile, profile)
+    return tree
+
+
+def _in_order(names: list[tuple[str, str]], stacks: Sequence[Stack], repeats: int) -> list[tuple[str, str]]:
+    """The modules with those of every further repeat after the ones of the repeat before."""
+    for stack in stacks:
+        if repeats >= stack.repeats:
+            continue
+        places = {path: i for i, path in enumerate(stack.paths)}
+        inside = [(place, name) for place, name in enumerate(names) if _block_of(name[0], places) is not None]
+        ordered = sorted((name for _, name in inside), key=lambda name: places[_block_of(name[0], places) or ""])
+        for (place, _), name in zip(inside, ordered, strict=True):
+            names[place] = name
+    return names
+
+
+def _module_sums(step: StepMeasure) -> dict[str, tuple[int, ...]]:
+    """FLOPs of both passes, traffic of both passes, saved and crossing bytes of each module."""
+    rows: dict[str, list[int]] = {}
+    for key, measure in step.operators.items():
+        row = rows.setdefault(key.module, [0] * 6)
+        backward = key.phase != "forward"
+        row[backward] += measure.flops
+        row[2 + backward] += measure.bytes
+    for place, values in ((4, step.module_saved_bytes), (5, step.crossing_bytes)):
+        for path, value in values.items():
+            rows.setdefault(path, [0] * 6)[place] += value
+    return {path: tuple(row) for path, row in rows.items()}
+
+
+def _own_parameters(model: nn.Module, paths: Collection[str]) -> dict[str, tuple[int, int]]:
+    """Parameters, and trainable ones, of each of the modules: with those of children that are not among them."""
+    counts: dict[str, tuple[int, int]] = {}
+    for name, parameter in model.named_parameters():
+        path = name.rpartition(".")[0]
+        while path and path not in paths:
+            path = path.rpartition(".")[0]
+        size, trainable = counts.get(path, (0, 0))
+        counts[path] = size + parameter.numel(), trainable + parameter.numel() * parameter.requires_grad
+    return counts
+
+
+def _unreached(
+    step: StepMeasure, model: nn.Module, stacks: Sequence[Stack], repeats: int
+) -> tuple[tuple[str, int], ...]:
+    """Largest parts whose modules did not run and whose parameters got no gradient, with their parameters."""
+    ran = {full for path in step.entered for full in _full_paths(path, stacks, repeats)}
+    missing = {full for name in step.without_gradient for full in _full_paths(name, stacks, repeats)}
+    idle: dict[str, int] = {}
+    reached: set[str] = set()
+    for name, parameter in model.named_parameters():
+        path = name.rpartition(".")[0]
+        if path not in ran and (name in missing or not parameter.requires_grad):
+            idle[path] = idle.get(path, 0) + parameter.numel()
+        else:
+            while path not in reached:
+                reached.add(path)
+                path = path.rpartition(".")[0]
+    parts: dict[str, int] = {}
+    for path, size in idle.items():
+        part = path
+        while part and part.rpartition(".")[0] not in reached:
+            part = part.rpartition(".")[0]
+        parts[part] = parts.get(part, 0) + size
+    return tuple(sorted(parts.items(), key=lambda row: -row[1]))
 
 
 def _merge_equal(profiles: list[BlockProfile], stack: Stack) -> None:

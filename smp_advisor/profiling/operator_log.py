@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_right
+from collections import Counter
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
@@ -17,7 +19,7 @@ from smp_advisor.profiling.flop_formulas import flop_formula
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["OperatorKey", "OperatorKind", "OperatorLog", "OperatorMeasure", "sequence_number"]
+__all__ = ["OperatorKey", "OperatorKind", "OperatorLog", "OperatorMeasure", "sequence_number", "storage_key"]
 
 OperatorKind = Literal["product", "attention", "memory"]
 """``product``: matrix products and convolutions; ``attention``: one kernel from the scores to their product with the
@@ -64,6 +66,16 @@ class OperatorLog:
         self._places: list[str] = [""]
         """Module of each stretch."""
         self._backward_path = ""
+        self.entered: set[str] = set()
+        """Modules whose forward pass ran."""
+        self.saved_bytes: Counter[str] = Counter()
+        """Bytes that autograd saved while the module ran."""
+        self._last: dict[str, int] = {}
+        """Last stretch in which a module ran an operator, in the order of the first one."""
+        self._made: dict[int, tuple[int, int, int]] = {}
+        """First and last stretch, and bytes, of the live activations by storage."""
+        self._spans: list[tuple[int, int, int]] = []
+        """The same of those that were freed."""
 
     @contextlib.contextmanager
     def following(self) -> Iterator[None]:
@@ -80,6 +92,7 @@ class OperatorLog:
 
     def _enter(self, module: nn.Module) -> None:
         if module in self._names:
+            self.entered.add(self._names[module])
             self._open.append(self._path)
             self._move(self._names[module])
 
@@ -98,6 +111,33 @@ class OperatorLog:
         self._path, self._backward_path = "", ""
         self._open.clear()
         self._starts, self._places = [0], [""]
+        for record in (self.entered, self.saved_bytes, self._last, self._made, self._spans):
+            record.clear()
+
+    def save(self, size: int) -> None:
+        """Count bytes that autograd saves now."""
+        self.saved_bytes[self._path] += size
+
+    def make(self, key: int, size: int) -> None:
+        """Note a new activation of the forward pass."""
+        place = len(self._places) - 1
+        self._made[key] = (place, place, size)
+
+    def free(self, key: int) -> None:
+        """Note that an activation is freed, so that its address may be used again."""
+        span = self._made.pop(key, None)
+        if span is not None and span[1] > span[0]:
+            self._spans.append(span)
+
+    def crossing_bytes(self) -> dict[str, int]:
+        """Bytes that exist after a module's last operator and that later ones read, by module in order of execution."""
+        changes = [0] * (len(self._places) + 1)
+        for start, end, size in (*self._spans, *self._made.values()):
+            if end > start:
+                changes[start] += size
+                changes[end] -= size
+        live = list(accumulate(changes))
+        return {path: live[place] for path, place in self._last.items()}
 
     def add(self, phase: str, operator: Any, operands: Sequence[Any], result: Any, flops: int) -> None:
         """Count one operator."""
@@ -105,6 +145,12 @@ class OperatorLog:
         if kind is None:
             return
         path = self._path if phase == "forward" else self._of_node()
+        if phase == "forward":
+            self._last[path] = place = len(self._places) - 1
+            for tensor in _tensors(operands):
+                made = self._made.get(storage_key(tensor) or -1)
+                if made is not None:
+                    self._made[storage_key(tensor) or -1] = (made[0], place, made[2])
         key = OperatorKey(phase, path, str(operator._overloadpacket), kind)
         measure = self.measures.get(key)
         if measure is None:
@@ -145,6 +191,15 @@ _GATHERING = frozenset(("embedding", "index_select", "gather", "index", "take", 
 """Operators that read as many elements of their first operand as they write."""
 _SCATTERING = frozenset(("index_put_", "index_add_", "scatter_", "scatter_add_", "index_copy_"))
 """Operators in place that write as many elements of their first operand as their last one has."""
+
+
+def storage_key(tensor: Tensor) -> int | None:
+    """Identifier of a tensor's storage; None for tensors without one (sparse, or quantized by a wrapper)."""
+    try:
+        key: int = tensor.untyped_storage()._cdata
+    except (NotImplementedError, RuntimeError):
+        return None
+    return key
 
 
 @cache

@@ -9,6 +9,8 @@ from smp_advisor.profiling.polynomial import Polynomial
 from smp_advisor.profiling.result_html import NotebookResult
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from smp_advisor.profiling.checkpoint_choice import CheckpointChoice
     from smp_advisor.profiling.operator_log import OperatorKind
     from smp_advisor.profiling.peak import PeakMemory
@@ -19,6 +21,7 @@ __all__ = [
     "AttentionProfile",
     "BlockProfile",
     "Method",
+    "ModuleProfile",
     "OperatorProfile",
     "ProductProfile",
     "Profile",
@@ -118,6 +121,26 @@ class OperatorProfile:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ModuleProfile:
+    """Figures of one module without those of its children. Polynomials are functions of (batch, sequence)."""
+
+    kind: str
+    """Class name."""
+    parameters: int
+    """Its own, and those of children that run no operators; shared parameters count where they are used first."""
+    trainable_parameters: int
+    forward_flops: Polynomial
+    backward_flops: Polynomial
+    forward_bytes: Polynomial
+    """Memory traffic of its operators: operands read and results written, each once."""
+    backward_bytes: Polynomial
+    saved_bytes: Polynomial
+    """Saved by autograd until its backward pass."""
+    crossing_bytes: Polynomial
+    """Activations that exist after its last operator and that later modules read: what a cut behind it sends."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class BlockProfile:
     """One kind of repeated block. Polynomials are functions of (batch, sequence) of one microbatch."""
 
@@ -210,6 +233,10 @@ class Profile(NotebookResult):
     warnings: tuple[str, ...] = ()
     outside_operators: tuple[OperatorProfile, ...] = field(default=(), compare=False)
     """Every operator outside the blocks; with `BlockProfile.operators`, all operators of a step."""
+    tree: Mapping[str, ModuleProfile] = field(default_factory=dict, compare=False)
+    """Every module that runs operators, by path, in the order of its first operator; the sums are the model's."""
+    unreached: tuple[tuple[str, int], ...] = ()
+    """Largest parts of the model that the inputs did not reach, with their parameters."""
     failures: tuple[str, ...] = ()
     """One sentence for each stage that failed, so that it has no result."""
     uncounted: tuple[str, ...] = ()

@@ -12,6 +12,7 @@ from smp_advisor.profiling.result import (
     Agreement,
     AttentionProfile,
     BlockProfile,
+    ModuleProfile,
     OperatorProfile,
     ProductProfile,
     Profile,
@@ -49,6 +50,14 @@ def profile_as_dict(profile: Profile) -> dict[str, Any]:
                 "kinds": [_plain(part) for part in distinct],
                 "order": [places[part] for part in value],
             }
+        elif entry.name == "tree":
+            distinct = list(dict.fromkeys(value.values()))
+            places = {part: place for place, part in enumerate(distinct)}
+            result["tree"] = {
+                "paths": list(value),
+                "kinds": [_plain(part) for part in distinct],
+                "order": [places[part] for part in value.values()],
+            }
         elif entry.name in _STAGES:
             result[entry.name] = value.as_dict() if hasattr(value, "as_dict") else value
         else:
@@ -76,6 +85,10 @@ def profile_from_dict(values: Mapping[str, Any]) -> Profile:
     fields["blocks"] = _expanded(fields["blocks"], _block)
     for name in ("timeline", "checkpointed_timeline"):
         fields[name] = _expanded(fields[name], lambda part: Segment(**_polynomials(part)))
+    tree = fields.get("tree") or {"paths": (), "kinds": (), "order": ()}
+    modules = _expanded(tree, lambda part: ModuleProfile(**_polynomials(part)))
+    fields["tree"] = dict(zip(tree["paths"], modules, strict=True))
+    fields["unreached"] = tuple((path, size) for path, size in fields.get("unreached", ()))
     fields["provenance"] = tuple(Provenance(**part) for part in fields["provenance"])
     fields["agreements"] = tuple(Agreement(**part) for part in fields["agreements"])
     for name in ("tied", "versions"):

@@ -70,6 +70,12 @@ class StepMeasure:
     operators: Mapping[OperatorKey, OperatorMeasure] = field(repr=False)
     """Operators by module and pass; empty unless requested."""
     loss: Tensor | None = field(repr=False, compare=False)
+    module_saved_bytes: Mapping[str, int] = field(default_factory=dict, repr=False)
+    """Saved bytes by innermost module; empty unless operators are logged."""
+    crossing_bytes: Mapping[str, int] = field(default_factory=dict, repr=False)
+    """By module that runs operators, in order of execution: bytes that exist after it and that later modules read."""
+    entered: frozenset[str] = frozenset()
+    """Modules whose forward pass ran."""
 
     @property
     def work(self) -> int:
@@ -120,6 +126,8 @@ def measure_step(
     resident = recorder.live_bytes
     saved = gradients = outputs = 0
     missing: tuple[str, ...] = ()
+    crossing: dict[str, int] = {}
+    module_saved: dict[str, int] = {}
     with contextlib.ExitStack() as stack:
         stack.enter_context(recorder)
         stack.enter_context(gpu_kernels(attention, recorder.on_attention))
@@ -142,6 +150,8 @@ def measure_step(
             outputs = _outputs(output, loss)
             saved_storages.release()
             output = None
+            if log is not None:
+                crossing, module_saved = log.crossing_bytes(), dict(log.saved_bytes)
             recorder.mark("backward")
             if backward:
                 loss.backward()  # type: ignore[no-untyped-call]
@@ -170,6 +180,9 @@ def measure_step(
         outputs=outputs,
         operators={} if log is None else log.measures,
         loss=loss,
+        module_saved_bytes=module_saved,
+        crossing_bytes=crossing,
+        entered=frozenset() if log is None else frozenset(log.entered),
     )
 
 
@@ -246,6 +259,8 @@ class _SavedStorages:
             self._storages[key] = storage  # so that no other storage reuses its address
             self.bytes += storage.nbytes()
             self.recorder.blocks[self.recorder.block].saved_bytes += storage.nbytes()
+            if self.recorder.log is not None:
+                self.recorder.log.save(storage.nbytes())
         return tensor
 
 

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from smp_advisor.profiling.flop_formulas import computes_products, flop_formula
 from smp_advisor.profiling.known_values import MISSING, KnownValuesMode
+from smp_advisor.profiling.operator_log import storage_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -33,15 +34,6 @@ _OF_ONE_TYPE = frozenset({_ATEN.mm, _ATEN.addmm, _ATEN.bmm, _ATEN.baddbmm})
 """Products that refuse operands of different types on real tensors, but not on fake ones."""
 _DEVICE = torch.ops.prim.device.default
 """Reads the device of a fake tensor; autograd calls it for every operand."""
-
-
-def storage_key(tensor: Tensor) -> int | None:
-    """Identifier of a tensor's storage; None for tensors without one (sparse, or quantized by a wrapper)."""
-    try:
-        key: int = tensor.untyped_storage()._cdata
-    except (NotImplementedError, RuntimeError):
-        return None
-    return key
 
 
 @dataclass(slots=True)
@@ -185,6 +177,8 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._live[key] = size
         self.live_bytes += size
         self._references[key] = weakref.ref(storage, lambda _: self._remove(key))
+        if self.log is not None and self.phase == "forward":
+            self.log.make(key, size)
         self._stretch_peak = max(self._stretch_peak, self.live_bytes)
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
 
@@ -192,6 +186,8 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.live_bytes -= self._live.pop(key, 0)
         self._references.pop(key, None)
         self._weights.pop(key, None)
+        if self.log is not None:
+            self.log.free(key)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _DEVICE and isinstance(args[0], FakeTensor) and not args[0].fake_mode.in_kernel_invocation:

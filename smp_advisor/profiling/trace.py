@@ -275,6 +275,8 @@ class _Tracer(TracedSteps):
             input_bytes=self._input_bytes(),
             timeline=plain,
             outside_operators=extrapolated.outside_operators,
+            tree=extrapolated.tree,
+            unreached=extrapolated.unreached,
             checkpointed_timeline=recomputing,
             gradient_bytes=gradient_bytes,
             optimizer_rise_bytes=optimizer_rise_bytes(model, settings.optimizer, settings.training_precision),
