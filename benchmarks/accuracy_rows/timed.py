@@ -71,7 +71,9 @@ class Timed:
         groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
         for index, row in enumerate(self.rows):
             if row.run is not None:
-                groups[row.run.model, row.run.cluster, row.run.job, row.run.layout.state_bytes].append(index)
+                run, layout = row.run, row.run.layout
+                shared = (layout.state_bytes, layout.stack, layout.saves_frozen)
+                groups[run.model, run.cluster, run.job, *shared].append(index)
         batches = []
         for indices in groups.values():
             runs = [run for i in indices if (run := self.rows[i].run) is not None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,13 +27,15 @@ _ATTENTIONS = (
 def flop_formulas() -> dict[Any, Callable[..., int]]:
     """FLOP formula by operator: PyTorch's, and the missing ones (without them an MoE model counts 9x too few FLOPs).
 
-    Attention has its own formulas because older PyTorch releases reject grouped queries.
+    Attention has its own formulas because older PyTorch releases reject grouped queries, gradients of convolutions
+    because PyTorch's formula counts the weight gradient as if there were one group.
     """
     aten = torch.ops.aten
     formulas: dict[Any, Callable[..., int]] = dict(flop_counter.flop_registry)
     wrap: Callable[..., Any] = flop_counter.shape_wrapper
     if hasattr(aten, "_grouped_mm"):
         formulas.setdefault(aten._grouped_mm, wrap(_grouped_product))
+    formulas[aten.convolution_backward] = wrap(_convolution_backward)
     for name in _ATTENTIONS:
         if hasattr(aten, name):
             formulas[getattr(aten, name)] = wrap(_attention)
@@ -116,10 +119,7 @@ def _summed_products(_: Any, a: Sequence[int], b: Sequence[int], *__: Any, **___
 
 def _product(a: Sequence[int], *_: Any, out_shape: Any = None, **__: Any) -> int:
     """Product of rows with a weight, which may be packed: the result's last dimension is the number of outputs."""
-    rows = 1
-    for size in a[:-1]:
-        rows *= size
-    return int(2 * rows * a[-1] * out_shape[-1])
+    return int(2 * prod(a) * out_shape[-1])
 
 
 def _sparse_product(a: Sequence[int], b: Sequence[int], *_: Any, **__: Any) -> int:
@@ -133,10 +133,7 @@ def _added_product(_: Any, a: Sequence[int], b: Sequence[int], *__: Any, **___: 
 
 def _distances(a: Sequence[int], b: Sequence[int], *_: Any, **__: Any) -> int:
     """``cdist``: a difference and a multiply-add per coordinate of each pair."""
-    pairs = b[-2]
-    for size in a[:-1]:
-        pairs *= size
-    return 3 * pairs * a[-1]
+    return 3 * prod(a) * b[-2]
 
 
 def _recurrent_layer(rows: Sequence[int], inner: Sequence[int], recurrent: Sequence[int], *_: Any, **__: Any) -> int:
@@ -174,6 +171,13 @@ def _grouped_product(a: Sequence[int], b: Sequence[int], *_: Any, **__: Any) -> 
     if len(b) == 2:
         return 2 * a[1] * a[2] * b[1]
     return 2 * a[0] * a[1] * a[2] * b[2]
+
+
+def _convolution_backward(gradient: Any, rows: Any, weight: Any, *settings: Any, **_: Any) -> int:
+    """Gradients of the rows and of the weight, each with as many multiplications as the forward pass."""
+    transposed, wanted = settings[4], settings[7]
+    positions = (rows if transposed else gradient)[2:]
+    return 2 * rows[0] * prod(positions) * prod(weight) * sum(wanted[:2])
 
 
 def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:

@@ -82,6 +82,15 @@ def test_one_known_run_of_a_source_predicts_its_others(two_sources):
     assert np.median(np.abs(known)) < 0.5 * np.median(np.abs(point.left_out(two_sources.publications)))
 
 
+@pytest.mark.parametrize("shared", [{"stack": "smp-v2"}, {"saves_frozen": True}])
+def test_one_job_on_one_cluster_under_two_libraries_is_in_one_table(shared):
+    (one,) = judge([Table(None, "throughput", (row(TIMED, source="one"),))]).scored["step_time_a100_h100"]
+    other = replace(one, run=replace(one.run, layout=replace(one.run.layout, **shared)))
+    assert timed([one], [other]).errors(START) == pytest.approx(
+        [timed([each]).errors(START)[0] for each in (one, other)]
+    )
+
+
 def test_runs_of_users_code_do_not_move_the_constants():
     rows = Timed(rows_of("tuned", 1.0, 4), rows_of("users", 0.5, 4))
     point = Linear(rows, START)

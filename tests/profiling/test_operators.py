@@ -176,3 +176,41 @@ def test_kernels_add_up_with_the_mean_of_their_backward_passes():
     assert (total.elements, total.split_elements, total.launches) == (2, 6, 4)
     assert total.backward_traffic == pytest.approx((2 * 1.0 + 6 * 2.0) / 8)
     assert total.backward_launches == 2.0
+
+
+_MODULES = {
+    # name: (class of torch.nn, arguments, shape of the input, multiplications of the forward pass)
+    "grouped": ("Conv2d", (8, 12, 3), {"groups": 4, "padding": 1}, (2, 8, 5, 7), 2 * 5 * 7 * 12 * 2 * 9),
+    "depthwise": ("Conv1d", (512, 512, 4), {"groups": 512}, (3, 512, 10), 3 * 7 * 512 * 4),
+    "strided": ("Conv2d", (8, 12, 3), {"stride": 2}, (2, 8, 9, 9), 2 * 4 * 4 * 12 * 8 * 9),
+    "solid": ("Conv3d", (4, 6, 3), {"groups": 2}, (1, 4, 5, 5, 5), 27 * 6 * 2 * 27),
+    "transposed": ("ConvTranspose2d", (8, 12, 3), {"groups": 4, "stride": 2}, (2, 8, 5, 7), 2 * 5 * 7 * 8 * 3 * 9),
+    "linear": ("Linear", (16, 24), {}, (2, 5, 16), 2 * 5 * 16 * 24),
+}
+
+
+@pytest.mark.parametrize("name", _MODULES)
+@pytest.mark.parametrize("needs_input", [True, False])
+def test_every_gradient_of_a_product_has_the_multiplications_of_its_forward_pass(name, needs_input):
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from smp_advisor.profiling.flop_formulas import flop_formula
+
+    class Counter(TorchDispatchMode):
+        flops = 0
+
+        def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+            result = operator(*args, **(kwargs or {}))
+            formula = flop_formula(operator._overloadpacket)
+            self.flops += formula(*args, **(kwargs or {}), out_val=result) if formula else 0
+            return result
+
+    kind, arguments, keywords, shape, multiplications = _MODULES[name]
+    with torch.device("meta"):
+        module = getattr(torch.nn, kind)(*arguments, **keywords)
+        values = torch.ones(shape, requires_grad=needs_input)
+    with Counter() as counter:
+        result = module(values)
+        assert counter.flops == 2 * multiplications
+        result.sum().backward()
+    assert counter.flops == 2 * multiplications * (3 if needs_input else 2)
