@@ -208,6 +208,7 @@ class Advice:
         plan: Plan | None = None,
         cluster: Cluster | None = None,
         job: Job | None = None,
+        accept: bool = False,
     ) -> Advice:
         """The advice with what a measured run taught. `learned` shows the estimate before and after.
 
@@ -228,11 +229,13 @@ class Advice:
             Whether the run is that of `probe` instead of the plan's.
         plan, cluster, job
             Those of the run; the advice's own if None.
+        accept
+            Whether to learn from a figure that is possible but far from the estimate.
 
         Raises
         ------
         CalibrationError
-            The run cannot be read, or contradicts the plan.
+            The run cannot be read, contradicts the plan, or has a figure that no hardware reaches.
         """
         from smp_advisor.calibration import measure
 
@@ -250,6 +253,7 @@ class Advice:
             peak_kind=peak_kind,
             out_of_memory=out_of_memory,
             earlier=self.job.calibration,
+            accept=accept,
         )
         return self.again(replace(self.job, calibration=calibration))
 

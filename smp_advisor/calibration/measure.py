@@ -24,7 +24,8 @@ from smp_advisor.calibration.readers import (
     read_text,
     read_trainer_state,
 )
-from smp_advisor.costs.evaluate import estimate
+from smp_advisor.costs.compute import model_flops_per_sample
+from smp_advisor.costs.evaluate import estimate, trained
 from smp_advisor.costs.observation import observed
 from smp_advisor.errors import CalibrationError
 from smp_advisor.files import ends, has_too_many_values, read_ends
@@ -213,6 +214,7 @@ def measure(
     peak_kind: str | None = None,
     out_of_memory: bool = False,
     earlier: Calibration | None = None,
+    accept: bool = False,
 ) -> Calibration:
     """`earlier` with one more run, from a log, a SageMaker job, or figures. See `Advice.calibrate`."""
     figures = Figures(step_seconds=step_seconds, peak_gib=peak_gib, peak_kind=peak_kind, out_of_memory=out_of_memory)
@@ -227,7 +229,7 @@ def measure(
         log, name = read_job(job_name, cluster, _of_text), str(job_name)
     else:
         log, name = (figures.as_log, "") if run is None else read_run(run)
-    measured = measured_run(log, model, cluster, job, plan, name=name)
+    measured = measured_run(log, model, cluster, job, plan, name=name, accept=accept)
     calibration = Calibration(runs=(measured,)) if earlier is None else earlier.with_runs([measured])
     before = estimate(model, cluster, replace(job, calibration=earlier), plan)
     after = estimate(model, cluster, replace(job, calibration=calibration), plan)
@@ -298,13 +300,15 @@ def _of_text(text: str) -> Log:
     return rows if rows.samples else log
 
 
-def measured_run(log: Log, model: Model, cluster: Cluster, job: Job, plan: Plan, *, name: str = "") -> MeasuredRun:
-    """The run of a plan that a log measured.
+def measured_run(
+    log: Log, model: Model, cluster: Cluster, job: Job, plan: Plan, *, name: str = "", accept: bool = False
+) -> MeasuredRun:
+    """The run of a plan that a log measured. `accept` takes also what is unlikely.
 
     Raises
     ------
     CalibrationError
-        The log has another global batch than the plan, or no usable value.
+        The log has another global batch than the plan, no usable value, or values that no hardware reaches.
     """
     check_against(plan, cluster, model, job)
     batch = global_batch_size(plan, cluster)
@@ -313,13 +317,14 @@ def measured_run(log: Log, model: Model, cluster: Cluster, job: Job, plan: Plan,
             f"The log has a global batch of {log.global_batch_size:,} samples and the plan {batch:,}: pass the run's "
             "plan, cluster and job, for example calibrate(..., plan=Plan(...))."
         )
+    _require_work(log, batch, model, cluster, job)
     notes = list(log.notes)
     figures = typical([Sample(s.step, _seconds(log, s.value, batch, model, cluster, job)) for s in log.samples])
     if figures is not None and log.title != "your figures":
         unit = f"{figures.steps} of {len(log.samples)} values, median {figures.seconds:.4g} s per step"
         notes.append(f"{unit}, spread {100 * figures.spread:.1f} %." if figures.steps > 1 else f"{unit}.")
         notes += [f"Dropped {count}: {reason}." for reason, count in figures.dropped]
-    if figures is not None and log.global_batch_size is None:
+    if figures is not None and log.global_batch_size is None and not log.work:
         notes.append(f"The global batch is taken from the plan, {batch:,} samples per step: inferred.")
     kind: MemoryKind = ""
     peak = None
@@ -333,7 +338,7 @@ def measured_run(log: Log, model: Model, cluster: Cluster, job: Job, plan: Plan,
     if figures is None and not kind:
         raise CalibrationError("The log has no usable value: every step took no time.")
     error = 0.0 if figures is None else figures.error
-    return observed(
+    run = observed(
         model,
         cluster,
         job,
@@ -345,6 +350,8 @@ def measured_run(log: Log, model: Model, cluster: Cluster, job: Job, plan: Plan,
         source=": ".join(filter(None, (log.title, name)))[:200],
         notes=tuple(note[:400] for note in notes),
     )
+    _require_possible(run, model, cluster, job, plan, accept=accept)
+    return run
 
 
 def _seconds(log: Log, value: float, batch: int, model: Model, cluster: Cluster, job: Job) -> float:
@@ -359,3 +366,56 @@ def _seconds(log: Log, value: float, batch: int, model: Model, cluster: Cluster,
         "steps_per_second": 1,
     }
     return work[log.unit] / value if log.unit in work else value
+
+
+_ROUNDED = 1.1
+"""Factor by which a printed rate times a step time may differ from the batch: both are rounded, and batches padded."""
+
+
+def _require_work(log: Log, batch: int, model: Model, cluster: Cluster, job: Job) -> None:
+    """Refuse a log whose rates and times belong to another batch than the plan's."""
+    for unit, value in log.work.items():
+        expected = batch * (model.sequence_length(job.sequence_length) if unit == "tokens" else 1)
+        if not 1 / _ROUNDED < value / expected < _ROUNDED:
+            raise CalibrationError(
+                f"The log has {value:,.4g} {unit} per step, its rate times its step time, and the plan {expected:,} "
+                f"({batch:,} samples on {cluster.gpus} GPUs): pass the run's plan, cluster and job, for example "
+                "calibrate(..., plan=Plan(...))."
+            )
+
+
+_UNLIKELY_TIME, _UNLIKELY_MEMORY = 5.0, 3.0
+"""Factors to the estimate beyond which a figure is rather that of another run or unit: published runs are within a
+factor of 4.1 of the step time and of 2 of the memory."""
+_UNREACHED = 0.85
+"""Share of the peak rate that no published run reaches."""
+
+
+def _require_possible(run: MeasuredRun, model: Model, cluster: Cluster, job: Job, plan: Plan, *, accept: bool) -> None:
+    """Refuse what no hardware reaches, and without `accept` what is unlikely."""
+    instance, seconds, peak = cluster.instance, run.step_seconds, run.memory_gib
+    doubts = []
+    if seconds is not None:
+        # Attention is left out of the count, so the rate is a lower limit.
+        tokens = global_batch_size(plan, cluster) * model.sequence_length(job.sequence_length)
+        rate = model_flops_per_sample(trained(model, job), 1) * tokens / cluster.gpus / seconds / 1e12
+        most = (job.fp8 and instance.fp8_tflops) or instance.peak_tflops
+        needs = f"A step of {seconds:.4g} s needs {rate:,.0f} TFLOP/s on each GPU, whose peak is {most:,.0f}"
+        if rate > most:
+            raise CalibrationError(f"{needs}: pass seconds per optimizer step, with the plan and cluster of the run.")
+        if rate > _UNREACHED * most:
+            doubts.append(needs)
+        elif not 1 / _UNLIKELY_TIME < (ratio := seconds / sum(run.predicted_seconds)) < _UNLIKELY_TIME:
+            doubts.append(f"A step of {seconds:.4g} s is {ratio:.3g} times the estimate")
+    if run.memory_kind in _PREFERRED and peak is not None and run.predicted_gib is not None:
+        if peak > instance.gpu_memory_gib:
+            raise CalibrationError(
+                f"A peak of {peak:,.4g} GiB is more than a GPU of {instance.name} has, {instance.gpu_memory_gib:,.4g} "
+                "GiB: pass the peak of one GPU, in GiB."
+            )
+        if not 1 / _UNLIKELY_MEMORY < (ratio := peak / run.predicted_gib) < _UNLIKELY_MEMORY:
+            doubts.append(f"A peak of {peak:.4g} GiB is {ratio:.3g} times the estimate")
+    if doubts and not accept:
+        raise CalibrationError(
+            f"{'; '.join(doubts)}: pass the plan, cluster and job of the run, or accept=True (--accept) if it is right."
+        )

@@ -11,6 +11,7 @@ import sys
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from smp_advisor.errors import CalibrationError
@@ -52,6 +53,8 @@ class Log:
     out_of_memory: bool = False
     global_batch_size: int | None = None
     """Samples per step, if the log states them."""
+    work: Mapping[str, float] = field(default_factory=dict)
+    """Tokens and samples per step that follow from rates next to the step times."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -118,6 +121,7 @@ def _read(entry: _Format, lines: list[str]) -> Log:
     samples: list[Sample] = []
     elapsed: list[tuple[int, float]] = []
     batches: set[int] = set()
+    work: dict[str, list[float]] = {}
     for line in lines:
         match = entry.step.search(line)
         if match is None:
@@ -131,10 +135,11 @@ def _read(entry: _Format, lines: list[str]) -> Log:
         if "elapsed" in groups and step is not None:
             elapsed.append((step, _clock(groups["elapsed"])))
         elif groups:
-            name, value = next(iter(groups.items()))
-            number = _parsed(value)
+            name = next((time for time in ("seconds", "milliseconds") if time in groups), next(iter(groups)))
+            number = _parsed(groups.pop(name))
             if number is None:
                 continue
+            _add_work(work, {rate: _parsed(value) for rate, value in groups.items()}, name, number)
             unit = _unit(name)
             scale = {"milliseconds": number / 1000, "run_steps_per_second": 1 / number}
             samples.append(Sample(step, scale.get(name, number)))
@@ -147,12 +152,28 @@ def _read(entry: _Format, lines: list[str]) -> Log:
         unit=unit,
         samples=tuple(samples),
         peak_gib=_peaks(entry, lines) if samples else {},
+        work=_medians(work),
         global_batch_size=batches.pop() if len(batches) == 1 else None,
         notes=(
             *(("The global batch changes during the run.",) if len(batches) > 1 else ()),
             *((ENTIRE_RUN,) if unit == "run_seconds" else ()),
         ),
     )
+
+
+_RATES = {"tokens_per_second": "tokens", "samples_per_second": "samples"}
+
+
+def _add_work(work: dict[str, list[float]], rates: Mapping[str, float | None], name: str, time: float) -> None:
+    """Add the products of a step's time with the rates next to it."""
+    scale = {"seconds": 1.0, "milliseconds": 1e-3}.get(name, 0.0)
+    for rate, of in _RATES.items():
+        if scale * (rates.get(rate) or 0.0) > 0:
+            work.setdefault(of, []).append(scale * time * (rates[rate] or 0.0))
+
+
+def _medians(work: dict[str, list[float]]) -> dict[str, float]:
+    return {of: median(values) for of, values in work.items()}
 
 
 def _unit(name: str) -> Unit:
@@ -215,10 +236,13 @@ def read_records(records: Iterable[Mapping[str, Any]], title: str) -> Log:
     column = {field: name for field, options in names.items() for name in options[::-1] if name in present}
     field = next((name for name in _TIMES if name in column), None)
     steps, peaks = column.get("step"), dict[MemoryClass, float]()
+    work: dict[str, list[float]] = {}
     samples = []
     for row in rows:
         if field is not None and (value := _number(row.get(column[field]))) is not None:
             step = _number(row.get(steps)) if steps else None
+            rates = {rate: _number(row.get(column[rate])) for rate in _RATES if rate in column}
+            _add_work(work, rates, field, value)
             samples.append(
                 Sample(None if step is None else int(step), value / (1000 if field == "milliseconds" else 1))
             )
@@ -227,7 +251,7 @@ def read_records(records: Iterable[Mapping[str, Any]], title: str) -> Log:
                 peaks[kind] = max(peaks.get(kind, 0.0), peak)
     unit: Unit = "seconds" if field in (None, "milliseconds") else _UNITS[field]
     note = () if field is None else (f"Step times are from {column[field]!r}, read as {_WORDS[field]}: inferred.",)
-    return Log(title=title, unit=unit, samples=tuple(samples), peak_gib=peaks, notes=note)
+    return Log(title=title, unit=unit, samples=tuple(samples), peak_gib=peaks, work=_medians(work), notes=note)
 
 
 _WORDS = {

@@ -43,6 +43,7 @@ class CalibrationMagics(Magics):
     @argument("--peak-kind", choices=("allocated", "reserved", "total"), help="Kind of the peak; default allocated.")
     @argument("--out-of-memory", action="store_true", help="The run ran out of GPU memory.")
     @argument("--probe", action="store_true", help="The run is that of %%smp_export probe instead of the plan's.")
+    @argument("--accept", action="store_true", help="Learn from a figure that is far from the estimate, too.")
     @argument("--load", help="Path of a saved calibration to start from.")
     @argument("--save", help="Path for the calibration with the run, for later advice.")
     @line_magic
@@ -82,7 +83,7 @@ class CalibrationMagics(Magics):
         run = self._run(arguments.log)
         has_run = run is not None or any(value for name, value in figures.items() if name != "peak_kind")
         if has_run or not arguments.load:
-            advice = advice.calibrate(run, plan=advisor.plan, probe=arguments.probe, **figures)
+            advice = advice.calibrate(run, plan=advisor.plan, probe=arguments.probe, accept=arguments.accept, **figures)
         else:
             advice = advice.again()
         calibration = advice.job.calibration

@@ -177,7 +177,7 @@ def _convolution_backward(gradient: Any, rows: Any, weight: Any, *settings: Any,
     """Gradients of the rows and of the weight, each with as many multiplications as the forward pass."""
     transposed, wanted = settings[4], settings[7]
     positions = (rows if transposed else gradient)[2:]
-    return 2 * rows[0] * prod(positions) * prod(weight) * sum(wanted[:2])
+    return int(2 * rows[0] * prod(positions) * prod(weight) * sum(wanted[:2]))
 
 
 def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:

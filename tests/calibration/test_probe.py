@@ -38,7 +38,7 @@ def test_the_chosen_probe_is_small_fits_and_teaches_nearly_as_much_as_any(large:
 
 def test_the_expected_interval_is_that_of_a_probe_as_predicted(large: smpa.Advice) -> None:
     probe = large.probe()
-    log = exported([9.0] + [probe.estimate.step_seconds] * 20)
+    log = exported([9.0] + [probe.estimate.step_seconds] * 20, tokens=probe.estimate.tokens_per_step)
     calibrated = large.calibrate(log, probe=True)
     job = calibrated.job
     after = smpa.estimate(large.model, large.cluster, job, large.plan)
