@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.workload.adapter import Adapter
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
@@ -96,15 +97,19 @@ def fits(estimate: Estimate, min_fit_probability: float) -> bool:
     return estimate.fit_probability >= min_fit_probability and estimate.host_memory_fits
 
 
+def adapter_text(adapter: Adapter) -> str:
+    """What is trained instead of the model: "QLoRA of rank 16"."""
+    return f"{'QLoRA' if adapter.base_bits < 16 else 'LoRA'} of rank {adapter.rank}"
+
+
 def gives_back(estimate: Estimate) -> bool:
-    """Whether the memory needed is visibly below the peak, because the allocator keeps free blocks."""
-    return estimate.memory.peak.total_gib - estimate.needed_gib > VISIBLE_GIB
+    """Whether the allocator visibly keeps more memory than the plan needs."""
+    return estimate.memory.peak.cached_gib > VISIBLE_GIB
 
 
 def spare(estimate: Estimate) -> str:
-    """Part of the peak that the allocator can release: the difference of peak and needed memory as shown."""
-    peak, needed = round(estimate.memory.peak.total_gib, 1), round(estimate.needed_gib, 1)
-    return f"the allocator can release {gib(peak - needed)}"
+    """Memory that a monitor of the GPU shows on top of the memory needed."""
+    return f"nvidia-smi shows up to {gib(estimate.memory.peak.cached_gib)} more, which PyTorch keeps and can release"
 
 
 def fit(estimate: Estimate, min_fit_probability: float) -> str:

@@ -27,6 +27,12 @@ export interface Insertion {
   outcome?: Outcome;
 }
 
+/** The plan on the screen. The lab extension adds how many inserted cells are for another one, by their kind. */
+export interface Announcement {
+  plan: string;
+  stale?: Record<string, number>;
+}
+
 /** A place in a file; the path is relative to the notebook, line and column count from 1. */
 export interface Place {
   path: string;

@@ -404,12 +404,77 @@ test('a changed field searches with all fields, shows progress, and can be cance
   press('Cancel');
   expect(model.sent.at(-1)).toMatchObject({ kind: 'cancel' });
   expect(field.value).toBe('10B');
+  field.value = '30B';
   field.dispatchEvent(new Event('change'));
   const ways = [{ text: '8 nodes', workload: { max_days: '30' } }];
   model.emit('msg:custom', { kind: 'searched', id, problem: 'Nothing fits.', ways } satisfies FromKernel);
   expect(text('.smp-search-text')).toBe('Nothing fits.');
   press('Use 8 nodes');
-  expect(model.sent.at(-1)).toMatchObject({ kind: 'search', workload: { model: '10B', max_days: '30' } });
+  expect(model.sent.at(-1)).toMatchObject({ kind: 'search', workload: { model: '30B', max_days: '30' } });
+});
+
+test('what the fields say and what is exported are the same plan', () => {
+  const field = el.querySelector<HTMLInputElement>('[name=workload-model]')!;
+  const exports = (): unknown[] => model.sent.filter(({ kind }) => kind === 'export');
+  field.value = '30B';
+  field.dispatchEvent(new Event('input'));
+  expect(text('.smp-words')).toBe('Fits (plan of the fields before)');
+  press('Insert estimator cell');
+  press('Copy code');
+  expect(exports()).toEqual([]);
+  expect(text('.smp-status')).toContain('The fields have changed. Press Enter');
+  field.dispatchEvent(new KeyboardEvent('keydown', { key: 'Enter' }));
+  expect(model.sent.at(-1)).toMatchObject({ kind: 'search', workload: { model: '30B' } });
+  field.dispatchEvent(new Event('change')); // the loss of the focus does not search twice
+  expect(model.sent.filter(({ kind }) => kind === 'search')).toHaveLength(1);
+  press('Insert estimator cell');
+  expect(exports()).toEqual([]);
+  const { id } = model.sent.at(-1) as { id: string };
+  model.emit('msg:custom', { kind: 'searched', id, problem: 'Nothing fits.', ways: [] } satisfies FromKernel);
+  press('Insert estimator cell');
+  expect(exports()).toEqual([]);
+  press('Back to the fields of the plan');
+  expect(field.value).toBe('10B');
+  expect(text('.smp-words')).toBe('Fits');
+  press('Insert estimator cell');
+  expect(exports()).toHaveLength(1);
+});
+
+test('Escape takes an edit back', () => {
+  const field = el.querySelector<HTMLInputElement>('[name=workload-max_days]')!;
+  field.value = '3';
+  field.dispatchEvent(new Event('input'));
+  field.dispatchEvent(new KeyboardEvent('keydown', { key: 'Escape' }));
+  expect(field.value).toBe('');
+  expect(text('.smp-words')).toBe('Fits');
+});
+
+test('the button names the cells that it updates, and a plan that cannot run has no speed', async () => {
+  const count = (event: Event): void => {
+    if (event.type === 'smp-advisor:plan') (event as CustomEvent<{ stale: object }>).detail.stale = { job: 2 };
+    event.preventDefault();
+  };
+  document.addEventListener('smp-advisor:plan', count);
+  slide('batch_size', 3);
+  await vi.waitFor(() => expect(text('.smp-actions button')).toBe('Update 2 cells'));
+  document.removeEventListener('smp-advisor:plan', count);
+  expect(text('.smp-decisive')).toContain('Your plan, which does not fit.');
+  expect(text('.smp-headline .smp-note')).toBe('if it fitted');
+});
+
+test('shortcuts of JupyterLab pass, keys of a control do not', async () => {
+  const focused = slider('batch_size');
+  const passes = (key: string): boolean => {
+    let seen = false;
+    const watch = (event: Event): void => void (seen = !(event.target as HTMLElement).closest('[data-lm-suppress-shortcuts]'));
+    document.addEventListener('keydown', watch, { capture: true, once: true });
+    focused.dispatchEvent(new KeyboardEvent('keydown', { key, ctrlKey: true, bubbles: true }));
+    return seen;
+  };
+  expect(passes('s')).toBe(true);
+  await vi.waitFor(() => expect(focused.dataset['lmSuppressShortcuts']).toBe('true'));
+  expect(passes('z')).toBe(false);
+  expect(passes('ArrowLeft')).toBe(false);
 });
 
 test('another recommendation is drawn in place, with the same tab and focus', () => {

@@ -291,7 +291,7 @@ def advise(
             profiled_length=model.sequence if is_profile(model) else None,
         ),
         plans_enumerated=best.plans_enumerated,
-        plans_scored=len(best.peak_gib),
+        plans_scored=len(best.needed_gib),
         plans_fit=len(best.ranked),
         script=script,
         data=data,

@@ -86,8 +86,8 @@ _SHORT: Mapping[str, str] = {
 }
 
 
-def plan_text(plan: Plan) -> str:
-    """Techniques of a plan in one line: ``shards 16, TP 2, checkpointing each, batch 16``."""
+def plan_text(plan: Plan, limit: int | None = None) -> str:
+    """Techniques of a plan in one line: ``shards 16, TP 2, checkpointing each, batch 16``; at most `limit` of them."""
     names = dict.fromkeys([*get_library(plan.library).alternatives, "batch_size"])
     parts = []
     for name in names:
@@ -97,7 +97,7 @@ def plan_text(plan: Plan) -> str:
             parts.append(title)
         elif value not in (None, False, 1, 0, "none", ""):
             parts.append(f"{title} {str(value).replace('_', ' ')}")
-    return ", ".join(parts)
+    return ", ".join(parts[:limit])
 
 
 _TWO_SIDED = 1.96

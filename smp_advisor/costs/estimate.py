@@ -39,17 +39,20 @@ class StageMemory:
     optimizer_step_gib: float
     """Memory of the optimizer's step in excess of the activations, which are free by then."""
     allocator_reserve_gib: float
-    """Memory that PyTorch's allocator reserves but has not allocated."""
+    """Memory between allocated blocks that PyTorch's allocator cannot release (fragmentation)."""
     context_gib: float
     """CUDA context and libraries."""
+    cached_gib: float = 0.0
+    """Memory that the allocator keeps while there is room, and releases before it runs out: not needed."""
 
     @property
     def total_gib(self) -> float:
-        """Sum of the categories."""
+        """Memory needed: the sum of the categories."""
         return float(sum(_categories(self)))
 
 
-CATEGORIES: tuple[str, ...] = tuple(f.name for f in fields(StageMemory) if f.name.endswith("_gib"))
+CATEGORIES: tuple[str, ...] = tuple(f.name for f in fields(StageMemory) if f.name.endswith("_gib"))[:-1]
+"""Parts of the memory needed: without what is cached."""
 _categories = attrgetter(*CATEGORIES)
 
 
@@ -61,11 +64,8 @@ class Memory:
 
     @property
     def peak(self) -> StageMemory:
-        """The stage with the highest total. If several fill the GPU, the one with the most allocated memory."""
-        # Rounded, so that totals with different last bits are equal.
-        return max(
-            self.stages, key=lambda stage: (round(stage.total_gib, 6), stage.total_gib - stage.allocator_reserve_gib)
-        )
+        """The stage that needs the most memory; the first of them."""
+        return max(self.stages, key=lambda stage: round(stage.total_gib, 6))
 
     def to_frame(self) -> pd.DataFrame:
         """Table with one row per stage, one column per category (GiB), and the total."""

@@ -57,8 +57,6 @@ if TYPE_CHECKING:
 class MemoryColumns:
     """Memory of n plans, arrays of shape (n,)."""
 
-    peak_bytes: NDArray[np.float64]
-    """Peak of the largest stage, with all memory that the allocator reserves while there is room."""
     needed_bytes: NDArray[np.float64]
     """Required memory of the largest stage, without memory that the allocator can release."""
     margin: NDArray[np.float64]
@@ -134,15 +132,14 @@ def memory_columns(model: Model, cluster: Cluster, job: Job, layout: Layout) -> 
     """Peak memory of n plans."""
     model = trained(model, job)
     usable = cluster.instance.usable_gpu_memory_gib * GIB
-    peak, required, margin, host = (np.zeros(len(layout)) for _ in range(4))
+    required, margin, host = (np.zeros(len(layout)) for _ in range(3))
     for degree, rows, part in _parts(layout):
         kinds = _judged(model, cluster, job, part, World.of(model, cluster, job, part), degree)
-        peak[rows] = largest([sum(by.values(), 0.0) for _, by, *_ in kinds])
         required[rows] = largest([needed for *_, needed, _ in kinds])
         margin[rows] = smallest([(usable - needed) / error for *_, needed, error in kinds])
         # A node may have several stages. Each of its GPUs is counted with the largest.
         host[rows] = largest([h for _, _, h, *_ in kinds]) * cluster.instance.gpus
-    return MemoryColumns(peak_bytes=peak, needed_bytes=required, margin=margin, host_bytes_per_node=host)
+    return MemoryColumns(needed_bytes=required, margin=margin, host_bytes_per_node=host)
 
 
 def fit_probability(margin: float) -> float:
@@ -269,9 +266,14 @@ _CATEGORY_BYTES = tuple((category, category.removesuffix("_gib")) for category i
 
 
 def _memory(model: Model, degree: int, kinds: list[tuple[Stage, dict[str, Floats]]]) -> Memory:
-    by_kind = {
-        stage.kind: {category: float(by[name]) / GIB for category, name in _CATEGORY_BYTES} for stage, by in kinds
-    }
+    by_kind = {}
+    for stage, by in kinds:
+        allocated = sum(float(value) for name, value in by.items() if name != "allocator_reserve")
+        kept = float(needed_bytes(by)) - allocated
+        shown = {**by, "allocator_reserve": kept}
+        by_kind[stage.kind] = {category: float(shown[name]) / GIB for category, name in _CATEGORY_BYTES} | {
+            "cached_gib": max(float(by["allocator_reserve"]) - kept, 0.0) / GIB
+        }
     return Memory(
         stages=tuple(
             StageMemory(stage=stage.index, layers=stage.layers, **by_kind[stage.kind])

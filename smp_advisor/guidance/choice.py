@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.schema import schema
 from smp_advisor.search import NEAR_BEST, TECHNIQUE_GAIN, TECHNIQUE_PROBABILITY, fp16_reason, policy
-from smp_advisor.wording import batch_limit, listed, percent, probability, utilization
+from smp_advisor.wording import adapter_text, batch_limit, listed, percent, probability, utilization
 from smp_advisor.workload.counts import format_count
 from smp_advisor.workload.job import OPTIMIZERS
 from smp_advisor.workload.stack import stack, training_settings
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.search import Decision, SearchResult
-    from smp_advisor.workload.adapter import Adapter
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
@@ -208,12 +207,8 @@ def _job_phrase(name: str, value: Any) -> str:
         case "optimizer":
             return OPTIMIZERS[value].label
         case "adapter":
-            return "no adapter" if value is None else _adapter(value)
+            return "no adapter" if value is None else adapter_text(value)
         case "stack":
             return "code of the exported script" if value == "auto" else f"code: {stack(value).title}"
     title = settings[name].title.lower() if name in settings else name.replace("_", " ")
     return _switch(title, value)
-
-
-def _adapter(adapter: Adapter) -> str:
-    return f"{'QLoRA' if adapter.base_bits < 16 else 'LoRA'} of rank {adapter.rank}"

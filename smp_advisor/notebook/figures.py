@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from smp_advisor.advice.live.settings import dollars
+from smp_advisor.charts.step import plan_text
 from smp_advisor.guidance import certainty_in_short
+from smp_advisor.libraries.schema import schema
 from smp_advisor.wording import (
     between,
     cost_per_million,
@@ -54,9 +56,9 @@ def figures(model: Model, estimate: Estimate) -> list[Figure]:
     if model.reads_tokens:
         batch += f", {estimate.tokens_per_step:,} tokens"
         rate = f"; {token_rate(estimate)}"
-    peak, usable = estimate.memory.peak.total_gib, estimate.usable_gpu_memory_gib
+    needed, usable = estimate.needed_gib, estimate.usable_gpu_memory_gib
     result = [
-        Figure("Memory per GPU", f"{peak:,.1f} of {gib(usable)}", _memory_note(estimate), "needed_gib"),
+        Figure("Memory per GPU", f"{needed:,.1f} of {gib(usable)}", _memory_note(estimate), "needed_gib"),
         Figure(
             "Throughput",
             f"{number(estimate.samples_per_second)} samples/s",
@@ -96,7 +98,7 @@ def _memory_note(estimate: Estimate) -> str:
     error = f"± {gib(_TWO_SIDED * estimate.memory_error_gib)} (95 %)".replace(" ", "\N{NO-BREAK SPACE}")
     if not gives_back(estimate):
         return error
-    return f"{gib(estimate.needed_gib)} needed, {error}; {spare(estimate)}".replace(" GiB", "\N{NO-BREAK SPACE}GiB")
+    return f"{error}; {spare(estimate)}".replace(" GiB", "\N{NO-BREAK SPACE}GiB")
 
 
 def _range(ends: tuple[float, float], scale: float = 1.0) -> str:
@@ -149,12 +151,14 @@ def headlines(model: Model, estimate: Estimate) -> list[Headline]:
 
 
 def decisive(advice: Advice) -> tuple[str, str]:
-    """Techniques of the recommended plan, and how certain the choice is."""
+    """What is trained with which library and techniques, and how certain the choice is."""
     titles = [rung.title for rung in advice.ladder().rungs]
     techniques = ", ".join(titles[1:]) or titles[0]
     fitting = f"{advice.plans_fit:,} of {advice.plans_enumerated:,} plans fit."
     certain = certainty_in_short(advice.decision)
-    return f"{_capital(techniques)}.", f"{fitting} {_capital(certain)}"
+    plan = plan_text(advice.plan, limit=3)
+    carried = ": ".join(filter(None, (schema(advice.plan.library).name, plan)))
+    return f"{carried}. {_capital(techniques)}.", f"{fitting} {_capital(certain)}"
 
 
 def _capital(text: str) -> str:

@@ -14,7 +14,7 @@ from smp_advisor.libraries.schema import schema
 from smp_advisor.notebook.figures import Fit, decisive, figures, fit, headlines, likelihood, memory, step_range
 from smp_advisor.notebook.glossary import term_for, terms_of
 from smp_advisor.notebook.workload_fields import Field, workload_fields
-from smp_advisor.wording import batch_limit, listed, overhead_notes, plural, sentences
+from smp_advisor.wording import adapter_text, batch_limit, listed, overhead_notes, plural, sentences
 from smp_advisor.workload.job import OPTIMIZERS
 from smp_advisor.workload.stack import AUTO, stack
 
@@ -293,8 +293,9 @@ def explanation(advice: Advice) -> Explanation:
 def recommendation(advice: Advice) -> Recommendation:
     """Data of the advice that no control changes."""
     instance, rows = advice.cluster.instance, rows_of(advice.plan.library)
+    trained = "" if advice.job.adapter is None else f"{adapter_text(advice.job.adapter)} for "
     return {
-        "title": f"{advice.model.name} on {advice.cluster.nodes} × {instance.name}",
+        "title": f"{trained}{advice.model.name} on {advice.cluster.nodes} × {instance.name}",
         "workload": workload_fields(advice),
         "facts": facts(advice),
         "defaults": list(advice.defaults),

@@ -64,8 +64,6 @@ class SearchResult:
     cluster: Cluster
     objective: Objective
     space: Space
-    peak_gib: Floats
-    """Peak memory of every plan, shape (n,), with the free blocks that the allocator keeps while there is room."""
     needed_gib: Floats
     """Memory per GPU that every plan needs, shape (n,)."""
     margin: Floats
@@ -124,7 +122,6 @@ def search(
         cluster=cluster,
         objective=objective,
         space=space,
-        peak_gib=memory.peak_bytes / GIB,
         needed_gib=memory.needed_bytes / GIB,
         margin=memory.margin,
         ranked=rows[best_first],
@@ -206,7 +203,7 @@ def representatives(result: SearchResult) -> SearchResult:
     return replace(
         result,
         space=result.space.take(rows),
-        **{name: getattr(result, name)[rows] for name in ("peak_gib", "needed_gib", "margin")},
+        **{name: getattr(result, name)[rows] for name in ("needed_gib", "margin")},
         ranked=np.arange(len(fitting)),
         scores=result.scores.take(fitting),
         step_seconds=result.step_seconds[fitting],
@@ -243,7 +240,6 @@ def alternatives(result: SearchResult, model: Model, job: Job, *, min_fit_probab
                 **{name: _value(plan, name) for name in get_library(plan.library).alternatives},
                 "global_batch_size": global_batch_size(plan, result.cluster),
                 **_speed(estimate(model, result.cluster, job, plan) if row in fits else None),
-                "peak_gib": float(result.peak_gib[row]),
                 "needed_gib": float(result.needed_gib[row]),
                 "headroom_gib": usable - float(result.needed_gib[row]),
                 "fit_probability": fit_probability(float(result.margin[row])),

@@ -27,7 +27,7 @@ FIRST_IN_SIGHT = """
 @pytest.mark.oldest("lab")
 def test_cells_are_updated_until_they_are_edited(advised, screenshot):
     view, status = advised.advisor, advised.advisor.locator(".smp-status-line .smp-status")
-    button = view.get_by_role("button", name=INSERT)
+    button = view.locator(".smp-actions button")
     stale = advised.page.locator(".smp-advisor-stale")
     button.click()
     expect(advised.cells).to_have_count(4)
@@ -38,6 +38,7 @@ def test_cells_are_updated_until_they_are_edited(advised, screenshot):
     for _ in range(2):
         slider.press("ArrowLeft")
     expect(stale).to_have_count(2)
+    expect(button).to_have_text("Update 2 cells")
     screenshot(advised, "stale")
     stale.last.get_by_role("button", name="Update").click()
     expect(status).to_have_text("Updated the cells inserted before.")
@@ -72,7 +73,35 @@ def test_an_output_in_its_own_tab_inserts_below_its_cell(advised):
     output = advised.page.locator(".jp-LinkedOutputView .smp")
     output.get_by_label("Batch size").press("ArrowLeft")
     expect(advised.page.locator(".smp-advisor-stale").first).to_be_attached()
-    output.get_by_role("button", name=INSERT).click()
+    output.get_by_role("button", name="Update 2 cells").click()
     expect(output.locator(".smp-status-line .smp-status")).to_have_text(re.compile("^Updated"))
     expect(advised.page.locator(".smp-advisor-stale")).to_have_count(0)
     expect(advised.cells).to_have_count(4)
+
+
+SAVED = "() => window.jupyterapp.shell.currentWidget.context.model.dirty === false"
+
+
+def test_an_edit_that_is_not_applied_is_never_exported(advised):
+    """Enter applies it: inside a notebook of JupyterLab, a field gets no event of a change."""
+    view = advised.advisor
+    heading, count = view.locator(".smp-heading"), view.get_by_label("Count", exact=True)
+    before = heading.inner_text()
+    nodes = int(count.input_value())
+    count.fill(str(nodes * 2))
+    expect(view.locator(".smp-words")).to_contain_text("plan of the fields before")
+    view.locator(".smp-actions button").evaluate("button => button.click()")
+    expect(advised.cells).to_have_count(2)
+    count.press("Enter")
+    expect(heading).to_have_text(before.replace(f"{nodes} ×", f"{nodes * 2} ×"))
+    view.locator(".smp-actions button").click()
+    expect(advised.cells).to_have_count(4)
+    assert f"instance_count={nodes * 2}" in advised.source(2).replace(" ", "")
+
+
+@pytest.mark.lab_only
+def test_the_shortcut_to_save_works_on_a_slider(advised):
+    advised.advisor.get_by_label("Batch size").press("ArrowLeft")
+    advised.page.evaluate("window.jupyterapp.shell.currentWidget.context.model.dirty = true")
+    advised.advisor.get_by_label("Batch size").press("Control+s")
+    advised.page.wait_for_function(SAVED)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smp_advisor.cluster import Cluster
-from smp_advisor.costs import CATEGORIES, Memory, StageMemory, estimate
+from smp_advisor.costs import CATEGORIES, StageMemory, estimate
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.state_bytes import smp_v1
 from smp_advisor.workload import Job
@@ -240,18 +240,10 @@ def test_categories_add_up() -> None:
     assert value.memory.peak.total_gib == pytest.approx(frame["total_gib"].max())
 
 
-def test_what_is_needed_leaves_out_what_the_allocator_gives_back() -> None:
+def test_the_parts_of_the_memory_add_up_to_what_decides() -> None:
     model, cluster, job, plan = row_30b()
     value = estimate(model, cluster, job, plan)
-    allocated = max(stage.total_gib - stage.allocator_reserve_gib for stage in value.memory.stages)
-    assert allocated < value.needed_gib < value.memory.peak.total_gib - 1
+    assert value.memory.peak.total_gib == pytest.approx(value.needed_gib, rel=1e-12)
+    assert value.memory.to_frame()["total_gib"].max() == pytest.approx(value.needed_gib, rel=1e-12)
+    assert value.memory.peak.cached_gib > 1
     assert value.headroom_gib == value.usable_gpu_memory_gib - value.needed_gib
-
-
-def test_of_stages_that_the_reserve_fills_the_peak_is_the_tightest() -> None:
-    zeros = dict.fromkeys(CATEGORIES, 0.0)
-    roomy = StageMemory(stage=0, layers=2, **{**zeros, "activations_gib": 20.0, "allocator_reserve_gib": 5.0 + 1e-14})
-    tight = StageMemory(stage=1, layers=2, **{**zeros, "activations_gib": 24.0, "allocator_reserve_gib": 1.0})
-    assert Memory(stages=(roomy, tight)).peak is tight
-    larger = replace(roomy, allocator_reserve_gib=5.1)
-    assert Memory(stages=(larger, tight)).peak is larger

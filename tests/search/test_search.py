@@ -236,7 +236,6 @@ def test_alternatives_name_each_combination_once_and_say_why_it_lost(model: Mode
     assert (slower["tokens_per_second"] < 0.97 * table["tokens_per_second"].iloc[0]).all()
     usable = CLUSTER.instance.usable_gpu_memory_gib
     assert (table["headroom_gib"] == usable - table["needed_gib"]).all()
-    assert (table["needed_gib"] <= table["peak_gib"] + 1e-9).all()
     assert ((table["headroom_gib"] >= 0) == (table["fit_probability"] >= 0.5)).all()
     # What is told as a difference is one: not "-0 %", not "0.0 GiB".
     assert not table["why"].str.contains(r"\b0 %|\b0\.0 GiB").any()

@@ -2,7 +2,7 @@ import type { JupyterFrontEnd } from '@jupyterlab/application';
 import { INotebookTracker, NotebookActions } from '@jupyterlab/notebook';
 import { TranslationBundle } from '@jupyterlab/translation';
 import { DisposableDelegate, DisposableSet, IDisposable } from '@lumino/disposable';
-import { INSERT_EVENT, OPEN_EVENT, type Place, PLAN_EVENT, RUN_EVENT, UPDATE_EVENT } from '../events';
+import { type Announcement, INSERT_EVENT, OPEN_EVENT, type Place, PLAN_EVENT, RUN_EVENT, UPDATE_EVENT } from '../events';
 import { insert } from './insert';
 import { openPlace } from './open_place';
 import { isInsertion, Owner } from './ownership';
@@ -35,9 +35,10 @@ export function answerRequests(app: JupyterFrontEnd, tracker: INotebookTracker, 
     return true;
   });
   answer(PLAN_EVENT, (place, detail, view) => {
-    const plan = (detail as { plan?: unknown } | null)?.plan;
-    if (typeof plan !== 'string' || plan === '') return false;
-    mark(place, plan, view);
+    if (typeof detail !== 'object' || detail === null) return false;
+    const announced = detail as Partial<Announcement>;
+    if (typeof announced.plan !== 'string' || announced.plan === '') return false;
+    announced.stale = mark(place, announced.plan, view);
     return true;
   });
   answer(RUN_EVENT, ({ panel, index }) => {
@@ -48,11 +49,11 @@ export function answerRequests(app: JupyterFrontEnd, tracker: INotebookTracker, 
   });
   answer(OPEN_EVENT, (place, detail) => isPlace(detail) && openPlace(app, place, detail));
 
-  function mark(place: IPlace, plan: string, view: Node): void {
+  function mark(place: IPlace, plan: string, view: Node): Record<string, number> {
     const update = (what: string): void => {
       view.dispatchEvent(new CustomEvent(UPDATE_EVENT, { detail: { what } }));
     };
-    markStale(place.panel.content, ownerOf(place), plan, trans, update);
+    return markStale(place.panel.content, ownerOf(place), plan, trans, update);
   }
   return answered;
 }

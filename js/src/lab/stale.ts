@@ -9,6 +9,7 @@ const STALE = 'smp-advisor-stale';
  * Mark the cells of an owner that contain the code of another plan.
  *
  * @param update Requests the cells of this kind again.
+ * @returns The number of these cells, by kind.
  */
 export function markStale(
   notebook: Notebook,
@@ -16,13 +17,17 @@ export function markStale(
   plan: string,
   trans: TranslationBundle,
   update: (what: string) => void
-): void {
+): Record<string, number> {
+  const count: Record<string, number> = {};
   for (const cell of notebook.widgets) {
     const owned = ownedOf(cell.model.getMetadata(OWNED));
     if (owned === null || !isOwnedBy(owned, owner)) continue;
     cell.node.querySelector(`:scope > .${STALE}`)?.remove();
-    if (isStale(owned, plan)) mark(cell, trans, () => update(owned.what));
+    if (!isStale(owned, plan)) continue;
+    mark(cell, trans, () => update(owned.what));
+    count[owned.what] = (count[owned.what] ?? 0) + 1;
   }
+  return count;
 }
 
 function mark(cell: Cell, trans: TranslationBundle, update: () => void): void {

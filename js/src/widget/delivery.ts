@@ -14,9 +14,15 @@ export class Delivery {
   /** Offers after the user edited the cells inserted before; empty at other times. */
   readonly offers = element('span', 'smp-offers');
   private announced = '';
+  /** Inserted cells that are for another plan, by their kind. */
+  stale: Record<string, number> = {};
   private timer: ReturnType<typeof setTimeout> | undefined;
 
-  constructor(private readonly status: HTMLElement) {}
+  /** @param onStale The notebook has counted the cells of other plans. */
+  constructor(
+    private readonly status: HTMLElement,
+    private readonly onStale: () => void = () => undefined
+  ) {}
 
   /** Insert cells, or update those inserted before. */
   async deliver(insertion: Insertion): Promise<void> {
@@ -24,8 +30,10 @@ export class Delivery {
     const cells = insertion.sources.length > 1 ? 'cells' : 'cell';
     switch (insertCells(this.status, insertion)) {
       case 'inserted':
+        this.settle(insertion);
         return setText(this.status, inserted(insertion));
       case 'updated':
+        this.settle(insertion);
         return setText(this.status, `Updated the ${cells} inserted before.`);
       case 'unchanged':
         return setText(this.status, `The ${cells} inserted before ${cells === 'cell' ? 'has' : 'have'} this code already.`);
@@ -51,11 +59,20 @@ export class Delivery {
     if (plan === this.announced) return;
     this.announced = plan;
     clearTimeout(this.timer);
-    this.timer = setTimeout(() => announcePlan(this.status, plan), ANNOUNCE_DELAY_MS);
+    this.timer = setTimeout(() => {
+      this.stale = announcePlan(this.status, plan);
+      this.onStale();
+    }, ANNOUNCE_DELAY_MS);
   }
 
   dispose(): void {
     clearTimeout(this.timer);
+  }
+
+  /** Cells that were just written are for the plan on the screen. */
+  private settle({ what }: Insertion): void {
+    this.stale = { ...this.stale, [what]: 0 };
+    this.onStale();
   }
 
   private offer(insertion: Insertion, cells: string): void {

@@ -22,6 +22,23 @@ export function keepKeys<T extends HTMLElement>(control: T): T {
   return control;
 }
 
+/** Keys that controls use together with Ctrl or Cmd: editing, the history, and moves of the cursor. */
+const OWN_KEYS = /^([acvxyz]|Arrow.*|Home|End|Enter|Backspace|Delete|Insert)$/i;
+
+/** Leave JupyterLab its other shortcuts, such as Ctrl+S, while a control inside has the focus. Returns the way back. */
+export function passShortcuts(root: HTMLElement): () => void {
+  const pass = (event: KeyboardEvent): void => {
+    if (!(event.ctrlKey || event.metaKey) || OWN_KEYS.test(event.key)) return;
+    const kept = event.target instanceof Element ? event.target.closest<HTMLElement>('[data-lm-suppress-shortcuts]') : null;
+    if (kept === null || !root.contains(kept)) return;
+    delete kept.dataset['lmSuppressShortcuts'];
+    setTimeout(() => keepKeys(kept)); // after JupyterLab has seen the key
+  };
+  // Before JupyterLab, which listens to the document.
+  window.addEventListener('keydown', pass, true);
+  return () => window.removeEventListener('keydown', pass, true);
+}
+
 export function button(className: string, text: string, action: () => void): HTMLButtonElement {
   const made = keepKeys(element('button', className, text));
   made.type = 'button';

@@ -19,7 +19,7 @@ export class Exporter {
   private readonly what = choice('Cell', KINDS, () => this.onChoice());
   private readonly sdk = choice('SageMaker SDK', SDKS, () => this.onChoice());
   private readonly insert: HTMLButtonElement;
-  private readonly delivery = new Delivery(this.status);
+  private readonly delivery = new Delivery(this.status, () => this.name());
   readonly offers = this.delivery.offers;
   private confirmed = false;
   private inserting = '';
@@ -60,14 +60,21 @@ export class Exporter {
     this.delivery.announce(planOf(this.session.shown.title, this.session.screen.snapshot.settings));
     clearTimeout(this.timer);
     this.previewing = '';
-    if (!this.details.open) return;
+    if (!this.details.open || this.session.hold()) return;
     this.timer = setTimeout(() => (this.previewing = this.request()), PREVIEW_DELAY_MS);
+  }
+
+  /** The button says what it does: whether it inserts cells, or updates those of another plan. */
+  private name(): void {
+    const kind = chosen(this.what);
+    const stale = this.delivery.stale[kind] ?? 0;
+    if (!this.confirmed) setText(this.insert, stale > 0 ? `Update ${stale} ${stale > 1 ? 'cells' : 'cell'}` : label(kind));
   }
 
   /** Clear the status of earlier settings, but not that of a request in progress. */
   private forget(): void {
     this.confirmed = false;
-    setText(this.insert, label(chosen(this.what)));
+    this.name();
     this.delivery.clear();
     if (this.status.textContent !== REQUESTED) setText(this.status, '');
   }

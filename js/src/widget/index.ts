@@ -5,7 +5,7 @@ import { Checker } from './checker';
 import { Compare } from './compare';
 import { Connection } from './connection';
 import { Controls } from './controls';
-import { element } from './dom';
+import { element, passShortcuts } from './dom';
 import { requirementsPanel, whyPanel } from './explanation';
 import { Exporter } from './exporter';
 import { Facts } from './facts';
@@ -59,7 +59,8 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
   const session = new Session(model, view, connection, screen => draw(screen));
   const { shown } = session;
 
-  const workload = new WorkloadBar(shown, view, connection);
+  const workload = new WorkloadBar(shown, view, connection, () => draw(session.screen));
+  session.hold = () => workload.hold;
   session.searchWith = (name, value) => workload.searchWith(name, value);
   const ahead = (): Ahead => model.get('_ahead');
   const exporter = new Exporter(session);
@@ -86,13 +87,14 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
   function draw(screen: Screen): void {
     workload.draw(screen);
     undo.draw(screen);
-    verdict.draw(screen);
+    verdict.draw(screen, workload.hold);
     settings.draw(screen);
     memory.draw(screen);
     time.draw(screen);
     tabs.draw(screen);
     exporter.refresh();
     root.setAttribute('aria-busy', String(session.isBusy));
+    root.classList.toggle('smp-held', workload.hold !== '');
     // The figures of the last valid plan are not those of settings that cannot be combined.
     charts.classList.toggle('smp-no-figures', screen.problem !== '');
   }
@@ -107,6 +109,7 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
   );
   root.setAttribute('aria-label', 'SMP Advisor');
   root.addEventListener('keydown', event => undo.onKey(event));
+  const keepShortcuts = passShortcuts(root);
   const onState = (): void => {
     connection.answered(model.get('_state').answers);
     session.onState();
@@ -135,6 +138,7 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
       model.off('change:_state', onState);
       model.off('change:_ahead', onAhead);
       model.off('msg:custom', onMessage);
+      keepShortcuts();
       connection.dispose();
       exporter.dispose();
       tabs.dispose();

@@ -1,4 +1,4 @@
-import { INSERT_EVENT, OPEN_EVENT, PLAN_EVENT, type Insertion, type Outcome, type Place } from '../events';
+import { type Announcement, INSERT_EVENT, OPEN_EVENT, PLAN_EVENT, type Insertion, type Outcome, type Place } from '../events';
 
 /**
  * Request that the notebook insert cells below this one, or update those that it inserted before; null if nothing in the
@@ -9,9 +9,11 @@ export function insertCells(from: HTMLElement, insertion: Insertion): Outcome | 
   return request(from, INSERT_EVENT, detail) ? (detail.outcome ?? 'inserted') : null;
 }
 
-/** Report the plan on the screen to the notebook, which marks inserted cells of other plans. */
-export function announcePlan(from: HTMLElement, plan: string): void {
-  request(from, PLAN_EVENT, { plan });
+/** Report the plan on the screen to the notebook, which marks and counts the inserted cells of other plans. */
+export function announcePlan(from: HTMLElement, plan: string): Record<string, number> {
+  const detail: Announcement = { plan };
+  request(from, PLAN_EVENT, detail);
+  return detail.stale ?? {};
 }
 
 /** Whether the lab extension is there, which can open files, and keeps a view whose output is written again. */

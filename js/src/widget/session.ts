@@ -43,6 +43,9 @@ export class Session {
   private committed = true;
   private gesture = 1;
 
+  /** Why nothing may be exported, kept or adopted now: the fields above are not those of the plan. Empty if all is well. */
+  hold: () => string = () => '';
+
   /** Search the other settings for a value that they exclude: the workload bar does. */
   searchWith: (name: string, value: Setting) => void = () => undefined;
 
@@ -96,6 +99,11 @@ export class Session {
 
   /** Change the plan or the snapshots in the kernel, whose state then is the answer. `fail` gets a sentence if it refuses. */
   act(action: Action, value: string | number | undefined, fail: (text: string) => void = () => undefined): void {
+    const hold = OF_THE_PLAN.has(action) ? this.hold() : '';
+    if (hold) {
+      fail(hold);
+      return;
+    }
     const id = this.nextId();
     this.committed = true;
     this.pending = id;
@@ -153,6 +161,10 @@ export class Session {
   /** Request the cells of the plan on screen. The request contains all values. `fail` gets a sentence if no answer comes. */
   requestCells(what: string, sdk: string, fail: (id: string, text: string) => void): string {
     const id = this.nextId();
+    if (this.hold()) {
+      fail(id, this.hold());
+      return '';
+    }
     this.request = this.isWaiting ? { ...this.request, id } : { ...this.exactly(), id };
     this.pending = id;
     this.connection.request({ kind: 'export', id, request: this.request, what, sdk, region: preferredRegion() }, text => {
@@ -215,6 +227,9 @@ export class Session {
     return `${this.view}:${this.count}`;
   }
 }
+
+/** Actions on the plan of the fields; the others leave it as it is. */
+const OF_THE_PLAN = new Set<Action>(['keep', 'load', 'adopt']);
 
 function screenOf(state: State): Screen {
   const { settings, controls, snapshot, moved, problem, repairs, pins, summary, history } = state;

@@ -58,16 +58,19 @@ export class Verdict {
     this.node.setAttribute('aria-label', 'Verdict');
   }
 
-  draw(screen: Screen): void {
+  /** @param hold Why the plan is an older one than that of the fields; empty if it is not. */
+  draw(screen: Screen, hold: string): void {
     const { recommended, decisive, rows } = this.shown;
     const { costs } = screen.snapshot;
     const answer: Answer = screen.problem ? 'none' : costs.fit;
     const [sign, words] = ANSWERS[answer];
     this.node.dataset['answer'] = answer;
+    // What cannot run has no speed and no price: struck out, and said to readers of the screen.
+    const isVoid = answer === 'over';
     // The kernel has yet to answer with the figures of these settings.
-    this.node.classList.toggle('smp-older', !screen.problem && !same(screen.settings, screen.snapshot.settings));
+    this.node.classList.toggle('smp-older', !!hold || (!screen.problem && !same(screen.settings, screen.snapshot.settings)));
     setText(this.sign, sign);
-    setText(this.words, words);
+    setText(this.words, hold ? `${words} (plan of the fields before)` : words);
     setText(this.memory, screen.problem ? 'Cannot be combined' : costs.memory);
     setText(this.likely, screen.problem ? '' : costs.likely);
     this.figures.forEach(({ value, unit, note }, index) => {
@@ -75,7 +78,7 @@ export class Verdict {
       const [number, of, below] = costs.headline[index] ?? ['', '', ''];
       setText(value, screen.problem ? '–' : number);
       setText(unit, screen.problem ? '' : of);
-      setText(note, screen.problem ? '' : below);
+      setText(note, screen.problem ? '' : isVoid ? 'if it fitted' : below);
     });
     const isRecommended = !screen.problem && differences(rows, screen.snapshot, recommended).length === 0;
     const [lead, reason] = screen.problem
@@ -104,6 +107,7 @@ function differences(rows: string[], now: Snapshot, recommended: Snapshot): numb
 
 function against(now: Snapshot, recommended: Snapshot): string {
   const percent = 100 * (now.costs.samples_per_second / recommended.costs.samples_per_second - 1);
+  if (now.costs.fit === 'over') return 'which does not fit';
   if (Math.abs(percent) < 0.5) return 'as fast as the recommended one';
   const size = Math.abs(percent).toFixed(Math.abs(percent) < 9.95 ? 1 : 0);
   return `${size} % ${percent < 0 ? 'slower' : 'faster'} than the recommended one`;

@@ -22,18 +22,24 @@ export class WorkloadBar {
   private readonly bar = element('progress', 'smp-progress');
   private readonly cancel: HTMLButtonElement;
   private readonly again: HTMLButtonElement;
+  private readonly back: HTMLButtonElement;
   private readonly ways = element('span', 'smp-ways');
   private readonly status: HTMLElement;
   private count = 0;
   private pins = 0;
   private isSearching = false;
+  /** Texts of the fields of the plan on the page, and those that were sent last. */
+  private readonly applied = new Map<string, string>();
+  private sent = '';
+  private held = '';
   private answer = '';
   private timer: ReturnType<typeof setTimeout> | undefined;
 
   constructor(
-    private readonly shown: Recommendation,
+    shown: Recommendation,
     private readonly view: string,
-    private readonly connection: Connection
+    private readonly connection: Connection,
+    private readonly onHold: () => void
   ) {
     const first = element('div', 'smp-fields', ...shown.workload.filter(({ name }) => FIRST.includes(name)).map(field => this.field(field)));
     this.more.append(...shown.workload.filter(({ name }) => !FIRST.includes(name)).map(field => this.field(field)));
@@ -42,7 +48,8 @@ export class WorkloadBar {
     this.bar.setAttribute('aria-label', 'Progress of the search');
     this.cancel = button('smp-button smp-small', 'Cancel', () => this.stop());
     this.again = button('smp-button smp-small', 'Search the other settings', () => this.search({}, true));
-    this.status = element('div', 'smp-search', this.bar, this.text, this.cancel, this.again, this.ways);
+    this.back = button('smp-button smp-small', 'Back to the fields of the plan', () => this.restore(''));
+    this.status = element('div', 'smp-search', this.bar, this.text, this.cancel, this.again, this.back, this.ways);
     const heading = element('h2', 'smp-heading', shown.title);
     this.node = element('header', 'smp-workload', heading, first);
     if (shown.workload.length > 0) {
@@ -56,6 +63,11 @@ export class WorkloadBar {
   /** Pin a setting at a value that the others exclude, and search them. */
   searchWith(name: string, value: Setting): void {
     this.search({}, true, { name, value });
+  }
+
+  /** Why the plan on the page is not that of the fields; empty if it is. Nothing is exported or kept meanwhile. */
+  get hold(): string {
+    return this.held;
   }
 
   /** Whether the fields that are not always on the page are open. */
@@ -108,15 +120,50 @@ export class WorkloadBar {
         this.lists.append(list); // in the label, its texts would be part of the name
       }
       input.addEventListener('keydown', event => {
-        if ((event as KeyboardEvent).key === 'Escape') input.value = field.value;
+        const { key } = event as KeyboardEvent;
+        if (key === 'Escape') {
+          input.value = this.applied.get(field.name)!;
+          this.watch();
+        }
+        if (key === 'Enter') this.submit(); // in JupyterLab, no `change` follows
       });
     }
     input.value = field.value;
-    input.addEventListener('change', () => this.search({}));
+    input.addEventListener('input', () => this.watch());
+    input.addEventListener('change', () => this.submit());
     this.inputs.set(field.name, input);
+    this.applied.set(field.name, input.value);
     const label = element('label', `smp-field smp-field-${field.name.replaceAll('_', '-')}`, element('span', 'smp-field-label', field.label), input);
     label.title = field.hint || field.shown;
     return label;
+  }
+
+  private get texts(): Record<string, string> {
+    return Object.fromEntries([...this.inputs].map(([name, { value }]) => [name, value]));
+  }
+
+  private get isEdited(): boolean {
+    return [...this.inputs].some(([name, { value }]) => value !== this.applied.get(name));
+  }
+
+  /** Search with the edited fields, once: Enter and the loss of the focus both end an edit. */
+  private submit(): void {
+    if (this.isEdited && JSON.stringify(this.texts) !== this.sent) this.search({});
+    else this.watch();
+  }
+
+  private watch(): void {
+    const held = this.isSearching ? SEARCHING : this.isEdited ? EDITED : '';
+    this.back.hidden = this.isSearching || !this.isEdited;
+    if (held === this.held) return;
+    this.held = held;
+    this.onHold();
+  }
+
+  private restore(answer: string): void {
+    for (const [name, input] of this.inputs) input.value = this.applied.get(name)!;
+    this.sent = '';
+    this.settle(answer);
   }
 
   /** @param changes Texts of fields. @param again Whether to search without a change, too. @param pin A setting to pin. */
@@ -127,15 +174,15 @@ export class WorkloadBar {
     }
     this.count += 1;
     const id = `${this.view}-search-${this.count}`;
-    const workload = Object.fromEntries([...this.inputs].map(([name, input]) => [name, input.value]));
+    const workload = this.texts;
+    this.sent = JSON.stringify(workload);
     this.run('', 0, 0, null);
     this.connection.request({ kind: 'search', id, workload, again, pin }, text => this.settle(text));
   }
 
   private stop(): void {
     this.connection.send({ kind: 'cancel', id: `${this.view}-cancel-${this.count}` });
-    for (const field of this.shown.workload) this.inputs.get(field.name)!.value = field.value;
-    this.settle('Canceled. The plan is that of the search before.');
+    this.restore('Canceled. The plan is that of the search before.');
   }
 
   dispose(): void {
@@ -158,6 +205,7 @@ export class WorkloadBar {
     this.ways.replaceChildren();
     this.status.classList.remove('smp-refused');
     this.node.setAttribute('aria-busy', 'true');
+    this.watch();
   }
 
   private settle(answer: string, ways: WayOut[] = []): void {
@@ -174,6 +222,7 @@ export class WorkloadBar {
       ...ways.map(({ text, workload }) => button('smp-button smp-small', `Use ${text}`, () => this.search(workload)))
     );
     this.node.setAttribute('aria-busy', 'false');
+    this.watch();
   }
 }
 
@@ -185,3 +234,5 @@ function seconds(left: number): string {
 const SILENT_MS = 120_000;
 const SILENT = 'No answer from the search for 2 min. After a restart of the kernel, run the cell again.';
 const HINT = 'A changed field searches again. Pinned settings stay.';
+const SEARCHING = 'A search for the changed fields is running. Wait for its plan, or cancel it.';
+const EDITED = 'The fields have changed. Press Enter for their plan, or go back to those of this plan.';

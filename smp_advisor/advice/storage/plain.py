@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["TYPE", "from_plain", "plain"]
 
 
-_OF_PLANS = ("peak_gib", "needed_gib", "margin")
+_OF_PLANS = ("needed_gib", "margin")
 _OF_RANKED = ("step_seconds",)
 _KEYS = {"cluster", "objective", "plans", "ranked", "scores", *_OF_PLANS, *_OF_RANKED}
 _ROW = "row"
