@@ -94,7 +94,6 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
     tabs.draw(screen);
     exporter.refresh();
     root.setAttribute('aria-busy', String(session.isBusy));
-    root.classList.toggle('smp-held', workload.hold !== '');
     // The figures of the last valid plan are not those of settings that cannot be combined.
     charts.classList.toggle('smp-no-figures', screen.problem !== '');
   }
