@@ -98,7 +98,7 @@ def fits(estimate: Estimate, min_fit_probability: float) -> bool:
 
 
 def adapter_text(adapter: Adapter) -> str:
-    """What is trained instead of the model: "QLoRA of rank 16"."""
+    """Name of an adapter: "QLoRA of rank 16"."""
     return f"{'QLoRA' if adapter.base_bits < 16 else 'LoRA'} of rank {adapter.rank}"
 
 

@@ -64,7 +64,7 @@ export class Exporter {
     this.timer = setTimeout(() => (this.previewing = this.request()), PREVIEW_DELAY_MS);
   }
 
-  /** The button says what it does: whether it inserts cells, or updates those of another plan. */
+  /** Text of the button: it inserts cells, or updates those of another plan. */
   private name(): void {
     const kind = chosen(this.what);
     const stale = this.delivery.stale[kind] ?? 0;

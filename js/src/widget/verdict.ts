@@ -65,7 +65,7 @@ export class Verdict {
     const answer: Answer = screen.problem ? 'none' : costs.fit;
     const [sign, words] = ANSWERS[answer];
     this.node.dataset['answer'] = answer;
-    // A plan that cannot run has no speed and no price. The note tells readers of the screen what the line through them shows.
+    // A plan that cannot run has no speed and no price. The note is for readers of the screen.
     const isVoid = answer === 'over';
     // The kernel has yet to answer with the figures of these settings.
     this.node.classList.toggle('smp-older', !!hold || (!screen.problem && !same(screen.settings, screen.snapshot.settings)));
