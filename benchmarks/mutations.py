@@ -1,6 +1,6 @@
 """Break working scripts, one documented rule at a time, and count the defects that the checker finds.
 
-    python benchmarks/mutations.py [FOLDER_OR_FILES...] [--styles] [--combined] [--json FILE] [--details]
+    python benchmarks/mutations.py [FOLDER_OR_FILES...] [--styles] [--combined] [--sites N] [--json FILE] [--details]
 
 Without arguments it mutates the scripts in `benchmarks/scripts`. All files of a folder are read, including modules that
 a script imports from it, and all are mutated. A mutation is caught if the checker has more findings than before of the
@@ -53,9 +53,6 @@ EXPECTED = {
     for name, ids in table.items()
 }
 """Ids of the checks for each operator; one of them must report the mutation."""
-SITES = 4
-"""Maximum number of places per operator and file."""
-
 _LIBRARIES = {
     "torch": "smdistributed.modelparallel.torch",
     "tensorflow": "smdistributed.modelparallel.tensorflow",
@@ -120,9 +117,14 @@ def _imports(text: str) -> set[str]:
 
 
 def run(
-    path: Path, operators: list[Operator], style: Callable[[str], str] = plain, *, combined: bool = False
+    path: Path,
+    operators: list[Operator],
+    style: Callable[[str], str] = plain,
+    *,
+    combined: bool = False,
+    sites: int = 4,
 ) -> list[dict[str, object]]:
-    """Every mutation of one file, with the checker's new findings."""
+    """Mutations of one file, at the first `sites` places of each operator, with the checker's new findings."""
     text = path.read_text()
     kind = kind_of(text)
     if kind is None:
@@ -139,7 +141,7 @@ def run(
         }
         checked.add(work / path.name)
         (work / path.name).write_text(style(text))
-        for operator, number, mutated, expected in _mutations(text, kind, operators, combined=combined):
+        for operator, number, mutated, expected in _mutations(text, kind, operators, combined=combined, sites=sites):
             new = Counter[str]()
             for root in checked:
                 before = unchanged.get((root, str(operator.plan)))
@@ -166,13 +168,13 @@ def run(
 
 
 def _mutations(
-    text: str, kind: str, operators: list[Operator], *, combined: bool
+    text: str, kind: str, operators: list[Operator], *, combined: bool, sites: int
 ) -> Iterator[tuple[Operator, int, str, list[set[str]]]]:
     """Every mutated text, with the ids to report; with `combined`, each operator's first place with the next one's."""
     mine = [operator for operator in operators if operator.library == kind and operator.needs in text]
     for position, operator in enumerate(mine):
         for number, mutated in enumerate(operator.apply(Script(text))):
-            if number == (1 if combined else SITES):
+            if number == (1 if combined else sites):
                 break
             if not _parses(mutated):
                 continue  # the operator does not fit this script's layout
@@ -266,6 +268,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write every mutation and finding to this file")
     parser.add_argument("--styles", action="store_true", help="write each script in twelve ways")
     parser.add_argument("--combined", action="store_true", help="break two rules at once")
+    parser.add_argument("--sites", type=int, default=4, help="most places per operator and file (default 4)")
     parser.add_argument("--details", action="store_true", help="list missed mutations")
     args = parser.parse_args()
 
@@ -273,7 +276,7 @@ def main() -> int:
     results = []
     for path in paths:
         for style in STYLES if args.styles else STYLES[:1]:
-            results += run(path, OPERATORS, style, combined=args.combined)
+            results += run(path, OPERATORS, style, combined=args.combined, sites=args.sites)
         if args.details:
             print(f"{len(results):6} mutations up to {path}", file=sys.stderr, flush=True)
     errors = unmutated(paths)

@@ -13,6 +13,7 @@ import gc
 import importlib
 import os
 import re
+import signal
 import sys
 import time
 from collections import defaultdict
@@ -20,6 +21,7 @@ from collections.abc import Callable, Iterator
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -51,6 +53,15 @@ os.environ |= {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.
 os.environ |= {"AWS_EC2_METADATA_DISABLED": "true", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 # The tests share the cores, and threads that wait for work take time from each other.
 os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+# A shell starts what runs in the background with interrupts ignored. Tests send them.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Some installed packages also contain a `benchmarks` package.
+sys.modules.setdefault("benchmarks", ModuleType("benchmarks")).__path__ = [
+    str(Path(__file__).parents[1] / "benchmarks")
+]
 
 LOOPBACK = {"", "127.0.0.1", "::1", "localhost", "0.0.0.0"}
 

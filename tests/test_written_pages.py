@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.pages import PAGES
+from scripts.pages import PAGES, gallery
 from smp_advisor.findings.catalog import catalog
 from smp_advisor.notebook.glossary import glossary, term_for
 
@@ -22,18 +22,28 @@ CONTENT = {
 }
 
 
-ADVISED = {"docs/gallery.md", "benchmarks/results/reference_rows.md"}
-"""Pages whose generators search for plans."""
+SLOW = pytest.param("benchmarks/results/reference_rows.md", marks=pytest.mark.slow)
+EVERY = 5
+"""Of so many entries of the gallery, one is written here."""
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name in ADVISED else name for name in PAGES]
-)
+@pytest.mark.parametrize("name", [*(name for name in PAGES if name not in {"docs/gallery.md", *SLOW.values}), SLOW])
 def test_a_page_is_what_its_generator_writes(name: str, root: Path) -> None:
     written = (root / name).read_text("utf-8")
     assert written == PAGES[name](), f"run `make pages` and read what changed in {name}"
     for text in CONTENT.get(name, [Path(name).stem] if name.startswith("docs/checks/") else []):
         assert text in written
+
+
+@pytest.mark.slow
+def test_an_entry_of_the_gallery_is_what_its_generator_writes(root: Path) -> None:
+    written = (root / "docs" / "gallery.md").read_text("utf-8")
+    requests = [request for section in gallery.sections() for request in section["requests"]]
+    assert len(requests) == len(re.findall(r"^### ", written, re.MULTILINE))
+    assert all(text in written for text in CONTENT["docs/gallery.md"])
+    for request in requests[::EVERY]:
+        lines = "\n".join(gallery.entry(gallery.answer(request))).rstrip()
+        assert f"\n\n{lines}\n" in written, f"run `make pages` and read what changed for {request}"
 
 
 def test_each_check_has_its_page_and_no_other_has_one(root: Path) -> None:

@@ -29,22 +29,27 @@ cost model. In parentheses: 95 % of measured runs of this kind of code and plan.
 """
 
 
+def sections() -> list[dict[str, Any]]:
+    """The requests, by title of their section."""
+    read: list[dict[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))["section"]
+    return read
+
+
 def page() -> str:
     """The page."""
-    sections = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))["section"]
     body: list[str] = []
     doubts: list[str] = []
     overview: list[str] = []
     number = 0
-    for section in sections:
+    for section in sections():
         body.append(f"## {section['title']}\n")
         overview += [f"\n**{section['title']}**\n", "| request | answer | doubt |", "|---|---|---|"]
         for request in section["requests"]:
             number += 1
             title = f"{number}. {_title(request)}"
             body.append(f"### {title}\n")
-            advice = _advice(request)
-            body += _entry(advice)
+            advice = answer(request)
+            body += entry(advice)
             anchor = re.sub(r"[^\w -]", "", title).lower().replace(" ", "-")
             doubt = "[yes](#doubts)" if request.get("doubt") else ""
             overview.append(f"| [{title}](#{anchor}) | {_answer(advice)} | {doubt} |")
@@ -63,7 +68,7 @@ def _title(request: dict[str, Any]) -> str:
     return f"{request['model']} on {request['nodes']} x {request['instance']}{extra}"
 
 
-def _advice(request: dict[str, Any]) -> Advice | AdvisorError:
+def answer(request: dict[str, Any]) -> Advice | AdvisorError:
     """The answer to a request, or the reason why there is none."""
     settings = dict(request.get("settings", {}))
     if "adapter" in settings:
@@ -83,7 +88,8 @@ def _answer(advice: Advice | AdvisorError) -> str:
     return f"`{advice.plan.library}`, {speed}, fits ({probability(estimate.fit_probability)})"
 
 
-def _entry(advice: Advice | AdvisorError) -> Iterator[str]:
+def entry(advice: Advice | AdvisorError) -> Iterator[str]:
+    """Lines on an answer."""
     if isinstance(advice, AdvisorError):
         yield f"No plan. {advice}\n"
         return

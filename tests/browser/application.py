@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from playwright.sync_api import BrowserContext, Page, ViewportSize
 
-from .page import NotebookPage
+from .page import CONNECTED, NotebookPage
 from .server import Server
 
 VIEWPORT: ViewportSize = {"width": 1280, "height": 1000}
 
-# What runs before the kernel answers can be lost, whatever the page says of the kernel.
-CONNECTED = """
-async () => {
-  const context = window.jupyterapp.shell.currentWidget.sessionContext;
-  await context.ready;
-  await context.session?.kernel?.info;
-}
-"""
 EMPTY_KERNEL = """
 from ipywidgets import Widget
 shell = get_ipython()

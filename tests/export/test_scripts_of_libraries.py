@@ -33,8 +33,7 @@ PLANS = {
         library=library, precision=precision, activation_checkpointing=checkpointing, batch_size=4
     )
     for library in ("ddp", "fsdp", "smp-v2")
-    for precision in ("bf16", "fp16", "fp32")
-    for checkpointing in (False, "each")
+    for precision, checkpointing in (("bf16", False), ("bf16", "each"), ("fp16", "each"), ("fp32", False))
 } | {
     "accumulation": Plan(library="ddp", batch_size=4, gradient_accumulation_steps=2),
     "accumulation, sharded": Plan(library="fsdp", batch_size=4, gradient_accumulation_steps=2),

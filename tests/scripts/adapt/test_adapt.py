@@ -16,12 +16,13 @@ from smp_advisor.scripts import check_script
 from smp_advisor.scripts.adapt import adapt_script
 from tests.scripts.adapt.conftest import LOOPS, PLANS, adapt
 
-TARGETS = [(name, None) for name in PLANS] + [("data", "smp-v2")]
+OTHERS = ("pipeline", "sharded", "data")
 CASES = [
     pytest.param(loop, name, library, id=f"{loop.stem}-{library or name}")
-    for loop in LOOPS
-    for name, library in TARGETS
+    for place, loop in enumerate(LOOPS)
+    for name, library in (("tensor_fp16", None), ("data", "smp-v2"), (OTHERS[place % len(OTHERS)], None))
 ]
+"""Each loop with the plan that has most to adapt, with the other library, and with one of the other plans."""
 
 
 def loop_text(name):
