@@ -151,7 +151,7 @@ BAD: list[tuple[tuple, dict, str]] = [
     (("/nowhere/config.json", P4D), {}, "config.json"),
     (("10B", P4D), {"precision": "bf16", "shard_optimizer_state": True}, "shard_optimizer_state"),
     (("1B", UNPRICED), {"objective": "cost"}, "price"),
-    (("1B", P4D), {"data": 5}, "S3 URI"),
+    (("1B", P4D), {"data": 5}, "must be text"),
     (("10B", P4D), {"job": smpa.Job(), "precision": "fp32"}, "not both"),
     (("10B", smpa.Cluster(P4D, 2)), {"instance_count": 3}, "contradicts"),
 ]

@@ -105,7 +105,7 @@ def test_a_script_with_an_error_is_status_1(run, tmp_path):
     [
         (("advise", "10B", "-i", "ml.p9"), "ml.p9"),
         (("advise", "10B", "-i", "ml.p4d.24xlarge", "--seqlen", "4"), "did you mean sequence_length"),
-        (("advise", "10B", "-i", "ml.p4d.24xlarge", "--count", "two"), "--count must be"),
+        (("advise", "10B", "-i", "ml.p4d.24xlarge", "--count", "two"), "--count: 'two' is not a number"),
         (("advise", "missing.json", "-i", "ml.p4d.24xlarge"), "cannot be read"),
         (("estimate", "10B", "-i", "ml.p4d.24xlarge"), "requires --instance and --library"),
         (("fits", "missing.yaml"), "cannot be read"),

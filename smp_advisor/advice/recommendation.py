@@ -14,18 +14,17 @@ from smp_advisor.advice.live import LiveAdvice
 from smp_advisor.advice.model_input import is_profile, read_model
 from smp_advisor.advice.request import (
     JOB_FIELDS,
-    checked_objective,
     job_of,
     pinned_plan,
     require_fields,
     require_library,
-    require_probability,
-    require_text,
     require_trainable,
+    require_values,
     set_by_user,
     sort_settings,
     suited,
 )
+from smp_advisor.arguments import check
 from smp_advisor.costs.evaluate import estimate
 from smp_advisor.errors import AdvisorError, JobError
 from smp_advisor.guidance import (
@@ -46,6 +45,7 @@ from smp_advisor.search import (
     ClusterSizes,
     LibraryChoice,
     Limits,
+    Objective,
     Places,
     Progress,
     Question,
@@ -166,12 +166,11 @@ def advise(
         data=data,
         **settings,
     )
-    chosen_objective = checked_objective(objective)
-    for name, text in (("script", script), ("data", data)):
-        require_text(name, text)
-    require_probability(min_fit_probability)
+    check({"objective": objective, "min_fit_probability": min_fit_probability, "script": script, "data": data})
+    chosen_objective = cast("Objective", objective)
     require_library(library, framework)
     job_settings, shape, pins = sort_settings(settings, signature(advise).parameters)
+    require_values(library, pins)
     code = _code_of(script) if job is None else None
     if code is not None:
         job_settings = {**_job_settings_of(code, job_settings), **job_settings}

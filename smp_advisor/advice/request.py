@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice.model_input import is_profile
-from smp_advisor.arguments import meant, require_types
-from smp_advisor.errors import AdvisorError, JobError
+from smp_advisor.arguments import meant, options_of, require_types
+from smp_advisor.errors import AdvisorError, JobError, PlanError
 from smp_advisor.libraries.check import unsupported_settings
 from smp_advisor.libraries.library import get_library, libraries, plan_fields
 from smp_advisor.libraries.plan import Plan
-from smp_advisor.search import OBJECTIVES, Objective, batch_policy
+from smp_advisor.libraries.validation import fault_of
+from smp_advisor.search import batch_policy
 from smp_advisor.workload.calibration import load_calibration
-from smp_advisor.workload.counts import parse_amount
 from smp_advisor.workload.job import Job
 
 if TYPE_CHECKING:
@@ -25,15 +25,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "JOB_FIELDS",
-    "checked_objective",
     "job_of",
     "listed",
     "pinned_plan",
     "require_fields",
     "require_library",
-    "require_probability",
-    "require_text",
     "require_trainable",
+    "require_values",
     "set_by_user",
     "sort_settings",
     "suited",
@@ -41,7 +39,7 @@ __all__ = [
 ]
 
 JOB_FIELDS = frozenset(f.name for f in fields(Job))
-_SHAPE_FIELDS = frozenset({"family", "layers", "hidden", "heads", "vocab", "activation"})
+_SHAPE_FIELDS = frozenset(option.name for option in options_of("shape"))
 
 
 def _all_plan_fields() -> frozenset[str]:
@@ -51,25 +49,6 @@ def _all_plan_fields() -> frozenset[str]:
 def listed(names: Mapping[str, Any]) -> str:
     """Names in alphabetical order, as text."""
     return ", ".join(sorted(names))
-
-
-def checked_objective(objective: str) -> Objective:
-    """The objective, if it is one."""
-    if objective not in OBJECTIVES:
-        raise AdvisorError(f"objective must be one of {', '.join(OBJECTIVES)}, not {objective!r}.")
-    return cast("Objective", objective)
-
-
-def require_text(name: str, value: object) -> None:
-    """Refuse a value that is neither text nor None."""
-    if value is not None and not isinstance(value, str):
-        raise AdvisorError(f"{name} must be text, for example a path or an S3 URI, not {value!r}.")
-
-
-def require_probability(value: object) -> None:
-    """Refuse a value that is not between 0 and 1."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
-        raise AdvisorError(f"min_fit_probability must lie between 0 and 1, for example 0.95, not {value!r}.")
 
 
 def sort_settings(
@@ -121,6 +100,15 @@ def require_trainable(library: str, job: Job) -> None:
         raise JobError(f"{record.title} documents no fp8 products: leave them out of the job, or use {names}.")
 
 
+def require_values(library: str, pins: Mapping[str, Any]) -> None:
+    """Refuse a pinned setting that no library takes at this value, or that the named library does not take."""
+    records = [record for record in libraries() if library in ("auto", record.name)]
+    for name, value in pins.items():
+        faults = [fault_of(record.name, name, value) for record in records if name in plan_fields(record.name)]
+        if faults and all(faults):
+            raise PlanError(faults[0])
+
+
 def require_fields(library: str, pins: Mapping[str, Any]) -> None:
     """Raise the library's own error for pinned settings that its plans do not have."""
     unknown = {name: value for name, value in pins.items() if name not in plan_fields(library)}
@@ -148,13 +136,11 @@ def pinned_plan(library: str, job: Job, cluster: Cluster, pins: Mapping[str, Any
 
 
 def job_of(job: Job | None, settings: Mapping[str, Any]) -> Job:
-    """The job, or a job with the settings; a calibration may be the path of its file, and tokens text such as 300B."""
+    """The job, or a job with the settings; a calibration may be the path of its file."""
     if job is None:
-        saved, tokens = settings.get("calibration"), settings.get("tokens")
+        saved = settings.get("calibration")
         if isinstance(saved, str | Path):
             settings = {**settings, "calibration": load_calibration(saved)}
-        if isinstance(tokens, str):
-            settings = {**settings, "tokens": parse_amount("tokens", tokens)}
         return Job(**settings)
     if settings:
         raise JobError(f"Pass either a Job or its fields, not both: {listed(settings)} came with job=.")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice.keywords import JobOptionSettings, completes
+from smp_advisor.arguments import brief
 
 if TYPE_CHECKING:
     import os
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Advice"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Advice:
     """A recommendation: `plan`, its `estimate`, the ordered `steps` that explain it, and the cell that launches it.
 
@@ -86,16 +87,16 @@ class Advice:
     """Path of the user's own training script; None for the generated one."""
     data: str | None = None
     """S3 URI of the training channel; None for synthetic tokens."""
-    result: SearchResult = field(repr=False, compare=False)
-    sizes: ClusterSizes | None = field(default=None, repr=False, compare=False)
+    result: SearchResult = field(compare=False)
+    sizes: ClusterSizes | None = field(default=None, compare=False)
     """The compared clusters, if the request left the cluster open or its objective is the cost."""
-    question: Question | None = field(default=None, repr=False, compare=False)
+    question: Question | None = field(default=None, compare=False)
     """The request as it is searched on other clusters; None for advice made by hand."""
-    request: partial[LiveAdvice] | None = field(default=None, repr=False, compare=False)
+    request: partial[LiveAdvice] | None = field(default=None, compare=False)
     """The call of `advise` for the same model, cluster and pins, without its job; None for advice made by hand."""
-    call: partial[LiveAdvice] | None = field(default=None, repr=False, compare=False)
+    call: partial[LiveAdvice] | None = field(default=None, compare=False)
     """The call of `advise` as it was made, with all its keywords, to search again with changed ones."""
-    traced_ranks: dict[tuple[Cluster, Job, Plan], TracedRank] = field(default_factory=dict, repr=False, compare=False)
+    traced_ranks: dict[tuple[Cluster, Job, Plan], TracedRank] = field(default_factory=dict, compare=False)
     """Results of `traced_rank`, which report and view show next to the estimate of their plan."""
 
     @property
@@ -562,6 +563,10 @@ class Advice:
 
     def __str__(self) -> str:
         return self.report()
+
+    def __repr__(self) -> str:
+        place = f"{self.cluster.nodes} x {self.cluster.instance.name}"
+        return brief(type(self).__name__, [repr(self.model.name), place, repr(self.plan)])
 
 
 def _script_warnings(script: str, plan: Plan, hyperparameters: Mapping[str, Any]) -> tuple[str, ...]:

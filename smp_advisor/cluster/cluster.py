@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from smp_advisor.arguments import brief, options, shown
 from smp_advisor.cluster.table import Instance, completed_instance, instances
 from smp_advisor.errors import ClusterError
 
@@ -153,7 +154,7 @@ def _check_figure(field: str, value: object, unit: str, *, may_be_zero: bool) ->
     raise ClusterError(f"{field} must be a number {least} ({unit}), not {value!r}.")
 
 
-@dataclass(frozen=True, slots=True, init=False)
+@dataclass(frozen=True, slots=True, init=False, repr=False)
 class Cluster:
     """`nodes` machines of one `Instance`.
 
@@ -222,6 +223,10 @@ class Cluster:
         )
         return cls(instance, nodes)
 
+    def __repr__(self) -> str:
+        machine = self.instance
+        return brief("Cluster", [f"'{machine.name}'", f"{self.nodes}", *([machine.gpu] if machine.custom else [])])
+
     @property
     def gpus(self) -> int:
         """GPUs of the cluster. This is the world size: one process per GPU."""
@@ -272,4 +277,7 @@ def _resolve(machine: object) -> Instance:
 
 def _check_nodes(nodes: object) -> None:
     if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 1:
-        raise ClusterError(f"The number of nodes must be a whole number of at least 1, not {nodes!r}.")
+        raise ClusterError(f"The number of nodes must be a whole number of at least 1, not {shown(nodes)}.")
+    most = options()["instance_count"].most
+    if nodes > most:
+        raise ClusterError(f"The number of nodes must be at most {most:,}, not {shown(nodes)}.")

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor._version import __version__
+from smp_advisor.advice.options import keywords_of, request_options
 from smp_advisor.errors import AdvisorError
 from smp_advisor.export.formats import FORMATS
 
@@ -64,7 +65,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     settings = settings_of(words)
     if settings and not options.takes_settings:
         raise AdvisorError(f"{options.verb} has no option --{next(iter(settings)).replace('_', '-')}.")
-    options.settings = settings
+    names = [] if options.takes_settings != "request" else [of.get("dest", names[0]) for names, of in request_options()]
+    texts = {name: getattr(options, name) for name in (name.removeprefix("--").replace("-", "_") for name in names)}
+    options.settings = keywords_of(texts) | settings
     return options
 
 
@@ -125,16 +128,16 @@ def _parser() -> argparse.ArgumentParser:
 
     advise = verb("advise", "Recommend a configuration for a model on a cluster.", takes_settings=True)
     advise.add_argument("model", help=_MODEL)
-    _add_cluster(advise)
+    _add_request(advise)
     advise.add_argument("--output", metavar="FILE", help="also write the advice: .json, .html or .md")
 
     estimate = verb("estimate", "Estimate memory, time and cost of a plan.", takes_settings=True)
     estimate.add_argument("model", help=_MODEL)
-    _add_cluster(estimate)
+    _add_request(estimate)
 
     fits = verb("fits", "Whether a saved advice, a recipe, an estimator cell or a plan fits.", takes_settings=True)
     fits.add_argument("source", help=f"a file of these, or of a plan: {_MODEL}")
-    _add_cluster(fits, required=False)
+    _add_request(fits, required=False)
     fits.add_argument("--model", help="model of a file that does not name it")
 
     check = verb("check", "Check training scripts, estimator cells and recipes against the documented pitfalls.")
@@ -151,8 +154,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_cluster(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
-    parser.add_argument("--instance", "-i", required=required, help="instance type; several with commas, or any")
-    parser.add_argument("--count", "-n", help="number of instances, or smallest; default 1")
-    parser.add_argument("--library", help="training library; default auto")
-    parser.add_argument("--min-fit-probability", type=float, default=0.95, help="required probability; default 0.95")
+def _add_request(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+    for switches, settings in request_options(cluster_required=required):
+        parser.add_argument(*switches, **settings)
+    parser.set_defaults(takes_settings="request")

@@ -43,10 +43,6 @@ def advise(options: Namespace) -> Answer:
     try:
         advice = recommend(
             _model(options.model),
-            _instances(options.instance),
-            instance_count=_count(options.count),
-            min_fit_probability=options.min_fit_probability,
-            **({} if options.library is None else {"library": options.library}),
             **options.settings,
         )
     except NoPlanFitsError as error:
@@ -65,11 +61,11 @@ def estimate(options: Namespace) -> Answer:
 def fits(options: Namespace) -> Answer:
     """Whether a plan fits with the required probability. The status is 1 if it does not."""
     source = Path(options.source)
-    if source.suffix in _FILES and not (source.suffix == ".json" and options.library):
+    if source.suffix in _FILES and not (source.suffix == ".json" and options.settings.get("library")):
         values = _of_file(source, options)
     else:
         values = {options.source: _estimate(options.source, options)}
-    least = options.min_fit_probability
+    least = options.settings.get("min_fit_probability", 0.95)
     lines = [f"{name}: {_verdict(value, least)}" for name, value in values.items()]
     all_fit = all(_fits(value, least) for value in values.values())
     data = [
@@ -138,19 +134,6 @@ def _read_config(path: str) -> Any:
     return config
 
 
-def _instances(text: str) -> str | list[str]:
-    names = [name.strip() for name in text.split(",")]
-    return names if len(names) > 1 else text
-
-
-def _count(text: str | None) -> Any:
-    if text is None or text == "smallest":
-        return text
-    if not text.isdecimal() or len(text) > 9:
-        raise AdvisorError(f"--count must be a number of instances or smallest, not {text!r:.80}.")
-    return int(text)
-
-
 def _estimate(model: str, options: Namespace) -> Estimate:
     """Estimate of the plan of the options."""
     from smp_advisor.advice.model_input import read_model
@@ -160,20 +143,22 @@ def _estimate(model: str, options: Namespace) -> Estimate:
     from smp_advisor.libraries.library import get_library, require_library
     from smp_advisor.libraries.plan import Plan
 
-    if not options.instance or not options.library:
+    values = dict(options.settings)
+    instance, library, count = (values.pop(name, None) for name in ("cluster", "library", "instance_count"))
+    if not isinstance(instance, str) or not library:
         raise AdvisorError("A plan requires --instance and --library; its other settings have defaults.")
-    require_library(options.library)
-    count = _count(options.count) or 1
-    if not isinstance(count, int):
+    require_library(library)
+    if isinstance(count, str):
         raise AdvisorError("A plan requires a number of instances: --count 2.")
-    settings, shape, fields = sort_settings(options.settings)
-    plan = Plan(library=options.library, **fields)
+    values.pop("min_fit_probability", None)
+    settings, shape, fields = sort_settings(values)
+    plan = Plan(library=library, **fields)
     own = {"precision": plan.precision, "attention": get_library(options.library).default_attention}
     job = job_of(None, own | settings)
     workload = read_model(
         _model(model), sequence_length=job.sequence_length, shape=shape, job=job, library=plan.library
     )
-    return estimated(workload, Cluster(options.instance, count), job, plan)
+    return estimated(workload, Cluster(instance, count or 1), job, plan)
 
 
 def _of_file(path: Path, options: Namespace) -> dict[str, Estimate]:
@@ -186,9 +171,9 @@ def _of_file(path: Path, options: Namespace) -> dict[str, Estimate]:
     if _is_saved(path):
         advice = _advice(path)
         return {str(path): estimated(advice.model, advice.cluster, advice.job, advice.plan)}
-    length, least = job_of(None, {}).sequence_length, options.min_fit_probability
+    length, least = job_of(None, {}).sequence_length, options.settings.get("min_fit_probability", 0.95)
     model = None if options.model is None else read_model(_model(options.model), sequence_length=length, shape={})
-    report = check_estimator(path, model=model, cluster=options.instance, min_fit_probability=least)
+    report = check_estimator(path, model=model, cluster=options.settings.get("cluster"), min_fit_probability=least)
     missing = [_missing(reading) for reading in report.readings if reading.estimate is None]
     if missing or not report.readings:
         raise AdvisorError(f"{path} has a job that cannot be estimated: {'; '.join(missing) or 'no job was found'}")

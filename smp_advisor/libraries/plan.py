@@ -6,6 +6,7 @@ import json
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, TypedDict
 
+from smp_advisor.arguments import brief
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library, libraries, plan_defaults, require_library
 from smp_advisor.libraries.schema import schema
@@ -169,6 +170,10 @@ class Plan:
         if unknown:
             _refuse(kind, min(unknown))
         return object.__new__(kind)
+
+    def __repr__(self) -> str:
+        own = self._changed(name for name in plan_defaults(type(self)) if name != "library")
+        return brief("Plan", [f"library={self.library!r}", *(f"{name}={value!r}" for name, value in own.items())])
 
     def __post_init__(self) -> None:
         """Check the settings against the schema of the library version, and drop those without an effect."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.arguments import shown
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries.library import DEFAULT_LIBRARY
 from smp_advisor.libraries.schema import Parameter, Schema, schema
-from smp_advisor.libraries.version import release
+from smp_advisor.libraries.version import default_version, release
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.schema import Rule
 
 
+_MOST = 10**15
+"""Of counts without a documented limit: they are columns of 64 bits."""
 _TYPES: dict[str, type] = {"int": int, "float": float, "bool": bool, "str": str}
 _ARTICLE = {"int": "an int", "float": "a float", "bool": "a bool", "str": "a str"}
 
@@ -91,6 +95,18 @@ def setting_violations(settings: Mapping[str, Any], *, library: str) -> Iterator
             yield Violation(rule="setting", keys=(key,), text=text)
 
 
+def fault_of(library: str, name: str, value: object) -> str:
+    """Why a field of a plan of a library cannot have a value, whatever the others are; empty if it can."""
+    facts = schema(library)
+    setting, parameter = facts.setting(name), facts.parameter(name)
+    if setting is not None:
+        return "" if name == "activation_checkpointing" and value == "none" else _setting_text(setting, value)
+    if parameter is None or (value is None and parameter.default is None):
+        return ""
+    violation = _single(facts, parameter.until or default_version(library), name, value)
+    return "" if violation is None or violation.rule == "version" else violation.text
+
+
 def _setting_text(setting: Parameter, value: object) -> str:
     if setting.key == "activation_checkpointing":
         pattern = re.compile(setting.pattern or "|".join(map(re.escape, setting.choices)))
@@ -99,9 +115,9 @@ def _setting_text(setting: Parameter, value: object) -> str:
         strategies = setting.accepts or " or ".join(
             ("False", *(repr(choice) for choice in setting.choices if choice != "none"))
         )
-        return f"{setting.key} must be {strategies}, not {value!r}."
+        return f"{setting.key} must be {strategies}, not {value!r:.80}."
     if setting.type == "int" and (type(value) is not int or not _within(setting, value)):
-        return f"{setting.key} must be a whole number of at least {setting.minimum:g}, not {value!r}."
+        return f"{setting.key} must be a whole number of at least {setting.minimum:g}, not {shown(value)}."
     if type(value) is not _TYPES[setting.type]:
         return _type_text(setting, value)
     if setting.choices and value not in setting.choices:
@@ -135,7 +151,8 @@ def _single(facts: Schema, version: str, key: object, value: object) -> Violatio
 def _within(parameter: Parameter, value: float) -> bool:
     # Written so that NaN, which compares as false, is refused.
     above = parameter.minimum is None or value >= parameter.minimum
-    below = parameter.maximum is None or value <= parameter.maximum
+    counts = parameter.maximum is None and (parameter.minimum or 0) >= 1
+    below = value <= (_MOST if counts else math.inf if parameter.maximum is None else parameter.maximum)
     return above and below
 
 
@@ -189,7 +206,9 @@ def _range_text(parameter: Parameter, value: float) -> str:
     low, high = parameter.minimum, parameter.maximum
     if low is not None and high is not None:
         return f"{parameter.key} must be from {low:g} to {high:g}, not {value!r}."
-    return f"{parameter.key} must be at least {low:g}, not {value!r}."
+    if low is not None and value < low:
+        return f"{parameter.key} must be at least {low:g}, not {shown(value)}."
+    return f"{parameter.key} must be at most {_MOST:g}, not {shown(value)}."
 
 
 def _choice_text(parameter: Parameter, value: str) -> str:

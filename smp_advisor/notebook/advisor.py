@@ -347,7 +347,7 @@ class Advisor(anywidget.AnyWidget):
         return str(self._advice) if self._advice.is_recommended else f"{self._advice}\n\n{self.ladder()}"
 
     def __repr__(self) -> str:
-        return f"Advisor({self.advice.model.name!r}, {self.plan!r})"
+        return repr(self.advice).replace("LiveAdvice", "Advisor", 1)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         bundle = super()._repr_mimebundle_(**kwargs)

@@ -14,7 +14,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
 from smp_advisor.errors import AdvisorError
-from smp_advisor.notebook.options import amount, parsed, read, with_help
+from smp_advisor.notebook.options import parsed, table_options, value_of, with_help
 from smp_advisor.notebook.shown import displayed_last
 
 if TYPE_CHECKING:
@@ -38,8 +38,7 @@ class CalibrationMagics(Magics):
     @magic_arguments()
     @argument("log", nargs="?", help="Path of a log, or a variable with a log or a DataFrame.")
     @argument("--job", help="Name of a SageMaker training job: reads its log and metrics with your AWS credentials.")
-    @argument("--step-seconds", help="Measured seconds per optimizer step, instead of a log.")
-    @argument("--peak-gib", help="Measured peak of GPU memory in GiB, instead of a log.")
+    @table_options("step_seconds", "peak_gib")
     @argument("--peak-kind", choices=("allocated", "reserved", "total"), help="Kind of the peak; default allocated.")
     @argument("--out-of-memory", action="store_true", help="The run ran out of GPU memory.")
     @argument("--probe", action="store_true", help="The run is that of %%smp_export probe instead of the plan's.")
@@ -74,8 +73,8 @@ class CalibrationMagics(Magics):
             earlier = load_calibration(arguments.load)
             advice = replace(advice.recommended, job=replace(advice.job, calibration=earlier))
         figures: dict[str, Any] = {
-            "step_seconds": read(arguments.step_seconds, amount),
-            "peak_gib": read(arguments.peak_gib, amount),
+            "step_seconds": value_of(arguments, "step_seconds"),
+            "peak_gib": value_of(arguments, "peak_gib"),
             "peak_kind": arguments.peak_kind,
             "out_of_memory": arguments.out_of_memory,
             "job_name": arguments.job,

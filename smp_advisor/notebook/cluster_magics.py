@@ -12,7 +12,7 @@ from IPython.core.magic import Magics, line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from smp_advisor.errors import AdvisorError
-from smp_advisor.notebook.options import instances, parsed, whole_number, with_help
+from smp_advisor.notebook.options import parsed, table_options, value_of, with_help
 from smp_advisor.notebook.shown import ProgressDisplay, displayed_last
 
 if TYPE_CHECKING:
@@ -31,10 +31,10 @@ class ClusterMagics(Magics):
 
     @with_help
     @magic_arguments()
-    @argument("--instance", "-i", help="Instance types with commas, or any; default: that of the advice.")
-    @argument("--counts", "-n", help="Numbers of nodes with commas: 1,2,4,8; default: 16 numbers from 1 to 256.")
-    @argument("--max-days", help="Deadline of the run.")
-    @argument("--max-usd", help="Budget of the run, for example 250k.")
+    @argument(
+        "--instance", "-i", dest="cluster", help="Instance types with commas, or any; default: that of the advice."
+    )
+    @table_options("counts", "max_days", "max_usd")
     @line_magic
     def smp_clusters(self, line: str) -> ClusterSizes:
         """Compare days and cost of other clusters for the advice displayed last: ``%smp_clusters --instance any``.
@@ -49,10 +49,10 @@ class ClusterMagics(Magics):
         try:
             with ProgressDisplay("Comparing clusters") as progress:
                 return advisor.advice.compare_clusters(
-                    None if arguments.instance is None else instances(arguments.instance),
-                    None if arguments.counts is None else [whole_number(text) for text in arguments.counts.split(",")],
-                    max_days=arguments.max_days,
-                    max_usd=arguments.max_usd,
+                    value_of(arguments, "cluster"),
+                    value_of(arguments, "counts"),
+                    max_days=value_of(arguments, "max_days"),
+                    max_usd=value_of(arguments, "max_usd"),
                     on_progress=progress.update,
                 )
         except AdvisorError as error:

@@ -48,7 +48,7 @@ def option_words(magic: Any, typed: str) -> list[str]:
 
 
 def _values(option: str, choices: Any) -> list[str]:
-    if option == "instance":
+    if option in {"cluster", "instance"}:
         from smp_advisor.cluster.table import instances
 
         return [instance.name for instance in instances()]

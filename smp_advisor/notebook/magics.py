@@ -14,29 +14,14 @@ from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
+from smp_advisor.advice.options import keywords_of
 from smp_advisor.errors import AdvisorError, NoPlanFitsError
-from smp_advisor.libraries.library import LIBRARIES
 from smp_advisor.notebook.cells import KINDS
-from smp_advisor.notebook.options import (
-    amount,
-    comparing,
-    fine_tuning,
-    fine_tuning_options,
-    instances,
-    model_named,
-    node_count,
-    parsed,
-    plan_options,
-    plan_settings,
-    read,
-    training_options,
-    whole_number,
-    with_help,
-)
+from smp_advisor.notebook.options import comparing, model_named, parsed, table_options, value_of, with_help
 from smp_advisor.notebook.shown import displayed_last
 from smp_advisor.uninterrupted import uninterrupted
-from smp_advisor.workload.job import DEFAULT_SEQUENCE_LENGTH, OPTIMIZERS
-from smp_advisor.workload.stack import AUTO, training_settings
+from smp_advisor.workload.job import DEFAULT_SEQUENCE_LENGTH
+from smp_advisor.workload.stack import AUTO
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -69,59 +54,7 @@ class AdvisorMagics(Magics):
         help="A parameter count (10B), the name of a model (llama-3-70b), the path of a config.json, or a variable with"
         " a model or a config.",
     )
-    @argument(
-        "--instance",
-        "-i",
-        required=True,
-        help="SageMaker instance type, for example ml.p4d.24xlarge; several with commas, or any, are compared.",
-    )
-    @argument("--count", "-n", help="Number of instances, or smallest: the smallest that fits; default 1.")
-    @argument("--max-days", help="Deadline of the run: the cheapest cluster within it, if --count is not set.")
-    @argument("--max-usd", help="Budget of the run, for example 250k: the fastest cluster within it.")
-    @argument(
-        "--library",
-        choices=("auto", *LIBRARIES),
-        help="Training library; default auto: the advisor chooses one, and shows the reason.",
-    )
-    @argument(
-        "--framework", help="If the advisor chooses the library, the framework of the script: pytorch-1.13, tensorflow."
-    )
-    @argument("--sequence-length", "-s", help="Tokens per sample; default 2048.")
-    @argument("--vocab", help="Vocabulary size, for a model as a parameter count.")
-    @argument("--precision", choices=("fp16", "bf16", "fp32"), help="Training precision; default: that of the library.")
-    @argument(
-        "--stack",
-        help="Kind of training code: hf-sdpa, torch-compile, megatron, ...; default: the exported script.",
-    )
-    @argument("--optimizer", choices=tuple(OPTIMIZERS), help="Optimizer; default adam.")
-    @fine_tuning_options
-    @training_options
-    @argument(
-        "--activation-checkpointing",
-        help="Fix the strategy of activation checkpointing: none, each, operators, every_2, ...; default: any.",
-    )
-    @plan_options
-    @argument("--activation", help="Activation function of a model as a parameter count; default: that of its family.")
-    @argument(
-        "--global-batch",
-        "--global-batch-size",
-        dest="global_batch",
-        help="Samples per step over the full cluster; not fixed by default.",
-    )
-    @argument(
-        "--objective",
-        choices=("throughput", "cost", "headroom", "simplicity"),
-        help="Goal of the recommendation; default throughput.",
-    )
-    @argument("--tokens", help="Tokens to train on, for the days and the cost of the full run: 300B.")
-    @argument(
-        "--overheads",
-        help="Parts of the run that days and cost count besides training steps: all (default), none, or names such as"
-        " checkpoints,restarts.",
-    )
-    @argument("--min-fit-probability", help="Minimum probability that a plan fits; default 0.95.")
-    @argument("--script", help="Your own training script, for the exported cell.")
-    @argument("--data", help="S3 URI of the training data, for the exported cell.")
+    @table_options()
     @line_magic
     def smp_advise(self, line: str) -> Advisor:
         """Recommend a SageMaker model-parallel configuration, with reasons and controls to try others.
@@ -147,38 +80,15 @@ class AdvisorMagics(Magics):
             from smp_advisor.notebook.advisor import advisor_of
             from smp_advisor.notebook.shown import ProgressDisplay
 
-        options: dict[str, Any] = {
-            "instance_count": read(arguments.count, node_count),
-            "max_days": arguments.max_days,
-            "max_usd": arguments.max_usd,
-            "sequence_length": read(arguments.sequence_length, whole_number),
-            "vocab": read(arguments.vocab, whole_number),
-            "global_batch_size": read(arguments.global_batch, whole_number),
-            "tokens": read(arguments.tokens, amount),
-            "min_fit_probability": read(arguments.min_fit_probability, amount),
-            "precision": arguments.precision,
-            "stack": arguments.stack,
-            "overheads": arguments.overheads,
-            "optimizer": arguments.optimizer,
-            **fine_tuning(arguments),
-            **plan_settings(arguments),
-            "activation": arguments.activation,
-            "activation_checkpointing": _strategy(arguments.activation_checkpointing),
-            **{name: getattr(arguments, name) or None for name in training_settings()},
-            "library": arguments.library,
-            "framework": arguments.framework,
-            "objective": arguments.objective,
-            "script": arguments.script,
-            "data": arguments.data,
-        }
+        keywords = keywords_of({name: text for name, text in vars(arguments).items() if name != "model"})
+        cluster = keywords.pop("cluster")
         model = model_named(arguments.model, self.shell.user_ns)
         if not has_formulas(model):
             with ProgressDisplay(f"Trace of {arguments.model}, whose family has no formulas") as progress:
-                length = options["sequence_length"] or DEFAULT_SEQUENCE_LENGTH
+                length = keywords.get("sequence_length", DEFAULT_SEQUENCE_LENGTH)
                 model = read_model(model, sequence_length=length, on_progress=progress.update)
-        keywords = {name: value for name, value in options.items() if value is not None}
         with comparing(arguments) as progress:
-            return advisor_of(advise(model, instances(arguments.instance), **keywords, **progress))
+            return advisor_of(advise(model, cluster, **keywords, **progress))
 
     @with_help
     @magic_arguments()
@@ -201,7 +111,7 @@ class AdvisorMagics(Magics):
         default=[],
         help="Other option of the job as NAME=VALUE, such as role=..., region=... or max_run_seconds=7200; repeatable.",
     )
-    @argument("--keep-alive", help="Seconds to keep the instances for the next job (a warm pool).")
+    @table_options("keep_alive")
     @argument("--subnet", action="append", default=[], help="Subnet of the job; repeatable.")
     @argument("--security-group", action="append", default=[], help="Security group of the job; repeatable.")
     @line_magic
@@ -237,7 +147,7 @@ class AdvisorMagics(Magics):
         help="Check it as an estimator cell, even if it looks like a training script.",
     )
     @argument("--instance", "-i", help="Instance of a job whose text names none: recipes.")
-    @argument("--count", "-n", help="Number of instances; default: that of the text.")
+    @argument("--count", "-n", dest="instance_count", help="Number of instances; default: that of the text.")
     @line_cell_magic
     def smp_check(self, line: str, cell: str | None = None) -> Report:
         """Find lines of a training script that fail, hang, train incorrectly or waste money on the cluster.
@@ -291,7 +201,7 @@ def _cluster(arguments: Namespace) -> Cluster | Instance | None:
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.cluster.table import completed_instance
 
-    count = read(arguments.count, whole_number)
+    count = value_of(arguments, "instance_count")
     if arguments.instance is None:
         if count is not None:
             raise AdvisorError("--count needs an instance: add --instance, for example --instance ml.p5.48xlarge.")
@@ -299,16 +209,12 @@ def _cluster(arguments: Namespace) -> Cluster | Instance | None:
     return completed_instance(arguments.instance) if count is None else Cluster(arguments.instance, count)
 
 
-def _strategy(text: str | None) -> str | bool | None:
-    return False if text == "none" else text
-
-
 def _job_options(arguments: Namespace) -> dict[str, Any]:
     options = {
         "data": arguments.data,
         "checkpoints": arguments.checkpoints,
         "spot": arguments.spot or None,
-        "keep_alive_seconds": read(arguments.keep_alive, whole_number),
+        "keep_alive_seconds": value_of(arguments, "keep_alive"),
         "subnets": tuple(arguments.subnet) or None,
         "security_group_ids": tuple(arguments.security_group) or None,
     }

@@ -18,7 +18,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.groups import reduced_data_parallel_degree
-from smp_advisor.notebook.options import amount, model_named, parsed, read, whole_number, with_help
+from smp_advisor.notebook.options import model_named, parsed, table_options, value_of, with_help
 from smp_advisor.notebook.shown import ProgressDisplay, displayed_last, show_result
 from smp_advisor.profiling.precision import PRECISIONS
 from smp_advisor.uninterrupted import uninterrupted
@@ -49,7 +49,7 @@ class ProfileMagics(Magics):
         "model",
         help="A variable with a model or a config, the path of a config.json, a parameter count (10B), or a script.",
     )
-    @argument("--sequence-length", "-s", help="Tokens per sample; default 2048.")
+    @table_options("sequence_length")
     @argument(
         "--precision",
         choices=tuple(PRECISIONS),
@@ -64,13 +64,11 @@ class ProfileMagics(Magics):
         "--library",
         help="Training library, which decides precision and attention kernel; default: those that the advisor prefers.",
     )
-    @argument("--batch", help="Samples per microbatch for the displayed figures.")
+    @table_options("batch", "memory", "seconds")
     @argument("--stage", action="append", choices=_STAGES, help="Run only this stage; repeatable.")
     @argument("--plan", action="store_true", help="Use and rehearse the plan of the advisor displayed last.")
     @argument("--inputs", help="A variable with example inputs, required if they cannot be inferred.")
     @argument("--script", help="A training script to run under SageMaker's contract.")
-    @argument("--memory", help="Memory limit of each child process, in GiB.")
-    @argument("--seconds", help="Time limit of each child process, in seconds.")
     @line_magic
     def smp_profile(self, line: str) -> Profile:
         """Profile a model before paying for a cluster: ``profile = %smp_profile model``.
@@ -97,18 +95,18 @@ class ProfileMagics(Magics):
         return result
 
     def _settings(self, arguments: Namespace) -> dict[str, Any]:
-        memory = read(arguments.memory, amount)
+        memory = value_of(arguments, "memory")
         options: dict[str, Any] = {
             "stages": tuple(arguments.stage) if arguments.stage else None,
             "precision": arguments.precision,
             "attention": arguments.attention,
             "library": arguments.library,
-            "batch": read(arguments.batch, whole_number),
+            "batch": value_of(arguments, "batch"),
             "script": arguments.script,
             "inputs": None if arguments.inputs is None else self._variable(arguments.inputs),
             "memory_bytes": None if memory is None else int(memory * 2**30),
-            "seconds": read(arguments.seconds, amount),
-            "sequence_length": read(arguments.sequence_length, whole_number),
+            "seconds": value_of(arguments, "seconds"),
+            "sequence_length": value_of(arguments, "sequence_length"),
         }
         settings = {name: value for name, value in options.items() if value is not None}
         if arguments.plan:
@@ -124,14 +122,7 @@ class ProfileMagics(Magics):
 
     @with_help
     @magic_arguments()
-    @argument(
-        "--processes",
-        "-n",
-        help="Processes, started by torchrun over gloo; default 1, or the plan's degrees with --plan.",
-    )
-    @argument("--steps", help="Stop the script after this many optimizer steps; default: run to its end.")
-    @argument("--seconds", help="Time limit in seconds; default 600.")
-    @argument("--memory", help="Memory limit in GiB.")
+    @table_options("processes", "steps", "seconds", "memory")
     @argument(
         "--hyperparameter", "-p", action="append", default=[], help="NAME=VALUE: option of the script; repeatable."
     )
@@ -175,10 +166,10 @@ class ProfileMagics(Magics):
             hyperparameters, parameters = settings["hyperparameters"], settings["parameters"]
             processes = settings["processes"]
         hyperparameters |= {name: _value(text) for name, text in _pairs(arguments.hyperparameter).items()}
-        processes = whole_number(arguments.processes) if arguments.processes else processes
+        processes = value_of(arguments, "processes") or processes
         channels = _pairs(arguments.channel)
-        seconds = read(arguments.seconds, amount) or 600.0
-        memory = read(arguments.memory, amount)
+        seconds = value_of(arguments, "seconds") or 600.0
+        memory = value_of(arguments, "memory")
         source = _written(cell, arguments.name, arguments.source_dir)
         docker = find_docker()
         container_obstacles = {
@@ -210,7 +201,7 @@ class ProfileMagics(Magics):
                 parameters=parameters,
                 channels=channels,
                 processes=processes,
-                steps=read(arguments.steps, whole_number),
+                steps=value_of(arguments, "steps"),
                 seconds=seconds,
                 memory_bytes=None if memory is None else int(memory * 2**30),
                 requirements=arguments.requirements,

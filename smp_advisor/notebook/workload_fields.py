@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
+from smp_advisor.arguments import amount_of, options
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.cluster.table import Instance, instances
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.library import get_library, libraries
-from smp_advisor.search import ANY, AUTO, SMALLEST
-from smp_advisor.workload.counts import format_count, parse_amount
+from smp_advisor.search import ANY, AUTO
+from smp_advisor.workload.counts import format_count
 from smp_advisor.workload.from_config import model_names
 from smp_advisor.workload.job import Job
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from smp_advisor.advice import Advice
     from smp_advisor.search import WaysOut
@@ -52,74 +53,42 @@ def workload_fields(advice: Advice) -> list[Field]:
         return []
     value = _values(advice)
     library, job, cluster = get_library(advice.plan.library), advice.job, advice.cluster
-    names = [(machine.name, machine.name) for machine in instances()]
-    titles = [(record.name, record.title) for record in libraries()]
-    automatic = (AUTO, "automatic")
-    batch = advice.estimate.global_batch_size
     days, usd = advice.estimate.days, advice.estimate.usd_total
+    automatic = (AUTO, "automatic")
+    shown = {
+        "model": advice.model.name,
+        "sequence_length": f"{job.sequence_length:,} tokens",
+        "cluster": cluster.instance.name,
+        "instance_count": f"{cluster.nodes:,}",
+        "library": f"{_auto(value, 'library')}{library.title}",
+        "objective": _OBJECTIVES[advice.objective],
+        "precision": f"{_auto(value, 'precision')}{job.precision}",
+        "global_batch_size": f"{advice.estimate.global_batch_size:,} samples",
+        "tokens": value["tokens"] or "not set",
+        "max_days": f"{days:.3g} days" if days is not None else "not set",
+        "max_usd": f"${usd:,.0f}" if usd is not None else "not set",
+        "min_fit_probability": f"{value['min_fit_probability']} %",
+    }
+    selects = {
+        "library": [automatic, *((record.name, record.title) for record in libraries())],
+        "objective": list(_OBJECTIVES.items()),
+        "precision": [automatic, *((name, name) for name in ("bf16", "fp16", "fp32"))],
+    }
+    suggestions = {
+        "model": [(name, name) for name in model_names()],
+        "cluster": [(ANY, "any suitable type"), *((machine.name, machine.name) for machine in instances())],
+    }
     return [
-        _field(
-            "model",
-            "Model",
-            value,
-            advice.model.name,
-            "A number of parameters such as 10B, or the name of a model such as llama-3-70b.",
-            [(name, name) for name in model_names()],
-        ),
-        _field("sequence_length", "Sequence", value, f"{job.sequence_length:,} tokens", "Tokens per sample: 4,096."),
-        _field(
-            "cluster",
-            "Instance",
-            value,
-            cluster.instance.name,
-            "An instance type, several between commas, or any.",
-            [(ANY, "any suitable type"), *names],
-        ),
-        _field(
-            "instance_count",
-            "Count",
-            value,
-            f"{cluster.nodes:,}",
-            "Number of instances, or smallest; empty with a deadline or budget to search it.",
-        ),
-        _select("library", "Library", value, f"{_auto(value, 'library')}{library.title}", [automatic, *titles]),
-        _select("objective", "Objective", value, _OBJECTIVES[advice.objective], list(_OBJECTIVES.items())),
-        _select(
-            "precision",
-            "Precision",
-            value,
-            f"{_auto(value, 'precision')}{job.precision}",
-            [automatic, *((name, name) for name in ("bf16", "fp16", "fp32"))],
-        ),
-        _field(
-            "global_batch_size",
-            "Global batch",
-            value,
-            f"{batch:,} samples",
-            "Samples per optimizer step: 1,024; empty to search it.",
-        ),
-        _field("tokens", "Tokens", value, value["tokens"] or "not set", "Tokens of the run, for days and cost: 300B."),
-        _field(
-            "max_days",
-            "Deadline",
-            value,
-            f"{days:.3g} days" if days is not None else "not set",
-            "Days: 30. Searches the cheapest cluster within them if the count is empty.",
-        ),
-        _field(
-            "max_usd",
-            "Budget",
-            value,
-            f"${usd:,.0f}" if usd is not None else "not set",
-            "USD: 250k. Searches the fastest cluster within it if the count is empty.",
-        ),
-        _field(
-            "min_fit_probability",
-            "Certainty of the fit",
-            value,
-            f"{value['min_fit_probability']} %",
-            "Percent: plans that fit with a lower probability are not recommended.",
-        ),
+        {
+            "name": name,
+            "label": options()[name].label,
+            "kind": "select" if name in selects else "text",
+            "value": value[name],
+            "shown": text,
+            "options": selects.get(name) or suggestions.get(name, []),
+            "hint": options()[name].hint,
+        }
+        for name, text in shown.items()
     ]
 
 
@@ -136,7 +105,7 @@ def changes_of(advice: Advice, texts: Mapping[str, object]) -> dict[str, Any]:
         if name not in present or not isinstance(text, str) or len(text) > _LONGEST:
             raise AdvisorError(f"The workload has no field {name!r:.40} with the value {text!r:.80}.")
         if text.strip() != present[name]:
-            changes[name] = _READERS[name](text.strip()) if text.strip() else None
+            changes[name] = _read(name, text.strip())
     if changes.get("model", "") is None:
         raise AdvisorError("The model is missing: enter a number of parameters such as 10B, or a name.")
     if changes.get("cluster", "") is None:
@@ -213,84 +182,11 @@ def _auto(values: Mapping[str, str], name: str) -> str:
     return "automatic: " if values[name] == AUTO else ""
 
 
-def _field(
-    name: str,
-    label: str,
-    values: Mapping[str, str],
-    shown: str,
-    hint: str,
-    options: list[tuple[str, str]] | None = None,
-) -> Field:
-    return {
-        "name": name,
-        "label": label,
-        "kind": "text",
-        "value": values[name],
-        "shown": shown,
-        "options": options or [],
-        "hint": hint,
-    }
-
-
-def _select(name: str, label: str, values: Mapping[str, str], shown: str, options: list[tuple[str, str]]) -> Field:
-    return {
-        "name": name,
-        "label": label,
-        "kind": "select",
-        "value": values[name],
-        "shown": shown,
-        "options": options,
-        "hint": "",
-    }
-
-
-def _whole(name: str) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        digits = text.replace(",", "").replace("_", "")
-        if not digits.isdecimal() or not int(digits):
-            raise AdvisorError(f"{name} must be a whole number of at least 1, not {text!r:.40}.")
-        return int(digits)
-
-    return read
-
-
-def _positive(name: str, example: str) -> Callable[[str], str]:
-    def read(text: str) -> str:
-        parse_amount(name, text, example)
-        return text
-
-    return read
-
-
-def _nodes(text: str) -> int | str:
-    return text if text == SMALLEST else _whole("The number of instances")(text)
-
-
-def _instances(text: str) -> str | list[str]:
-    names = [name.strip() for name in text.split(",")]
-    return names if len(names) > 1 else text
-
-
-def _choice(text: str) -> str | None:
-    return None if text == AUTO else text
-
-
-def _percent(text: str) -> float:
-    percent = parse_amount("The certainty of the fit", text.removesuffix("%").strip(), "95")
-    return percent / 100
-
-
-_READERS: dict[str, Callable[[str], Any]] = {
-    "model": str,
-    "sequence_length": _whole("The sequence length"),
-    "cluster": _instances,
-    "instance_count": _nodes,
-    "library": str,
-    "objective": str,
-    "precision": _choice,
-    "global_batch_size": _whole("The global batch"),
-    "tokens": _positive("tokens", "300B"),
-    "max_days": _positive("max_days", "30"),
-    "max_usd": _positive("max_usd", "250k"),
-    "min_fit_probability": _percent,
-}
+def _read(name: str, text: str) -> Any:
+    """The value that the text of a field means; None removes the setting."""
+    if not text or (text == AUTO and name == "precision"):
+        return None
+    option = options()[name]
+    if option.type == "share":
+        return amount_of(option.label, text.removesuffix("%").strip(), "95") / 100
+    return text if option.type == "choice" else option.read(text, option.label)

@@ -1,5 +1,6 @@
 """Every plan of a library, scored and ranked; the library for a run; clusters, and what would make a model fit."""
 
+from smp_advisor.arguments import SMALLEST
 from smp_advisor.search.candidates import (
     Request,
     fp16_reason,
@@ -13,7 +14,6 @@ from smp_advisor.search.clusters import (
     ANY,
     AUTO,
     COUNTS,
-    SMALLEST,
     ClusterSize,
     Goal,
     Limits,

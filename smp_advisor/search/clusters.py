@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from smp_advisor.arguments import SMALLEST, amount_of, options
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.cluster.table import Instance, completed_instance
 from smp_advisor.costs.evaluate import estimate
@@ -21,7 +22,6 @@ from smp_advisor.search.candidates import (
     pins_for,
     search_in_bf16_if_possible,
 )
-from smp_advisor.workload.counts import parse_amount
 
 if TYPE_CHECKING:
     from smp_advisor.costs.estimate import Estimate
@@ -35,8 +35,6 @@ AUTO = "auto"
 """The library is chosen."""
 ANY = "any"
 """Every suitable instance type."""
-SMALLEST = "smallest"
-"""The smallest number of nodes that fits."""
 COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """Numbers of nodes that are tried."""
 _MOST = 1024
@@ -54,8 +52,8 @@ class Limits:
     def of(cls, job: Job, *, max_days: object = None, max_usd: object = None) -> Limits:
         """Limits as a user writes them: numbers, or text such as ``250k``."""
         limits = cls(
-            max_days=None if max_days is None else parse_amount("max_days", max_days, "30"),
-            max_usd=None if max_usd is None else parse_amount("max_usd", max_usd, "250k"),
+            max_days=None if max_days is None else amount_of("max_days", max_days, "30"),
+            max_usd=None if max_usd is None else amount_of("max_usd", max_usd, "250k"),
         )
         if limits and job.tokens is None:
             name = "max_days" if limits.max_days is not None else "max_usd"
@@ -162,11 +160,8 @@ def _nodes(count: object) -> int | None:
     """The number of nodes; None where it is open."""
     if count is None or count == SMALLEST:
         return None
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ClusterError(
-            f"The number of nodes must be a whole number of at least 1 or 'smallest', not {count!r:.40}."
-        )
-    return count
+    number: int = options()["instance_count"].checked(count, "The number of nodes")
+    return number
 
 
 def _numbers(counts: object) -> tuple[int, ...]:

@@ -197,6 +197,8 @@ def _smaller(question: Question) -> Iterator[WayOut]:
         yield from _first("sequence", forms)
     if model.reads_tokens and (job.adapter is None or not job.adapter.quantized):
         adapters = _ADAPTERS if job.adapter is None else {"QLoRA": replace(job.adapter, base_bits=4)}
+        if job.precision == "fp32":  # a quantized base trains in 16 bits
+            adapters = {title: of for title, of in adapters.items() if not of.quantized}
         having = question if library == AUTO or get_library(library).adapters else replace(question, library=AUTO)
         forms = ((f"{title} of rank {of.rank}", having.training(adapter=of)) for title, of in adapters.items())
         yield from _first("adapter", forms)

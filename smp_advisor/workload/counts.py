@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 import re
 
-from smp_advisor.errors import AdvisorError, ModelError
+from smp_advisor.arguments import number_in, shown
+from smp_advisor.errors import ModelError
 
-_SCALES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
-_TEXT = re.compile(r"\s*(\d[\d_,]*(?:\.\d+)?|\.\d+)(e[+]?\d{1,2})?\s*([KMBGT]?)\s*", re.IGNORECASE)
 _FORMS = "a positive number such as 10e9 or text such as '10B', '1.5B' or '350M'"
 _MAXIMUM = 10**15
 _LARGEST_SIZE = 2**24
@@ -27,7 +26,9 @@ def parse_count(count: float | str) -> int:
     """
     value = _from_text(count) if isinstance(count, str) else _from_number(count)
     if not 1 <= value <= _MAXIMUM:
-        raise ModelError(f"A parameter count must be between 1 and {format_count(_MAXIMUM)}: {_FORMS}, not {count!r}.")
+        raise ModelError(
+            f"A parameter count must be between 1 and {format_count(_MAXIMUM)}: {_FORMS}, not {shown(count)}."
+        )
     return value
 
 
@@ -43,44 +44,17 @@ def is_count(text: str) -> bool:
 
 
 def _from_number(number: object) -> int:
-    if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
-        raise ModelError(f"A parameter count must be {_FORMS}, not {number!r}.")
+    # Compared first: a whole number may have more digits than a float.
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number <= 2 * _MAXIMUM:
+        raise ModelError(f"A parameter count must be {_FORMS}, not {shown(number)}.")
     return round(number)
 
 
 def _from_text(text: str) -> int:
-    value = _value(text)
+    value = number_in(text)
     if value is None or not math.isfinite(value):
         raise ModelError(f"A parameter count must be {_FORMS}, not {text!r:.80}.")
     return round(value)
-
-
-def _value(text: str) -> float | None:
-    """The number that a text is; None if it is none."""
-    match = _TEXT.fullmatch(text)
-    if not match:
-        return None
-    digits, exponent, unit = match.groups()
-    return float(digits.replace("_", "").replace(",", "") + (exponent or "")) * _SCALES[unit.upper()]
-
-
-def parse_amount(name: str, amount: object, example: str = "300B") -> float:
-    """Read a positive amount, such as tokens, days or USD, from a number or from text.
-
-    Raises
-    ------
-    AdvisorError
-        It is no positive number of at most 1e15.
-
-    Examples
-    --------
-    >>> parse_amount("tokens", "1.4T")
-    1400000000000.0
-    """
-    number = _value(amount) if isinstance(amount, str) else amount
-    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number <= _MAXIMUM:
-        raise AdvisorError(f"{name} must be a positive number, for example {example}, not {amount!r:.80}.")
-    return float(number)
 
 
 def format_count(count: float) -> str:
@@ -103,6 +77,6 @@ def check_sizes(**sizes: object) -> None:
     """Refuse sizes of a shape that are not whole numbers from 1 to 16,777,216. None means not set."""
     for field, value in sizes.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise ModelError(f"{field} must be a whole number of at least 1, not {value!r:.80}.")
+            raise ModelError(f"{field} must be a whole number of at least 1, not {shown(value)}.")
         if value is not None and value > _LARGEST_SIZE:
             raise ModelError(f"{field} must be at most {_LARGEST_SIZE:,}, not {value:.3g}.")

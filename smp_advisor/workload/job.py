@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
-from smp_advisor.errors import JobError
+from smp_advisor.arguments import brief, options_of, shown
+from smp_advisor.errors import AdvisorError, JobError
 from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.calibration import Calibration
 from smp_advisor.workload.stack import AUTO, require_stack, stacks, training_settings
@@ -135,11 +136,12 @@ OptimizerStep = Literal["auto", "loop", "foreach", "fused", "backward"]
 DEFAULT_SEQUENCE_LENGTH = 2048
 MAX_TOKENS_PER_STEP = 2**22
 
-_MAXIMUM = {"sequence_length": 10**9, "global_batch_size": 10**9, "max_tokens_per_step": 10**15}
-"""Far beyond any training run, yet small enough to search in seconds and to count in 64 bits."""
+_OPTIONAL = {"global_batch_size", "tokens"}
+_OF_OTHER_TYPES = {"overheads", "calibration", "adapter"}
+"""Options that a job has in the form of their own classes."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Job:
     """Settings of a training run.
 
@@ -201,33 +203,26 @@ class Job:
     """Your measured runs, from which every estimate learns. None: published runs only."""
 
     def __post_init__(self) -> None:
-        for name, maximum in _MAXIMUM.items():
-            value = getattr(self, name)
-            if value is None and name != "sequence_length":
+        for option in options_of("job"):
+            value = getattr(self, option.name)
+            if option.name in _OF_OTHER_TYPES or (value is None and option.name in _OPTIONAL):
                 continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise JobError(f"{name} must be a whole number of at least 1, not {value!r}.")
-            if value > maximum:
-                raise JobError(f"{name} must be at most {maximum:,}, not {value:,}.")
-        for name, allowed in (
-            ("precision", ("fp16", "bf16", "fp32")),
-            ("optimizer", tuple(OPTIMIZERS)),
-            ("attention", ("auto", "eager", "fused")),
-            ("training", get_args(Training)),
-            *((setting.name, tuple(setting.values)) for setting in training_settings().values()),
-        ):
-            value = getattr(self, name)
-            if allowed and value not in allowed:
-                raise JobError(f"{name} must be one of {', '.join(allowed)}, not {value!r}.")
+            try:
+                checked = option.checked(value)
+            except AdvisorError as problem:
+                raise JobError(str(problem)) from None
+            if isinstance(value, str) and not isinstance(checked, str):  # tokens as text: 300B
+                object.__setattr__(self, option.name, checked)
+        for name, setting in training_settings().items():
+            value, allowed = getattr(self, name), tuple(setting.values)
+            if allowed and (not isinstance(value, str) or value not in allowed):
+                raise JobError(f"{name} must be one of {', '.join(allowed)}, not {shown(value)}.")
             if not allowed and not isinstance(value, bool):
-                raise JobError(f"{name} must be True or False, not {value!r}.")
+                raise JobError(f"{name} must be True or False, not {shown(value)}.")
         object.__setattr__(self, "overheads", Overheads.of(self.overheads))
         self._resolve_attention()
         self._check_training()
         self._check_optimizer()
-        tokens: object = self.tokens  # a notebook may pass text despite the annotation
-        if tokens is not None and not (isinstance(tokens, int | float) and tokens > 0):
-            raise JobError(f"tokens must be a positive number, not {self.tokens!r}.")
         calibration: object = self.calibration
         if calibration is not None and not isinstance(calibration, Calibration):
             raise JobError(f"calibration must be a Calibration, from load_calibration(path), not {calibration!r:.80}.")
@@ -250,8 +245,6 @@ class Job:
 
     def _check_training(self) -> None:
         """Refuse conflicting settings of fp8, adapter and precision."""
-        if not isinstance(self.fp8, bool):
-            raise JobError(f"fp8 must be True or False, not {self.fp8!r}.")
         if self.fp8 and self.precision != "bf16":
             raise JobError(f"fp8 requires precision='bf16', not {self.precision!r}.")
         adapter: object = self.adapter  # a notebook may pass another type despite the annotation
@@ -293,6 +286,11 @@ class Job:
     def has_fused_loss(self) -> bool:
         """Whether `stack` computes softmax and loss in one kernel."""
         return self.stack != AUTO and stacks()[self.stack].loss == "fused"
+
+    def __repr__(self) -> str:
+        usual = self.defaulted()
+        own = [f.name for f in fields(self) if f.name not in usual or f.name in ("sequence_length", "precision")]
+        return brief("Job", [f"{name}={getattr(self, name)!r}" for name in own])
 
     def training_settings(self) -> dict[str, object]:
         """Settings of the training script (``training_settings.toml``) that differ from their defaults."""

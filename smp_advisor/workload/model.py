@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from smp_advisor.arguments import brief
 from smp_advisor.workload.counts import format_count
 from smp_advisor.workload.settings import families
 
@@ -80,7 +81,7 @@ class Head:
     """Weights of dense layers before the output projection (BERT's and RoBERTa's transform, T5: 0)."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Model:
     """A model to train.
 
@@ -297,6 +298,10 @@ class Model:
         from smp_advisor.workload.from_config import model_from_module
 
         return model_from_module(module)
+
+    def __repr__(self) -> str:
+        count = f"{format_count(self.parameter_count)} parameters"
+        return brief("Model", [repr(self.name), count, f"{self.layer_count} layers", self.origin])
 
     @property
     def parameter_count(self) -> int:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import fields
 from random import Random
 
 import smp_advisor as smpa
+from smp_advisor.advice import Advice
 from smp_advisor.advice.keywords import AdviseSettings, JobOptionSettings
+from smp_advisor.advice.storage import from_text
 from smp_advisor.libraries.library import libraries
 
-from .values import Values
+from .values import VALUES, Values
 
 __all__ = ["EntryPoints"]
 
+PLAIN = (type(None), bool, int, float, str, list, dict)
 P4D = "ml.p4d.24xlarge"
 CUSTOM = {
     "gpu": "X1",
@@ -45,8 +49,26 @@ class EntryPoints(Values):
         self.cluster, self.job = smpa.Cluster(P4D), smpa.Job(sequence_length=512, precision="bf16")
         self.plan = smpa.Plan(library="ddp", batch_size=2)
         self.advice = smpa.advise("350M", P4D, library="ddp", sequence_length=512, tokens="1B")
+        self.saved = json.loads(self.advice.as_json())
         self.calls: dict[str, Callable[[], object]] = {**self._values(), **self._functions(), **self._methods()}
         """Each entry point by its name, for one call."""
+
+    def changed(self, saved: object) -> object:
+        """A saved advice with another value in one place, read and shown."""
+        document = copy = json.loads(json.dumps(saved))
+        while True:
+            keys = list(copy) if isinstance(copy, dict) else range(len(copy))
+            key = self.random.choice(list(keys))
+            if not copy[key] or not isinstance(copy[key], dict | list) or self.random.random() < 0.2:
+                break
+            copy = copy[key]
+        copy[key] = self.random.choice([value for value in VALUES if isinstance(value, PLAIN)])
+        text = json.dumps(document, skipkeys=True)
+        try:
+            advice, _ = from_text(text)
+        except RecursionError:
+            return None
+        return None if not isinstance(advice, Advice) else (str(advice), repr(advice), advice.cell(sdk="v2"))
 
     def _values(self) -> dict[str, Callable[[], object]]:
         plans = {record.name: [f.name for f in fields(record.plan) if f.name != "library"] for record in libraries()}
@@ -94,6 +116,9 @@ class EntryPoints(Values):
         def advise() -> object:
             return smpa.advise("350M", P4D, **{"library": "ddp", "sequence_length": 512, **self.some(settings)})
 
+        def choose() -> object:
+            return smpa.advise("350M", P4D, **{"global_batch_size": 64, **self.some(settings)})
+
         def cluster() -> object:
             value = self.any()
             return None if value == "any" else smpa.advise("350M", value, library="ddp", sequence_length=512)
@@ -104,6 +129,8 @@ class EntryPoints(Values):
             "advise a model": lambda: smpa.advise(self.any(), P4D, library="ddp"),
             "advise on a cluster": cluster,
             "advise": advise,
+            "advise with any library": choose,
+            "load changed values": lambda: self.changed(self.saved),
             "check_script": lambda: smpa.check_script(
                 self.any("x = 1\n"), **self.some(["plan", "library", "hyperparameters"], 1)
             ),

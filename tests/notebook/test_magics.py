@@ -112,7 +112,7 @@ def test_a_variable_is_taken_for_what_it_holds(shell, asked, capsys):
         (f"{ADVISE} --count -3", "at least 1 or 'smallest', not -3"),
         ("-5B --instance ml.p4d.24xlarge", "not '-5B'"),
         (f"{ADVISE} --global-batch-size 1000000000000000000", "at most 1,000,000,000"),
-        (f"{ADVISE} --sequence-length 99999999999", "sequence_length must be at most"),
+        (f"{ADVISE} --sequence-length 99999999999", "--sequence-length must be at most"),
         (f"{ADVISE} --precision fp8", "fp8"),
         ("nothing_here --instance ml.p4d.24xlarge", "no variable 'nothing_here'"),
         ("10B --instance ml.p4d.24xlarg", "ml.p4d.24xlarge"),
@@ -300,7 +300,7 @@ def test_fine_tuning_is_an_option(shell, asked, options, settings):
         (f"{ADVISE} --lora --full-finetune", "--lora and --full-finetune contradict each other"),
         (f"{ADVISE} --adapter-targets attention", "add --lora or --qlora"),
         (f"--lora {ADVISE}", "he following arguments are required: model"),
-        (f"{ADVISE} --lora 10B", "at most 1,024, not 10B"),
+        (f"{ADVISE} --lora 10B", "at most 1,024, not 10000000000. A model goes before"),
         (f"{ADVISE} --lora some", "'some' is not a number"),
         (f"{ADVISE} --qlora 0", "at least 1"),
     ],
@@ -316,7 +316,7 @@ def test_an_open_cluster_is_an_option(shell, asked):
     ((_, cluster, settings),) = asked
     assert cluster == ["p4d.24xlarge", "p5.48xlarge"]
     assert callable(settings.pop("on_progress"))
-    assert settings == {"instance_count": "smallest", "tokens": 3e11, "max_days": "30", "max_usd": "250k"}
+    assert settings == {"instance_count": "smallest", "tokens": 3e11, "max_days": 30.0, "max_usd": 250e3}
     shell.run_line_magic("smp_advise", "10B --instance any")
     assert asked[1][1] == "any"
     assert set(asked[1][2]) == {"on_progress"}
@@ -342,7 +342,7 @@ def test_clusters_are_compared_for_the_advice_displayed_last(shell, capsys):
         ("ml.p5.48xlarge", 2),
     ]
     assert sizes.requested.nodes == 1
-    with pytest.raises(UsageError, match="max_usd must be a positive number"):
+    with pytest.raises(UsageError, match="--max-usd must be a positive number"):
         shell.run_line_magic("smp_clusters", "--max-usd lots")
 
 

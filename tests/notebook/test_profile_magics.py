@@ -135,7 +135,7 @@ def test_where_docker_runs_the_sdk_starts_sagemakers_container(shell, calls, doc
     ("magic", "line", "message"),
     [
         ("smp_profile", "nothing_here", "no variable 'nothing_here'"),
-        ("smp_profile", "10B --memory much", "'much' is not a number"),
+        ("smp_profile", "10B --memory much", "--memory must be a positive number, for example 8, not 'much'"),
         ("smp_profile", "10B --stage everything", "everything"),
         ("smp_profile", "10B --inputs nothing_here", "no variable 'nothing_here'"),
         ("smp_profile", "10B --plan", "run %smp_advise first"),

@@ -86,7 +86,7 @@ def test_where_nothing_fits_the_plan_stays_and_ways_out_are_offered(advisor):
 
 
 def test_a_text_that_cannot_be_read_is_refused_in_a_sentence(advisor):
-    assert search(advisor, sequence_length="long")["problem"].startswith("The sequence length must be a whole number")
+    assert search(advisor, sequence_length="long")["problem"].startswith("Sequence: 'long' is not a number")
     assert search(advisor, model="")["problem"].startswith("The model is missing")
     assert search(advisor)["problem"] == ""
     assert changes_of(advisor.advice.recommended, {"precision": "auto", "tokens": ""}) == {}

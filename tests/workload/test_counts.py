@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from smp_advisor.arguments import amount_of
 from smp_advisor.errors import AdvisorError, ModelError
 from smp_advisor.workload import format_count, parse_count
-from smp_advisor.workload.counts import parse_amount
 
 
 @pytest.mark.parametrize(
@@ -56,10 +56,10 @@ def test_shows_three_digits(count, shown):
     ("written", "amount"), [("300B", 3e11), ("1.4T", 1.4e12), ("2_000k", 2e6), (7, 7.0), ("0.5", 0.5), ("3e11", 3e11)]
 )
 def test_amounts_are_read_as_people_write_them(written, amount):
-    assert parse_amount("tokens", written) == amount
+    assert amount_of("tokens", written) == amount
 
 
 @pytest.mark.parametrize("wrong", ["", "many", "-3", -3, 0, "0", True, None, float("nan"), float("inf"), "1e99", [3]])
 def test_what_is_no_amount_is_refused_with_its_name(wrong):
     with pytest.raises(AdvisorError, match="max_days must be a positive number, for example 30, not"):
-        parse_amount("max_days", wrong, "30")
+        amount_of("max_days", wrong, "30")

@@ -116,9 +116,6 @@ class LiveAdvice(Advice):
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, turn=RLock(), _observers=[])
 
-    def __repr__(self) -> str:
-        return f"LiveAdvice({self.model.name!r}, {self.plan!r})"
-
     @property
     def recommended(self) -> Advice:
         """The recommendation as a value, whatever is on screen."""

@@ -6,11 +6,11 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice.live.settings import job_labels, label_of, names_of, settings_of, value_text
+from smp_advisor.arguments import amount_of
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.library import get_library, plan_fields
 from smp_advisor.wording import listed
-from smp_advisor.workload.counts import parse_amount
 from smp_advisor.workload.job import Job
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def _changed_job(job: Job, changes: Mapping[str, Any], library: str) -> dict[str
     defaults = Job()
     values = {name: getattr(defaults, name) if value is None else value for name, value in changes.items()}
     if isinstance(values.get("tokens"), str):
-        values["tokens"] = parse_amount("tokens", values["tokens"])
+        values["tokens"] = amount_of("tokens", values["tokens"])
     if "stack" in values and "attention" not in values:
         values["attention"] = "auto"  # that of the kind of code
     if library == "auto" and set(_FREE) & values.keys() and set(_FREE) <= set(job.defaulted()):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from smp_advisor.workload.job import Job, Precision
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class DdpPlan(Plan):
     """A configuration of PyTorch's DistributedDataParallel: one replica per GPU. The version is PyTorch's."""
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from smp_advisor.workload.model import Model
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class FsdpPlan(Plan):
     """A configuration of PyTorch's FullyShardedDataParallel. The version is PyTorch's."""
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from smp_advisor.workload.job import Precision
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class SmpV1Plan(Plan):
     """A configuration of SMP v1 (PyTorch)."""
 

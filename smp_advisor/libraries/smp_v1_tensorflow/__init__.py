@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from smp_advisor.workload.model import Model
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class SmpV1TensorFlowPlan(Plan):
     """A configuration of SMP v1 (TensorFlow): pipeline parallelism, with replicas by Horovod."""
 

@@ -37,7 +37,7 @@ BROKEN_OFFLOADING = "2.2.0"
 """Release notes of 2.2.0: the library's own activation offloading does not work, PyTorch's does."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class SmpV2Plan(Plan):
     """A configuration of SMP v2 (PyTorch FSDP)."""
 

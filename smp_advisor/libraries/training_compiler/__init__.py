@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from smp_advisor.workload.model import Model
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class TrainingCompilerPlan(Plan):
     """A configuration of Training Compiler: data parallelism with one compiled replica per GPU.
 

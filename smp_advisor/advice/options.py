@@ -1,0 +1,106 @@
+"""Options of a request in a line: the parsers of magics and of the command, from the table of options."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.arguments import options, options_of
+from smp_advisor.errors import AdvisorError
+from smp_advisor.libraries.library import libraries
+from smp_advisor.libraries.schema import schema
+from smp_advisor.workload.adapter import Adapter
+from smp_advisor.workload.stack import training_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from smp_advisor.arguments import Option
+
+__all__ = ["keywords_of", "request_options", "specification"]
+
+_RANK = "16"
+_TUNING = {"lora": "--lora", "qlora": "--qlora", "full_finetune": "--full-finetune"}
+_CONSTANTS = {"none": None, "true": True, "false": False}
+
+
+def specification(option: Option) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """Names and settings of an option for `argparse`, which hands its text to `keywords_of`."""
+    settings: dict[str, Any] = {"dest": option.name, "help": option.help.replace("%", "%%")}
+    if option.type == "flag":
+        settings["action"] = "store_true"
+    elif option.type == "rank":
+        settings |= {"nargs": "?", "const": _RANK, "metavar": "RANK"}
+    elif option.name == "library":
+        settings["choices"] = ("auto", *(record.name for record in libraries()))
+    elif option.choices:
+        settings["choices"] = option.choices
+    return option.switches, settings
+
+
+def request_options(*, cluster_required: bool = True) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+    """The options of a request: those of the table with a help text, and the settings of the training script."""
+    for option in options_of("request", "job", "shape", "adapter", "plan"):
+        if option.help:
+            names, settings = specification(option)
+            yield names, settings | ({"required": cluster_required} if option.name == "cluster" else {})
+    for setting in training_settings().values():
+        kind: dict[str, Any] = {"choices": tuple(setting.values)} if setting.values else {"action": "store_true"}
+        yield (f"--{setting.name.replace('_', '-')}",), kind | {"help": setting.help.replace("%", "%%")}
+
+
+def keywords_of(texts: Mapping[str, Any]) -> dict[str, Any]:
+    """Keywords of `advise` for the texts of options, by their names; None and False are options that are not set.
+
+    Raises
+    ------
+    AdvisorError
+        A text is no value of its option, or two options contradict each other.
+    """
+    table, values = options(), dict[str, Any]()
+    for name, text in texts.items():
+        if text is None or text is False or name in _TUNING or name == "adapter_targets":
+            continue
+        option = table.get(name)
+        if option is None or text is True:
+            values[name] = text
+        elif option.of == "plan":
+            values[name] = _plan_value(name, text)
+        else:
+            values[name] = None if text.lower() == "none" and option.type == "whole" else option.read(text)
+    return values | _fine_tuning(texts)
+
+
+def _plan_value(name: str, text: str) -> Any:
+    """A field of plans, as the schema of a library that has it describes it."""
+    if name == "activation_checkpointing":
+        return False if text == "none" else text
+    described = (schema(record.name).described(name) for record in libraries())
+    kind = next(parameter.type for parameter in described if parameter is not None)
+    if text.lower() in _CONSTANTS:
+        return _CONSTANTS[text.lower()]
+    return options()["counts"].read(text, f"--{name.replace('_', '-')}")[0] if kind == "int" else text
+
+
+def _fine_tuning(texts: Mapping[str, Any]) -> dict[str, Any]:
+    """Kind of training and adapter of the options for fine-tuning."""
+    chosen = [name for name in _TUNING if texts.get(name)]
+    targets = texts.get("adapter_targets")
+    if len(chosen) > 1:
+        raise AdvisorError(
+            f"{' and '.join(_TUNING[name] for name in chosen)} contradict each other: leave one of them out."
+        )
+    if targets and chosen not in (["lora"], ["qlora"]):
+        raise AdvisorError("--adapter-targets needs an adapter: add --lora or --qlora.")
+    if not chosen:
+        return {}
+    name = chosen[0]
+    if name == "full_finetune":
+        return {"training": "fine-tuning"}
+    try:
+        rank = options()[name].read(texts[name])
+    except AdvisorError as error:
+        raise AdvisorError(f"{str(error).removesuffix('.')}. A model goes before the option.") from None
+    quantized = name == "qlora"
+    bits = 4 if quantized else 16
+    adapter = Adapter(rank=rank, targets=targets or "all-linear", base_bits=bits, double_quantization=quantized)  # type: ignore[arg-type]
+    return {"adapter": adapter}

@@ -1,0 +1,336 @@
+"""Arguments of public calls: the table of options, types, and the keyword that an unknown one means."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+import re
+from dataclasses import dataclass
+from functools import cache, wraps
+from inspect import signature
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
+
+from smp_advisor.errors import AdvisorError
+from smp_advisor.files import data_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    Parameters = ParamSpec("Parameters")
+    Result = TypeVar("Result")
+
+__all__ = [
+    "SMALLEST",
+    "Option",
+    "amount_of",
+    "brief",
+    "check",
+    "is_path",
+    "meant",
+    "number_in",
+    "options",
+    "options_of",
+    "require_path",
+    "require_types",
+    "shown",
+    "with_exact_keywords",
+]
+
+SMALLEST = "smallest"
+"""The smallest number of nodes that fits."""
+_SCALES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
+_NUMBER = re.compile(
+    r"\s*([+-]?(?:\d[\d_,]*(?:\.\d*)?|\.\d+))(e[+-]?\d{1,2})?\s*([KMBGT]?)\s*", re.IGNORECASE | re.ASCII
+)
+_MOST_AMOUNT = 10**15
+_LONGEST_PATH, _LONGEST_NAME = 4096, 255
+"""Bytes of a path, and of each of its parts, in Linux."""
+_LINE = 120
+"""Characters of the `repr` of a value."""
+_LONGEST = 100
+"""Characters of a name that is compared with keywords."""
+
+
+def number_in(text: str) -> float | None:
+    """The number in a text such as ``300B``, ``3e11``, ``300_000_000`` or ``2,048``; None if there is none."""
+    match = _NUMBER.fullmatch(text)
+    if not match:
+        return None
+    digits, exponent, unit = match.groups()
+    return float(re.sub("[_,]", "", digits) + (exponent or "")) * _SCALES[unit.upper()]
+
+
+def brief(kind: str, parts: Iterable[str]) -> str:
+    """A ``repr`` in one line: the kind of a value with as many of its parts as fit.
+
+    Examples
+    --------
+    >>> brief("Cluster", ["'ml.p4d.24xlarge'", "16"])
+    "Cluster('ml.p4d.24xlarge', 16)"
+    """
+    text = " ".join(f"{kind}({', '.join(parts)})".split())
+    return text if len(text) <= _LINE else f"{text[: _LINE - 4]}...)"
+
+
+def amount_of(name: str, amount: object, example: str = "300B", most: float = _MOST_AMOUNT) -> float:
+    """Read a positive amount, such as tokens, days or USD, from a number or from text.
+
+    Raises
+    ------
+    AdvisorError
+        It is no positive number of at most `most`.
+
+    Examples
+    --------
+    >>> amount_of("tokens", "1.4T")
+    1400000000000.0
+    """
+    number = number_in(amount) if isinstance(amount, str) else amount
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number <= most:
+        raise AdvisorError(f"{name} must be a positive number, for example {example}, not {shown(amount)}.")
+    return float(number)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Option:
+    """An option of a request: a keyword of Python, an option of magics and the command, and a field of the page."""
+
+    name: str
+    of: str
+    """Part of the request, or the magic that alone has the option."""
+    type: Literal[
+        "", "whole", "amount", "share", "choice", "flag", "text", "path", "nodes", "types", "numbers", "rank"
+    ] = ""
+    """Empty for values that only Python passes, and for fields of plans, whose library describes them."""
+    least: int = 1
+    most: int = 10**9
+    unit: str = ""
+    example: str = "16"
+    choices: tuple[str, ...] = ()
+    help: str = ""
+    """Purpose and default; empty for keywords that are no options of magics and the command."""
+    flags: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
+    """Other names of the same thing."""
+    label: str = ""
+    """Title of the page's field; empty without one."""
+    hint: str = ""
+
+    @property
+    def switches(self) -> tuple[str, ...]:
+        """Names of the option in a line: ``--count``, ``-n``."""
+        return self.flags or (f"--{self.name.replace('_', '-')}",)
+
+    def checked(self, value: Any, title: str = "") -> Any:  # noqa: C901, PLR0912 - one branch a type
+        """The value, as a Python call passes it.
+
+        Raises
+        ------
+        AdvisorError
+            The value has the wrong type, or is out of range.
+        """
+        title = title or self.name
+        match self.type:
+            case "whole" | "nodes" | "rank":
+                if self.type == "nodes" and value == SMALLEST and isinstance(value, str):
+                    return value
+                other = f" or '{SMALLEST}'" if self.type == "nodes" else ""
+                if isinstance(value, bool) or not isinstance(value, int) or value < self.least:
+                    raise AdvisorError(
+                        f"{title} must be a whole number of at least {self.least:,}{other}, not {shown(value)}."
+                    )
+                if value > self.most:
+                    raise AdvisorError(f"{title} must be at most {self.most:,}, not {shown(value)}.")
+            case "share":
+                if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
+                    raise AdvisorError(
+                        f"{title} must lie between 0 and 1, for example {self.example}, not {shown(value)}."
+                    )
+            case "amount":
+                return amount_of(title, value, self.example, self.most if self.most != 10**9 else _MOST_AMOUNT)
+            case "choice":
+                if not isinstance(value, str) or value not in self.choices:
+                    raise AdvisorError(f"{title} must be one of {', '.join(self.choices)}, not {shown(value)}.")
+            case "flag":
+                if not isinstance(value, bool):
+                    raise AdvisorError(f"{title} must be True or False, not {shown(value)}.")
+            case "text":
+                if not isinstance(value, str):
+                    raise AdvisorError(f"{title} must be text, not {shown(value)}.")
+            case "path":
+                if not is_path(value):
+                    raise AdvisorError(f"{title} must be the path of a file, not {shown(value)}.")
+        return value
+
+    def read(self, text: str, title: str = "") -> Any:
+        """The value that a text of a line or a field means.
+
+        Raises
+        ------
+        AdvisorError
+            The text is no such value.
+        """
+        title = title or self.switches[0]
+        match self.type:
+            case "whole" | "nodes" | "rank":
+                number = number_in(text)
+                if number is not None and math.isfinite(number) and number.is_integer():
+                    return self.checked(int(number), title)
+                if self.type == "nodes" and text == SMALLEST:
+                    return text
+                kind = "a number" if number is None else "a whole number"
+                raise AdvisorError(f"{title}: {text!r:.80} is not {kind}; write for example {self.example}.")
+            case "share":
+                number = number_in(text)
+                return self.checked(text if number is None else number, title)
+            case "types":
+                names = [name.strip() for name in text.split(",")]
+                return names if len(names) > 1 else text
+            case "numbers":
+                return [options()["instance_count"].read(part, title) for part in text.split(",")]
+        return self.checked(text, title)
+
+
+def shown(value: object) -> str:
+    """A value in the sentence of an error: the start of its text. A whole number may be too long for a text."""
+    if isinstance(value, int) and abs(value) > 10**60:
+        return "a number with over 60 digits"
+    return f"{value!r:.80}"
+
+
+@cache
+def options() -> Mapping[str, Option]:
+    """Every option by its name."""
+    table: dict[str, Option] = {}
+    for entry in data_file("arguments", "options")["option"]:
+        fields: dict[str, Any] = {name: tuple(of) if isinstance(of, list) else of for name, of in entry.items()}
+        table[entry["name"]] = Option(**fields)
+    return MappingProxyType(table)
+
+
+def options_of(*parts: str) -> tuple[Option, ...]:
+    """The options of some parts of a request, in the order of the table."""
+    return tuple(option for option in options().values() if option.of in parts)
+
+
+def check(arguments: Mapping[str, Any], error: type[AdvisorError] = AdvisorError) -> None:
+    """Refuse arguments of the wrong type or out of range; None means not set, and names without an option are skipped.
+
+    Raises
+    ------
+    AdvisorError
+        In the form of `error`: one sentence on the first wrong argument.
+
+    Examples
+    --------
+    >>> check({"sequence_length": 512, "objective": "cost"})
+    """
+    table = options()
+    for name, value in arguments.items():
+        if value is not None and name in table:
+            try:
+                table[name].checked(value)
+            except AdvisorError as problem:
+                raise error(str(problem)) from None
+
+
+def require_types(arguments: Mapping[str, tuple[object, type | tuple[type, ...]]], call: str) -> None:
+    """Refuse an argument of another type.
+
+    Parameters
+    ----------
+    arguments
+        Value and accepted types of each argument, by its name. True and False are no whole numbers.
+    call
+        Name of the function, for the sentence.
+
+    Raises
+    ------
+    AdvisorError
+        A value has another type.
+
+    Examples
+    --------
+    >>> require_types({"steps": (1, int)}, "undo")
+    """
+    for name, (value, types) in arguments.items():
+        kinds = types if isinstance(types, tuple) else (types,)
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            names = " or ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
+            raise AdvisorError(f"{call}() requires for {name} a value of type {names}, not {shown(value)}.")
+
+
+def is_path(path: object) -> bool:
+    """Whether a value can be the path of a file: text, in parts that a system takes."""
+    try:
+        text = os.fspath(path)  # type: ignore[call-overload]
+        encoded = os.fsencode(text) if isinstance(text, str) else b""
+    except (TypeError, UnicodeEncodeError):
+        return False
+    parts = encoded.split(b"/")
+    return (
+        bool(encoded)
+        and b"\0" not in encoded
+        and len(encoded) <= _LONGEST_PATH
+        and max(map(len, parts)) <= _LONGEST_NAME
+    )
+
+
+def require_path(path: object, call: str) -> None:
+    """Refuse a value that is no path of a file.
+
+    Raises
+    ------
+    AdvisorError
+        It is neither text nor a path, or no system has such a path.
+    """
+    if not is_path(path):
+        raise AdvisorError(f"{call}() requires the path of a file, not {path!r:.80}.")
+
+
+def meant(name: str, keywords: Collection[str]) -> str:
+    """The keyword of a call that an unknown name means; empty if none is similar.
+
+    Examples
+    --------
+    >>> meant("days", {"max_days", "data", "tokens"})
+    'max_days'
+    >>> meant("sequence_lenght", {"sequence_length"})
+    'sequence_length'
+    """
+    plain = name.lower().replace("-", "_")
+    for option in options().values():
+        names = (option.name, *option.also)
+        if plain in names:
+            # Other names only if the call has them: --count is the number of nodes of magics.
+            for candidate in names:
+                if candidate in keywords:
+                    return candidate
+    near = difflib.get_close_matches(plain, sorted(keywords), n=1) if len(plain) <= _LONGEST else []
+    return near[0] if near else ""
+
+
+def with_exact_keywords(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """The function, which answers an unknown keyword with the one that is meant.
+
+    Raises
+    ------
+    AdvisorError
+        The function takes no such keyword.
+    """
+    names = [
+        name for name, parameter in signature(function).parameters.items() if parameter.kind.name != "POSITIONAL_ONLY"
+    ]
+
+    @wraps(function)
+    def answer(*positional: Parameters.args, **keywords: Parameters.kwargs) -> Result:
+        for name in keywords:
+            if name not in names:
+                keyword = meant(name, names)
+                hint = f"did you mean {keyword}?" if keyword else f"it takes {', '.join(names)}."
+                raise AdvisorError(f"{function.__name__} takes no argument {name!r}; {hint}")
+        return function(*positional, **keywords)
+
+    return answer
