@@ -31,7 +31,7 @@ def test_a_stack_implies_its_attention() -> None:
     [
         ({"stack": "hf-eager", "attention": "fused"}, "contradicts attention='fused'"),
         ({"stack": "hf-flash-2", "attention": "eager"}, "contradicts attention='eager'"),
-        ({"stack": "jax"}, "stack must be auto, hf-eager"),
+        ({"stack": "jax"}, "stack must be one of auto, hf-eager"),
         ({"stack": None}, "stack must be"),
     ],
 )
