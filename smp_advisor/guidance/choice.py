@@ -25,11 +25,9 @@ _CLEAR = 0.75
 
 
 def certainty(decision: Decision) -> str:
-    """Whether the choice is clear, its expected regret, and families as fast as its own."""
-    regret, least = decision.expected_regret, decision.least_regret
-    text = f"Certainty: {certainty_in_short(decision)} Over the cost model's errors it"
-    text += f" loses {percent(regret)} of speed on average"
-    text += f", another plan {percent(least)}." if regret - least >= NEAR_BEST else "; no plan loses noticeably less."
+    """How certain the choice is and what follows, its expected regret, and families as fast as its own."""
+    text = f"Certainty: {certainty_in_short(decision)}"
+    text += f" Expected loss against the best plan: {percent(decision.expected_regret)} of speed."
     if decision.indistinct:
         text += f" By the cost model, {listed(decision.indistinct)} may be as fast"
         text += f"; the published family is preferred ({decision.published})." if decision.published else "."
@@ -37,10 +35,13 @@ def certainty(decision: Decision) -> str:
 
 
 def certainty_in_short(decision: Decision) -> str:
-    """Whether the choice is clear, as the start of `certainty`'s text."""
-    chance = decision.near_best_probability
-    call = "a close call" if chance < _CLEAR else "a clear choice"
-    return f"{call} ({percent(min(chance, 0.99))} likely that no plan is noticeably faster)."
+    """How certain the choice is and what follows, as the start of `certainty`'s text."""
+    if decision.near_best_probability >= _CLEAR:
+        return "a clear choice, no other plan is likely to be noticeably faster."
+    if decision.close > 1:
+        within = percent(max(decision.close_within, 0.01))
+        return f"{decision.close} plans are within {within}: any of them is fine; a 20-step probe decides."
+    return "another plan may be faster; a 20-step probe of both decides."
 
 
 _LOW_MFU = 0.1
@@ -58,7 +59,10 @@ def why_this_plan(best: SearchResult, probability: float) -> str:
     if best.objective == "cost":
         return fit
     merit = {"headroom": "leaves the most memory free", "simplicity": "uses the fewest techniques"}[best.objective]
-    return f"{fit} Of the plans at least half as fast as the fastest, this one {merit}."
+    least = policy().share_of(best.objective)
+    cost = 1 - best.scores.tokens_per_second[0] / best.scores.tokens_per_second.max()
+    price = f" It costs {percent(cost)} of speed against the fastest." if cost >= 0.005 else ""
+    return f"{fit} Of the plans with at least {percent(least)} of the best speed, this one {merit}.{price}"
 
 
 def low_utilisation(estimate: Estimate) -> str:

@@ -20,6 +20,7 @@ from smp_advisor.libraries.version import (
     version_with,
     versions,
 )
+from smp_advisor.search.decision import least_regret_first
 from smp_advisor.search.search import search
 from smp_advisor.wording import plural
 from smp_advisor.workload.stack import AUTO
@@ -285,11 +286,16 @@ def search_in_bf16_if_possible(
 
     `terms` are ``library``, ``min_fit_probability`` and ``pins`` of `search`. A precision that the user set stays.
     """
-    result = search(model, cluster, job, objective=objective, **terms)
+    result = _surest(model, job, search(model, cluster, job, objective=objective, **terms))
     free = "precision" not in user_settings and not {"fp16", "bf16"} & set(terms["pins"] or {})
     if free and len(result.ranked) and allows_bf16(result.best(), cluster):
         in_bf16 = replace(job, precision="bf16")
-        best = search(model, cluster, in_bf16, objective=objective, **terms)
+        best = _surest(model, in_bf16, search(model, cluster, in_bf16, objective=objective, **terms))
         if len(best.ranked):
             return in_bf16, best, (job, result) if best.has_best_of(result) else (in_bf16, best)
     return job, result, (job, result)
+
+
+def _surest(model: Model, job: Job, result: SearchResult) -> SearchResult:
+    fast = len(result.ranked) > 1 and result.objective in ("throughput", "cost")
+    return least_regret_first(model, job, result) if fast else result

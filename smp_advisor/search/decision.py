@@ -42,6 +42,7 @@ FAMILIES = dict(
 )
 """Families of plans by the division of the model that the cost model's errors depend on."""
 
+_CLOSE = 0.05
 _LEADING_SHARE = 0.75
 """Plans below this share of the best speed are the best in hardly any draw."""
 
@@ -85,6 +86,10 @@ class Decision:
     """Other families whose best plan is not distinguishable in speed from the chosen plan."""
     published: str
     """Publication that uses the plan's family for the regime; empty if no other family is as fast or there is none."""
+    close: int = 1
+    """Number of compared plans, the chosen one among them, whose expected regrets are within 5 % of its own."""
+    close_within: float = 0.0
+    """The largest of these differences."""
     compared: int
     """Number of plans that were drawn: the chosen one, the fastest of each family and of each number of techniques."""
     batch: BatchChoice
@@ -105,6 +110,7 @@ def decide(
     speeds = _speeds(model, job, result, leading)
     best = speeds.max(axis=1)
     regrets = (1 - speeds / best[:, np.newaxis]).mean(axis=0)
+    near = np.abs(regrets - regrets[0]) <= _CLOSE
     published = published_for(result.space.library, model.parameter_count)
     divisions = plan_divisions(layout)
     names = [FAMILIES[DIVISIONS[division]] for division in divisions.tolist()]
@@ -120,8 +126,39 @@ def decide(
         family=names[0],
         indistinct=tuple(sorted(indistinct)),
         published=published.title if published and indistinct and DIVISIONS[divisions[0]] == published.division else "",
+        close=int(near.sum()),
+        close_within=float(np.abs(regrets - regrets[0])[near].max()),
         compared=len(leading),
         batch=_batch_choice(model, job, result, min_fit_probability, pins),
+    )
+
+
+def least_regret_first(model: Model, job: Job, result: SearchResult) -> SearchResult:
+    """The result, with the leading plan first that is expected to lose the least speed over the cost model's errors.
+
+    Of plans whose regrets differ by less than one percentage point, the one with the fewest techniques. It stays within
+    the constraints of the choice: as fast by the point estimate, no larger batch, and no wider context parallelism.
+    """
+    leading = _leading(result)
+    scores = result.scores
+    able = scores.tokens_per_second[leading] >= (1 - NEAR_BEST) * scores.tokens_per_second[0]
+    for values in (scores.doublings_missing, scores.context_nodes, scores.nodes):
+        able &= values[leading] <= values[0]
+    leading = leading[able]
+    if len(leading) < 2:
+        return result
+    speeds = _speeds(model, job, result, leading)
+    regrets = (1 - speeds / speeds.max(axis=1)[:, np.newaxis]).mean(axis=0)
+    good = leading[regrets <= regrets.min() + policy().equal_regret]
+    first = int(good[scores.techniques[good].argmin()])
+    if first == 0 or (0 in good and scores.techniques[0] <= scores.techniques[first]):
+        return result
+    order = np.concatenate([[first], np.delete(np.arange(len(result.ranked)), first)])
+    return replace(
+        result,
+        ranked=result.ranked[order],
+        scores=scores.take(order),
+        step_seconds=result.step_seconds[order],
     )
 
 

@@ -33,8 +33,20 @@ class Policy:
     """Probability from which the faster of two plans of different kinds is distinguishable."""
     first_microbatches: tuple[int, ...]
     """Microbatches of a pipeline that come before all others."""
-    slowest_share: float
-    """``headroom`` and ``simplicity`` look only at plans with at least this share of the best throughput."""
+    most_microbatches_per_stage: int
+    """More microbatches per pipeline stage need a batch of the user's."""
+    most_accumulated: int
+    """More microbatches without a pipeline need a batch of the user's."""
+    headroom_share: float
+    """``headroom`` looks only at plans with at least this share of the best throughput."""
+    simplicity_share: float
+    """The same for ``simplicity``."""
+    equal_regret: float
+    """Difference of expected regrets below which the plan with fewer techniques is chosen."""
+
+    def share_of(self, objective: str) -> float:
+        """Share of the best throughput that an objective does not give up."""
+        return {"headroom": self.headroom_share, "simplicity": self.simplicity_share}.get(objective, 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,15 +79,18 @@ Kind = Literal["pretraining", "fine-tuning", "adapters", "images"]
 
 @dataclass(frozen=True, kw_only=True)
 class BatchPolicy:
-    """Target and cap of the global batch of a model and a kind of training."""
+    """Floor, bound and cap of the global batch of a model and a kind of training."""
 
     kind: Kind
     target_tokens: int
     """Batch of published runs of this size, in tokens per step. A larger one must gain speed."""
+    floor_tokens: int
+    """Smallest batch of published runs of this size, in tokens per step. From here to the target, the smallest batch
+    within 3 % of the best speed is chosen."""
     doubling_gain: float
-    """Least gain in speed of each doubling above the target, and of each halving below it."""
+    """Least gain in speed of each doubling above the target, and of each halving below the floor."""
     longest_step_seconds: float
-    """A batch below the target is as good if twice its samples would take longer than this per step."""
+    """A batch below the floor is as good if twice its samples would take longer than this per step."""
     cap_tokens: int
     """Largest batch of the search, in tokens per step."""
     example: str
@@ -87,17 +102,17 @@ class BatchPolicy:
     def doublings_missing(
         self, tokens_per_step: NDArray[np.int64], tokens_per_second: NDArray[np.float64], limit_tokens: int
     ) -> NDArray[np.float64]:
-        """Doublings by which each batch is below its target, shape (n,); 0 from the target on.
+        """Doublings by which each batch is below its floor, shape (n,); 0 from the floor on.
 
-        The target is no larger than `limit_tokens`, and than what the plan trains in `longest_step_seconds`.
+        The floor is no larger than `limit_tokens`, and than what the plan trains in `longest_step_seconds`.
         """
         within_time = tokens_per_second * self.longest_step_seconds
-        target = np.minimum(min(self.target_tokens, limit_tokens), within_time)
+        floor = np.minimum(min(self.floor_tokens, limit_tokens), within_time)
         # A free batch is a power of two times the replicas: less than a doubling is no batch of its own.
-        return np.floor(np.maximum(np.log2(target / tokens_per_step), 0.0))
+        return np.floor(np.maximum(np.log2(floor / tokens_per_step), 0.0))
 
     def worth(self, tokens_per_step: NDArray[np.int64], doublings_missing: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Share of the speed that counts, shape (n,): each doubling above or below the target must gain speed."""
+        """Share of the speed that counts, shape (n,): each doubling above the target or below the floor must gain."""
         above = np.maximum(np.log2(tokens_per_step / self.target_tokens), 0.0)
         result: NDArray[np.float64] = (1 - self.doubling_gain) ** (above + doublings_missing)
         return result
@@ -127,6 +142,7 @@ def batch_policy(model: Model, job: Job) -> BatchPolicy:
     return BatchPolicy(
         kind=kind,
         target_tokens=entry["target"] * sample,
+        floor_tokens=entry["floor"] * sample,
         doubling_gain=entry["doubling_gain"],
         longest_step_seconds=table["longest_step_seconds"],
         cap_tokens=cap if kind == "images" else max(cap, table["least_cap_tokens"]),

@@ -45,6 +45,8 @@ class Scores:
     """GPUs over which the widest group extends that exchanges activations or parameters (`communication_span`)."""
     nodes: NDArray[np.int64]
     """The same in nodes."""
+    context_nodes: NDArray[np.int64]
+    """Nodes over which the group of context parallelism extends; 1 without it."""
     microbatches: NDArray[np.int64]
     pipelined: NDArray[np.bool_]
     published: NDArray[np.bool_]
@@ -166,28 +168,28 @@ def order(scores: Scores, objective: Objective, resolution: Resolution | None = 
     1. The fewest techniques come first. Each further one must gain 5 %, distinguishably, over the best plan without it.
     2. Of the plans with this number of techniques, those of the family that is published for the regime come first,
        if the best of them is not distinguishable from the best.
-    3. Communication over more nodes must gain 5 %.
+    3. Context parallelism over more nodes must gain 5 %, and so must any communication.
     4. Of those, plans within 3 % of the best come first: by the smallest communication span (inside a node before
-       across nodes, a small group before a large one), the batch nearest to its target if it is below, else the
+       across nodes, a small group before a large one), the batch nearest to its floor if it is below, else the
        smallest, the fewest microbatches (in a pipeline 2 or 4) and the most headroom.
 
     Last, a plan that another plan of the table dominates makes way for it (`undominated_first`).
 
-    ``headroom`` looks at the plans at least half as fast as the fastest that leave the most memory free within 3 %,
-    ``simplicity`` at those with the fewest techniques; of these the same rules choose. Sources and thresholds:
-    ``data/policy.toml``.
+    ``headroom`` looks at the plans with 90 % of the best speed that leave the most memory free within 3 %,
+    ``simplicity`` at those half as fast with the fewest techniques; of these the same rules choose. Sources and
+    thresholds: ``data/policy.toml``.
     """
     value = scores.tokens_per_second * scores.worth
     eligible, merit = np.ones(len(value), dtype=np.bool_), -value
     if objective in ("headroom", "simplicity"):
-        eligible = value >= policy().slowest_share * value.max()
+        eligible = value >= policy().share_of(objective) * value.max()
         merit = -scores.headroom if objective == "headroom" else scores.techniques.astype(np.float64)
         best = merit[eligible].min()
         eligible &= merit <= best + (NEAR_BEST * abs(best) if objective == "headroom" else 0)
     rows, near = np.flatnonzero(eligible), np.zeros(len(value), dtype=np.bool_)
     near[rows] = _equal(value[rows], scores.take(rows), None if resolution is None else resolution.take(rows))
     of_equals = [np.where(near, preference, 0) for preference in _preferences(scores)]
-    slow = value < (policy().slowest_share * value.max() if objective in ("headroom", "simplicity") else 0)
+    slow = value < policy().share_of(objective) * value.max()
     return np.lexsort((-value, np.where(near, 0, merit), *reversed(of_equals), ~near, ~eligible, slow))
 
 
@@ -217,9 +219,11 @@ def _equal(value: Floats, scores: Scores, resolution: Resolution | None) -> NDAr
     if published.any():
         level = level & scores.published
         leader = int(np.where(published, value, -np.inf).argmax())
-    # The fewest nodes whose best plan is fast enough.
-    fast = level & (value >= value[leader] * (1 - policy().node_gain))
-    level = level & (scores.nodes <= scores.nodes[fast].min())
+    # The fewest nodes whose best plan is fast enough; for context parallelism first, which exchanges in every layer.
+    for nodes in (scores.context_nodes, scores.nodes):
+        fast = level & (value >= value[leader] * (1 - policy().node_gain))
+        level = level & (nodes <= nodes[fast].min())
+        leader = int(np.where(level, value, -np.inf).argmax())
     near: NDArray[np.bool_] = level & (value >= value[level].max() * (1 - NEAR_BEST))
     # Of the best plans, those whose techniques still gain enough.
     required = [
@@ -262,7 +266,7 @@ def undominated_first(ranked: NDArray[np.intp], scores: Scores, keys: NDArray[np
     chosen = listed[0]
     while True:
         better = scores.tokens_per_second[listed] > scores.tokens_per_second[chosen]
-        for values in (scores.techniques, scores.span, scores.tokens_per_step):
+        for values in (scores.techniques, scores.span, scores.context_nodes, scores.tokens_per_step):
             better &= values[listed] <= values[chosen]
         if not better.any():
             break

@@ -108,7 +108,8 @@ def search(
     memory = memory_columns(model, cluster, job, space.layout)
     usable = cluster.instance.usable_gpu_memory_gib * GIB
     host_fits = memory.host_bytes_per_node <= HOST_SHARE * cluster.instance.host_memory_gib * GIB
-    rows = np.flatnonzero((memory.margin >= NormalDist().inv_cdf(min_fit_probability)) & host_fits)
+    usual = _in_few_parts(space.layout, job, pins or {})
+    rows = np.flatnonzero((memory.margin >= NormalDist().inv_cdf(min_fit_probability)) & host_fits & usual)
     layout = space.layout.take(rows)
     seconds = sum(seconds_columns(model, cluster, job, layout).values(), np.zeros(len(rows)))
     seconds = seconds * pressure_factor(memory.needed_bytes[rows], usable)
@@ -128,6 +129,16 @@ def search(
         scores=scores.take(best_first),
         step_seconds=seconds[best_first],
     )
+
+
+def _in_few_parts(layout: Layout, job: Job, pins: Mapping[str, Any]) -> NDArray[np.bool_]:
+    """Whether each plan has as few microbatches or accumulated batches as a batch that the search chooses may have."""
+    if job.global_batch_size is not None or {"microbatches", "gradient_accumulation_steps", "batch_size"} & set(pins):
+        return np.ones(len(layout), dtype=np.bool_)
+    stages, limits = layout.pipeline_parallel_degree, policy()
+    most = np.where(stages > 1, limits.most_microbatches_per_stage * stages, limits.most_accumulated)
+    result: NDArray[np.bool_] = layout.microbatches <= most
+    return result
 
 
 def _scores(
@@ -155,6 +166,11 @@ def _scores(
         doublings_missing=missing,
         span=span,
         nodes=-(-span // cluster.instance.gpus),
+        context_nodes=np.where(
+            layout.context_parallel_degree > 1,
+            -(-layout.context_parallel_degree * world.data_stride // cluster.instance.gpus),
+            1,
+        ).astype(np.int64),
         microbatches=layout.microbatches,
         pipelined=layout.pipeline_parallel_degree > 1,
         published=np.ones(len(tokens), dtype=np.bool_)

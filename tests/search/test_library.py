@@ -220,7 +220,7 @@ def test_a_version_before_pytorch_2_has_no_fused_attention():
 @pytest.mark.parametrize(
     ("batch", "words"),
     [
-        (None, "Training Compiler (discontinued): no plan with a global batch of 1,024 samples fits."),
+        (None, "Training Compiler (discontinued): no plan with a global batch of 256 samples fits."),
         (100, "DDP: no plan with a global batch of 100 samples fits."),
     ],
 )

@@ -38,6 +38,7 @@ def scores(speed: list[float], techniques: list[int], **columns: list) -> Scores
         "doublings_missing": [0.0] * n,
         "span": [1] * n,
         "nodes": [1] * n,
+        "context_nodes": [1] * n,
         "microbatches": [1] * n,
         "pipelined": [False] * n,
         "published": [True] * n,
@@ -53,7 +54,7 @@ def scores(speed: list[float], techniques: list[int], **columns: list) -> Scores
 
 def test_headroom_and_simplicity_choose_among_their_best_like_throughput() -> None:
     columns = {"headroom": [0.9, 0.9, 0.1], "tokens_per_step": [8, 2, 1], "worth": [0.8, 1.0, 1.0]}
-    three = scores([70, 60, 100], [1, 1, 0], **columns)
+    three = scores([120, 95, 100], [1, 1, 0], **columns)
     assert order(three, "headroom")[0] == 1
     two = scores([70, 69], [0, 0], tokens_per_step=[8, 2], span=[1, 1])
     assert order(two, "simplicity")[0] == 1
@@ -76,7 +77,9 @@ def test_each_objective_ranks_by_what_it_names() -> None:
     four = scores([100, 60, 55, 40], [3, 1, 2, 0], headroom=[0.05, 0.4, 0.6, 0.9])
     assert order(four, "throughput")[0] == 0
     assert order(four, "cost")[0] == 0
-    assert order(four, "headroom")[0] == 2  # 0.9 free, but less than half as fast, does not count
+    assert order(four, "headroom")[0] == 0  # more memory is not bought below 90 % of the best speed
+    near = scores([100, 95, 91, 89], [3, 1, 2, 0], headroom=[0.05, 0.4, 0.6, 0.9])
+    assert order(near, "headroom")[0] == 2
     assert order(four, "simplicity")[0] == 1
 
 
