@@ -22,12 +22,30 @@ if TYPE_CHECKING:
     from smp_advisor.workload.model import Model
 
 _CLEAR = 0.75
+_NUMBERS = [
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+    "fourteen",
+]
 
 
 def certainty(decision: Decision) -> str:
     """How certain the choice is and what follows, its expected regret, and families as fast as its own."""
     text = f"Certainty: {certainty_in_short(decision)}"
-    text += f" Expected loss against the best plan: {percent(decision.expected_regret)} of speed."
+    if decision.close == 1 and decision.near_best_probability < _CLEAR:
+        text += f" Expected loss against the best plan: {percent(decision.expected_regret)} of speed."
     if decision.indistinct:
         text += f" By the cost model, {listed(decision.indistinct)} may be as fast"
         text += f"; the published family is preferred ({decision.published})." if decision.published else "."
@@ -40,7 +58,8 @@ def certainty_in_short(decision: Decision) -> str:
         return "a clear choice, no other plan is likely to be noticeably faster."
     if decision.close > 1:
         within = percent(max(decision.close_within, 0.01))
-        return f"{decision.close} plans are within {within}: any of them is fine; a 20-step probe decides."
+        number = _NUMBERS[decision.close] if decision.close < len(_NUMBERS) else str(decision.close)
+        return f"{number} plans are within {within}: any of them is fine; a 20-step probe decides."
     return "another plan may be faster; a 20-step probe of both decides."
 
 
