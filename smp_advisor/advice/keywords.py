@@ -74,6 +74,7 @@ class JobOptionSettings(TypedDict, total=False):
     output_kms_key: str | None
     volume_kms_key: str | None
     input_mode: str | None
+    packages: Sequence[str]
     environment: Mapping[str, str] | None
     image_uri: str | None
     metrics: Mapping[str, str] | None

@@ -85,6 +85,11 @@ def version_pair(text: str) -> tuple[int, int]:
     return int(major), int(minor)
 
 
+def table_date() -> str:
+    """Day of the table (ISO 8601)."""
+    return str(data_file("cluster", "containers")["table_date"])
+
+
 @cache
 def containers() -> tuple[Container, ...]:
     """Every image of the table, oldest first within its repository."""

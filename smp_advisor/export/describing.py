@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from smp_advisor.cluster.containers import table_date
 from smp_advisor.export.template import Comment, comment, comment_lines
 from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.version import facts, image
@@ -41,8 +42,17 @@ def _container_name(container: Container) -> str:
         parts.insert(0, f"CUDA {container.cuda}")
     if container.transformers_version:
         parts.append(f"transformers {container.transformers_version}")
-    patches = f"; AWS's patches end on {container.end_of_support}" if container.end_of_support else ""
-    return f"{', '.join(parts)}{patches}"
+    return f"{', '.join(parts)}"
+
+
+def _patches(container: Container) -> str:
+    """Whether AWS patches a container, as of the day of the table."""
+    day, known = container.end_of_support, table_date()
+    if day and day >= known:
+        return f"Patches: AWS patches this image until {day}."
+    if day:
+        return f"Patches: none since {day}. Expect known vulnerabilities (AWS's support policy as of {known})."
+    return f"Patches: none. AWS's support policy does not list this image (as of {known})."
 
 
 def describe(plan: Plan) -> str:
@@ -155,10 +165,9 @@ def _learning_rate(job: Launch) -> str:
     rate, warmup = (job.hyperparameters[name] for name in ("learning_rate", "warmup_steps"))
     if (rate, warmup) != (schedule.learning_rate, schedule.warmup_steps):
         origin = f"your setting, instead of {schedule.learning_rate:g} after {schedule.warmup_steps:,} steps: {origin}"
-    return (
-        f"Learning rate: {rate:g} after {warmup:,} steps of warm-up ({origin}), then down to 10 % of it at the last"
-        " step."
-    )
+    # The Trainer of transformers has a schedule of its own.
+    end = "0" if job.library.script == "trainer" else "10 % of it"
+    return f"Learning rate: {rate:g} after {warmup:,} steps of warm-up ({origin}), then down to {end} at the last step."
 
 
 def header(model: Model, job: Launch) -> dict[str, object]:
@@ -169,6 +178,7 @@ def header(model: Model, job: Launch) -> dict[str, object]:
         "parameters": Comment(f"{format_count(model.parameter_count)} parameters"),
         "library": Comment(library_name(job.plan)),
         "container": Comment(_container_name(job.container.container)),
+        "patches": comment_lines(_patches(job.container.container)),
         "plan": Comment(describe(job.plan)),
         "duration": comment_lines(_duration(job)),
         "memory": comment_lines(_memory(job)),

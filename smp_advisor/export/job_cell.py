@@ -156,6 +156,7 @@ def _flags(job: Launch) -> dict[str, bool]:
         "in_region": job.options.region is not None,
         "own_image": job.options.image_uri is not None,
         "own_role": job.options.role is not None,
+        "tracks": job.tensorboard_s3_uri is not None,
         "measures": bool(job.metrics),
         "retries": job.options.retry_attempts is not None,
         "discontinued": "discontinued" in facts(job.plan.library),

@@ -37,16 +37,18 @@ ScriptCheck: TypeAlias = "Callable[[str, Plan, Mapping[str, Any]], tuple[str, ..
 """Warnings about a script of the user, from its path, the plan and the arguments that the job passes."""
 
 _METRICS = {
-    "train:loss": "step [0-9]+ loss ([0-9.]+)",
+    "train:loss": "step [0-9]+ loss ([0-9.]+|nan|inf)",
     "train:throughput": "_per_second ([0-9.]+)",
     "train:tflops_per_gpu": " tflops_per_gpu ([0-9.]+)",
     "train:mfu": " mfu ([0-9.]+)",
     "train:peak_allocated_gib": " peak_allocated_gib ([0-9.]+)",
     "train:peak_reserved_gib": " peak_reserved_gib ([0-9.]+)",
-    "validation:loss": " validation_loss ([0-9.]+)",
+    "validation:loss": " validation_loss ([0-9.]+|nan|inf)",
 }
 """Metrics in the lines of the generated script (``templates/metrics/meter.py.in``)."""
 
+_TRACKING = ("torch", "smp_step")
+"""Kinds of scripts that write files for TensorBoard."""
 _OWN_SCRIPT = "train.py"
 """Placeholder for the user's script, for a model that is defined by code."""
 
@@ -73,6 +75,8 @@ class Launch:
     """Learning rate and warm-up of the generated script."""
     checkpoint_s3_uri: str | Expression | None
     """Location of checkpoints in S3: the user's, or an expression of the cell."""
+    tensorboard_s3_uri: str | Expression | None
+    """Location of TensorBoard's files in S3; None if the script writes none."""
     base_job_name: str
     warnings: tuple[str, ...]
     """Findings of the model's profile and of the check of the user's script, one or two sentences each."""
@@ -96,7 +100,10 @@ class Launch:
     @property
     def metrics(self) -> dict[str, str]:
         """Regular expressions of the metrics that SageMaker extracts from the log, by name."""
-        return (_METRICS if self.generated else {}) | dict(self.options.metrics or {})
+        printed = _METRICS
+        if self.library.script == "trainer":
+            printed = {name: _METRICS[name] for name in ("train:loss", "train:throughput")}
+        return (printed if self.generated else {}) | dict(self.options.metrics or {})
 
     @property
     def wait_seconds(self) -> int:
@@ -150,7 +157,7 @@ def launch(
     place = options.checkpoint_place
     s3_uri: str | Expression | None = place if isinstance(place, str) else None
     if run.saves_checkpoints and place is None:
-        s3_uri = _own_location(options, name.removesuffix(f"-{identity}"), identity)
+        s3_uri = _own_location(options, f"{name.removesuffix(f'-{identity}')}-{identity}/checkpoints")
     if run.saves_checkpoints and options.plan_hyperparameters:
         own["checkpoint_every"] = run.checkpoint_every
     if isinstance(place, FileSystem):
@@ -164,16 +171,28 @@ def launch(
         container=image(plan.library, plan.version),
         generated=generated,
         script=SCRIPT_NAME if generated else options.script or _OWN_SCRIPT,
-        requirements=requirements(model, cluster, job, plan) if generated else "",
+        requirements=_requirements(model, cluster, job, plan, options, generated=generated),
         hyperparameters=passed,
         inputs=inputs,
         run=run,
         schedule=schedule,
         checkpoint_s3_uri=s3_uri,
+        tensorboard_s3_uri=_own_location(options, f"{name}/tensorboard")
+        if generated and get_library(plan.library).script in _TRACKING
+        else None,
         base_job_name=name,
         warnings=(*model.verdicts, *_script_warnings(options, plan, passed, script_check)),
         volume_gb=options.volume_gb or _volume_gb(model, run, checkpoints=s3_uri is not None),
     )
+
+
+def _requirements(model: Model, cluster: Cluster, job: Job, plan: Plan, options: JobOptions, *, generated: bool) -> str:
+    """``requirements.txt`` of the generated script and the packages of the user."""
+    if not generated and options.packages:
+        raise ExportError("packages are for the generated script: add yours to requirements.txt in your source_dir.")
+    if not generated:
+        return ""
+    return requirements(model, cluster, job, plan) + "".join(f"{package}\n" for package in options.packages)
 
 
 def _script_warnings(
@@ -193,11 +212,11 @@ def _identity(model: Model, job: Job, plan: Plan, options: JobOptions, own: dict
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 
-def _own_location(options: JobOptions, name: str, identity: str) -> str | Expression:
-    """Location of checkpoints next to the models, or in the default bucket, which the cell looks up."""
+def _own_location(options: JobOptions, path: str) -> str | Expression:
+    """Location next to the models, or in the default bucket, which the cell looks up."""
     if options.output_path is not None:
-        return f"{options.output_path.rstrip('/')}/{name}-{identity}/checkpoints"
-    return Expression(f'f"s3://{{session.default_bucket()}}/{name}-{identity}/checkpoints"')
+        return f"{options.output_path.rstrip('/')}/{path}"
+    return Expression(f'f"s3://{{session.default_bucket()}}/{path}"')
 
 
 def _require_possible(cluster: Cluster, options: JobOptions, library: Library) -> None:

@@ -90,6 +90,7 @@ _PATTERNS = {
     "input_mode": ("File|FastFile", "'FastFile'"),
 }
 _TAG = re.compile(r"[\w .:/=+@-]*")
+_PACKAGE = re.compile(r"[A-Za-z0-9][\w.-]*(\[[\w, .-]+\])? ?([<>=!~].{1,100})?", re.ASCII)
 _VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
@@ -208,6 +209,8 @@ class JobOptions:
     """KMS key for the disks of instances that have no local disks."""
     input_mode: str | None = None
     """``File`` downloads data from S3 before training, ``FastFile`` reads it during training. None for ``File``."""
+    packages: tuple[str, ...] = ()
+    """Packages to install for the generated script, such as ``["mlflow", "sagemaker-mlflow"]``."""
     environment: Mapping[str, str] | None = None
     """Environment variables of the container."""
     image_uri: str | None = None
@@ -244,6 +247,15 @@ class JobOptions:
             if not isinstance(ids, list | tuple) or not all(_is_network_id(network_id) for network_id in ids):
                 raise ExportError(f"{name} must be a list of ids such as ['subnet-0abc'], not {ids!r}.")
             object.__setattr__(self, name, tuple(ids))
+        packages: Any = self.packages
+        if not isinstance(packages, list | tuple) or not all(
+            isinstance(package, str) and _PACKAGE.fullmatch(package) for package in packages
+        ):
+            raise ExportError(
+                f"packages must be a list of requirements such as ['mlflow>=3', 'sagemaker-mlflow'], not"
+                f" {packages!r:.200}."
+            )
+        object.__setattr__(self, "packages", tuple(packages))
         self._check_places()
 
     @classmethod

@@ -99,6 +99,8 @@ def estimator_values(job: Launch) -> dict[str, object]:
     if used := [name for name, is_used in classes.items() if is_used]:
         lines.append(import_line("sagemaker.inputs", used))
     name = job.container.estimator
+    if job.tensorboard_s3_uri is not None:
+        lines.append("from sagemaker.debugger import TensorBoardOutputConfig")
     compiler = ", TrainingCompilerConfig" if job.library.compiles else ""
     lines.append(f"from sagemaker.{name.lower()} import {name}{compiler}")
     return {
@@ -145,6 +147,10 @@ def _estimator(job: Launch) -> Call:
         "max_run": job.run.max_run_seconds,
     }
     arguments |= _capacity(job)
+    if job.tensorboard_s3_uri is not None:
+        arguments["tensorboard_output_config"] = Call(
+            "TensorBoardOutputConfig", {"s3_output_path": job.tensorboard_s3_uri}
+        )
     return Call(container.estimator, arguments | {"disable_profiler": True, "debugger_hook_config": False})
 
 
@@ -201,6 +207,7 @@ def trainer_values(job: Launch) -> dict[str, object]:
         "training_image": _training_image(job),
         "trainer": _trainer(job),
         "metrics": [Call("MetricDefinition", {"name": name, "regex": regex}) for name, regex in job.metrics.items()],
+        "tensorboard": Call("TensorBoardOutputConfig", {"s3_output_path": job.tensorboard_s3_uri}),
         "retries": Call("RetryStrategy", {"maximum_retry_attempts": job.options.retry_attempts}),
         "inputs": [
             _streamed(name, place)
@@ -228,6 +235,7 @@ def _trainer_imports(job: Launch) -> list[str]:
             "S3DataSource": streams,
             "StoppingCondition": True,
             "Tag": bool(options.tags),
+            "TensorBoardOutputConfig": job.tensorboard_s3_uri is not None,
         },
         "sagemaker.core.training.configs": {
             "Compute": True,

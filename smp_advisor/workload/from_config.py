@@ -73,7 +73,14 @@ def model_from_name(text: str) -> Model:
     if isinstance(entry, _NamedConfig):
         model = model_from_values(entry.config, source=entry.name, name=entry.name)
         return replace(model, note=f"the configuration of {entry.name}")
-    return replace(_of_shape(entry), note=f"the shape of {entry.name}, {entry.source}")
+    model = _of_shape(entry)
+    # What a shape leaves open, such as the base of rotary embeddings, decides the model that a job starts from.
+    values = json.loads(model.config_json) | _names()["settings"].get(entry.name, {})
+    return replace(
+        model,
+        config_json=json.dumps(values, sort_keys=True),
+        note=f"the shape of {entry.name}, {entry.source}",
+    )
 
 
 def model_names() -> tuple[str, ...]:
@@ -96,9 +103,16 @@ def _of_shape(shape: PublishedShape) -> Model:
 
 
 @cache
+def _names() -> dict[str, Any]:
+    """The table of names."""
+    text = (files("smp_advisor.workload") / "data" / "model_names.json").read_text(encoding="utf-8")
+    return dict(json.loads(text))
+
+
+@cache
 def _models() -> dict[str, PublishedShape | _NamedConfig]:
     """Every model by the keys of its name and of its aliases."""
-    data = json.loads((files("smp_advisor.workload") / "data" / "model_names.json").read_text(encoding="utf-8"))
+    data = _names()
     configs = [_NamedConfig(**{"aliases": (), **entry}) for entry in data["configs"]]
     models: dict[str, PublishedShape | _NamedConfig] = {}
     entries: list[PublishedShape | _NamedConfig] = [*published_shapes(), *configs]

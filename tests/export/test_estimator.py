@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.metadata
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -384,3 +385,27 @@ def test_given_positions_are_never_changed():
     case = TASK_CASES["gpt2"]
     with pytest.raises(ExportError, match="has 64 positions and cannot train on sequences of 65 tokens"):
         training_script(case.model, case.cluster, Job(sequence_length=65), case.plan)
+
+
+def test_packages_of_the_user_are_installed_next_to_those_of_the_script():
+    cell = estimator_cell(*next(iter(CELLS.values())).parts, packages=["mlflow>=3", "sagemaker-mlflow"])
+    assert "mlflow>=3\\nsagemaker-mlflow\\n" in cell
+    for wrong in ("mlflow", ["a\nb"], [3], ["-r x"]):
+        with pytest.raises(ExportError, match="packages must be a list"):
+            estimator_cell(*next(iter(CELLS.values())).parts, packages=wrong)
+    with pytest.raises(ExportError, match=r"requirements\.txt in your source_dir"):
+        estimator_cell(*next(iter(CELLS.values())).parts, script="mine.py", packages=["mlflow"])
+
+
+@pytest.mark.parametrize("sdk", ["v2", "v3"])
+def test_the_first_import_that_can_fail_has_the_friendly_message(sdk):
+    cell = estimator_cell(*next(iter(CELLS.values())).parts, sdk=sdk)
+    assert cell.index("PackageNotFoundError") < cell.index("import boto3")
+    assert "# Patches: " in cell
+    assert "TensorBoardOutputConfig(" in cell
+
+
+def test_a_metric_of_a_loss_that_is_no_number_is_reported():
+    cell = estimator_cell(*next(iter(CELLS.values())).parts, sdk="v2")
+    pattern = re.search(r'"Regex": "(step .*?)"', cell)[1]
+    assert [re.search(pattern, f"step 12 loss {loss} x")[1] for loss in ("nan", "inf", "2.5")] == ["nan", "inf", "2.5"]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import json
+import os
+import re
 import sys
 import types
 from types import SimpleNamespace
 
+import jinja2
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -257,3 +262,85 @@ def test_figures_go_to_tensorboard_and_mlflow(monkeypatch):
     assert values == [("board", "loss", 2.5, 7)]
     assert calls[0] == ("set_tracking_uri", "arn:aws:sagemaker:tracking", {})
     assert calls[-1] == ("log_metrics", {"loss": 2.5}, {"step": 7})
+
+
+TURNS = "{% for m in messages %}"
+TEMPLATES = {
+    # Template, and the text of both turns with a loss.
+    "drops earlier thoughts": (
+        TURNS
+        + "<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' and loop.last %}<think>\n\n</think>\n\n{% endif %}"
+        "{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+        ["one<|im_end|>", "<think>\n\n</think>\n\ntwo<|im_end|>"],
+    ),
+    "another end of the last turn": (
+        TURNS
+        + "<|start|>{{ m.role }}{% if m.role == 'assistant' %}<|channel|>final{% endif %}<|message|>{{ m.content }}"
+        "{% if loop.last %}<|return|>{% else %}<|end|>{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}<|start|>assistant{% endif %}",
+        ["<|channel|>final<|message|>one<|end|>", "<|channel|>final<|message|>two<|return|>"],
+    ),
+    "prompt only with an end": (
+        TURNS + "<|{{ m.role }}|>\n{{ m.content }}<|end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|assistant|>\n{% else %}<|eos|>{% endif %}",
+        ["one<|end|>", "two<|end|>"],
+    ),
+    "no header": (TURNS + "<|{{ m.role }}|>{{ m.content | trim }}<|eos|>{% endfor %}", ["one<|eos|>", "two<|eos|>"]),
+}
+CHAT = [
+    {"role": role, "content": text}
+    for role, text in (("user", "one?"), ("assistant", "one"), ("user", "one one"), ("assistant", "two"))
+]
+
+
+class Characters:
+    """Tokenizer of characters and special tokens, with a chat template."""
+
+    all_special_ids = ()
+    eos_token_id = None
+
+    def __init__(self, template):
+        self.chat_template = template
+        self.added_tokens_decoder = range(-99, 0)
+
+    def apply_chat_template(self, messages, add_generation_prompt=False, **_):
+        template = jinja2.Template(self.chat_template)
+        return template.render(messages=messages, add_generation_prompt=add_generation_prompt)
+
+    def __call__(self, text, **_):
+        found = list(re.finditer(r"<\|.*?\|>|.", text, re.DOTALL))
+        ids = [-len(part[0]) if len(part[0]) > 1 else ord(part[0]) for part in found]
+        return {"input_ids": ids, "offset_mapping": [part.span() for part in found]}
+
+
+def conversations(template):
+    """The class of a script that reads conversations, with a tokenizer."""
+    flags = {"chats": True, "pairs": False, "masked": False, "padded": False, "sequence_to_sequence": False}
+    tree = ast.parse(render("data/text.py.in", values={}, flags=flags))
+    source = ast.unparse(next(node for node in tree.body if isinstance(node, ast.ClassDef)))
+    names = {"np": np, "os": os, "functools": functools, "IGNORED": -100, "lru_cache": functools.lru_cache}
+    exec(source, names)
+    texts = names["Texts"].__new__(names["Texts"])
+    texts.tokenizer, texts.special = Characters(template), set(range(-99, 0))
+    return texts
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_the_loss_of_a_conversation_is_that_of_the_assistant(name):
+    template, wanted = TEMPLATES[name]
+    texts = conversations(template)
+    _, labels = texts.conversation(CHAT)
+    rendered = texts.tokenizer.apply_chat_template(CHAT)
+    spans = texts.tokenizer(rendered)["offset_mapping"]
+    marked = "".join(
+        rendered[first:last] if label != -100 else "\0" for label, (first, last) in zip(labels, spans, strict=True)
+    )
+    assert [part for part in marked.split("\0") if part] == wanted
+    _, later = texts.conversation(CHAT, first=3)
+    assert 0 < (later != -100).sum() < (labels != -100).sum()
+
+
+def test_a_template_that_hides_a_turn_is_refused():
+    texts = conversations(TURNS + "{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}")
+    with pytest.raises(SystemExit, match="does not show where turn 2"):
+        texts.conversation(CHAT)

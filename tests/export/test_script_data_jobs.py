@@ -131,6 +131,8 @@ def make_specs(folder):
     add("text", fsdp, text | {"validation": "text"}, evaluate_every=4, max_steps=9)
     add("text, resumed", fsdp, text, "text", processes=1, max_steps=9)
     specs["text, resumed"]["removed"] = ["checkpoints/step-9/__0_0.distcp"]
+    add("text, again", fsdp, text | {"validation": "text"}, "text", processes=1, max_steps=9)
+    add("diverged", fsdp, text, learning_rate=1e30, checkpoint_every=1, max_steps=20)
     cached = {"tokenization": "cached", "token_cache": folder / "cache"}
     add("cached", fsdp, text, "cached", **cached)
     add("cached, resumed", ddp, text, "cached alone", processes=1, **cached)
@@ -190,6 +192,26 @@ class TestJobs:
         evaluations = re.findall(r"^step (\d+) validation_loss (\S+)", jobs["text"]["printed"], re.MULTILINE)
         assert [int(step) for step, _ in evaluations] == [4, 8, 9]
         assert jobs["text"]["summary"]["validation_loss"] == pytest.approx(float(evaluations[-1][1]), abs=1e-3)
+
+    def test_a_finished_job_trains_nothing_and_reports_no_loss(self, jobs):
+        again = jobs["text, again"]
+        assert again["error"] is None
+        assert again["summary"].keys() == {"steps", "validation_loss"}
+        assert again["printed"].count("validation_loss") == 2  # its line, and the summary
+
+    def test_a_job_whose_loss_is_no_number_fails_and_keeps_the_checkpoint_before_it(self, jobs):
+        job = jobs["diverged"]
+        assert "was not a number" in job["error"]
+        assert job["checkpoints"] in ([], ["step-1"])
+        assert job["summary"] is None
+
+    @pytest.mark.usefixtures("jobs")
+    def test_models_keep_the_generation_settings_of_their_base(self, folder):
+        base, trained = (
+            json.loads((folder / name / "generation_config.json").read_text()) for name in ("text", "chats")
+        )
+        assert base == trained
+        assert base.get("use_cache", True)
 
     @pytest.mark.parametrize("job", ["text, resumed", "cached, resumed"])
     def test_another_number_of_processes_sees_the_same_tokens(self, jobs, job):
