@@ -15,7 +15,7 @@ from pathlib import Path
 
 from smp_advisor.errors import AdvisorError
 from smp_advisor.proving import Proof, prove_all
-from smp_advisor.scripts.adapt import adapt_script
+from smp_advisor.scripts.adapt import propose
 
 LOOPS = Path(__file__).with_name("public_loops.toml")
 LIBRARIES = ("ddp", "fsdp2", "smp-v1")
@@ -41,7 +41,7 @@ def outcomes_of(loop: dict[str, object], clones: Path, libraries: tuple[str, ...
     outcomes, sources, todos = dict[str, Outcome](), dict[str, str](), dict[str, tuple[str, ...]]()
     original = script.read_text(encoding="utf-8")
     for library in libraries:
-        adapted = adapt_script(script, library=library)
+        adapted = propose(script, library=library)
         if not adapted.diff:
             outcomes[library] = Outcome(library=library, result="refused", reason=adapted.todo[0])
         else:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from smp_advisor.libraries import Plan
     from smp_advisor.notebook import Advisor
     from smp_advisor.profiling import Profile, profile
+    from smp_advisor.proving import Proof, prove
     from smp_advisor.scripts import Finding, apply_fixes, check_script, read_stack
     from smp_advisor.scripts.adapt import adapt_script
     from smp_advisor.workload import Adapter, Calibration, Job, Model, Overheads, Stack, load_calibration, stacks
@@ -53,6 +54,7 @@ __all__ = [
     "Overheads",
     "Plan",
     "Profile",
+    "Proof",
     "Stack",
     "__version__",
     "adapt_script",
@@ -66,6 +68,7 @@ __all__ = [
     "load",
     "load_calibration",
     "profile",
+    "prove",
     "read_stack",
     "save",
     "stacks",
@@ -86,6 +89,7 @@ _HOMES = {
     "Overheads": "workload",
     "Plan": "libraries",
     "Profile": "profiling",
+    "Proof": "proving",
     "Stack": "workload",
     "adapt_script": "scripts.adapt",
     "advise": "advice.recommendation",
@@ -97,6 +101,7 @@ _HOMES = {
     "load": "advice.files",
     "load_calibration": "workload",
     "profile": "profiling",
+    "prove": "proving",
     "read_stack": "scripts",
     "save": "advice.files",
     "stacks": "workload",

@@ -146,6 +146,14 @@ def _parser() -> argparse.ArgumentParser:
     profile = verb("profile", "Profile the model of a transformers configuration.", takes_settings=True)
     profile.add_argument("config", help="path of a config.json")
 
+    prove = verb("prove", "Run a script and its adaptation for a few updates, and compare them.")
+    prove.add_argument("original", help="the script before its adaptation")
+    prove.add_argument("adapted", help="the script after it")
+    prove.add_argument("--advice", metavar="FILE", help="saved advice, whose plan the adaptation must have")
+    prove.add_argument("--library", help="training library of the adaptation, without an advice")
+    prove.add_argument("--root", metavar="FOLDER", help="folder to copy; default: that of the script")
+    prove.add_argument("--arguments", default="", help="command line of the script")
+
     export = verb("export", "Write the code of a saved advice.")
     export.add_argument("advice", help="file of `smp-advisor advise --output`")
     export.add_argument("--what", choices=EXPORTS, default="job", help="default: job, the cell that starts it")

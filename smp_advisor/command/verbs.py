@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import shlex
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,6 +95,18 @@ def profile(options: Namespace) -> Answer:
     return Answer(text=str(result), data=result.as_dict(), status=NO if result.verdicts else YES)
 
 
+def prove(options: Namespace) -> Answer:
+    """The proof of an adaptation. The status is 1 without one."""
+    from smp_advisor.proving import prove as run_both
+
+    plan = None if options.advice is None else _advice(Path(options.advice)).plan
+    proof = run_both(
+        Path(options.original), Path(options.adapted), plan,
+        library=options.library, root=options.root, arguments=shlex.split(options.arguments),
+    )  # fmt: skip
+    return Answer(text=str(proof), data=asdict(proof), status=YES if proof.proven else NO)
+
+
 def export(options: Namespace) -> Answer:
     """The code of a saved advice."""
     from smp_advisor.advice.storage import write_text
@@ -111,6 +124,7 @@ VERBS: Mapping[str, Callable[[Namespace], Answer]] = {
     "fits": fits,
     "check": check,
     "profile": profile,
+    "prove": prove,
     "export": export,
 }
 

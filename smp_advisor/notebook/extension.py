@@ -103,7 +103,9 @@ def kernel_started() -> float | None:
     return float(psutil.Process(os.getpid()).create_time())
 
 
-MAGICS = ("smp_advise", "smp_export", "smp_check", "smp_profile", "smp_local", "smp_calibrate", "smp_clusters")
+MAGICS = (
+    "smp_advise", "smp_export", "smp_check", "smp_profile", "smp_local", "smp_prove", "smp_calibrate", "smp_clusters",
+)  # fmt: skip
 _CLASSES = (AdvisorMagics, ProfileMagics, CalibrationMagics, ClusterMagics)
 
 _loaded: WeakKeyDictionary[Any, Callable[[], None]] = WeakKeyDictionary()

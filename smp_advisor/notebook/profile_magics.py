@@ -1,4 +1,4 @@
-"""``%smp_profile`` and ``%%smp_local``: magics for the profiler."""
+"""``%smp_profile``, ``%%smp_local`` and ``%smp_prove``: magics that run code in child processes."""
 
 # mypy: allow-untyped-calls, allow-untyped-decorators
 # IPython does not annotate the decorators that make a magic.
@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import shlex
 import shutil
 import tempfile
 from dataclasses import replace
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from smp_advisor.notebook.advisor import Advisor
     from smp_advisor.profiling.local_run import LocalRun
     from smp_advisor.profiling.result import Profile
+    from smp_advisor.proving import Proof
 
 __all__ = ["ProfileMagics"]
 
@@ -210,6 +212,34 @@ class ProfileMagics(Magics):
             )
         finally:
             shutil.rmtree(source.parent, ignore_errors=True)  # the run has a copy
+
+    @with_help
+    @magic_arguments()
+    @argument("original", help="The script before its adaptation.")
+    @argument("adapted", help="The script after it.")
+    @argument("--library", help="Training library of the adaptation; default: the plan of the advisor displayed last.")
+    @argument("--root", help="Folder to copy; default: that of the script.")
+    @argument("--arguments", default="", help="Command line of the script, in quotes.")
+    @line_magic
+    def smp_prove(self, line: str) -> Proof:
+        """Prove an adaptation, whoever wrote it: ``%smp_prove train.py train_fsdp.py``.
+
+        Both scripts run for a few updates on two processes with small data, and everything that they do is compared.
+        """
+        from smp_advisor.proving import prove
+
+        arguments = parsed(self.smp_prove, line)
+        plan = None if arguments.library else self._advisor().plan
+        words = shlex.split(arguments.arguments.strip("\"'"))
+        try:
+            proof = prove(
+                Path(arguments.original), Path(arguments.adapted), plan,
+                library=arguments.library, root=arguments.root, arguments=words,
+            )  # fmt: skip
+        except AdvisorError as error:
+            raise UsageError(str(error)) from None
+        show_result(self.shell, "smp_prove", proof)
+        return proof
 
     def _advisor(self) -> Advisor:
         advisor = displayed_last(self.shell)

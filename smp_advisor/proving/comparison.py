@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 __all__ = [
     "Difference",
     "Record",
-    "compare_losses",
     "compare_modes",
     "compare_prints",
+    "compare_processes",
     "compare_saves",
+    "compare_settings",
+    "compare_updates",
     "is_sum_over_batch",
 ]
 
@@ -45,13 +47,29 @@ class Difference:
 class Record:
     """Behavior of one process."""
 
-    losses: list[tuple[float, int]]
-    modes: list[tuple[bool, bool, int]]
-    saves: list[dict[str, Any]]
-    notes: list[str]
-    printed: list[str]
-    error: str
+    losses: list[tuple[float, int]] = field(default_factory=list)
+    updates: list[dict[str, Any]] = field(default_factory=list)
+    modes: list[tuple[bool, bool, int]] = field(default_factory=list)
+    saves: list[dict[str, Any]] = field(default_factory=list)
+    loads: list[dict[str, Any]] = field(default_factory=list)
+    collectives: list[str] = field(default_factory=list)
+    settings: dict[str, Any] = field(default_factory=dict)
+    structure: dict[str, int] = field(default_factory=dict)
+    hits: list[int] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    printed: list[str] = field(default_factory=list)
+    error: str = ""
     stopped: bool = False
+
+    def loss_of(self, update: int) -> float:
+        """Sum of the losses of the backward passes of an update."""
+        start = self.updates[update - 1]["losses"] if update else 0
+        return sum(value for value, _ in self.losses[start : self.updates[update]["losses"]])
+
+    @property
+    def accumulation(self) -> int:
+        """Backward passes of an update."""
+        return self.updates[0]["losses"] if self.updates else 1
 
 
 def _close(first: float, second: float) -> bool:
@@ -60,23 +78,90 @@ def _close(first: float, second: float) -> bool:
     return math.isclose(first, second, rel_tol=_RELATIVE, abs_tol=2e-4)
 
 
-def compare_losses(original: Record, adapted: list[Record]) -> Difference | None:
-    """First loss that differs; with several processes, their mean is the loss of the batch."""
-    series = [record.losses for record in adapted]
-    for step, (loss, _) in enumerate(original.losses):
-        values = [losses[step] for losses in series if step < len(losses)]
-        if len(values) < len(series):
-            return Difference(
-                what=f"The original has {len(original.losses)} backward passes, and this has {len(series[0])}.",
-                line=series[0][-1][1] if series[0] else 0,
+def compare_updates(original: Record, adapted: list[Record]) -> list[Difference]:
+    """First update whose loss, gradients or parameters differ; the mean loss of the processes is that of a batch."""
+    if any(len(record.updates) != len(original.updates) for record in adapted):
+        what = f"Updates: {len(adapted[0].updates)}, and {len(original.updates)} in the original."
+        return [Difference(what=what, line=adapted[0].losses[-1][1] if adapted[0].losses else 0)]
+    for number, first in enumerate(original.updates):
+        parts = [record.updates[number] for record in adapted]
+        loss, mean = original.loss_of(number), sum(record.loss_of(number) for record in adapted) / len(adapted)
+        figures = [("loss", loss, mean, 2e-4)]
+        for name in ("gradients", "parameters"):
+            replicated = [part[name][0] for part in parts]
+            if not all(math.isclose(value, replicated[0], rel_tol=1e-6, abs_tol=1e-9) for value in replicated):
+                what = f"The {name} of the processes differ after update {number + 1}: they are not averaged."
+                return [Difference(what=what, line=parts[0]["line"])]
+            figures.append(
+                (f"norm of the {name}", sum(first[name]), replicated[0] + sum(p[name][1] for p in parts), 1e-7)
             )
-        mean = sum(value for value, _ in values) / len(values)
-        if not _close(loss, mean):
-            what = f"Loss {step + 1} is {mean:.5g}, and {loss:.5g} in the original."
-            return Difference(what=what, line=values[0][1])
-    if series and len(series[0]) > len(original.losses):
-        return Difference(what=f"There are {len(series[0])} backward passes, and {len(original.losses)} originally.")
-    return None
+        for name, before, after, absolute in figures:
+            if math.isnan(before) and math.isnan(after):
+                continue
+            if not math.isclose(before, after, rel_tol=_RELATIVE if name == "loss" else 5e-3, abs_tol=absolute):
+                power = 1 if name == "loss" else 0.5
+                what = f"The {name} of update {number + 1} is {after**power if after > 0 else after:.5g}, and "
+                what += f"{before**power if before > 0 else before:.5g} in the original."
+                return [Difference(what=what, line=parts[0]["line"])]
+    return []
+
+
+def compare_processes(adapted: list[Record]) -> list[Difference]:
+    """Collectives in another order, saves of several processes, and files that are loaded before they are complete."""
+    first, differences = adapted[0], list[Difference]()
+    for other in adapted[1:]:
+        order = next(
+            (n for n, pair in enumerate(zip(first.collectives, other.collectives, strict=False)) if len(set(pair)) > 1),
+            None,
+        )
+        if order is not None:
+            what = f"The processes call {first.collectives[order]} and {other.collectives[order]} at the same time."
+            differences.append(Difference(what=what))
+        if other.saves:
+            what = "A process other than the first saves files too."
+            differences.append(Difference(what=what, line=other.saves[0]["line"]))
+        for mine, theirs in zip(first.loads, other.loads, strict=False):
+            written = [save["after"] for save in first.saves if save["name"] == theirs["name"]]
+            if any(theirs["after"] <= after <= mine["after"] for after in written):
+                what = (
+                    f"A process may load {theirs['name']} before another one has saved it: put a barrier between them."
+                )
+                differences.append(Difference(what=what, line=theirs["line"]))
+                break
+    return differences
+
+
+def compare_settings(  # noqa: C901 - a list of cases
+    adapted: list[Record], plan: dict[str, Any], library: str
+) -> list[Difference]:
+    """Settings of the plan that the script does not have, and models that the library does not train."""
+    record, differences = adapted[0], list[str]()
+    structure, found = record.structure, record.settings
+    if "sharding" in found:
+        if found["sharding"] is not (library in ("fsdp", "fsdp2")):
+            differences.append(f"The library that runs the loop {'shards' if found['sharding'] else 'does not shard'}.")
+    elif library in ("fsdp", "fsdp2", "smp-v2"):
+        if structure["sharded"] < structure["trained"]:
+            count = structure["trained"] - structure["sharded"]
+            differences.append(f"{count} of {structure['trained']} trained parameters are not sharded.")
+        if structure["wrappers"]:
+            differences.append("A model is wrapped with DistributedDataParallel next to its shards.")
+    elif library == "ddp" and structure["replicated"] < structure["trained"]:
+        count = structure["trained"] - structure["replicated"]
+        differences.append(f"{count} of {structure['trained']} trained parameters are outside DistributedDataParallel.")
+    if library != "smp-v1" and structure["idle"]:
+        differences.append("A model is wrapped whose parameters no optimizer updates.")
+    if "shuffled shards" in record.notes and "several passes" in record.notes and "set_epoch" not in record.notes:
+        differences.append("Every epoch has the same order: set_epoch is not called.")
+    accumulation = found.get("accumulation", record.accumulation)
+    has: dict[str, Any] = {"batch_size": found.get("batch_size"), "gradient_accumulation_steps": accumulation}
+    if library != "smp-v1":
+        has["precision"] = found.get("precision", "fp32")
+        has["activation_checkpointing"] = bool(found.get("activation_checkpointing"))
+    for name, value in plan.items():
+        if name in has and has[name] is not None and has[name] != value:
+            differences.append(f"The plan has {name}={value!r}, and the script has {has[name]!r}.")
+    return [Difference(what=what) for what in differences]
 
 
 def is_sum_over_batch(original: Record, divided: list[Record]) -> bool:
@@ -90,7 +175,7 @@ def is_sum_over_batch(original: Record, divided: list[Record]) -> bool:
 def compare_modes(original: Record, adapted: Record) -> Difference | None:
     """First change of a model's mode that differs."""
     for first, second in zip(original.modes, adapted.modes, strict=False):
-        if first[:2] != tuple(second[:2]):
+        if tuple(first[:2]) != tuple(second[:2]):
             modes = [_mode(training=t, gradients=g) for t, g, _ in (first, second)]
             return Difference(what=f"The model runs in {modes[1]}, and in {modes[0]} in the original.", line=second[2])
     if len(original.modes) != len(adapted.modes):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sys
 import types
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
 
     from smp_advisor.proving.observer import Observer
 
-__all__ = ["install_tsm", "make_deterministic", "make_small", "stand_in_for_files", "use_cpu"]
+__all__ = [
+    "follow_settings", "install_tsm", "make_deterministic", "make_small", "stand_in_for_files", "use_cpu",
+]  # fmt: skip
 
 _FACTORIES = (
     "tensor", "zeros", "ones", "randn", "rand", "randint", "arange", "empty", "full", "as_tensor", "eye", "linspace",
@@ -26,7 +29,7 @@ _FACTORIES = (
 )  # fmt: skip
 _SEED = 1234
 _BATCH = 8
-"""Most samples of a batch; two processes and two microbatches divide it."""
+"""Most samples of a batch; two processes, and two microbatches of each, divide it."""
 _BATCHES = 4
 """Batches of each loader."""
 
@@ -126,10 +129,113 @@ def install_tsm() -> None:
     tsm.grad_norm = norm
     replace(torch, sagemaker=tsm)
     sys.modules |= {"torch.sagemaker": tsm, "torch.sagemaker.grad_norm": norm}
-    from torch.distributed import fsdp
 
-    # bfloat16 would round the losses that are compared.
-    replace(fsdp, MixedPrecision=lambda **_: None)
+
+_HALF = {torch.bfloat16: "bf16", torch.float16: "fp16"}
+
+
+def follow_settings(observer: Observer) -> None:  # noqa: C901 - a list of replacements
+    """Record the precision and the checkpointing that a script asks for, and compute in fp32, which rounds nothing."""
+    from torch.distributed import fsdp
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
+    from torch.utils import checkpoint
+
+    def note(dtype: Any) -> Any:
+        if dtype in _HALF:
+            observer.settings.setdefault("precision", _HALF[dtype])
+            return torch.float32
+        return dtype
+
+    for name, kept in (("MixedPrecision", None), ("MixedPrecisionPolicy", fsdp.MixedPrecisionPolicy())):
+
+        def policy(*arguments: Any, _kept: Any = kept, **options: Any) -> Any:
+            for value in (*arguments[:1], options.get("param_dtype")):
+                note(value)
+            return _kept
+
+        replace(fsdp, **{name: policy})
+    enter = torch.amp.autocast_mode.autocast.__init__
+
+    def autocast(context: Any, device_type: str = "cuda", dtype: Any = None, **options: Any) -> None:
+        del device_type
+        if options.get("enabled", True):
+            note(dtype or torch.float16)
+        enter(context, "cpu", torch.bfloat16, **{**options, "enabled": False})
+
+    replace(torch.amp.autocast_mode.autocast, __init__=autocast)
+    for owner in (torch.Tensor, torch.nn.Module):
+        convert: Any = owner.to
+
+        def to(value: Any, *arguments: Any, _convert: Any = convert, **options: Any) -> Any:
+            arguments = tuple(note(a) for a in arguments)
+            return _convert(value, *arguments, **{key: note(item) for key, item in options.items()})
+
+        def half(value: Any, _dtype: Any = torch.float16) -> Any:
+            note(_dtype)
+            return value
+
+        replace(owner, to=to, half=half, bfloat16=lambda value: (note(torch.bfloat16), value)[1])
+
+    def count(run: Any) -> Any:
+        def counted(*arguments: Any, **options: Any) -> Any:
+            observer.settings["activation_checkpointing"] = True
+            return run(*arguments, **options)
+
+        return counted
+
+    replace(checkpoint, checkpoint=count(checkpoint.checkpoint))
+    replace(CheckpointWrapper, forward=count(CheckpointWrapper.forward))
+    transformers: Any = sys.modules.get("transformers")
+    if transformers is not None:
+        _follow_transformers(observer, transformers, count)
+
+
+_DRIVEN_BATCH = 4
+
+
+def _follow_transformers(observer: Observer, transformers: Any, count: Any) -> None:
+    """Record the training arguments, and train with small equal batches in fp32 on the CPU."""
+    model = transformers.PreTrainedModel
+    replace(model, gradient_checkpointing_enable=count(model.gradient_checkpointing_enable))
+    complete: Any = transformers.TrainingArguments.__post_init__
+
+    def neutral(arguments: Any) -> None:
+        half = "bf16" if arguments.bf16 else "fp16" if arguments.fp16 else None
+        observer.settings |= {
+            "batch_size": arguments.per_device_train_batch_size,
+            "accumulation": arguments.gradient_accumulation_steps,
+            **({"precision": half} if half else {}),
+            **({"activation_checkpointing": True} if arguments.gradient_checkpointing else {}),
+            "sharding": bool(arguments.fsdp),
+        }
+        small = {
+            "per_device_train_batch_size": _DRIVEN_BATCH, "per_device_eval_batch_size": _DRIVEN_BATCH,
+            "gradient_accumulation_steps": 1, "bf16": False, "fp16": False, "fsdp": None, "fsdp_config": None,
+            "use_cpu": True, "report_to": "none", "dataloader_num_workers": 0, "max_steps": 6, "torch_compile": False,
+            "disable_tqdm": True,
+        }  # fmt: skip
+        for name, value in small.items():
+            setattr(arguments, name, value)
+        complete(arguments)
+
+    replace(transformers.TrainingArguments, __post_init__=neutral)
+    with contextlib.suppress(ImportError):
+        import accelerate  # type: ignore[import-untyped]
+
+        create: Any = accelerate.Accelerator.__init__
+
+        def accelerator(self: Any, *positional: Any, **options: Any) -> None:
+            if "fsdp_plugin" in options or "mixed_precision" in options or "gradient_accumulation_steps" in options:
+                half = options.get("mixed_precision")
+                observer.settings |= {
+                    "accumulation": options.get("gradient_accumulation_steps", 1),
+                    "sharding": options.get("fsdp_plugin") is not None,
+                    **({"precision": half} if half in ("bf16", "fp16") else {}),
+                }
+            left_out = ("fsdp_plugin", "mixed_precision", "gradient_accumulation_steps", "log_with")
+            create(self, *positional, **{**{k: v for k, v in options.items() if k not in left_out}, "cpu": True})
+
+        replace(accelerate.Accelerator, __init__=accelerator)
 
 
 class _Small(data.Subset[Any]):
@@ -142,9 +248,8 @@ class _Small(data.Subset[Any]):
 class _Order(data.Sampler[int]):
     """All samples in order, or every `step`-th of them from `start`."""
 
-    def __init__(self, count: int, start: int, step: int) -> None:
-        self.count, self.start, self.step = count, start, step
-        self.epoch = 0
+    def __init__(self, count: int, start: int, step: int, observer: Observer) -> None:
+        self.count, self.start, self.step, self.observer = count, start, step, observer
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(self.start, self.count, self.step))
@@ -153,12 +258,18 @@ class _Order(data.Sampler[int]):
         return len(range(self.start, self.count, self.step))
 
     def set_epoch(self, epoch: int) -> None:
-        """Accept the epoch: the order is fixed."""
-        self.epoch = epoch
+        """Note the epoch: the order is fixed."""
+        del epoch
+        self.observer.notes.add("set_epoch")
 
 
-def make_small(observer: Observer, *, divide: bool, parts: int = 1, most: int = _BATCH) -> None:
+def make_small(
+    observer: Observer, *, divide: bool, parts: int = 1, accumulation: int = 1, most: int = _BATCH, whole: bool = False
+) -> None:
     """Replace the data loader by one with at most `most` ordered samples per batch, divided by `parts`.
+
+    With `whole`, batches of all sizes become as large as that. A script that accumulates the gradients of
+    `accumulation` batches gets batches that are smaller by it, and more.
 
     With `divide`, a sampler by rank gives each process its part of every batch. Otherwise all processes get all
     samples, so that each repeats the original run.
@@ -180,24 +291,28 @@ def make_small(observer: Observer, *, divide: bool, parts: int = 1, most: int = 
     ) -> None:
         del shuffle, num_workers, pin_memory, drop_last, further
         options = {"collate_fn": collate_fn}
+        loader.requested_size = batch_size
         if isinstance(dataset, data.IterableDataset) or batch_sampler is not None or batch_size is None:
             keywords: dict[str, Any] = (
                 {"batch_sampler": batch_sampler} if batch_sampler is not None else {"batch_size": batch_size}
             )
             original(loader, dataset, **keywords, **options)
             return
-        size = max(1, min(batch_size, most, max(1, len(dataset))) // parts)
+        size = max(1, min(most if whole else min(batch_size, most), max(1, len(dataset))) // parts)
         count = min(len(dataset), size * _BATCHES) // size * size
+        size = max(1, size // accumulation)
         small = _Small(dataset, range(count))
         start, step = 0, 1
         if isinstance(sampler, data.distributed.DistributedSampler):
             observer.notes.add(f"shard {sampler.rank} of {sampler.num_replicas}")
+            if sampler.shuffle:
+                observer.notes.add("shuffled shards")
             if divide and size % sampler.num_replicas:
                 observer.notes.add("undivided")
             elif divide:
                 start, step = sampler.rank, sampler.num_replicas
                 size //= step
-        order = _Order(count, start, step)
+        order = _Order(count, start, step, observer)
         original(loader, small, batch_size=size, sampler=order, **options)
 
     replace(data.DataLoader, __init__=create)
@@ -207,9 +322,25 @@ def make_small(observer: Observer, *, divide: bool, parts: int = 1, most: int = 
         state = torch.get_rng_state()
         batches = iterate(loader)
         torch.set_rng_state(state)  # the iterator draws a seed for its workers
-        return batches if isinstance(loader.dataset, _Small) else itertools.islice(batches, _BATCHES)
+        few = batches if isinstance(loader.dataset, _Small) else itertools.islice(batches, _BATCHES * accumulation)
+        return _followed(observer, loader, few)
 
     replace(data.DataLoader, __iter__=limited)
+
+    def set_epoch(sampler: Any, epoch: int) -> None:
+        sampler.epoch = epoch
+        observer.notes.add("set_epoch")
+
+    replace(data.distributed.DistributedSampler, set_epoch=set_epoch)
+
+
+def _followed(observer: Observer, loader: Any, batches: Any) -> Iterator[Any]:
+    if getattr(loader, "passes", 0) and observer.loader is not None:
+        observer.notes.add("several passes")
+    loader.passes = 1
+    for batch in batches:
+        observer.loader = loader
+        yield batch
 
 
 def stand_in_for_files(observer: Observer) -> None:

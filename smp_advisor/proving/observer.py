@@ -1,7 +1,8 @@
-"""Records the behavior of a script in a child process: losses, modes of the model, saved keys and printed lines."""
+"""Records the behavior of a script in a child process: updates, modes, saved keys, collectives, settings and lines."""
 
 from __future__ import annotations
 
+import builtins
 import json
 import random
 import sys
@@ -10,14 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import FrameType
 
 __all__ = ["Observer", "keys_of", "replace"]
 
 _MOST_KEYS = 2000
+_COLLECTIVES = (
+    "all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_to_all", "all_to_all_single",
+    "barrier", "broadcast", "broadcast_object_list", "gather", "gather_object", "monitored_barrier", "reduce",
+    "reduce_scatter", "reduce_scatter_tensor", "scatter", "scatter_object_list",
+)  # fmt: skip
 
 
 def replace(owner: object, **attributes: object) -> None:
@@ -34,13 +43,28 @@ class Observer:
         self.steps_left, self.most_losses = steps, most_losses
         self.losses: list[tuple[float, int]] = []
         """Value and line of each backward pass."""
+        self.updates: list[dict[str, Any]] = []
+        """Of each update: the backward passes before it, and squares of gradients and parameters."""
         self.modes: list[tuple[bool, bool, int]] = []
         """Changes of the mode of a model: training, gradients, line of the call."""
         self.saves: list[dict[str, Any]] = []
+        self.loads: list[dict[str, Any]] = []
+        self.collectives: list[str] = []
+        self.settings: dict[str, Any] = {}
+        """Settings of the plan as the script has them: batch size, precision, and others."""
+        self.structure: dict[str, int] = {}
+        """How many parameters the optimizers update, and how many of them are sharded or replicated."""
+        self.hits: set[int] = set()
+        """Lines of the statements that ran."""
         self.notes: set[str] = set()
         """Properties that decide what can be compared, and the stand-ins that the script used."""
+        self.loader: Any = None
+        """The loader that gave a batch last."""
         self._depth = 0
         self._random_state: object = None
+        self._replicas: list[Any] = []
+        self._shards: list[Any] = []
+        self._trained: dict[int, torch.Tensor] = {}
 
     def line(self) -> int:
         """Line of the script that is running; 0 if none is."""
@@ -58,19 +82,26 @@ class Observer:
         if len(self.losses) == self.most_losses:
             self.notes.add("many losses")
             raise SystemExit(0)
+        if getattr(self.loader, "requested_size", None) is not None:
+            self.settings.setdefault("batch_size", self.loader.requested_size)
         self.losses.append((value, self.line()))
 
     def add_save(self, content: object, path: object) -> None:
         """Record the keys of a saved object."""
         name = Path(path).name if isinstance(path, str | Path) else "file"
-        self.saves.append({"name": name, "keys": keys_of(content), "line": self.line()})
+        save = {"name": name, "keys": keys_of(content), "line": self.line(), "after": len(self.collectives)}
+        self.saves.append(save)
 
     def install(self) -> None:
         """Observe PyTorch in this process."""
+        replace(builtins, __smp_hit__=self.hits.add)
         self._observe_backward()
         self._observe_forward()
-        self._observe_saves()
-        register_optimizer_step_post_hook(self._count_step)
+        self._observe_files()
+        self._observe_collectives()
+        self._observe_wrappers()
+        register_optimizer_step_pre_hook(self._before_update)
+        register_optimizer_step_post_hook(self._after_update)
 
     def _observe_backward(self) -> None:
         original: Any = torch.Tensor.backward
@@ -78,6 +109,8 @@ class Observer:
         def backward(tensor: torch.Tensor, *arguments: Any, **options: Any) -> None:
             self.add_loss(float(tensor.detach().float().mean()))
             original(tensor, *arguments, **options)
+            if self._replicas:
+                self.collectives.append("gradients")
 
         replace(torch.Tensor, backward=backward)
 
@@ -99,27 +132,109 @@ class Observer:
 
         replace(torch.nn.Module, __call__=called)
 
-    def _observe_saves(self) -> None:
-        original = torch.save
+    def _observe_files(self) -> None:
+        save_object: Any = torch.save
+        load_object: Any = torch.load
+
+        def name_of(f: Any) -> str:
+            """Name of a file; empty for a buffer, such as those of objects that are sent."""
+            return Path(str(name)).name if isinstance(name := getattr(f, "name", f), str | Path) else ""
 
         def save(obj: object, f: Any, *arguments: Any, **options: Any) -> None:
-            self.add_save(obj, f if isinstance(f, str | Path) else getattr(f, "name", f))
-            original(obj, f, *arguments, **options)
+            if name_of(f):
+                self.add_save(obj, name_of(f))
+            save_object(obj, f, *arguments, **options)
 
-        replace(torch, save=save)
+        def load(f: Any, *arguments: Any, **options: Any) -> Any:
+            if name_of(f):
+                self.loads.append({"name": name_of(f), "line": self.line(), "after": len(self.collectives)})
+            return load_object(f, *arguments, **{**options, "map_location": "cpu"})
 
-    def _count_step(self, optimizer: Any, arguments: Any, options: Any) -> None:
-        del optimizer, arguments, options
+        replace(torch, save=save, load=load)
+
+    def _observe_collectives(self) -> None:
+        for name in _COLLECTIVES:
+            original = getattr(torch.distributed, name)
+
+            def collective(*arguments: Any, _original: Any = original, _name: str = name, **options: Any) -> Any:
+                result = _original(*arguments, **options)
+                group = options.get("group")
+                if group is None or torch.distributed.get_world_size(group) == torch.distributed.get_world_size():
+                    self.collectives.append(_name)
+                return result
+
+            replace(torch.distributed, **{name: collective})
+
+    def _observe_wrappers(self) -> None:
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        for kind, found in ((DistributedDataParallel, self._replicas), (FullyShardedDataParallel, self._shards)):
+            create: Any = kind.__init__
+
+            def wrap(self: Any, *arguments: Any, _create: Any = create, _found: Any = found, **options: Any) -> None:
+                _create(self, *arguments, **options)
+                _found.append(self)
+
+            replace(kind, __init__=wrap)
+
+    def _is_sharded(self, parameter: torch.Tensor, managed: set[int]) -> bool:
+        if isinstance(parameter, DTensor):
+            return any(placement.is_shard() for placement in parameter.placements)
+        return id(parameter) in managed
+
+    def _squares(self, tensors: Iterable[tuple[torch.Tensor, torch.Tensor | None]]) -> list[float]:
+        """Sums of squares of replicated tensors and of this process's shards; each with the parameter that it is of."""
+        managed = {id(p) for module in self._shards for p in module.parameters()}
+        sums = [0.0, 0.0]
+        for parameter, value in tensors:
+            if value is not None:
+                local = value.to_local() if isinstance(value, DTensor) else value
+                sums[self._is_sharded(parameter, managed)] += float(local.detach().double().square().sum())
+        return sums
+
+    def _before_update(self, optimizer: Any, arguments: Any, options: Any) -> None:
+        del arguments, options
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self._trained.update({id(p): p for p in parameters if p.grad is not None})
+        gradients = self._squares((p, p.grad) for p in parameters)
+        self.updates.append({"losses": len(self.losses), "gradients": gradients, "line": self.line()})
+
+    def _after_update(self, optimizer: Any, arguments: Any, options: Any) -> None:
+        del arguments, options
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self.updates[-1]["parameters"] = self._squares((p, p) for p in parameters)
         self.steps_left -= 1
         if self.steps_left <= 0:
             raise SystemExit(0)
 
+    def _describe_wrappers(self) -> None:
+        """Count which trained parameters are sharded or replicated, and wrapped models that are not trained."""
+        sharded = {id(p) for module in self._shards for p in module.parameters()}
+        replicated = {id(p) for module in self._replicas for p in module.parameters()}
+        trained = self._trained.values()
+        idle = [m for m in (*self._replicas, *self._shards) if not any(id(p) in self._trained for p in m.parameters())]
+        inner = {id(part) for module in self._shards for part in module.modules() if part is not module}
+        self.structure = {
+            "trained": len(trained),
+            "sharded": sum(self._is_sharded(p, sharded) for p in trained),
+            "replicated": sum(id(p) in replicated for p in trained),
+            "wrappers": len(self._replicas),
+            "idle": sum(id(module) not in inner and any(True for _ in module.parameters()) for module in idle),
+        }
+
     def write(self, path: Path, error: str) -> None:
         """Write the record as JSON."""
+        self._describe_wrappers()
         record = {
             "losses": self.losses,
+            "updates": [update for update in self.updates if "parameters" in update],
             "modes": self.modes,
             "saves": self.saves,
+            "loads": self.loads,
+            "collectives": self.collectives,
+            "settings": self.settings,
+            "structure": self.structure,
+            "hits": sorted(self.hits),
             "notes": sorted(self.notes),
             "stopped": self.steps_left <= 0,
             "error": error,

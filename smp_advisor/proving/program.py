@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import fcntl
 import gc
 import io
 import json
 import os
-import runpy
 import shutil
 import socket
-import struct
 import sys
-import tempfile
 import traceback
+import types
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.profiling.sandbox.deadlock import answer_in, ends_of
+from smp_advisor.proving.confinement import confined
 
 if TYPE_CHECKING:
     from smp_advisor.profiling.sandbox.deadlock import End
@@ -31,79 +28,58 @@ UNENDED = "it did not end within"
 WAITED = "it waits for a process that has ended or that waits for it"
 """Begin of the error of a process whose partner does not come."""
 
-_NEW_USER_AND_NETWORK = 0x10000000 | 0x40000000
 _SHOWN_CHARACTERS = 3000
 _PRINTED_CHARACTERS = 200_000
 _LARGE_BATCH = 128
 
 
-def _without_network() -> bool:
-    """Give this process a network of its own, with the loopback device only; whether that was possible."""
-    if ctypes.CDLL(None, use_errno=True).unshare(_NEW_USER_AND_NETWORK):
-        return False
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as device:
-        up = struct.pack("16sh", b"lo", 0x1 | 0x40)  # IFF_UP, IFF_RUNNING
-        fcntl.ioctl(device.fileno(), 0x8914, up)  # SIOCSIFFLAGS
-    return True
-
-
-def _refuse_connections() -> None:
-    """Refuse connections to other machines, where namespaces are not allowed."""
-    connect = socket.socket.connect
-
-    def local(self: socket.socket, address: Any) -> None:
-        if isinstance(address, tuple) and address[0] not in ("127.0.0.1", "localhost", "::1"):
-            raise OSError("The proof runs without a network.")
-        connect(self, address)
-
-    socket.socket.connect = local  # type: ignore[method-assign, assignment]
-
-
 def _run(request: dict[str, Any], run: dict[str, Any], rank: int, port: int, record: Path) -> None:
     """Run the script as one process of a run; never returns."""
     answer_in(record.with_suffix(".stack"))
-    from smp_advisor.proving.conditions import (
-        install_tsm,
-        make_deterministic,
-        make_small,
-        stand_in_for_files,
-        use_cpu,
-    )
+    from smp_advisor.proving import conditions, preparation
     from smp_advisor.proving.observer import Observer
     from smp_advisor.proving.smp_simulator import install_smp
     from smp_advisor.proving.stand_ins import install_stand_ins
 
-    folder = Path(tempfile.mkdtemp(dir=record.parent))
-    code = folder / "code"
-    shutil.copytree(request["folder"], code)
-    script = code / request["script"]
-    script.write_text(run["source"], encoding="utf-8")
-    world = run["processes"]
+    script = record.parent / f"{run['name']} code" / request["script"]
+    world, accumulation = run["processes"], run.get("accumulation", 1)
     if world:
         os.environ |= {
             "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world),
             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo",
+            "ACCELERATE_USE_CPU": "true",
         }  # fmt: skip
-    os.environ |= {"HOME": str(folder), "TMPDIR": str(folder)}
     observer = Observer(script, request["steps"], request["losses"])
-    use_cpu()
-    make_deterministic()
-    make_small(observer, divide=run["divide"], parts=run.get("parts", 1), most=request.get("most", 8))
-    install_stand_ins(observer)
-    stand_in_for_files(observer)
+    conditions.follow_settings(observer)
+    conditions.use_cpu()
+    conditions.make_deterministic()
+    conditions.make_small(
+        observer, divide=run["divide"], parts=run.get("parts", 1), accumulation=accumulation, most=request["most"],
+        whole=request["whole"],
+    )  # fmt: skip
+    install_stand_ins(observer, shrink=request["shrink"])
+    conditions.stand_in_for_files(observer)
     if run["library"] == "smp-v1":
         install_smp(observer, run["microbatches"])
     elif run["library"] == "smp-v2":
-        install_tsm()
+        conditions.install_tsm()
     observer.install()
+    if request["shrink"]:
+        preparation.shrink_options()
     os.chdir(script.parent)
     sys.path.insert(0, str(script.parent))
     sys.argv = [str(script), *request["arguments"]]
+    main = types.ModuleType("__main__")
+    main.__file__ = str(script)
+    sys.modules["__main__"] = main
     printed = io.StringIO()
     error = ""
     with contextlib.redirect_stdout(printed):
         try:
-            runpy.run_path(str(script), run_name="__main__")
+            code = preparation.instrumented(
+                run["source"], str(script), shrink=request["shrink"], accumulation=accumulation
+            )
+            exec(code, main.__dict__)  # noqa: S102 - the script
         except SystemExit as end:
             error = "" if end.code in (None, 0) else f"SystemExit: {end.code}"
         except BaseException as failure:  # noqa: BLE001 - every exception of the script is reported
@@ -124,52 +100,75 @@ def _record_end(record: Path, end: End | None, seconds: float) -> None:
         error = WAITED + (f" (line {end.line.line})" if end.line else "")
     else:
         error = f"its process ended with {f'signal {-end.code}' if end.code < 0 else f'status {end.code}'}"
-    empty = {"losses": [], "modes": [], "saves": [], "notes": [], "stopped": False}
-    record.write_text(json.dumps({**empty, "error": error}), encoding="utf-8")
+    record.write_text(json.dumps({"error": error}), encoding="utf-8")
     record.with_suffix(".txt").touch()
 
 
-def make_runs(request: dict[str, Any]) -> bool:
-    """Make all runs of a request; each process writes ``<run>-<rank>.json``. Returns whether they had no network."""
+def make_runs(request: dict[str, Any]) -> list[str]:
+    """Make all runs of a request; each process writes ``<run>-<rank>.json``. Returns what the code could reach."""
+    return confined(Path(request["base"]), lambda: _make_runs(request))
+
+
+def _make_runs(request: dict[str, Any]) -> None:
     base = Path(request["base"])
     os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
-    isolated = _without_network()
-    if not isolated:
-        _refuse_connections()
     import torch
     import torch._dynamo  # the first step of an optimizer imports it, in each process again
+    import torch.distributed.algorithms._checkpoint.checkpoint_wrapper
+    import torch.distributed.checkpoint.state_dict
     import torch.distributed.fsdp
+    import torch.distributed.optim  # compiles functions of PyTorch, which are replaced later
     import torch.nn.parallel
 
-    if request["transformers"]:
+    for name in request["libraries"]:
         with contextlib.suppress(ImportError):
-            import transformers  # noqa: F401 - before the stand-ins, for which it would look
-
+            __import__(name)  # before the stand-ins, for which it would look
     torch.set_num_threads(1)
     gc.freeze()  # a collection in a fork would copy the pages of all that was imported
     for number, run in enumerate(request["runs"]):
         _start(request, run, base)
-        if number == 0 and not _succeeded(base / f"{run['name']}-0.json"):
-            # The script may have its batch size as a number in its loop.
-            request["most"] = _LARGE_BATCH
-            _start(request, run, base)
-            if not _succeeded(base / f"{run['name']}-0.json"):
+        if number == 0:
+            # The script may have sizes that belong together, or its batch size as a number in its loop.
+            for changed in ({"shrink": False}, {"most": _LARGE_BATCH, "whole": True}):
+                if not _succeeded(base, run):
+                    request |= changed
+                    _start(request, run, base)
+            if not _succeeded(base, run):
                 break
-        if run["divide"] and run["processes"] and not _succeeded(base / f"{run['name']}-0.json"):
+            _accumulate(request, run, base)
+        if run["divide"] and run["processes"] and not _succeeded(base, run):
             # A script that depends on its batch size fails with smaller batches before it is adapted too.
             half = {**request["runs"][0], "name": f"{run['name']} half", "parts": run["processes"]}
             _start(request, half, base)
-    return isolated
+
+
+def _accumulate(request: dict[str, Any], run: dict[str, Any], base: Path) -> None:
+    """Give an adaptation that accumulates more often than the original as many smaller batches for an update."""
+    updates = json.loads((base / f"{run['name']}-0.json").read_text(encoding="utf-8"))["updates"]
+    own = updates[0]["losses"] if updates else 1
+    times = request["accumulation"] // own if own and request["accumulation"] % own == 0 else 1
+    if times > 1:
+        request |= {"most": max(request["most"], 2 * times), "whole": True}
+        for other in request["runs"]:
+            if other["adapted"]:
+                other["accumulation"] = times
+        _start(request, run, base)
 
 
 def _start(request: dict[str, Any], run: dict[str, Any], base: Path) -> None:
     """Fork the processes of a run, and wait for them."""
+    code = base / f"{run['name']} code"
+    shutil.rmtree(code, ignore_errors=True)
+    shutil.copytree(request["folder"], code)  # the processes of a run share their files
+    (code / request["script"]).parent.mkdir(parents=True, exist_ok=True)
+    (code / request["script"]).write_text(run["source"], encoding="utf-8")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     children = {}
     for rank in range(max(1, run["processes"])):
         record = base / f"{run['name']}-{rank}.json"
+        record.unlink(missing_ok=True)
         child = os.fork()
         if not child:
             try:
@@ -185,5 +184,6 @@ def _start(request: dict[str, Any], run: dict[str, Any], base: Path) -> None:
             _record_end(record, None if ends is None else ends[child], request["seconds"])
 
 
-def _succeeded(record: Path) -> bool:
-    return record.exists() and not json.loads(record.read_text(encoding="utf-8"))["error"]
+def _succeeded(base: Path, run: dict[str, Any]) -> bool:
+    records = [base / f"{run['name']}-{rank}.json" for rank in range(max(1, run["processes"]))]
+    return all(record.exists() and not json.loads(record.read_text(encoding="utf-8"))["error"] for record in records)

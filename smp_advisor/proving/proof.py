@@ -3,36 +3,51 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.arguments import require_types
+from smp_advisor.errors import AdvisorError
+from smp_advisor.libraries.plan import Plan
 from smp_advisor.profiling.sandbox import Limits, run_isolated
+from smp_advisor.profiling.sandbox.limits import available_memory_bytes
 from smp_advisor.proving.comparison import (
     Difference,
     Record,
-    compare_losses,
     compare_modes,
     compare_prints,
+    compare_processes,
     compare_saves,
+    compare_settings,
+    compare_updates,
     is_sum_over_batch,
 )
+from smp_advisor.proving.confinement import clean_environment
+from smp_advisor.proving.preparation import changed_statements
 from smp_advisor.proving.program import UNENDED, WAITED
+from smp_advisor.reading.source import read
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 __all__ = ["Proof", "prove", "prove_all"]
 
-_STEPS = 10
+_STEPS = 24
 _LOSSES = 400
 """Backward passes after which a script is stopped that takes no steps of an optimizer of PyTorch."""
 _SECONDS = 900.0
 """Last guard of one run: it ends by the number of its steps, and a process that waits in vain is recognized."""
+_BATCH = 8
 _MOST_FILES = 2000
 _MOST_BYTES = 50 * 2**20
+_LIBRARIES = ("ddp", "fsdp", "fsdp2", "smp-v1", "smp-v2")
+_PRELOADED = ("transformers", "peft", "accelerate", "PIL")
+"""Libraries that look for others, of which stand-ins are imported later."""
+_DRIVEN = re.compile(r"^\s*(?:from|import)\s+(?:accelerate|trl)\b|\b(?:Seq2Seq)?Trainer\(", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +55,7 @@ class Proof:
     """Result of a comparison."""
 
     proven: bool
-    """Whether both scripts ran and nothing differs."""
+    """Whether both scripts ran, every changed line ran, and nothing differs."""
     differences: tuple[Difference, ...]
     failure: str
     """Why the scripts could not be compared; empty if they could."""
@@ -50,9 +65,16 @@ class Proof:
     """Behavior that the runs do not show."""
     stand_ins: tuple[str, ...]
     """Libraries and downloads that were replaced in the child processes."""
+    reachable: tuple[str, ...] = ()
+    """What could not be kept away from the code; empty if it saw only copies, and no network."""
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: FBT001 - the signature of IPython
+        del cycle
+        printer.text(str(self))
 
     def __str__(self) -> str:
-        lines = ["proven" if self.proven else f"not proven{': ' + self.failure if self.failure else ''}"]
+        lines = [f"The code could reach {', and '.join(self.reachable)}."] if self.reachable else []
+        lines.append("proven" if self.proven else f"not proven{': ' + self.failure if self.failure else ''}")
         lines += [f"- {difference}" for difference in self.differences]
         for title, entries in (
             ("compared", self.compared), ("not compared", self.not_compared), ("stand-ins", self.stand_ins),
@@ -63,44 +85,33 @@ class Proof:
 
 
 def prove(
-    original: str,
-    adapted: str,
+    original: str | Path,
+    adapted: str | Path,
+    plan: Plan | None = None,
     *,
-    library: str,
-    script: Path | None = None,
-    root: Path | None = None,
+    library: str | None = None,
+    root: str | Path | None = None,
     arguments: Sequence[str] = (),
     seconds: float = _SECONDS,
 ) -> Proof:
-    """Run a script and its adaptation for a few steps on small data, and compare them; see `prove_all`."""
-    proofs = prove_all(original, {library: adapted}, script=script, root=root, arguments=arguments, seconds=seconds)
-    return proofs[library]
+    """Run a script and its adaptation for a few updates, and compare them; a person or a tool may have written it.
 
-
-def prove_all(
-    original: str,
-    adapted: Mapping[str, str],
-    *,
-    script: Path | None = None,
-    root: Path | None = None,
-    arguments: Sequence[str] = (),
-    seconds: float = _SECONDS,
-) -> dict[str, Proof]:
-    """Run a script and its adaptations for a few steps on small data, and compare them.
-
-    The code of the user runs in child processes with limits on memory and processes, in a temporary folder and without
-    a network. Data is cut to four batches per loader, and each run to ten updates; shuffling and dropout are off in all
-    runs. Processes that wait for each other are recognized by their state, so no result depends on the machine's speed.
+    Two processes with gloo run the adaptation, and one the original. SMP v1 and v2 are replaced by stand-ins. Losses,
+    gradients, parameters, modes, saved keys, printed figures, the order of collectives and the settings of the plan are
+    compared, and every changed line has to run. The code gets no variables of the environment, no files but copies of
+    the folder of the script, no network and no sockets where the system allows namespaces; otherwise the first line of
+    the result says what it could reach. Epochs, steps and models are small in both runs.
 
     Parameters
     ----------
     original
-        Source of the script before its adaptation.
+        The script before its adaptation: a path, or its content.
     adapted
-        Its adaptations by library: ``smp-v1`` runs against a simulator with one and two microbatches, all others in
-        two processes with gloo.
-    script
-        Path of the script; the files next to it are copied.
+        The script after it.
+    plan
+        Plan whose settings the adaptation must have.
+    library
+        ``smp-v1``, ``smp-v2``, ``ddp``, ``fsdp`` or ``fsdp2``; overrides the library of the plan.
     root
         Folder to copy instead of the folder of the script, such as the root of its package.
     arguments
@@ -110,11 +121,40 @@ def prove_all(
 
     Raises
     ------
+    AdvisorError
+        An argument has the wrong type, or a file cannot be read.
     ProfileError
         The child processes cannot be started.
+
+    Examples
+    --------
+    >>> print(prove("train.py", "train_fsdp.py", plan))  # doctest: +SKIP
     """
+    require_types({"plan": (plan, (Plan, type(None))), "library": (library, (str, type(None)))}, "prove")
+    library = library or (plan.library if plan is not None else "")
+    if library not in _LIBRARIES:
+        raise AdvisorError(f"prove() requires a plan, or for library one of {', '.join(_LIBRARIES)}, not {library!r}.")
+    before, after = read(original), read(adapted)
+    proofs = prove_all(
+        before.text, {library: after.text}, plan=plan, script=before.file,
+        root=None if root is None else Path(root), arguments=arguments, seconds=seconds,
+    )  # fmt: skip
+    return proofs[library]
+
+
+def prove_all(
+    original: str,
+    adapted: Mapping[str, str],
+    *,
+    plan: Plan | None = None,
+    script: Path | None = None,
+    root: Path | None = None,
+    arguments: Sequence[str] = (),
+    seconds: float = _SECONDS,
+) -> dict[str, Proof]:
+    """Compare a script with its adaptations by library, as `prove` does with one."""
     with tempfile.TemporaryDirectory(prefix="smp-proof-") as name:
-        base = Path(name)
+        base = Path(name).resolve()
         folder, relative = _copy(script, root, base)
         runs = _runs(original, adapted)
         request = {
@@ -124,31 +164,55 @@ def prove_all(
             "arguments": list(arguments),
             "steps": _STEPS,
             "losses": _LOSSES,
+            "most": _BATCH,
+            "whole": False,
+            "shrink": True,
+            "accumulation": int(getattr(plan, "gradient_accumulation_steps", 1) or 1),
             "seconds": seconds,
-            "transformers": "transformers" in original,
+            "libraries": [name for name in _PRELOADED if re.search(rf"\b{name}\b", original)],
             "runs": runs,
         }
-        isolated = run_isolated(
-            "smp_advisor.proving.program:make_runs", request, what="the proof",
-            limits=Limits(seconds=60 + 2 * seconds * len(runs), processes=96),
+        memory = max(2**30, available_memory_bytes() * 9 // 10)
+        reachable = run_isolated(
+            "smp_advisor.proving.program:make_runs", request, what="the proof", environment=clean_environment(),
+            limits=Limits(seconds=60 + 2 * seconds * len(runs), processes=96, memory_bytes=memory),
         )  # fmt: skip
         halves = [{**runs[0], "name": f"{run['name']} half"} for run in runs]
         records = {run["name"]: _records(base, run) for run in (*runs, *halves)}
-    return {library: _judge(records, library, isolated=isolated) for library in adapted}
+    return {
+        library: _judge(records, library, _settings(plan, library), original, text, tuple(reachable))
+        for library, text in adapted.items()
+    }
+
+
+def _settings(plan: Plan | None, library: str) -> dict[str, Any]:
+    """Settings of the plan that a script has."""
+    if plan is None or plan.library != {"fsdp2": "fsdp"}.get(library, library):
+        return {}
+    settings: dict[str, Any] = {"batch_size": plan.batch_size}
+    if library != "smp-v1":
+        settings["gradient_accumulation_steps"] = plan.gradient_accumulation_steps
+        settings["precision"] = {"bf16": "bf16", "fp16": "fp16"}.get(str(plan.precision).split("-")[0], "fp32")
+        settings["activation_checkpointing"] = bool(plan.activation_checkpointing)
+    return settings
 
 
 def _runs(original: str, adapted: Mapping[str, str]) -> list[dict[str, Any]]:
-    own_group = "init_process_group" in original
-    plain = {"library": "", "microbatches": 1, "divide": False, "processes": int(own_group), "source": original}
+    driven = bool(_DRIVEN.search(original))
+    pair = driven or "init_process_group" in original
+    plain = {
+        "library": "", "microbatches": 1, "divide": False, "processes": int(pair), "source": original, "adapted": False,
+    }  # fmt: skip
     runs = [{**plain, "name": "original"}, {**plain, "name": "again"}]
-    if own_group and set(adapted) != {"smp-v1"}:
+    if pair and set(adapted) != {"smp-v1"}:
         # A script that divides its work by the number of processes is compared with itself in two processes.
         runs += [{**plain, "name": "original pair", "processes": 2}, {**plain, "name": "again pair", "processes": 2}]
     for library, source in adapted.items():
         steps = library == "smp-v1"
-        new = {**plain, "library": library, "source": source, "processes": 0 if steps else 2}
+        new = {**plain, "library": library, "source": source, "processes": 0 if steps else 2, "adapted": True}
         runs.append({**new, "name": f"{library} repeated"})
-        runs.append({**new, "name": f"{library} divided", "divide": True, "microbatches": 2 if steps else 1})
+        if not driven:
+            runs.append({**new, "name": f"{library} divided", "divide": True, "microbatches": 2 if steps else 1})
     return runs
 
 
@@ -165,7 +229,9 @@ def _copy(script: Path | None, root: Path | None, base: Path) -> tuple[Path, str
         left_out = set()
         for name in names:
             path = Path(directory) / name
-            if name in (".git", "__pycache__", "node_modules") or path.is_symlink():
+            # Hidden files have credentials at times, and environments are shown as they are.
+            skipped = name.startswith(".") or name in ("__pycache__", "node_modules") or (path / "pyvenv.cfg").exists()
+            if skipped or path.is_symlink() or not (path.is_dir() or path.is_file()):
                 left_out.add(name)
             elif path.is_file():
                 budget[0] -= 1
@@ -181,36 +247,37 @@ def _copy(script: Path | None, root: Path | None, base: Path) -> tuple[Path, str
 
 def _records(base: Path, run: dict[str, Any]) -> list[Record]:
     records = []
+    known = {field.name for field in fields(Record)}
     for rank in range(max(1, run["processes"])):
         path = base / f"{run['name']}-{rank}.json"
         if not path.exists():  # the run was not needed
-            records.append(Record(losses=[], modes=[], saves=[], notes=[], printed=[], error=UNENDED))
+            records.append(Record(error=UNENDED))
             continue
         content = json.loads(path.read_text(encoding="utf-8"))
         printed = path.with_suffix(".txt").read_text(encoding="utf-8").splitlines()
-        records.append(
-            Record(
-                losses=[(float(value), int(line)) for value, line in content["losses"]],
-                modes=[(bool(t), bool(g), int(line)) for t, g, line in content["modes"]],
-                saves=content["saves"],
-                notes=content["notes"],
-                printed=printed,
-                error=content["error"],
-                stopped=content["stopped"],
-            )
-        )
+        records.append(Record(printed=printed, **{key: value for key, value in content.items() if key in known}))
     return records
 
 
-def _judge(records: dict[str, list[Record]], library: str, *, isolated: bool) -> Proof:
-    original, _ = _originals(records, library)
-    repeated, divided = records[f"{library} repeated"], records[f"{library} divided"]
+def _judge(  # noqa: C901 - a list of comparisons
+    records: dict[str, list[Record]],
+    library: str,
+    settings: dict[str, Any],
+    before: str,
+    after: str,
+    reachable: tuple[str, ...],
+) -> Proof:
+    original, again = _originals(records, library)
+    repeated = records[f"{library} repeated"]
+    divided = records.get(f"{library} divided", repeated)
     notes = {note for record in (original, *repeated, *divided) for note in record.notes}
-    half = records[f"{library} divided half"][0]
+    half = records.get(f"{library} divided half", [Record(error=UNENDED)])[0]
     if half.error and not half.error.startswith(UNENDED):
         notes.add("undivided")
         divided = repeated
-    if "batch_norm" not in notes and is_sum_over_batch(original, divided):
+    if divided is repeated:
+        notes.add("driven" if f"{library} divided" not in records else "undivided")
+    if "batch_norm" not in notes and divided is not repeated and is_sum_over_batch(original, divided):
         notes.add("sum")
     if original.stopped:
         notes.add("stopped")
@@ -219,29 +286,49 @@ def _judge(records: dict[str, list[Record]], library: str, *, isolated: bool) ->
         failure = original.error or "it has no backward pass"
         return Proof(
             proven=False, differences=(), failure=f"The original script did not run: {failure}.", compared=(),
-            not_compared=(), stand_ins=stand_ins,
+            not_compared=(), stand_ins=stand_ins, reachable=reachable,
         )  # fmt: skip
     differences: list[Difference] = []
-    for name, run in (("repeated", repeated), ("divided", divided)):
+    for name, run in (("with all data in each process", repeated), ("with divided data", divided)):
         # A process that waits in vain follows from another one's failure.
-        error = min(
-            (record.error for record in run if record.error), key=lambda text: text.startswith(WAITED), default=""
-        )
+        errors = [record.error for record in run if record.error]
+        error = min(errors, key=lambda text: text.startswith(WAITED), default="")
         if error:
-            how = {"repeated": "with all data in each process", "divided": "with divided data"}[name]
-            differences.append(Difference(what=f"The adapted script fails {how}: {error}."))
+            differences.append(Difference(what=f"The adapted script fails {name}: {error}."))
+    not_compared = _not_compared(notes, library)
     if not differences:
-        differences += _compare(records, library, notes)
-    not_compared = _not_compared(notes, library, isolated=isolated)
+        differences += compare_updates(original, repeated[:1] if "driven" in notes else repeated)
+        differences += [d for d in (compare_modes(original, repeated[0]),) if d is not None]
+        differences += compare_saves(original, repeated[0], renamed=library == "smp-v1")
+        differences += compare_processes(repeated)
+        if repeated[0].accumulation > original.accumulation:
+            not_compared.append("printed figures, because the batches of the plan are smaller")
+        else:
+            differences += compare_prints(original, again, repeated[0])
+        differences += compare_settings(repeated, settings, library)
+        if not notes & {"batch_norm", "undivided", "sum", "random", "driven"}:
+            differences += compare_updates(original, divided)
+        hits = {line for record in (*repeated, *divided) for line in record.hits}
+        unseen = {n: where for n, where in changed_statements(before, after).items() if n not in hits}
+        differences += [
+            Difference(what="It never ran, because the runs are short.", line=line)
+            for line, where in sorted(unseen.items())
+            if not where
+        ]
+        if any(unseen.values()):
+            not_compared.append(f"lines {', '.join(str(n) for n, where in sorted(unseen.items()) if where)}, on a GPU")
     compared = (
         _number(len(original.losses), "loss", "losses"),
+        f"gradients and parameters of {_number(len(original.updates), 'update', 'updates')}",
         _number(len(original.modes), "change of mode", "changes of mode"),
         _number(len(original.saves), "saved file", "saved files"),
         _number(len(original.printed), "printed line", "printed lines"),
+        _number(len(repeated[0].collectives), "collective", "collectives"),
+        *([f"settings of the plan ({', '.join(settings)})"] if settings else []),
     )
     return Proof(
         proven=not differences, differences=tuple(differences), failure="", compared=compared,
-        not_compared=tuple(not_compared), stand_ins=stand_ins,
+        not_compared=tuple(not_compared), stand_ins=stand_ins, reachable=reachable,
     )  # fmt: skip
 
 
@@ -257,39 +344,18 @@ def _originals(records: dict[str, list[Record]], library: str) -> tuple[Record, 
     return records["original"][0], records["again"][0]
 
 
-def _not_compared(notes: set[str], library: str, *, isolated: bool) -> list[str]:
-    not_compared = ["speed and memory", "shuffling and dropout, which are off", "small eps of Adam"]
-    if "batch_norm" in notes:
-        not_compared.append("losses of divided batches, because batch normalization depends on the batch of a process")
-    if "undivided" in notes:
-        not_compared.append("losses of divided batches, because the script does not run with a smaller batch size")
-    if "random" in notes:
-        not_compared.append("losses of divided batches, because the loop draws random numbers for a batch")
-    elif "sum" in notes:
-        not_compared.append(
-            "losses of divided batches after the first: the loss is a sum over a batch, whose gradients are averaged"
-            " over the processes"
-        )
-    if "stopped" in notes:
-        not_compared.append(f"updates after the first {_STEPS}")
-    if "many losses" in notes:
-        not_compared.append(f"backward passes after the first {_LOSSES}")
-    if library in ("smp-v1", "smp-v2"):
-        not_compared.append("the library itself, which is replaced by a simulator")
-    if not isolated:
-        not_compared.append("connections of compiled code, which were not blocked")
-    return not_compared
+_REASONS = {
+    "batch_norm": "losses of divided batches, because batch normalization depends on the batch of a process",
+    "undivided": "losses of divided batches, because the script does not run with a smaller batch size",
+    "random": "losses of divided batches, because the loop draws random numbers for a batch",
+    "sum": "losses of divided batches: the loss is a sum over a batch, whose gradients are averaged over the processes",
+    "driven": "sharding, which the library that runs the loop does on GPUs only",
+    "stopped": f"updates after the first {_STEPS}",
+    "many losses": f"backward passes after the first {_LOSSES}",
+}
 
 
-def _compare(records: dict[str, list[Record]], library: str, notes: set[str]) -> list[Difference]:
-    original, again = _originals(records, library)
-    repeated, divided = records[f"{library} repeated"], records[f"{library} divided"]
-    results = [compare_losses(original, repeated[:1]), compare_modes(original, repeated[0])]
-    results += compare_saves(original, repeated[0], renamed=library == "smp-v1")
-    if len(repeated) > 1 and any(save for record in repeated[1:] for save in record.saves):
-        line = next(save["line"] for record in repeated[1:] for save in record.saves)
-        results.append(Difference(what="A process other than the first saves files too.", line=line))
-    results += compare_prints(original, again, repeated[0])
-    if not notes & {"batch_norm", "undivided", "sum", "random"}:
-        results.append(compare_losses(original, divided))
-    return [difference for difference in results if difference is not None]
+def _not_compared(notes: set[str], library: str) -> list[str]:
+    always = ["speed and memory", "shuffling, dropout and 16-bit rounding, which are off", "small eps of Adam"]
+    simulated = ["the library itself, which is replaced by a stand-in"] if library in ("smp-v1", "smp-v2") else []
+    return always + [reason for note, reason in _REASONS.items() if note in notes] + simulated

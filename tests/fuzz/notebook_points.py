@@ -26,6 +26,7 @@ SETTLED = {
     "smp_check": "nothing.py",
     "smp_profile": "no_model",
     "smp_local": "--name no.txt",
+    "smp_prove": "no.py none.py --library ddp",
     "smp_calibrate": "nothing.log",
     "smp_clusters": "--counts 0",
 }

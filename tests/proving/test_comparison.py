@@ -2,20 +2,82 @@
 
 from __future__ import annotations
 
-from smp_advisor.proving.comparison import Record, compare_losses, compare_prints, compare_saves, is_sum_over_batch
+import pytest
+
+from smp_advisor.proving.comparison import (
+    Record,
+    compare_prints,
+    compare_processes,
+    compare_saves,
+    compare_settings,
+    compare_updates,
+    is_sum_over_batch,
+)
 
 
-def record(*, losses=(), printed=(), saves=()):
+def record(*, losses=(), printed=(), saves=(), gradients=((1.0, 0.0),), loads=(), **others):
+    updates = [
+        {"losses": n + 1, "gradients": list(gradients[min(n, len(gradients) - 1)]), "parameters": [1.0, 0.0], "line": 1}
+        for n in range(len(losses))
+    ]
     return Record(
-        losses=[(value, 1) for value in losses], modes=[], saves=list(saves), notes=[], printed=list(printed), error=""
+        losses=[(value, 1) for value in losses],
+        updates=updates,
+        saves=list(saves),
+        loads=list(loads),
+        printed=list(printed),
+        **others,
     )
 
 
 def test_the_mean_over_processes_is_the_loss_of_the_batch():
     original = record(losses=[1.0, 0.5])
-    assert compare_losses(original, [record(losses=[0.8, 0.4]), record(losses=[1.2, 0.6])]) is None
-    assert "Loss 2" in str(compare_losses(original, [record(losses=[0.8, 0.4]), record(losses=[1.2, 0.9])]))
-    assert "backward passes" in str(compare_losses(original, [record(losses=[1.0])]))
+    assert compare_updates(original, [record(losses=[0.8, 0.4]), record(losses=[1.2, 0.6])]) == []
+    differs = compare_updates(original, [record(losses=[0.8, 0.4]), record(losses=[1.2, 0.9])])
+    assert "loss of update 2" in str(differs[0])
+    assert "Updates: 1, and 2" in str(compare_updates(original, [record(losses=[1.0])])[0])
+
+
+def test_shards_add_up_and_replicas_agree():
+    original = record(losses=[1.0], gradients=[(2.0, 0.0)])
+    shards = [record(losses=[1.0], gradients=[(0.0, part)]) for part in (0.5, 1.5)]
+    assert compare_updates(original, shards) == []
+    replicas = [record(losses=[1.0], gradients=[(part, 0.0)]) for part in (2.0, 3.0)]
+    assert "not averaged" in str(compare_updates(original, replicas)[0])
+    wrong = [record(losses=[1.0], gradients=[(4.0, 0.0)])] * 2
+    assert "gradients of update 1" in str(compare_updates(original, wrong)[0])
+
+
+def test_a_file_is_loaded_after_a_collective_that_follows_its_save():
+    save = {"name": "a.pt", "keys": {}, "line": 1, "after": 3}
+    for loaded_after, message in ((3, "before another one has saved it"), (4, "")):
+        first = record(saves=[save], loads=[{"name": "a.pt", "line": 2, "after": 3}])
+        second = record(loads=[{"name": "a.pt", "line": 2, "after": loaded_after}])
+        assert message in "".join(map(str, compare_processes([first, second])))
+        assert bool(compare_processes([first, second])) == bool(message)
+
+
+def test_collectives_have_one_order():
+    first, second = record(collectives=["barrier", "broadcast"]), record(collectives=["barrier", "all_reduce"])
+    assert "broadcast and all_reduce" in str(compare_processes([first, second])[0])
+
+
+@pytest.mark.parametrize(
+    ("library", "structure", "settings", "message"),
+    [
+        ("fsdp", {"trained": 4, "sharded": 2}, {}, "2 of 4 trained parameters are not sharded"),
+        ("fsdp2", {"trained": 4, "sharded": 4, "wrappers": 1}, {}, "next to its shards"),
+        ("ddp", {"trained": 4, "replicated": 3}, {}, "outside DistributedDataParallel"),
+        ("ddp", {"trained": 4, "replicated": 4, "idle": 1}, {}, "no optimizer updates"),
+        ("fsdp", {"trained": 4, "sharded": 4}, {"batch_size": 4}, "batch_size=2, and the script has 4"),
+        ("fsdp", {"trained": 4, "sharded": 4}, {"batch_size": 2}, ""),
+    ],
+)
+def test_the_settings_of_the_plan_are_those_of_the_script(library, structure, settings, message):
+    none = {"trained": 0, "sharded": 0, "replicated": 0, "wrappers": 0, "idle": 0}
+    found = compare_settings([record(structure=none | structure, settings=settings)], {"batch_size": 2}, library)
+    assert message in "".join(map(str, found))
+    assert bool(found) == bool(message)
 
 
 def test_a_sum_over_the_batch_is_recognized():

@@ -46,6 +46,7 @@ def run_isolated(
     *arguments: Any,
     what: str = "the profile",
     limits: Limits | None = None,
+    environment: Mapping[str, str] | None = None,
     on_line: Callable[[str], None] | None = None,
     on_progress: Callable[[float, float, str], None] | None = None,
 ) -> Any:
@@ -64,6 +65,8 @@ def run_isolated(
         Name of the task, for the error's sentence.
     limits
         Limits of the child process and all its descendants.
+    environment
+        Variables of a fresh interpreter; None are those of this process.
     on_line, on_progress
         Called with each line that it writes, and with each report by `progress`.
 
@@ -90,7 +93,7 @@ def run_isolated(
 
     def start(log: int, messages: int) -> None:
         if isinstance(target, str):
-            _exec_fresh(request, log, messages)
+            _exec_fresh(request, log, messages, os.environ if environment is None else environment)
         else:
             _run_forked(target, arguments, bounds, log)
 
@@ -103,7 +106,7 @@ def run_isolated(
     raise failed(what, report, bounds)
 
 
-def _exec_fresh(request: str, log: int, messages: int) -> None:
+def _exec_fresh(request: str, log: int, messages: int, variables: Mapping[str, str]) -> None:
     """Replace this process by a fresh interpreter that executes the request."""
     _redirect(log)
     with tempfile.TemporaryFile("w+", encoding="utf-8") as file:
@@ -112,7 +115,8 @@ def _exec_fresh(request: str, log: int, messages: int) -> None:
         file.seek(0)
         os.set_inheritable(file.fileno(), True)  # noqa: FBT003
         os.set_inheritable(messages, True)  # noqa: FBT003
-        environment = os.environ | {
+        environment = {
+            **variables,
             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
             "OMP_NUM_THREADS": "1",
             "TOKENIZERS_PARALLELISM": "false",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from smp_advisor.proving.preparation import shrink_config
 from smp_advisor.proving.stand_ins import text, vision
 
 if TYPE_CHECKING:
@@ -87,10 +88,10 @@ _TABLES: dict[str, Callable[[], dict[str, types.ModuleType]]] = {
 }
 
 
-def install_stand_ins(observer: Observer) -> None:
+def install_stand_ins(observer: Observer, *, shrink: bool) -> None:
     """Import the stand-ins instead of the libraries; transformers, if it is imported already, looks for them before."""
     if "transformers" in sys.modules:
-        _patch_transformers(observer)
+        _patch_transformers(observer, shrink=shrink)
     for name in [name for name in sys.modules if name.partition(".")[0] in {*_TABLES, *_SILENT}]:
         del sys.modules[name]
     sys.meta_path.insert(0, _Finder(observer))
@@ -155,7 +156,7 @@ class _Tokenizer:
         """Save nothing."""
 
 
-def _patch_transformers(observer: Observer) -> None:
+def _patch_transformers(observer: Observer, *, shrink: bool) -> None:
     """Give every class of transformers small random models, without downloads from the hub."""
     import transformers
 
@@ -175,6 +176,14 @@ def _patch_transformers(observer: Observer) -> None:
         small = options.get("config") or _config(str(name), options)
         return cls.from_config(small) if hasattr(cls, "from_config") else cls(small)
 
+    if shrink:
+        create: Any = transformers.PreTrainedModel.__init__
+
+        def create_small(model: Any, config: Any, *arguments: Any, **options: Any) -> None:
+            shrink_config(config)
+            create(model, config, *arguments, **options)
+
+        transformers.PreTrainedModel.__init__ = create_small
     auto = transformers.models.auto.auto_factory._BaseAutoModelClass  # noqa: SLF001 - base of the AutoModel classes
     auto.from_pretrained = classmethod(model_of)
     transformers.PreTrainedModel.from_pretrained = classmethod(model_of)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from smp_advisor.scripts.adapt.adapt import adapt_script
-from smp_advisor.scripts.adapt.adaptation import Adaptation, AdaptError, Hunk
+from smp_advisor.scripts.adapt.adapt import adapt_script, propose
+from smp_advisor.scripts.adapt.adaptation import Adaptation, AdaptError, Hunk, Proposal
 
-__all__ = ["AdaptError", "Adaptation", "Hunk", "adapt_script"]
+__all__ = ["AdaptError", "Adaptation", "Hunk", "Proposal", "adapt_script", "propose"]

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from difflib import SequenceMatcher
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
 from smp_advisor.files import table
 from smp_advisor.reading.source import read
-from smp_advisor.scripts.adapt import activation_checkpointing, full_state, launch, loader, precision, torch_model
-from smp_advisor.scripts.adapt.adaptation import Adaptation, AdaptError, Hunk, Target
+from smp_advisor.scripts.adapt import (
+    activation_checkpointing,
+    full_state,
+    launch,
+    loader,
+    plan_settings,
+    precision,
+    torch_model,
+)
+from smp_advisor.scripts.adapt.adaptation import Adaptation, AdaptError, Hunk, Proposal, Target
 from smp_advisor.scripts.adapt.draft import Draft, unified_diff
 from smp_advisor.scripts.adapt.driver import driver_of
 from smp_advisor.scripts.adapt.driver_arguments import set_arguments
@@ -24,8 +35,7 @@ from smp_advisor.scripts.adapt.unsupported import accept_unknown_options, replac
 from smp_advisor.scripts.settings import missing_batch, missing_checkpointing, missing_precision
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+    from collections.abc import Iterator, Sequence
 
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.scripts.adapt.draft import Step
@@ -37,26 +47,29 @@ def adapt_script(
     plan: Plan | None = None,
     *,
     library: str | None = None,
-    prove: bool = False,
+    prove: bool = True,
+    root: str | Path | None = None,
     arguments: Sequence[str] = (),
 ) -> Adaptation:
-    """Adapt a plain PyTorch training loop to SMP v1, SMP v2, FSDP or DDP, following their documentation.
+    """Adapt a plain PyTorch training script to SMP v1, SMP v2, FSDP or DDP, and prove the result.
 
-    No file is changed, and no code is run unless `prove` is True. Each change that would require a guess is listed in
-    `Adaptation.todo`.
+    The script and its adaptation run for a few updates in child processes, as in `smp_advisor.prove`. The changed
+    script is returned only if nothing differs. Otherwise the script is unchanged, and `Adaptation.proposals` lists the
+    same changes for a person, with the reason of each. No file is changed.
 
     Parameters
     ----------
     path_or_source
         A ``.py`` file, or its content.
     plan
-        Determines the library, the precision, how the model is created, and how the data is sharded.
-        None stands for the defaults of the library.
+        Determines the library, the batch, the accumulation, the precision and the checkpointing. None stands for the
+        defaults of the library, and leaves these settings as they are.
     library
         ``smp-v1``, ``smp-v2``, ``ddp``, ``fsdp`` or ``fsdp2``; overrides the library of the plan.
     prove
-        Run the script before and after in child processes, for a few steps on small data, and list what differs.
-        See `smp_advisor.proving.prove`.
+        False runs no code: all changes are proposals.
+    root
+        Folder that the proof copies, instead of the folder of the script.
     arguments
         Command line of the script for the proof.
 
@@ -70,14 +83,53 @@ def adapt_script(
     Examples
     --------
     >>> adapted = adapt_script("train.py", plan)  # doctest: +SKIP
-    >>> print(adapted.diff)  # doctest: +SKIP
+    >>> print(adapted.diff or adapted)  # doctest: +SKIP
     """
+    script = read(path_or_source)
+    drafted = propose(path_or_source, plan, library=library)
+    if not drafted.diff:
+        return drafted
+    proof = None
+    if prove:
+        from smp_advisor.proving import prove_all
+
+        target = library or (plan.library if plan is not None else Target().library)
+        folder = None if root is None else Path(root)
+        proof = prove_all(
+            script.text, {target: drafted.source}, plan=plan, script=script.file, root=folder, arguments=arguments
+        )[target]
+        if proof.proven:
+            return replace(drafted, proof=proof)
+    proposals = tuple(_proposals(script.text, drafted))
+    return replace(drafted, source=script.text, diff="", hunks=(), proposals=proposals, proof=proof)
+
+
+def _proposals(source: str, drafted: Adaptation) -> Iterator[Proposal]:
+    """The changes as a list in the order of the lines, each with the explanation of the step that makes it."""
+    before, after = source.splitlines(), drafted.source.splitlines()
+    written = [
+        (hunk, {line[1:].strip() for line in hunk.diff.splitlines()[2:] if line[:1] in "+-"}) for hunk in drafted.hunks
+    ]
+    for kind, start, stop, first, last in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        if kind == "equal":
+            continue
+        lines = {line.strip() for line in (*before[start:stop], *after[first:last]) if line.strip()}
+        if lines:
+            hunk = max(written, key=lambda pair: len(pair[1] & lines))[0]
+            yield Proposal(
+                path=drafted.path, line=start + 1, old="\n".join(before[start:stop]), code="\n".join(after[first:last]),
+                reason=hunk.explanation, url=hunk.url,
+            )  # fmt: skip
+
+
+def propose(path_or_source: str | Path, plan: Plan | None = None, *, library: str | None = None) -> Adaptation:
+    """The adaptation by the documented steps, which nothing has proven, in the form of a proven one."""
     script = read(path_or_source)
     path, source = script.path, script.text
     target = Target.from_plan(plan, library)
     try:
-        module = cst.parse_module(source)
         compile(source, path, "exec", dont_inherit=True)
+        module = cst.parse_module(source)
     except (cst.ParserSyntaxError, SyntaxError, ValueError, RecursionError) as error:
         line = getattr(error, "raw_line", None) or getattr(error, "lineno", None)
         where = f", line {line}" if line else ""
@@ -85,13 +137,13 @@ def adapt_script(
     draft = Draft(module, target, script.file)
     obstacle = obstacle_to_adapting(draft.survey, target)
     if obstacle:
-        return Adaptation(path=path, source=source, diff="", hunks=(), todo=(obstacle,))
+        return Adaptation(path=path, source=source, diff="", todo=(obstacle,))
     hunks = []
     for name, step in _steps(draft.survey, target):
         before = draft.module.code
         step(draft)
         if draft.abandoned:
-            return Adaptation(path=path, source=source, diff="", hunks=(), todo=tuple(draft.todo))
+            return Adaptation(path=path, source=source, diff="", todo=tuple(draft.todo))
         after = draft.module.code
         if after != before:
             text = _texts()[name]
@@ -107,22 +159,12 @@ def adapt_script(
     if plan is not None and plan.library == target.checked_as:
         _report_plan_settings(draft, plan, target)
     _report_remaining_errors(draft, plan, target)
-    proof = None
-    if prove and adapted != source:
-        from smp_advisor.proving import prove as run_both
-
-        proof = run_both(source, adapted, library=target.library, script=script.file, arguments=arguments)
-        for difference in proof.differences:
-            draft.add_sentence(str(difference))
-        if proof.failure:
-            draft.add_sentence(f"The result is not proven. {proof.failure}")
     return Adaptation(
         path=path,
         source=adapted,
         diff=unified_diff(source, adapted, path),
         hunks=tuple(hunks),
         todo=tuple(draft.todo),
-        proof=proof,
     )
 
 
@@ -139,6 +181,7 @@ def _steps(survey: Survey, target: Target) -> list[tuple[str, Step]]:
             ("v1.download", download_once),
             ("v1.seed", seed_by_rank),
             ("v1.loader", loader.shard_data),
+            ("v1.batch", plan_settings.set_batch),
             ("v1.precision", precision.remove_mixed_precision)
             if target.half
             else ("v1.grad_scaler", precision.use_library_scaler),
@@ -161,17 +204,27 @@ def _steps(survey: Survey, target: Target) -> list[tuple[str, Step]]:
             ("v2.activation_checkpointing", activation_checkpointing.checkpoint_sharded_activations),
             ("v2.clipping", precision.clip_over_shards),
             ("v2.saving", full_state.save_full_state),
+            ("v2.batch", plan_settings.set_batch),
+            ("v2.accumulation", plan_settings.accumulate),
         ]
     started: list[tuple[str, Step]] = [
         ("torchrun.launch", launch.start_processes),
         ("torchrun.download", launch.download_once_with_torchrun),
         ("torchrun.loader", loader.shard_data_by_process),
+        ("torchrun.batch", plan_settings.set_batch),
     ]
+    ended: list[tuple[str, Step]] = [
+        ("torchrun.precision", plan_settings.compute_in_half),
+        ("torchrun.accumulation", plan_settings.accumulate),
+    ]
+    checkpointing: tuple[str, Step] = ("torchrun.activation_checkpointing", plan_settings.checkpoint_layers)
     if target.kind == "ddp":
         return [
             *started,
+            checkpointing,
             ("ddp.model", torch_model.replicate_models),
             ("ddp.saving", full_state.save_on_first_rank),
+            *ended,
         ]
     if target.kind == "fsdp":
         return [
@@ -182,12 +235,15 @@ def _steps(survey: Survey, target: Target) -> list[tuple[str, Step]]:
             ("fsdp.activation_checkpointing", activation_checkpointing.checkpoint_sharded_activations),
             ("fsdp.clipping", precision.clip_by_model),
             ("fsdp.saving", full_state.save_full_state_by_checkpoint),
+            *ended,
         ]
     return [
         *started,
         ("fsdp2.seed", seed_models),
+        checkpointing,
         ("fsdp2.model", torch_model.shard_models_by_tensor),
         ("fsdp2.saving", full_state.save_full_state_by_checkpoint),
+        *ended,
     ]
 
 

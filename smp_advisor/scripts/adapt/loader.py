@@ -373,7 +373,10 @@ def _set_epochs(draft: Draft, edits: Edits, calls: list[cst.Call]) -> list[str]:
     for call in calls:
         places = places_of_loader(survey, call)
         if not _insert_set_epoch(survey, edits, places):
-            todo.append(f"Call set_epoch(epoch) on the sampler of `{draft.excerpt(call)}` before each epoch.")
+            todo.append(
+                "If there are several epochs, call set_epoch(epoch) on the sampler of"
+                f" `{draft.excerpt(call)}` before each."
+            )
     return todo
 
 

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from smp_advisor import Plan
-from smp_advisor.scripts.adapt import adapt_script
+from smp_advisor.scripts.adapt import propose
 
 LOOPS = sorted((Path(__file__).parent / "loops").glob("*.py"))
 
@@ -30,4 +30,4 @@ PLANS = {
 @cache
 def adapt(loop: Path, name: str, library: str | None = None):
     """Adapt a loop to the plan of this name."""
-    return adapt_script(loop, PLANS[name], library=library)
+    return propose(loop, PLANS[name], library=library)

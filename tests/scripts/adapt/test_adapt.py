@@ -13,7 +13,7 @@ import pytest
 
 from smp_advisor.errors import AdvisorError
 from smp_advisor.scripts import check_script
-from smp_advisor.scripts.adapt import adapt_script
+from smp_advisor.scripts.adapt import propose
 from tests.scripts.adapt.conftest import LOOPS, PLANS, adapt
 
 OTHERS = ("pipeline", "sharded", "data")
@@ -44,7 +44,7 @@ def test_the_adapted_script_compiles_and_is_clean(loop, name, library):
 @pytest.mark.parametrize(("loop", "name", "library"), CASES)
 def test_an_adapted_script_is_left_as_it_is(loop, name, library):
     adapted = adapt(loop, name, library)
-    again = adapt_script(adapted.source, PLANS[name], library=library)
+    again = propose(adapted.source, PLANS[name], library=library)
     assert again.source == adapted.source
     assert again.diff == ""
     assert again.hunks == ()
@@ -105,7 +105,7 @@ def patched(text, diff):
 
 
 def test_step_functions_take_what_they_read():
-    source = adapt_script(loop_text("trainer_class"), PLANS["pipeline"]).source
+    source = propose(loop_text("trainer_class"), PLANS["pipeline"]).source
     tree = ast.parse(source)
     step = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "train_step")
     assert [argument.arg for argument in step.args.args] == ["model", "tokens", "targets", "loss_fn"]
@@ -113,17 +113,17 @@ def test_step_functions_take_what_they_read():
 
 
 def test_tensors_without_a_batch_are_not_split():
-    source = adapt_script(loop_text("classification"), PLANS["pipeline"]).source
+    source = propose(loop_text("classification"), PLANS["pipeline"]).source
     assert '@smp.step(non_split_inputs=["class_weights"])' in source
 
 
 def test_accumulated_gradients_are_reduced_once_an_update():
-    source = adapt_script(loop_text("accumulation"), PLANS["pipeline"]).source
+    source = propose(loop_text("accumulation"), PLANS["pipeline"]).source
     assert "smp.DistributedModel(model, backward_passes_per_step=ACCUMULATION_STEPS)" in source
 
 
 def test_fp16_drives_the_inner_optimizer_and_clips_master_gradients():
-    source = adapt_script(loop_text("schedule_and_clip"), PLANS["tensor_fp16"]).source
+    source = propose(loop_text("schedule_and_clip"), PLANS["tensor_fp16"]).source
     assert "LambdaLR(opt.optimizer, " in source
     assert "opt.clip_master_grads(0.5)" in source
     assert "with smp.model_creation(tensor_parallelism=True, dtype=torch.float16):" in source
@@ -131,10 +131,10 @@ def test_fp16_drives_the_inner_optimizer_and_clips_master_gradients():
 
 
 def test_mixed_precision_of_pytorch_goes_or_takes_the_librarys_scaler():
-    half = adapt_script(loop_text("grad_scaler"), PLANS["tensor_fp16"]).source
+    half = propose(loop_text("grad_scaler"), PLANS["tensor_fp16"]).source
     assert "autocast" not in half
     assert "scaler" not in half.lower()
-    single = adapt_script(loop_text("grad_scaler"), PLANS["pipeline"])
+    single = propose(loop_text("grad_scaler"), PLANS["pipeline"])
     assert "smp.amp.GradScaler(" in single.source
     assert "autocast(" in single.source
     assert "model.backward(scaler.scale(loss))" in single.source
@@ -144,13 +144,13 @@ def test_mixed_precision_of_pytorch_goes_or_takes_the_librarys_scaler():
 
 def test_ranks_follow_the_plan():
     for name, rank in (("pipeline", "dp_rank"), ("tensor_fp16", "rdp_rank")):
-        source = adapt_script(loop_text("main_function"), PLANS[name]).source
+        source = propose(loop_text("main_function"), PLANS[name]).source
         assert f"rank=smp.{rank}()," in source
         assert "torch.manual_seed(0 + smp.dp_rank())" in source
 
 
 def test_ddp_and_its_launcher_are_taken_out():
-    source = adapt_script(loop_text("ddp"), PLANS["pipeline"]).source
+    source = propose(loop_text("ddp"), PLANS["pipeline"]).source
     for word in ("torch.distributed as dist", "DDP", "init_process_group", "LOCAL_RANK", "def setup", "def cleanup"):
         assert word not in source
     assert "    local_rank = smp.local_rank()\n    rank = smp.rank()\n" in source
@@ -170,7 +170,7 @@ def test_two_models_are_a_sentence_not_a_guess():
         "    first.step()\n"
         "    second.step()\n"
     )
-    adapted = adapt_script(text, PLANS["pipeline"])
+    adapted = propose(text, PLANS["pipeline"])
     assert adapted.source == text
     assert adapted.hunks == ()
     (sentence,) = adapted.todo
@@ -178,14 +178,14 @@ def test_two_models_are_a_sentence_not_a_guess():
 
 
 def test_wrappers_of_other_ways_of_training_go_wherever_they_stand():
-    source = adapt_script(loop_text("branches"), PLANS["pipeline"]).source
+    source = propose(loop_text("branches"), PLANS["pipeline"]).source
     assert "DataParallel" not in source
     assert ".to(device)" not in source.partition("def main")[2].partition("runner")[0]
     assert source.index("        model = Wide()\n") < source.index("    model = smp.DistributedModel(model)\n")
 
 
 def test_options_in_a_dictionary_are_overruled_at_the_call():
-    source = adapt_script(loop_text("branches"), PLANS["pipeline"]).source
+    source = propose(loop_text("branches"), PLANS["pipeline"]).source
     assert '**{**train_kwargs, "shuffle": False, "drop_last": True}' in source
     assert 'shuffle=train_kwargs.get("shuffle", False)' in source
 
@@ -193,7 +193,7 @@ def test_options_in_a_dictionary_are_overruled_at_the_call():
 def test_what_is_left_for_the_checker_is_left_to_do():
     text = loop_text("flat").replace("loss.backward()", "finish(loss)")
     text = text.replace("for epoch", "def finish(loss):\n    loss.backward()\n\n\nfor epoch")
-    adapted = adapt_script(text, PLANS["pipeline"])
+    adapted = propose(text, PLANS["pipeline"])
     errors = check_script(adapted.source, PLANS["pipeline"]).of("error")
     assert errors
     for finding in errors:
@@ -208,7 +208,7 @@ def test_what_is_left_for_the_checker_is_left_to_do():
     ],
 )
 def test_without_a_loop_nothing_changes(text):
-    adapted = adapt_script(text, PLANS["pipeline"])
+    adapted = propose(text, PLANS["pipeline"])
     assert adapted.source == text
     assert "No PyTorch training loop was found" in adapted.todo[0]
 
@@ -216,23 +216,23 @@ def test_without_a_loop_nothing_changes(text):
 @pytest.mark.slow
 def test_pretrained_weights_are_named_where_tensor_parallelism_drops_them():
     text = loop_text("transformers_lm").replace("GPT2LMHeadModel(config)", 'GPT2LMHeadModel.from_pretrained("gpt2")')
-    assert any("from_pretrained" in sentence for sentence in adapt_script(text, PLANS["tensor_fp16"]).todo)
-    assert not any("loads weights" in sentence for sentence in adapt_script(text, PLANS["pipeline"]).todo)
+    assert any("from_pretrained" in sentence for sentence in propose(text, PLANS["tensor_fp16"]).todo)
+    assert not any("loads weights" in sentence for sentence in propose(text, PLANS["pipeline"]).todo)
 
 
 @pytest.mark.parametrize("text", ["print 'two'\n", "def broken(:\n    pass\n", "x = (\n"])
 def test_what_is_not_python_3_is_one_sentence(text):
     with pytest.raises(AdvisorError, match="is not Python 3 source") as caught:
-        adapt_script(text, PLANS["pipeline"])
+        propose(text, PLANS["pipeline"])
     assert str(caught.value).count(".") <= 2
     assert "\n" not in str(caught.value)
 
 
 def test_a_missing_file_and_an_unknown_library_are_one_sentence(tmp_path):
     with pytest.raises(AdvisorError, match="cannot be read"):
-        adapt_script(tmp_path / "nothing.py", PLANS["pipeline"])
+        propose(tmp_path / "nothing.py", PLANS["pipeline"])
     with pytest.raises(AdvisorError, match="fsdp2, not to 'horovod'"):
-        adapt_script(loop_text("flat"), PLANS["pipeline"], library="horovod")
+        propose(loop_text("flat"), PLANS["pipeline"], library="horovod")
 
 
 def test_v2_leaves_to_do_what_was_right_for_replicas_only():
@@ -241,14 +241,14 @@ def test_v2_leaves_to_do_what_was_right_for_replicas_only():
     accumulating = text.replace(
         f"{backward}loss.backward()\n", f"{backward}with model.no_sync():\n{backward}    loss.backward()\n"
     )
-    before, after = (adapt_script(script, PLANS["data"], library="smp-v2").todo for script in (text, accumulating))
+    before, after = (propose(script, PLANS["data"], library="smp-v2").todo for script in (text, accumulating))
     (sentence,) = set(after) - set(before)
     assert sentence.startswith("Line ")
     assert "no_sync" in sentence
 
 
 def test_v2_builds_the_optimizer_after_fsdp_and_saves_from_one_rank():
-    source = adapt_script(loop_text("evaluation_loop"), PLANS["data"], library="smp-v2").source
+    source = propose(loop_text("evaluation_loop"), PLANS["data"], library="smp-v2").source
     places = [source.index(text) for text in ("init_process_group", "tsm.init()", "= FSDP(", "torch.optim.AdamW(")]
     assert places == sorted(places)
     assert "ModuleWrapPolicy({Block})" in source
@@ -275,7 +275,7 @@ for epoch in range(2):
 
 
 def test_options_in_a_mapping_are_not_passed_twice():
-    source = adapt_script(MAPPED, library="ddp").source
+    source = propose(MAPPED, library="ddp").source
     assert 'dataset = Corpus("a")' in source
     assert "shuffle=True,\n" in source.partition("DistributedSampler(")[2]
     loader = source.partition("loader = DataLoader(")[2].partition("held")[0]
@@ -288,7 +288,7 @@ def test_a_notebook_becomes_a_script(tmp_path):
     cells = [{"cell_type": "code", "source": "!pip install corpus\n"}, {"cell_type": "code", "source": MAPPED}]
     path = tmp_path / "train.ipynb"
     path.write_text(json.dumps({"cells": cells, "nbformat": 4, "metadata": {}}))
-    source = adapt_script(path, library="fsdp2").source
+    source = propose(path, library="fsdp2").source
     assert "fully_shard(model)" in source
     compile(source, "train.py", "exec")
 
@@ -321,7 +321,7 @@ for step in range(9):
 
 
 def test_all_ranks_take_part_in_forward_passes_and_saves_of_shards():
-    source = adapt_script(GUARDED, library="fsdp2").source
+    source = propose(GUARDED, library="fsdp2").source
     assert "    if step % 3 == 0:\n" in source
     assert "        if dist.get_rank() == 0:\n            torch.save(" in source
     assert source.index("fully_shard(model)") > source.index("else:\n    model = ")
@@ -334,7 +334,7 @@ def test_a_model_made_in_another_file_is_refused():
         + "def train(model):\n    optimizer = torch.optim.SGD(model.parameters())\n"
     )
     text += "    loss = model(torch.ones(1, 2)).sum()\n    loss.backward()\n    optimizer.step()\n"
-    refused = adapt_script(text, library="fsdp2")
+    refused = propose(text, library="fsdp2")
     assert refused.diff == ""
     assert "in another file" in refused.todo[0]
 
@@ -346,7 +346,7 @@ def test_a_copy_of_a_saved_file_is_made_by_the_rank_that_saves():
         "import shutil\nimport torch\n" + save + MAPPED.partition("import torch\n")[2] + "save({}, True, 'last.pt')\n"
     )
     for kind in ("ddp", "fsdp2"):
-        source = adapt_script(text, library=kind).source
+        source = propose(text, library=kind).source
         assert "    if dist.get_rank() == 0:\n        torch.save(state, path)\n        if best:\n" in source
 
 
@@ -357,7 +357,7 @@ def test_the_library_starts_before_a_function_of_another_module_creates_the_mode
         "for x, y in []:\n    optimizer.zero_grad()\n    loss = torch.nn.functional.mse_loss(net(x), y)\n"
         "    loss.backward()\n    optimizer.step()\n"
     )
-    source = adapt_script(text, library="smp-v1").source
+    source = propose(text, library="smp-v1").source
     assert source.index("smp.init()") < source.index("get_network(args)") < source.index("smp.DistributedModel")
 
 
@@ -405,7 +405,7 @@ def test_layers_of_an_imported_model_are_wrapped(tmp_path, imported, call, line)
     (tmp_path / "train.py").write_text(SCRIPT.format(imported=imported, call=call))
     wrapped = {"fsdp": "auto_wrap_policy=ModuleWrapPolicy({Block})", "fsdp2": "isinstance(module, Block)"}
     for library, text in wrapped.items():
-        adapted = adapt_script(tmp_path / "train.py", library=library)
+        adapted = propose(tmp_path / "train.py", library=library)
         assert text in adapted.source
         assert line in adapted.source.splitlines()
         assert not any("repeated layers" in todo for todo in adapted.todo)
@@ -415,6 +415,6 @@ def test_another_meaning_of_the_name_stays_a_to_do(tmp_path):
     (tmp_path / "model.py").write_text(MODEL)
     script = SCRIPT.format(imported="from model import Writer\nfrom elsewhere import Block", call="Writer(3)")
     (tmp_path / "train.py").write_text(script)
-    adapted = adapt_script(tmp_path / "train.py", library="fsdp")
+    adapted = propose(tmp_path / "train.py", library="fsdp")
     assert any("repeated layers" in todo for todo in adapted.todo)
     assert "ModuleWrapPolicy" not in adapted.source

@@ -8,7 +8,7 @@ import shlex
 import pytest
 
 from smp_advisor import Plan
-from smp_advisor.scripts.adapt import adapt_script
+from smp_advisor.scripts.adapt import propose
 
 ACCELERATE = """import torch
 from accelerate import Accelerator
@@ -68,7 +68,7 @@ Trainer(model=None, args=args).train()
 
 def adapted(runner, arguments="", *, kind="fsdp", loaded="", plan=None):
     text = SCRIPTS[runner].replace("{arguments}", arguments).replace("{loaded}", loaded)
-    result = adapt_script(text, plan, library=kind)
+    result = propose(text, plan, library=kind)
     compile(result.source, "train.py", "exec")
     return result
 
@@ -91,7 +91,7 @@ def test_an_argument_shards_the_model_and_the_rest_of_the_script_is_unchanged(ru
     assert hunk.url.startswith("https://")
     # Only the call and the imports change.
     assert sum(line.startswith("-") for line in result.diff.splitlines()) <= 3
-    again = adapt_script(result.source, library=kind)
+    again = propose(result.source, library=kind)
     assert again.diff == ""
     assert "already" in again.todo[0]
 
@@ -155,12 +155,12 @@ def test_an_argument_that_cannot_be_set_is_a_refusal_with_what_to_pass(runner, a
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_arguments_from_the_command_line_are_passed_there(version):
-    result = adapt_script(PARSED, library="fsdp2" if version == 2 else "fsdp")
+    result = propose(PARSED, library="fsdp2" if version == 2 else "fsdp")
     assert result.diff == ""
     words = shlex.split(result.todo[0].partition("Start it with: ")[2])
     assert words[words.index("--fsdp") + 1] == "full_shard auto_wrap"
     assert json.loads(words[words.index("--fsdp_config") + 1])["version"] == version
-    cli = adapt_script("from lightning.pytorch.cli import LightningCLI\nLightningCLI()\n", library="fsdp")
+    cli = propose("from lightning.pytorch.cli import LightningCLI\nLightningCLI()\n", library="fsdp")
     assert "--trainer.strategy fsdp" in cli.todo[0]
 
 
@@ -178,7 +178,7 @@ def test_what_the_argument_does_not_change_is_a_todo():
         "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"
         'torch.save(accelerator.get_state_dict(model), "b.pt")\n'
     )
-    todo = "\n".join(adapt_script(ACCELERATE.format(arguments="", loaded="") + more, library="fsdp2").todo)
+    todo = "\n".join(propose(ACCELERATE.format(arguments="", loaded="") + more, library="fsdp2").todo)
     assert todo.count("would save the shards of one rank") == 2
     assert "accelerator.clip_grad_norm_" in todo
     for name in ("gradient_checkpointing", "activation_checkpointing"):
@@ -192,10 +192,3 @@ def test_the_arguments_are_those_of_the_installed_trainer():
 
     fields = TrainingArguments.__dataclass_fields__
     assert {"fsdp", "fsdp_config"} <= set(fields)
-
-
-@pytest.mark.torch
-def test_what_cannot_run_here_is_not_proven():
-    result = adapt_script(LIGHTNING.replace("{arguments}", ""), library="fsdp", prove=True)
-    assert not result.proof.proven
-    assert "No module named 'lightning'" in result.todo[-1]

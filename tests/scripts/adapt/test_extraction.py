@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from smp_advisor.scripts.adapt import adapt_script
+from smp_advisor.scripts.adapt import propose
 
 HEAD = """import data
 import torch
@@ -20,7 +20,7 @@ STEP = "    optimizer.zero_grad()\n    {}\n    loss.backward()\n    optimizer.st
 
 
 def adapted(body, *, head=HEAD + SGD):
-    result = adapt_script(head + body, library="smp-v1")
+    result = propose(head + body, library="smp-v1")
     assert result.diff, result.todo
     compile(result.source, "train.py", "exec")
     return result
@@ -154,7 +154,7 @@ Loop().run()
     ],
 )
 def test_a_loop_that_would_change_its_meaning_is_refused_with_the_reason(loop, reason):
-    result = adapt_script(HEAD + SGD + loop, library="smp-v1")
+    result = propose(HEAD + SGD + loop, library="smp-v1")
     assert result.diff == "" or "train_step" not in result.source or not reason
     if reason:
         assert reason in result.todo[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from smp_advisor.libraries import Plan
-from smp_advisor.scripts.adapt import adapt_script
+from smp_advisor.scripts.adapt import propose
 from tests.scripts.adapt.conftest import LOOPS
 
 KINDS = ("ddp", "fsdp", "fsdp2")
@@ -60,7 +60,7 @@ def adapted(kind, *, method="eval", **changes):
     text = SCRIPT.format(method=method)
     for old, new in changes.items():
         text = text.replace(old, new)
-    result = adapt_script(text, library=kind)
+    result = propose(text, library=kind)
     compile(result.source, "train.py", "exec")
     return result
 
@@ -69,10 +69,10 @@ def adapted(kind, *, method="eval", **changes):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.stem)
 def test_every_loop_compiles_and_is_left_as_it_is_the_second_time(loop, kind):
-    result = adapt_script(loop, library=kind)
+    result = propose(loop, library=kind)
     compile(result.source, loop.name, "exec")
     if result.diff:
-        again = adapt_script(result.source, library=kind)
+        again = propose(result.source, library=kind)
         assert again.diff == ""
         assert "already" in again.todo[0]
 
@@ -132,7 +132,7 @@ def test_a_method_that_runs_layers_is_registered_or_refused():
     ],
 )
 def test_a_refusal_names_the_reason_and_the_nearest_thing_that_works(text, kind, reason):
-    refused = adapt_script(text, library=kind)
+    refused = propose(text, library=kind)
     assert refused.diff == ""
     assert reason in refused.todo[0]
 
@@ -161,7 +161,7 @@ def test_the_callers_that_create_the_model_are_named(tmp_path):
     )
     (tmp_path / "chat.py").write_text("from package.trainer import Trainer\nTrainer(Net()).run()\n")
     (tmp_path / "eval.py").write_text("from package.trainer import Trainer\n")
-    refused = adapt_script(trainer, library="ddp")
+    refused = propose(trainer, library="ddp")
     assert refused.diff == ""
     assert "(chat.py)" in refused.todo[0]
 
@@ -186,7 +186,7 @@ class Trainer:
 model = torch.nn.Linear(2, 2)
 Trainer(model).run()
 """
-    assert "        self.optimizer.zero_grad()" in adapt_script(text, library="fsdp2").source
+    assert "        self.optimizer.zero_grad()" in propose(text, library="fsdp2").source
 
 
 def test_an_optimizer_of_another_module_is_the_reason():
@@ -194,24 +194,27 @@ def test_an_optimizer_of_another_module_is_the_reason():
         "from timm import utils\nfrom timm.optim import create_optimizer_v2\n"
         "device = utils.init_distributed_device(None)\noptimizer = create_optimizer_v2(model)\nloss.backward()\n"
     )
-    refused = adapt_script(text, library="ddp").todo[0]
+    refused = propose(text, library="ddp").todo[0]
     assert "`create_optimizer_v2` of timm.optim builds the optimizer" in refused
     assert "`init_distributed_device` of timm.utils starts its processes" in refused
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"), [("ddp", "torch.autocast"), ("fsdp", "MixedPrecision("), ("fsdp2", "mp_policy")]
+    ("kind", "words"), [("ddp", "with torch.autocast("), ("fsdp", "MixedPrecision("), ("fsdp2", "mp_policy=")]
 )
-def test_settings_of_the_plan_that_the_script_lacks_are_listed(kind, words):
-    name = "ddp" if kind == "ddp" else "fsdp"
-    plan = Plan(library=name, batch_size=4, gradient_accumulation_steps=8, activation_checkpointing="each")
-    todo = "\n".join(adapt_script(SCRIPT.format(method="eval"), plan, library=kind).todo)
-    assert "4 samples per GPU, 8 times before each optimizer step" in todo
-    assert words in todo
-    assert ("checkpoint_wrapper before" in todo) == (kind != "fsdp")  # FSDP's own step adds it
+def test_settings_of_the_plan_are_applied(kind, words):
+    plan = Plan(
+        library="ddp" if kind == "ddp" else "fsdp",
+        batch_size=2,
+        gradient_accumulation_steps=8,
+        activation_checkpointing="each",
+    )
+    source = propose(SCRIPT.format(method="eval"), plan, library=kind).source
+    for text in (words, "batch_size=2", "(loss / 8).backward()", "% 8 == 0:", "apply_activation_checkpointing("):
+        assert text in source
 
 
 def test_a_script_that_reads_the_settings_of_the_plan_needs_no_reminder():
     plan = Plan(library="ddp", batch_size=4, gradient_accumulation_steps=8)
     head = "# --batch_size --gradient_accumulation_steps, torch.autocast(dtype=torch.bfloat16)\n"
-    assert not any("The plan" in text for text in adapt_script(head + SCRIPT.format(method="eval"), plan).todo)
+    assert not any("The plan" in text for text in propose(head + SCRIPT.format(method="eval"), plan).todo)
