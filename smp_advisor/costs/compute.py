@@ -59,11 +59,12 @@ def host_seconds(
         + where((layout.expert_parallel_degree > 1) & (experts > 1), 2, 0)
     )
     exchanges = pace * constant("time.collective_launch_seconds") * collectives
+    modules = pace * stack.module_share * constant("time.module_seconds")
     # A unit's parameters are gathered before, and freed after, each of its passes.
     units = pace * stack.unit_share * where(layout.shard_level == 3, constant("time.unit_seconds"), 0.0)
     return HostSeconds(
-        forward=launches * per_kernel + exchanges + units,
-        backward=kernels.backward_launches * launches * per_kernel + exchanges + units,
+        forward=launches * per_kernel + exchanges + units + modules,
+        backward=kernels.backward_launches * launches * per_kernel + exchanges + units + 2 * modules,
     )
 
 
@@ -96,9 +97,6 @@ class BlockSeconds:
     backward: Floats
     core_attention: Floats
     """Part of `forward` that selective recomputation repeats."""
-    idle_forward: Floats
-    """Part of `forward` in which the GPU waits for the host. Collectives of the block take place in it."""
-    idle_backward: Floats
 
 
 def _unpacking_seconds(block: Block, layout: Layout, instance: Instance) -> Floats:
@@ -180,8 +178,6 @@ def block_seconds(block: Block, layout: Layout, world: World, instance: Instance
         forward=maximum(forward, host.forward),
         backward=maximum(backward, host.backward),
         core_attention=attention.forward,
-        idle_forward=maximum(host.forward - forward, 0.0),
-        idle_backward=maximum(host.backward - backward, 0.0),
     )
 
 
@@ -300,9 +296,6 @@ def _block_passes(block: Block, cluster: Cluster, job: Job, layout: Layout, worl
     compute = block_seconds(block, layout, world, cluster.instance, job)
     forward_exchange, backward_exchange = _exchange_seconds(block, cluster, layout, world)
     full = layout.checkpoint_layers != 0
-    # Collectives hide below the launches of a block that waits for the host.
-    first = maximum(forward_exchange - compute.idle_forward, 0.0)
-    second = maximum(backward_exchange - compute.idle_backward, 0.0)
     core = where(layout.selective_recomputation & inverted(full), compute.core_attention, 0.0)
     # Stored outputs: those of attention, and of half of the matrix products.
     repeated = where(
@@ -314,8 +307,9 @@ def _block_passes(block: Block, cluster: Cluster, job: Job, layout: Layout, worl
         forward=compute.forward,
         backward=compute.backward,
         recomputation=where(full, repeated, core),
-        exchange_forward=first,
-        exchange_backward=second + where(full, first / layout.checkpoint_period, 0.0),
+        # The next kernel needs the result of a collective, so the host's launches do not hide it.
+        exchange_forward=forward_exchange,
+        exchange_backward=backward_exchange + where(full, forward_exchange / layout.checkpoint_period, 0.0),
         accumulation=0.0,
     )
 

@@ -145,7 +145,8 @@ def activation_copy_seconds(
     exposed: Floats = maximum(seconds - constant("time.overlap") * compute, 0.0)
     if not anywhere(layout.blocking_offload):
         return exposed
-    blocking = seconds + 2 * layout.microbatches * _saved_head_bytes(model, layout, world) / link
+    copied = 2 * (moved * rounds + layout.microbatches * _saved_head_bytes(model, layout, world))
+    blocking = copied / minimum(link, constant("offload.blocking_gb_per_s") * 1e9)
     return where(layout.blocking_offload & layout.offload_activations, blocking, exposed)
 
 

@@ -48,6 +48,8 @@ class Stack:
     kernel per group."""
     launch_share: float = 1.0
     """Host time per kernel relative to eager PyTorch."""
+    module_share: float = 0.0
+    """Host time of modules, hooks and autograd functions per block beyond its kernels, relative to Megatron's."""
     unit_share: float = 1.0
     """Host time of sharded data parallelism per gathered unit relative to PyTorch's FSDP."""
     loss: Literal["plain", "fused"] = "plain"
