@@ -186,7 +186,7 @@ def expected(drawn: RandomJob, *, generated: bool) -> dict[str, Any]:
         "tags": options.get("tags", {}),
         "network": (options.get("subnets"), options.get("security_group_ids")),
         "retries": options.get("retry_attempts"),
-        "metrics": (METRICS if generated else set()) | options.get("metrics", {}).keys(),
+        "metrics": (_printed(drawn.plan.library) if generated else set()) | options.get("metrics", {}).keys(),
     }
     script = plan.hyperparameters | {"sequence_length": 512, "max_steps": run["steps"]}
     if generated:
@@ -211,6 +211,11 @@ def _channels(options):
     if str(options.get("checkpoints")).startswith("fsx"):
         channels["checkpoints"] = (options["checkpoints"].replace(f"{FSX}/", "/fsx/"), "rw", "File")
     return channels
+
+
+def _printed(library):
+    """Metrics in the lines of a generated script: the Trainer of Training Compiler reads loss and speed only."""
+    return {"train:loss", "train:throughput"} if library == "training-compiler" else METRICS
 
 
 def _run(drawn):
