@@ -112,7 +112,7 @@ def _elementwise_seconds(kernels: Kernels, layout: Layout, world: World, instanc
     """Seconds of norms, rotations, activation functions and residuals of a forward pass, shape (n,)."""
     tp = layout.tensor_parallel_degree
     # Autocast computes norms and the residual stream in fp32 (documentation of torch.amp).
-    width = 2.0 if layout.state_bytes.cast_bytes > 0 else 1.0
+    width = kernels.autocast_traffic if layout.state_bytes.cast_bytes > 0 else 1.0
     elements = width * kernels.elements / where(layout.sequence_parallel, tp, 1) + kernels.split_elements / tp
     moved = constant("time.elementwise_passes") * elements * world.bytes_per_element * world.microbatch_tokens
     seconds: Floats = moved / memory_bandwidth(instance)
@@ -204,16 +204,6 @@ def head_seconds(
     return product + dense + passes, backward
 
 
-def outside_seconds(model: Model, world: World, instance: Instance, job: Job) -> Floats:
-    """Seconds of one microbatch's forward pass outside blocks and head, shape (n,); backward takes twice that."""
-    efficiency = gpu_constant("matmul_efficiency", instance.gpu)
-    arithmetic = model.outside_flops / (peak_flops(instance, job) * efficiency)
-    # Every saved element is written once and read once.
-    moved = 2 * world.bytes_per_element * model.outside_elements / memory_bandwidth(instance)
-    seconds: Floats = (arithmetic + moved) * world.microbatch_tokens
-    return seconds
-
-
 @lru_cache(maxsize=256)
 def model_flops_per_sample(model: Model, sequence_length: int) -> float:
     """Model FLOPs of one training sample: 6 per matrix parameter and token plus 12 a d s per attention and token.
@@ -228,7 +218,6 @@ def model_flops_per_sample(model: Model, sequence_length: int) -> float:
         # Half of the backward pass computes gradients of weights. Frozen weights have none.
         products = sum(m.flops_per_token for m in block.matmuls) * (2 / 3 if block.adapter_parameters else 1)
         forward += group.count * sequence_length * (products + 2 * scores)
-    forward += sequence_length * model.outside_flops
     rows = sequence_length if model.head.per_token else 1
     if model.head.kind != "none":
         forward += 2 * rows * (model.shape.hidden * model.head.outputs + model.head.extra_matmul_parameters)
@@ -333,10 +322,6 @@ def stage_passes(
             if count:
                 for name in _OF_BLOCKS:
                     sums[name] = sums[name] + count * getattr(block, name)
-        if stage.first and model.outside_flops:
-            outside = outside_seconds(model, world, cluster.instance, job)
-            sums["forward"] = sums["forward"] + outside
-            sums["backward"] = sums["backward"] + 2 * outside
         if stage.last:
             sums["forward"] = sums["forward"] + head[0]
             sums["backward"] = sums["backward"] + head[1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby
+from itertools import accumulate, groupby, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from smp_advisor.elementwise import maximum, minimum, where
@@ -72,7 +72,18 @@ def stages(model: Model, pipeline_parallel_degree: int) -> tuple[Stage, ...]:
 
 
 def _balanced(model: Model, degree: int) -> list[int]:
-    """Blocks of each stage: equal if the degree divides their number, else fewer in the stage with the head."""
+    """Blocks of each stage: equal if the degree divides their number, else fewer in the stage with the head.
+
+    Blocks that do not repeat are cut where the sum of their costs comes closest to an equal share (SMP v1:
+    Karakus et al. 2021, arXiv 2111.05972, with the default ``memory_weight``).
+    """
+    if 2 * len({group.block for group in model.groups}) > model.layer_count > 1:
+        costs = [_MEMORY_WEIGHT * memory + (1 - _MEMORY_WEIGHT) * time for memory, time in _shares(model)]
+        sums, cuts = list(accumulate(costs)), [0]
+        for stage in range(1, degree):
+            possible = range(cuts[-1] + 1, model.layer_count - degree + stage + 1)
+            cuts.append(min(possible, key=lambda cut: abs(sums[cut - 1] - stage / degree)))
+        return [after - before for before, after in pairwise([*cuts, model.layer_count])]
     if model.layer_count % degree == 0:
         return [model.layer_count // degree] * degree
     work = max(sum(m.flops_per_token for m in group.block.matmuls) for group in model.groups)
@@ -82,6 +93,20 @@ def _balanced(model: Model, degree: int) -> list[int]:
     # The first stage has the embedding, so the middle stages receive remaining blocks before it.
     extra = set([*range(1, degree - 1), 0][:remainder])
     return [*(base + (index in extra) for index in range(degree - 1)), last]
+
+
+_MEMORY_WEIGHT = 0.8
+_STATE_BYTES = 20
+"""Bytes of parameters, gradients and Adam's state in fp16 (SMP v1)."""
+
+
+def _shares(model: Model) -> list[tuple[float, float]]:
+    """Share of the state and saved activations of one token, and share of the FLOPs, of each block."""
+    memory = [
+        _STATE_BYTES * b.parameters + 2 * (b.saved.split_elements + b.saved.replicated_elements) for b in model.blocks
+    ]
+    flops = [sum(m.flops_per_token for m in block.matmuls) for block in model.blocks]
+    return [(a / max(sum(memory), 1), b / max(sum(flops), 1)) for a, b in zip(memory, flops, strict=True)]
 
 
 @lru_cache(maxsize=4096)

@@ -177,7 +177,8 @@ def batch_reason(model: Model, estimate: Estimate, batch: BatchChoice) -> str:
             reason = ", because larger ones are not noticeably faster"
         elif batch.twice < 1 + NEAR_BEST:
             reason = ", because twice the batch is faster only with more techniques"
-    return f"{samples}{reason}. {policy.example.partition(', ')[0]}."
+    example = policy.example.partition(", ")[0]
+    return f"{samples}{reason}. {example[0].upper()}{example[1:]}."
 
 
 def batch_note(model: Model, job: Job, estimate: Estimate, batch: BatchChoice) -> str:

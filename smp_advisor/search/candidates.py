@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
+from smp_advisor.costs.evaluate import estimate
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.files import data_file
 from smp_advisor.libraries.check import undocumented_settings, unscripted_adapter
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
+_SPARE_STATE = 0.5
+"""Share of memory up to which the state of a replica leaves nothing to save by division."""
 _UNLIMITED = 10**15
 """Tokens per step that limit no batch."""
 Obstacle = Literal["setting", "job", "framework", "instance", "memory"]
@@ -50,6 +53,8 @@ class LibraryPolicy:
     """The order for a job with an adapter."""
     gain: float
     """Gain in throughput for which a later library of `order` replaces an earlier one."""
+    smallest_instance: str
+    """Instance that is named where one GPU is enough."""
     current: str
     archived: str
     compiled: str
@@ -113,6 +118,9 @@ class Candidate:
     """Whether only batch or fixed settings keep a library that does not divide the model from a plan that fits."""
     scripted: bool = True
     """Whether a script can be generated for the job, or the user has one."""
+    fastest_divided: float = float("inf")
+    """Tokens per second that a division of the model explains at most, where a replica leaves half of the memory free
+    and recomputes nothing: those without the reduction of gradients. Infinite where division also saves memory."""
 
 
 def job_for(library: str, request: Request) -> Job:
@@ -176,7 +184,18 @@ def candidate(library: str, request: Request, *, samples: int | None = None) -> 
         samples=round(float(result.scores.tokens_per_step[0]) / tokens),
         precision=job.precision,
         scripted=has_script(library, request),
+        fastest_divided=float("inf") if get_library(library).divides_model else _fastest_divided(request, job, result),
     )
+
+
+def _fastest_divided(request: Request, job: Job, result: SearchResult) -> float:
+    """Tokens per second of the best plan of whole replicas without the reduction of their gradients."""
+    value = estimate(request.model, request.cluster, job, result.best())
+    stage = value.memory.peak
+    state = stage.parameters_gib + stage.gradients_gib + stage.optimizer_state_gib + stage.fp32_copies_gib
+    if state > _SPARE_STATE * value.usable_gpu_memory_gib or value.plan.activation_checkpointing:
+        return float("inf")
+    return value.tokens_per_second / (1 - value.time.data_parallel_seconds / value.time.total_seconds)
 
 
 def has_script(library: str, request: Request) -> bool:

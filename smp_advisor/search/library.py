@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from math import isinf
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.errors import InstanceError, PlanError
 from smp_advisor.libraries.library import get_library, libraries, plan_fields
 from smp_advisor.libraries.training_compiler import nearest_tested
 from smp_advisor.libraries.version import default_version, release, require_supported_instance
 from smp_advisor.search.candidates import Candidate, Request, candidate, library_policy, obstacle, titled
-from smp_advisor.wording import listed, percent
+from smp_advisor.wording import listed, number, percent
+from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
+_TOKENS_PER_PARAMETER = 20
+_SAMPLES = 1_000_000
 _RESOLVED = 0.05
 """Gain in throughput that the cost model resolves between libraries."""
 
@@ -87,7 +91,12 @@ def choose_library(
     comparisons = tuple(
         _compared(rival, chosen, request) for rival in (*usual, *further) if rival.library != chosen.library
     )
-    parts = [f"{titled(chosen.library)}.", reason, require_supported_instance(chosen.library, cluster.instance)]
+    parts = [
+        f"{titled(chosen.library)}.",
+        reason,
+        _one_gpu(chosen, request),
+        require_supported_instance(chosen.library, cluster.instance),
+    ]
     return LibraryChoice(library=chosen.library, because=" ".join(filter(None, parts)), comparisons=comparisons)
 
 
@@ -125,7 +134,7 @@ def _preferred(usual: tuple[Candidate, ...], request: Request) -> tuple[Candidat
     if fitting:
         chosen = fitting[0]
         for entry in fitting[1:] if request.cluster.gpus > 1 else ():
-            if entry.tokens_per_second >= chosen.tokens_per_second * (1 + policy.gain):
+            if min(entry.tokens_per_second, fitting[0].fastest_divided) >= chosen.tokens_per_second * (1 + policy.gain):
                 chosen = entry
         return chosen, _reason(chosen, usual, request)
     archived = candidate(policy.archived, request)
@@ -193,6 +202,27 @@ def _reason(chosen: Candidate, usual: tuple[Candidate, ...], request: Request) -
     return need
 
 
+def _one_gpu(chosen: Candidate, request: Request) -> str:
+    """Whether one small instance trains the model in a day; empty if it does not."""
+    name, day = library_policy().smallest_instance, 86_400
+    small, tokens = Cluster(name, 1), request.model.sequence_length(request.job.sequence_length)
+    if isinf(chosen.fastest_divided) or request.cluster.gpus == 1 or request.pins:
+        return ""
+    alone = candidate(chosen.library, replace(request, cluster=small))
+    daily = alone.tokens_per_second * day
+    # Without an amount, that of the tokens per parameter which Hoffmann et al. 2022 (arXiv 2203.15556) find best, and
+    # about the images of ImageNet.
+    reads = request.model.reads_tokens
+    usual = _TOKENS_PER_PARAMETER * request.model.parameter_count if reads else _SAMPLES * tokens
+    needed = request.job.tokens or usual
+    if alone.obstacle is not None or daily < needed:
+        return ""
+    if request.job.tokens:
+        return f"One {name} is enough: it trains in {number(24 * needed / daily)} hours."
+    amount = f"{format_count(daily)} tokens" if reads else f"{format_count(daily / tokens)} samples"
+    return f"One {name} is enough if you train no more than {amount} a day."
+
+
 def _requirements(lacking: list[Candidate], request: Request) -> str:
     """The fixed settings and kinds of training that some libraries lack."""
     fields = plan_fields(lacking[0].library).intersection(*(plan_fields(entry.library) for entry in lacking))
@@ -212,6 +242,8 @@ def _compared(rival: Candidate, chosen: Candidate, request: Request) -> str:
     gain = rival.tokens_per_second / chosen.tokens_per_second - 1
     speed = "about as fast" if abs(gain) < _RESOLVED else f"{percent(gain)} {'faster' if gain > 0 else 'slower'}"
     notes = [f"in {rival.precision}"] if rival.precision != chosen.precision else []
+    if gain >= _RESOLVED and rival.tokens_per_second > chosen.fastest_divided:
+        notes.append("by other code of the layers, not by dividing the model")
     if rival.library not in library_policy().order and request.job.global_batch_size is None:
         notes.append("with the same batch")
     if not rival.scripted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Literal
@@ -74,7 +75,7 @@ def published_for(library: str, parameters: int) -> Published | None:
     return None
 
 
-Kind = Literal["pretraining", "fine-tuning", "adapters", "images"]
+Kind = Literal["pretraining", "fine-tuning", "adapters", "samples"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,8 +121,8 @@ class BatchPolicy:
 
 def kind_of_training(model: Model, job: Job) -> Kind:
     """Kind of training whose batches are compared."""
-    if not model.reads_tokens:
-        return "images"
+    if not model.reads_tokens or (model.origin == "measured" and model.head.kind == "none"):
+        return "samples"
     if job.adapter is not None:
         return "adapters"
     return "fine-tuning" if job.training == "fine-tuning" else "pretraining"
@@ -134,10 +135,14 @@ def batch_policy(model: Model, job: Job) -> BatchPolicy:
     GPUs need a sample per replica.
     """
     table, kind = data_file("search", "batch"), kind_of_training(model, job)
-    entries = table[kind] if kind == "pretraining" else [table[kind]]
-    size = model.parameter_count
-    entry = next(entry for entry in entries if size <= entry.get("up_to_parameters", float("inf")))
-    sample = model.sequence_length(job.sequence_length) if entry.get("unit") == "samples" else 1
+    entries = [table[kind]] if isinstance(table[kind], dict) else table[kind]
+    size, family = model.parameter_count, model.family.lower()
+    entry = next(
+        entry
+        for entry in entries
+        if size <= entry.get("up_to_parameters", float("inf")) and re.search(entry.get("families", ""), family)
+    )
+    sample = 1 if kind == "pretraining" else model.sequence_length(job.sequence_length)
     cap = entry["cap"] * sample
     return BatchPolicy(
         kind=kind,
@@ -145,7 +150,7 @@ def batch_policy(model: Model, job: Job) -> BatchPolicy:
         floor_tokens=entry["floor"] * sample,
         doubling_gain=entry["doubling_gain"],
         longest_step_seconds=table["longest_step_seconds"],
-        cap_tokens=cap if kind == "images" else max(cap, table["least_cap_tokens"]),
+        cap_tokens=cap if kind == "samples" else max(cap, table["least_cap_tokens"]),
         example=entry["example"],
         source=entry["source"],
         checked=entry["checked"],

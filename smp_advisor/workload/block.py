@@ -19,7 +19,7 @@ class Kernels:
     --------
     >>> Kernels(elements=8, launches=1) + Kernels(split_elements=2, launches=1)
     Kernels(elements=8, split_elements=2, products=0, launches=2, expert_launches=0, backward_traffic=2.0,
-    backward_launches=2.0)
+    backward_launches=2.0, autocast_traffic=2.0)
     """
 
     elements: float = 0
@@ -37,6 +37,9 @@ class Kernels:
     backward_launches: float = 2.0
     """Kernels of the backward pass per kernel of the forward pass: each product has two, each element-wise operation
     one or two, and gradients of parameters are accumulated."""
+    autocast_traffic: float = 2.0
+    """Traffic under autocast over fp32 parameters relative to that in 16 bits: 2 with a residual stream in fp32 (layer
+    norms), 1 for layers that autocast runs in the type of their inputs (convolutions, batch norms)."""
 
     def __add__(self, more: Kernels) -> Kernels:
         return Kernels(
@@ -53,6 +56,7 @@ class Kernels:
                 (self.backward_launches, self.products + self.launches),
                 (more.backward_launches, more.products + more.launches),
             ),
+            autocast_traffic=max(self.autocast_traffic, more.autocast_traffic),
         )
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
+import re
 from fractions import Fraction
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import ModelError
@@ -27,6 +29,15 @@ _LAUNCHES_PER_PRODUCT = 4.0
 """Approximation: transformers' own code of Llama has 30 kernels besides attention's core and 7 products, GPT-2's 14
 besides 4 products (`smp_advisor.workload.layers`)."""
 
+_TABLES = frozenset({"Embedding", "EmbeddingBag"})
+"""Classes that look rows up: their parameters are neither multiplied nor repeated blocks."""
+_PARTS = 16
+"""Share of the parameters outside the blocks, as its inverse, that a part has at most if no layer is larger."""
+_RESIDUE = 0.01
+"""Least share of the saved bytes that is a part of its own beside the ends of a language model."""
+_WEIGHTLESS_WIDTH = 256
+"""Assumed width of products between activations."""
+
 _ROUTERS = {"gate", "router", "shared_expert_gate"}
 """Names of the product that chooses a token's experts in the code of models."""
 
@@ -43,10 +54,11 @@ def model_from_profile(profile: Any) -> Model:
             f"A profile must be the result of smp_advisor.profile, or its as_dict(), not {type(profile).__name__}."
         )
     saved = next((entry for entry in values["provenance"] if entry["figure"] == "saved bytes"), None)
-    if saved is None or not values["blocks"]["order"]:
+    if saved is None:
+        failures = " ".join(values.get("failures", ()))
         raise ModelError(
-            f"The profile of {values['name']} has no repeated blocks with traced activations: run its trace "
-            'stage (stages=("trace",)), or describe the model with Model.from_config or Model.from_shape.'
+            f"The profile of {values['name']} has no trace of a training step{f' ({failures})' if failures else ''}: "
+            "profile it with inputs that its forward pass accepts, inputs=(...)."
         )
     measured = _Measured(values)
     formula = _formula_model(values)
@@ -99,11 +111,15 @@ class _Measured:
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self.values = values
-        self.sequence = values["sequence"] if values["has_sequence"] else 1
-        self.power = 1 if values["has_sequence"] else 0
+        # A function of inputs has a sequence length, which not every module reads.
+        self.power = (
+            1 if values["has_sequence"] and any(map(_grows, (values["saved_bytes"], values["forward_flops"]))) else 0
+        )
+        self.sequence = values["sequence"] if self.power else 1
         self.element = 4 if values["precision"] == "fp32" else 2
         self.kinds: Sequence[Mapping[str, Any]] = values["blocks"]["kinds"]
-        self.order: Sequence[int] = values["blocks"]["order"]
+        tables = {place for place, kind in enumerate(self.kinds) if kind["kind"] in _TABLES}
+        self.order: Sequence[int] = [place for place in values["blocks"]["order"] if place not in tables]
         self.fusible = bool(values.get("fusible_attention", True))
 
     def per_token(self, polynomial: Mapping[str, Any]) -> float:
@@ -228,83 +244,164 @@ class _Measured:
         )
 
     def model(self) -> Model:
-        """A model of the measured blocks only."""
-        values = self.values
-        blocks = [self._block(kind) for kind in self.kinds]
-        groups = tuple(BlockGroup(block=blocks[place], count=len(list(run))) for place, run in groupby(self.order))
-        largest = max(range(len(blocks)), key=lambda place: self.order.count(place) * blocks[place].parameters)
-        main, width = blocks[largest], self.kinds[largest]["hidden"] or blocks[largest].hidden
-        attention = main.attentions[0] if main.attentions else None
-        outside = values["parameter_count"] - sum(group.block.parameters * group.count for group in groups)
-        if outside < 0:
+        """A model of the measured blocks, and of the other parts of the module in the order of execution."""
+        values, kinds = self.values, {place: self._block(self.kinds[place]) for place in dict.fromkeys(self.order)}
+        blocks = [kinds[place] for place in self.order]
+        rest = values["parameter_count"] - sum(block.parameters for block in blocks)
+        if rest < 0:
             raise ModelError(
                 f"The blocks of {values['name']} share parameters, which the cost model does not support: "
                 "describe the model with Model.from_shape."
             )
-        head, embedding, tokens = self._ends(outside, width)
-        head, outside_bytes, outside_flops = self._outside_blocks(head, width)
-        config = json.loads(values["config_json"])
+        vocab, outputs = values["vocab"], values["outputs"]
+        head, embedding, table = Head(kind="none", outputs=0, parameters=0, tied=False), 0, 0
+        width = self._width(kinds)
+        if blocks and vocab and self.power and outputs in {0, vocab}:
+            table = min(vocab * width, rest)
+            tied = bool(values["tied"]) or rest < 2 * table
+            head = Head(kind="language-model", outputs=vocab, parameters=0 if tied else table, tied=tied)
+            head, residue = self._beside_ends(head, width)
+            embedding = rest - head.parameters
+            blocks = [*residue, *blocks]
+        else:
+            blocks, embedding = self._in_order(blocks, rest)
+            table = embedding
+        main = max(blocks, key=lambda block: blocks.count(block) * block.parameters)
+        attention = next((block.attentions[0] for block in (main, *blocks) if block.attentions), None)
         return Model(
             name=values["name"],
-            family=config.get("model_type") or values["name"],
+            family=json.loads(values["config_json"]).get("model_type") or values["name"],
             origin="measured",
             shape=Shape(
-                layers=len(self.order),
-                hidden=width,
+                layers=len(blocks),
+                hidden=width or main.hidden,
                 heads=attention.heads if attention else 1,
                 kv_heads=attention.kv_heads if attention else 1,
                 ffn=max((matmul.outputs for matmul in main.matmuls), default=main.hidden),
-                vocab=values["vocab"],
+                vocab=vocab if head.kind == "language-model" else 0,
                 experts=max((matmul.experts for matmul in main.matmuls), default=1),
                 experts_per_token=max((m.weights_per_token for m in main.matmuls if m.experts > 1), default=1),
             ),
-            groups=groups,
+            groups=tuple(BlockGroup(block=block, count=len(list(run))) for block, run in groupby(blocks)),
             embedding_parameters=embedding,
-            token_embedding_parameters=tokens,
-            final_parameters=outside - embedding - head.parameters,
+            token_embedding_parameters=min(table, embedding),
+            final_parameters=values["parameter_count"]
+            - embedding
+            - head.parameters
+            - sum(block.parameters for block in blocks),
             head=head,
-            fixed_sequence_length=None if values["has_sequence"] else 1,
-            outside_elements=outside_bytes / self.element,
-            outside_flops=outside_flops,
+            fixed_sequence_length=None if self.power and vocab else self.sequence,
             config_json=values["config_json"],
         )
 
-    def _ends(self, outside: int, hidden: int) -> tuple[Head, int, int]:
-        """Head, and parameters of the embedding and of its token table, from the parameters outside the blocks."""
-        vocab, outputs = self.values["vocab"], self.values["outputs"]
-        language = bool(vocab) and self.values["has_sequence"] and outputs in {0, vocab}
-        table = min(vocab * hidden, outside)
-        if language:
-            tied = bool(self.values["tied"]) or outside < 2 * table
-            own = 0 if tied else table
-            embedding = outside - own
-            head = Head(kind="language-model", outputs=vocab, parameters=own, tied=tied)
-            return head, embedding, min(table, embedding)
-        if not outputs:
-            return Head(kind="none", outputs=0, parameters=0, tied=False), outside, table
-        own = min(outputs * hidden, outside - table) if self.values["has_sequence"] else 0
-        head = Head(kind="classification", outputs=outputs, parameters=own, tied=False, per_token=False)
-        return head, outside - own, min(table, outside - own)
+    def _width(self, kinds: Mapping[int, Block]) -> int:
+        """Width of the blocks with most of the parameters; 0 without blocks."""
+        if not kinds:
+            return 0
+        place = max(kinds, key=lambda place: self.order.count(place) * kinds[place].parameters)
+        return int(self.kinds[place]["hidden"]) or kinds[place].hidden
 
-    def _outside_blocks(self, head: Head, hidden: int) -> tuple[Head, float, float]:
-        """(head, saved bytes, forward FLOPs) per token in layers that the cost model does not add for every model.
-
-        These are stems of convolutions, stages too short to repeat, and pooling: layers that are neither blocks nor a
-        transformer's embedding, final norm or head. The returned head has the type in which its loss saves the logits.
-        """
+    def _beside_ends(self, head: Head, hidden: int) -> tuple[Head, list[Block]]:
+        """The head of a language model in the type of its loss, and what is neither block nor embedding nor head."""
         saved, flops = (self.all_per_token(self.values[name]) for name in ("saved_bytes", "forward_flops"))
+        whole = saved
         for place in self.order:
             saved -= self.all_per_token(self.kinds[place]["saved_bytes"])
             flops -= self.all_per_token(self.kinds[place]["forward_flops"])
         # The mask of the embedding's dropout, and the inputs of the final norm and of the head.
         saved -= (1 + 2 * self.element) * hidden
-        if head.kind != "none":
-            rows = 1.0 if head.per_token else 1 / self.sequence
-            in_fp32 = self.element == 4 or self.values["precision"] == "amp" or saved > 3.0 * head.outputs * rows
-            head = dataclasses.replace(head, loss_in_fp32=in_fp32)
-            saved -= (4.0 if in_fp32 else 2.0) * head.outputs * rows
-            flops -= 2.0 * hidden * head.outputs * rows
-        return head, max(0.0, saved), max(0.0, flops)
+        in_fp32 = self.element == 4 or self.values["precision"] == "amp" or saved > 3.0 * head.outputs
+        saved -= (4.0 if in_fp32 else 2.0) * head.outputs
+        flops -= 2.0 * hidden * head.outputs
+        residue = (
+            []
+            if saved < _RESIDUE * whole
+            else [self._part("other layers", 0, saved, _square_products([(0, flops)]), (), saved)]
+        )
+        return dataclasses.replace(head, loss_in_fp32=in_fp32), residue
+
+    def _in_order(self, blocks: Sequence[Block], rest: int) -> tuple[list[Block], int]:
+        """Blocks and the parts between them in the order of execution, and parameters of tables.
+
+        Parts are the largest modules outside the blocks with no more than a share of the parameters, as FSDP wraps by
+        size. What runs in no module with parameters is counted with the part before it.
+        """
+        tree = self.values.get("tree") or {"paths": (), "kinds": (), "order": ()}
+        rows = {path: tree["kinds"][place] for path, place in zip(tree["paths"], tree["order"], strict=True)}
+        if not rows:
+            return [self._rest(rest), *blocks], 0
+        names = [self.kinds[place]["name"] for place in self.order]
+        numbered = [re.escape(name.rstrip("0123456789")) + r"\d*(\.|$)" for name in dict.fromkeys(names)]
+        repeated = re.compile("|".join(numbered) or "(?!)")
+        index = {path: place for place, path in enumerate(rows)}
+        start = [min((index[path] for path in rows if f"{path}.".startswith(f"{name}.")), default=0) for name in names]
+        placed = list(zip(accumulate(start, max), blocks, strict=True))
+        outside = {path: row for path, row in rows.items() if not repeated.match(path)}
+        tables = sum(row["parameters"] for row in outside.values() if row["kind"] in _TABLES)
+        limit = (sum(row["parameters"] for row in outside.values()) - tables) / _PARTS
+        parts: dict[str, dict[str, Mapping[str, Any]]] = {}
+        part = ""
+        for path, row in outside.items():
+            own = _part_of(path, outside, limit)
+            if row["parameters"] or own in parts or not parts:
+                part = own
+            parts.setdefault(part, {})[path] = row
+        before = [self.values["input_bytes"], *(row["crossing_bytes"] for row in rows.values())]
+        for name, modules in parts.items():
+            first = index[next(iter(modules))]
+            placed.append((first, self._of_modules(name, modules, self.all_per_token(before[first]))))
+        return [block for _, block in sorted(placed, key=lambda entry: entry[0])], tables
+
+    def _rest(self, parameters: int) -> Block:
+        """Everything outside the blocks as one part, where no tree of modules is known."""
+        saved, flops = (
+            self.all_per_token(self.values[name])
+            - sum(self.all_per_token(self.kinds[place][name]) for place in self.order)
+            for name in ("saved_bytes", "forward_flops")
+        )
+        return self._part(self.values["name"], parameters, saved, _square_products([(parameters, flops)]), (), 0.0)
+
+    def _of_modules(self, name: str, modules: Mapping[str, Mapping[str, Any]], entering: float) -> Block:
+        """One part of the tree. `entering`: bytes per sample that cross the cut before it."""
+        saved = sum(self.all_per_token(row["saved_bytes"]) for row in modules.values())
+        products = _square_products(
+            [(row["parameters"], self.all_per_token(row["forward_flops"])) for row in modules.values()]
+        )
+        operators = [row for row in self.values.get("outside_operators", ()) if row["module"] in modules]
+        parameters = sum(row["parameters"] for row in modules.values() if row["kind"] not in _TABLES)
+        return self._part(name or self.values["name"], parameters, saved, products, operators, entering)
+
+    def _part(
+        self,
+        kind: str,
+        parameters: int,
+        saved: float,
+        matmuls: tuple[Matmul, ...],
+        operators: Sequence[Mapping[str, Any]],
+        entering: float,
+    ) -> Block:
+        """A part that tensor parallelism does not divide."""
+        elements = max(0.0, saved / self.element)
+        products = len(matmuls)
+        kernels = Kernels(
+            elements=_TRAFFIC_PER_SAVED * elements,
+            products=products,
+            launches=_LAUNCHES_PER_PRODUCT * products,
+            autocast_traffic=1.0,
+        )
+        return Block(
+            kind=kind,
+            # A checkpoint keeps what the part reads: never more than the part would save.
+            hidden=max(1, round(min(entering, saved) / self.element)),
+            parameters=parameters,
+            replicated_parameters=parameters,
+            matmuls=matmuls,
+            attentions=(),
+            saved=SavedActivations(split_elements=0.0, replicated_elements=elements),
+            separate=self._traced(kernels, {"operators": operators}, ()),
+            fused=dataclasses.replace(kernels, elements=elements, launches=products),
+            all_reduces=0,
+        )
 
     def _block(self, kind: Mapping[str, Any]) -> Block:
         input_elements = max(1, round(self.per_token(kind["input_bytes"]) / self.element))
@@ -318,7 +415,7 @@ class _Measured:
         )
         attentions = self.measured_scores(self._attentions(kind), kind)
         if not matmuls:
-            matmuls = self._one_product(kind, input_elements)
+            matmuls = _square_products([(kind["parameters"], self.per_token(kind["forward_flops"]))])
         if attentions:
             matmuls = _with_output_projection(matmuls, kind["hidden"])
         if not self.power:
@@ -338,6 +435,7 @@ class _Measured:
             saved=SavedActivations(split_elements=elements - replicated, replicated_elements=replicated),
             separate=self._traced(
                 Kernels(
+                    autocast_traffic=2.0 if self.power else 1.0,
                     elements=_TRAFFIC_PER_SAVED * replicated,
                     split_elements=_TRAFFIC_PER_SAVED * (elements - replicated),
                     products=len(matmuls),
@@ -385,13 +483,6 @@ class _Measured:
         rows = flops / (2 * hidden * hidden)
         return (Matmul(name="attention scores", inputs=hidden, outputs=hidden, rows_per_token=rows),)
 
-    def _one_product(self, kind: Mapping[str, Any], width: int) -> tuple[Matmul, ...]:
-        """All FLOPs of a block as one product, where the trace does not separate its weights."""
-        flops = self.per_token(kind["forward_flops"])
-        if flops <= 0:
-            return ()
-        return (Matmul(name="block", inputs=width, outputs=max(1, round(flops / (2 * width)))),)
-
     def _attentions(self, kind: Mapping[str, Any]) -> tuple[Attention, ...]:
         if not self.power:
             return ()
@@ -417,6 +508,33 @@ class _Measured:
         saved = self._factor(kind["saved_bytes"], 2)
         dropout, head_dim = saved > (self.element + 4.5) * heads, max(1, round(width / heads))
         return (Attention(heads=heads, kv_heads=heads, head_dim=head_dim, dropout=dropout, scores_in_fp32=True),)
+
+
+def _grows(polynomial: Mapping[str, Any]) -> bool:
+    """Whether a figure of a sample depends on the sequence length."""
+    return any(Fraction(value) != 0 for row in polynomial["polynomial"] for value in row[1:])
+
+
+def _part_of(path: str, rows: Mapping[str, Mapping[str, Any]], limit: float) -> str:
+    """The outermost module around a path whose parameters are within the limit, else the path itself."""
+    names = path.split(".")
+    for length in range(1, len(names)):
+        part = ".".join(names[:length])
+        inside = (row["parameters"] for name, row in rows.items() if f"{name}.".startswith(f"{part}."))
+        if sum(inside) <= limit:
+            return part
+    return path
+
+
+def _square_products(layers: Sequence[tuple[int, float]]) -> tuple[Matmul, ...]:
+    """Products with the FLOPs of layers, each over a square weight of the layer's size: (parameters, FLOPs)."""
+    products = []
+    for parameters, flops in layers:
+        side = max(1, round(math.sqrt(parameters))) if parameters else _WEIGHTLESS_WIDTH
+        if flops > 0:
+            rows = flops / (2 * side * side)
+            products.append(Matmul(name="layer", inputs=side, outputs=side, rows_per_token=rows))
+    return tuple(products)
 
 
 def _with_output_projection(matmuls: tuple[Matmul, ...], hidden: int) -> tuple[Matmul, ...]:

@@ -111,11 +111,6 @@ class Model:
     head: Head
     fixed_sequence_length: int | None = None
     """Tokens per sample of a fixed-length architecture (ViT: patches + 1), else None."""
-    outside_elements: float = 0.0
-    """Elements per token that autograd saves in layers that are neither blocks nor embedding, final norm, head or loss:
-    convolutions before the blocks, stages that do not repeat. Known from a profile only."""
-    outside_flops: float = 0.0
-    """FLOPs per token of the forward pass of these layers."""
     config_json: str = "{}"
     """The transformers configuration that builds this model, as JSON text (sorted keys)."""
     activation_band: float = 0.0

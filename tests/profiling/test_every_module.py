@@ -1,0 +1,202 @@
+"""Every module that can be traced gets advice: repeated blocks are one case of its parts."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import smp_advisor
+from smp_advisor.cluster import Cluster
+from smp_advisor.costs import estimate
+from smp_advisor.costs.world import stages
+from smp_advisor.libraries import Plan
+from smp_advisor.workload import Job, Model
+from tests.deferred import Deferred
+
+pytestmark = pytest.mark.torch
+
+torch = Deferred("torch")
+
+
+def _unet():
+    nn = torch.nn
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Conv2d(3, 16, 3, padding=1)
+            self.down = nn.ModuleList(nn.Conv2d(16 << k, 32 << k, 3, padding=1) for k in range(3))
+            self.up = nn.ModuleList(nn.ConvTranspose2d(32 << k, 16 << k, 2, 2) for k in (2, 1, 0))
+            self.join = nn.ModuleList(nn.Conv2d(32 << k, 16 << k, 3, padding=1) for k in (2, 1, 0))
+
+        def forward(self, x):
+            skips = [self.first(x)]
+            for layer in self.down:
+                skips.append(layer(nn.functional.max_pool2d(skips[-1], 2)))
+            x = skips.pop()
+            for up, join in zip(self.up, self.join, strict=True):
+                x = join(torch.cat([skips.pop(), up(x)], 1))
+            return x
+
+    return Net(), (torch.zeros(2, 3, 64, 64),)
+
+
+def _tagger():
+    nn = torch.nn
+
+    class Tagger(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.cells, self.tags = (
+                nn.Embedding(500, 32),
+                nn.LSTM(32, 64, batch_first=True),
+                nn.Linear(64, 9),
+            )
+
+        def forward(self, words):
+            return self.tags(self.cells(self.words(words))[0])
+
+    return Tagger(), lambda batch, sequence: (torch.zeros(batch, sequence, dtype=torch.long),)
+
+
+def _graph():
+    nn = torch.nn
+
+    class Graph(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(64, 32), nn.Linear(32, 7)
+
+        def forward(self, nodes, edges):
+            return self.b(edges @ torch.relu(self.a(edges @ nodes)))
+
+    return Graph(), lambda batch, _: (torch.zeros(batch, 20, 64), torch.zeros(batch, 20, 20))
+
+
+def _bags():
+    nn = torch.nn
+
+    class Bags(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tables = nn.ModuleList(nn.EmbeddingBag(1000, 16) for _ in range(6))
+            self.top = nn.Linear(96, 1)
+
+        def forward(self, rows):
+            return self.top(torch.cat([table(rows[:, i : i + 1]) for i, table in enumerate(self.tables)], 1))
+
+    return Bags(), lambda batch, _: (torch.zeros(batch, 6, dtype=torch.long),)
+
+
+def _policy():
+    nn = torch.nn
+    return nn.Sequential(nn.Linear(17, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 6)), (
+        torch.zeros(4, 17),
+    )
+
+
+def _waves():
+    nn = torch.nn
+
+    class Waves(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Conv1d(1, 32, 1)
+            self.layers = nn.ModuleList(nn.Conv1d(32, 32, 3, dilation=2**k, padding=2**k) for k in range(6))
+            self.last = nn.Conv1d(32, 256, 1)
+
+        def forward(self, x):
+            x = self.first(x)
+            for layer in self.layers:
+                x = x + torch.tanh(layer(x))
+            return self.last(x)
+
+    return Waves(), lambda batch, _: (torch.zeros(batch, 1, 1000),)
+
+
+MODULES = {
+    "U-Net": _unet,
+    "LSTM tagger": _tagger,
+    "graph network": _graph,
+    "embedding bags": _bags,
+    "policy": _policy,
+    "waves": _waves,
+}
+
+
+@pytest.fixture(scope="module", params=MODULES)
+def profile(request):
+    module, inputs = MODULES[request.param]()
+    return smp_advisor.profile(module, inputs=inputs, stages=("trace",))
+
+
+def test_every_module_is_a_model_of_all_that_was_traced(profile):
+    model = Model.from_profile(profile)
+    assert model.parameter_count == profile.parameter_count
+    sequence = model.sequence_length(profile.sequence)
+    flops = sum(sum(m.flops_per_token for m in block.matmuls) for block in model.blocks) * sequence
+    assert flops == pytest.approx(profile.forward_flops(1, profile.sequence), rel=0.02, abs=1)
+    assert all(block.kind not in {"Embedding", "EmbeddingBag"} for block in model.blocks)
+
+
+def test_every_module_gets_a_plain_answer_in_its_own_unit(profile):
+    advice = smp_advisor.advise(profile, "ml.p4d.24xlarge", instance_count=2)
+    report = " ".join(str(advice).split())
+    assert advice.plan.library == "ddp"
+    assert "One ml.g5.2xlarge is enough" in report
+    assert "GPT" not in report
+    assert "ViT" not in report
+    assert "No published batch is known for this kind of model" in report
+
+
+@pytest.mark.parametrize("library", ["ddp", "fsdp", "smp-v1", "smp-v2"])
+def test_every_library_plans_every_module(profile, library):
+    advice = smp_advisor.advise(profile, "ml.p4d.24xlarge", library=library)
+    assert advice.estimate.fits
+    assert getattr(advice.plan, "tensor_parallel_degree", 1) == 1
+
+
+def test_a_pipeline_of_parts_is_cut_where_their_costs_balance():
+    module, inputs = _unet()
+    model = Model.from_profile(smp_advisor.profile(module, inputs=inputs, stages=("trace",)))
+    two = stages(model, 2)
+    sizes = [
+        sum(group.block.parameters * count for group, count in zip(model.groups, stage.block_counts, strict=True))
+        for stage in two
+    ]
+    assert sum(stage.layers for stage in two) == model.layer_count
+    assert max(sizes) < 0.85 * model.parameter_count
+    assert all(stage.layers for stage in stages(model, model.layer_count))
+
+
+@settings(max_examples=15, deadline=None)
+@given(batch=st.integers(1, 64), nodes=st.sampled_from([1, 2, 4]), name=st.sampled_from(["policy", "waves"]))
+def test_sharding_a_replica_that_fits_saves_no_more_than_the_traffic_of_its_gradients(batch, nodes, name):
+    model, cluster, job = _measured(name), Cluster("ml.p4d.24xlarge", nodes), Job(precision="bf16", attention="fused")
+    whole = estimate(model, cluster, job, Plan(library="ddp", batch_size=batch))
+    sharded = estimate(model, cluster, job, Plan(library="fsdp", batch_size=batch))
+    assert sharded.step_seconds >= 0.98 * (whole.step_seconds - whole.time.data_parallel_seconds - _update(whole))
+    more = estimate(model, Cluster("ml.p4d.24xlarge", 2 * nodes), job, Plan(library="ddp", batch_size=batch))
+    exchanged = more.time.data_parallel_seconds - whole.time.data_parallel_seconds
+    assert more.step_seconds <= 1.02 * (whole.step_seconds + max(exchanged, 0.0))
+
+
+def _update(value):
+    """Seconds of the optimizer, whose work sharding divides."""
+    return value.time.optimizer_seconds
+
+
+_MODELS = {}
+
+
+def _measured(name):
+    if name not in _MODELS:
+        module, inputs = MODULES[name]()
+        _MODELS[name] = Model.from_profile(smp_advisor.profile(module, inputs=inputs, stages=("trace",)))
+    return _MODELS[name]
+
+
+def test_a_small_language_model_is_not_divided():
+    shape = {"layers": 12, "hidden": 768, "heads": 12, "vocab": 32000, "tied": True}
+    for family in ("llama", "gpt2"):
+        advice = smp_advisor.advise(Model.from_shape(**shape, family=family), "ml.p4d.24xlarge", instance_count=2)
+        assert advice.plan.library == "ddp"
