@@ -146,6 +146,8 @@ def activation_bytes(
     if stage.last:  # final norm and head input
         outside = outside + 2 * element * model.shape.hidden * world.microbatch_tokens * flight
     outside = outside / where(layout.sequence_parallel, layout.tensor_parallel_degree, 1)
+    if stage.first and model.outside_elements:
+        outside = outside + element * model.outside_elements * world.microbatch_tokens * flight
     outside = outside + _position_bias_bytes(model, layout, world, stage) * flight
     logits = _logits_bytes(model, layout, world, stage)
     recomputed = where(checkpointed, where(unit == stage.layers, every, largest * unit), 0.0)

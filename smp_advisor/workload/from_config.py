@@ -136,11 +136,9 @@ def _key(text: str) -> str:
 def _hint(text: str) -> str:
     """The most similar names."""
     by_key = {key: entry.name for key, entry in _models().items()}
-    near = difflib.get_close_matches(_key(text), by_key, n=3, cutoff=0.6)
-    names = list(dict.fromkeys(by_key[key] for key in near))
-    if names:
-        return f"the most similar are {', '.join(names)}"
-    return "give a parameter count such as 10B, the path of a config.json, or a name such as Llama 3 70B"
+    near = difflib.get_close_matches(_key(text), by_key, n=len(by_key), cutoff=0.0)
+    names = list(dict.fromkeys(by_key[key] for key in near))[:3]
+    return f"the most similar are {', '.join(names)}; a parameter count, a config.json and a profiled module work, too"
 
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")

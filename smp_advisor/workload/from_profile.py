@@ -34,7 +34,7 @@ _TABLES = frozenset({"Embedding", "EmbeddingBag"})
 _PARTS = 16
 """Share of the parameters outside the blocks, as its inverse, that a part has at most if no layer is larger."""
 _RESIDUE = 0.01
-"""Least share of the saved bytes that is a part of its own beside the ends of a language model."""
+"""Least share of the FLOPs that is a part of its own beside the ends of a language model."""
 _WEIGHTLESS_WIDTH = 256
 """Assumed width of products between activations."""
 
@@ -255,12 +255,12 @@ class _Measured:
             )
         vocab, outputs = values["vocab"], values["outputs"]
         head, embedding, table = Head(kind="none", outputs=0, parameters=0, tied=False), 0, 0
-        width = self._width(kinds)
+        width, elements = self._width(kinds), 0.0
         if blocks and vocab and self.power and outputs in {0, vocab}:
             table = min(vocab * width, rest)
             tied = bool(values["tied"]) or rest < 2 * table
             head = Head(kind="language-model", outputs=vocab, parameters=0 if tied else table, tied=tied)
-            head, residue = self._beside_ends(head, width)
+            head, residue, elements = self._beside_ends(head, width)
             embedding = rest - head.parameters
             blocks = [*residue, *blocks]
         else:
@@ -290,6 +290,7 @@ class _Measured:
             - head.parameters
             - sum(block.parameters for block in blocks),
             head=head,
+            outside_elements=elements,
             fixed_sequence_length=None if self.power and vocab else self.sequence,
             config_json=values["config_json"],
         )
@@ -301,10 +302,13 @@ class _Measured:
         place = max(kinds, key=lambda place: self.order.count(place) * kinds[place].parameters)
         return int(self.kinds[place]["hidden"]) or kinds[place].hidden
 
-    def _beside_ends(self, head: Head, hidden: int) -> tuple[Head, list[Block]]:
-        """The head of a language model in the type of its loss, and what is neither block nor embedding nor head."""
-        saved, flops = (self.all_per_token(self.values[name]) for name in ("saved_bytes", "forward_flops"))
-        whole = saved
+    def _beside_ends(self, head: Head, hidden: int) -> tuple[Head, list[Block], float]:
+        """The head of a language model in the type of its loss, and what is neither block nor embedding nor head.
+
+        The latter are a part with FLOPs, if any that matter, and elements that autograd saves.
+        """
+        saved, whole = (self.all_per_token(self.values[name]) for name in ("saved_bytes", "forward_flops"))
+        flops = whole
         for place in self.order:
             saved -= self.all_per_token(self.kinds[place]["saved_bytes"])
             flops -= self.all_per_token(self.kinds[place]["forward_flops"])
@@ -313,12 +317,9 @@ class _Measured:
         in_fp32 = self.element == 4 or self.values["precision"] == "amp" or saved > 3.0 * head.outputs
         saved -= (4.0 if in_fp32 else 2.0) * head.outputs
         flops -= 2.0 * hidden * head.outputs
-        residue = (
-            []
-            if saved < _RESIDUE * whole
-            else [self._part("other layers", 0, saved, _square_products([(0, flops)]), (), saved)]
-        )
-        return dataclasses.replace(head, loss_in_fp32=in_fp32), residue
+        layers = [self._part("other layers", 0, 0.0, _square_products([(0, flops)]), (), 0.0)]
+        head = dataclasses.replace(head, loss_in_fp32=in_fp32)
+        return head, layers if flops > _RESIDUE * whole else [], max(0.0, saved) / self.element
 
     def _in_order(self, blocks: Sequence[Block], rest: int) -> tuple[list[Block], int]:
         """Blocks and the parts between them in the order of execution, and parameters of tables.

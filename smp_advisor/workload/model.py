@@ -111,6 +111,9 @@ class Model:
     head: Head
     fixed_sequence_length: int | None = None
     """Tokens per sample of a fixed-length architecture (ViT: patches + 1), else None."""
+    outside_elements: float = 0.0
+    """Elements per token that autograd saves in addition to blocks, embedding, final norm, head and loss: capped
+    logits, tables of a measured language model."""
     config_json: str = "{}"
     """The transformers configuration that builds this model, as JSON text (sorted keys)."""
     activation_band: float = 0.0

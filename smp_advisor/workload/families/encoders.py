@@ -1,4 +1,4 @@
-"""Models with an encoder: BERT and RoBERTa, ViT, T5."""
+"""Models with an encoder: BERT, RoBERTa and ELECTRA, ViT, T5."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def build_bert(settings: Settings) -> Model:
-    """Model of a BERT or RoBERTa configuration."""
+    """Model of a BERT, RoBERTa or ELECTRA configuration."""
     shape = shape_of(settings, max_positions=settings.size("max_position_embeddings"))
     hidden, heads, vocab = shape.hidden, shape.heads, shape.vocab
     settings.refuse_cross_attention()
@@ -30,9 +30,11 @@ def build_bert(settings: Settings) -> Model:
     mlp = feed_forward(hidden, shape.ffn, settings.activation("hidden_act"))
     between = residual(hidden, dropout=settings.rate("hidden_dropout_prob") > 0)
     block = assemble("encoder", hidden, (attend, between, norm(hidden), mlp, between, norm(hidden)))
-    roberta = settings.family.model_type == "roberta"
+    roberta, electra = (settings.family.model_type == name for name in ("roberta", "electra"))
+    width = settings.size("embedding_size") if electra else hidden
     purpose = head_task(
         settings,
+        "pretraining" if electra else "language-model",
         "language-model",
         "sequence-classification",
         "token-classification",
@@ -40,18 +42,39 @@ def build_bert(settings: Settings) -> Model:
         *(() if roberta else ("pretraining",)),
     )
     pooled = purpose.task in {"pretraining", "none"} or (purpose.task == "sequence-classification" and not roberta)
-    tables = (vocab + shape.max_positions + settings.size("type_vocab_size", least=0)) * hidden
+    tables = (vocab + shape.max_positions + settings.size("type_vocab_size", least=0)) * width
+    projection = width * hidden + hidden if width != hidden else 0
     return Model(
         name=settings.family.label,
         family=settings.family.model_type,
         origin="given",
         shape=shape,
         groups=(BlockGroup(block=block, count=shape.layers),),
-        embedding_parameters=tables + 2 * hidden,
-        token_embedding_parameters=vocab * hidden,
-        final_parameters=hidden * hidden + hidden if pooled else 0,
-        head=_head(settings, purpose.task, hidden, vocab, dense=roberta),
+        embedding_parameters=tables + 2 * width + projection,
+        token_embedding_parameters=vocab * width,
+        final_parameters=hidden * hidden + hidden if pooled and not electra else 0,
+        head=_electra_head(settings, purpose.task, hidden, width)
+        if electra and purpose.task in {"pretraining", "language-model"}
+        else _head(settings, purpose.task, hidden, vocab, dense=roberta or electra),
         note=purpose.note,
+    )
+
+
+def _electra_head(settings: Settings, task: Task, hidden: int, width: int) -> Head:
+    """Whether each token was replaced, or the token itself (ELECTRA's discriminator and generator)."""
+    if task == "pretraining":
+        dense = hidden * hidden
+        own = dense + hidden + hidden + 1
+        return Head(kind="classification", outputs=1, parameters=own, tied=False, extra_matmul_parameters=dense)
+    vocab, dense, tied = settings.size("vocab_size"), hidden * width, settings.flag("tie_word_embeddings")
+    own = dense + 3 * width + vocab + (0 if tied else vocab * width)
+    return Head(
+        kind="language-model",
+        outputs=vocab,
+        parameters=own,
+        tied=tied,
+        loss_in_fp32=False,
+        extra_matmul_parameters=dense,
     )
 
 

@@ -27,6 +27,7 @@ def build_gpt(settings: Settings) -> Model:
         "gpt_neox": _gpt_neox,
         "gptj": _gptj,
         "opt": _opt,
+        "phi": _phi,
     }
     return builders[settings.family.model_type](settings)
 
@@ -125,11 +126,34 @@ def _gpt_neox(settings: Settings) -> Model:
     return decoder_model(settings, shape, assemble("parallel decoder" if parallel else "decoder", hidden, parts))
 
 
-def _rotary_share(settings: Settings) -> float:
+def _rotary_share(settings: Settings, key: str = "rotary_pct") -> float:
     """Rotated share of each head. transformers 5 stores it with the other rotary parameters."""
     rope = settings.value("rope_parameters")
     share = rope.get("partial_rotary_factor") if isinstance(rope, dict) else None
-    return float(share) if isinstance(share, int | float) and 0 <= share <= 1 else settings.rate("rotary_pct")
+    return float(share) if isinstance(share, int | float) and 0 <= share <= 1 else settings.rate(key)
+
+
+def _phi(settings: Settings) -> Model:
+    """Phi-1.5 and Phi-2: parallel attention and feed-forward layer after one norm, an output with a bias."""
+    if settings.flag("qk_layernorm"):
+        raise settings.error("qk_layernorm is not supported: profile the module")
+    shape = shape_of(settings)
+    hidden, heads = shape.hidden, shape.heads
+    head_dim = settings.head_dim(hidden, heads)
+    attend = attention(
+        hidden,
+        heads,
+        kv_heads=shape.kv_heads,
+        head_dim=head_dim,
+        dropout=settings.rate("attention_dropout") > 0,
+        rotary_dim=int(head_dim * _rotary_share(settings, "partial_rotary_factor")),
+        partly_rotated=True,
+        scores_in_fp32=True,
+    )
+    mlp = feed_forward(hidden, shape.ffn, settings.activation("hidden_act"))
+    between = residual(hidden, dropout=settings.rate("resid_pdrop") > 0)
+    block = assemble("parallel decoder", hidden, (norm(hidden), attend, between, mlp, between), all_reduces=1)
+    return decoder_model(settings, shape, block, head_bias=True)
 
 
 def _bloom(settings: Settings) -> Model:
