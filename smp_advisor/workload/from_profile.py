@@ -329,8 +329,6 @@ class _Measured:
         """
         tree = self.values.get("tree") or {"paths": (), "kinds": (), "order": ()}
         rows = {path: tree["kinds"][place] for path, place in zip(tree["paths"], tree["order"], strict=True)}
-        if not rows:
-            return [self._rest(rest), *blocks], 0
         names = [self.kinds[place]["name"] for place in self.order]
         numbered = [re.escape(name.rstrip("0123456789")) + r"\d*(\.|$)" for name in dict.fromkeys(names)]
         repeated = re.compile("|".join(numbered) or "(?!)")
@@ -338,8 +336,11 @@ class _Measured:
         start = [min((index[path] for path in rows if f"{path}.".startswith(f"{name}.")), default=0) for name in names]
         placed = list(zip(accumulate(start, max), blocks, strict=True))
         outside = {path: row for path, row in rows.items() if not repeated.match(path)}
+        total = sum(row["parameters"] for row in outside.values())
+        if not rows or total > rest:  # without a tree, or with blocks whose parameters it counts elsewhere
+            return [self._rest(rest), *blocks], 0
         tables = sum(row["parameters"] for row in outside.values() if row["kind"] in _TABLES)
-        limit = (sum(row["parameters"] for row in outside.values()) - tables) / _PARTS
+        limit = (total - tables) / _PARTS
         parts: dict[str, dict[str, Mapping[str, Any]]] = {}
         part = ""
         for path, row in outside.items():
