@@ -53,8 +53,9 @@ STATED = {
     "mistralai/Mixtral-8x7B-v0.1": 46.7, "mistralai/Mixtral-8x22B-v0.1": 140.6,
     "meta-llama/Llama-3.1-8B-Instruct": 8.03, "meta-llama/Llama-3.3-70B-Instruct": 70.6,
     "google-t5/t5-base": 0.223, "t5-11b": 11.3, "google/flan-t5-xxl": 11.1, "google/vit-large-patch16-224": 0.304,
-    "HuggingFaceTB/SmolLM2-135M": 0.135, "smollm2": 1.71, "moonshotai/Kimi-K2-Instruct": 1026, "microsoft/phi-1_5": 1.42,
-    "microsoft/phi-2": 2.78, "google/electra-large-discriminator": 0.335, "FacebookAI/roberta-large": 0.355,
+    "HuggingFaceTB/SmolLM2-135M": 0.135, "smollm2": 1.71, "moonshotai/Kimi-K2-Instruct": 1026,
+    "microsoft/phi-1_5": 1.42, "microsoft/phi-2": 2.78, "google/electra-large-discriminator": 0.335,
+    "FacebookAI/roberta-large": 0.355,
 }  # fmt: skip
 
 
