@@ -47,6 +47,8 @@ TRANSPARENT = frozenset(_DATA["functions"]["transparent"])
 ITERATORS = frozenset(_DATA["functions"]["iterators"])
 LEAVING = frozenset(_DATA["functions"]["leaving"])
 NAMESPACES = frozenset(_DATA["functions"]["namespaces"])
+LIBRARIES = frozenset(_DATA["functions"]["libraries"])
+"""Packages whose names the checks know: a project that is one of them is not read."""
 
 
 def canonical(path: str) -> str:
@@ -222,13 +224,24 @@ def _path(run: Run, module: Module, dotted: str) -> Path | None:
     """The file of a module next to the importing one; None if there is none."""
     if module.directory is None or not dotted:
         return None
-    candidates = (path for path in _candidates(module.directory, dotted) if path != module.source.file)
-    return next((path for path in candidates if _is_file(run, path)), None)
+    folders = [module.directory]
+    if not dotted.startswith(".") and dotted.partition(".")[0] not in LIBRARIES:
+        # Packages of the project are next to its project file, or in src.
+        for folder in [module.directory, *module.directory.parents][:_MOST_FOLDERS]:
+            if any(_is_there(run, folder / name) for name in _ROOTS):
+                folders += [folder, folder / "src"]
+                break
+    candidates = (path for folder in folders for path in _candidates(folder, dotted) if path != module.source.file)
+    return next((path for path in candidates if _is_there(run, path) and path.is_file()), None)
 
 
-def _is_file(run: Run, path: Path) -> bool:
+_MOST_FOLDERS = 6
+_ROOTS = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
+
+
+def _is_there(run: Run, path: Path) -> bool:
     if path not in run.looked_for:
-        run.looked_for[path] = path.is_file()
+        run.looked_for[path] = path.exists()
     return run.looked_for[path]
 
 

@@ -43,6 +43,7 @@ class Settings:
     sm_activation_offloading: bool | None = None
     delayed_parameter_initialization: bool | None = None
     activation_checkpointing: str | bool | None = None
+    precision: str | None = None
     batch_size: int | None = None
     gradient_accumulation_steps: int | None = None
     hyperparameters: MappingABC[str, Any] = field(default_factory=dict)
@@ -119,7 +120,7 @@ def _options(hyperparameters: MappingABC[str, Any] | None) -> dict[str, Any]:
 
 
 def _fits(name: str, value: Any) -> bool:
-    if name in ("library", "activation_checkpointing"):
+    if name in ("library", "activation_checkpointing", "precision"):
         return isinstance(value, (str, bool))
     return isinstance(value, int)
 

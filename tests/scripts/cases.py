@@ -670,6 +670,23 @@ CASES = [
         name="variable",
     ),
     Case(
+        "SMP317",
+        _SHARDED_IN_PLACE,
+        samples.FSDP_PLAN,
+        "fully_shard(model)\n",
+        'fully_shard(model)\nmodel.to_empty(device="cuda")\n',
+        "to_empty",
+    ),
+    Case(
+        "SMP318",
+        _SHARDED_IN_PLACE,
+        samples.FSDP_PLAN,
+        "for layer in model.model.layers:\n    fully_shard(layer)\nfully_shard(model)\n",
+        "fully_shard(model)\nfor layer in model.model.layers:\n    fully_shard(layer)\n",
+        "fully_shard(model)",
+    ),
+    Case("SMP319", _SHARDED_IN_PLACE, samples.FSDP_PLAN, "model(**batch)", "model.forward(**batch)", "model.forward"),
+    Case(
         "SMP308",
         _SHARDED_IN_PLACE,
         samples.FSDP_PLAN,

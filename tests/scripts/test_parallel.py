@@ -143,7 +143,7 @@ def test_manual_optimization_of_lightning():
 )
 def test_plain_backward_is_an_error_where_accelerate_scales_the_loss(settings, severity):
     text = catalog()["TRN701"].examples[0].bad.replace("Accelerator()", f"Accelerator({settings})")
-    assert [finding.severity for finding in check_script(text)] == [severity]
+    assert [finding.severity for finding in check_script(text) if finding.id == "TRN701"] == [severity]
 
 
 def test_one_gpu_needs_no_reduction_after_a_device_loader():

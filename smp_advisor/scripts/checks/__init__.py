@@ -17,6 +17,7 @@ from smp_advisor.scripts.checks import (  # noqa: F401 - the import registers th
     model,
     optimizer,
     parallel,
+    planned,
     saving,
     setup,
     step,

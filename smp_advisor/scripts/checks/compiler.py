@@ -222,8 +222,8 @@ def _several_workers(context: Context) -> bool:
 
 @check("STC406", "xla")
 def _gathered_gradients(context: Context) -> Iterator[Hit]:
-    if not _several_workers(context):
-        return
+    if not _several_workers(context) or context.trace.imported("torch_xla.distributed.spmd"):
+        return  # the compiler of SPMD reduces them
     syncs = context.trace.named(*_SYNCS)
     for call in context.trace.methods("step"):
         if not _steps_optimizer(call) or _elsewhere(context, call):

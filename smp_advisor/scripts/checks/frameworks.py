@@ -142,7 +142,11 @@ def _everything_prepared(context: Context) -> Iterator[Hit]:
         stepped = any(
             isinstance(origin, Result) and origin.call is call for step in steps for origin in origins(step.receiver)
         )
-        if call.reached and is_optimizer(call.name) and stepped and call.node not in prepared:
+        if not (call.reached and is_optimizer(call.name) and stepped) or call.node in prepared:
+            continue
+        trained = [origin.call.receiver for origin in origins(call.argument("params", 0)) if isinstance(origin, Result)]
+        models = {origin.call.node for model in trained for origin in origins(model) if isinstance(origin, Result)}
+        if models <= prepared:
             yield Hit(call.module, call.node, {"object": "optimizer"}, variant="optimizer")
 
 

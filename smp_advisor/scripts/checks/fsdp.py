@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.reading.module import replace
 from smp_advisor.reading.trace import exclusive
-from smp_advisor.reading.values import Class, Collection, Constant, External, Partial, Result, Value, options
+from smp_advisor.reading.values import (
+    Class,
+    Collection,
+    Constant,
+    External,
+    Item,
+    Member,
+    Partial,
+    Result,
+    Value,
+    options,
+)
 from smp_advisor.scripts.checks.parallel import by_framework, wrapped_by
 from smp_advisor.scripts.checks.sharding import in_place, inside, running, same, sharded_model, sharding_calls
 from smp_advisor.scripts.conditions import Conditions, Reaching
@@ -200,6 +211,54 @@ def _reentrant(wrapper: Value | None) -> bool:
     return bool(chosen) and all(
         isinstance(option, External) and option.path.endswith("CheckpointImpl.REENTRANT") for option in chosen
     )
+
+
+@check("SMP317")
+def _values_after_meta(context: Context) -> Iterator[Hit]:
+    texts = [module.source.text for module in context.trace.modules]
+    if any(
+        re.search(r"init_weights|reset_parameters|initialize|_init_|load_|param_init_fn|init\.", text) for text in texts
+    ):
+        return
+    for call in context.trace.methods("to_empty"):
+        if call.reached and context.trace.methods("backward"):
+            yield Hit(call.module, call.node)
+
+
+@check("SMP318")
+def _blocks_before_the_root(context: Context) -> Iterator[Hit]:
+    wraps = [wrap for wrap in _wraps(context) if in_place(wrap)]
+    for wrap in wraps:
+        for block in wraps:
+            owners = [owner for origin in origins(block.argument("module", 0)) for owner in _owners(origin)]
+            inner = any(same(model, owner) for model in sharded_model(wrap) for owner in owners)
+            if inner and wrap.order < block.order and not wrap.loops and not exclusive(wrap, block):
+                yield Hit(wrap.module, wrap.node)
+                break
+
+
+def _owners(value: Value, depth: int = 0) -> Iterator[Value]:
+    """Objects that `value` is a part of: the model of ``for block in model.layers``."""
+    owner = value.owner if isinstance(value, (Item, Member)) else None
+    if isinstance(value, Result) and value.call.method in ("modules", "children", "values"):
+        owner = value.call.receiver
+    for origin in origins(owner) if owner is not None and depth < 6 else ():
+        yield origin
+        yield from _owners(origin, depth + 1)
+
+
+@check("SMP319")
+def _through_the_root(context: Context) -> Iterator[Hit]:
+    wraps = [wrap for wrap in _wraps(context) if in_place(wrap) and not wrap.loops]
+    innermost = {call.loops[-1] for call in context.trace.methods("backward") if call.reached and call.loops}
+    for call in context.trace.methods("forward") if wraps else ():
+        trains = call.reached and call.loops[-1:] and call.loops[-1] in innermost
+        if trains and wrapped_by(call.receiver, wraps) is not None:
+            func = call.node.func
+            edits = (
+                [replace(call.module, func, call.module.text(func.value))] if isinstance(func, ast.Attribute) else []
+            )
+            yield Hit(call.module, call.node, {}, edits)
 
 
 STRATEGY = ".FSDPStrategy"

@@ -96,8 +96,23 @@ def _each_its_own_part(context: Context) -> Iterator[Hit]:
         dataset = call.argument("dataset", 0)
         if not call.reached or not _trains_on(context, call) or dataset is None or is_sharded(dataset):
             continue
+        if any(not _is_visible(origin) for origin in origins(dataset)):
+            continue
+        streams = any(constant(made.call.argument("streaming")) is True for made in _made_by(dataset))
         shuffles = any(bool(constant(option)) for option in options(call.argument("shuffle", 2)))
-        yield Hit(call.module, call.node, variant="shuffled" if shuffles else "same")
+        yield Hit(call.module, call.node, variant="stream" if streams else "shuffled" if shuffles else "same")
+
+
+_DATA = ("torch.", "torchvision.", "torchaudio.", "torchtext.", "datasets.")
+
+
+def _is_visible(dataset: Value) -> bool:
+    """Whether the data set is of the script, or of a package whose data sets no process divides by itself."""
+    return not isinstance(dataset, Result) or dataset.call.name.startswith(_DATA)
+
+
+def _made_by(dataset: Value) -> list[Result]:
+    return [origin for origin in origins(dataset) if isinstance(origin, Result)]
 
 
 def _fed(context: Context, loader: Call) -> list[Iteration]:
@@ -302,3 +317,41 @@ def _of_model(optimizer: Call, wraps: list[Call]) -> bool:
         if any(same(owner, model) or owner is model for owner in owners for model in sharded):
             return True
     return False
+
+
+_AUTOCASTS = ("torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast")
+
+
+@check("DDP609")
+def _scaled_in_half_precision(context: Context) -> Iterator[Hit]:
+    texts = [module.source.text for module in context.trace.modules]
+    if by_framework(context) or context.libraries.smp_v1 or any("GradScaler" in text for text in texts):
+        return
+    trained = {loop for call in context.trace.methods("backward") if call.reached for loop in call.loops[-1:]}
+    for call in context.trace.named(*_AUTOCASTS):
+        dtype = call.argument("dtype", 1)
+        half = all(isinstance(option, External) and option.path == "torch.float16" for option in options(dtype))
+        known = half and dtype is not None
+        default = dtype is None and call.name == "torch.cuda.amp.autocast" and not call.arguments and not call.keywords
+        if call.reached and (known or default) and trained & set(call.loops):
+            yield Hit(call.module, call.node)
+
+
+@check("DDP610")
+def _synchronized_once_per_update(context: Context) -> Iterator[Hit]:
+    wraps = [wrap for wrap in parallel_wraps(context) if wrap.name in REPLICATING]
+    texts = [module.source.text for module in context.trace.modules]
+    if not wraps or any("no_sync" in text or "require_backward_grad_sync" in text for text in texts):
+        return
+    for step, optimizer in updates(context.trace):
+        counted = any(
+            isinstance(guard.value, Operation)
+            and guard.value.operator == "Eq"
+            and any(isinstance(part, Operation) and part.operator == "Mod" for part in guard.value.operands)
+            for guard in step.guards
+        )
+        for call in context.trace.methods("backward") if step.reached and counted else ():
+            every = call.reached and call.loops and call.loops == step.loops and not call.guards[len(wraps[0].guards) :]
+            if every and is_optimizer_call(optimizer):
+                yield Hit(call.module, call.node)
+                return

@@ -9,7 +9,7 @@ from smp_advisor.reading.module import replace
 from smp_advisor.reading.trace import exclusive
 from smp_advisor.reading.values import Argument, Choice, Collection, Constant, Item, Member, Operation, Result, Value
 from smp_advisor.scripts.checks.parallel import ACCELERATORS, parallel_wraps, wrapped_by
-from smp_advisor.scripts.checks.sharding import in_place
+from smp_advisor.scripts.checks.sharding import in_place, shards
 from smp_advisor.scripts.context import Context, Hit, check
 from smp_advisor.scripts.queries import (
     constant,
@@ -125,7 +125,9 @@ def _for_other_jobs(call: Call) -> bool:
 _COLLECTIVES = known_names("collectives")
 _NAMES = tuple(f"torch.distributed.{name}" for name in _COLLECTIVES)
 _STATES = known_names("gathered_states")
-_OF_ACCELERATOR = ("wait_for_everyone", "gather", "gather_for_metrics", "reduce", "get_state_dict", "save_state")
+_OF_ACCELERATOR = ("wait_for_everyone", "gather", "gather_for_metrics", "reduce")
+_SAVED_TOGETHER = ("get_state_dict", "save_state")
+"""Methods that wait for all ranks only if the model is sharded, and if they number the checkpoints."""
 _ONE_RANK = frozenset({"torch.distributed.get_rank", "os.environ.RANK", "os.environ.LOCAL_RANK", "smp.rank"})
 _GUARDS = ("rank", "main_process", "is_main", "is_master", "master_process", "primary", "zero_first", "local_main")
 
@@ -141,9 +143,18 @@ def _collectives_on_every_rank(context: Context) -> Iterator[Hit]:
     for call in states if wraps else ():
         if _on_one_rank(call):
             yield Hit(call.module, call.node, {"call": call.called}, variant="state")
-    for call in context.trace.methods(*_OF_ACCELERATOR) if context.trace.named(*ACCELERATORS) else ():
-        if _of_accelerator(call.receiver) and _on_main_process(call):
+    accelerators = context.trace.named(*ACCELERATORS)
+    sharded = shards(context, *accelerators)
+    for call in context.trace.methods(*_OF_ACCELERATOR, *_SAVED_TOGETHER) if accelerators else ():
+        waits = sharded or call.method in _OF_ACCELERATOR or (call.method == "save_state" and _numbers(context))
+        if waits and _of_accelerator(call.receiver) and _on_main_process(call):
             yield Hit(call.module, call.node, {"call": call.method}, variant="collective")
+
+
+def _numbers(context: Context) -> bool:
+    """Whether Accelerate names the checkpoints, for which the ranks wait."""
+    calls = context.trace.named("accelerate.utils.ProjectConfiguration", "accelerate.ProjectConfiguration")
+    return any(constant(call.argument("automatic_checkpoint_naming", 2)) is True for call in calls)
 
 
 def _on_one_rank(call: Call) -> bool:

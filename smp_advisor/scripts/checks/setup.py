@@ -20,7 +20,8 @@ from smp_advisor.reading.values import (
     Value,
     options,
 )
-from smp_advisor.scripts.checks.parallel import ACCELERATORS
+from smp_advisor.scripts.checks.parallel import ACCELERATORS, forwards
+from smp_advisor.scripts.checks.planned import trainer_arguments
 from smp_advisor.scripts.conditions import BACK_ENDS
 from smp_advisor.scripts.context import Context, Hit, check
 from smp_advisor.scripts.queries import (
@@ -304,18 +305,44 @@ _PREREQUISITES = table("smp_advisor.scripts", "data/prerequisites.toml")
 @check("SMP001")
 def _uses_the_library(context: Context) -> Iterator[Hit]:
     library = _library(context)
-    if not library or not _trains(context) or _by_trainer(context):
+    record = _PREREQUISITES[library] if library else {"packages": ()}
+    if not library or context.trace.imported(*record["packages"]) or _calls(context, record["needs"]):
         return
-    record = _PREREQUISITES[library]
-    if context.trace.imported(*record["packages"]):
+    arguments = next(trainer_arguments(context), None)
+    if library == "smp-v2" and arguments is not None:
+        yield Hit(arguments.module, arguments.node, {"library": record["title"]}, variant="trainer")
+    if not _trains(context) or _by_trainer(context):
         return
     tensorflow = bool(context.trace.imported("tensorflow")) and not context.trace.imported("torch")
     if library == "training-compiler" and tensorflow:
         return  # the image compiles
+    alias = f"{record['import'].rpartition(' ')[2]}."
+    uses = any(alias in module.source.text for module in context.trace.modules)  # and does not import it
+    if not tensorflow and not uses and not _shows_its_model(context):
+        what = f"how the model is made, and whether it uses {record['title']}, as the plan does"
+        return context.leave_open(context.trace.modules[0], context.trace.modules[0].tree.body[0], what)
     missing = [f"`{record['import']}`", *(need["text"] for need in record["needs"] if not tensorflow)]
     module = context.trace.modules[0]
     if module.tree.body:
-        yield Hit(module, module.tree.body[0], {"library": record["title"], "missing": _listed(missing)})
+        values: dict[str, object] = {"library": record["title"], "missing": _listed(missing)}
+        yield Hit(module, module.tree.body[0], values, severity=record.get("severity"))
+
+
+def _calls(context: Context, needs: list[dict[str, Any]]) -> bool:
+    """Whether the script has one of the calls without an import of its package by name."""
+    names = [name for need in needs for name in need["names"] if not name.startswith("torch.cuda")]
+    return bool(context.trace.named(*names))
+
+
+def _shows_its_model(context: Context) -> bool:
+    """Whether the trained models were followed to their construction, without a wrapper on the way."""
+    made = [call for call in context.trace.calls if is_optimizer(call.name)]
+    groups = [origin for call in made for origin in origins(call.argument("params", 0))]
+    models = [group.call.receiver for group in groups if isinstance(group, Result) and group.call.method]
+    plain = [model is not None and is_plain_model(model) for model in models]
+    if not plain:
+        return any(call.receiver is not None and is_plain_model(call.receiver) for call in forwards(context))
+    return all(plain)
 
 
 @check("SMP002")

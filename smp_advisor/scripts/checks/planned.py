@@ -1,0 +1,221 @@
+"""Scripts of Trainer, TRL and Accelerate: whether their arguments turn on what the plan has, and fit each other."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.errors import AdvisorError
+from smp_advisor.files import CONFIGURATION, read_bytes, table
+from smp_advisor.reading.module import replace
+from smp_advisor.reading.values import Constant, Mapping, Result, options
+from smp_advisor.scripts.checks.parallel import ACCELERATORS
+from smp_advisor.scripts.checks.sharding import FSDP, shards
+from smp_advisor.scripts.conditions import Conditions
+from smp_advisor.scripts.context import Context, Hit, check
+from smp_advisor.scripts.queries import argument_node, constant, origins
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from smp_advisor.reading.trace import Call
+    from smp_advisor.reading.values import Value
+
+
+_PARSERS = ("HfArgumentParser", "TrlParser")
+_OTHER_CONFIGS = ("ModelConfig", "LoraConfig", "PeftConfig")
+_SHARDED_CONFIG = re.compile(r"^ *distributed_type: *['\"]?(?:FSDP|DEEPSPEED)", re.MULTILINE)
+_MOST_CONFIGS = 50
+
+
+def trainer_arguments(context: Context) -> Iterator[Call]:
+    """Reached constructions of the arguments of Trainer and of TRL's trainers."""
+    for call in context.trace.calls:
+        name = call.name.rpartition(".")[2]
+        of_trl = call.name.startswith("trl.") and name.endswith("Config") and name not in _OTHER_CONFIGS
+        if call.reached and (of_trl or (call.name.startswith("transformers.") and name.endswith("TrainingArguments"))):
+            yield call
+
+
+def _is_set(value: Value | None) -> bool:
+    return any(not isinstance(option, Constant) or bool(option.value) for option in options(value))
+
+
+def _shards(context: Context) -> bool:
+    """Whether the plan or the script certainly shards the model."""
+    by_arguments = any(
+        constant(option) for call in trainer_arguments(context) for option in options(call.argument("fsdp"))
+    )
+    wraps = any(call.reached for call in context.trace.named(*FSDP))
+    return by_arguments or wraps or shards(context, *context.trace.named(*ACCELERATORS))
+
+
+@check("TRN709")
+def _sharding_turned_on(context: Context) -> Iterator[Hit]:
+    texts = [module.source.text for module in context.trace.modules]
+    by_itself = context.trace.named(*FSDP) or any("ACCELERATE_USE_" in text or "FSDPStrategy" in text for text in texts)
+    if not context.libraries.fsdp or by_itself:
+        return
+    calls = list(trainer_arguments(context))
+    if any(call.gives(name) and _is_set(call.argument(name)) for call in calls for name in ("fsdp", "deepspeed")):
+        return
+    parsers = [call for call in context.trace.calls if call.reached and call.name.endswith(_PARSERS)]
+    makers = [call for call in context.trace.named(*ACCELERATORS) if call.reached]
+    for call in (*calls, *parsers, *makers):
+        passed = context.settings.hyperparameters
+        if call in parsers and any(passed.get(name) for name in ("fsdp", "deepspeed", "config")):
+            return
+        if config := _sharded_config(context):
+            what = f"the model is sharded only if the job starts with accelerate launch --config_file {config}"
+            context.leave_open(call.module, call.node, what)
+        elif call.unpacks or (call in parsers and not passed):
+            context.leave_open(call.module, call.node, "whether its arguments turn on FSDP, as the plan does")
+        elif call in makers:
+            if not any(call.gives(name) for name in ("fsdp_plugin", "deepspeed_plugin", "deepspeed_plugins")):
+                yield Hit(call.module, call.node, severity="warning", variant="accelerate")
+        else:
+            edits = [] if call in parsers else [_added(call, 'fsdp="full_shard auto_wrap"')]
+            yield Hit(call.module, call.node, {"call": call.called}, edits)
+        return
+
+
+def _added(call: Call, text: str) -> Any:
+    """The change that adds a keyword to a call; None if it has no plain last argument."""
+    written = call.module.text(call.node)
+    comma = "" if re.search(r"[(,]\s*\)$", written) else ", "
+    return replace(call.module, call.node, f"{written[:-1].rstrip()}{comma}{text})")
+
+
+def _sharded_config(context: Context) -> str:
+    """Name of a configuration of Accelerate near the script that shards the model."""
+    file = context.trace.modules[0].source.file
+    if file is None:
+        return ""
+    nearby = [path for pattern in ("*.y*ml", "*/*.y*ml") for path in sorted(file.parent.glob(pattern))]
+    for path in nearby[:_MOST_CONFIGS]:
+        try:
+            if _SHARDED_CONFIG.search(read_bytes(path, CONFIGURATION).decode("utf-8", "replace")):
+                return path.name
+        except (OSError, AdvisorError):
+            continue
+    return ""
+
+
+_DEFAULTS = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1}
+"""Of TrainingArguments in transformers 5.0."""
+_HALF = ("bf16", "fp16")
+
+
+@check("TRN710")
+def _arguments_of_the_plan(context: Context) -> Iterator[Hit]:
+    settings = context.settings
+    if settings.library is None or not settings.precision:
+        return
+    numbers = (settings.batch_size, settings.gradient_accumulation_steps)
+    for call in trainer_arguments(context):
+        checkpoints = settings.activation_checkpointing not in (None, False, "none")
+        by_method = context.trace.methods("gradient_checkpointing_enable") or _config(call, "activation_checkpointing")
+        # Name, default of TrainingArguments, plan. Defaults of TRL's differ by release.
+        rows: list[tuple[str, Any, Any]] = [
+            (name, _DEFAULTS[name], number) for name, number in zip(_DEFAULTS, numbers, strict=True)
+        ]
+        rows += [(name, False if name == settings.precision else None, name == settings.precision) for name in _HALF]
+        rows += [] if by_method else [("gradient_checkpointing", False, checkpoints)]
+        of_trl = not call.name.endswith("TrainingArguments")
+        yield from _differences(call, [(name, None if of_trl else default, plan) for name, default, plan in rows])
+    precision = "no" if settings.precision == "fp32" else settings.precision
+    for call in context.trace.named(*ACCELERATORS):
+        if call.reached:
+            steps = settings.gradient_accumulation_steps
+            rows = [("mixed_precision", None, precision), ("gradient_accumulation_steps", None, steps)]
+            yield from _differences(call, rows)
+
+
+def _differences(call: Call, rows: list[tuple[str, Any, Any]]) -> Iterator[Hit]:
+    """The arguments (name, default, plan) that are certainly not those of the plan."""
+    for name, default, planned in rows if not call.unpacks else ():
+        value = call.argument(name)
+        written = default if value is None else constant(value)
+        if planned is not None and type(written) is type(planned) and written != planned:
+            yield _differing(call, name, written, planned)
+
+
+def _differing(call: Call, name: str, written: object, planned: object) -> Hit:
+    node = argument_node(call, name)
+    values = {"argument": name, "written": repr(written), "planned": repr(planned)}
+    edits = [replace(call.module, node, repr(planned)) if node is not None else _added(call, f"{name}={planned!r}")]
+    return Hit(call.module, node or call.node, values, edits)
+
+
+def _config(call: Call, name: str) -> Any:
+    """An entry of ``fsdp_config``."""
+    for option in options(call.argument("fsdp_config")):
+        if isinstance(option, Mapping):
+            return constant(option.get(name)) or constant(option.get(f"fsdp_{name}"))
+    return None
+
+
+@check("TRN711")
+def _one_checkpointing(context: Context) -> Iterator[Hit]:
+    for call in trainer_arguments(context):
+        if constant(call.argument("gradient_checkpointing")) is True and _config(call, "activation_checkpointing"):
+            node = argument_node(call, "gradient_checkpointing")
+            edits = [replace(call.module, node, "False")] if node is not None else []
+            yield Hit(call.module, node or call.node, {}, edits)
+
+
+@check("TRN712")
+def _class_of_the_model(context: Context) -> Iterator[Hit]:
+    blocks: dict[str, str] = table("smp_advisor.scripts", "data/names.toml")["blocks"]
+    loaded = [
+        str(constant(call.argument("pretrained_model_name_or_path", 0))).lower()
+        for call in context.trace.methods("from_pretrained")
+        if call.reached and "Model" in call.name
+    ]
+    meant = {block for name in loaded for family, block in blocks.items() if family in name.rpartition("/")[2]}
+    for call in trainer_arguments(context):
+        written = _config(call, "transformer_layer_cls_to_wrap")
+        if isinstance(written, str) and written in blocks.values() and meant and written not in meant:
+            yield Hit(call.module, call.node, {"written": written, "meant": " or ".join(sorted(meant))})
+
+
+_SPREADING = ("auto", "balanced", "balanced_low_0", "sequential")
+
+
+@check("TRN713")
+def _one_device_per_process(context: Context) -> Iterator[Hit]:
+    for call in context.trace.methods("from_pretrained") if _shards(context) else ():
+        if call.reached and constant(call.argument("device_map")) in _SPREADING:
+            yield Hit(call.module, argument_node(call, "device_map") or call.node)
+
+
+@check("TRN714")
+def _quantized_shards(context: Context) -> Iterator[Hit]:
+    for call in context.trace.calls if _shards(context) else ():
+        quantizes = call.reached and call.name.endswith("BitsAndBytesConfig") and not call.unpacks
+        if quantizes and constant(call.argument("load_in_4bit")) is True and not call.gives("bnb_4bit_quant_storage"):
+            edits = [_added(call, "bnb_4bit_quant_storage=torch.bfloat16")]
+            yield Hit(call.module, call.node, {}, edits if "import torch" in call.module.source.text else [])
+
+
+@check("TRN715")
+def _saved_from_all_shards(context: Context) -> Iterator[Hit]:
+    makers = [call for call in context.trace.named(*ACCELERATORS) if call.reached]
+    for call in context.trace.methods("save_pretrained") if makers and shards(context, *makers) else ():
+        for origin in origins(call.receiver):
+            unwrapped = isinstance(origin, Result) and origin.call.method == "unwrap_model"
+            if call.reached and unwrapped and not call.gives("state_dict"):
+                yield Hit(call.module, call.node)
+                break
+
+
+@check("TRN716")
+def _accumulated_by_accelerate(context: Context) -> Iterator[Hit]:
+    words = (".accumulate(", "no_sync", "sync_gradients", ".gradient_accumulation_steps")
+    texts = [module.source.text for module in context.trace.modules]
+    for call in context.trace.named(*ACCELERATORS):
+        value = call.argument("gradient_accumulation_steps")
+        steps = Conditions(context.settings).known(value) if value is not None else None
+        own = any(word in text for text in texts for word in words)
+        if call.reached and isinstance(steps, int) and steps > 1 and not own and context.trace.methods("backward"):
+            yield Hit(call.module, argument_node(call, "gradient_accumulation_steps") or call.node, {"steps": steps})
