@@ -14,7 +14,7 @@ from collections.abc import Mapping as Dictionary
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
@@ -24,7 +24,13 @@ from smp_advisor.files import CONFIGURATION, NOTEBOOK, SCRIPT, read_bytes
 from smp_advisor.reading.source import Source, Span, read
 from smp_advisor.reading.values import Collection, Constant, Entry, Mapping, Unknown, Value
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 _WRITES = re.compile(r"\s*%%writefile\s+(?:-a\s+)?(?P<path>\S+)[^\n]*\n(?P<text>.*)", re.DOTALL)
+_PRINTS = re.compile(r"\s*cat\b(?=[^\n]*<<)(?=[^\n]*>)[^\n]*")
+_END = re.compile(r"<<-?[ \t]*['\"]?(\w+)")
+_TARGET = re.compile(r">>?[ \t]*['\"]?([^\s<>'\"]+)")
 _MOST_FOLDERS = 3
 """Folders above the file in which a relative path of the text may start."""
 
@@ -60,9 +66,25 @@ class Siblings:
             return None
         for text in texts:
             match = _WRITES.match(text)
-            if match is not None and PurePosixPath(match["path"]).name == name:
-                return match["text"]
+            written = [(match["path"], match["text"])] if match is not None else _printed(text)
+            for path, content in written:
+                if PurePosixPath(path).name == name:
+                    return content
         return None
+
+
+def _printed(text: str) -> Iterator[tuple[str, str]]:
+    """Files that a shell cell writes with ``cat > args.yaml <<EOF``: path and content, variables as written."""
+    path, end = "", ""
+    lines: list[str] = []
+    for line in text.split("\n"):
+        if end and line.strip() == end:
+            yield path, "\n".join([*lines, ""])
+            end = ""
+        elif end:
+            lines.append(line)
+        elif _PRINTS.fullmatch(line) and (last := _END.search(line)) and (target := _TARGET.search(line)):
+            path, end, lines = target[1], last[1], []
 
 
 Dialect = Literal["python", "json", "yaml", "toml"]

@@ -27,7 +27,10 @@ MODEL_IS_MISSING = "does not describe the model, so memory is not checked: pass 
 """End of the sentence about a job without a model."""
 
 _BATCH = ("batch_size", "train_batch_size", "per_device_train_batch_size", "per_gpu_train_batch_size")
-_SEQUENCE = ("sequence_length", "max_context_width", "block_size", "max_seq_length", "max_sequence_length")
+_SEQUENCE = (
+    *("sequence_length", "max_context_width", "block_size", "max_seq_length", "max_sequence_length", "max_seq_len"),
+    *("max_length", "model_max_length", "cutoff_len", "sequence_len", "seq_len"),
+)
 _MODEL_NAMES = ("model_id", "model_name_or_path", "hf_model_name_or_path", "model_name")
 _FAMILIES = ("llama", "mixtral", "mistral", "gpt_neox", "gptj", "gpt2")
 _OTHER_BLOCKS = ("llama4", "llama_v4")

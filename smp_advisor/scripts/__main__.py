@@ -134,6 +134,10 @@ def write_output(path: Path, text: str) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Check the scripts. Exit status: 0 without errors, 1 with errors, 2 if a script cannot be checked."""
     try:
+        try:
+            Path.cwd()
+        except FileNotFoundError:
+            raise AdvisorError("The working directory no longer exists: change to another one.") from None
         options = parse(arguments)
         with shared_trees():
             if options.diff:

@@ -123,7 +123,7 @@ def _arguments_of_the_plan(context: Context) -> Iterator[Hit]:
         rows += [] if by_method else [("gradient_checkpointing", False, checkpoints)]
         of_trl = not call.name.endswith("TrainingArguments")
         yield from _differences(call, [(name, None if of_trl else default, plan) for name, default, plan in rows])
-    precision = "no" if settings.precision == "fp32" else settings.precision
+    precision: Any = "no" if settings.precision == "fp32" else settings.precision
     for call in context.trace.named(*ACCELERATORS):
         if call.reached:
             steps = settings.gradient_accumulation_steps
@@ -142,7 +142,7 @@ def _differences(call: Call, rows: list[tuple[str, Any, Any]]) -> Iterator[Hit]:
 
 def _differing(call: Call, name: str, written: object, planned: object) -> Hit:
     node = argument_node(call, name)
-    values = {"argument": name, "written": repr(written), "planned": repr(planned)}
+    values: dict[str, object] = {"argument": name, "written": repr(written), "planned": repr(planned)}
     edits = [replace(call.module, node, repr(planned)) if node is not None else _added(call, f"{name}={planned!r}")]
     return Hit(call.module, node or call.node, values, edits)
 

@@ -305,8 +305,10 @@ _PREREQUISITES = table("smp_advisor.scripts", "data/prerequisites.toml")
 @check("SMP001")
 def _uses_the_library(context: Context) -> Iterator[Hit]:
     library = _library(context)
-    record = _PREREQUISITES[library] if library else {"packages": ()}
-    if not library or context.trace.imported(*record["packages"]) or _calls(context, record["needs"]):
+    if not library:
+        return
+    record = _PREREQUISITES[library]
+    if context.trace.imported(*record["packages"]) or _calls(context, record["needs"]):
         return
     arguments = next(trainer_arguments(context), None)
     if library == "smp-v2" and arguments is not None:
