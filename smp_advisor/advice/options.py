@@ -66,7 +66,7 @@ def keywords_of(texts: Mapping[str, Any]) -> dict[str, Any]:
         elif option.of == "plan":
             values[name] = _plan_value(name, text)
         else:
-            values[name] = None if text.lower() == "none" and option.type == "whole" else option.read(text)
+            values[name] = None if text.lower() == "none" and option.type == "integer" else option.read(text)
     return values | _fine_tuning(texts)
 
 

@@ -101,7 +101,7 @@ class Option:
     of: str
     """Part of the request, or the magic that alone has the option."""
     type: Literal[
-        "", "whole", "amount", "share", "choice", "flag", "text", "path", "nodes", "types", "numbers", "rank"
+        "", "integer", "amount", "share", "choice", "flag", "text", "path", "nodes", "types", "numbers", "rank"
     ] = ""
     """Empty for values that only Python passes, and for fields of plans, whose library describes them."""
     least: int = 1
@@ -133,13 +133,13 @@ class Option:
         """
         title = title or self.name
         match self.type:
-            case "whole" | "nodes" | "rank":
+            case "integer" | "nodes" | "rank":
                 if self.type == "nodes" and value == SMALLEST and isinstance(value, str):
                     return value
-                other = f" or '{SMALLEST}'" if self.type == "nodes" else ""
+                or_smallest = f" or '{SMALLEST}'" if self.type == "nodes" else ""
                 if isinstance(value, bool) or not isinstance(value, int) or value < self.least:
                     raise AdvisorError(
-                        f"{title} must be a whole number of at least {self.least:,}{other}, not {shown(value)}."
+                        f"{title} must be a whole number of at least {self.least:,}{or_smallest}, not {shown(value)}."
                     )
                 if value > self.most:
                     raise AdvisorError(f"{title} must be at most {self.most:,}, not {shown(value)}.")
@@ -174,7 +174,7 @@ class Option:
         """
         title = title or self.switches[0]
         match self.type:
-            case "whole" | "nodes" | "rank":
+            case "integer" | "nodes" | "rank":
                 number = number_in(text)
                 if number is not None and math.isfinite(number) and number.is_integer():
                     return self.checked(int(number), title)

@@ -369,7 +369,7 @@ def _seconds(log: Log, value: float, batch: int, model: Model, cluster: Cluster,
 
 
 _ROUNDED = 1.1
-"""Factor by which a printed rate times a step time may differ from the batch: both are rounded, and batches padded."""
+"""Factor between the batch and the product of a printed rate and step time: both are rounded, and batches padded."""
 
 
 def _require_work(log: Log, batch: int, model: Model, cluster: Cluster, job: Job) -> None:

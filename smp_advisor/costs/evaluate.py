@@ -269,10 +269,10 @@ def _memory(model: Model, degree: int, kinds: list[tuple[Stage, dict[str, Floats
     by_kind = {}
     for stage, by in kinds:
         allocated = sum(float(value) for name, value in by.items() if name != "allocator_reserve")
-        kept = float(needed_bytes(by)) - allocated
-        shown = {**by, "allocator_reserve": kept}
+        reserve_bytes = float(needed_bytes(by)) - allocated
+        shown = {**by, "allocator_reserve": reserve_bytes}
         by_kind[stage.kind] = {category: float(shown[name]) / GIB for category, name in _CATEGORY_BYTES} | {
-            "cached_gib": max(float(by["allocator_reserve"]) - kept, 0.0) / GIB
+            "cached_gib": max(float(by["allocator_reserve"]) - reserve_bytes, 0.0) / GIB
         }
     return Memory(
         stages=tuple(

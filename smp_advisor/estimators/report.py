@@ -87,7 +87,7 @@ def _differences(
         for setting in fields(yours)
         if setting.name != "library" and getattr(yours, setting.name) != getattr(recommended, setting.name)
     ]
-    alone = {name: _alone(yours, cluster, {name: getattr(recommended, name)}) for name in names}
+    alone = {name: _alone(yours, cluster, job, {name: getattr(recommended, name)}) for name in names}
     # The cost model does not distinguish versions of a library.
     possible = {name: plan for name, plan in alone.items() if name != "version" and plan not in (None, yours)}
     results = estimate_many(model, cluster, job, list(possible.values())) if possible else []
@@ -102,10 +102,12 @@ def _differences(
     return tuple(rows)
 
 
-def _alone(plan: Plan, cluster: Cluster, changes: dict[str, Any]) -> Plan | None:
+def _alone(plan: Plan, cluster: Cluster, job: Job, changes: dict[str, Any]) -> Plan | None:
+    """The plan with one change; None if it is not valid, or trains in another precision than the job."""
     try:
         changed = replace(plan, **changes)
-        return None if any(True for _ in mismatches(changed, cluster)) else changed
+        precise = (changed.precision, changed.fp8) == (job.precision, job.fp8)
+        return changed if precise and not any(True for _ in mismatches(changed, cluster)) else None
     except AdvisorError:
         return None
 

@@ -47,12 +47,12 @@ def _container_name(container: Container) -> str:
 
 def _patches(container: Container) -> str:
     """Whether AWS patches a container, as of the day of the table."""
-    day, known = container.end_of_support, table_date()
-    if day and day >= known:
+    day, table_day = container.end_of_support, table_date()
+    if day and day >= table_day:
         return f"Patches: AWS patches this image until {day}."
     if day:
-        return f"Patches: none since {day}. Expect known vulnerabilities (AWS's support policy as of {known})."
-    return f"Patches: none. AWS's support policy does not list this image (as of {known})."
+        return f"Patches: none since {day}. Expect known vulnerabilities (AWS's support policy as of {table_day})."
+    return f"Patches: none. AWS's support policy does not list this image (as of {table_day})."
 
 
 def describe(plan: Plan) -> str:

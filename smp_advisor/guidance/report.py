@@ -267,12 +267,12 @@ def _plan(model: Model, job: Job, plan: Plan, estimate: Estimate) -> Iterator[st
 
 def _figures(model: Model, estimate: Estimate) -> Iterator[str]:
     price = estimate.usd_per_hour
-    kept = f"; {spare(estimate)}" if gives_back(estimate) else ""
+    spare_memory = f"; {spare(estimate)}" if gives_back(estimate) else ""
     rate = throughput(estimate)
     if model.reads_tokens:
         rate += f", {token_rate(estimate)}"
     rows = [
-        ("memory", f"{gib(estimate.needed_gib)} of {gib(estimate.usable_gpu_memory_gib)} usable{kept}"),
+        ("memory", f"{gib(estimate.needed_gib)} of {gib(estimate.usable_gpu_memory_gib)} usable{spare_memory}"),
         ("headroom", f"{gib(estimate.headroom_gib)}; fits with probability {probability(estimate.fit_probability)}"),
         ("throughput", rate),
         ("step time", step_time(estimate)),

@@ -175,9 +175,9 @@ def _grouped_product(a: Sequence[int], b: Sequence[int], *_: Any, **__: Any) -> 
 
 def _convolution_backward(gradient: Any, rows: Any, weight: Any, *settings: Any, **_: Any) -> int:
     """Gradients of the rows and of the weight, each with as many multiplications as the forward pass."""
-    transposed, wanted = settings[4], settings[7]
+    transposed, gradients_needed = settings[4], settings[7]
     positions = (rows if transposed else gradient)[2:]
-    return int(2 * rows[0] * prod(positions) * prod(weight) * sum(wanted[:2]))
+    return int(2 * rows[0] * prod(positions) * prod(weight) * sum(gradients_needed[:2]))
 
 
 def _attention(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:

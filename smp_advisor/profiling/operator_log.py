@@ -148,9 +148,9 @@ class OperatorLog:
         if phase == "forward":
             self._last[path] = place = len(self._places) - 1
             for tensor in _tensors(operands):
-                made = self._made.get(storage_key(tensor) or -1)
-                if made is not None:
-                    self._made[storage_key(tensor) or -1] = (made[0], place, made[2])
+                maker = self._made.get(storage_key(tensor) or -1)
+                if maker is not None:
+                    self._made[storage_key(tensor) or -1] = (maker[0], place, maker[2])
         key = OperatorKey(phase, path, str(operator._overloadpacket), kind)
         measure = self.measures.get(key)
         if measure is None:

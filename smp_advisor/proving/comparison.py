@@ -109,18 +109,18 @@ def compare_updates(original: Record, adapted: list[Record]) -> list[Difference]
 def compare_processes(adapted: list[Record]) -> list[Difference]:
     """Collectives in another order, saves of several processes, and files that are loaded before they are complete."""
     first, differences = adapted[0], list[Difference]()
-    for other in adapted[1:]:
+    for later in adapted[1:]:
         order = next(
-            (n for n, pair in enumerate(zip(first.collectives, other.collectives, strict=False)) if len(set(pair)) > 1),
+            (n for n, pair in enumerate(zip(first.collectives, later.collectives, strict=False)) if len(set(pair)) > 1),
             None,
         )
         if order is not None:
-            what = f"The processes call {first.collectives[order]} and {other.collectives[order]} at the same time."
+            what = f"The processes call {first.collectives[order]} and {later.collectives[order]} at the same time."
             differences.append(Difference(what=what))
-        if other.saves:
+        if later.saves:
             what = "A process other than the first saves files too."
-            differences.append(Difference(what=what, line=other.saves[0]["line"]))
-        for mine, theirs in zip(first.loads, other.loads, strict=False):
+            differences.append(Difference(what=what, line=later.saves[0]["line"]))
+        for mine, theirs in zip(first.loads, later.loads, strict=False):
             written = [save["after"] for save in first.saves if save["name"] == theirs["name"]]
             if any(theirs["after"] <= after <= mine["after"] for after in written):
                 what = (
@@ -136,10 +136,12 @@ def compare_settings(  # noqa: C901 - a list of cases
 ) -> list[Difference]:
     """Settings of the plan that the script does not have, and models that the library does not train."""
     record, differences = adapted[0], list[str]()
-    structure, found = record.structure, record.settings
-    if "sharding" in found:
-        if found["sharding"] is not (library in ("fsdp", "fsdp2")):
-            differences.append(f"The library that runs the loop {'shards' if found['sharding'] else 'does not shard'}.")
+    structure, settings = record.structure, record.settings
+    if "sharding" in settings:
+        if settings["sharding"] is not (library in ("fsdp", "fsdp2")):
+            differences.append(
+                f"The library that runs the loop {'shards' if settings['sharding'] else 'does not shard'}."
+            )
     elif library in ("fsdp", "fsdp2", "smp-v2"):
         if structure["sharded"] < structure["trained"]:
             count = structure["trained"] - structure["sharded"]
@@ -153,11 +155,11 @@ def compare_settings(  # noqa: C901 - a list of cases
         differences.append("A model is wrapped whose parameters no optimizer updates.")
     if "shuffled shards" in record.notes and "several passes" in record.notes and "set_epoch" not in record.notes:
         differences.append("Every epoch has the same order: set_epoch is not called.")
-    accumulation = found.get("accumulation", record.accumulation)
-    has: dict[str, Any] = {"batch_size": found.get("batch_size"), "gradient_accumulation_steps": accumulation}
+    accumulation = settings.get("accumulation", record.accumulation)
+    has: dict[str, Any] = {"batch_size": settings.get("batch_size"), "gradient_accumulation_steps": accumulation}
     if library != "smp-v1":
-        has["precision"] = found.get("precision", "fp32")
-        has["activation_checkpointing"] = bool(found.get("activation_checkpointing"))
+        has["precision"] = settings.get("precision", "fp32")
+        has["activation_checkpointing"] = bool(settings.get("activation_checkpointing"))
     for name, value in plan.items():
         if name in has and has[name] is not None and has[name] != value:
             differences.append(f"The plan has {name}={value!r}, and the script has {has[name]!r}.")

@@ -135,7 +135,7 @@ _HALF = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
 def follow_settings(observer: Observer) -> None:  # noqa: C901 - a list of replacements
-    """Record the precision and the checkpointing that a script asks for, and compute in fp32, which rounds nothing."""
+    """Record the precision and the checkpointing that a script requests, and compute in fp32, which rounds nothing."""
     from torch.distributed import fsdp
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
     from torch.utils import checkpoint
@@ -146,9 +146,9 @@ def follow_settings(observer: Observer) -> None:  # noqa: C901 - a list of repla
             return torch.float32
         return dtype
 
-    for name, kept in (("MixedPrecision", None), ("MixedPrecisionPolicy", fsdp.MixedPrecisionPolicy())):
+    for name, default_policy in (("MixedPrecision", None), ("MixedPrecisionPolicy", fsdp.MixedPrecisionPolicy())):
 
-        def policy(*arguments: Any, _kept: Any = kept, **options: Any) -> Any:
+        def policy(*arguments: Any, _kept: Any = default_policy, **options: Any) -> Any:
             for value in (*arguments[:1], options.get("param_dtype")):
                 note(value)
             return _kept
@@ -264,11 +264,11 @@ class _Order(data.Sampler[int]):
 
 
 def make_small(
-    observer: Observer, *, divide: bool, parts: int = 1, accumulation: int = 1, most: int = _BATCH, whole: bool = False
+    observer: Observer, *, divide: bool, parts: int = 1, accumulation: int = 1, most: int = _BATCH, entire: bool = False
 ) -> None:
     """Replace the data loader by one with at most `most` ordered samples per batch, divided by `parts`.
 
-    With `whole`, batches of all sizes become as large as that. A script that accumulates the gradients of
+    With `entire`, batches of all sizes become as large as that. A script that accumulates the gradients of
     `accumulation` batches gets batches that are smaller by it, and more.
 
     With `divide`, a sampler by rank gives each process its part of every batch. Otherwise all processes get all
@@ -298,7 +298,7 @@ def make_small(
             )
             original(loader, dataset, **keywords, **options)
             return
-        size = max(1, min(most if whole else min(batch_size, most), max(1, len(dataset))) // parts)
+        size = max(1, min(most if entire else min(batch_size, most), max(1, len(dataset))) // parts)
         count = min(len(dataset), size * _BATCHES) // size * size
         size = max(1, size // accumulation)
         small = _Small(dataset, range(count))

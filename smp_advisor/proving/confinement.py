@@ -1,7 +1,7 @@
 """Keeps a process that runs somebody's code away from secrets, folders, sockets, processes and networks.
 
 On Linux with user namespaces, the process gets a file system with the interpreter and one folder, a network with the
-loopback device, and no processes but its own. Elsewhere it says what it could not keep away.
+loopback device, and no processes but its own. Elsewhere it reports what it could not keep away.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def _change_root(folder: Path) -> None:
         real = os.path.realpath(path)
         if not Path(real).exists():
             continue
-        if not any(real == other or real.startswith(f"{other}/") for other in shown):
+        if not any(real == parent or real.startswith(f"{parent}/") for parent in shown):
             _show(Path(real), root)
             shown.append(real)
         if path != real:
@@ -172,8 +172,8 @@ def _show(path: Path, root: Path, *, writable: bool = False) -> None:
         target.touch()
     _mount(str(path), target, None, _BIND if writable else _BIND | _RECURSIVE)
     if not writable:
-        kept = os.statvfs(target).f_flag & _KEPT_FLAGS
-        _mount("none", target, None, _BIND | _REMOUNT | _READ_ONLY | kept)
+        mount_flags = os.statvfs(target).f_flag & _KEPT_FLAGS
+        _mount("none", target, None, _BIND | _REMOUNT | _READ_ONLY | mount_flags)
 
 
 def _link(path: Path, root: Path) -> None:

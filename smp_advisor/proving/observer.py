@@ -168,10 +168,10 @@ class Observer:
     def _observe_wrappers(self) -> None:
         from torch.distributed.fsdp import FullyShardedDataParallel
 
-        for kind, found in ((DistributedDataParallel, self._replicas), (FullyShardedDataParallel, self._shards)):
+        for kind, wrapped in ((DistributedDataParallel, self._replicas), (FullyShardedDataParallel, self._shards)):
             create: Any = kind.__init__
 
-            def wrap(self: Any, *arguments: Any, _create: Any = create, _found: Any = found, **options: Any) -> None:
+            def wrap(self: Any, *arguments: Any, _create: Any = create, _found: Any = wrapped, **options: Any) -> None:
                 _create(self, *arguments, **options)
                 _found.append(self)
 

@@ -42,7 +42,7 @@ def _small(name: str, value: Any) -> Any:
 
 
 class _Shrink(ast.NodeTransformer):
-    """Replaces integers by small ones where their name says what they are, and the same large ones elsewhere."""
+    """Replaces integers by small ones where their name shows what they are, and the same large ones elsewhere."""
 
     def __init__(self) -> None:
         self.large: dict[int, int] = {}
@@ -81,8 +81,8 @@ class _Shrink(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_arguments(self, node: ast.arguments) -> ast.AST:
-        named = [*node.posonlyargs, *node.args]
-        for parameter, default in zip(named[len(named) - len(node.defaults) :], node.defaults, strict=True):
+        positional = [*node.posonlyargs, *node.args]
+        for parameter, default in zip(positional[len(positional) - len(node.defaults) :], node.defaults, strict=True):
             self._replaced(parameter.arg, default)
         for parameter, value in zip(node.kwonlyargs, node.kw_defaults, strict=True):
             self._replaced(parameter.arg, value)

@@ -55,7 +55,7 @@ def _run(request: dict[str, Any], run: dict[str, Any], rank: int, port: int, rec
     conditions.make_deterministic()
     conditions.make_small(
         observer, divide=run["divide"], parts=run.get("parts", 1), accumulation=accumulation, most=request["most"],
-        whole=request["whole"],
+        entire=request["entire"],
     )  # fmt: skip
     install_stand_ins(observer, shrink=request["shrink"])
     conditions.stand_in_for_files(observer)
@@ -129,7 +129,7 @@ def _make_runs(request: dict[str, Any]) -> None:
         _start(request, run, base)
         if number == 0:
             # The script may have sizes that belong together, or its batch size as a number in its loop.
-            for changed in ({"shrink": False}, {"most": _LARGE_BATCH, "whole": True}):
+            for changed in ({"shrink": False}, {"most": _LARGE_BATCH, "entire": True}):
                 if not _succeeded(base, run):
                     request |= changed
                     _start(request, run, base)
@@ -148,10 +148,10 @@ def _accumulate(request: dict[str, Any], run: dict[str, Any], base: Path) -> Non
     own = updates[0]["losses"] if updates else 1
     times = request["accumulation"] // own if own and request["accumulation"] % own == 0 else 1
     if times > 1:
-        request |= {"most": max(request["most"], 2 * times), "whole": True}
-        for other in request["runs"]:
-            if other["adapted"]:
-                other["accumulation"] = times
+        request |= {"most": max(request["most"], 2 * times), "entire": True}
+        for later in request["runs"]:
+            if later["adapted"]:
+                later["accumulation"] = times
         _start(request, run, base)
 
 

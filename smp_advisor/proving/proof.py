@@ -52,7 +52,12 @@ _DRIVEN = re.compile(r"^\s*(?:from|import)\s+(?:accelerate|trl)\b|\b(?:Seq2Seq)?
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Proof:
-    """Result of a comparison."""
+    """Result of a comparison.
+
+    Examples
+    --------
+    >>> prove("train.py", "train_fsdp.py", plan).proven  # doctest: +SKIP
+    """
 
     proven: bool
     """Whether both scripts ran, every changed line ran, and nothing differs."""
@@ -66,7 +71,7 @@ class Proof:
     stand_ins: tuple[str, ...]
     """Libraries and downloads that were replaced in the child processes."""
     reachable: tuple[str, ...] = ()
-    """What could not be kept away from the code; empty if it saw only copies, and no network."""
+    """Parts of the machine that the code could reach; empty if it saw only copies, and no network."""
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: FBT001 - the signature of IPython
         del cycle
@@ -100,7 +105,7 @@ def prove(
     gradients, parameters, modes, saved keys, printed figures, the order of collectives and the settings of the plan are
     compared, and every changed line has to run. The code gets no variables of the environment, no files but copies of
     the folder of the script, no network and no sockets where the system allows namespaces; otherwise the first line of
-    the result says what it could reach. Epochs, steps and models are small in both runs.
+    the result reports what it could reach. Epochs, steps and models are small in both runs.
 
     Parameters
     ----------
@@ -165,7 +170,7 @@ def prove_all(
             "steps": _STEPS,
             "losses": _LOSSES,
             "most": _BATCH,
-            "whole": False,
+            "entire": False,
             "shrink": True,
             "accumulation": int(getattr(plan, "gradient_accumulation_steps", 1) or 1),
             "seconds": seconds,
@@ -247,7 +252,7 @@ def _copy(script: Path | None, root: Path | None, base: Path) -> tuple[Path, str
 
 def _records(base: Path, run: dict[str, Any]) -> list[Record]:
     records = []
-    known = {field.name for field in fields(Record)}
+    names = {field.name for field in fields(Record)}
     for rank in range(max(1, run["processes"])):
         path = base / f"{run['name']}-{rank}.json"
         if not path.exists():  # the run was not needed
@@ -255,7 +260,7 @@ def _records(base: Path, run: dict[str, Any]) -> list[Record]:
             continue
         content = json.loads(path.read_text(encoding="utf-8"))
         printed = path.with_suffix(".txt").read_text(encoding="utf-8").splitlines()
-        records.append(Record(printed=printed, **{key: value for key, value in content.items() if key in known}))
+        records.append(Record(printed=printed, **{key: value for key, value in content.items() if key in names}))
     return records
 
 

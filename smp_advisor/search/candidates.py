@@ -189,7 +189,7 @@ def candidate(library: str, request: Request, *, samples: int | None = None) -> 
 
 
 def _fastest_divided(request: Request, job: Job, result: SearchResult) -> float:
-    """Tokens per second of the best plan of whole replicas without the reduction of their gradients."""
+    """Tokens per second of the best plan of unsharded replicas without the reduction of their gradients."""
     value = estimate(request.model, request.cluster, job, result.best())
     stage = value.memory.peak
     state = stage.parameters_gib + stage.gradients_gib + stage.optimizer_state_gib + stage.fp32_copies_gib

@@ -74,7 +74,7 @@ def model_from_name(text: str) -> Model:
         model = model_from_values(entry.config, source=entry.name, name=entry.name)
         return replace(model, note=f"the configuration of {entry.name}")
     model = _of_shape(entry)
-    # What a shape leaves open, such as the base of rotary embeddings, decides the model that a job starts from.
+    # Settings outside of the shape, such as the base of rotary embeddings: a job starts from a model that has them.
     values = json.loads(model.config_json) | _names()["settings"].get(entry.name, {})
     return replace(
         model,

@@ -34,7 +34,7 @@ _TABLES = frozenset({"Embedding", "EmbeddingBag"})
 _PARTS = 16
 """Share of the parameters outside the blocks, as its inverse, that a part has at most if no layer is larger."""
 _RESIDUE = 0.01
-"""Least share of the FLOPs that is a part of its own beside the ends of a language model."""
+"""Least share of the FLOPs that is a part of its own next to the ends of a language model."""
 _WEIGHTLESS_WIDTH = 256
 """Assumed width of products between activations."""
 
@@ -247,8 +247,8 @@ class _Measured:
         """A model of the measured blocks, and of the other parts of the module in the order of execution."""
         values, kinds = self.values, {place: self._block(self.kinds[place]) for place in dict.fromkeys(self.order)}
         blocks = [kinds[place] for place in self.order]
-        rest = values["parameter_count"] - sum(block.parameters for block in blocks)
-        if rest < 0:
+        outside = values["parameter_count"] - sum(block.parameters for block in blocks)
+        if outside < 0:
             raise ModelError(
                 f"The blocks of {values['name']} share parameters, which the cost model does not support: "
                 "describe the model with Model.from_shape."
@@ -257,14 +257,14 @@ class _Measured:
         head, embedding, table = Head(kind="none", outputs=0, parameters=0, tied=False), 0, 0
         width, elements = self._width(kinds), 0.0
         if blocks and vocab and self.power and outputs in {0, vocab}:
-            table = min(vocab * width, rest)
-            tied = bool(values["tied"]) or rest < 2 * table
+            table = min(vocab * width, outside)
+            tied = bool(values["tied"]) or outside < 2 * table
             head = Head(kind="language-model", outputs=vocab, parameters=0 if tied else table, tied=tied)
             head, residue, elements = self._beside_ends(head, width)
-            embedding = rest - head.parameters
+            embedding = outside - head.parameters
             blocks = [*residue, *blocks]
         else:
-            blocks, embedding = self._in_order(blocks, rest)
+            blocks, embedding = self._in_order(blocks, outside)
             table = embedding
         main = max(blocks, key=lambda block: blocks.count(block) * block.parameters)
         attention = next((block.attentions[0] for block in (main, *blocks) if block.attentions), None)
@@ -307,8 +307,8 @@ class _Measured:
 
         The latter are a part with FLOPs, if any that matter, and elements that autograd saves.
         """
-        saved, whole = (self.all_per_token(self.values[name]) for name in ("saved_bytes", "forward_flops"))
-        flops = whole
+        saved, forward_flops = (self.all_per_token(self.values[name]) for name in ("saved_bytes", "forward_flops"))
+        flops = forward_flops
         for place in self.order:
             saved -= self.all_per_token(self.kinds[place]["saved_bytes"])
             flops -= self.all_per_token(self.kinds[place]["forward_flops"])
@@ -319,9 +319,9 @@ class _Measured:
         flops -= 2.0 * hidden * head.outputs
         layers = [self._part("other layers", 0, 0.0, _square_products([(0, flops)]), (), 0.0)]
         head = dataclasses.replace(head, loss_in_fp32=in_fp32)
-        return head, layers if flops > _RESIDUE * whole else [], max(0.0, saved) / self.element
+        return head, layers if flops > _RESIDUE * forward_flops else [], max(0.0, saved) / self.element
 
-    def _in_order(self, blocks: Sequence[Block], rest: int) -> tuple[list[Block], int]:
+    def _in_order(self, blocks: Sequence[Block], remainder: int) -> tuple[list[Block], int]:
         """Blocks and the parts between them in the order of execution, and parameters of tables.
 
         Parts are the largest modules outside the blocks with no more than a share of the parameters, as FSDP wraps by
@@ -337,8 +337,8 @@ class _Measured:
         placed = list(zip(accumulate(start, max), blocks, strict=True))
         outside = {path: row for path, row in rows.items() if not repeated.match(path)}
         total = sum(row["parameters"] for row in outside.values())
-        if not rows or total > rest:  # without a tree, or with blocks whose parameters it counts elsewhere
-            return [self._rest(rest), *blocks], 0
+        if not rows or total > remainder:  # without a tree, or with blocks whose parameters it counts elsewhere
+            return [self._rest(remainder), *blocks], 0
         tables = sum(row["parameters"] for row in outside.values() if row["kind"] in _TABLES)
         limit = (total - tables) / _PARTS
         parts: dict[str, dict[str, Mapping[str, Any]]] = {}

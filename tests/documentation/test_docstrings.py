@@ -38,7 +38,7 @@ def test_the_examples_of_docstrings_run(tmp_path: Path, monkeypatch: pytest.Monk
     assert runner.tries > 120
     # They need a model in memory, a script of the user's, or minutes: the tests of their modules run the same calls.
     skipped = [example for test in tests for example in test.examples if doctest.SKIP in example.options]
-    assert len(skipped) <= 23
+    assert len(skipped) <= 25
 
 
 def test_every_public_name_has_an_example() -> None:

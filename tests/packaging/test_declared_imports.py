@@ -8,9 +8,9 @@ import tomllib
 
 import pytest
 
-# Imported where they are present: transformers' objects are recognised, ipykernel brings psutil, and either SageMaker
-# SDK brings boto3; without it, one sentence says what to install.
-DISPENSABLE = {"boto3", "botocore", "psutil", "transformers"}
+# Imported where they are present: Accelerate's and transformers' objects are recognised, ipykernel brings psutil, and
+# either SageMaker SDK brings boto3; without it, one sentence says what to install.
+DISPENSABLE = {"accelerate", "boto3", "botocore", "psutil", "transformers"}
 
 
 CALLED = {"pyyaml": "yaml"}

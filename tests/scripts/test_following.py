@@ -179,7 +179,14 @@ def test_one_file_of_several_is_no_entry_point():
 
 def test_a_plain_script_is_nobody_s_business():
     script = "import torch\nloader = torch.utils.data.DataLoader(d, 3)\nloss.backward()\n"
-    assert ids(check_script(script, samples.PIPELINE_PLAN)) == ["SMP001"]
+    report = check_script(script, samples.PIPELINE_PLAN)
+    assert ids(report) == []
+    assert "how the model is made" in report.unresolved[0].what
+    complete = (
+        "import torch\nmodel = torch.nn.Linear(3, 3)\noptimizer = torch.optim.SGD(model.parameters())\n"
+        "model(torch.ones(3)).sum().backward()\noptimizer.step()\n"
+    )
+    assert ids(check_script(complete, samples.PIPELINE_PLAN)) == ["SMP001"]
     assert ids(check_script(script)) == []
 
 

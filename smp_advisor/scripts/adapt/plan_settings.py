@@ -26,9 +26,9 @@ def set_batch(draft: Draft) -> None:
     size = draft.target.batch_size
     survey, edits = draft.survey, Edits()
     for call in loader_calls(survey):
-        given = keyword(call, "batch_size") or positional(call, 1)
-        if size and given is not None and not is_held_out(survey, call):
-            _set(survey, edits, given.value, size)
+        batch_size = keyword(call, "batch_size") or positional(call, 1)
+        if size and batch_size is not None and not is_held_out(survey, call):
+            _set(survey, edits, batch_size.value, size)
     draft.apply(edits)
 
 
@@ -74,7 +74,7 @@ def accumulate(draft: Draft) -> None:
 
 def _assigned_numbers(survey: Survey) -> list[tuple[str, cst.Integer]]:
     """Names with integers: assignments and defaults of options."""
-    found = [
+    numbers = [
         (dotted(target) or "", node.value)
         for node in survey.nodes
         if isinstance(node, cst.Assign | cst.AnnAssign) and isinstance(node.value, cst.Integer)
@@ -84,8 +84,8 @@ def _assigned_numbers(survey: Survey) -> list[tuple[str, cst.Integer]]:
         default = keyword(call, "default")
         is_option = isinstance(call.func, cst.Attribute) and call.func.attr.value == "add_argument"
         if is_option and default is not None and isinstance(default.value, cst.Integer):
-            found.append((text_of(call.args[0].value), default.value))
-    return found
+            numbers.append((text_of(call.args[0].value), default.value))
+    return numbers
 
 
 def _accumulate(draft: Draft, call: cst.Call, loop: cst.For, count: int) -> None:

@@ -98,7 +98,7 @@ def _each_its_own_part(context: Context) -> Iterator[Hit]:
             continue
         if any(not _is_visible(origin) for origin in origins(dataset)):
             continue
-        streams = any(constant(made.call.argument("streaming")) is True for made in _made_by(dataset))
+        streams = any(constant(loading.call.argument("streaming")) is True for loading in _made_by(dataset))
         shuffles = any(bool(constant(option)) for option in options(call.argument("shuffle", 2)))
         yield Hit(call.module, call.node, variant="stream" if streams else "shuffled" if shuffles else "same")
 
@@ -331,9 +331,9 @@ def _scaled_in_half_precision(context: Context) -> Iterator[Hit]:
     for call in context.trace.named(*_AUTOCASTS):
         dtype = call.argument("dtype", 1)
         half = all(isinstance(option, External) and option.path == "torch.float16" for option in options(dtype))
-        known = half and dtype is not None
+        explicit = half and dtype is not None
         default = dtype is None and call.name == "torch.cuda.amp.autocast" and not call.arguments and not call.keywords
-        if call.reached and (known or default) and trained & set(call.loops):
+        if call.reached and (explicit or default) and trained & set(call.loops):
             yield Hit(call.module, call.node)
 
 

@@ -338,8 +338,8 @@ def _calls(context: Context, needs: list[dict[str, Any]]) -> bool:
 
 def _shows_its_model(context: Context) -> bool:
     """Whether the trained models were followed to their construction, without a wrapper on the way."""
-    made = [call for call in context.trace.calls if is_optimizer(call.name)]
-    groups = [origin for call in made for origin in origins(call.argument("params", 0))]
+    optimizers = [call for call in context.trace.calls if is_optimizer(call.name)]
+    groups = [origin for call in optimizers for origin in origins(call.argument("params", 0))]
     models = [group.call.receiver for group in groups if isinstance(group, Result) and group.call.method]
     plain = [model is not None and is_plain_model(model) for model in models]
     if not plain:

@@ -35,8 +35,8 @@ def sharding_calls(context: Context) -> list[Call]:
 def shards(context: Context, *makers: Call) -> bool:
     """Whether the model is certainly sharded: by the plan, or by plugins of the Accelerators in `makers`."""
     plugins = ("fsdp_plugin", "deepspeed_plugin", "deepspeed_plugins")
-    given = (maker.argument(name) for maker in makers for name in plugins)
-    visible = any(isinstance(option, Result) for value in given for option in options(value))
+    plugin_values = (maker.argument(name) for maker in makers for name in plugins)
+    visible = any(isinstance(option, Result) for value in plugin_values for option in options(value))
     return visible or context.libraries.fsdp
 
 

@@ -20,17 +20,18 @@ def build_bert(settings: Settings) -> Model:
     shape = shape_of(settings, max_positions=settings.size("max_position_embeddings"))
     hidden, heads, vocab = shape.hidden, shape.heads, shape.vocab
     settings.refuse_cross_attention()
+    roberta, electra = (settings.family.model_type == name for name in ("roberta", "electra"))
     attend = attention(
         hidden,
         heads,
         head_dim=settings.head_dim(hidden, heads),
         causal=settings.flag("is_decoder"),
         dropout=settings.rate("attention_probs_dropout_prob") > 0,
+        fusible=not electra,  # transformers runs its scores unfused before 5.3
     )
     mlp = feed_forward(hidden, shape.ffn, settings.activation("hidden_act"))
     between = residual(hidden, dropout=settings.rate("hidden_dropout_prob") > 0)
     block = assemble("encoder", hidden, (attend, between, norm(hidden), mlp, between, norm(hidden)))
-    roberta, electra = (settings.family.model_type == name for name in ("roberta", "electra"))
     width = settings.size("embedding_size") if electra else hidden
     purpose = head_task(
         settings,
