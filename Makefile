@@ -12,7 +12,7 @@ LINT := style types prose front-end
 TOGETHER = +@$(MAKE) --no-print-directory --jobs --keep-going
 BENCHMARKS ?= search_speed cost_speed checker_speed degree_ranking profile_trace mutations # published_scripts requires a folder of scripts
 
-.PHONY: help lab demo test loaded check tests unit-tests lint $(LINT) matrix explore dist bench results format clean docs new-user notebooks pages pins image lab-environment test-environment
+.PHONY: help lab demo test loaded check tests unit-tests lint $(LINT) matrix explore dist bench results format clean docs new-user notebooks pages pins images image lab-environment test-environment
 
 help:
 	@echo 'make lab      open the quickstart notebook in JupyterLab   (LAB_ARGS=--no-browser)'
@@ -31,6 +31,7 @@ help:
 	@echo 'make notebooks run the notebooks and save their outputs'
 	@echo 'make new-user time the path from the README to a job in a mock of AWS, in a new environment'
 	@echo 'make pins     write constraints.txt from the test environment'
+	@echo 'make images   print the images that AWS no longer patches   (DAY=2027-01-31)'
 	@echo 'make image    take docs/images/advisor.png in Chromium'
 	@echo 'make clean    remove environments, built files and caches'
 
@@ -116,6 +117,9 @@ new-user: test-environment
 
 pins: test-environment
 	scripts/pins.sh $(TEST)/python
+
+images: test-environment
+	@$(TEST)/python scripts/containers.py --patches $(addprefix --day=,$(DAY))
 
 clean:
 	rm -rf .venv .venv-lab .venv-matrix .venv-sdk .venv-test .venv-toolkit artifacts dist site js/node_modules js/lib smp_advisor/static smp_advisor/labextension

@@ -74,6 +74,15 @@ class Container:
         major, minor = version_pair(instance.architecture)
         return any(has[0] == major and has[1] <= minor for has in self.architectures)
 
+    @property
+    def is_patched(self) -> bool:
+        """Whether AWS patches the image on the day of the table."""
+        return self.end_of_support >= table_date()
+
+    def uri(self, region: str) -> str:
+        """Address in a region; the registry's account is that of most regions."""
+        return f"{self.account}.dkr.ecr.{region}.amazonaws.com/{self.repository}:{self.tag}"
+
     def runs_on(self, instance: Instance) -> bool:
         """Whether the image is built for the processor of an instance."""
         return instance.cpu_architecture == self.cpu_architecture
@@ -115,6 +124,27 @@ def container(repository: str, framework_version: str, transformers_version: str
         if image.framework_version == framework_version and transformers_version in ("", image.transformers_version):
             return image
     raise LookupError(f"no image {repository}:{framework_version}")
+
+
+def patched_pytorch(instance: Instance) -> Container | None:
+    """The newest plain image of PyTorch that AWS patches on the day of the table and that runs on an instance.
+
+    Examples
+    --------
+    >>> from smp_advisor.cluster import instance
+    >>> newest = patched_pytorch(instance("ml.p5.48xlarge"))
+    >>> newest.tag, newest.end_of_support, patched_pytorch(instance("ml.p3.16xlarge"))
+    ('2.13.0-cu133-amzn2023-sagemaker', '2027-07-20', None)
+    """
+    plain = [image for name in ("pytorch-training", "pytorch") for image in containers_of(name)]
+    usable = [image for image in plain if image.is_patched and image.drives(instance) and image.runs_on(instance)]
+    return usable[-1] if usable else None
+
+
+def image_at(uri: str) -> Container | None:
+    """The image of the table at an address; None for any other image."""
+    named = (image for image in containers() if image.tag)
+    return next((image for image in named if uri.endswith(f"/{image.repository}:{image.tag}")), None)
 
 
 def unlisted(repository: str, framework_version: str, py_version: str) -> Container:

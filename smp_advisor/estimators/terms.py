@@ -37,7 +37,7 @@ def image_name(uri: object) -> ImageName | None:
     """Read the name of an image; None for images that are not from AWS."""
     match = _TAG.search(uri) if isinstance(uri, str) else None
     repository = repositories().get(match["repository"]) if match is not None else None
-    if match is None or repository is None:
+    if match is None or repository is None or "by_uri" in repository:
         return None
     return ImageName(
         repository.get("library"), repository["framework"], match["framework"], match["python"], match["transformers"]
@@ -94,7 +94,7 @@ def container_of(
         return None
     homes = [name for name, home in repositories().items() if home["framework"] == framework]
     own = [name for name in homes if library and repositories()[name].get("library") == library]
-    homes = own or [name for name in homes if "library" not in repositories()[name]]
+    homes = own or [name for name in homes if not {"library", "by_uri"} & repositories()[name].keys()]
     rows = [
         row
         for row in containers()

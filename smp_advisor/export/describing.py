@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smp_advisor.cluster.containers import table_date
+from smp_advisor.cluster.containers import image_at, patched_pytorch, table_date
 from smp_advisor.export.template import Comment, comment, comment_lines
 from smp_advisor.libraries.library import get_library
-from smp_advisor.libraries.version import facts, image
+from smp_advisor.libraries.version import facts, image, images
 from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
@@ -42,17 +42,32 @@ def _container_name(container: Container) -> str:
         parts.insert(0, f"CUDA {container.cuda}")
     if container.transformers_version:
         parts.append(f"transformers {container.transformers_version}")
-    return f"{', '.join(parts)}"
+    return ", ".join(parts)
 
 
-def _patches(container: Container) -> str:
-    """Whether AWS patches a container, as of the day of the table."""
-    day, table_day = container.end_of_support, table_date()
-    if day and day >= table_day:
-        return f"Patches: AWS patches this image until {day}."
-    if day:
-        return f"Patches: none since {day}. Expect known vulnerabilities (AWS's support policy as of {table_day})."
-    return f"Patches: none. AWS's support policy does not list this image (as of {table_day})."
+def _image(job: Launch) -> tuple[str, str]:
+    """Content of the image of a job, and whether AWS patches it as of the day of the table, or which one instead."""
+    own, title = job.options.image_uri, job.library.title
+    container = job.container.container if own is None else image_at(own)
+    if container is None:
+        return "your image", "Patches: yours. The advisor does not know this image."
+    name, day = _container_name(container), container.end_of_support
+    if container.is_patched:
+        return name, f"Patches: AWS patches this image until {day}."
+    text = f"Patches: none since {day}. Expect known vulnerabilities (AWS's support policy as of {table_date()})."
+    if not day:
+        text = f"Patches: none. AWS's support policy does not list this image (as of {table_date()})."
+    if "version" in facts(job.plan.library):
+        newest_of_library = images(job.plan.library)[-1].container
+        return name, f"{text} {title} has no newer image." if container == newest_of_library else text
+    newest = patched_pytorch(job.cluster.instance)
+    if newest is None:
+        return name, f"{text} No image that AWS patches has code for the GPUs of this instance."
+    return name, (
+        f"{text} AWS patches {newest.title} until {newest.end_of_support}: pass this"
+        f" image_uri: {newest.uri(job.options.region or 'REGION')}"
+        " (the script and its packages were not tested in it)."
+    )
 
 
 def describe(plan: Plan) -> str:
@@ -172,13 +187,14 @@ def _learning_rate(job: Launch) -> str:
 
 def header(model: Model, job: Launch) -> dict[str, object]:
     """Template values of the comments at the top of a job cell, and the reasons against starting it."""
+    container, patches = _image(job)
     return {
         "hardware": Comment(hardware(job.cluster)),
         "model_name": Comment(f'"{comment(model.name)}"'),
         "parameters": Comment(f"{format_count(model.parameter_count)} parameters"),
         "library": Comment(library_name(job.plan)),
-        "container": Comment(_container_name(job.container.container)),
-        "patches": comment_lines(_patches(job.container.container)),
+        "container": Comment(container),
+        "patches": comment_lines(patches),
         "plan": Comment(describe(job.plan)),
         "duration": comment_lines(_duration(job)),
         "memory": comment_lines(_memory(job)),

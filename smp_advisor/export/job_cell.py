@@ -154,7 +154,6 @@ def _flags(job: Launch) -> dict[str, bool]:
         "chain": job.run.is_chain,
         "guarded": bool(job.run.objections),
         "in_region": job.options.region is not None,
-        "own_image": job.options.image_uri is not None,
         "own_role": job.options.role is not None,
         "tracks": job.tensorboard_s3_uri is not None,
         "measures": bool(job.metrics),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from smp_advisor.cluster.containers import container, containers, repositories
+from smp_advisor.cluster.containers import container, containers, image_at, patched_pytorch, repositories
 from smp_advisor.cluster.table import instance, instances, sagemaker_names
 
 ROOT = Path(__file__).parents[2]
@@ -86,3 +86,25 @@ def test_an_image_that_is_new_is_reported_and_added(refresh, table):
         "framework_version": "2.99.0",
         "py_versions": "py399",
     }
+
+
+def test_images_without_patches_on_a_day(refresh, table):
+    lines = list(refresh.out_of_patches(table, "2027-05-01"))
+    assert "no patches: pytorch:2.11.0 (since 2027-04-30)" in lines
+    assert "no patches: pytorch-training:2.10.0 (since 2027-01-21)" in lines
+    assert "no patches: tensorflow-training:2.6.3 (not in AWS's support policy)" in lines
+    assert lines[-2:] == ["patched until 2027-07-02: pytorch:2.12.1", "patched until 2027-07-20: pytorch:2.13.0"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "version"), [("ml.p3.16xlarge", None), ("ml.g4dn.12xlarge", "2.13.0"), ("ml.p6-b300.48xlarge", "2.13.0")]
+)
+def test_the_newest_patched_image_has_code_for_the_gpus(kind, version):
+    newest = patched_pytorch(instance(kind))
+    assert (newest and newest.framework_version) == version
+
+
+def test_an_address_names_an_image_of_the_table():
+    newest = patched_pytorch(instance("ml.p5.48xlarge"))
+    assert image_at(newest.uri("eu-west-1")) is newest
+    assert image_at("123456789012.dkr.ecr.eu-west-1.amazonaws.com/mine:1") is None

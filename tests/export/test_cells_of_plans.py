@@ -13,12 +13,14 @@ from smp_advisor import advise, check_estimator
 from smp_advisor.cluster import Cluster
 from smp_advisor.errors import InstanceError, PlanError
 from smp_advisor.export import estimator_cell, quota_cell
+from smp_advisor.libraries import Plan
 from smp_advisor.libraries.library import LIBRARIES
 from smp_advisor.libraries.schema import schema
 from smp_advisor.libraries.space import enumerate_plans
 from smp_advisor.libraries.version import supported_instances
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
+from tests.export.examples import Case, make_model
 from tests.export.reading import formatted
 
 MODELS = {
@@ -134,3 +136,19 @@ def test_advice_writes_every_cell_with_its_own_script_and_data():
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_every_library_is_searched_above(library):
     assert space(library, "ml.p4d.24xlarge", 2, "fp32")
+
+
+def _words(plan, **options):
+    case = Case(make_model(family="llama"), Cluster("ml.p4d.24xlarge", 2), Job(sequence_length=64), plan)
+    return " ".join(estimator_cell(*case.parts, sdk="v3", **options).replace("\n#", "").split())
+
+
+def test_a_cell_names_the_image_that_aws_patches():
+    patched = "763104351884.dkr.ecr.eu-west-1.amazonaws.com/pytorch:2.13.0-cu133-amzn2023-sagemaker"
+    today = _words(Plan(library="fsdp"), region="eu-west-1")
+    assert "Patches: none since 2026-08-06." in today
+    assert f"until 2027-07-20: pass this image_uri: {patched} " in today
+    assert "Patches: AWS patches this image until 2027-07-20." in _words(Plan(library="fsdp"), image_uri=patched)
+    own = "123456789012.dkr.ecr.us-west-2.amazonaws.com/mine:1"
+    assert "Patches: yours." in _words(Plan(library="ddp"), image_uri=own)
+    assert "SMP v2 has no newer image." in _words(Plan(library="smp-v2"))
