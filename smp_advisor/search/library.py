@@ -11,8 +11,8 @@ from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.errors import InstanceError, PlanError
 from smp_advisor.libraries.library import get_library, libraries, plan_fields
 from smp_advisor.libraries.training_compiler import nearest_tested
-from smp_advisor.libraries.version import default_version, release, require_supported_instance
-from smp_advisor.search.candidates import Candidate, Request, candidate, library_policy, obstacle, titled
+from smp_advisor.libraries.version import default_version, images, release, require_supported_instance
+from smp_advisor.search.candidates import Candidate, Request, candidate, library_policy, obstacle, pins_for, titled
 from smp_advisor.wording import listed, number, percent
 from smp_advisor.workload.counts import format_count
 
@@ -54,8 +54,9 @@ def choose_library(
 
     Of the libraries that have the fixed settings, the script's framework and the instance, it is the first in the
     policy's order with a plan that fits. A later one replaces it only if its fastest plan is faster by the policy's
-    gain. A library in which no script is generated for the job comes after those with a script. SMP v1, which is
-    archived, is chosen only where no other library can train the model.
+    gain, or if it is about as fast and only its images have patches. A library in which no script is generated for the
+    job comes after those with a script. SMP v1, which is archived, is chosen only where no other library can train the
+    model.
 
     `framework` is that of the training script, with a version if it is settled (``"pytorch 1.13"``); `own_script`:
     the user's script trains, instead of a generated one.
@@ -136,7 +137,12 @@ def _preferred(usual: tuple[Candidate, ...], request: Request) -> tuple[Candidat
         for entry in fitting[1:] if request.cluster.gpus > 1 else ():
             if min(entry.tokens_per_second, fitting[0].fastest_divided) >= chosen.tokens_per_second * (1 + policy.gain):
                 chosen = entry
-        return chosen, _reason(chosen, usual, request)
+        patched = _patched(chosen, fitting, request)
+        reason = _reason(patched, usual, request)
+        if patched is not chosen:
+            title = get_library(chosen.library).title
+            reason = f"{reason} AWS no longer patches the images of {title}, which is not noticeably faster."
+        return patched, reason
     archived = candidate(policy.archived, request)
     # Without any plan that fits, the search of the first library that could divide the model reports by how much.
     dividing = [entry for entry in usual if entry.obstacle == "memory" and get_library(entry.library).divides_model]
@@ -146,6 +152,23 @@ def _preferred(usual: tuple[Candidate, ...], request: Request) -> tuple[Candidat
         for entry in (*dividing, *(entry for entry in usual if entry.obstacle == "memory")):
             return entry, _reason(entry, usual, request)
     raise _no_library(archived, request)
+
+
+def _patched(chosen: Candidate, fitting: list[Candidate], request: Request) -> Candidate:
+    """The candidate, or the fastest that AWS patches, if only the former lacks patches and is not noticeably faster."""
+
+    def has_patches(entry: Candidate) -> bool:
+        version = pins_for(entry.library, request).get("version")
+        return any(
+            one.container.is_patched and one.container.drives(request.cluster.instance)
+            for one in images(entry.library)
+            if version in (None, one.version)
+        )
+
+    rivals = [entry for entry in fitting if has_patches(entry)]
+    fastest = max(rivals, key=lambda entry: entry.tokens_per_second, default=chosen)
+    near = fastest.tokens_per_second * (1 + _RESOLVED) > chosen.tokens_per_second
+    return fastest if near and chosen not in rivals else chosen
 
 
 def _compiled(replicated: Candidate, request: Request) -> tuple[Candidate, str] | None:

@@ -25,7 +25,7 @@ P4D_32 = Cluster("ml.p4d.24xlarge", 32)
     ("model", "cluster", "framework", "library", "words"),
     [
         (GPT2, Cluster("ml.p4d.24xlarge"), None, "ddp", "model parallelism is not required"),
-        (LLAMA_70B, Cluster("ml.p5.48xlarge", 8), None, "smp-v2", "cannot use ml.p5.48xlarge"),
+        (LLAMA_70B, Cluster("ml.p5.48xlarge", 8), None, "fsdp", "AWS no longer patches the images of SMP v2"),
         (LLAMA_70B, P4D_32, "pytorch 2.5.1", "smp-v2", "SMP v1 (archived)"),
         (GPT2, Cluster("ml.g5.48xlarge"), "pytorch 1.13", "training-compiler", "discontinued"),
         (GPT2, Cluster("ml.p4d.24xlarge"), "tensorflow 2.6", "smp-v1-tensorflow", "only model-parallel library"),
@@ -65,7 +65,7 @@ def test_auto_prefers_libraries_with_a_script_for_the_adapter():
 def test_every_other_library_for_pytorch_is_compared():
     chosen = choose_library(LLAMA_70B, P4D_32, Job(sequence_length=4096))
     others = {sentence.split(":")[0] for sentence in chosen.comparisons}
-    assert others == {"DDP", "FSDP", "SMP v1 (archived)", "Training Compiler (discontinued)"}
+    assert others == {"DDP", "SMP v2", "SMP v1 (archived)", "Training Compiler (discontinued)"}
     slower = next(sentence for sentence in chosen.comparisons if sentence.startswith("SMP v1"))
     assert re.search(r"(about as fast|% slower|% faster) in fp16 with the same batch\.", slower)
 
@@ -150,9 +150,9 @@ def test_advise_refuses_what_the_library_lacks():
         advise("124M", "ml.p5.48xlarge", library="training-compiler")
 
 
-def test_a_bare_count_is_llamas_shape_with_smp_v2():
+def test_a_bare_count_is_llamas_shape():
     advice = advise("7B", "ml.p5.48xlarge", library="auto", instance_count=2, sequence_length=4096)
-    assert advice.plan.library == "smp-v2"
+    assert advice.plan.library == "fsdp"
     assert (advice.model.family, advice.model.origin) == ("llama", "inferred")
     given = advise("7B", "ml.p5.48xlarge", library="smp-v2", family="gpt2", sequence_length=2048)
     assert given.model.family == "gpt2"
