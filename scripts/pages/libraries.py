@@ -25,7 +25,8 @@ script (`Plan.hyperparameters`). Terms: [glossary](glossary.md).
 `advise()` chooses a library, unless `library=` names one:
 
 - DDP for a model that fits on one GPU, if no other library is at least 20 % faster;
-- SMP v2 for a model that has to be divided, on instances that AWS lists for it, and FSDP on other instances;
+- SMP v2 for a model that has to be divided, on instances that AWS lists for it, and FSDP on other instances, or where
+  it is about as fast as SMP v2, whose images AWS no longer patches;
 - SMP v1, which is archived, for its own settings (`pipeline_parallel_degree`, `microbatches`), for a script that
   requires PyTorch 1.x, and where nothing else fits; SMP v1 for TensorFlow; Training Compiler for a script with
   PyTorch 1.x where AWS tested the model.

@@ -141,7 +141,11 @@ def _preferred(usual: tuple[Candidate, ...], request: Request) -> tuple[Candidat
         reason = _reason(patched, usual, request)
         if patched is not chosen:
             title = get_library(chosen.library).title
-            reason = f"{reason} AWS no longer patches the images of {title}, which is not noticeably faster."
+            version = _patched_versions(patched.library, request)[-1]
+            reason = (
+                f"{reason} AWS no longer patches the images of {title}, which is not noticeably faster. It patches that"
+                f" of {get_library(patched.library).title} with version={version!r}."
+            )
         return patched, reason
     archived = candidate(policy.archived, request)
     # Without any plan that fits, the search of the first library that could divide the model reports by how much.
@@ -156,19 +160,17 @@ def _preferred(usual: tuple[Candidate, ...], request: Request) -> tuple[Candidat
 
 def _patched(chosen: Candidate, fitting: list[Candidate], request: Request) -> Candidate:
     """The candidate, or the fastest that AWS patches, if only the former lacks patches and is not noticeably faster."""
-
-    def has_patches(entry: Candidate) -> bool:
-        version = pins_for(entry.library, request).get("version")
-        return any(
-            one.container.is_patched and one.container.drives(request.cluster.instance)
-            for one in images(entry.library)
-            if version in (None, one.version)
-        )
-
-    rivals = [entry for entry in fitting if has_patches(entry)]
+    rivals = [entry for entry in fitting if _patched_versions(entry.library, request)]
     fastest = max(rivals, key=lambda entry: entry.tokens_per_second, default=chosen)
     near = fastest.tokens_per_second * (1 + _RESOLVED) > chosen.tokens_per_second
     return fastest if near and chosen not in rivals else chosen
+
+
+def _patched_versions(library: str, request: Request) -> list[str]:
+    """Versions of a library with an image that AWS patches and that has code for the GPU, of those requested."""
+    version = pins_for(library, request).get("version")
+    usable = [one for one in images(library) if one.container.is_patched and version in (None, one.version)]
+    return [one.version for one in usable if one.container.drives(request.cluster.instance)]
 
 
 def _compiled(replicated: Candidate, request: Request) -> tuple[Candidate, str] | None:

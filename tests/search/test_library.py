@@ -25,7 +25,7 @@ P4D_32 = Cluster("ml.p4d.24xlarge", 32)
     ("model", "cluster", "framework", "library", "words"),
     [
         (GPT2, Cluster("ml.p4d.24xlarge"), None, "ddp", "model parallelism is not required"),
-        (LLAMA_70B, Cluster("ml.p5.48xlarge", 8), None, "fsdp", "AWS no longer patches the images of SMP v2"),
+        (LLAMA_70B, Cluster("ml.p5.48xlarge", 8), None, "fsdp", "patches that of FSDP with version='2.10.0'"),
         (LLAMA_70B, P4D_32, "pytorch 2.5.1", "smp-v2", "SMP v1 (archived)"),
         (GPT2, Cluster("ml.g5.48xlarge"), "pytorch 1.13", "training-compiler", "discontinued"),
         (GPT2, Cluster("ml.p4d.24xlarge"), "tensorflow 2.6", "smp-v1-tensorflow", "only model-parallel library"),
