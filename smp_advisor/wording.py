@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from smp_advisor.workload.counts import format_count
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
@@ -100,6 +102,16 @@ def fits(estimate: Estimate, min_fit_probability: float) -> bool:
 def adapter_text(adapter: Adapter) -> str:
     """Name of an adapter: "QLoRA of rank 16"."""
     return f"{'QLoRA' if adapter.base_bits < 16 else 'LoRA'} of rank {adapter.rank}"
+
+
+def parameters_text(model: Model, adapter: Adapter | None) -> str:
+    """Number of parameters and, with an adapter, of those that are trained."""
+    text = f"{format_count(model.parameter_count)} parameters"
+    if adapter is None:
+        return text
+    places = {"query-value": "queries and values", "attention": "attention", "all-linear": "all linear layers"}
+    trained = format_count(adapter.parameter_count(model))
+    return f"{text}, frozen; {adapter_text(adapter)} on {places[adapter.targets]} trains {trained}"
 
 
 def gives_back(estimate: Estimate) -> bool:

@@ -55,7 +55,7 @@ def _adapter(row: Row) -> Adapter | None:
     peft = row.text("peft")
     if not peft:
         return None
-    return Adapter(rank=16, base_bits=4 if "4bit" in peft else 8 if "8bit" in peft else 16)
+    return Adapter(rank=16, targets="query-value", base_bits=4 if "4bit" in peft else 8 if "8bit" in peft else 16)
 
 
 def _state_bytes(row: Row, job: Job, *, first: bool) -> StateBytes:

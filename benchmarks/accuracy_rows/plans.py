@@ -123,11 +123,11 @@ def _adapter(row: Row) -> Adapter | None:
     if any(word in row.text("model") for word in recipe.all_linear):
         targets = "all-linear"
     if not quantized:
-        return Adapter(targets=targets)
+        return Adapter(rank=8, targets=targets)
     precision = row.text("precision")
     bits: Literal[4, 8] = 8 if "int8" in precision or "8bit" in precision else 4
     doubly = "dq" in precision or recipe.double_quantization
-    return Adapter(targets=targets, base_bits=bits, double_quantization=bits == 4 and doubly)
+    return Adapter(rank=8, targets=targets, base_bits=bits, double_quantization=bits == 4 and doubly)
 
 
 def _state_bytes(row: Row, job: Job, column: OptimizerColumn, degrees: Degrees) -> StateBytes:

@@ -1,3 +1,5 @@
+import type { Screen, Session } from '../src/widget/session';
+import { Undo } from '../src/widget/undo';
 import type { RenderProps } from '@anywidget/types';
 import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import widget from '../src/widget/index';
@@ -72,11 +74,30 @@ test('the reasons are those of the plan on the screen, with its difference from 
   expect(el.querySelector('img, script')).toBeNull();
 });
 
+test('the plan of a kernel that is gone is offered to the next one with the same recommendation', () => {
+  sessionStorage.clear();
+  let applied: unknown;
+  const settings = { batch_size: 16 };
+  const session = (title: string): Session =>
+    ({ shown: { title, recommended: { settings } }, apply: (to: unknown) => (applied = to) }) as unknown as Session;
+  const offer = (title: string): HTMLButtonElement => new Undo(session(title)).node.querySelector('button')!;
+  const undo = new Undo(session('GPT'));
+  undo.remember({ snapshot: { settings } } as unknown as Screen);
+  expect(offer('GPT').hidden).toBe(true);
+  undo.remember({ snapshot: { settings: { batch_size: 8 } } } as unknown as Screen);
+  expect(offer('Llama').hidden).toBe(true);
+  const button = offer('GPT');
+  expect([button.hidden, button.textContent]).toEqual([false, 'Back to the plan before the restart']);
+  button.click();
+  expect(applied).toEqual({ batch_size: 8 });
+  expect([button.hidden, offer('GPT').hidden]).toEqual([true, true]);
+});
+
 test('undo and redo are buttons and keys that name the change', () => {
   const state = model.get('_state');
   model.set('_state', { ...state, history: { undo: 'Batch size 8 → 16.', redo: '', version: 3 } });
   model.emit('change:_state');
-  const [undo, redo] = [...el.querySelectorAll<HTMLButtonElement>('.smp-undo button')];
+  const [, undo, redo] = [...el.querySelectorAll<HTMLButtonElement>('.smp-undo button')];
   expect(undo!.title).toBe('Undo (Ctrl+Z): Batch size 8 → 16.');
   expect(redo!.getAttribute('aria-disabled')).toBe('true');
   slider('batch_size').dispatchEvent(new KeyboardEvent('keydown', { key: 'z', ctrlKey: true, bubbles: true }));

@@ -8,13 +8,14 @@ from smp_advisor.cluster.containers import image_at, patched_pytorch, table_date
 from smp_advisor.export.template import Comment, comment, comment_lines
 from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.version import facts, image, images
-from smp_advisor.workload.counts import format_count
+from smp_advisor.wording import parameters_text
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.cluster.containers import Container
     from smp_advisor.export.launch import Launch
     from smp_advisor.libraries.plan import Plan
+    from smp_advisor.workload.adapter import Adapter
     from smp_advisor.workload.model import Model
 
 _FRAMEWORKS = {"pytorch": "PyTorch", "tensorflow": "TensorFlow"}
@@ -185,13 +186,13 @@ def _learning_rate(job: Launch) -> str:
     return f"Learning rate: {rate:g} after {warmup:,} steps of warm-up ({origin}), then down to {end} at the last step."
 
 
-def header(model: Model, job: Launch) -> dict[str, object]:
+def header(model: Model, job: Launch, adapter: Adapter | None) -> dict[str, object]:
     """Template values of the comments at the top of a job cell, and the reasons against starting it."""
     container, patches = _image(job)
     return {
         "hardware": Comment(hardware(job.cluster)),
         "model_name": Comment(f'"{comment(model.name)}"'),
-        "parameters": Comment(f"{format_count(model.parameter_count)} parameters"),
+        "parameters": Comment(parameters_text(model, adapter)),
         "library": Comment(library_name(job.plan)),
         "container": Comment(container),
         "patches": comment_lines(patches),

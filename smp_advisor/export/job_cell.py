@@ -118,7 +118,7 @@ def estimator_cell(
     )
     oldest = _oldest_release(chosen, None if content.options.image_uri else content.container.container)
     parts = oldest.split(".")[:2]
-    values = header(model, content) | {
+    values = header(model, content, job.adapter) | {
         "requirement": Comment(f'"sagemaker>={oldest},<{_TESTED[chosen][1]}"'),
         "oldest": Comment(f"[{', '.join(parts)}]"),
         "oldest_text": Comment(".".join(parts)),

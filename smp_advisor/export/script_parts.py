@@ -13,7 +13,7 @@ from smp_advisor.export.describing import describe, library_name
 from smp_advisor.export.template import Comment, comment
 from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.version import image
-from smp_advisor.workload.counts import format_count
+from smp_advisor.wording import parameters_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -82,9 +82,7 @@ def common_values(training: Training) -> dict[str, object]:
     model, plan, architecture = training.model, training.plan, training.architecture
     return {
         "model_name": Comment(f'"{comment(model.name)}"'),
-        "parameters": Comment(
-            "small sizes" if training.small_copy else f"{format_count(model.parameter_count)} parameters"
-        ),
+        "parameters": Comment("small sizes" if training.small_copy else parameters_text(model, training.job.adapter)),
         "small_vocabulary": _SMALL_VOCABULARY,
         "task": Comment(architecture.title),
         "library": Comment(library_name(plan)),

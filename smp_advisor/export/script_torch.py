@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 _ADAPTERS_SINCE = (2, 6)
 """PyTorch release whose ``fully_shard`` keeps frozen parameters and those of an adapter in types of their own."""
-_ALPHA_PER_RANK = 2
-"""``lora_alpha`` over the rank (Hugging Face PEFT, examples; LoRA's own experiments use 1 to 2)."""
 _DROPOUT = 0.05
 
 
@@ -64,7 +62,7 @@ def _adapter_values(training: Training) -> dict[str, object]:
         return {}
     return {
         "adapter_rank": adapter.rank,
-        "adapter_alpha": _ALPHA_PER_RANK * adapter.rank,
+        "adapter_alpha": adapter.alpha or 2 * adapter.rank,
         "adapter_dropout": _DROPOUT if adapter.dropout else 0.0,
         "adapter_modules": sorted(adapter.module_names),
         "adapter_base": Comment(f" over {adapter.base_bits} bits" if adapter.quantized else ""),

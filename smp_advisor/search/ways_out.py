@@ -40,8 +40,8 @@ _SHORTEST = 128
 _LONGEST = 370
 """Characters of the error's sentence; the error has all ways out."""
 _ADAPTERS = {
-    "LoRA": Adapter(rank=16, targets="all-linear"),
-    "QLoRA": Adapter(rank=16, targets="all-linear", base_bits=4),
+    "LoRA": Adapter(),
+    "QLoRA": Adapter(base_bits=4),
 }
 
 

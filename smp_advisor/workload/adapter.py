@@ -31,19 +31,21 @@ class Adapter:
     Examples
     --------
     >>> from smp_advisor.workload import Model
-    >>> Adapter(rank=8).parameter_count(Model.from_name("llama-2-7b"))
+    >>> Adapter(rank=8, targets="query-value").parameter_count(Model.from_name("llama-2-7b"))
     4194304
     """
 
-    rank: int = 8
+    rank: int = 16
     """Inner dimension of the trained products."""
-    targets: AdapterTargets = "query-value"
+    targets: AdapterTargets = "all-linear"
     """``query-value`` (PEFT's default for most families), ``attention`` (all four projections), or ``all-linear``
-    (every product of a block)."""
+    (every product of a block). The defaults are those of AWS's recipes."""
     base_bits: Literal[16, 8, 4] = 16
     """Bits per weight of frozen products: 16 (LoRA), 8 (LLM.int8) or 4 (QLoRA). Embedding, norms and head have 16."""
     double_quantization: bool = False
     """Whether the scales of a 4-bit base are quantized as well."""
+    alpha: int | None = None
+    """``lora_alpha``; twice the rank if None, as in AWS's recipes."""
     dropout: bool = True
     """Whether the adapter's input passes through dropout, which saves a copy and a mask."""
 
@@ -51,6 +53,9 @@ class Adapter:
         rank: object = self.rank  # a notebook may pass text despite the annotation
         if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
             raise JobError(f"The adapter's rank must be a whole number of at least 1, not {self.rank!r}.")
+        alpha: object = self.alpha
+        if alpha is not None and (isinstance(alpha, bool) or not isinstance(alpha, int) or alpha < 1):
+            raise JobError(f"The adapter's alpha must be a whole number of at least 1, or None, not {alpha!r}.")
         for name, allowed in (("targets", ("query-value", "attention", "all-linear")), ("base_bits", (16, 8, 4))):
             if getattr(self, name) not in allowed:
                 choices = ", ".join(str(value) for value in allowed)

@@ -428,7 +428,13 @@ def test_the_page_starts_with_sources_left_out_and_the_readme_has_its_lines(tmp_
     )
     assert main([*paths, "--page", str(page), "--readme", str(readme)]) == 0
     text = page.read_text()
-    titles = ("publications left", "users' code on AWS, none", "source left", "users' code on AWS, public", "A100 and")
+    titles = (
+        "publications left",
+        "users' code on AWS, not",
+        "source left",
+        "users' code on AWS, public",
+        "A100 and",
+    )
     places = [text.index(f"| Step time, {title}") for title in titles]
     assert places == sorted(places)
     assert "| Step time, source left out of the fit, public settings | 6 |" in text

@@ -85,6 +85,9 @@ def test_places_of_findings_are_copied_and_opened(open_notebook, server, screens
 @pytest.mark.lab_only
 def test_a_restarted_kernel_is_shown_and_the_cell_runs_again(advised):
     notebook, view = advised, advised.advisor
+    view.get_by_label("Batch size").press("ArrowLeft")
+    expect(view).to_have_attribute("aria-busy", "false")
+    moved = view.get_by_label("Batch size").input_value()
     notebook.page.evaluate("jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
     expect(view.locator(".smp-kernel")).to_have_attribute("data-status", "gone")
     view.get_by_label("Batch size").evaluate(
@@ -92,7 +95,8 @@ def test_a_restarted_kernel_is_shown_and_the_cell_runs_again(advised):
     )
     view.get_by_role("button", name="Run the cell again").click()
     expect(notebook.advisor.locator(".smp-kernel")).to_have_attribute("data-status", "live")
-    notebook.advisor.get_by_label("Batch size").press("ArrowLeft")
+    notebook.advisor.get_by_role("button", name="Back to the plan before the restart").click()
+    expect(notebook.advisor.get_by_label("Batch size")).to_have_value(moved)
     expect(notebook.advisor).to_have_attribute("aria-busy", "false")
     expect(notebook.advisor.locator(".smp-decisive")).to_contain_text("Your plan")
     assert notebook.errors == []

@@ -149,7 +149,7 @@ def test_spread_placement_takes_tensor_parallel_groups_apart() -> None:
 def test_only_what_is_trained_has_gradients_to_add_up() -> None:
     model = Model.from_shape(layers=16, hidden=2048, heads=16, vocab=32_000, family="llama")
     cluster, seconds = Cluster(P4D, 1), []
-    for adapter in (None, Adapter(rank=8)):
+    for adapter in (None, Adapter(rank=8, targets="query-value")):
         job = Job(sequence_length=128, precision="bf16", attention="fused", adapter=adapter)
         layout = Layout.of_columns(over_frozen(amp(job), job), batch_samples=64, microbatches=64)
         seconds.append(float(seconds_columns(model, cluster, job, layout)["backward_seconds"][0]))

@@ -31,8 +31,9 @@ const RANK = -20;
 const NOT_FOUND = /^Error displaying widget/;
 /** A live widget appears earlier, so that the picture does not flicker. */
 const PICTURE_AFTER_MS = 1000;
+/** Doubles with each attempt: a new one gives up a view that a slow page may still be building. */
 const RETRY_MS = 1500;
-const RETRIES = 40;
+const LAST_RETRY_MS = 60_000;
 
 /**
  * Shows an advisor's widget, or its picture while there is no widget.
@@ -67,7 +68,7 @@ export class AdvisorRenderer extends Panel implements IRenderMime.IRenderer {
     this.picture?.dispose();
     this.picture = null;
     this.later(PICTURE_AFTER_MS, () => void this.showPicture(model));
-    this.attempt(model, RETRIES);
+    this.attempt(model, RETRY_MS);
   }
 
   override dispose(): void {
@@ -79,7 +80,7 @@ export class AdvisorRenderer extends Panel implements IRenderMime.IRenderer {
    * Request the widget from ipywidgets' renderer, repeatedly, because a renderer that is created before ipywidgets knows
    * the kernel of this notebook never shows a widget.
    */
-  private attempt(model: IRenderMime.IMimeModel, retries: number): void {
+  private attempt(model: IRenderMime.IMimeModel, delay: number): void {
     this.live?.dispose();
     const live = (this.live = this.rendermime.createRenderer(WIDGET_MIME));
     live.hide();
@@ -89,8 +90,8 @@ export class AdvisorRenderer extends Panel implements IRenderMime.IRenderer {
       () => this.look(),
       () => undefined
     );
-    this.later(RETRY_MS, () => {
-      if (!this.look() && !this.isLost && retries > 0) this.attempt(model, retries - 1);
+    this.later(delay, () => {
+      if (!this.look() && !this.isLost && delay < LAST_RETRY_MS) this.attempt(model, 2 * delay);
     });
   }
 

@@ -55,7 +55,10 @@ interface Kept {
 function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kept): { leave: () => Kept } {
   // Views of one model in several pages share one kernel, so the name must be unique among all of them.
   const view = `smp${++views}-${Math.random().toString(36).slice(2, 8)}`;
-  const connection = new Connection(model, isGone => (settings.node.inert = isGone));
+  const connection = new Connection(model, isGone => {
+    settings.node.inert = isGone;
+    if (isGone) undo.remember(session.screen);
+  });
   const session = new Session(model, view, connection, screen => draw(screen));
   const { shown } = session;
 

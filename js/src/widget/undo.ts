@@ -1,18 +1,58 @@
 import { button, element } from './dom';
+import { same } from './look_ahead';
 import type { Screen, Session } from './session';
+import type { Settings } from './wire';
 
-/** Buttons that undo and redo a change of the plan, and their keys. */
+/** Under this name the page keeps the plan on the screen when the kernel goes: another kernel does not know it. */
+const PLACE = 'smp-advisor:plan';
+
+/** Buttons that undo and redo a change of the plan, and their keys; and the way back to a plan of an earlier kernel. */
 export class Undo {
   readonly node: HTMLElement;
   private readonly back: HTMLButtonElement;
   private readonly forward: HTMLButtonElement;
 
+  private readonly again: HTMLButtonElement;
+
   constructor(private readonly session: Session) {
     this.back = button('smp-button smp-icon', '\u21b6', () => this.session.act('undo', undefined));
     this.forward = button('smp-button smp-icon', '\u21b7', () => this.session.act('redo', undefined));
-    this.node = element('div', 'smp-undo', this.back, this.forward);
+    const plan = this.remembered();
+    this.again = button('smp-button smp-small', 'Back to the plan before the restart', () => {
+      this.session.apply(plan!);
+      this.again.hidden = true;
+      sessionStorage.removeItem(PLACE);
+    });
+    this.again.hidden = plan === null;
+    this.node = element('div', 'smp-undo', this.again, this.back, this.forward);
     this.node.setAttribute('role', 'group');
     this.node.setAttribute('aria-label', 'History');
+  }
+
+  /** Keep the plan on the screen for the next kernel, which starts with the recommended one. */
+  remember({ snapshot: { settings } }: Screen): void {
+    if (same(settings, this.session.shown.recommended.settings)) return;
+    try {
+      sessionStorage.setItem(PLACE, JSON.stringify({ of: this.identity, settings }));
+    } catch {
+      // The frame has no storage, as in VS Code.
+    }
+  }
+
+  /** Settings of the same request that an earlier kernel had; null without them. */
+  private remembered(): Settings | null {
+    try {
+      const { of, settings } = JSON.parse(sessionStorage.getItem(PLACE) ?? '{}') as { of?: string; settings?: Settings };
+      return of === this.identity ? settings! : null;
+    } catch {
+      return null;
+    }
+  }
+
+  /** A request, as far as its page shows it. */
+  private get identity(): string {
+    const { title, recommended } = this.session.shown;
+    return JSON.stringify([location.pathname, title, recommended.settings]);
   }
 
   draw({ history: { undo, redo } }: Screen): void {
