@@ -45,8 +45,8 @@ def test_a_saved_notebook_is_small_and_names_nothing_of_a_machine(path):
     assert sum(VARIES in cell.metadata.get("tags", []) for cell in code) <= 3
 
 
-ACCOUNTS = {"123456789012", "658645717510"}
-"""The account of AWS's documentation and of moto, and AWS's own registry of containers of SMP v2."""
+ACCOUNTS = {"123456789012", "658645717510", "763104351884"}
+"""The account of AWS's documentation and of moto, and AWS's own registries of containers."""
 
 
 def outputs(notebook):

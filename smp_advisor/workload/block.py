@@ -128,7 +128,7 @@ class Attention:
     """Measured bytes per score that eager attention saves. None: computed by formula."""
 
     def __post_init__(self) -> None:
-        if self.heads % self.kv_heads:
+        if self.kv_heads < 1 or self.heads % self.kv_heads:
             raise ValueError(f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})")
 
     def eager_score_bytes(self, element_bytes: int, *, autocast: bool = False) -> float:

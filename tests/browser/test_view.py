@@ -168,6 +168,24 @@ def violations(frame: Frame, part: str, rules: str) -> list[str]:
     return [f"{each['id']}: {json.dumps([node['html'] for node in each['nodes']])[:400]}" for each in found]
 
 
+def test_the_plan_of_an_earlier_kernel_is_offered_in_a_narrow_view_too(host):
+    page = host(make_advice(), width=420)
+    name = "Back to the plan before the restart"
+    expect(page.view.get_by_role("button", name=name)).to_be_hidden()
+    page.view.get_by_label("Batch size").press("ArrowLeft")
+    page.settle()
+    moved = page.view.get_by_label("Batch size").input_value()
+    page.restart_kernel()
+    expect(page.view.locator(".smp-kernel")).to_have_attribute("data-status", "gone")
+    page.show(make_advice())
+    offer = page.view.get_by_role("button", name=name)
+    expect(offer).to_be_visible()
+    assert page.view.evaluate(NOTHING_CLIPPED) == []
+    offer.click()
+    expect(page.view.get_by_label("Batch size")).to_have_value(moved)
+    expect(offer).to_be_hidden()
+
+
 @pytest.mark.parametrize("width", [1900, 420])
 def test_nothing_is_cut_off(host, width, picture):
     """The narrowest as in JupyterLab at 720 px next to the file browser."""

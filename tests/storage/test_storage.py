@@ -6,6 +6,7 @@ import copy
 import json
 import os
 import pickle
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -187,6 +188,21 @@ def _places(value: object, place: tuple = ()) -> list[tuple]:
 SMALL = json.loads(as_text(smpa.Model.from_shape(layers=2, hidden=64, heads=2, vocab=100)))
 PLACES = [place for place in _places(SMALL) if place]
 VALUES = [None, True, -1, 10**30, 1e308, "inf", "text", [], {}, [[]], {"type": "Plan"}, {"type": 3}]
+
+
+@pytest.mark.parametrize(
+    "place", [("cluster", "instance", "gpus"), ("ranked", 0), ("cluster", "nodes"), ("scores", "headroom", 0)]
+)
+def test_alternatives_with_numbers_without_bounds_are_refused_or_read(place: tuple, tmp_path: Path) -> None:
+    save(smpa.advise("350M", P4D, library="ddp", sequence_length=512), tmp_path / "advice.json")
+    document = json.loads((tmp_path / "advice.json").read_text())
+    target = document["value"]["result"]
+    for key in place[:-1]:
+        target = target[key]
+    for number in (10**29, -1, 10**400):
+        target[place[-1]] = number
+        with suppress(StorageError):
+            from_text(json.dumps(document))
 
 
 @given(place=st.sampled_from(PLACES), value=st.sampled_from(VALUES), remove=st.booleans())

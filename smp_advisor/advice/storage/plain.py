@@ -77,8 +77,8 @@ def result_from_plain(values: Mapping[str, Any], job: Job) -> SearchResult:
     objective = next((name for name in get_args(Objective) if name == values["objective"]), None)
     if not isinstance(cluster, Cluster) or objective is None:
         raise StorageError("The stored alternatives lack their cluster or objective.")
-    ranked = _column(values["ranked"], len(plans), most=True).astype(np.intp)
-    if len(ranked) and not 0 <= ranked.min() <= ranked.max() < len(plans):
+    ranked = _column(values["ranked"], len(plans), most=True)
+    if not all(number in range(len(plans)) for number in ranked.tolist()):
         raise StorageError("The stored alternatives have a row without a plan.")
     if scores.keys() != {entry.name for entry in fields(Scores)}:
         raise StorageError("The stored alternatives lack a score.")
@@ -86,7 +86,7 @@ def result_from_plain(values: Mapping[str, Any], job: Job) -> SearchResult:
         cluster=cluster,
         objective=objective,
         space=_space(plans, job, cluster),
-        ranked=ranked,
+        ranked=ranked.astype(np.intp),
         scores=Scores(**{name: _column(column, len(ranked)) for name, column in scores.items()}),
         **{name: _column(values[name], len(plans)) for name in _OF_PLANS},
         **{name: _column(values[name], len(ranked)) for name in _OF_RANKED},
@@ -308,9 +308,11 @@ def _object(data: dict[str, Any], place: str) -> Any:
         problem = "has the unknown field" if unknown else "lacks the field"
         raise StorageError(f"The stored {name} {place} {problem} {min(unknown or missing)!r:.60}.")
     fields = {key: from_plain(part, hints[key], f"{place}.{key}".lstrip(".")) for key, part in values.items()}
-    if name == ADVICE:
-        fields |= advice_from_plain(fields)
     try:
+        if name == ADVICE:
+            fields |= advice_from_plain(fields)
         return kind(**fields)
-    except (ValueError, TypeError) as error:
+    except StorageError:
+        raise
+    except (ValueError, TypeError, ArithmeticError) as error:
         raise StorageError(f"The stored {name} {place} is not valid: {error}") from None
