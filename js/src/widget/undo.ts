@@ -19,9 +19,9 @@ export class Undo {
     this.forward = button('smp-button smp-icon', '\u21b7', () => this.session.act('redo', undefined));
     const plan = this.remembered();
     this.again = button('smp-button smp-small', 'Back to the plan before the restart', () => {
+      sessionStorage.removeItem(PLACE);
       this.session.apply(plan!);
       this.again.hidden = true;
-      sessionStorage.removeItem(PLACE);
     });
     this.again.hidden = plan === null;
     this.node = element('div', 'smp-undo', this.again, this.back, this.forward);
@@ -55,7 +55,9 @@ export class Undo {
     return JSON.stringify([location.pathname, title, recommended.settings]);
   }
 
-  draw({ history: { undo, redo } }: Screen): void {
+  draw({ history: { undo, redo }, snapshot: { settings } }: Screen): void {
+    // Another view of this advice may have taken the offer.
+    if (!this.again.hidden) this.again.hidden = same(this.remembered() ?? settings, settings);
     name(this.back, 'Undo', 'Ctrl+Z', undo);
     name(this.forward, 'Redo', 'Ctrl+Y', redo);
   }
