@@ -262,19 +262,6 @@ def compared(current: Estimate, alternative: Estimate) -> str:
     return f"needs {memory} and processes {speed}"
 
 
-def figures(with_: Estimate | None, without: Estimate | None) -> tuple[tuple[str, str], ...]:
-    """Needed memory, step time and throughput with and without a technique, as (label, value) pairs."""
-    rows: list[tuple[str, str]] = []
-    for label, estimate in (("with", with_), ("without", without)):
-        if estimate is not None:
-            rows += [
-                (f"memory needed {label}", gib(estimate.needed_gib)),
-                (f"step time {label}", step_time(estimate)),
-                (f"throughput {label}", throughput(estimate)),
-            ]
-    return tuple(rows)
-
-
 def overhead_summary(estimate: Estimate) -> str:
     """Shares of the visible parts, the largest first: ``data loading 1.0 %, checkpoints 0.3 % (partly assumed)``."""
     if not estimate.effective.parts:

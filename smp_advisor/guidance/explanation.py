@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smp_advisor.guidance import activations, batch, parallelism, sharding, statements
+from smp_advisor.guidance import batch, memory, parallelism, statements
 from smp_advisor.guidance.conclusion import Argument, Conclusion, brief_not_used, brief_used
-from smp_advisor.guidance.instance import instance
 from smp_advisor.guidance.ladder import technique_fields
 from smp_advisor.guidance.practices import Step, order, practice, subset_tip
 from smp_advisor.guidance.what_if import PlannedRun, evaluate_best
@@ -23,17 +22,16 @@ if TYPE_CHECKING:
 
 
 ARGUMENTS: dict[str, Argument] = {
-    "instance": instance,
-    "optimizer_state_sharding": sharding.optimizer_state_sharding,
-    "sharding": sharding.sharding,
-    "activation_checkpointing": activations.activation_checkpointing,
+    "optimizer_state_sharding": memory.optimizer_state_sharding,
+    "sharding": memory.sharding,
+    "activation_checkpointing": memory.activation_checkpointing,
     "tensor_parallelism": parallelism.tensor_parallelism,
     "pipeline_parallelism": parallelism.pipeline_parallelism,
     "partitions": parallelism.degree("partitions"),
     "tensor_parallel_degree": parallelism.degree("tensor_parallel_degree", "tensor_parallel"),
     "context_parallelism": parallelism.degree("context_parallel_degree", "context_parallel"),
     "expert_parallelism": parallelism.degree("expert_parallel_degree", "expert_parallel"),
-    "offloading": activations.offloading,
+    "offloading": memory.offloading,
     "batch": batch.accumulation,
     "microbatches": batch.microbatches,
     **statements.ARGUMENTS,

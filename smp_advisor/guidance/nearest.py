@@ -80,15 +80,16 @@ def differences(run: PlannedRun, row: ReferenceRow) -> tuple[Difference, ...]:
     return tuple(
         Difference(
             setting=setting.name,
-            reference=_shown(setting.reference),
-            recommended=_shown(setting.recommended),
+            reference=shown(setting.reference),
+            recommended=shown(setting.recommended),
             because=because(setting),
         )
         for setting in settings
     )
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """Text of a setting's value."""
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
 
 

@@ -28,11 +28,6 @@ def nearest_divisor(number: int, target: int) -> int:
     return min(divisors(number), key=lambda divisor: (abs(divisor - target), -divisor))
 
 
-def world_size(cluster: Cluster) -> int:
-    """Processes of the job: one per GPU of the cluster."""
-    return cluster.gpus
-
-
 def model_parallel_degree(plan: Plan) -> int:
     """GPUs that process one batch together: pipeline degree x tensor degree x context degree."""
     return plan.pipeline_parallel_degree * plan.tensor_parallel_degree * plan.context_parallel_degree
@@ -96,11 +91,6 @@ def samples_per_tensor_parallel_group(plan: Plan) -> int:
     Without `prescaled_batch`, the library gathers the batches of the ranks, and the group processes all of them.
     """
     return plan.batch_size * plan.batches_per_group
-
-
-def samples_per_microbatch(plan: Plan) -> int:
-    """Samples that a tensor-parallel group processes at a time."""
-    return samples_per_tensor_parallel_group(plan) // plan.microbatches
 
 
 def _require_whole_replicas(plan: Plan, cluster: Cluster) -> None:

@@ -23,12 +23,6 @@ if TYPE_CHECKING:
 
 Checkpointing = Literal[False, "each", "contiguous"] | str
 
-if TYPE_CHECKING:
-    # Only for type checkers: completion of attributes (jedi) fails on properties with an annotation that is a Literal.
-    Strategy = Checkpointing
-    Schedule = Literal["interleaved", "simple"]
-    Goal = Literal["speed", "memory"]
-
 MAX_PARAMETERS_LENGTH = 2500
 """Characters of one hyperparameter in SageMaker's CreateTrainingJob; the parameters travel as one, as JSON."""
 
@@ -123,6 +117,55 @@ class Plan:
     """Fields whose product is the number of GPUs that process one batch together."""
     PIPELINE_FIELD: ClassVar[str] = "pipeline_parallel_degree"
     """Field with the number of pipeline stages."""
+
+    # Every plan has these, and the properties below; a library that has the technique overrides them.
+
+    tensor_parallel_degree: int = 1
+    """GPUs that share each layer's matrices."""
+    context_parallel_degree: int = 1
+    """GPUs that share each sequence."""
+    expert_parallel_degree: int = 1
+    """GPUs over which the experts of a layer are distributed."""
+    microbatches: int = 1
+    """Parts into which `batch_size` is split."""
+    active_microbatches: int | None = None
+    """Limit of microbatches in the pipeline at a time; None for the library's default."""
+    pipeline: Literal["interleaved", "simple"] = "interleaved"
+    """Schedule of the pipeline."""
+    gradient_accumulation_steps: int = 1
+    """Batches of `batch_size` before each optimizer step."""
+    activation_checkpointing: Checkpointing = False
+    """False, or the strategy of recomputation in the backward pass."""
+    offload_activations: bool = False
+    """Whether checkpointed activations are stored in host memory."""
+    activation_loading_horizon: int | None = None
+    """Layers whose offloaded inputs are loaded ahead; None for the library's default."""
+    shard_optimizer_state: bool = False
+    """Whether data-parallel ranks share the optimizer state alone."""
+    sharded_data_parallel_degree: int = 1
+    """GPUs of SMP v1's sharded data parallelism; 1 without it."""
+    hybrid_shard_degree: int = 0
+    """GPUs of SMP v2's sharding; 0 where the library chooses or has none."""
+    sharding_strategy: str = ""
+    """FSDP's sharding strategy; empty for other libraries."""
+    distributed_backend: str = "nccl"
+    """Collectives of the job: NCCL's, or SageMaker's own."""
+    placement_strategy: str = "cluster"
+    """Order of ranks on GPUs; ``cluster`` keeps tensor-parallel groups together."""
+    optimize: Literal["speed", "memory"] = "speed"
+    """Goal of the library's tensor-parallel layers."""
+    auto_partition: bool = True
+    """Whether the library divides the model into pipeline stages by itself."""
+    default_partition: int | None = None
+    """Stage of the modules that the script does not place."""
+    debug: bool = False
+    """Whether the library writes debug output."""
+    delayed_parameter_initialization: bool = False
+    """Whether parameters are created only when they are placed on a GPU."""
+    fp8: bool = False
+    """Whether matrix products run in fp8."""
+    prescaled_batch: bool = False
+    """Whether `batch_size` is the batch of an entire tensor-parallel group."""
 
     if TYPE_CHECKING:
         __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
@@ -242,37 +285,10 @@ class Plan:
             if value != defaults[name] or type(value) is not type(defaults[name])
         }
 
-    # Every plan has these; the libraries that have the technique override them with fields.
-
-    @property
-    def tensor_parallel_degree(self) -> int:
-        """GPUs that share each layer's matrices."""
-        return 1
-
     @property
     def pipeline_parallel_degree(self) -> int:
         """Consecutive stages of the model."""
         return 1
-
-    @property
-    def context_parallel_degree(self) -> int:
-        """GPUs that share each sequence."""
-        return 1
-
-    @property
-    def expert_parallel_degree(self) -> int:
-        """GPUs over which the experts of a layer are distributed."""
-        return 1
-
-    @property
-    def microbatches(self) -> int:
-        """Parts into which `batch_size` is split."""
-        return 1
-
-    @property
-    def active_microbatches(self) -> int | None:
-        """Limit of microbatches in the pipeline at a time; None for the library's default."""
-        return None
 
     @property
     def active_in_flight(self) -> int:
@@ -280,104 +296,14 @@ class Plan:
         return self.microbatches
 
     @property
-    def pipeline(self) -> Schedule:
-        """Schedule of the pipeline."""
-        return "interleaved"
-
-    @property
-    def gradient_accumulation_steps(self) -> int:
-        """Batches of `batch_size` before each optimizer step."""
-        return 1
-
-    @property
-    def activation_checkpointing(self) -> Strategy:
-        """False, or the strategy of recomputation in the backward pass."""
-        return False
-
-    @property
-    def offload_activations(self) -> bool:
-        """Whether checkpointed activations are stored in host memory."""
-        return False
-
-    @property
-    def activation_loading_horizon(self) -> int | None:
-        """Layers whose offloaded inputs are loaded ahead; None for the library's default."""
-        return None
-
-    @property
-    def shard_optimizer_state(self) -> bool:
-        """Whether data-parallel ranks share the optimizer state alone."""
-        return False
-
-    @property
-    def sharded_data_parallel_degree(self) -> int:
-        """GPUs of SMP v1's sharded data parallelism; 1 without it."""
-        return 1
-
-    @property
-    def hybrid_shard_degree(self) -> int:
-        """GPUs of SMP v2's sharding; 0 where the library chooses or has none."""
-        return 0
-
-    @property
     def shards_parameters(self) -> bool:
         """Whether data-parallel ranks share parameters, gradients and optimizer state."""
-        return False
-
-    @property
-    def sharding_strategy(self) -> str:
-        """FSDP's sharding strategy; empty for other libraries."""
-        return ""
-
-    @property
-    def distributed_backend(self) -> str:
-        """Collectives of the job: NCCL's, or SageMaker's own."""
-        return "nccl"
-
-    @property
-    def placement_strategy(self) -> str:
-        """Order of ranks on GPUs; ``cluster`` keeps tensor-parallel groups together."""
-        return "cluster"
-
-    @property
-    def optimize(self) -> Goal:
-        """Goal of the library's tensor-parallel layers."""
-        return "speed"
-
-    @property
-    def auto_partition(self) -> bool:
-        """Whether the library divides the model into pipeline stages by itself."""
-        return True
-
-    @property
-    def default_partition(self) -> int | None:
-        """Stage of the modules that the script does not place."""
-        return None
-
-    @property
-    def debug(self) -> bool:
-        """Whether the library writes debug output."""
-        return False
-
-    @property
-    def delayed_parameter_initialization(self) -> bool:
-        """Whether parameters are created only when they are placed on a GPU."""
-        return False
-
-    @property
-    def fp8(self) -> bool:
-        """Whether matrix products run in fp8."""
         return False
 
     @property
     def ddp(self) -> bool | None:
         """Whether the library replicates the model over data-parallel ranks."""
         return True
-
-    @property
-    def prescaled_batch(self) -> bool:
-        """Whether `batch_size` is the batch of an entire tensor-parallel group."""
-        return False
 
     @property
     def batches_per_group(self) -> int:

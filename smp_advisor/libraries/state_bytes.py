@@ -147,14 +147,7 @@ def smp_v1(job: Job) -> StateBytes:
     only without an fp32 copy of the logits next to fused attention.
     """
     if job.precision == "fp32":
-        return StateBytes(
-            compute_bytes=4,
-            parameter_bytes=4,
-            gradient_bytes=4,
-            moment_bytes=job.moment_bytes,
-            copy_bytes=0,
-            reduced_bytes=4,
-        )
+        return fully_sharded(job)
     return StateBytes(
         compute_bytes=2,
         parameter_bytes=2,
@@ -170,12 +163,8 @@ def smp_v1(job: Job) -> StateBytes:
 def amp(job: Job) -> StateBytes:
     """Autocast over fp32 parameters (plain DDP): 4 + 4 + 8 bytes and 2 of casts (facts: PyTorch AMP)."""
     half = job.precision != "fp32"
-    return StateBytes(
-        compute_bytes=2 if half else 4,
-        parameter_bytes=4,
-        gradient_bytes=4,
-        moment_bytes=job.moment_bytes,
-        copy_bytes=0,
+    return replace(
+        fully_sharded(job),
         reduced_bytes=4,
         cast_bytes=2 if half else 0,
         # The logit and its shifted copy, the log-softmax, and two gradients of it.

@@ -36,15 +36,6 @@ def smp_v2():
     return explained(plan)
 
 
-def test_smp_v2_goes_through_its_own_practices_in_order(smp_v2):
-    assert tuple(smp_v2) == order("smp-v2")
-    assert [one.order for one in smp_v2.values()] == list(range(1, len(smp_v2) + 1))
-    for step in smp_v2.values():
-        assert step.details.endswith(".")
-        assert step.source_url.startswith("https://docs.aws.amazon.com/sagemaker/")
-        assert step.trade_off
-
-
 def test_sharding_is_argued_with_the_next_lower_degree(smp_v2):
     step = smp_v2["sharding"]
     assert step.decision == "used"

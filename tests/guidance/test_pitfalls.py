@@ -91,10 +91,6 @@ def test_instance_and_price_are_noted():
     assert "num-workers" not in ids(PLAIN, cluster=old)
 
 
-def test_every_plan_hears_that_the_library_is_archived():
-    assert "archived" in ids(PLAIN)
-
-
 def test_generated_script_leaves_no_errors_to_the_user():
     plan = replace(TENSOR, microbatches=2, shard_optimizer_state=True, activation_checkpointing="each")
     generated = found(plan, generated=True).values()

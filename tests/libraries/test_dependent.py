@@ -81,13 +81,6 @@ def test_shards_over_all_gpus_stay_over_all(degree):
     assert after.settings["hybrid_shard_degree"] == 16 // degree
 
 
-def test_offloading_turns_checkpointing_on_and_goes_with_it():
-    on = change(STARTS["smp-v1"], offload_activations=True)
-    assert on.settings["activation_checkpointing"] == "each"
-    offloading = replace(STARTS["smp-v1"], activation_checkpointing="each", offload_activations=True)
-    assert change(offloading, activation_checkpointing=False).settings["offload_activations"] is False
-
-
 def test_a_batch_that_the_job_fixes_and_the_replicas_do_not_divide_is_an_obstacle():
     job = Job(sequence_length=1024, global_batch_size=24)
     after = change(STARTS["smp-v1"], job, 24, tensor_parallel_degree=1)

@@ -12,28 +12,15 @@ from smp_advisor.libraries import Plan, groups
 from tests.libraries.plans import valid_plans
 
 
-@pytest.mark.parametrize(
-    ("nodes", "pipeline", "tensor", "batch", "samples"),
-    [(16, 1, 4, 40, 1280), (16, 1, 8, 32, 512), (32, 2, 8, 56, 896)],
-    ids=["10B", "30B", "60B"],
-)
-def test_global_batch_of_the_reference_rows(nodes, pipeline, tensor, batch, samples):
-    plan = Plan(
-        pipeline_parallel_degree=pipeline, tensor_parallel_degree=tensor, prescaled_batch=True, batch_size=batch
-    )
-    assert groups.global_batch_size(plan, Cluster("ml.p4d.24xlarge", nodes)) == samples
-
-
 @given(valid_plans(), st.integers(1, 64))
 def test_degrees_multiply_to_the_world(plan, nodes):
     cluster = Cluster("ml.p4d.24xlarge", nodes)
     assume(cluster.gpus % groups.model_parallel_degree(plan) == 0)
     dp, rdp = groups.data_parallel_degree(plan, cluster), groups.reduced_data_parallel_degree(plan, cluster)
-    assert dp * plan.pipeline_parallel_degree == groups.world_size(cluster) == cluster.gpus
+    assert dp * plan.pipeline_parallel_degree == cluster.gpus
     assert rdp * groups.model_parallel_degree(plan) == cluster.gpus
     # Every sample is processed by exactly one tensor-parallel group of one replica.
     assert groups.global_batch_size(plan, cluster) == rdp * groups.samples_per_tensor_parallel_group(plan)
-    assert groups.samples_per_microbatch(plan) * plan.microbatches == groups.samples_per_tensor_parallel_group(plan)
 
 
 def test_prescaling_changes_whose_batch_it_is():

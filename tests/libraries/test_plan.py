@@ -70,11 +70,6 @@ def test_settings_without_effect_leave_equal_plans_equal():
 
 
 @given(valid_plans())
-def test_round_trip(plan):
-    assert Plan.from_parameters(plan.parameters, plan.hyperparameters, version=plan.version) == plan
-
-
-@given(valid_plans())
 def test_round_trip_through_the_json_that_travels(plan):
     parameters = json.loads(json.dumps(plan.parameters))
     assert Plan.from_parameters(parameters, plan.hyperparameters, version=plan.version) == plan
@@ -91,73 +86,20 @@ def test_written_parameters_are_the_versions_own_and_of_its_types(plan):
 
 # Each row: what is refused, words of its sentence, and the smallest change that makes it pass.
 REFUSED = [
-    ({"prescaled_batch": True, "optimize": "memory"}, "prescaled_batch needs optimize", {"optimize": "speed"}),
     ({"bf16": True}, "bf16 works with sharded data parallelism only", {"sharded_data_parallel_degree": 2}),
-    (
-        {"bf16": True, "fp16": True, "sharded_data_parallel_degree": 2},
-        "fp16 and bf16 exclude each other in every version",
-        {"fp16": False},
-    ),
-    (
-        {"sharded_data_parallel_degree": 2, "shard_optimizer_state": True},
-        "exclude each other in every version",
-        {"shard_optimizer_state": False},
-    ),
-    (
-        {"sharded_data_parallel_degree": 2, "pipeline_parallel_degree": 2},
-        "pipeline parallelism exclude each other in every version",
-        {"pipeline_parallel_degree": 1},
-    ),
     (
         {"sharded_data_parallel_degree": 2, "tensor_parallel_degree": 2, "version": "1.13.0"},
         "or use SMP v1 1.15.0, which allows it",
         {"version": "1.15.0"},
-    ),
-    ({"tensor_parallel_degree": 2, "ddp": False}, "needs ddp", {"ddp": True}),
-    ({"shard_optimizer_state": True, "ddp": False}, "needs ddp", {"ddp": None}),
-    ({"sharded_data_parallel_degree": 2, "ddp": False}, "needs ddp", {"ddp": True}),
-    ({"ddp_dist_backend": "nccl", "ddp": False}, "ddp_dist_backend needs ddp", {"ddp": True}),
-    (
-        {"ddp_dist_backend": "auto", "version": "1.12.1"},
-        "or use SMP v1 1.13.0, which allows it",
-        {"ddp_dist_backend": "nccl"},
     ),
     (
         {"microbatches": 4, "active_microbatches": 5, "batch_size": 4},
         "cannot exceed microbatches (active_microbatches=5, microbatches=4)",
         {"active_microbatches": 4},
     ),
-    (
-        {"pipeline": "simple", "microbatches": 4, "active_microbatches": 3, "batch_size": 4},
-        "switches to",
-        {"active_microbatches": 4},
-    ),
-    (
-        {"pipeline": "simple", "pipeline_parallel_degree": 2, "microbatches": 8, "batch_size": 8},
-        "active_microbatches=4, microbatches=8",
-        {"microbatches": 4},
-    ),
-    (
-        {"offload_activations": True},
-        "no effect without activation checkpointing",
-        {"activation_checkpointing": "each"},
-    ),
     ({"batch_size": 6, "microbatches": 4}, "batch_size=6, microbatches=4", {"batch_size": 8}),
-    ({"auto_partition": False}, "needs default_partition", {"default_partition": 0}),
-    (
-        {"default_partition": 2, "pipeline_parallel_degree": 2},
-        "from 0 to pipeline_parallel_degree - 1",
-        {"default_partition": 1},
-    ),
     ({"placement_strategy": "PTD"}, "smp.init({'placement_strategy': 'PTD'})", {"placement_strategy": "spread"}),
     ({"fp16": True, "version": "1.9.0"}, "fp16 came with SMP v1 1.10.0", {"version": "1.10.0"}),
-    ({"bf16": True, "version": "1.10.0"}, "bf16 came with SMP v1 1.11.0", {"bf16": False}),
-    (
-        {"sharded_data_parallel_degree": 2, "version": "1.10.1"},
-        "came with SMP v1 1.11.0",
-        {"sharded_data_parallel_degree": 1},
-    ),
-    ({"tensor_parallel_degree": 2, "version": "1.5.0"}, "came with SMP v1 1.6.0", {"version": "1.6.0"}),
     ({"activation_checkpointing": "group_1"}, "N of at least 2", {"activation_checkpointing": "group_2"}),
     ({"activation_checkpointing": True}, "must be False, 'each'", {"activation_checkpointing": False}),
     ({"activation_checkpointing": "some"}, "must be False, 'each'", {"activation_checkpointing": "contiguous"}),
@@ -166,18 +108,12 @@ REFUSED = [
         "write int(5e8)",
         {"sdp_reduce_bucket_size": int(5e8)},
     ),
-    ({"sdp_max_live_parameters": 1e9}, "write int(1e9)", {"sdp_max_live_parameters": None}),
     ({"memory_weight": 1}, "must be a float and 1 is an int: write 1.0", {"memory_weight": 1.0}),
-    ({"memory_weight": 1.5}, "from 0 to 1", {"memory_weight": 0.5}),
     ({"memory_weight": float("nan")}, "from 0 to 1", {"memory_weight": 0.0}),
     ({"tensor_parallel_degree": True}, "must be an int and True is a bool", {"tensor_parallel_degree": 1}),
-    ({"sharded_data_parallel_degree": True}, "must be an int and True is a bool", {"sharded_data_parallel_degree": 1}),
     ({"pipeline_parallel_degree": "2"}, "'2' is a str", {"pipeline_parallel_degree": 2}),
     ({"fp16": 0}, "write True or False", {"fp16": False}),
-    ({"fp16": "yes"}, "write True or False", {"fp16": True}),
-    ({"auto_partition": 1}, "write True or False", {"auto_partition": True}),
     ({"microbatches": 0}, "at least 1, not 0", {"microbatches": 1}),
-    ({"pipeline_parallel_degree": 0}, "at least 1, not 0", {"pipeline_parallel_degree": 1}),
     ({"batch_size": 0}, "at least 1, not 0", {"batch_size": 1}),
     ({"batch_size": True}, "not True", {"batch_size": 1}),
     ({"optimize": "fast"}, "'speed' or 'memory', not 'fast'", {"optimize": "memory"}),

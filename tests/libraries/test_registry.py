@@ -25,14 +25,11 @@ from smp_advisor.libraries import (
     Plan,
     get_library,
     image,
-    libraries,
     register,
     schema,
     supported_instances,
     versions,
 )
-from smp_advisor.libraries.controls import fields_of
-from smp_advisor.libraries.layout import PlanColumns, layout_of
 from smp_advisor.libraries.library import plan_fields, unregister
 from smp_advisor.libraries.space import enumerate_plans
 from smp_advisor.libraries.version import default_version
@@ -65,12 +62,6 @@ def advice(record: Library) -> Advice:
     return advise(MODEL, P4D, library=record.name, sequence_length=512, global_batch_size=64)
 
 
-def test_the_registry_lists_it(record: Library) -> None:
-    assert record in libraries()
-    assert get_library(record.name) is record
-    assert record.title == schema(record.name).name
-
-
 def test_its_plans_are_read_back_and_refuse_other_settings(record: Library) -> None:
     plan = Plan(library=record.name)
     assert type(plan) is record.plan
@@ -93,12 +84,6 @@ def test_its_versions_have_containers_and_instances(record: Library) -> None:
     assert Plan(library=record.name).version in versions(record.name)
     assert all(image(record.name, version).framework_version for version in versions(record.name))
     assert supported_instances(record.name)
-
-
-def test_its_layout_of_one_plan_is_the_row_of_many(record: Library) -> None:
-    plan, job, cluster = Plan(library=record.name), Job(sequence_length=512), Cluster(P4D)
-    assert len(layout_of([plan], job, cluster)) == 1
-    assert len(record.layout(PlanColumns.of_plans([plan, plan]), job, cluster)) == 2
 
 
 def test_its_space_has_plans_of_its_kind_with_the_requested_batch(record: Library) -> None:
@@ -143,15 +128,6 @@ def test_a_setting_can_be_fixed(record: Library, advice: Advice) -> None:
             advise(MODEL, P4D, library=record.name, sequence_length=512, adapter=Adapter(rank=8))
 
 
-def test_its_controls_show_and_set_fields_of_the_plan(record: Library, advice: Advice) -> None:
-    assert record.controls
-    settings = record.control_codec.settings(record.controls, fields_of(advice.plan))
-    assert set(settings) == set(record.controls)
-    fields = record.control_codec.fields(settings)
-    assert fields
-    assert {name: getattr(advice.plan, name) for name in fields} == fields
-
-
 @pytest.mark.slow
 def test_the_widget_shows_its_controls_with_figures_of_every_move(record: Library, advice: Advice) -> None:
     advisor = Advisor(advice)
@@ -176,11 +152,6 @@ def test_the_saved_notebook_shows_its_plan_and_terms(record: Library, advice: Ad
     assert record.title in html
     assert "Glossary" in html
     assert all(escape(step.title) in html for step in advice.steps)
-
-
-def test_an_unregistered_library_is_unknown() -> None:
-    with pytest.raises(AdvisorError, match="library must be 'auto' or one of"):
-        advise(MODEL, P4D, library="toy-unregistered")
 
 
 def test_the_guide_quotes_the_toy_library() -> None:

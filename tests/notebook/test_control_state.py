@@ -16,7 +16,6 @@ from smp_advisor.advice.live.settings import plan_of, require_settings, settings
 from smp_advisor.costs import estimate
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries import Plan
-from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.notebook.look_ahead import look_ahead
 from smp_advisor.notebook.view_state import snapshot_of
 
@@ -85,13 +84,6 @@ def test_a_refused_setting_can_be_put_right_by_another_control(pipeline_advice):
     assert mended.plan.sharded_data_parallel_degree == 16  # all of them, as before
 
 
-def test_a_fixed_global_batch_stays(advice):
-    fixed = make_advice(global_batch_size=640)
-    state = control_state.move(control_state.recommended(fixed), "tensor_parallel_degree", 8)
-    assert state.plan.batch_size == 40
-    assert global_batch_size(state.plan, fixed.cluster) == 640
-
-
 def test_fewer_microbatches_take_the_active_ones_along(pipeline_advice):
     state = control_state.move(control_state.recommended(pipeline_advice), "microbatches", 2)
     assert state.settings["active_microbatches"] == 2
@@ -104,12 +96,6 @@ def test_the_simple_schedule_keeps_all_microbatches_active(pipeline_advice):
     assert (state.problem, state.settings["active_microbatches"]) == ("", 4)
     state = control_state.move(state, "active_microbatches", 3)
     assert (state.problem, state.plan.pipeline) == ("", "interleaved")
-
-
-def test_shards_follow_the_replicas(advice):
-    state = control_state.move(control_state.recommended(advice), "sharding", "sharded_32")
-    state = control_state.move(state, "tensor_parallel_degree", 8)
-    assert (state.problem, state.plan.sharded_data_parallel_degree) == ("", 16)
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from smp_advisor.advice.live.controls import controls
 from smp_advisor.advice.live.settings import settings_of
 
@@ -45,8 +43,3 @@ def test_the_schedule_has_one_value_without_a_pipeline(advice, pipeline_advice):
 def test_a_batch_that_the_job_fixes_has_one_position():
     fixed = make_advice(global_batch_size=640)
     assert by_name(fixed)["batch_size"].values == (20,)
-
-
-@pytest.mark.parametrize("name", ["batch_size", "sharding", "offload_activations", "activation_checkpointing"])
-def test_a_control_says_what_it_does(advice, name):
-    assert by_name(advice)[name].help.endswith(".")

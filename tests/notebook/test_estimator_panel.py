@@ -12,7 +12,6 @@ from smp_advisor import Model, advise
 from smp_advisor.estimators import EstimatorReport
 from smp_advisor.notebook import Advisor
 from smp_advisor.notebook.checks import pasted
-from smp_advisor.scripts import Report
 from tests.estimators import cells
 
 BROKEN = cells.V1.replace('"fp16": True', '"fp16": 1')
@@ -81,12 +80,6 @@ def test_a_cell_with_an_estimator_is_checked_as_one_and_not_run(shell):
     assert [(one.id, one.line) for one in report] == [("EST501", 15)]  # with the magic's own line
     assert report.corrected == cells.V1
     assert "estimator" not in shell.user_ns
-
-
-def test_a_script_is_still_a_script(shell):
-    report = shell.run_cell_magic("smp_check", "", "import smdistributed.modelparallel.torch as smp\nsmp.rank()\n")
-    assert isinstance(report, Report)
-    assert not isinstance(report, EstimatorReport)
 
 
 def test_names_of_other_cells_are_known(shell):

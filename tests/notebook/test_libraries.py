@@ -6,12 +6,8 @@ import pytest
 
 from smp_advisor import advise
 from smp_advisor.advice.live import control_state
-from smp_advisor.advice.live.controls import controls
-from smp_advisor.advice.live.settings import names_of, plan_of, require_settings, settings_of
-from smp_advisor.errors import PlanError
-from smp_advisor.libraries.library import LIBRARIES, libraries
+from smp_advisor.advice.live.settings import plan_of, require_settings, settings_of
 from smp_advisor.libraries.schema import schema
-from smp_advisor.notebook.look_ahead import look_ahead
 from smp_advisor.notebook.static_view import static_html
 from smp_advisor.notebook.view_state import explanation, recommendation
 
@@ -30,23 +26,6 @@ def advice(request):
     return advise(asked.pop("model"), "ml.p4d.24xlarge", library=request.param, max_tokens_per_step=100_000, **asked)
 
 
-def test_every_control_is_a_field_of_the_schema():
-    assert {record.name for record in libraries()} >= set(LIBRARIES)
-    for record in libraries():
-        fields = (record.control_codec.described_by(name) for name in record.controls)
-        assert all(schema(record.name).described(name) is not None for name in fields)
-
-
-def test_controls_are_the_librarys_own_and_say_what_they_do(advice):
-    shown = controls(advice, settings_of(advice.plan))
-    assert tuple(one.name for one in shown) == names_of(advice.plan.library)
-    for one in shown:
-        assert one.label
-        assert one.help.endswith(".")
-        assert settings_of(advice.plan)[one.name] in one.values
-        assert len(one.texts) == len(one.values)
-
-
 def test_settings_make_the_plan_again(advice):
     settings = settings_of(advice.plan)
     assert plan_of(advice, settings) == advice.plan
@@ -54,34 +33,6 @@ def test_settings_make_the_plan_again(advice):
     moved = {**settings, "batch_size": settings["batch_size"] * 2}
     assert plan_of(advice, moved).batch_size == moved["batch_size"]
     assert settings_of(plan_of(advice, moved)) == moved
-
-
-def test_a_degree_that_goes_and_comes_back_leads_back():
-    asked = dict(ASKED["smp-v2"])
-    advice = advise(asked.pop("model"), "ml.p4d.24xlarge", library="smp-v2", max_tokens_per_step=100_000, **asked)
-    bench = control_state.move(control_state.recommended(advice), "tensor_parallel_degree", 1)
-    whole = control_state.move(bench, "hybrid_shard_degree", 8)
-    gone = control_state.move(whole, "tensor_parallel_degree", 4)
-    assert gone.settings["hybrid_shard_degree"] == 2
-    assert control_state.move(gone, "tensor_parallel_degree", 1).settings == whole.settings
-
-
-def test_every_position_has_an_estimate_or_a_reason(advice):
-    table = look_ahead(advice, settings_of(advice.plan))
-    assert set(table["by"]) == set(names_of(advice.plan.library))
-    for entries in table["by"].values():
-        for entry in entries:
-            assert ("costs" in entry) != ("problem" in entry)
-    assert any("costs" in one for entries in table["by"].values() for one in entries)
-
-
-def test_a_move_says_what_it_did(advice):
-    bench = control_state.recommended(advice)
-    larger = control_state.move(bench, "batch_size", advice.plan.batch_size * 2)
-    assert not larger.problem
-    assert larger.summary.startswith("Batch size")
-    with pytest.raises(PlanError, match="has no control 'warp'"):
-        control_state.move(bench, "warp", 1)
 
 
 def test_the_recommendation_goes_to_the_view(advice):

@@ -128,15 +128,6 @@ def test_advise_with_auto_carries_the_reason_and_the_librarys_defaults():
     assert any("bf16" in one for one in advice.defaults)
 
 
-def test_advise_holds_pins_in_the_librarys_own_words():
-    advice = advise(
-        "7B", "ml.p4d.24xlarge", instance_count=2, library="smp-v2", sequence_length=1024, hybrid_shard_degree=8
-    )
-    assert advice.plan.hybrid_shard_degree == 8
-    assert advice.estimate.fits
-    assert len(advice.alternatives) > 1
-
-
 def test_advise_refuses_what_the_library_lacks():
     with pytest.raises(AdvisorError, match="SMP v2 has no setting 'microbatches'; SMP v1"):
         advise("7B", "ml.p4d.24xlarge", library="smp-v2", microbatches=4)

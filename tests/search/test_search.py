@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from smp_advisor.advice.request import within_usual_batch
@@ -174,12 +174,6 @@ def check_undominated(request: dict) -> None:
     assert samples or listed.tokens_per_step[0] <= job.max_tokens_per_step
 
 
-@settings(max_examples=15)
-@given(REQUESTS)
-def test_no_plan_of_the_table_dominates_the_chosen_one(request: dict) -> None:
-    check_undominated(request)
-
-
 @pytest.mark.slow
 @given(REQUESTS)
 def test_no_plan_of_the_table_dominates_the_chosen_one_in_many_requests(request: dict) -> None:
@@ -196,12 +190,6 @@ def test_scores_agree_with_the_estimate_of_the_plan(model: Model) -> None:
         assert value.headroom_gib / value.usable_gpu_memory_gib == pytest.approx(result.scores.headroom[position])
         assert value.fit_probability >= 0.95
         assert value.fits
-
-
-def test_the_search_repeats_itself(model: Model) -> None:
-    first, second = (search(model, CLUSTER, JOB) for _ in range(2))
-    assert first.best() == second.best()
-    assert np.array_equal(first.ranked, second.ranked)
 
 
 def test_a_higher_fit_probability_leaves_fewer_plans_and_more_headroom(model: Model) -> None:

@@ -10,15 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smp_advisor.cluster import Cluster
-from smp_advisor.costs.evaluate import estimate, estimate_many, memory_columns, seconds_columns
+from smp_advisor.costs.evaluate import estimate, memory_columns, seconds_columns
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.check import check_against
 from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.libraries.layout import COLUMNS, layout_of
-from smp_advisor.libraries.library import LIBRARIES
 from smp_advisor.libraries.space import Space, enumerate_plans
-from smp_advisor.search import alternatives, search
 from smp_advisor.workload import Job, Model
 
 NODES = Cluster("ml.p4d.24xlarge", 2)
@@ -89,20 +87,6 @@ def test_no_plan_is_listed_twice(library, model, precision) -> None:
     assert len(np.unique(rows, axis=0)) == len(rows)
 
 
-@pytest.mark.parametrize(("library", "model", "precision"), CASES)
-def test_the_search_and_a_single_estimate_say_the_same(library, model, precision) -> None:
-    job = Job(sequence_length=256, precision=precision, max_tokens_per_step=50_000)
-    result = search(model, NODES, job, library=library)
-    best = result.best()
-    (value,) = estimate_many(model, NODES, job, [best])
-    assert value.step_seconds == pytest.approx(float(result.step_seconds[0]))
-    assert value.memory.peak.total_gib == pytest.approx(float(result.needed_gib[result.ranked[0]]))
-    assert value.needed_gib == pytest.approx(float(result.needed_gib[result.ranked[0]]))
-    table = alternatives(result, model, job, min_fit_probability=0.95)
-    assert table.loc[0, "why"] == "Recommended."
-    assert table.loc[0, "global_batch_size"] == global_batch_size(best, NODES)
-
-
 def test_techniques_follow_family_and_version() -> None:
     job = Job(sequence_length=256, precision="bf16", max_tokens_per_step=50_000)
 
@@ -125,12 +109,6 @@ def test_pins_hold_in_every_row() -> None:
     space = enumerate_plans(LLAMA, NODES, job, pins, library="smp-v2")
     for plan in some(space).values():
         assert {name: getattr(plan, name) for name in pins} == pins
-
-
-def test_every_library_has_a_space() -> None:
-    job = Job(sequence_length=256, precision="fp32", max_tokens_per_step=50_000)
-    for library in LIBRARIES:
-        assert len(enumerate_plans(GPT, NODES, job, library=library)) > 0
 
 
 NODE = Cluster("ml.p4d.24xlarge", 1)
@@ -221,13 +199,6 @@ def test_families_the_library_does_not_distribute_get_no_tensor_parallelism() ->
     assert set(own.layout.tensor_parallel_degree.tolist()) == {1, 2, 4, 8}
     assert set(other.layout.tensor_parallel_degree.tolist()) == {1}
     assert not any(plan.prescaled_batch for plan in some(other).values())
-
-
-@pytest.mark.parametrize("heads", [6, 5])
-def test_degrees_divide_the_heads(heads: int) -> None:
-    model = Model.from_shape(layers=4, hidden=heads * 64, heads=heads, vocab=1000, max_positions=512)
-    space = enumerate_plans(model, NODE, Job(sequence_length=256, max_tokens_per_step=50_000))
-    assert all(heads % degree == 0 for degree in space.layout.tensor_parallel_degree.tolist())
 
 
 def test_too_many_plans_are_refused_in_one_sentence():

@@ -113,10 +113,6 @@ def test_a_configuration_is_titled_by_its_model(origin, title):
     assert Model.from_config({"model_type": "gpt2", "_name_or_path": origin}).name == title
 
 
-def test_the_name_is_the_last_part_of_where_it_came_from():
-    assert Model.from_config({"model_type": "gpt2", "_name_or_path": "someone/their-gpt2"}).name == "their-gpt2"
-
-
 def test_other_spellings_of_keys_are_read():
     model = Model.from_config({"model_type": "gpt2", "hidden_size": 1024, "num_hidden_layers": 3, "n_head": 16})
     assert (model.shape.hidden, model.shape.layers) == (1024, 3)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from smp_advisor.advice.live.control_state import summarized
 from smp_advisor.advice.live.settings import configuration, dollars, rows_of, settings_of
+from smp_advisor.guidance.nearest import shown
 from smp_advisor.libraries.controls import fields_of
 from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.schema import schema
@@ -21,6 +22,7 @@ from smp_advisor.wording import (
     run_cost,
     run_time,
     step_time,
+    table_lines,
     throughput,
     token_rate,
 )
@@ -66,9 +68,7 @@ class Comparison:
 
     def __str__(self) -> str:
         rows = [("", *self.names, "change"), *((r.label, r.first, r.second, r.change) for r in self._rows)]
-        widths = [max(len(row[column]) for row in rows) for column in range(4)]
-        lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-        return "\n".join([self.summary, "", *lines])
+        return "\n".join([self.summary, "", *table_lines(rows)])
 
     @property
     def _rows(self) -> tuple[Row, ...]:
@@ -125,7 +125,7 @@ def _settings(first: Entry, second: Entry) -> Iterator[Row]:
     described = schema(plans[0].library).described
     for name in sorted(set(fields[0]) - _controlled(first) - {"version"}):
         title = described(name)
-        yield Row(label=title.title if title else name, first=_shown(fields[0][name]), second=_shown(fields[1][name]))
+        yield Row(label=title.title if title else name, first=shown(fields[0][name]), second=shown(fields[1][name]))
 
 
 def _texts(entry: Entry) -> dict[str, str]:
@@ -138,10 +138,6 @@ def _controlled(entry: Entry) -> set[str]:
     record = get_library(entry.state.plan.library)
     settings = settings_of(entry.state.plan)
     return set(record.control_codec.fields({name: settings[name] for name in record.controls}))
-
-
-def _shown(value: Any) -> str:
-    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
 
 
 def _figures(first: Entry, second: Entry) -> Iterator[Row]:

@@ -15,6 +15,7 @@ from smp_advisor.advice.live.settings import (
     require_name,
     rows_of,
     settings_of,
+    throughput_change,
     with_job,
 )
 from smp_advisor.advice.storage.plain import plain
@@ -86,7 +87,8 @@ def describe(rows: Sequence[str], before: Outcome, after: Outcome, *, moved: str
     first = f"{moved} {changes.pop(moved)}" if moved in changes else ""
     dependents = ", ".join(f"{_lower(row)} {change}" for row, change in changes.items())
     subject = f"{first} ({dependents})" if first and dependents else first or _upper(dependents)
-    return f"{subject}: {_memory(before, after, usable_gib)}, {_throughput(before, after)}{_fit(before, after)}."
+    speed = throughput_change(before.samples_per_second, after.samples_per_second)
+    return f"{subject}: {_memory(before, after, usable_gib)}, {speed}{_fit(before, after)}."
 
 
 def _memory(before: Outcome, after: Outcome, usable_gib: float) -> str:
@@ -96,14 +98,6 @@ def _memory(before: Outcome, after: Outcome, usable_gib: float) -> str:
     if abs(change) < 0.05:
         return f"no change in memory {now}"
     return f"memory {_sign(change)}{abs(change):.1f} GiB per GPU {now}"
-
-
-def _throughput(before: Outcome, after: Outcome) -> str:
-    change = 100 * (after.samples_per_second / before.samples_per_second - 1)
-    if abs(change) < 0.05:
-        return "no change in throughput"
-    size = f"{abs(change):.0f}" if abs(change) >= 9.95 else f"{abs(change):.1f}"
-    return f"throughput {_sign(change)}{size} %"
 
 
 def _fit(before: Outcome, after: Outcome) -> str:

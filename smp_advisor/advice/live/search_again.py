@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.advice.live.settings import job_labels, label_of, names_of, settings_of, value_text
+from smp_advisor.advice.live.settings import job_labels, label_of, names_of, settings_of, throughput_change, value_text
 from smp_advisor.arguments import amount_of
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.errors import AdvisorError
@@ -182,11 +182,7 @@ class SearchAgain:
             rate, earlier = estimate.tokens_per_second, before.tokens_per_second
         else:
             rate, earlier = estimate.samples_per_second, before.samples_per_second
-        change = 100 * (rate / earlier - 1)
-        if abs(change) < 0.05:
-            return f"{memory}, no change in throughput"
-        size = f"{abs(change):.0f}" if abs(change) >= 9.95 else f"{abs(change):.1f}"
-        return f"{memory}, throughput {'+' if change > 0 else chr(0x2212)}{size} %"
+        return f"{memory}, {throughput_change(earlier, rate)}"
 
 
 _TITLES = {

@@ -44,6 +44,7 @@ __all__ = [
     "stack_help",
     "stack_text",
     "stacks_for",
+    "throughput_change",
     "training_settings_text",
     "value_text",
     "with_job",
@@ -195,6 +196,15 @@ def dollars(amount: float) -> str:
     if amount >= 100:
         return f"${amount:,.0f}"
     return f"${amount:.2f}" if amount >= 0.1 else f"${amount:.3g}"
+
+
+def throughput_change(before: float, after: float) -> str:
+    """Relative change of a rate: "throughput −12 %"."""
+    change = 100 * (after / before - 1)
+    if abs(change) < 0.05:
+        return "no change in throughput"
+    size = f"{abs(change):.0f}" if abs(change) >= 9.95 else f"{abs(change):.1f}"
+    return f"throughput {'+' if change > 0 else chr(0x2212)}{size} %"
 
 
 def precision_text(job: Job) -> str:
