@@ -266,6 +266,9 @@ class Host:
         """End the kernel; an error in it fails the test."""
         self.page.remove_listener("console", self._note)
         self.page.remove_listener("pageerror", self._note)
+        if not APPLICATIONS[self.application].framed:
+            # Tests share the page, and an earlier test's plan is no earlier kernel's. Frames have no storage.
+            self.page.evaluate("sessionStorage.clear()")
         self._free.set()
         self.requests.put(None)
         self._kernel.join(GUARD_SECONDS)

@@ -88,7 +88,9 @@ def machine_fonts(page: Host) -> set[str]:
 
 
 def test_the_page_is_drawn_with_the_fonts_of_the_tests_alone(host, recommended):
-    assert machine_fonts(host(recommended.recommended)) == set()
+    page = host(recommended.recommended)
+    page.settle()
+    assert machine_fonts(page) == set()
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1150, False), (1150, True), (720, False)])
