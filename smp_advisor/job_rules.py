@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from smp_advisor.cluster.containers import containers_of
+from smp_advisor.cluster.containers import containers_of, repositories
 from smp_advisor.cluster.table import instance as known_instance
 from smp_advisor.cluster.table import sagemaker_names
 from smp_advisor.errors import InstanceError
@@ -164,7 +164,8 @@ def _hardware(job: JobTerms) -> Iterator[Fault]:
 
 def _driving(container: Container, machine: Instance) -> Container | None:
     """The newest container of the same repository with code for a GPU, in both versions of the SDK if possible."""
-    usable = [row for row in containers_of(container.repository) if row.drives(machine)]
+    home = "pytorch-training" if "by_uri" in repositories()[container.repository] else container.repository
+    usable = [row for row in containers_of(home) if row.drives(machine)]
     both = [row for row in usable if row.sdk_2 is not None and row.sdk_3 is not None]
     return (both or usable)[-1] if usable else None
 

@@ -56,11 +56,14 @@ def test_rules_of_terms(terms, rules):
         ("2.5.1", "ml.p6-b200.48xlarge", "2.8.0 with py312"),
         ("1.13.1", "ml.p5.48xlarge", "2.8.0 with py312"),
         ("2.10.0", "ml.p3.2xlarge", "2.8.0 with py312"),
+        ("2.13.0", "ml.p3.2xlarge", "2.8.0 with py312"),
         ("2.8.0", "ml.p6e-gb200.36xlarge", "image of your own"),
     ],
 )
 def test_a_container_that_cannot_use_the_instance(version, kind, remedy):
-    terms = JobTerms(instance_type=kind, container=container("pytorch-training", version))
+    terms = JobTerms(
+        instance_type=kind, container=container("pytorch" if version == "2.13.0" else "pytorch-training", version)
+    )
     (fault,) = job_faults(terms)
     assert remedy in fault.remedy
     assert fault.severity == "error"

@@ -80,8 +80,10 @@ class Container:
         return self.end_of_support >= table_date()
 
     def uri(self, region: str) -> str:
-        """Address in a region; the registry's account is that of most regions."""
-        return f"{self.account}.dkr.ecr.{region}.amazonaws.com/{self.repository}:{self.tag}"
+        """Address in a region. Where the account of the registry is not in the table, it is that of most regions."""
+        accounts = data_file("cluster", "containers")["accounts"] if self.account == _ACCOUNT else {}
+        domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
+        return f"{accounts.get(region, self.account)}.dkr.ecr.{region}.{domain}/{self.repository}:{self.tag}"
 
     def runs_on(self, instance: Instance) -> bool:
         """Whether the image is built for the processor of an instance."""

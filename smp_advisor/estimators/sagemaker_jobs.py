@@ -9,7 +9,7 @@ from smp_advisor.estimators.configuration import Configuration, Gap, Setting, co
 from smp_advisor.estimators.launchers import choose_library, decoded, read_distribution, read_toolkit_contract
 from smp_advisor.estimators.terms import image_name
 from smp_advisor.libraries.library import library_with
-from smp_advisor.reading.values import Constant, Mapping, Result, Value
+from smp_advisor.reading.values import Constant, Mapping, Operation, Result, Value
 
 if TYPE_CHECKING:
     from smp_advisor.reading.trace import Call
@@ -43,6 +43,7 @@ def configuration_of_estimator(name: str, call: Mapping, *, sure: bool = True) -
     configuration.tables["estimator"] = call
     for key in _TAKEN:
         configuration.take(call, key)
+    _take_address(configuration, call, "image_uri")
     for older, key in _OLDER_NAMES.items():
         if older in call.entries:
             configuration.take(call, older, key)
@@ -61,6 +62,16 @@ def configuration_of_estimator(name: str, call: Mapping, *, sure: bool = True) -
             configuration.settings.setdefault("framework_version", configuration.settings[key])
     configuration.library = choose_library(configuration, configuration.get("framework_version"), image)
     return configuration
+
+
+def _take_address(configuration: Configuration, call: Mapping, key: str) -> None:
+    """Take the address of an image although its region, or another part, is not known."""
+    value = call.get(key)
+    if isinstance(value, Operation) and value.operator == "format":
+        parts = [str(part.value) if isinstance(part, Constant) else "*" for part in value.operands]
+        if image_name("".join(parts)) is not None:
+            configuration.gaps = [gap for gap in configuration.gaps if gap.name != "image_uri"]
+            configuration.put("image_uri", "".join(parts), call, key)
 
 
 def read_image(configuration: Configuration) -> str | None:
@@ -178,6 +189,7 @@ def _image(configuration: Configuration, call: Mapping) -> str | None:
         torchrun = "modelparallel" in inner.tables and inner.get("torch_distributed")
         return library_with(smdistributed=True, launcher="torchrun").name if torchrun else None
     configuration.take(call, "training_image", "image_uri")
+    _take_address(configuration, call, "training_image")
     return read_image(configuration)
 
 

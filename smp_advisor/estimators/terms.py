@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.cluster.containers import Container, containers, containers_of, repositories
+from smp_advisor.cluster.containers import Container, containers, containers_of, image_at, repositories
 from smp_advisor.estimators.configuration import constant, count, inner_table
 from smp_advisor.job_rules import JobTerms
 from smp_advisor.libraries.version import facts, images, release
@@ -35,6 +35,8 @@ class ImageName:
 
 def image_name(uri: object) -> ImageName | None:
     """Read the name of an image; None for images that are not from AWS."""
+    if isinstance(uri, str) and (known := image_at(uri)) is not None and "by_uri" in repositories()[known.repository]:
+        return ImageName(None, known.framework, known.framework_version, known.py_version, None)
     match = _TAG.search(uri) if isinstance(uri, str) else None
     repository = repositories().get(match["repository"]) if match is not None else None
     if match is None or repository is None or "by_uri" in repository:

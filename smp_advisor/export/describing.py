@@ -54,7 +54,9 @@ def _image(job: Launch) -> tuple[str, str]:
         return "your image", "Patches: yours. The advisor does not know this image."
     name, day = _container_name(container), container.end_of_support
     if container.is_patched:
-        return name, f"Patches: AWS patches this image until {day}."
+        named = container.sdk_2 is not None or container.sdk_3 is not None or own is not None or job.options.region
+        place = "" if named else " Its address is that of most regions: export with region= for the others."
+        return name, f"Patches: AWS patches this image until {day}.{place}"
     text = f"Patches: none since {day}. Expect known vulnerabilities (AWS's support policy as of {table_date()})."
     if not day:
         text = f"Patches: none. AWS's support policy does not list this image (as of {table_date()})."
@@ -65,9 +67,8 @@ def _image(job: Launch) -> tuple[str, str]:
     if newest is None:
         return name, f"{text} No image that AWS patches has code for the GPUs of this instance."
     return name, (
-        f"{text} AWS patches {newest.title} until {newest.end_of_support}: pass this"
-        f" image_uri: {newest.uri(job.options.region or 'REGION')}"
-        " (the script and its packages were not tested in it)."
+        f"{text} AWS patches {newest.title} until {newest.end_of_support}: set version={newest.framework_version!r} in"
+        " the plan."
     )
 
 

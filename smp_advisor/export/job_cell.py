@@ -35,7 +35,7 @@ def _oldest_release(sdk: Sdk, container: Container | None) -> str:
     if container is None:
         return oldest
     first = container.sdk_2 if sdk == "v2" else container.sdk_3
-    if first is None:
+    if first is None and not container.tag:
         alternative = "v3" if sdk == "v2" else "v2"
         raise ExportError(
             f"Version {sdk[1]} of the SageMaker Python SDK has no container of {container.title}: pass"

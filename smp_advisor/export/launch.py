@@ -7,7 +7,7 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from smp_advisor.arguments import require_types
 from smp_advisor.errors import ExportError
@@ -86,6 +86,15 @@ class Launch:
     def library(self) -> Library:
         """Record of the library of the plan."""
         return get_library(self.plan.library)
+
+    def image_uri(self, sdk: Literal["v2", "v3"]) -> str | Expression | None:
+        """Address of the image: the user's, or that of one for which the SDK has no name; None if it has one."""
+        container, own = self.container.container, self.options.image_uri
+        if own is not None or not container.tag or (container.sdk_2 if sdk == "v2" else container.sdk_3) is not None:
+            return own
+        if self.options.region is not None:
+            return container.uri(self.options.region)
+        return Expression(f'f"{container.uri("{session.boto_region_name}")}"')
 
     @property
     def torchrun(self) -> bool:

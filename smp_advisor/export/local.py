@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.export import checks
 from smp_advisor.export.options import JobOptions
 from smp_advisor.export.script import SCRIPT_NAME, builds, training_script
-from smp_advisor.export.template import Comment, comment, render, text_literal
+from smp_advisor.export.template import Comment, Expression, comment, render, text_literal
 from smp_advisor.files import data_file
 from smp_advisor.libraries.library import DEFAULT_LIBRARY
 from smp_advisor.libraries.plan import Plan
@@ -99,20 +99,22 @@ def local_mode_cell(
     True
     """
     container = image(library, version or default_version(library))
+    found = container.container
+    by_uri = image_uri is not None or (found.sdk_2 is None and bool(found.tag))
     inputs = {name: Path(path).expanduser().resolve().as_uri() for name, path in (channels or {}).items()}
     values: dict[str, object] = {
         "script_name": Comment(comment(script)),
         "script": checks.text("script", script),
         "source_dir": checks.text("source_dir", source_dir),
         "instance_type": instance_type,
-        "image_uri": image_uri or "",
+        "image_uri": image_uri or Expression(f'f"{found.uri("{session.boto_region_name}")}"'),
         "framework_version": container.framework_version,
         "py_version": container.py_version,
         "hyperparameters": dict(hyperparameters or {}),
         "output_path": Path(output_directory).resolve().as_uri(),
         "inputs": inputs or None,
     }
-    return render("local_mode.py.in", values=values, flags={"own_image": image_uri is not None})
+    return render("local_mode.py.in", values=values, flags={"by_uri": by_uri})
 
 
 def local_cell(model: Model, cluster: Cluster, job: Job, plan: Plan, **options: Any) -> str:

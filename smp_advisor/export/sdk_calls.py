@@ -132,8 +132,8 @@ def _estimator(job: Launch) -> Call:
     else:
         arguments["framework_version"] = container.framework_version
     arguments["py_version"] = container.py_version
-    if options.image_uri is not None:
-        arguments["image_uri"] = options.image_uri
+    if (uri := job.image_uri("v2")) is not None:
+        arguments["image_uri"] = uri
     if job.library.compiles:
         arguments["compiler_config"] = Call("TrainingCompilerConfig", job.plan.parameters)
     if (launched := _distribution(job)) is not None:
@@ -223,7 +223,7 @@ def _trainer_imports(job: Launch) -> list[str]:
     options, places = job.options, job.inputs.values()
     streams = job.streams and any(isinstance(place, str) for place in places)
     used = {
-        "sagemaker.core": {"image_uris": options.image_uri is None},
+        "sagemaker.core": {"image_uris": job.image_uri("v3") is None},
         "sagemaker.core.helper.session_helper": {"Session": True, "get_execution_role": options.role is None},
         "sagemaker.core.shapes": {
             "Channel": streams,
@@ -251,11 +251,11 @@ def _trainer_imports(job: Launch) -> list[str]:
     return [import_line(module, names) for module, names in imported.items() if names]
 
 
-def _training_image(job: Launch) -> Call | str:
-    """The user's image, or the lookup of the image, which version 3 does not derive from the framework version."""
+def _training_image(job: Launch) -> Call | Expression | str:
+    """The address of the image, or its lookup, which version 3 does not derive from the framework version."""
     container = job.container
-    if job.options.image_uri is not None:
-        return job.options.image_uri
+    if (uri := job.image_uri("v3")) is not None:
+        return uri
     place: dict[str, Any] = {"region": _REGION}
     versions: dict[str, Any] = {"py_version": container.py_version, "instance_type": job.cluster.instance.name}
     if job.torchrun and job.library.smdistributed:

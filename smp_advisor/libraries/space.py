@@ -11,6 +11,7 @@ from smp_advisor.errors import PlanError
 from smp_advisor.libraries import axes
 from smp_advisor.libraries.layout import PlanColumns, decoded, encoded, layout_of_columns
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library, plan_fields
+from smp_advisor.libraries.version import default_of, driving_versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -153,7 +154,9 @@ def replica_space(
     fields = [name for name in (*columns, "sharding_strategy") if name in names]
     candidates = [pins["sharding_strategy"]] if "sharding_strategy" in pins else strategies
     blocks = [{**columns, "sharding_strategy": encoded("sharding_strategy", strategy)} for strategy in candidates]
-    shared = {"precision": job.precision, **{name: value for name, value in pins.items() if name not in fields}}
+    version = default_of(library, driving_versions(library, cluster.instance))
+    fixed = {name: value for name, value in pins.items() if name not in fields}
+    shared = {"precision": job.precision, "version": version, **fixed}
     return Space.of_blocks(library, cluster, job, fields, [(len(rows), block) for block in blocks or [columns]], shared)
 
 

@@ -20,12 +20,15 @@ class TransformersFamily:
     """First release with the family, of those that the scripts install."""
     sdpa: str
     """First release whose code of the family runs PyTorch's fused attention; empty for none."""
+    unfused: str = ""
+    """First later release whose code no longer runs it; empty for none."""
     softmax: str = ""
     """Precision of the softmax in eager attention, ``fp32`` or ``native``; empty where all releases agree."""
 
     def is_fused(self, transformers_version: str) -> bool:
         """Whether a release runs fused attention."""
-        return bool(self.sdpa) and release(self.sdpa) <= release(transformers_version)
+        runs = release(transformers_version)
+        return bool(self.sdpa) and release(self.sdpa) <= runs and not (self.unfused and release(self.unfused) <= runs)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +55,7 @@ def transformers_families() -> dict[str, TransformersFamily]:
     """The families by their model type."""
     return {
         row["family"]: TransformersFamily(
-            task=row["task"], since=row["release"], sdpa=row["sdpa"], softmax=row["softmax"]
+            task=row["task"], since=row["release"], sdpa=row["sdpa"], softmax=row["softmax"], unfused=row["unfused"]
         )
         for row in rows("smp_advisor.libraries", "data/transformers_families.csv")
     }
@@ -84,8 +87,8 @@ def script_release(pytorch_version: str, since: str) -> str | None:
 
     Examples
     --------
-    >>> script_release("2.8.0", transformers_families()["t5"].since)
-    '4.46.3'
+    >>> [script_release(pytorch, transformers_families()["t5"].since) for pytorch in ("2.8.0", "2.13.0")]
+    ['4.46.3', '5.23.0']
     """
     releases = _releases()["by_pytorch"]
     earlier = [first for first in releases if release(first) <= release(pytorch_version)]
@@ -109,7 +112,7 @@ def installed_by(library: str, family: str, version: str = "") -> Installed:
     Examples
     --------
     >>> installed_by("fsdp", "t5").transformers_version
-    '4.46.3'
+    '5.23.0'
     """
     container = image(library, version if version in versions(library) else default_version(library))
     entry = transformers_families().get(family)

@@ -95,11 +95,12 @@ def images(library: str) -> tuple[Image, ...]:
     A library without versions of its own is in every container of its framework from the first on.
     """
     data = facts(library)
-    repository = data.get("repository", "pytorch-training")
     if "version" not in data:
         first = release(data["first"])
-        rows = [row for row in containers_of(repository) if release(row.framework_version) >= first]
+        homes = data.get("repositories") or [data["repository"]]
+        rows = [row for home in homes for row in containers_of(home) if release(row.framework_version) >= first]
         return tuple(Image(library=library, version=row.framework_version, container=row) for row in rows)
+    repository = data.get("repository", "pytorch-training")
     return tuple(_image(library, repository, entry) for entry in data["version"])
 
 
@@ -126,7 +127,7 @@ def default_version(library: str) -> str:
 def default_of(library: str, among: Sequence[str]) -> str:
     """The default version if it is among some versions, else the newest of them."""
     usual = default_version(library)
-    return usual if usual in among else among[-1]
+    return usual if usual in among or not among else among[-1]
 
 
 def driving_versions(library: str, instance: Instance) -> tuple[str, ...]:
@@ -145,7 +146,7 @@ def version_with(library: str, framework: tuple[int, ...], instance: Instance) -
     >>> from smp_advisor.cluster import Cluster
     >>> machine = Cluster("ml.p4d.24xlarge").instance
     >>> [version_with("ddp", framework, machine) for framework in ((1, 13), (1, 12), (2, 3), (2,))]
-    ['1.13.1', '1.13.1', '2.3.0', '2.8.0']
+    ['1.13.1', '1.13.1', '2.3.0', '2.13.0']
     """
     driving = driving_versions(library, instance)
     for numbers in range(len(framework), 0, -1):
@@ -156,7 +157,7 @@ def version_with(library: str, framework: tuple[int, ...], instance: Instance) -
         ]
         if same:
             return default_of(library, same)
-    return default_version(library)
+    return default_of(library, driving)
 
 
 def image(library: str, version: str) -> Image:

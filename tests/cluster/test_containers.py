@@ -11,6 +11,7 @@ import pytest
 
 from smp_advisor.cluster.containers import container, containers, image_at, patched_pytorch, repositories
 from smp_advisor.cluster.table import instance, instances, sagemaker_names
+from smp_advisor.libraries.version import default_of, driving_versions
 
 ROOT = Path(__file__).parents[2]
 
@@ -59,10 +60,21 @@ def test_gpus_of_a_container(version, kind, drives):
     assert container("pytorch-training", version).drives(instance(kind)) is drives
 
 
-def test_the_default_container_drives_every_gpu_of_sagemaker():
-    default = container("pytorch-training", "2.8.0")
-    assert all(default.drives(machine) for machine in instances())
+def test_plans_are_for_the_image_that_aws_patches_for_every_gpu_but_v100():
+    for machine in instances():
+        version = default_of("fsdp", driving_versions("fsdp", machine))
+        assert version == ("2.8.0" if machine.architecture == "7.0" else "2.13.0")
+    default = container("pytorch", "2.13.0")
     assert [machine.name for machine in instances() if not default.runs_on(machine)] == ["ml.p6e-gb200.36xlarge"]
+
+
+@pytest.mark.sagemaker
+def test_accounts_of_the_registries_are_those_of_the_sdk():
+    from sagemaker import image_uris
+
+    versions = image_uris.config_for_framework("pytorch")["training"]["versions"]
+    for region, account in versions["2.8.0"]["registries"].items():
+        assert container("pytorch", "2.13.0").uri(region).startswith(f"{account}.dkr.ecr.{region}.amazonaws.com")
 
 
 def test_every_instance_of_the_table_is_a_training_instance():

@@ -45,7 +45,7 @@ OPTIONS = {
     "volume_gb": 250,
 }
 CASES = {
-    "fsdp": (TASKS["llama"], Plan(library="fsdp", precision="fp16", batch_size=4)),
+    "fsdp": (TASKS["llama"], Plan(library="fsdp", version="2.8.0", precision="fp16", batch_size=4)),
     "smp-v1": (TASKS["gpt2"], Plan(tensor_parallel_degree=4, fp16=True, batch_size=4)),
 }
 

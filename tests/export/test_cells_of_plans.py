@@ -144,11 +144,15 @@ def _words(plan, **options):
 
 
 def test_a_cell_names_the_image_that_aws_patches():
-    patched = "763104351884.dkr.ecr.eu-west-1.amazonaws.com/pytorch:2.13.0-cu133-amzn2023-sagemaker"
-    today = _words(Plan(library="fsdp"), region="eu-west-1")
-    assert "Patches: none since 2026-08-06." in today
-    assert f"until 2027-07-20: pass this image_uri: {patched} " in today
-    assert "Patches: AWS patches this image until 2027-07-20." in _words(Plan(library="fsdp"), image_uri=patched)
+    patched = "dkr.ecr.eu-south-1.amazonaws.com/pytorch:2.13.0-cu133-amzn2023-sagemaker"
+    today = _words(Plan(library="fsdp"), region="eu-south-1")
+    assert "Patches: AWS patches this image until 2027-07-20." in today
+    assert f'training_image = "692866216735.{patched}"' in today
+    assert "for the others" in _words(Plan(library="fsdp"))
+    earlier = _words(Plan(library="fsdp", version="2.8.0"))
+    assert "Patches: none since 2026-08-06." in earlier
+    assert "until 2027-07-20: set version='2.13.0' in the plan." in earlier
+    assert "Patches: AWS patches this image until 2027-07-20." in _words(Plan(library="fsdp"), image_uri=f"1.{patched}")
     own = "123456789012.dkr.ecr.us-west-2.amazonaws.com/mine:1"
     assert "Patches: yours." in _words(Plan(library="ddp"), image_uri=own)
     assert "SMP v2 has no newer image." in _words(Plan(library="smp-v2"))

@@ -39,7 +39,7 @@ def test_its_job_is_started_by_torchrun(plan):
     assert "distributed=Torchrun(\n        process_count_per_node=8,\n    )," in v3
     ast.parse(v2)
     ast.parse(v3)
-    assert "pytorch-training" in permissions_cell(CLUSTER, plan)
+    assert 'repository/pytorch"' in permissions_cell(CLUSTER, plan)
     assert script_cell(*parts).startswith("%%writefile train_smp.py\n")
 
 

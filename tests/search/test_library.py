@@ -25,7 +25,7 @@ P4D_32 = Cluster("ml.p4d.24xlarge", 32)
     ("model", "cluster", "framework", "library", "words"),
     [
         (GPT2, Cluster("ml.p4d.24xlarge"), None, "ddp", "model parallelism is not required"),
-        (LLAMA_70B, Cluster("ml.p5.48xlarge", 8), None, "fsdp", "patches that of FSDP with version='2.10.0'"),
+        (LLAMA_70B, Cluster("ml.p5.48xlarge", 8), None, "fsdp", "patches that of FSDP with version='2.13.0'"),
         (LLAMA_70B, P4D_32, "pytorch 2.5.1", "smp-v2", "SMP v1 (archived)"),
         (GPT2, Cluster("ml.g5.48xlarge"), "pytorch 1.13", "training-compiler", "discontinued"),
         (GPT2, Cluster("ml.p4d.24xlarge"), "tensorflow 2.6", "smp-v1-tensorflow", "only model-parallel library"),
@@ -168,7 +168,7 @@ def test_a_replica_that_fits_no_gpu_is_told_to_be_divided():
         ("gpt2-xl", "pytorch 1.13", "ddp", "1.13.1"),
         ("gpt2-xl", "pytorch 1.12", "ddp", "1.13.1"),
         ("gpt2", "pytorch 2.3", "ddp", "2.3.0"),
-        ("gpt2", "pytorch 2.99", "ddp", "2.8.0"),
+        ("gpt2", "pytorch 2.99", "ddp", "2.13.0"),
         ("llama-3-8b", "pytorch 2.3", "smp-v2", "2.3.1"),
         ("llama-3-8b", "pytorch 1.13", "smp-v1", "1.13.1"),
     ],

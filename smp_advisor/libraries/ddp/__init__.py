@@ -25,7 +25,7 @@ class DdpPlan(Plan):
     SCRIPT_SETTINGS = ("batch_size", "gradient_accumulation_steps", "precision", "activation_checkpointing")
 
     library: str = "ddp"
-    version: str = "2.8.0"
+    version: str = "2.13.0"
     batch_size: int = 1
     """Samples per GPU and forward pass."""
     gradient_accumulation_steps: int = 1

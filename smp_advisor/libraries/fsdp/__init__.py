@@ -37,7 +37,7 @@ class FsdpPlan(Plan):
     )
 
     library: str = "fsdp"
-    version: str = "2.8.0"
+    version: str = "2.13.0"
     batch_size: int = 1
     """Samples per GPU and forward pass."""
     gradient_accumulation_steps: int = 1
