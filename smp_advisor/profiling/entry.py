@@ -6,7 +6,6 @@ import dataclasses
 import math
 import os
 import sys
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from smp_advisor.arguments import require_path, require_types
@@ -28,10 +27,16 @@ if TYPE_CHECKING:
 
 __all__ = ["STAGES", "Stage", "profile", "trace_described"]
 
-Stage = Literal["trace", "copy", "local", "rehearsal"]
-STAGES: tuple[Stage, ...] = ("trace", "copy", "local", "rehearsal")
+Stage = Literal["trace", "copy", "extrapolation", "local", "rehearsal"]
+STAGES: tuple[Stage, ...] = ("trace", "copy", "extrapolation", "local", "rehearsal")
 
-_STAGE_TEXTS = {"trace": "trace", "copy": "scaled copy", "local": "local run", "rehearsal": "rehearsal"}
+_STAGE_TEXTS = {
+    "trace": "trace",
+    "copy": "scaled copy",
+    "extrapolation": "extrapolation",
+    "local": "local run",
+    "rehearsal": "rehearsal",
+}
 _Result = TypeVar("_Result")
 
 
@@ -64,7 +69,8 @@ def profile(
     job
         The training job. Its fields can be passed as keywords instead (``sequence_length=512``).
     stages
-        Any of ``trace`` (the full model, without allocating it), ``copy`` (real steps of a scaled copy), ``local``
+        Any of ``trace`` (the full model, without allocating it), ``copy`` (two real steps of a scaled copy),
+        ``extrapolation`` (real steps of copies at several widths and depths, extrapolated to the full size), ``local``
         (the script as SageMaker would run it) and ``rehearsal`` (the plan on local processes). None runs the trace and
         the copy, the local run if there is a `script`, and the rehearsal if there is a `plan`.
     plan
@@ -72,8 +78,9 @@ def profile(
     script
         Training script for the local run.
     inputs
-        Example inputs, required if they can't be inferred: tensors by name or by position, or a function of
-        (batch, sequence) that returns them.
+        Inputs of the forward method, used as they are: a tensor, tensors by name or by position, a ``DataLoader`` (its
+        first batch), or a function of (batch, sequence) that returns them. Tensors are never resized: the figures are
+        those of one such call. Costs per sample require the function, or a list of two batches of different sizes.
     precision
         ``fp32``, ``amp`` (autocast), ``bf16`` (pure), ``fp16`` (SMP v1's wrapper, 20 bytes per parameter) or ``mixed``
         (FSDP, 16 bytes per parameter). None uses the job's precision in the form of the library.
@@ -145,7 +152,7 @@ def profile(
         except Exception:
             runner.raise_first()
             raise
-    if "copy" in selected:
+    if {"copy", "extrapolation"} & set(selected):
         from smp_advisor.profiling import scaled
 
         copy = runner.run(
@@ -158,6 +165,7 @@ def profile(
                 inputs=inputs,
                 precision=trace_settings["precision"],
                 attention=result.attention,
+                extrapolates="extrapolation" in selected,
                 **bounds,
                 **callbacks,
             ),
@@ -255,12 +263,10 @@ def _require(*, plan: object, script: object, inputs: object, **numbers: object)
     require_types({"plan": (plan, (Plan, type(None)))}, "profile")
     if script is not None:
         require_path(script, "profile")
-    if not (
-        inputs is None or callable(inputs) or isinstance(inputs, Mapping | list | tuple) or hasattr(inputs, "shape")
-    ):
+    if not (inputs is None or callable(inputs) or hasattr(inputs, "__iter__")) or isinstance(inputs, str):
         raise ProfileError(
-            "inputs must contain tensors: pass a dict or tuple of example tensors, or a function of (batch, sequence),"
-            f" not {inputs!r:.80}."
+            "inputs must contain tensors: pass a tensor, a tuple or dict of them, a DataLoader, or a function of "
+            f"(batch, sequence), not {inputs!r:.80}."
         )
     for name, value in numbers.items():
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -287,6 +293,7 @@ def _stages(stages: Sequence[Stage] | None, *, model: Any, plan: Any, script: An
         "rehearsal": ("plan", plan),
         "trace": ("model", model),
         "copy": ("model", model),
+        "extrapolation": ("model", model),
     }
     for stage in stages:
         name, value = requirements[stage]

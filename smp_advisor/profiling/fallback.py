@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.assumptions import Assumptions
 from smp_advisor.profiling.extrapolation import TOLERANCE
-from smp_advisor.profiling.input_trial import is_about_inputs, is_about_types, is_about_values, source_frame
+from smp_advisor.profiling.failures import is_about_inputs, is_about_types, is_about_values, reason
+from smp_advisor.profiling.inputs import line_to_write
 from smp_advisor.profiling.precision import higher_precision, training_precision
 from smp_advisor.profiling.result import Provenance
 from smp_advisor.profiling.trace import passing_checks, trace
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from smp_advisor.profiling.trace import Traced
     from smp_advisor.profiling.traced_steps import Settings
 
-__all__ = ["profile_with_fallbacks", "reason"]
+__all__ = ["profile_with_fallbacks"]
 
 _SAME = 1e-3
 """Relative difference below which the assumed values make no difference."""
@@ -66,7 +67,7 @@ def profile_with_fallbacks(profiled: ProfiledModel, settings: Settings) -> Profi
             attempts.append((name, ProfileError(_ALL_SELECTED)))
     if doubtful:
         return doubtful[0]
-    raise ProfileError(_failure(profiled, attempts), kind="error")
+    raise ProfileError(_failure(profiled, attempts, supplied=settings.inputs is not None), kind="error")
 
 
 def _methods(
@@ -88,16 +89,23 @@ def _methods(
     return methods
 
 
-def _failure(profiled: ProfiledModel, attempts: list[tuple[str, BaseException]]) -> str:
+def _failure(profiled: ProfiledModel, attempts: list[tuple[str, BaseException]], *, supplied: bool) -> str:
     """The first obstacle, that of real steps, and what to do about it."""
     first = attempts[0][1]
+    module = profiled.module
+    if module is not None and is_about_inputs(first):
+        fault = "the inputs that you passed" if supplied else "the guessed inputs"
+        return (
+            f"{profiled.name}.forward fails with {fault}, and not because of the module alone: {reason(first)}. "
+            f"{line_to_write(module)}."
+        )
     last = f" Real steps failed too: {reason(attempts[-1][1])}." if attempts[-1][0].startswith("real steps") else ""
     if isinstance(first, MemoryError):
         hint = "Raise memory_bytes="
-    elif isinstance(first, ProfileError) or is_about_inputs(first) or is_about_values(first):
-        hint = "Pass inputs= that its forward accepts, or its transformers configuration"
+    elif isinstance(first, ProfileError) or is_about_values(first):
+        hint = f"{line_to_write(module)}" if module is not None else "Pass the module itself"
     else:
-        hint = "Correct this error in the model"
+        hint = "The module is at fault, with any inputs: correct this error"
     return (
         f"{profiled.name} cannot be profiled: {reason(first)}.{last} {hint}; or pass a parameter count or "
         "Model.from_shape to advise."
@@ -250,23 +258,3 @@ def _with_attempts(profile: Profile, attempts: list[tuple[str, BaseException]]) 
         return profile
     failures = tuple(f"Method {name!r} failed: {reason(error)}." for name, error in attempts)
     return dataclasses.replace(profile, warnings=(*profile.warnings, *failures))
-
-
-_MEANINGS = (
-    ("DataDependentOutputException", "its forward pass depends on a tensor's values"),
-    ("DynamicOutputShapeException", "its forward pass creates shapes that depend on values"),
-    ("_local_scalar_dense", "its forward pass depends on a tensor's values"),
-    ("nonzero", "its forward pass creates shapes that depend on values"),
-    (".numpy() is not supported", "its forward pass converts tensors to NumPy"),
-    ("is not supported for tensor subclasses", "its forward pass converts tensors to Python values"),
-)
-
-
-def reason(error: BaseException) -> str:
-    """Meaning of an error, with the line of the model's own code that raised it."""
-    if isinstance(error, ProfileError):
-        return error.sentence.rstrip(".")
-    text = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:160] if str(error).strip() else ''}"
-    meaning = next((meaning for sign, meaning in _MEANINGS if sign in text), text.rstrip(": ."))
-    frame = source_frame(error)
-    return f"{meaning} ({frame})" if frame else meaning

@@ -1,42 +1,82 @@
-"""Example inputs of a model: supplied by the user, or inferred from its configuration, forward method and layers."""
+"""Example inputs of a model: the user's, those of a configuration, or by the first layer that reads an argument."""
 
 from __future__ import annotations
 
-import dataclasses
+import ast
 import inspect
-from collections.abc import Mapping, Sequence
-from typing import Any
+import math
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map, tree_map_with_path
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from smp_advisor.errors import ProfileError
-from smp_advisor.profiling.example import EDGES, ExampleInputs
-from smp_advisor.profiling.forward_source import forward_arguments
-from smp_advisor.profiling.input_trial import working_inputs
-from smp_advisor.profiling.module_inputs import detection_inputs, module_candidates
 from smp_advisor.profiling.profiled_model import task_of
 
-__all__ = ["cast_inputs", "example_inputs", "filled", "valid_ids"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
+__all__ = [
+    "ExampleInputs",
+    "cast_inputs",
+    "example_inputs",
+    "filled",
+    "forward_method",
+    "line_to_write",
+    "valid_ids",
+]
+
+Make = Callable[[int, int], Any]
 _IMAGE_SIZE = 224
-_LEAST_TOKENS = 8
-"""Shorter supplied inputs are not resized."""
-_CHOICES = (2,)
-"""Texts per sample of multiple choice."""
+_VOLUME_SIZE = 32
+_SOUND_SAMPLES = 16_000
+"""A second of speech."""
+_CONDITION_TOKENS = 77
+"""Tokens of a text that conditions images: those of CLIP."""
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_EDGES = frozenset({"edge_index", "edges"})
+"""Positions of nodes, which are no ids."""
+_SIZE_NAMES = ("image_size", "img_size", "input_size", "sample_size", "input_resolution", "resolution")
+_LENGTH_NAMES = (
+    "max_seq_len", "max_seq_length", "max_length", "max_len", "seq_len", "block_size", "context_length", "n_positions",
+    "max_position_embeddings", "n_ctx",
+)  # fmt: skip
+_LABELS = frozenset({"labels", "label", "targets", "target", "y"})
+"""Arguments with which a module computes its loss: of each token, or the class of a sample."""
+_TOKENS = "token ids"
+_DEEPEST = 4
+"""Modules through which an argument is followed to its first layer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExampleInputs:
+    """Inputs of a model."""
+
+    make: Make
+    """Tensors for (batch, sequence), by name or by position; on the meta device unless the user supplied them."""
+    has_sequence: bool
+    longest: int = 0
+    """Maximum tokens per sample; 0 for no limit."""
+    description: str
+    """Text for the user."""
+    is_inferred: bool = True
+    """Whether the user supplied none of it."""
+    scales: bool = True
+    """Whether the number of samples can be chosen; if not, one sample stands for the supplied inputs together."""
 
 
 def example_inputs(model: nn.Module, supplied: Any = None, *, config: Any = None) -> ExampleInputs:
-    """Inputs supplied by the user, or inferred ones; of several forms, the first that the model's forward accepts.
-
-    Supplied tensors are never extended: their tokens are the maximum.
+    """Inputs as supplied; otherwise of the configuration, or by the first layer that reads each argument.
 
     Parameters
     ----------
     supplied
-        Example tensors by name or by position, or a function of (batch, sequence) that returns them.
+        A tensor, a tuple or dict, a data loader, two batches of different sizes, or a function of (batch, sequence).
     config
         The transformers configuration of the model.
 
@@ -46,29 +86,151 @@ def example_inputs(model: nn.Module, supplied: Any = None, *, config: Any = None
         The inputs can't be inferred. The sentence explains what to pass.
     """
     if supplied is not None:
-        return working_inputs(model, _supplied(supplied), "pass inputs that its forward accepts")
+        return _supplied(model, supplied)
     config = config if config is not None else getattr(model, "config", None)
     if hasattr(config, "to_dict") and hasattr(model, "main_input_name"):
-        candidates = _of_transformers(model, config)
-        return candidates[0] if len(candidates) == 1 else working_inputs(model, candidates, _supply(model))
-    detection = detection_inputs(model)
-    if detection is not None:
-        return detection
-    candidates = module_candidates(model)
-    if not candidates:
-        raise ProfileError(f"The inputs of {type(model).__name__} can't be inferred: {_supply(model)}.")
-    return working_inputs(model, candidates, _supply(model))
+        return _of_transformers(model, config)
+    return _of_settings(model) or _of_layers(model)
 
 
-def _supply(model: nn.Module) -> str:
-    """Inputs to pass, by the arguments that the forward method requires."""
-    arguments = forward_arguments(model).items()
-    required = [name for name, p in arguments if p.default is p.empty and p.kind not in _VARIADIC]
-    line = f"{{{', '.join(f'{name!r}: tensor' for name in required)}}}" if required else "(tensor,)"
+def forward_method(model: nn.Module) -> Callable[..., Any]:
+    """The method that a training step calls: forward, or `training_step` of a module without one."""
+    step = getattr(model, "training_step", None)
+    return step if type(model).forward is nn.Module.forward and callable(step) else model.forward
+
+
+def _arguments(method: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    try:
+        return dict(inspect.signature(method).parameters)
+    except (TypeError, ValueError):
+        return {}
+
+
+def _required(model: nn.Module) -> list[str]:
+    parameters = _arguments(forward_method(model)).items()
+    return [name for name, p in parameters if p.default is p.empty and p.kind not in _VARIADIC]
+
+
+def line_to_write(model: nn.Module) -> str:
+    """What the forward method takes, and the line that passes it."""
+    names = _required(model)
+    values = ", ".join(names) or "tensor"
     return (
-        f"pass inputs= for its forward({', '.join(required)}), as in smpa.profile(model, inputs={line}), or a function "
-        "of (batch, sequence) that returns them"
+        f"{type(model).__name__}.forward takes ({', '.join(_arguments(forward_method(model)))}): write "
+        f"smpa.profile(model, inputs=({values}{',' if len(names) < 2 else ''})) with tensors, or a function of (batch,"
+        " sequence) that returns them"
     )
+
+
+def _supplied(model: nn.Module, inputs: Any) -> ExampleInputs:
+    if callable(inputs) and not isinstance(inputs, Tensor):
+        return _of_function(inputs)
+    if isinstance(inputs, Tensor):
+        inputs = (inputs,)
+    if not isinstance(inputs, Mapping | tuple | list) and isinstance(inputs, Iterable):
+        inputs = _first_batch(model, inputs)
+    batches = _two_batches(inputs)
+    if batches is not None:
+        return batches
+    leaves = [leaf for leaf in tree_leaves(_plain(inputs)) if isinstance(leaf, Tensor)]
+    if not leaves:
+        raise ProfileError(
+            "inputs must contain tensors: pass a tensor, a tuple or dict of them, a DataLoader, or a function of"
+            " (batch, sequence)."
+        )
+    first = max(leaves, key=lambda leaf: leaf.ndim)
+    text = f"{len(leaves)} tensors, the first" if len(leaves) > 1 else "a tensor"
+    return ExampleInputs(
+        make=lambda _, __: tree_map(_on_cpu, _plain(inputs)),
+        has_sequence=False,
+        description=f"{text} of {_shape(first)} (supplied)",
+        is_inferred=False,
+        scales=False,
+    )
+
+
+def _plain(inputs: Any) -> Any:
+    return dict(inputs) if isinstance(inputs, Mapping) else tuple(inputs)
+
+
+def _on_cpu(value: Any) -> Any:
+    return value.detach().cpu() if isinstance(value, Tensor) and not value.is_meta else value
+
+
+def _shape(tensor: Tensor) -> str:
+    return " x ".join(f"{size:,}" for size in tensor.shape) or "one number"
+
+
+def _of_function(function: Callable[..., Any]) -> ExampleInputs:
+    """Inputs of a function; they have a sequence if its second argument changes a shape."""
+    positional = [p for p in _arguments(function).values() if p.kind not in _VARIADIC]
+    make: Make = function if len(positional) != 1 else lambda batch, _: function(batch)
+
+    def checked(batch: int, sequence: int) -> Any:
+        inputs = make(batch, sequence)
+        return (inputs,) if isinstance(inputs, Tensor) else _plain(inputs)
+
+    shapes = [[tuple(leaf.shape) for leaf in tree_leaves(checked(2, n)) if isinstance(leaf, Tensor)] for n in (8, 16)]
+    return ExampleInputs(
+        make=checked, has_sequence=shapes[0] != shapes[1], description="your function (supplied)", is_inferred=False
+    )
+
+
+def _first_batch(model: nn.Module, loader: Iterable[Any]) -> Any:
+    """First batch of a data loader, without the parts after the last one that the forward method takes."""
+    batch = next(iter(loader), None)
+    parameters = _arguments(forward_method(model))
+    named = [name for name, p in parameters.items() if p.kind not in _VARIADIC]
+    if isinstance(batch, Mapping):
+        return batch if set(batch) & set(parameters) or len(named) != 1 else (dict(batch),)
+    if isinstance(batch, Tensor):
+        return (batch,)
+    if not isinstance(batch, tuple | list):
+        raise ProfileError(f"The first batch of inputs is {type(batch).__name__}, which has no tensors: pass tensors.")
+    takes_any = any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
+    return tuple(batch) if takes_any else tuple(batch)[: len(named)]
+
+
+def _two_batches(inputs: Any) -> ExampleInputs | None:
+    """Inputs of any batch, by the sizes that differ between two given batches; None for other inputs."""
+    if not (isinstance(inputs, tuple | list) and len(inputs) == 2):
+        return None
+    if not all(isinstance(batch, Mapping | tuple | list) for batch in inputs):
+        return None
+    (first, form), (second, other) = (tree_flatten(_plain(batch)) for batch in inputs)
+    pairs = list(zip(first, second, strict=False))
+    tensors = [pair for pair in pairs if all(isinstance(leaf, Tensor) for leaf in pair)]
+    if form != other or not tensors or any(a.ndim != b.ndim for a, b in tensors):
+        return None
+    changed = [(a, b) for one, two in tensors for a, b in zip(one.shape, two.shape, strict=True) if a != b]
+    if not changed:
+        return None
+    low, high = changed[0]
+
+    def make(batch: int, _: int) -> Any:
+        def resized(one: Any, two: Any) -> Any:
+            if not isinstance(one, Tensor):
+                return one
+            rise = (batch - low) / (high - low)
+            shape = [round(a + (b - a) * rise) for a, b in zip(one.shape, two.shape, strict=True)]
+            return _repeated(one, shape)
+
+        return tree_unflatten([resized(*pair) for pair in pairs], form)
+
+    return ExampleInputs(
+        make=make, has_sequence=False, description=f"two batches of {low} and {high} (supplied)", is_inferred=False
+    )
+
+
+def _repeated(value: Tensor, shape: Sequence[int]) -> Tensor:
+    """The tensor with another shape, its own values repeated or cut."""
+    if value.is_meta:
+        return torch.empty(tuple(shape), dtype=value.dtype, device="meta")
+    value = value.detach().cpu()
+    for dimension, size in enumerate(shape):
+        if size != value.shape[dimension] and value.shape[dimension]:
+            value = value.index_select(dimension, torch.arange(size) % value.shape[dimension])
+    return value
 
 
 def filled(inputs: Any, vocab: int, *, seed: int = 0) -> Any:
@@ -91,11 +253,9 @@ def filled(inputs: Any, vocab: int, *, seed: int = 0) -> Any:
             return torch.ones(value.shape, dtype=torch.bool)
         return torch.randint(0, max(vocab, 1), value.shape, generator=generator, dtype=value.dtype)
 
-    def fill_at(path: tuple[Any, ...], value: Any) -> Any:
-        names = {str(getattr(key, "key", "")) for key in path}
-        return value if names & EDGES else fill(value)  # edges are positions of nodes, not ids
-
-    return tree_map_with_path(fill_at, inputs)
+    if isinstance(inputs, Mapping):
+        return {key: value if key in _EDGES else tree_map(fill, value) for key, value in inputs.items()}
+    return tree_map(fill, inputs)
 
 
 def cast_inputs(inputs: Any, dtype: torch.dtype) -> Any:
@@ -107,66 +267,25 @@ def cast_inputs(inputs: Any, dtype: torch.dtype) -> Any:
     return tree_map(cast, inputs)
 
 
-def _empty(*shape: int, dtype: torch.dtype = torch.long) -> Tensor:
-    return torch.empty(shape, dtype=dtype, device="meta")
-
-
-def _first_classes(*shape: int) -> Tensor:
-    """Labels that are valid for any number of classes, unlike ids below the number of tokens."""
-    return torch.zeros(shape, dtype=torch.long)
-
-
-def _supplied(inputs: Any) -> list[ExampleInputs]:
-    """The user's inputs with any batch and up to their own tokens, or with any batch only."""
-    if callable(inputs):
-        return [ExampleInputs(make=inputs, has_sequence=True, longest=0, description="inputs from your function")]
-    if isinstance(inputs, Tensor):
-        inputs = (inputs,)
-    if not isinstance(inputs, Mapping | tuple | list) or not any(isinstance(v, Tensor) for v in tree_leaves(inputs)):
-        raise ProfileError("inputs must contain tensors: pass a dict or tuple, or a function of (batch, sequence).")
-    inputs = dict(inputs) if isinstance(inputs, Mapping) else tuple(inputs)
-    tensors = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor) and leaf.ndim]
-    batch = tensors[0].shape[0]
-    tokens = [leaf for leaf in tensors if leaf.ndim >= 2 and not leaf.is_floating_point()]
-    sequence = tokens[0].shape[1] if tokens else 0
-    names = ", ".join(inputs) if isinstance(inputs, dict) else f"{len(inputs)} tensors"
-
-    def resized(sequence: int) -> ExampleInputs:
-        def make(new_batch: int, new_sequence: int) -> Any:
-            def resize(value: Any) -> Any:
-                if not isinstance(value, Tensor) or not value.ndim:
-                    return value
-                shape = [new_batch if value.shape[0] == batch else value.shape[0], *value.shape[1:]]
-                if sequence and not (value.is_floating_point() and value.ndim > 3):
-                    shape[1:] = [new_sequence if size == sequence else size for size in shape[1:]]
-                return _repeated(value, shape)
-
-            return tree_map(resize, inputs)
-
-        return ExampleInputs(
-            make=make, has_sequence=bool(sequence), longest=sequence, description=f"{names} (supplied)"
-        )
-
-    return [resized(sequence), resized(0)] if sequence >= _LEAST_TOKENS else [resized(0)]
-
-
-def _repeated(value: Tensor, shape: Sequence[int]) -> Tensor:
-    """The tensor with another shape, its own values repeated or cut; empty on the meta device if it has none."""
-    if value.is_meta or value.layout != torch.strided:
-        return torch.empty(tuple(shape), dtype=value.dtype, device="meta")
-    value = value.detach().cpu()
-    for dimension, size in enumerate(shape):
-        if size != value.shape[dimension] and value.shape[dimension]:
-            value = value.index_select(dimension, torch.arange(size) % value.shape[dimension])
-    return value
-
-
 def valid_ids(model: nn.Module) -> int:
     """Number of ids that are valid as tokens and as labels: by the first embedding and the last linear layer."""
     tables = [module.num_embeddings for module in model.modules() if isinstance(module, nn.Embedding)]
     outputs = [module.out_features for module in model.modules() if isinstance(module, nn.Linear)]
     sizes = [*tables[:1], *(size for size in outputs[-1:] if size > 1)]
     return min(sizes, default=2)
+
+
+def _empty(*shape: int, dtype: torch.dtype = torch.long) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def _numbers(*shape: int) -> Tensor:
+    return _empty(*shape, dtype=torch.float32)
+
+
+def _classes(*shape: int) -> Tensor:
+    """Labels that are valid for any number of classes, unlike ids below the number of tokens."""
+    return torch.zeros(shape, dtype=torch.long)
 
 
 def _own(config: Any, *names: str) -> Any:
@@ -180,53 +299,32 @@ def _own(config: Any, *names: str) -> Any:
     return None
 
 
-def _of_transformers(model: nn.Module, config: Any) -> list[ExampleInputs]:
-    """Candidates for a model of transformers, by the name of its main input; of the usual tasks only one."""
-    arguments = forward_arguments(model)
+def _of_transformers(model: nn.Module, config: Any) -> ExampleInputs:
+    """Inputs by the name of the main one and the task of the class."""
+    arguments = _arguments(forward_method(model))
     main = str(getattr(model, "main_input_name", "input_ids"))
     task = task_of(type(model), config)
-    if "pixel_values" in arguments and "input_ids" not in arguments and (main == "pixel_values" or task == "image"):
-        images = _image(arguments, config)
-        return [images] if task == "image" else [images, *module_candidates(model)]
-    if main in {"input_ids", "inputs"} or (main == "pixel_values" and task != "other"):
-        name = "inputs" if main == "inputs" and "input_ids" not in arguments else "input_ids"
-        choices = _CHOICES if type(model).__name__.endswith("ForMultipleChoice") else ()
-        texts = [_tokens(arguments, config, name, task, labels, choices) for labels in _label_forms(arguments, task)]
-        with_images = name == "input_ids" and "pixel_values" in arguments
-        return texts + [_with_images(text, arguments, config) for text in texts if with_images]
-    candidates = module_candidates(model)
-    if "input_ids" in arguments and "pixel_values" in arguments:
-        text = _tokens(arguments, config, "input_ids", "causal", "tokens")
-        candidates.insert(0, _with_images(text, arguments, config))
-    if not candidates:
-        raise ProfileError(f"{type(model).__name__} requires {main}, which can't be inferred: {_supply(model)}.")
-    return candidates
+    if main == "pixel_values" and "pixel_values" in arguments and "input_ids" not in arguments:
+        return _pictures(arguments, config, has_loss=task == "image")
+    if main in {"input_values", "input_features"}:
+        return _sound(arguments, config, main, task)
+    if main in {"input_ids", "inputs", "pixel_values"} and {"input_ids", "inputs"} & set(arguments):
+        name = "input_ids" if "input_ids" in arguments else "inputs"
+        text = _text(type(model).__name__, arguments, config, name, task)
+        return _with_pictures(text, config) if name == main and "return_loss" in arguments else text
+    raise ProfileError(f"{type(model).__name__} reads {main}, which can't be inferred: {line_to_write(model)}.")
 
 
-def _with_images(text: ExampleInputs, arguments: Mapping[str, Any], config: Any) -> ExampleInputs:
-    """Text with one image per sample, and the loss between both if the model computes it on request."""
-    images = _image({}, config)
-
-    def make(batch: int, sequence: int) -> dict[str, Any]:
-        inputs = {**text.make(batch, sequence), **images.make(batch, sequence)}
-        if "return_loss" in arguments:
-            inputs["return_loss"] = True
-        return inputs
-
-    description = text.description.replace(" (inferred)", f", {images.description.replace(', labels', '')}")
-    return dataclasses.replace(text, make=make, description=description)
+def _described(make: Make, *, has_sequence: bool, longest: int = 0) -> ExampleInputs:
+    tensors = ((key, value) for key, value in make(1, 8).items() if isinstance(value, Tensor))
+    names = ", ".join(f"{key} of {_shape(v[0])}" if v.ndim > 2 else key for key, v in tensors)
+    return ExampleInputs(
+        make=make, has_sequence=has_sequence, longest=longest, description=f"{names} (from the configuration)"
+    )
 
 
-def _label_forms(arguments: Mapping[str, Any], task: str) -> list[str]:
-    """Possible forms of the labels: the usual tasks have one per token, others a class of the text or of each token."""
-    if "labels" not in arguments:
-        return [""]
-    return ["classes", "token classes", ""] if task in {"other", "image"} else ["tokens"]
-
-
-def _tokens(
-    arguments: Mapping[str, Any], config: Any, name: str, task: str, labels: str, choices: tuple[int, ...] = ()
-) -> ExampleInputs:
+def _text(kind: str, arguments: Mapping[str, Any], config: Any, name: str, task: str) -> ExampleInputs:
+    choices = (2,) if kind.endswith("ForMultipleChoice") else ()
     # MusicGen has one row of audio tokens per codebook.
     codebooks = _own(config, "num_codebooks") if task == "causal" and "Musicgen" in type(config).__name__ else None
 
@@ -236,44 +334,63 @@ def _tokens(
             inputs["decoder_input_ids"] = _empty(batch, sequence)
         if "bbox" in arguments:
             inputs["bbox"] = _empty(batch, sequence, 4)
-        if labels == "classes":
-            inputs["labels"] = _first_classes(batch)
-        elif labels == "token classes":
-            inputs["labels"] = _first_classes(batch, sequence)
-        elif labels:
+        if "labels" in arguments and kind.endswith("ForTokenClassification"):
+            inputs["labels"] = _classes(batch, sequence)
+        elif "labels" in arguments and task in {"other", "image"}:
+            inputs["labels"] = _classes(batch)
+        elif "labels" in arguments:
             inputs["labels"] = _empty(batch, sequence, codebooks) if codebooks else _empty(batch, sequence)
+        inputs |= {key: _classes(batch) for key in ("start_positions", "end_positions") if key in arguments}
         if "use_cache" in arguments:
             inputs["use_cache"] = False
         return inputs
 
-    names = ", ".join(key for key in make(1, 1) if key != "use_cache")
-    return ExampleInputs(make=make, has_sequence=True, longest=_longest(config), description=f"{names} (inferred)")
+    return _described(make, has_sequence=True, longest=_longest_of(config))
 
 
-def _longest(config: Any) -> int:
+def _longest_of(config: Any) -> int:
     """Size of the position table; 0 if positions are computed."""
     names = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length")
     value = _own(config, *names, "max_target_positions")
     if not isinstance(value, int) or value < 8:
         return 0
     # RoBERTa-like models count positions from the padding index.
-    reserved = 2 if value % 2 == 0 and value % 32 == 2 else 0
-    return value - reserved
+    return value - (2 if value % 2 == 0 and value % 32 == 2 else 0)
 
 
-def _image(arguments: Mapping[str, Any], config: Any) -> ExampleInputs:
+def _pictures(arguments: Mapping[str, Any], config: Any, *, has_loss: bool) -> ExampleInputs:
     height, width = _pair(_own(config, "image_size", "img_size", "input_size"))
     channels = _own(config, "num_channels", "in_channels", "in_chans")
     channels = channels if isinstance(channels, int) else 3
 
     def make(batch: int, _: int) -> dict[str, Any]:
-        inputs = {"pixel_values": _empty(batch, channels, height, width, dtype=torch.float32)}
-        if "labels" in arguments:
-            inputs["labels"] = _first_classes(batch)
-        return inputs
+        inputs = {"pixel_values": _numbers(batch, channels, height, width)}
+        return inputs | ({"labels": _classes(batch)} if has_loss and "labels" in arguments else {})
 
-    description = f"pixel_values of {height} x {width}, labels (inferred)"
-    return ExampleInputs(make=make, has_sequence=False, longest=0, description=description)
+    return _described(make, has_sequence=False)
+
+
+def _with_pictures(text: ExampleInputs, config: Any) -> ExampleInputs:
+    """Text with one image per sample, and the loss between both."""
+    pictures = _pictures({}, config, has_loss=False)
+
+    def make(batch: int, sequence: int) -> dict[str, Any]:
+        return {**text.make(batch, sequence), **pictures.make(batch, sequence), "return_loss": True}
+
+    return _described(make, has_sequence=True, longest=text.longest)
+
+
+def _sound(arguments: Mapping[str, Any], config: Any, main: str, task: str) -> ExampleInputs:
+    """Seconds of sound, or their spectrograms, with the tokens of a text that a decoder writes."""
+    frames = 2 * (_own(config, "max_source_positions") or 1500)
+    has_text = task == "sequence-to-sequence" and "decoder_input_ids" in arguments
+
+    def make(batch: int, sequence: int) -> dict[str, Any]:
+        spectrogram = _numbers(batch, _own(config, "num_mel_bins", "input_feat_per_channel") or 80, frames)
+        inputs = {main: _numbers(batch, _SOUND_SAMPLES) if main == "input_values" else spectrogram}
+        return inputs | ({"labels": _empty(batch, sequence)} if has_text and "labels" in arguments else {})
+
+    return _described(make, has_sequence=has_text, longest=_own(config, "max_target_positions") or 0)
 
 
 def _pair(size: Any) -> tuple[int, int]:
@@ -281,8 +398,186 @@ def _pair(size: Any) -> tuple[int, int]:
         return size, size
     if isinstance(size, Mapping):
         size = [size.get("height", _IMAGE_SIZE), size.get("width", _IMAGE_SIZE)]
-    if isinstance(size, list | tuple) and len(size) >= 2:
-        return int(size[-2]), int(size[-1])
-    if isinstance(size, list | tuple) and len(size) == 1:
-        return int(size[0]), int(size[0])
+    if isinstance(size, list | tuple) and size:
+        return int(size[-min(2, len(size))]), int(size[-1])
     return _IMAGE_SIZE, _IMAGE_SIZE
+
+
+def _of_settings(model: nn.Module) -> ExampleInputs | None:
+    """Inputs by the settings that timm and diffusers store with a model."""
+    settings = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None)
+    sizes = settings.get("input_size") if isinstance(settings, Mapping) else None
+    required = _required(model)
+    if sizes and len(required) == 1:
+        return _described(lambda batch, _: {required[0]: _numbers(batch, *sizes)}, has_sequence=False)
+    config = getattr(model, "config", None)
+    if isinstance(config, Mapping) and {"sample", "timestep"} & set(required) and "in_channels" in config:
+        height, width = _pair(config.get("sample_size") or 64)
+        context = config.get("cross_attention_dim")
+        context = context[-1] if isinstance(context, tuple | list) else context
+
+        def make(batch: int, _: int) -> dict[str, Any]:
+            inputs = {required[0]: _numbers(batch, config["in_channels"], height, width)}
+            if "timestep" in required:
+                inputs["timestep"] = torch.zeros(batch, dtype=torch.long)
+            if "encoder_hidden_states" in required:
+                inputs["encoder_hidden_states"] = _numbers(batch, _CONDITION_TOKENS, context or 768)
+            return inputs
+
+        return _described(make, has_sequence=False) if set(make(1, 1)) == set(required) else None
+    return None
+
+
+def _of_layers(model: nn.Module) -> ExampleInputs:
+    """Inputs by the first layer that reads each required argument."""
+    required = _required(model)
+    forms: dict[str, tuple[str, Callable[[int, int], Tensor], bool]] = {}
+    optional = [name for name in _arguments(forward_method(model)) if name in _LABELS and name not in required]
+    for place, name in enumerate([*required, *optional]):
+        if name in _LABELS and place:
+            has_tokens = next(iter(forms.values()))[0] == _TOKENS
+            if has_tokens or name in required:
+                forms[name] = (
+                    (_TOKENS, _empty, True) if has_tokens else ("classes", lambda batch, _: _classes(batch), False)
+                )
+            continue
+        layer = _reader(model, forward_method(model), name, _DEEPEST)
+        if layer is None and not place:
+            layer = next((part for part in _layers(model) if part._parameters), None)
+        form = None if layer is None else _form(model, layer)
+        if form is None:
+            raise ProfileError(f"The input {name!r} can't be inferred from a layer: {line_to_write(model)}.")
+        forms[name] = form
+    if not forms:
+        raise ProfileError(f"The inputs can't be inferred: {line_to_write(model)}.")
+    text = ", ".join(f"{name}: {text}" for name, (text, _, _) in forms.items())
+    has_sequence = any(has for _, _, has in forms.values())
+    return ExampleInputs(
+        make=lambda batch, sequence: {name: make(batch, sequence) for name, (_, make, _) in forms.items()},
+        has_sequence=has_sequence,
+        longest=_longest(model) if has_sequence else 0,
+        description=f"{text} (guessed from the first layers)",
+    )
+
+
+def _layers(model: nn.Module) -> Iterator[nn.Module]:
+    """Layers in the order of registration; a module of PyTorch with attention is one."""
+    for module in model.modules():
+        if not module._modules or isinstance(module, nn.MultiheadAttention | nn.TransformerEncoderLayer):
+            yield module
+
+
+def _reader(owner: nn.Module, method: Callable[..., Any], name: str, depth: int) -> nn.Module | None:
+    """The first layer that is called with the argument: ``self.embed(x)``, also inside called modules."""
+    if isinstance(owner, nn.Sequential):
+        first = next(iter(owner.children()), None)
+        return None if first is None else _entered(first, depth)
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(method))))
+    except (OSError, TypeError, SyntaxError):
+        return None
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    for call in sorted(calls, key=lambda node: (node.lineno, node.col_offset)):
+        places = [i for i, value in enumerate(call.args) if isinstance(value, ast.Name) and value.id == name]
+        path = ast.unparse(call.func)
+        if not places or not path.startswith("self."):
+            continue
+        target: Any = owner
+        for part in path.removeprefix("self.").split("."):
+            target = getattr(target, part, None)
+        if isinstance(target, nn.Module):
+            found = _entered(target, depth, places[0])
+        elif inspect.ismethod(target) and depth and len(_arguments(target)) > places[0]:
+            found = _reader(owner, target, list(_arguments(target))[places[0]], depth - 1)
+        else:
+            continue
+        if found is not None:
+            return found
+    return None
+
+
+def _entered(module: nn.Module, depth: int, place: int = 0) -> nn.Module | None:
+    """The first layer that reads an argument of the module."""
+    if not module._modules or isinstance(module, nn.MultiheadAttention | nn.TransformerEncoderLayer):
+        return module if module._parameters or module._modules else None
+    names = list(_arguments(module.forward))
+    found = _reader(module, module.forward, names[place], depth - 1) if depth and place < len(names) else None
+    return found or next((layer for layer in _layers(module) if layer._parameters), None)
+
+
+def _form(model: nn.Module, layer: nn.Module) -> tuple[str, Callable[[int, int], Tensor], bool] | None:
+    """Text and tensor of the input of a layer, and whether a dimension is the number of tokens."""
+    width = _width(layer)
+    if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
+        return _TOKENS, _empty, True
+    if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d | nn.BatchNorm2d):
+        size = 1 if isinstance(layer, nn.ConvTranspose2d) else _image_size(model)
+        return f"images of {size} x {size}", lambda batch, _: _numbers(batch, width, size, size), False
+    if isinstance(layer, nn.Conv3d):
+        sizes = (_VOLUME_SIZE,) * 3
+        return "volumes of 32 x 32 x 32", lambda batch, _: _numbers(batch, width, *sizes), False
+    if isinstance(layer, nn.Conv1d) and width == 1:
+        return "a second of sound", lambda batch, _: _numbers(batch, 1, _SOUND_SAMPLES), False
+    if isinstance(layer, nn.Conv1d):
+        return f"sequences of {width} channels", lambda batch, sequence: _numbers(batch, width, sequence), True
+    if not width:
+        return None
+    kinds = nn.MultiheadAttention | nn.RNNBase | nn.TransformerEncoderLayer | nn.LayerNorm
+    if not any(isinstance(part, nn.MultiheadAttention | nn.RNNBase) for part in model.modules()) and not isinstance(
+        layer, kinds
+    ):
+        return f"{width} numbers", lambda batch, _: _numbers(batch, width), False
+    if isinstance(layer, kinds) and not _is_batch_first(layer):
+        return f"{width} numbers per token", lambda batch, sequence: _numbers(sequence, batch, width), True
+    return f"{width} numbers per token", lambda batch, sequence: _numbers(batch, sequence, width), True
+
+
+def _is_batch_first(layer: nn.Module) -> bool:
+    inner = getattr(layer, "self_attn", layer)
+    return bool(getattr(inner, "batch_first", True))
+
+
+def _width(layer: nn.Module) -> int:
+    """Features or channels that a layer reads; 0 if unknown."""
+    for name in ("in_features", "in_channels", "input_size", "embed_dim", "num_features"):
+        value = getattr(layer, name, None)
+        if isinstance(value, int):
+            return value
+    attention = getattr(layer, "self_attn", None)
+    shape = getattr(layer, "normalized_shape", None)
+    return int(shape[-1]) if shape else int(getattr(attention, "embed_dim", 0))
+
+
+def _image_size(model: nn.Module) -> int:
+    """Size that an attribute names or that fits a table of positions; otherwise the usual one."""
+    for module in model.modules():
+        for name in _SIZE_NAMES:
+            value = getattr(module, name, None)
+            value = value[0] if isinstance(value, tuple | list) and value else value
+            if isinstance(value, int) and 8 <= value <= 1024:
+                return value
+    patches = [
+        layer.stride[0]
+        for layer in model.modules()
+        if isinstance(layer, nn.Conv2d) and layer.stride == layer.kernel_size and layer.stride[0] >= 4
+    ]
+    for name, tensor in model.named_parameters():
+        side = math.isqrt(tensor.shape[-2]) if "pos" in name.lower() and tensor.ndim >= 2 else 0
+        if patches and side >= 4 and tensor.shape[-2] - side**2 in {0, 1, 2}:
+            return side * patches[0]
+    return _IMAGE_SIZE
+
+
+def _longest(model: nn.Module) -> int:
+    """Maximum tokens: rows of a table of positions, or an attribute with a usual name; 0 for no limit."""
+    limits = [
+        module.num_embeddings
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Embedding) and re.search(r"pos|wpe", name.lower()) and "rel" not in name.lower()
+    ]
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    limits += [t.shape[-2] for name, t in tensors if re.search(r"pos_|pos$|position", name.lower()) and t.ndim == 3]
+    for owner in (*model.modules(), getattr(model, "config", None)):
+        values = (getattr(owner, name, None) for name in _LENGTH_NAMES)
+        limits += [value for value in values if isinstance(value, int) and value >= 8]
+    return min(limits, default=0)

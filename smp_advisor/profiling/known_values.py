@@ -5,7 +5,6 @@ A forward pass may read such values (``lengths.max().item()``, ``edges[:, mask]`
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +14,11 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, _BypassDis
 from torch.utils._mode_utils import no_dispatch
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Mapping, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
 
     from smp_advisor.profiling.assumptions import Assumptions
 
-__all__ = ["MISSING", "KnownValuesMode", "OperatorReplay", "TooManyOperators"]
+__all__ = ["MISSING", "KnownValuesMode", "OperatorReplay"]
 
 MISSING = object()
 """No result is kept."""
@@ -206,10 +205,6 @@ _MOST_NUMBERS = 2**19
 """Numbers of a tensor whose values are kept: 8 edges per node for 8,192 nodes, or the corners of 120,000 anchors."""
 
 
-class TooManyOperators(Exception):  # noqa: N818 (ends a trial, which is no error)
-    """Raised by the operator that exceeds the limit of the mode: a loop over tokens has many."""
-
-
 class KnownValuesMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     """Fake tensor mode that computes with the values of small tensors that are known."""
 
@@ -221,7 +216,6 @@ class KnownValuesMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         """Values of conditions, which select all or none of the elements of masks; None raises on unknown masks."""
         self.operators = 0
         """Operators of all forward passes so far: a measure of their cost that is the same on every machine."""
-        self._limit: int | None = None
         self._depth = 0
         self.has_drawn = False
         """Whether a random scalar was replaced by a typical one."""
@@ -238,8 +232,6 @@ class KnownValuesMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         # Operators that the result of another one is derived from depend on PyTorch's caches, so they do not count.
         if not self._depth:
             self.operators += 1
-            if self._limit is not None and self.operators > self._limit:
-                raise TooManyOperators
         self._depth += 1
         try:
             return self._result(func, types, args, kwargs or {})
@@ -256,15 +248,6 @@ class KnownValuesMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         if key is not None and func not in _OF_THE_MODE:
             self.replay.add(key, func, args, kwargs, result)
         return result
-
-    @contextlib.contextmanager
-    def limited(self, most_operators: int) -> Iterator[None]:
-        """Raise `TooManyOperators` at the first operator of the block after so many."""
-        self._limit = self.operators + most_operators
-        try:
-            yield
-        finally:
-            self._limit = None
 
     def with_values(self, tensor: Tensor) -> Tensor:
         """Fake tensor with the values of a real one."""

@@ -64,7 +64,8 @@ class Polynomial:
     def fit(cls, values: Mapping[tuple[int, int], int | Fraction]) -> Polynomial:
         """Fit a polynomial through every point of a grid of (batch, sequence).
 
-        The degree in each variable is one less than its number of grid values.
+        The degree in each variable is one less than its number of grid values. With a single batch, the values are in
+        proportion to it.
 
         Raises
         ------
@@ -78,6 +79,8 @@ class Polynomial:
         along_sequence = [
             _through(sequences, [Fraction(values[batch, sequence]) for sequence in sequences]) for batch in batches
         ]
+        if len(batches) == 1:
+            batches, along_sequence = [0, *batches], [[Fraction(0)] * len(sequences), *along_sequence]
         columns = [_through(batches, [row[j] for row in along_sequence]) for j in range(len(sequences))]
         return cls(tuple(tuple(column[i] for column in columns) for i in range(len(batches))))
 

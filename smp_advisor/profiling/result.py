@@ -209,6 +209,8 @@ class Profile(NotebookResult):
     """Last dimension of the logits; 0 if there are none."""
     inputs: str = ""
     """Inputs of the model as text, and whether they were supplied or inferred."""
+    scales: bool = True
+    """Whether a sample is one entry of the batch; if not, one sample stands for the supplied inputs together."""
     blocks: tuple[BlockProfile, ...] = ()
     """Every repeated block in execution order; equal blocks are the same object."""
     saved_bytes: Polynomial = field(default_factory=Polynomial)
@@ -383,6 +385,12 @@ class Profile(NotebookResult):
         from smp_advisor.profiling.summary import verdicts
 
         return verdicts(self)
+
+    def details(self) -> str:
+        """Every figure with its source, and the results of the stages, as text."""
+        from smp_advisor.profiling.summary import details
+
+        return details(self)
 
     @property
     def is_traced(self) -> bool:

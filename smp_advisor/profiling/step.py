@@ -13,8 +13,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.fake import fake_mode
-from smp_advisor.profiling.forward_source import forward_method
 from smp_advisor.profiling.gpu_kernels import cuda_autocast_rules, gpu_kernels
+from smp_advisor.profiling.inputs import forward_method
 from smp_advisor.profiling.operator_log import OperatorLog
 from smp_advisor.profiling.patching import wrapped_forwards
 from smp_advisor.profiling.step_recorder import StepRecorder, storage_key
@@ -70,6 +70,8 @@ class StepMeasure:
     operators: Mapping[OperatorKey, OperatorMeasure] = field(repr=False)
     """Operators by module and pass; empty unless requested."""
     loss: Tensor | None = field(repr=False, compare=False)
+    returns_loss: bool = True
+    """Whether the model returns a loss; if not, it is the mean of its outputs."""
     module_saved_bytes: Mapping[str, int] = field(default_factory=dict, repr=False)
     """Saved bytes by innermost module; empty unless operators are logged."""
     crossing_bytes: Mapping[str, int] = field(default_factory=dict, repr=False)
@@ -124,10 +126,9 @@ def measure_step(
     output: Any = None
     loss: Tensor | None = None
     resident = recorder.live_bytes
-    saved = gradients = outputs = 0
+    saved, gradients, outputs, returns_loss = 0, 0, 0, True
     missing: tuple[str, ...] = ()
-    crossing: dict[str, int] = {}
-    module_saved: dict[str, int] = {}
+    crossing, module_saved = dict[str, int](), dict[str, int]()
     with contextlib.ExitStack() as stack:
         stack.enter_context(recorder)
         stack.enter_context(gpu_kernels(attention, recorder.on_attention))
@@ -148,6 +149,7 @@ def measure_step(
                 loss = loss_of(output)
             saved = saved_storages.bytes
             outputs = _outputs(output, loss)
+            returns_loss = _returns_loss(output)
             saved_storages.release()
             output = None
             if log is not None:
@@ -180,6 +182,7 @@ def measure_step(
         outputs=outputs,
         operators={} if log is None else log.measures,
         loss=loss,
+        returns_loss=returns_loss,
         module_saved_bytes=module_saved,
         crossing_bytes=crossing,
         entered=frozenset() if log is None else frozenset(log.entered),
@@ -199,6 +202,10 @@ def call_model(model: nn.Module, inputs: Inputs) -> Any:
     method = forward_method(model)
     call = model if method == model.forward else method
     return call(**inputs) if isinstance(inputs, Mapping) else call(*inputs)
+
+
+def _returns_loss(output: Any) -> bool:
+    return (isinstance(output, Tensor) and output.ndim == 0) or getattr(output, "loss", None) is not None
 
 
 _STATES = ("hidden_state", "attention", "past_key", "cache", "mems", "states", "router", "model_output")

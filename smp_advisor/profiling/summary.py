@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from smp_advisor.profiling.result import Profile
     from smp_advisor.profiling.scaled.result import FullSize
 
-__all__ = ["comparisons", "rows", "summary", "summary_html", "verdicts"]
+__all__ = ["comparisons", "details", "rows", "summary", "summary_html", "verdicts"]
 
 
 def comparisons(profile: Profile) -> tuple[Comparison, ...]:
@@ -73,12 +73,19 @@ def verdicts(profile: Profile) -> tuple[str, ...]:
     configuration, or from real steps of copies at the full size. A stage that was not run has no verdict.
     """
     return (
+        *_of_inputs(profile),
         *profile.failures,
         *_of_stages(profile),
         *_of_copies(profile),
         *_of_confidence(profile),
         *_of_formulas(profile),
     )
+
+
+def _of_inputs(profile: Profile) -> list[str]:
+    """Parts with parameters that the inputs did not reach."""
+    parts = [f"{path or 'the module'} ({format_count(size)})" for path, size in profile.unreached[:5]]
+    return [f"The inputs did not reach parameters of {', '.join(parts)}: their costs are missing."] if parts else []
 
 
 def _of_copies(profile: Profile) -> list[str]:
@@ -177,23 +184,95 @@ _ROUNDING = 1e-6
 
 
 def summary(profile: Profile) -> str:
-    """Figures of the profile, with the method that produced each."""
-    labeled = rows(profile)
+    """The profile in a dozen lines: figures, how far to trust them, warnings, and the next line to type."""
+    return _text(profile, report(profile))
+
+
+def details(profile: Profile) -> str:
+    """Every figure with its source, and the results of the stages."""
+    text = _text(profile, [*rows(profile), *_notes(profile)])
+    return "\n".join([text, *(str(stage) for stage in _stages(profile))])
+
+
+def _text(profile: Profile, labeled: list[tuple[str, str]]) -> str:
     width = max((len(label) for label, _ in labeled), default=0)
-    lines = [f"Profile of {profile.name}"]
-    lines += [f"  {label:<{width}}  {text}" for label, text in labeled]
-    lines += [f"  {label}: {text}" for label, text in _notes(profile)]
-    lines += [str(stage) for stage in _stages(profile)]
-    return "\n".join(lines)
+    return "\n".join([f"Profile of {profile.name}", *(f"  {label:<{width}}  {text}" for label, text in labeled)])
 
 
 def summary_html(profile: Profile) -> str:
-    """HTML form of `summary`, for a notebook."""
+    """HTML form of `summary`, with the details in closed sections."""
     from smp_advisor.profiling.result_html import box, table
+    from smp_advisor.profiling.result_html import details as section
 
-    parts = [table([*rows(profile), *_notes(profile)])]
+    parts = [table(report(profile)), section("Details", table([*rows(profile), *_notes(profile)]))]
     parts += [stage.as_html() if hasattr(stage, "as_html") else "" for stage in _stages(profile)]
     return box(f"Profile of {profile.name}", *parts)
+
+
+_SHOWN_WARNINGS = 2
+
+
+def report(profile: Profile) -> list[tuple[str, str]]:
+    """Label and text of each line of the summary."""
+    lines = []
+    if profile.parameter_count:
+        lines.append(("Parameters", _parameters(profile)))
+    if profile.is_traced:
+        size = profile.batch, profile.sequence
+        unit = "one call with the inputs" if not profile.scales else "sample"
+        peak = profile.peak_memory(*size)
+        parts = (
+            ("parameters", peak.parameters_bytes),
+            ("gradients", peak.gradients_bytes),
+            ("optimizer", peak.optimizer_state_bytes),
+            ("activations", peak.activations_bytes),
+        )
+        work = profile.forward_flops(1, size[1]), profile.backward_flops(1, size[1])
+        lines += [
+            ("Inputs", profile.inputs),
+            ("Repeated parts", f"{_blocks(profile)}: {_division(profile)}"),
+            ("FLOPs", f"{_scaled(work[0])} forward and {_scaled(work[1])} backward per {unit}"),
+            (
+                "Memory on one GPU",
+                f"{_size(peak.peak_bytes)} at batch {size[0]}"
+                + (f" of {size[1]:,} tokens" if profile.has_sequence else "")
+                + f" ({profile.precision}): {', '.join(f'{name} {_size(value)}' for name, value in parts)}",
+            ),
+        ]
+        if profile.checkpointed_timeline:
+            less = profile.peak_memory(*size, checkpointing=True).peak_bytes
+            lines.append(("With checkpointing", f"{_size(less)}, for a second forward pass"))
+        lines.append(("Trust", _trust(profile)))
+    for stage in _stages(profile):
+        lines.append(("Ran here", stage.summary if hasattr(stage, "summary") else str(stage)))
+    warnings = _notes(profile)
+    lines += [("Warning", text) for _, text in warnings[:_SHOWN_WARNINGS]]
+    if len(warnings) > _SHOWN_WARNINGS:
+        lines.append(("Warnings", f"{len(warnings) - _SHOWN_WARNINGS} more in profile.details()"))
+    if profile.is_traced:
+        lines.append(("Next", 'smpa.advise(profile, "ml.p4d.24xlarge"); sources: profile.details()'))
+        further = 'profile.operators(); smpa.profile(model, stages=["extrapolation"]) (a minute), plan= for a rehearsal'
+        lines.append(("Further", further))
+    return lines
+
+
+def _division(profile: Profile) -> str:
+    """What the repeated parts mean for dividing the model."""
+    return "it is divided block by block" if profile.blocks else "it is divided along its layers, by their size"
+
+
+def _trust(profile: Profile) -> str:
+    """Confidence of each figure, and those that real steps confirmed."""
+    sources = [source for source in profile.provenance if source.figure != "inputs"]
+    by_confidence: dict[str, list[str]] = {}
+    for source in sources:
+        by_confidence.setdefault(source.confidence, []).append(source.figure)
+    text = "; ".join(f"{', '.join(figures)} {confidence}" for confidence, figures in by_confidence.items())
+    comparisons = getattr(profile.scaled, "comparisons", ())
+    confirmed = [row.figure for row in comparisons if abs(row.ratio - 1) <= TOLERANCE]
+    other = [f"{row.figure} ({row.ratio - 1:+.0%})" for row in comparisons if row.figure not in confirmed]
+    text += f"; confirmed by steps of the copy: {', '.join(confirmed)}" if confirmed else ""
+    return text + (f"; not confirmed: {', '.join(other)}" if other else "")
 
 
 def _notes(profile: Profile) -> list[tuple[str, str]]:

@@ -134,18 +134,18 @@ class _Tracer(TracedSteps):
     def profile(self) -> Profile:
         """Trace, extrapolate, and check against the full trace and an unseen size."""
         repeats, extrapolated, points, agreements = self._fitted()
-        batch, sequence = self.samples.unseen
         if self.operations > _MOST_OPERATIONS:
             self.warnings.append(
                 f"The traced steps have {self.operations:,} operations, so that the check at an unseen size and "
                 "activation checkpointing were skipped."
             )
             return self._assembled(points, extrapolated, (None, ()), tuple(agreements))
-        self.report(0.7, "checking an unseen size")
-        unseen = self.step(batch, sequence, repeats)
-        compared, warnings = against_unseen(points, unseen, batch, sequence)
-        agreements += compared
-        self.warnings += warnings
+        if self.samples.unseen is not None:
+            self.report(0.7, "checking an unseen size")
+            unseen = self.step(*self.samples.unseen, repeats)
+            compared, warnings = against_unseen(points, unseen, *self.samples.unseen)
+            agreements += compared
+            self.warnings += warnings
         self.report(0.8, "activation checkpointing")
         checkpointed = self._checkpointed(repeats, extrapolated)
         return self._assembled(points, extrapolated, checkpointed, tuple(agreements))
@@ -243,12 +243,10 @@ class _Tracer(TracedSteps):
             )
         shorter = self.example.has_sequence and self.example.longest and self.example.longest < settings.sequence
         if shorter:
-            limit = (
-                f"The supplied inputs have {self.example.longest:,} tokens and are not extended"
-                if settings.inputs is not None
-                else f"The model has {self.example.longest:,} positions"
+            self.warnings.append(
+                f"The model has {self.example.longest:,} positions, fewer than the job's sequence length "
+                f"{settings.sequence:,}."
             )
-            self.warnings.append(f"{limit}, fewer than the job's sequence length {settings.sequence:,}.")
         counted = counted_profile(profiled, settings, model)
         gradient_bytes = sum(p.numel() * p.element_size() for p in parameters if p.requires_grad)
         plain, recomputing = extrapolated.timeline, checkpointed[1]
@@ -267,6 +265,7 @@ class _Tracer(TracedSteps):
             vocab=dimensions(model).vocab,
             outputs=step.outputs,
             inputs=self.example.description,
+            scales=self.example.scales,
             blocks=extrapolated.blocks,
             saved_bytes=extrapolated.saved_bytes,
             checkpointed_bytes=checkpointed[0],

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from smp_advisor.profiling.assumptions import Assumptions
-    from smp_advisor.profiling.example import ExampleInputs
+    from smp_advisor.profiling.inputs import ExampleInputs
     from smp_advisor.profiling.known_values import KnownValuesMode
     from smp_advisor.profiling.precision import TrainingPrecision
     from smp_advisor.profiling.profiled_model import ProfiledModel
@@ -75,19 +75,21 @@ class Samples:
     """Grid of sizes to fit, and one size to check the fit."""
 
     sequences: tuple[int, ...]
-    unseen: tuple[int, int]
+    unseen: tuple[int, int] | None
+    """None if the number of samples cannot be chosen."""
     sequence: int
     """Tokens per sample of the job, limited to the model's positions."""
+    batches: tuple[int, ...] = SAMPLE_BATCHES
 
     @property
     def points(self) -> tuple[tuple[int, int], ...]:
         """Every (batch, sequence) of the grid."""
-        return tuple((batch, sequence) for batch in SAMPLE_BATCHES for sequence in self.sequences)
+        return tuple((batch, sequence) for batch in self.batches for sequence in self.sequences)
 
     @property
     def largest(self) -> tuple[int, int]:
         """Size at which the full model is traced."""
-        return SAMPLE_BATCHES[0], self.sequences[-1]
+        return self.batches[0], self.sequences[-1]
 
 
 def choose_samples(sequence: int, *, has_sequence: bool, longest: int = 0, window: int = 0) -> Samples:
@@ -150,7 +152,10 @@ class TracedSteps:
         # The module's own precision: whether it accepts inputs does not depend on the precision of the trace.
         source = self.model if profiled.module is None else profiled.module
         self.example: ExampleInputs = example_inputs(source, settings.inputs, config=profiled.config)
-        self.samples: Samples = choose_samples(
+        self.samples: Samples = Samples(sequences=(1,), unseen=None, sequence=1, batches=(1,))
+        if not self.example.scales:
+            return
+        self.samples = choose_samples(
             min(settings.sequence, _SHORT_SEQUENCES[-1]) if self.is_real else settings.sequence,
             has_sequence=self.example.has_sequence,
             longest=self.example.longest,
@@ -247,9 +252,8 @@ class TracedSteps:
             return False
         sequences = self._affordable_sequences(repeats)
         if sequences:
-            batch, _ = self.samples.unseen
-            unseen = sequences[-1] + sequences[0]
-            self.samples = dataclasses.replace(self.samples, sequences=sequences, unseen=(batch, unseen))
+            unseen = _UNSEEN_BATCH, sequences[-1] + sequences[0]
+            self.samples = dataclasses.replace(self.samples, sequences=sequences, unseen=unseen)
         return bool(sequences)
 
     def _affordable_sequences(self, repeats: int) -> tuple[int, ...]:

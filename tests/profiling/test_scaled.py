@@ -19,7 +19,6 @@ from smp_advisor.profiling.profiled_model import read_model
 from smp_advisor.profiling.scaled import ScaledRun, run
 from smp_advisor.profiling.scaled.extrapolated import at_full_size
 from smp_advisor.profiling.scaled.reduction import reduced, reductions_between
-from smp_advisor.profiling.scaled.run import _partial
 from smp_advisor.profiling.scaled.variants import Axis
 from smp_advisor.profiling.summary import comparisons
 from tests.deferred import Deferred
@@ -103,14 +102,6 @@ def test_stages_of_a_convolutional_network_are_cut_in_depth():
     assert reductions == {"depths in total": (16, 8)}
 
 
-@pytest.mark.parametrize(
-    ("sizes", "minimum", "expected"),
-    [([2, 2, 2, 2], 1, [2, 2, 2, 1]), ([2, 2], 2, [3]), ([4], 1, [3]), ([1], 1, [1]), ([2], 2, [2])],
-)
-def test_a_partial_batch_lacks_a_sample(sizes, minimum, expected):
-    assert _partial(sizes, minimum=minimum) == expected
-
-
 def test_tokens_stay_within_the_smaller_vocabulary():
     _, config, _ = small(**GPT3)
     assert config.vocab_size == 2048
@@ -121,24 +112,28 @@ def test_tokens_stay_within_the_smaller_vocabulary():
 def gpt2():
     profiled = read_model(GPT2)
     lines, shares = [], []
-    done = run(profiled, JOB, PLAN, on_line=lines.append, on_progress=lambda *progress: shares.append(progress))
+    done = run(
+        profiled,
+        JOB,
+        PLAN,
+        extrapolates=True,
+        on_line=lines.append,
+        on_progress=lambda *progress: shares.append(progress),
+    )
     return done, lines, shares
 
 
 def test_a_copy_trains_as_planned(gpt2):
     done, lines, shares = gpt2
     assert done.ok, str(done)
-    assert done.falling
     assert done.finite
-    assert len(done.losses) == 6
+    assert len(done.losses) == 2
     assert done.microbatches == (2, 2, 2, 2)
-    assert done.partial_microbatches == (2, 2, 2, 1)
-    assert "drop_last=True" in dict(done.findings)["Microbatches"]
     assert done.checkpointed == 2
     assert done.recomputed
     assert done.tied == (("transformer.wte.weight", "lm_head.weight"),)
     assert done.without_gradient == ()
-    assert [line for line in lines if line.startswith("step 6 loss")]
+    assert [line for line in lines if line.startswith("step 2 loss")]
     assert shares[-1][0] == shares[-1][1] - 1
 
 
@@ -163,7 +158,7 @@ def test_copies_of_several_widths_and_depths_give_the_traced_figures_of_the_full
 
 
 def test_figures_of_a_module_are_extrapolated_in_depth(net):
-    done = run(read_model(net), JOB, precision="fp32")
+    done = run(read_model(net), JOB, precision="fp32", extrapolates=True)
     traced = profile_with_fallbacks(read_model(net), Settings(precision="fp32", attention="fused", sequence=512))
     rows = comparisons(dataclasses.replace(traced, scaled=done))
     assert [row.ratio for row in rows] == pytest.approx([1] * 4)
@@ -257,11 +252,11 @@ def test_an_arbitrary_module_is_cut_in_depth_and_left_whole(net):
     assert [str(reduction) for reduction in done.reductions] == ["blocks 5 → 2"]
     assert len(net.blocks) == 5
     assert all((net.state_dict()[name] == value).all() for name, value in state.items())
-    assert done.falling
+    assert done.finite
 
 
 def test_a_parameter_without_gradient_is_named(net):
-    done = run(read_model(net), JOB, precision="fp32", steps=2)
+    done = run(read_model(net), JOB, precision="fp32")
     assert done.without_gradient == done.unused == ("unused.weight", "unused.bias")
     assert done.ok  # their layer does not run, so it misses nothing
     assert "unused.weight, unused.bias; the layers of these do not run" in str(done)
@@ -272,7 +267,8 @@ def test_a_model_without_a_loss_is_said_to_have_none():
     from torch import nn
 
     done = run(read_model(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))), JOB, precision="fp32")
-    assert any("returned no loss" in note for note in done.notes)
+    assert not done.returns_loss
+    assert "it returns no loss" in done.summary
     assert done.how == "full model, with its own weights"
 
 
@@ -357,7 +353,7 @@ def _routed(kind):
 
 def test_experts_of_a_module_are_reduced_and_extrapolated():
     module = _routed("fused")
-    done = run(read_model(module), JOB, precision="fp32", memory_bytes=2**26, steps=2)
+    done = run(read_model(module), JOB, precision="fp32", memory_bytes=2**26, extrapolates=True)
     reductions = {part.name: (part.full, part.copy) for part in done.reductions}
     assert reductions["experts"] == (12, 4)
     assert done.finite
@@ -421,7 +417,7 @@ def test_numbered_attributes_and_counted_loops_are_cut_in_depth():
 def test_features_of_a_text_keep_their_width_when_images_become_smaller():
     import torch
 
-    from smp_advisor.profiling.example import ExampleInputs
+    from smp_advisor.profiling.inputs import ExampleInputs
     from smp_advisor.profiling.scaled.copy_inputs import _divided
 
     def make(batch, _):

@@ -147,13 +147,3 @@ def test_tied_parameters_and_dense_layers_before_experts():
     with torch.device("meta"):
         (stack,) = stacks(transformers.DeepseekV2ForCausalLM(config))
     assert (stack.prefix, stack.period, stack.repeats) == (1, 1, 4)
-
-
-def test_given_inputs_are_resized():
-    example = example_inputs(
-        PlainGPT(), {"x": torch.zeros(1, 16, dtype=torch.long), "y": torch.zeros(1, 16, dtype=torch.long)}
-    )
-    resized = example.make(3, 12)
-    assert tree_map(lambda tensor: tuple(tensor.shape), resized) == {"x": (3, 12), "y": (3, 12)}
-    assert example.longest == 16  # never extended
-    assert example.description == "x, y (supplied)"

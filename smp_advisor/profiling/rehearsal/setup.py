@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
 
     from smp_advisor.libraries.plan import Plan
-    from smp_advisor.profiling.example import ExampleInputs
+    from smp_advisor.profiling.inputs import ExampleInputs
     from smp_advisor.profiling.profiled_model import ProfiledModel
     from smp_advisor.profiling.rehearsal.degrees import Degrees
     from smp_advisor.profiling.rehearsal.division import Boundary

@@ -11,12 +11,12 @@ from torch import nn
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.fake import default_dtype
 from smp_advisor.profiling.gpu_kernels import without_initialization
-from smp_advisor.profiling.input_trial import accepts, idle_layers
 from smp_advisor.profiling.inputs import example_inputs, valid_ids
 from smp_advisor.profiling.scaled.experts import experts_of, with_experts
-from smp_advisor.profiling.scaled.narrow import constructed_copy, narrow_copy
+from smp_advisor.profiling.scaled.narrow import narrow_copy
 from smp_advisor.profiling.scaled.reduction import reduced, reductions_between
 from smp_advisor.profiling.scaled.result import Reduction
+from smp_advisor.profiling.scaled.trial import idle_layers
 from smp_advisor.profiling.structure import (
     callable_parts,
     named_blocks,
@@ -86,6 +86,7 @@ def make_copy(
     dtype: torch.dtype,
     blocks: int = 2,
     inputs: Any = None,
+    most_parameters: int | None = None,
 ) -> Copy:
     """Build the smallest copy with the same architecture: from a reduced configuration, or else by truncation.
 
@@ -101,6 +102,8 @@ def make_copy(
         Minimum number of remaining repeats.
     inputs
         Example inputs; None infers them.
+    most_parameters
+        Further limit of the parameters of a copy, by the work of its steps.
 
     Raises
     ------
@@ -108,6 +111,8 @@ def make_copy(
         No copy fits in `memory_bytes`.
     """
     limit = _Limit(memory=int(memory_bytes * _SHARE_OF_MEMORY / BYTES_PER_PARAMETER))
+    if most_parameters is not None:
+        limit = _Limit(memory=min(limit.memory, most_parameters))
     if profiled.model_class is not None:
         return _by_configuration(profiled, limit, dtype, blocks)
     if profiled.module is None:
@@ -171,24 +176,22 @@ def _by_truncation(
     counts_by_label = {row.label: (len(row.names), len(remaining_children(row, blocks))) for row in repeated}
     with truncated(model, repeated, blocks):
         count = parameter_total([model])
-    constructed = constructed_copy(model, limit.parameters) if count > limit.parameters else None
     stack.enter_context(truncated(model, repeated, blocks))
     reductions = _depths(counts_by_label)
-    experts = experts_of(model) if count > limit.parameters and constructed is None else None
+    experts = experts_of(model) if count > limit.parameters else None
     if experts is not None and experts.few < experts.number:
         stack.enter_context(with_experts(model, experts, experts.few))
         reductions.append(Reduction("experts", experts.number, experts.few))
         count = parameter_total([model])
     if count > limit.parameters:
-        narrowed = constructed or narrow_copy(model, limit.parameters)
+        narrowed = narrow_copy(model, limit.parameters, inputs)
         if narrowed is not None:
-            how = "constructed with smaller sizes" if constructed else "a few blocks, narrowed by renaming dimensions"
             return Copy(
                 model=narrowed.model.to(dtype),
                 profiled=profiled,
-                how=how,
-                reductions=(*(() if constructed else reductions), *narrowed.reductions),
-                blocks=_blocks(narrowed.model, () if constructed else repeated, blocks),
+                how="a few blocks, narrowed by renaming dimensions",
+                reductions=(*reductions, *narrowed.reductions),
+                blocks=_blocks(narrowed.model, repeated, blocks),
                 cut=tuple(repeated),
             )
     if count > limit.parameters:
@@ -228,9 +231,9 @@ def removable(model: nn.Module, inputs: Any, blocks: int = 2) -> list[Stack]:
 
     def works(rows: Sequence[Stack]) -> bool:
         with truncated(model, rows, blocks):
-            idle = idle_layers(model, example) if accepts(model, example) else None
+            idle = idle_layers(model, example)
         # A loop over several lists ends with the shortest one, and leaves layers of the others idle.
-        return idle is not None and (not idle or idle <= idle_layers(model, example))
+        return idle is not None and (not idle or idle <= (idle_layers(model, example) or frozenset()))
 
     identities = {row: named_blocks(model, row) or row for row in repeated}
     removed = [identities[row] if row.repeats == 1 else row for row in repeated]

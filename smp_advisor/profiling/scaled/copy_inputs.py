@@ -17,7 +17,7 @@ from smp_advisor.profiling.step import measure_step
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from smp_advisor.profiling.example import ExampleInputs
+    from smp_advisor.profiling.inputs import ExampleInputs
     from smp_advisor.profiling.step import StepMeasure
 
 __all__ = ["Affordable", "affordable_inputs"]

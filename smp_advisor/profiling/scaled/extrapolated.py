@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.extrapolation import FIGURES
-from smp_advisor.profiling.input_trial import source_frame
+from smp_advisor.profiling.failures import source_frame
 from smp_advisor.profiling.inputs import cast_inputs, example_inputs, filled, valid_ids
 from smp_advisor.profiling.polynomial import Polynomial
 from smp_advisor.profiling.recurrent_kernels import has_recurrent_layers
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from smp_advisor.profiling.example import ExampleInputs
+    from smp_advisor.profiling.inputs import ExampleInputs
     from smp_advisor.profiling.profiled_model import ProfiledModel
     from smp_advisor.profiling.scaled.variants import Variants
     from smp_advisor.profiling.structure import Stack

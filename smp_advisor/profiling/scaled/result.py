@@ -96,9 +96,6 @@ def figure_text(name: str, value: float) -> str:
 
 _SMALLEST_RISE = 1e-3
 """A loss that starts near 0 explodes only above this value."""
-_UNSEEN_RISE = 100.0
-"""Rise of the loss of samples without training, in units of the first loss: cross-entropy of a copy that is sure of
-its labels is about ten times that of an untrained copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +145,6 @@ class ScaledRun(NotebookResult):
     """Loss of each step, averaged over its microbatches; all steps train on the same batch."""
     microbatches: tuple[int, ...]
     """Samples of each microbatch of a step."""
-    partial_microbatches: tuple[int, ...]
-    """Samples of each microbatch of a final partial batch."""
-    partial_loss: float
     sequence: int
     """Tokens per sample; 1 if there is no sequence."""
     inputs: str
@@ -169,6 +163,8 @@ class ScaledRun(NotebookResult):
     comparisons: tuple[Comparison, ...]
     notes: tuple[str, ...]
     """Differences from the plan, and why."""
+    returns_loss: bool = True
+    """Whether the model returns a loss; if not, the mean of its outputs was trained."""
     unused: tuple[str, ...] = ()
     """Those of `without_gradient` whose layers do not run in the forward pass."""
     full_size: FullSize | None = None
@@ -177,31 +173,20 @@ class ScaledRun(NotebookResult):
     @property
     def finite(self) -> bool:
         """Whether every loss is finite."""
-        return all(abs(loss) < float("inf") for loss in (*self.losses, self.partial_loss))
-
-    @property
-    def falling(self) -> bool:
-        """Whether the loss fell; with dropout, it need not fall in every step."""
-        return len(self.losses) > 1 and min(self.losses[1:]) < self.losses[0]
+        return all(abs(loss) < float("inf") for loss in self.losses)
 
     @property
     def exploding(self) -> bool:
-        """Whether the loss ends above its first value by its own first size and by more than it had fallen.
-
-        The mean of outputs may begin at any small number, so that its size alone is no scale. The partial batch has
-        other samples, with random labels that the copy has not learned.
-        """
+        """Whether the loss ends above its first value by its own size: with dropout, it need not fall in two steps."""
         first = self.losses[0]
-        scale = max(abs(first), first - min(self.losses), _SMALLEST_RISE)
-        return self.losses[-1] - first > scale or self.partial_loss - first > _UNSEEN_RISE * scale
+        return self.losses[-1] - first > max(abs(first), _SMALLEST_RISE)
 
     @property
     def problems(self) -> tuple[str, ...]:
         """Reasons why the copy does not train, as text; empty if it does."""
         checks = (
             ("the loss is not a number in some steps", not self.finite),
-            ("the loss explodes", self.finite and self.exploding),
-            ("the loss does not fall", self.finite and not self.falling and not self.exploding),
+            ("the loss explodes", self.returns_loss and self.finite and self.exploding),
             (f"gradients are {self._gradient_text}", bool(set(self.without_gradient) - set(self.unused))),
             ("not all checkpointed blocks were recomputed", bool(self.checkpointed) and not self.recomputed),
         )
@@ -216,11 +201,11 @@ class ScaledRun(NotebookResult):
     def summary(self) -> str:
         """The result in one line."""
         size = f"{self.parameter_count / 1e6:.3g} M parameters"
-        lowest = min(self.losses)
-        last = "" if lowest == self.losses[-1] else f" (last {self.losses[-1]:.4g})"
-        loss = f"loss {self.losses[0]:.4g} → {lowest:.4g}{last} in {len(self.losses)} steps"
         outcome = "trains" if self.ok else "does not train correctly"
-        return f"A copy of {self.name} with {size} {outcome}: {'; '.join((loss, *self.problems))}."
+        gradients = () if set(self.without_gradient) - set(self.unused) else (self._gradient_text,)
+        return (
+            f"A copy of {self.name} with {size} {outcome}: {'; '.join((self._loss_text, *gradients, *self.problems))}."
+        )
 
     @property
     def findings(self) -> tuple[tuple[str, str], ...]:
@@ -228,7 +213,7 @@ class ScaledRun(NotebookResult):
         rows = [
             ("Reduced", ", ".join(map(str, self.reductions)) or "nothing: the full model ran"),
             ("Copy", self.how),
-            ("Loss", ", ".join(f"{loss:.4g}" for loss in self.losses) + f"; {self._loss_text}"),
+            ("Loss", self._loss_text),
             ("Gradients", self._gradient_text),
             ("Precision", self.precision),
             ("Microbatches", self._batch_text),
@@ -242,17 +227,16 @@ class ScaledRun(NotebookResult):
 
     @property
     def _loss_text(self) -> str:
-        if not self.finite:
-            return "not a number in some steps"
-        if self.exploding:
-            return "exploding"
-        return "falling" if self.falling else "not falling"
+        steps = f"{len(self.losses)} steps"
+        if not self.returns_loss:
+            return f"{steps} with the mean of its outputs, because it returns no loss"
+        return f"loss {self.losses[0]:.4g} → {self.losses[-1]:.4g} in {steps}"
 
     @property
     def _gradient_text(self) -> str:
         frozen = f"; {self.frozen} are frozen" if self.frozen else ""
         if not self.without_gradient:
-            return f"all {self.trained} parameters have one{frozen}"
+            return f"all {self.trained} parameters have a gradient{frozen}"
         shown = ", ".join(self.without_gradient[:5]) + (", …" if len(self.without_gradient) > 5 else "")
         unused = len(self.unused)
         which = (
@@ -264,11 +248,8 @@ class ScaledRun(NotebookResult):
     @property
     def _batch_text(self) -> str:
         if len(self.microbatches) == 1:
-            return f"one of {self.microbatches[0]}; a partial batch of {sum(self.partial_microbatches)} also ran"
-        even = len(set(self.partial_microbatches)) == 1 and len(self.partial_microbatches) == len(self.microbatches)
-        last = f"a partial batch of {sum(self.partial_microbatches)} as {_plus(self.partial_microbatches)}"
-        advice = "" if even else ": SMP requires equal microbatches, so drop it in the data loader (drop_last=True)"
-        return f"a batch of {sum(self.microbatches)} as {_plus(self.microbatches)}; {last}{advice}"
+            return f"one of {self.microbatches[0]}"
+        return f"a batch of {sum(self.microbatches)} as {_plus(self.microbatches)}"
 
     @property
     def _checkpointing_text(self) -> str:
@@ -291,7 +272,7 @@ class ScaledRun(NotebookResult):
         fields["tied"] = tuple(tuple(group) for group in fields["tied"])
         if fields.get("full_size") is not None:
             fields["full_size"] = FullSize.from_dict(fields["full_size"])
-        for name in ("losses", "microbatches", "partial_microbatches", "without_gradient", "unused", "notes"):
+        for name in ("losses", "microbatches", "without_gradient", "unused", "notes"):
             fields[name] = tuple(fields.get(name, ()))
         return cls(**fields)
 

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     import torch
 
     from smp_advisor.libraries.plan import Plan
-    from smp_advisor.profiling.example import ExampleInputs
+    from smp_advisor.profiling.inputs import ExampleInputs
     from smp_advisor.profiling.profiled_model import ProfiledModel
     from smp_advisor.profiling.scaled.build import Copy
     from smp_advisor.profiling.scaled.copy_inputs import Affordable
     from smp_advisor.profiling.scaled.extrapolated import Measuring
     from smp_advisor.profiling.scaled.training import Trained, Trainer
+    from smp_advisor.profiling.step import StepMeasure
     from smp_advisor.workload.job import Job
 
 __all__ = ["run", "train_described"]
@@ -49,10 +50,9 @@ class PlannedSteps:
     precision: str
     attention: str
     """Kernel whose saved tensors are extrapolated to the full size."""
-    steps: int
     memory_bytes: int
     """Memory that the copy is built for."""
-    extrapolates: bool = True
+    extrapolates: bool = False
     """Whether copies at other widths and depths are extrapolated to the full size."""
 
     def as_dict(self) -> dict[str, Any]:
@@ -66,7 +66,7 @@ class PlannedSteps:
 
 
 def planned_steps(
-    job: Job, plan: Plan | None, *, precision: str, attention: str, steps: int, memory_bytes: int
+    job: Job, plan: Plan | None, *, precision: str, attention: str, memory_bytes: int, extrapolates: bool
 ) -> PlannedSteps:
     """The steps of a copy under a plan; without one, a microbatch of two samples without checkpointing."""
     checkpointing = plan.activation_checkpointing if plan else False
@@ -90,17 +90,18 @@ def planned_steps(
         notes=tuple(notes),
         precision=precision,
         attention=attention,
-        steps=steps,
         memory_bytes=memory_bytes,
+        extrapolates=extrapolates,
     )
 
 
-_STEPS = 6
+_STEPS = 2
 _MOST_TOKENS = 64
-_LEAST_STEPS = 2
-_MOST_WORK = 250_000_000_000
-"""Limit of `StepMeasure.work` of a step with all its microbatches: 12 to 25 seconds of one core in 16 bits. Images and
-sounds are reduced to it; inputs of the user are not, so that fewer steps are run."""
+_MOST_WORK = 20_000_000_000
+"""Limit of `StepMeasure.work` of a step with all its microbatches: one to two seconds of one core in 16 bits. Guessed
+images and sounds are reduced to it, and then the width of the copy."""
+_EXCESS = 10
+"""A copy that cannot be reduced to the limit is not trained if a step has this many times the work."""
 _MEMORY_BYTES = 4 * 2**30
 """Memory that a copy is built for, also on a machine that has less available: the copy is the same everywhere."""
 
@@ -114,13 +115,13 @@ def run(
     inputs: Any = None,
     precision: str | None = None,
     attention: str = "fused",
-    steps: int = _STEPS,
+    extrapolates: bool = False,
     memory_bytes: int | None = None,
     seconds: float = GUARD_SECONDS,
     on_line: Callable[[str], None] | None = None,
     on_progress: Callable[[float, float, str], None] | None = None,
 ) -> ScaledRun:
-    """Train a scaled copy of a model for a few steps in a child process.
+    """Train a scaled copy of a model for two steps in a child process.
 
     A live module is neither modified nor copied in this process, and a model that JSON can describe is built in the
     child alone. Parameters that are not listed are those of `smp_advisor.profile`.
@@ -133,8 +134,8 @@ def run(
         Name of the model in errors; that of the built model if it is empty.
     attention
         ``fused`` or ``eager``: the kernel whose saved tensors are extrapolated to the full size.
-    steps
-        Optimizer steps on one batch.
+    extrapolates
+        Whether copies at other widths and depths are measured and extrapolated to the full size.
 
     Raises
     ------
@@ -147,8 +148,8 @@ def run(
         plan,
         precision=training_precision(precision or job.precision).precision,
         attention=attention,
-        steps=steps,
         memory_bytes=memory_bytes or _MEMORY_BYTES,
+        extrapolates=extrapolates,
     )
     notes: list[str] = []
     while True:  # until it runs in a precision; there are three
@@ -211,7 +212,7 @@ def train_described(model: Any, planned: dict[str, Any]) -> dict[str, Any]:
 
 def _trained(profiled: ProfiledModel, inputs: Any, planned: dict[str, Any]) -> dict[str, Any]:
     """The result as plain data; only the ``problem`` if the copy fails because of the types of this precision."""
-    from smp_advisor.profiling.input_trial import is_about_types, source_frame
+    from smp_advisor.profiling.failures import is_about_types, source_frame
 
     try:
         return _train(profiled, inputs, PlannedSteps.from_dict(planned)).as_dict()
@@ -224,103 +225,183 @@ def _trained(profiled: ProfiledModel, inputs: Any, planned: dict[str, Any]) -> d
 
 def _train(profiled: ProfiledModel, inputs: Any, planned: PlannedSteps) -> ScaledRun:
     """Build the copy, train it, compare it with its trace, and extrapolate it; runs in the child process."""
-    from smp_advisor.profiling.inputs import cast_inputs, example_inputs, filled
+    most_parameters: int | None = None
+    while True:
+        with ExitStack() as stack:
+            try:
+                sized = _sized(profiled, inputs, planned, stack, most_parameters)
+            except ProfileError:
+                if most_parameters is None:
+                    raise
+                most_parameters = _UNLIMITED  # it cannot be narrower
+                continue
+            count, work = sized.parameter_count, sized.work * len(sized.sizes)
+            if most_parameters is None and work > _MOST_WORK and profiled.model_class is None:
+                most_parameters = max(1, count * _MOST_WORK // work)
+                continue
+            if work > _EXCESS * _MOST_WORK:
+                raise ProfileError(
+                    f"A step of the copy of {profiled.name} takes {work / 1e9:,.0f} GFLOPs on this machine, over the "
+                    f"limit of {_EXCESS * _MOST_WORK / 1e9:,.0f}: pass smaller inputs for the stage 'copy'."
+                )
+            result = _stepped(profiled, sized, planned)
+            copy, was_reduced = sized.copy, bool(sized.affordable.note)
+            break
+    if not planned.extrapolates:
+        return result
+    if was_reduced:
+        reason = "No figures were extrapolated to the full model: the inputs of the copy were reduced."
+        return replace(result, notes=(*result.notes, reason))
+    progress(2 + _STEPS, _STEPS + 3, "extrapolation: copies at other widths and depths")
+    measuring = _measuring(inputs, planned)
+    return _extrapolated(result, profiled, copy, measuring)
+
+
+_UNLIMITED = 2**62
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sized:
+    """A copy whose inputs, and the work of a step with them, are known."""
+
+    copy: Copy
+    affordable: Affordable
+    sizes: tuple[int, ...]
+    """Samples of each microbatch."""
+    sequence: int
+    vocab: int
+    dtype: torch.dtype
+    precision_text: str
+    notes: tuple[str, ...]
+    options: Mapping[str, Any]
+
+    @property
+    def parameter_count(self) -> int:
+        return sum(p.numel() for p in self.copy.model.parameters())
+
+    @property
+    def work(self) -> int:
+        """Work of a microbatch; 0 if the copy could not be traced."""
+        return self.affordable.traced.work if self.affordable.traced is not None else 0
+
+
+def _sized(
+    profiled: ProfiledModel, inputs: Any, planned: PlannedSteps, stack: ExitStack, most_parameters: int | None
+) -> _Sized:
+    """Build the copy and trace a step of it."""
+    from smp_advisor.profiling.inputs import example_inputs
     from smp_advisor.profiling.scaled.build import make_copy, token_count
     from smp_advisor.profiling.scaled.copy_inputs import affordable_inputs
-    from smp_advisor.profiling.scaled.extrapolated import Measuring
+
+    progress(0, _STEPS + 3, "copy: building")
+    dtype, precision_text, precision_notes = _types(planned.precision)
+    copy = make_copy(
+        profiled,
+        stack,
+        memory_bytes=planned.memory_bytes,
+        dtype=dtype,
+        inputs=inputs,
+        most_parameters=most_parameters,
+    )
+    model = copy.model.train()
+    example = example_inputs(model, inputs, config=copy.profiled.config)
+    sequence, sequence_notes = _sequence(planned.sequence, example)
+    has_batch_norm = any("BatchNorm" in type(module).__name__ for module in model.modules())
+    sizes = tuple(max(size, 2) if has_batch_norm else size for size in planned.sizes)
+    vocab = token_count(copy)
+    options = {
+        "attention": "eager",
+        "blocks": copy.blocks,
+        "checkpointing": planned.checkpointing,
+        "precision": planned.precision,
+    }
+    progress(1, _STEPS + 3, "copy: trace")
+    affordable = affordable_inputs(
+        model,
+        example,
+        samples=sizes[0],
+        sequence=sequence,
+        vocab=vocab,
+        dtype=dtype,
+        options=options,
+        memory_bytes=planned.memory_bytes,
+        most_work=_MOST_WORK // len(sizes),
+    )
+    notes = (*planned.notes, *precision_notes, *sequence_notes, *filter(None, [affordable.note]))
+    return _Sized(
+        copy=copy,
+        affordable=affordable,
+        sizes=sizes,
+        sequence=sequence,
+        vocab=vocab,
+        dtype=dtype,
+        precision_text=precision_text,
+        notes=notes,
+        options=options,
+    )
+
+
+def _stepped(profiled: ProfiledModel, sized: _Sized, planned: PlannedSteps) -> ScaledRun:
+    """Train the copy for two steps, and compare one with its trace."""
+    from smp_advisor.profiling.inputs import cast_inputs, filled
     from smp_advisor.profiling.scaled.training import Trainer, split
     from smp_advisor.profiling.structure import parameter_total, ties
 
-    steps, precision, checkpointing = planned.steps, planned.precision, planned.checkpointing
-    total = steps + 4
-    progress(0, total, "building the copy")
-    sizes, notes = list(planned.sizes), list(planned.notes)
-    dtype, precision_text, precision_notes = _types(precision)
-    notes += precision_notes
-    with ExitStack() as stack:
-        copy = make_copy(profiled, stack, memory_bytes=planned.memory_bytes, dtype=dtype, inputs=inputs)
-        model = copy.model.train()
-        example = example_inputs(model, inputs, config=copy.profiled.config)
-        sequence, sequence_notes = _sequence(planned.sequence, example)
-        has_batch_norm = any("BatchNorm" in type(module).__name__ for module in model.modules())
-        sizes = [max(size, 2) if has_batch_norm else size for size in sizes]
-        vocab = token_count(copy)
-        options = {"attention": "eager", "blocks": copy.blocks, "checkpointing": checkpointing, "precision": precision}
-        progress(1, total, "comparing with the trace")
-        affordable = affordable_inputs(
-            model,
-            example,
-            samples=sizes[0],
-            sequence=sequence,
-            vocab=vocab,
-            dtype=dtype,
-            options=options,
-            memory_bytes=planned.memory_bytes,
-            most_work=_MOST_WORK // len(sizes),
-        )
-        example = affordable.example
-        notes += [*sequence_notes, *([affordable.note] if affordable.note else [])]
-        batch = split(filled(example.make(sum(sizes), sequence), vocab), sizes)
-        last = _partial(sizes, minimum=2 if has_batch_norm else 1)
-        last_batch = split(filled(example.make(sum(last), sequence), vocab, seed=1), last)
-        groups = ties(model)
-        if not _returns_loss(model, cast_inputs(batch[0], dtype)):
-            notes.append("The model returned no loss: the mean of its outputs was used as the loss.")
-        sample = cast_inputs(filled(example.make(sizes[0], sequence), vocab), dtype)
-        comparisons, comparison_notes, work = _compare(copy, sample, affordable, options)
-        steps, step_notes = _affordable_steps(steps, work * len(sizes))
-        notes += step_notes
-        trainer = Trainer(
-            model,
-            precision=precision,
-            dtype=dtype,
-            optimizer=planned.optimizer,
-            blocks=copy.blocks if checkpointing else (),
-            counted=copy.blocks,
-        )
-        trained, losses = _trained_steps(trainer, batch, steps)
-        progress(2 + steps, total, "a last partial batch")
-        partial = trainer.train([last_batch])
-        trainable = (name for name, p in model.named_parameters() if p.requires_grad)
-        missing = tuple(name for name in trainable if name not in trained.with_gradient)
-        run_blocks = [path for path in copy.blocks if trained.forwards[path]]
-        result = ScaledRun(
-            name=profiled.name,
-            how=copy.how,
-            reductions=copy.reductions,
-            parameter_count=parameter_total([model]),
-            precision=precision_text or training_precision(precision).label,
-            optimizer=planned.optimizer,
-            losses=tuple(losses),
-            microbatches=tuple(sizes),
-            partial_microbatches=tuple(last),
-            partial_loss=partial.losses[0],
-            sequence=sequence,
-            inputs=example.description,
-            trained=len(trained.with_gradient),
-            without_gradient=missing,
-            unused=tuple(name for name in missing if name.rpartition(".")[0] not in trained.ran),
-            frozen=sum(not p.requires_grad for p in model.parameters()),
-            tied=tuple(group for group in groups if group in ties(model)),
-            checkpointed=len(run_blocks) if checkpointing else 0,
-            recomputed=checkpointing and all(trained.forwards[path] >= 2 * len(sizes) for path in run_blocks),
-            comparisons=tuple(comparisons),
-            notes=(*notes, *comparison_notes),
-        )
-    if not planned.extrapolates:
-        return result
-    if affordable.note:
-        note = "No figures were extrapolated to the full model: the inputs of the copy were reduced."
-        return replace(result, notes=(*result.notes, note))
-    progress(3 + steps, total, "copies at other widths and depths")
-    measuring = Measuring(
+    copy, example, sizes = sized.copy, sized.affordable.example, sized.sizes
+    model, precision, checkpointing = copy.model, planned.precision, planned.checkpointing
+    if example.scales:
+        batch = split(filled(example.make(sum(sizes), sized.sequence), sized.vocab), sizes)
+    else:
+        batch = [filled(example.make(1, 1), sized.vocab)] * len(sizes)
+    groups = ties(model)
+    sample = cast_inputs(filled(example.make(sizes[0], sized.sequence), sized.vocab), sized.dtype)
+    comparisons, comparison_notes, real = _compare(copy, sample, sized.affordable, sized.options)
+    trainer = Trainer(
+        model,
         precision=precision,
-        dtype=dtype,
+        dtype=sized.dtype,
+        optimizer=planned.optimizer,
+        blocks=copy.blocks if checkpointing else (),
+        counted=copy.blocks,
+    )
+    trained, losses = _trained_steps(trainer, batch)
+    trainable = (name for name, p in model.named_parameters() if p.requires_grad)
+    missing = tuple(name for name in trainable if name not in trained.with_gradient)
+    run_blocks = [path for path in copy.blocks if trained.forwards[path]]
+    return ScaledRun(
+        name=profiled.name,
+        how=copy.how,
+        reductions=copy.reductions,
+        parameter_count=parameter_total([model]),
+        precision=sized.precision_text or training_precision(precision).label,
+        optimizer=planned.optimizer,
+        losses=tuple(losses),
+        returns_loss=real.returns_loss,
+        microbatches=tuple(sizes),
+        sequence=sized.sequence,
+        inputs=example.description,
+        trained=len(trained.with_gradient),
+        without_gradient=missing,
+        unused=tuple(name for name in missing if name.rpartition(".")[0] not in trained.ran),
+        frozen=sum(not p.requires_grad for p in model.parameters()),
+        tied=tuple(group for group in groups if group in ties(model)),
+        checkpointed=len(run_blocks) if checkpointing else 0,
+        recomputed=checkpointing and all(trained.forwards[path] >= 2 * len(sizes) for path in run_blocks),
+        comparisons=tuple(comparisons),
+        notes=(*sized.notes, *comparison_notes),
+    )
+
+
+def _measuring(inputs: Any, planned: PlannedSteps) -> Measuring:
+    from smp_advisor.profiling.scaled.extrapolated import Measuring
+
+    return Measuring(
+        precision=planned.precision,
+        dtype=_types(planned.precision)[0],
         attention=planned.attention,
         sequence=planned.sequence,
         inputs=inputs,
     )
-    return _extrapolated(result, profiled, copy, measuring)
 
 
 def _extrapolated(result: ScaledRun, profiled: ProfiledModel, copy: Copy, measuring: Measuring) -> ScaledRun:
@@ -334,22 +415,15 @@ def _extrapolated(result: ScaledRun, profiled: ProfiledModel, copy: Copy, measur
         return replace(result, notes=(*result.notes, note))
 
 
-def _affordable_steps(steps: int, work: int) -> tuple[int, list[str]]:
-    """Steps to run if one of them takes this work, with a note if they are fewer; at least two."""
-    affordable = min(steps, max(_LEAST_STEPS, steps * _MOST_WORK // max(work, 1)))
-    size = f"{work / 1e9:,.0f} GFLOPs, over the limit of {_MOST_WORK / 1e9:,.0f}"
-    return affordable, [f"{affordable} of {steps} steps were run: each takes {size}."] if affordable < steps else []
-
-
-def _trained_steps(trainer: Trainer, batch: Any, steps: int) -> tuple[Trained, list[float]]:
+def _trained_steps(trainer: Trainer, batch: Any) -> tuple[Trained, list[float]]:
     """The last training step and the loss of each."""
     import torch
 
     torch.manual_seed(0)  # of dropout: otherwise the kernel's state would make every run a different one
     losses: list[float] = []
     trained = trainer.train([])
-    for step in range(steps):
-        progress(2 + step, steps + 4, f"step {step + 1} of {steps}")
+    for step in range(_STEPS):
+        progress(2 + step, _STEPS + 3, f"copy: step {step + 1} of {_STEPS}")
         trained = trainer.train([batch])
         losses += trained.losses
         print(f"step {step + 1} loss {losses[-1]:.6g}", flush=True)  # noqa: T201 (the live log)
@@ -365,16 +439,6 @@ def _sequence(sequence: int, example: ExampleInputs) -> tuple[int, list[str]]:
     return used, [f"tokens per sample reduced from {full} to {used}."] if used < full else []
 
 
-def _returns_loss(model: torch.nn.Module, inputs: Any) -> bool:
-    import torch
-
-    from smp_advisor.profiling.step import call_model
-
-    with torch.no_grad():
-        output = call_model(model, inputs)
-    return (isinstance(output, torch.Tensor) and output.ndim == 0) or getattr(output, "loss", None) is not None
-
-
 def _types(precision: str) -> tuple[torch.dtype, str, list[str]]:
     """Dtype of the copy's parameters on this machine, with a text and a note if it differs from the plan's."""
     import torch
@@ -388,23 +452,10 @@ def _types(precision: str) -> tuple[torch.dtype, str, list[str]]:
     return torch.bfloat16, text, [note]
 
 
-def _partial(sizes: list[int], *, minimum: int) -> list[int]:
-    """Microbatch sizes of a batch with one sample less, of at least `minimum` samples each."""
-    remaining = max(sum(sizes) - 1, minimum)
-    parts: list[int] = []
-    while remaining > 0:
-        parts.append(min(sizes[0], remaining))
-        remaining -= parts[-1]
-    if len(parts) > 1 and parts[-1] < minimum:
-        last = parts.pop()
-        parts[-1] += last
-    return parts
-
-
 def _compare(
     copy: Copy, inputs: Any, affordable: Affordable, options: Mapping[str, Any]
-) -> tuple[list[Comparison], list[str], int]:
-    """Compare predictions for the copy with one real microbatch; also returns notes, and the microbatch's work."""
+) -> tuple[list[Comparison], list[str], StepMeasure]:
+    """Compare predictions for the copy with one real microbatch; also returns notes, and the measured step."""
     from smp_advisor.errors import AdvisorError
     from smp_advisor.profiling.extrapolation import FIGURES
     from smp_advisor.profiling.profiled_model import has_formulas_of_head
@@ -428,10 +479,10 @@ def _compare(
     traced = affordable.traced
     if traced is None:
         notes.append(f"The copy could not be traced ({affordable.failure}): its figures are from real steps alone.")
-        return comparisons, notes, real.work
+        return comparisons, notes, real
     comparisons += [Comparison(figure, read(traced), read(real), "its trace") for figure, read in FIGURES.items()]
     if has_recurrent_layers(model):
         notes.append(
             "Recurrent layers: the trace has the saved bytes of GPU kernels, and the kernels of this machine save more."
         )
-    return comparisons, notes, real.work
+    return comparisons, notes, real
