@@ -147,7 +147,7 @@ def test_a_trace_far_from_real_steps_of_copies_at_the_full_size(profile):
     compared = dataclasses.replace(profile, scaled=copy((4.0, 3.9), full_size=full_size))
     (verdict,) = compared.verdicts
     assert "real steps of copies, extrapolated to the full size: saved bytes -10 %." in verdict
-    assert "-10.00%" in str(compared)
+    assert "-10.00%" in compared.details()
     assert "-10.00%" in compared.as_html()
     assert Profile.from_dict(json.loads(json.dumps(compared.as_dict()))) == compared
     advice = smp_advisor.advise(compared, "ml.p4d.24xlarge", sequence_length=SEQUENCE)
