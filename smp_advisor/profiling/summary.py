@@ -227,6 +227,7 @@ def report(profile: Profile) -> list[tuple[str, str]]:
             ("optimizer", peak.optimizer_state_bytes),
             ("activations", peak.activations_bytes),
         )
+        precision = PRECISIONS[profile.precision].title
         work = profile.forward_flops(1, size[1]), profile.backward_flops(1, size[1])
         lines += [
             ("Inputs", profile.inputs),
@@ -236,7 +237,7 @@ def report(profile: Profile) -> list[tuple[str, str]]:
                 "Memory on one GPU",
                 f"{_size(peak.peak_bytes)} at batch {size[0]}"
                 + (f" of {size[1]:,} tokens" if profile.has_sequence else "")
-                + f" ({profile.precision}): {', '.join(f'{name} {_size(value)}' for name, value in parts)}",
+                + f" ({precision}): {', '.join(f'{name} {_size(value)}' for name, value in parts)}",
             ),
         ]
         if profile.checkpointed_timeline:

@@ -80,10 +80,11 @@ def _note(values: Mapping[str, Any], saved: Mapping[str, Any]) -> str:
     precision = "16-bit mixed precision" if values["precision"] == "mixed" else values["precision"]
     uncounted = values.get("uncounted", ())
     missing = f"; FLOPs and times exclude {', '.join(uncounted[:3])}, which have no FLOP formula" if uncounted else ""
+    sample = "" if values.get("scales", True) else "; a sample is one call with the inputs"
     return (
         f"measured on your model; {format_count(values['parameter_count'])} parameters counted, activations "
         f"{_METHOD_TEXT.get(saved['method'], saved['method'])} (confidence {saved['confidence']}) with "
-        f"{values['attention']} attention in {precision}{_reason(values)}{missing}"
+        f"{values['attention']} attention in {precision}{_reason(values)}{missing}{sample}"
     )
 
 

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 import pytest
 
 from smp_advisor.errors import ProfileError
-from smp_advisor.workload import Job
+from smp_advisor.workload import Job, Model
 from tests.deferred import Deferred
 
 pytestmark = pytest.mark.torch
@@ -88,6 +88,7 @@ def test_a_sample_is_a_call_with_the_supplied_inputs():
     assert not profile.scales
     assert profile.forward_flops(1) == 2 * 5 * 8 * 4
     assert profile.forward_flops(3) == 3 * profile.forward_flops(1)
+    assert "a sample is one call with the inputs" in Model.from_profile(profile).note
 
 
 def test_two_batches_and_functions_show_the_batch():
