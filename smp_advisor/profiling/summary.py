@@ -15,6 +15,7 @@ from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
 
 if TYPE_CHECKING:
+    from smp_advisor.profiling.peak import PeakMemory
     from smp_advisor.profiling.result import Profile
     from smp_advisor.profiling.scaled.result import FullSize
 
@@ -210,6 +211,17 @@ def summary_html(profile: Profile) -> str:
 
 
 _SHOWN_WARNINGS = 2
+_PHASES = {"forward": "forward pass", "backward": "backward pass", "optimizer": "optimizer step"}
+
+
+def _at_peak(peak: PeakMemory) -> list[tuple[str, int]]:
+    """What is in memory at the peak; the parts add up to it."""
+    parts = [("parameters", peak.parameters_bytes), ("optimizer state", peak.optimizer_state_bytes)]
+    if peak.phase == "optimizer":
+        parts.append(("gradients", peak.gradients_bytes))
+    rest = peak.peak_bytes - sum(value for _, value in parts)
+    others = "temporaries and inputs" if peak.phase == "optimizer" else "activations, gradients and temporaries"
+    return [*parts, (others, rest)]
 
 
 def report(profile: Profile) -> list[tuple[str, str]]:
@@ -221,12 +233,6 @@ def report(profile: Profile) -> list[tuple[str, str]]:
         size = profile.batch, profile.sequence
         unit = "one call with the inputs" if not profile.scales else "sample"
         peak = profile.peak_memory(*size)
-        parts = (
-            ("parameters", peak.parameters_bytes),
-            ("gradients", peak.gradients_bytes),
-            ("optimizer", peak.optimizer_state_bytes),
-            ("activations", peak.activations_bytes),
-        )
         precision = PRECISIONS[profile.precision].title
         work = profile.forward_flops(1, size[1]), profile.backward_flops(1, size[1])
         lines += [
@@ -237,12 +243,14 @@ def report(profile: Profile) -> list[tuple[str, str]]:
                 "Memory on one GPU",
                 f"{_size(peak.peak_bytes)} at batch {size[0]}"
                 + (f" of {size[1]:,} tokens" if profile.has_sequence else "")
-                + f" ({precision}): {', '.join(f'{name} {_size(value)}' for name, value in parts)}",
+                + f" ({precision}), in the {_PHASES[peak.phase]}: "
+                + " + ".join(f"{name} {_size(value)}" for name, value in _at_peak(peak)),
             ),
         ]
         if profile.checkpointed_timeline:
-            less = profile.peak_memory(*size, checkpointing=True).peak_bytes
-            lines.append(("With checkpointing", f"{_size(less)}, for a second forward pass"))
+            less = profile.peak_memory(*size, checkpointing=True)
+            saved = f"activations {_size(less.activations_bytes)} instead of {_size(peak.activations_bytes)}"
+            lines.append(("With checkpointing", f"{_size(less.peak_bytes)}: {saved}, for a second forward pass"))
         lines.append(("Trust", _trust(profile)))
     for stage in _stages(profile):
         lines.append(("Ran here", stage.summary if hasattr(stage, "summary") else str(stage)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 
 import pytest
 
@@ -209,3 +210,15 @@ def test_a_class_with_another_head_is_trained_with_its_labels_and_not_compared_w
     assert found.scaled.ok
     assert "parameters" not in {comparison.figure for comparison in found.scaled.comparisons}
     assert found.verdicts == ()
+
+
+@pytest.mark.parametrize(("batch", "phase"), [(1, "optimizer step"), (64, "backward pass")])
+def test_the_memory_on_one_gpu_is_the_sum_of_its_named_parts(profile, batch, phase):
+    lines = str(dataclasses.replace(profile, batch=batch)).splitlines()
+    line = next(line for line in lines if "Memory on one GPU" in line)
+    total, *parts = (
+        float(number) * {"KiB": 2**-10, "MiB": 1, "GiB": 2**10}[unit]
+        for number, unit in re.findall(r"([\d.]+) ([KMG]iB)", line)
+    )
+    assert f"in the {phase}: " in line
+    assert total == pytest.approx(sum(parts), rel=2e-3)
