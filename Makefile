@@ -134,4 +134,4 @@ lab-environment:
 	@scripts/environment.sh .venv lab build
 
 test-environment:
-	@scripts/environment.sh .venv-test lab,profile,sagemaker dev
+	@scripts/environment.sh .venv-test lab,profile,sagemaker,tools dev

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 PYTHONS = re.findall(r"Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text("utf-8"))
 """Those that the package is published for."""
 SETS = {"oldest": ["--constraint", "constraints-oldest.txt"], "newest": ["--upgrade", "--upgrade-strategy", "eager"]}
-WITHOUT = ("browser", "moto", "packaging", "sagemaker", "torch", "transformers")
+WITHOUT = ("browser", "moto", "packaging", "sagemaker", "tools", "torch", "transformers")
 """Requirements of tests that the environments do not have."""
 
 

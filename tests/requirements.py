@@ -22,6 +22,7 @@ PACKAGES = {
     "moto": ("boto3", "moto", "sagemaker"),
     "packaging": ("build", "hatchling"),
     "sagemaker": ("sagemaker",),
+    "tools": ("mcp", "shtab"),
     "torch": ("torch", "transformers"),
     "transformers": ("tokenizers", "transformers"),
 }
@@ -50,6 +51,7 @@ REQUIREMENTS: dict[str, Callable[[], str]] = {
     "moto": partial(absent, "moto"),
     "packaging": build_tools,
     "sagemaker": partial(absent, "sagemaker"),
+    "tools": partial(absent, "tools"),
     "torch": partial(absent, "torch"),
     "transformers": partial(absent, "transformers"),
 }

@@ -48,11 +48,31 @@ def test_a_recommendation_is_printed_and_saved(run, tmp_path):
     path = tmp_path / "advice.json"
     status, output, _ = run("advise", "350M", *PLAN, "--tokens", "1B", "--output", path)
     advice = smpa.load(path)
-    assert (status, output.strip()) == (0, str(advice).strip())
-    assert advice.job.tokens == 1e9
-    status, output, _ = run("advise", "350M", *PLAN, "--json")
     assert status == 0
-    assert json.loads(output)["value"]["type"] == "Advice"
+    assert len(output.splitlines()) <= 20
+    assert {"Plan", "Batch", "Speed", "Cost", "Run", "More"} <= {line.split()[0] for line in output.splitlines()}
+    assert advice.job.tokens == 1e9
+    status, output, _ = run("advise", "350M", *PLAN, "--tokens", "1B", "--full")
+    assert (status, output.strip()) == (0, str(advice).strip())
+
+
+def test_json_is_compact_and_has_everything_on_request(run):
+    status, output, _ = run("advise", "llama-3-70b", "-i", "ml.p5.48xlarge", "-n", "4", "--tokens", "300B", "--json")
+    short = json.loads(output)
+    assert (status, short["schema"], short["fits"]) == (0, 1, True)
+    assert len(output.encode()) <= 4_000
+    # The plan goes back as it is: its estimate has the same figures.
+    settings = [f"--{name.replace('_', '-')}={value}" for name, value in short["plan"].items()]
+    status, output, _ = run(
+        "estimate", "llama-3-70b", "-i", "ml.p5.48xlarge", "-n", "4", "--tokens", "300B", *settings, "--json"
+    )
+    again = json.loads(output)
+    assert status == 0
+    assert {name: again[name] for name in ("needed_gib_per_gpu", "step_seconds", "usd_total", "plan")} == {
+        name: short[name] for name in ("needed_gib_per_gpu", "step_seconds", "usd_total", "plan")
+    }
+    document = json.loads(run("advise", "350M", *PLAN, "--json=full")[1])
+    assert (document["schema"], document["verb"], document["value"]["value"]["type"]) == (1, "advise", "Advice")
 
 
 def test_no_plan_that_fits_is_status_1(run):
@@ -61,7 +81,41 @@ def test_no_plan_that_fits_is_status_1(run):
     assert output.startswith("None of")
     status, output, _ = run("fits", "70B", *PLAN)
     assert status == 1
-    assert "does not fit" in output
+    assert output.startswith("No:")
+
+
+@pytest.mark.parametrize(("count", "status", "first"), [("1", 1, "No:"), ("2", 0, "Yes:")])
+def test_whether_a_model_fits_takes_five_lines(run, count, status, first):
+    # 70.6 B parameters with 16 bytes each are 1,052 GiB, more than one node of 8 x 79.1 GiB and less than two.
+    answer = run("fits", "llama-3-70b", "--instance", "p5", "--count", count)
+    lines = answer[1].splitlines()
+    assert (answer[0], lines[0].split()[0], len(lines)) == (status, first, 5)
+    assert "p5 is read as ml.p5.48xlarge" in lines[-1]
+    data = json.loads(run("fits", "llama-3-70b", "-i", "ml.p5.48xlarge", "-n", count, "--json")[1])
+    assert data["fits"] is not status
+    ways = [change["what"] for change in data.get("changes_that_fit", [])]
+    assert ("2 nodes" in ways) is bool(status)
+
+
+def test_what_would_change_the_fit_is_true(run):
+    data = json.loads(run("fits", "llama-3-70b", "-i", "p5.48xlarge", "-n", "4", "-s", "4096", "--json")[1])
+    assert data["what_would_change_it"].startswith("2 nodes are also enough; sequences of 8,192 tokens fit, too.")
+    assert run("fits", "llama-3-70b", "-i", "p5.48xlarge", "-n", "2", "-s", "4096")[0] == 0
+    assert run("fits", "llama-3-70b", "-i", "p5.48xlarge", "-n", "4", "-s", "8192")[0] == 0
+
+
+def test_one_plan_is_estimated_as_it_is(run):
+    plan = ("--library", "fsdp", "--batch-size", "8", "--count", "16", "-s", "2048")
+    assert run("estimate", "10B", "-i", "ml.p4d.24xlarge", *plan)[0] == 1
+    assert run("estimate", "10B", "-i", "ml.p4d.24xlarge", *plan, "--activation-checkpointing", "each")[0] == 0
+
+
+@pytest.mark.tools
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_a_shell_completes_the_command(run, shell):
+    status, script, _ = run("completion", shell)
+    assert status == 0
+    assert {"--sequence-length", "advise", "throughput"} <= set(re.findall(r"[\w-]+", script))
 
 
 def test_an_exported_script_is_python(run, saved, tmp_path):
@@ -76,7 +130,7 @@ def test_an_estimate_has_the_librarys_own_precision(run):
     job = smpa.Job(sequence_length=512, precision="bf16", attention="fused")
     expected = smpa.estimate(smpa.Model.from_parameters("350M"), cluster, job, plan)
     assert status == 0
-    assert json.loads(output)["needed_gib"] == expected.needed_gib
+    assert json.loads(output)["needed_gib_per_gpu"] == round(expected.needed_gib, 1)
 
 
 def test_a_saved_advice_and_its_cell_still_fit(run, saved, tmp_path):
@@ -90,7 +144,7 @@ def test_a_saved_advice_and_its_cell_still_fit(run, saved, tmp_path):
     assert status == 2
     assert "pass --model" in error
     status, output, _ = run("check", cell, "--json")
-    assert (status, len(json.loads(output))) == (0, 1)
+    assert (status, json.loads(output)["answer"]) == (0, f"{cell}: no findings")
 
 
 def test_a_script_with_an_error_is_status_1(run, tmp_path):

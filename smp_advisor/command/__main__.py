@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from smp_advisor.command.options import parse
-from smp_advisor.command.verbs import VERBS, WRONG
+from smp_advisor.command.options import parse, parser
 from smp_advisor.errors import AdvisorError
+from smp_advisor.tools.answers import SCHEMA, WRONG
+from smp_advisor.tools.verbs import VERBS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,17 +21,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb. Exit status: 0 for yes, 1 for no, 2 for an input that is wrong."""
     try:
         options = parse(arguments)
+        if options.verb == "completion":
+            return _say(_completion(options.shell))
         answer = VERBS[options.verb](options)
+        if options.json == "full":
+            text = _json({"schema": SCHEMA, "verb": options.verb, "status": answer.status, "value": answer.full()})
+        else:
+            text = _json(answer.compact()) if options.json else answer.text
     except AdvisorError as error:
         print(f"smp-advisor: {error}", file=sys.stderr)  # noqa: T201 - a command line program
         return WRONG
     except KeyboardInterrupt:
         return 130
+    _say(text)
+    return answer.status
+
+
+def _say(text: str) -> int:
     try:
-        print(json.dumps(answer.data, indent=1, ensure_ascii=False) if options.json else answer.text)  # noqa: T201
+        print(text)  # noqa: T201 - a command line program
     except BrokenPipeError:
         sys.stderr.close()  # the reader has seen enough
-    return answer.status
+    return 0
+
+
+def _json(data: Any) -> str:
+    return json.dumps(data, ensure_ascii=False)
+
+
+def _completion(shell: str) -> str:
+    """The script with which a shell completes verbs, options and their values."""
+    try:
+        import shtab
+    except ImportError:
+        raise AdvisorError("Completion requires shtab: pip install 'smp-advisor[completion]'.") from None
+    return str(shtab.complete(parser(), shell=shell))
 
 
 if __name__ == "__main__":

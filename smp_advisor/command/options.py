@@ -1,4 +1,4 @@
-"""The parser of `smp-advisor`, and the formats of its answers."""
+"""The parser of `smp-advisor`."""
 
 from __future__ import annotations
 
@@ -9,45 +9,22 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor._version import __version__
 from smp_advisor.advice.options import keywords_of, request_options
 from smp_advisor.errors import AdvisorError
-from smp_advisor.export.formats import FORMATS
+from smp_advisor.tools.verbs import EXPORTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from smp_advisor.advice import Advice
-
-__all__ = ["exported", "parse", "settings_of"]
-
-
-_CELLS = ("job", "script", "local", "monitoring", "permissions", "quota")
-EXPORTS = (*_CELLS, *FORMATS)
-"""Kinds of code: cells of a notebook, then jobs for other launchers."""
-
-
-def exported(advice: Advice, what: str, sdk: str) -> str:
-    """The code of one kind."""
-    cells: dict[str, Callable[[], str]] = {
-        "job": lambda: advice.cell(sdk),
-        "script": lambda: _file(advice.script_cell()),
-        "local": advice.local_cell,
-        "monitoring": advice.monitoring_cell,
-        "permissions": lambda: advice.permissions_cell(sdk=sdk),
-        "quota": advice.quota_cell,
-    }
-    return cells[what]() if what in cells else advice.export(what)
-
-
-def _file(cell: str) -> str:
-    """The file that a cell with ``%%writefile`` writes."""
-    return cell.partition("\n")[2] if cell.startswith("%%writefile ") else cell
-
+__all__ = ["parse", "parser", "settings_of"]
 
 _MODEL = "a parameter count (10B), the name of a model (llama-3-70b), or the path of a config.json"
 _OTHER = (
     "Other settings of the job, the model's shape and the plan are options of their names, for example"
     " `--sequence-length 4096 --tokens 300B --tensor-parallel-degree 2`."
 )
-_STATUS = "Exit status: 0 if the answer is yes, 1 if it is no, 2 if the input is wrong or could not be read."
+_STATUS = (
+    "Exit status: 0 if the answer is yes, 1 if it is no, 2 if the input is wrong or could not be read, 130 after an"
+    " interrupt."
+)
 _LONGEST_NUMBER = 40
 
 
@@ -61,7 +38,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     SystemExit
         The options are wrong, or help was requested.
     """
-    options, words = _parser().parse_known_args(arguments)
+    options, words = parser().parse_known_args(arguments)
     settings = settings_of(words)
     if settings and not options.takes_settings:
         raise AdvisorError(f"{options.verb} has no option --{next(iter(settings)).replace('_', '-')}.")
@@ -114,29 +91,35 @@ def _value(text: str) -> Any:
     return text
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="smp-advisor", description=__doc__, allow_abbrev=False)
-    parser.add_argument("--version", action="version", version=f"smp-advisor {__version__}")
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+def parser() -> argparse.ArgumentParser:
+    """The parser of the command, with a parser for each verb."""
+    command = argparse.ArgumentParser(prog="smp-advisor", description=__doc__, allow_abbrev=False)
+    command.add_argument("--version", action="version", version=f"smp-advisor {__version__}")
+    verbs = command.add_subparsers(dest="verb", required=True, metavar="VERB")
 
     def verb(name: str, text: str, *, takes_settings: bool = False) -> argparse.ArgumentParser:
         epilog = f"{_OTHER} {_STATUS}" if takes_settings else _STATUS
         added = verbs.add_parser(name, help=text, description=text, epilog=epilog, allow_abbrev=False)
-        added.add_argument("--json", action="store_true", help="print JSON instead of text")
+        added.add_argument("--json", action="store_const", const="compact", help="print JSON of at most 4 kB")
+        added.add_argument(
+            "--json=full", dest="json", action="store_const", const="full", help="print all data as JSON"
+        )
         added.set_defaults(takes_settings=takes_settings)
         return added
 
     advise = verb("advise", "Recommend a configuration for a model on a cluster.", takes_settings=True)
     advise.add_argument("model", help=_MODEL)
     _add_request(advise)
+    advise.add_argument("--full", action="store_true", help="print the report with its reasons")
     advise.add_argument("--output", metavar="FILE", help="also write the advice: .json, .html or .md")
 
-    estimate = verb("estimate", "Estimate memory, time and cost of a plan.", takes_settings=True)
+    estimate = verb("estimate", "Estimate memory, time and cost of one plan.", takes_settings=True)
     estimate.add_argument("model", help=_MODEL)
     _add_request(estimate)
 
-    fits = verb("fits", "Whether a saved advice, a recipe, an estimator cell or a plan fits.", takes_settings=True)
-    fits.add_argument("source", help=f"a file of these, or of a plan: {_MODEL}")
+    about = "Whether a model fits on a cluster, or a saved advice, a recipe or an estimator cell with its own plan."
+    fits = verb("fits", about, takes_settings=True)
+    fits.add_argument("source", help=f"a file of these, or {_MODEL}")
     _add_request(fits, required=False)
     fits.add_argument("--model", help="model of a file that does not name it")
 
@@ -159,7 +142,10 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument("--what", choices=EXPORTS, default="job", help="default: job, the cell that starts it")
     export.add_argument("--sdk", choices=("auto", "v2", "v3"), default="auto", help="version of the SageMaker SDK")
     export.add_argument("--output", metavar="FILE", help="file to write instead of printing")
-    return parser
+
+    completion = verb("completion", "Print the completion of this command for a shell: eval its output.")
+    completion.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="the shell (requires the package shtab)")
+    return command
 
 
 def _add_request(parser: argparse.ArgumentParser, *, required: bool = True) -> None:

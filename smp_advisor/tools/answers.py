@@ -1,0 +1,414 @@
+"""Short answers: at most 20 lines of text, at most 4 kB of JSON, and the way to everything else."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.guidance.choice import certainty
+from smp_advisor.libraries.library import get_library, plan_defaults
+from smp_advisor.wording import (
+    cost_per_million,
+    fit,
+    fits,
+    gib,
+    global_batch,
+    percent,
+    probability,
+    run_cost,
+    run_time,
+    step_time,
+    token_rate,
+    utilization,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from smp_advisor.advice import Advice
+    from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.findings.report import Report
+    from smp_advisor.libraries.plan import Plan
+    from smp_advisor.search import ClusterSizes, WaysOut
+    from smp_advisor.workload.model import Model
+
+YES, NO, WRONG = 0, 1, 2
+"""Exit statuses: yes, no, an input that is wrong."""
+SCHEMA = 1
+"""Version of the answers' JSON. A field may be added without a new one."""
+MOST_BYTES = 4_000
+"""Of a compact answer as JSON."""
+_MOST_LINES = 20
+_EXPLAIN = {"Library", "Needed", "Certainty", "Instead", "Assumed", "Heed"}
+"""Rows without figures of the plan."""
+_WIDTH = 100
+_DIGITS = 4
+
+Details = Mapping[str, Callable[[], Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """The answer to one question."""
+
+    text: str
+    """For a terminal."""
+    data: dict[str, Any]
+    """The compact form, plain data."""
+    full: Callable[[], Any]
+    """Everything, as plain data."""
+    page: Callable[[], str]
+    """Everything, as text for a reader."""
+    details: Details = field(default_factory=dict)
+    """Further parts of the compact form, by their names."""
+    status: int = YES
+
+    def compact(self, parts: Iterable[str] = (), most: int = MOST_BYTES) -> dict[str, Any]:
+        """The compact form with further parts, shortened to the limit: what was left out is counted in it."""
+        more = {} if not self.details else {"details": list(self.details)}
+        data = {"schema": SCHEMA, **self.data, **{part: self.details[part]() for part in parts}, **more}
+        return shortened(data, most)
+
+
+def size_of(data: Any) -> int:
+    """Bytes of data as JSON."""
+    return len(json.dumps(data, ensure_ascii=False).encode())
+
+
+def shortened(data: dict[str, Any], most: int) -> dict[str, Any]:
+    """The data within a number of bytes: the largest lists and texts lose their ends, and say so."""
+    data, left_out = dict(data), dict[str, int]()
+    while size_of(data) > most:
+        name = max((key for key, value in data.items() if value), key=lambda key: size_of(data[key]))
+        value = data[name]
+        if isinstance(value, list) and len(value) > 1:
+            data[name] = value[: len(value) - max(1, len(value) // 4)]
+            left_out[name] = left_out.get(name, 0) + len(value) - len(data[name])
+        elif isinstance(value, str):
+            data[name] = f"{value[: len(value) * 3 // 4].rstrip(' …')} …"
+        else:
+            data[name] = shortened(value, size_of(value) * 3 // 4) if isinstance(value, dict) else "…"
+        data |= {"left_out": left_out} if left_out else {}
+    return data
+
+
+def folded(rows: Iterable[tuple[str, str]], most: int = _MOST_LINES) -> str:
+    """Rows with their labels on at most so many lines: those that only explain lose their ends if there are more."""
+    shown = [(label, text) for label, text in rows if text]
+    width = max((len(label) for label, _ in shown), default=0) + 2
+
+    def lines(label: str, text: str, limit: int | None) -> list[str]:
+        head = f"{label:<{width}}" if label else ""
+        return textwrap.wrap(
+            " ".join(text.split()),
+            _WIDTH,
+            initial_indent=head,
+            subsequent_indent=" " * (width if label else 2),
+            break_long_words=False,
+            break_on_hyphens=False,
+            max_lines=limit,
+            placeholder=" …",
+        )
+
+    parts = [lines(label, text, None) for label, text in shown]
+    while sum(map(len, parts)) > most:
+        longest = max(range(len(parts)), key=lambda row: (shown[row][0] in _EXPLAIN, len(parts[row])))
+        if len(parts[longest]) == 1:
+            break
+        parts[longest] = lines(*shown[longest], len(parts[longest]) - 1)
+    return "\n".join(line for part in parts for line in part)
+
+
+def rounded(value: float | None) -> float | None:
+    """The value with the digits that an estimate has."""
+    return None if value is None else float(f"{value:.{_DIGITS}g}")
+
+
+def _ranged(value: float | None, ends: tuple[float, float] | None) -> dict[str, float | None] | None:
+    return None if value is None or ends is None else {
+        "value": rounded(value), "low": rounded(ends[0]), "high": rounded(ends[1])
+    }  # fmt: skip
+
+
+def figures(estimate: Estimate, least: float) -> dict[str, Any]:
+    """Figures of a plan with their 95 % intervals, units in the names."""
+    values = {
+        "fits": fits(estimate, least),
+        "fit_probability": min(0.999, round(estimate.fit_probability, 3)),
+        "needed_gib_per_gpu": round(estimate.needed_gib, 1),
+        "usable_gib_per_gpu": round(estimate.usable_gpu_memory_gib, 1),
+        "headroom_gib_per_gpu": round(estimate.headroom_gib, 1),
+        "global_batch_size": estimate.global_batch_size,
+        "tokens_per_step": estimate.tokens_per_step,
+        "step_seconds": _ranged(estimate.step_seconds, estimate.step_seconds_range),
+        "tokens_per_second": _ranged(estimate.tokens_per_second, estimate.tokens_per_second_range),
+        "mfu": _ranged(estimate.mfu, estimate.mfu_range),
+        "usd_per_hour": rounded(estimate.usd_per_hour),
+        "usd_per_million_tokens": _ranged(estimate.usd_per_million_tokens, estimate.usd_per_million_tokens_range),
+        "days": _ranged(estimate.days, estimate.days_range),
+        "usd_total": _ranged(estimate.usd_total, estimate.usd_total_range),
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def settings_of(plan: Plan) -> dict[str, Any]:
+    """The fields of a plan that differ from their defaults; `estimate` takes them by these names."""
+    defaults = plan_defaults(type(plan))
+    return {name: getattr(plan, name) for name in defaults if getattr(plan, name) != defaults[name]} | {
+        "library": plan.library
+    }
+
+
+def plan_words(plan: Plan) -> str:
+    """A plan in a phrase: ``SMP v2: tensor_parallel_degree=2, batch_size=1``."""
+    settings = ", ".join(f"{name}={value}" for name, value in settings_of(plan).items() if name != "library")
+    return f"{get_library(plan.library).title}{': ' if settings else ''}{settings}"
+
+
+def memory_words(value: Estimate) -> str:
+    """``28.1 of 39.4 GiB per GPU (over 99.9 % likely)``."""
+    share = probability(value.fit_probability)
+    return f"{value.needed_gib:,.1f} of {value.usable_gpu_memory_gib:.1f} GiB per GPU ({share} likely)"
+
+
+def memory_table(estimate: Estimate) -> dict[str, float]:
+    """GiB of each category on the stage with the highest peak."""
+    from smp_advisor.costs.estimate import CATEGORIES
+
+    peak = estimate.memory.peak
+    return {name: round(value, 2) for name in CATEGORIES if (value := getattr(peak, name)) >= 0.005}
+
+
+def speed_words(model: Model, estimate: Estimate) -> str:
+    """Step time, throughput and utilization with their intervals."""
+    rate = f", {token_rate(estimate)}" if model.reads_tokens else ""
+    return f"{step_time(estimate)} per step{rate}, MFU {utilization(estimate)}"
+
+
+def cost_words(model: Model, estimate: Estimate) -> str:
+    """Price of the cluster, and cost per million tokens."""
+    price = estimate.usd_per_hour
+    hour = "" if price is None else f"{price:,.2f} USD per hour"
+    return ", ".join(filter(None, (hour, cost_per_million(model, estimate)))) or "no on-demand price known"
+
+
+def advised(advice: Advice) -> Answer:
+    """The answer for a recommendation."""
+    from smp_advisor.advice.report_page import markdown_page
+
+    value, model, least = advice.estimate, advice.model, advice.min_fit_probability
+    where = f"{advice.cluster.nodes} x {advice.cluster.instance.name}"
+    library = advice.library_because or f"{get_library(advice.plan.library).title}, as requested."
+    sure = certainty(advice.decision).removeprefix("Certainty: ") if advice.objective in {"throughput", "cost"} else ""
+    warnings = [*advice.warnings, *(pitfall.text for pitfall in advice.pitfalls if pitfall.severity != "info")]
+    others = _alternatives(advice, 2)
+    because = library[:1].upper() + library[1:]
+    clusters = "" if advice.sizes is None else " ".join(advice.sizes.lines())
+    rows = [
+        ("", f"{model.name} on {where} ({advice.cluster.gpus:,} GPUs) {fit(value, least)}: {memory_words(value)}."),
+        ("Plan", plan_words(advice.plan)),
+        ("Batch", global_batch(model, value)),
+        ("Speed", speed_words(model, value)),
+        ("Cost", cost_words(model, value)),
+        ("Run", clusters or ", ".join(filter(None, (run_time(value), run_cost(value))))),
+        ("Library", because),
+        ("Needed", needed(advice)),
+        ("Certainty", sure),
+        ("Instead", "; ".join(f"{row['plan']}: {row['why']}" for row in others)),
+        ("Assumed", "; ".join(advice.defaults)),
+        *(("Heed", text) for text in warnings[:2]),
+        ("More", "--full: the report; --json: data; --output FILE: to keep, show and export it"),
+    ]
+    data = {
+        "answer": f"{model.name} on {where} {fit(value, least)}.",
+        "model": model.name,
+        "instance": advice.cluster.instance.name,
+        "count": advice.cluster.nodes,
+        "gpus": advice.cluster.gpus,
+        **figures(value, least),
+        "plan": settings_of(advice.plan),
+        "parameters": advice.plan.parameters,
+        "hyperparameters": advice.plan.hyperparameters,
+        "library_because": library,
+        "needed": needed(advice),
+        "certainty": sure,
+        "clusters": clusters,
+        "requested": "; ".join(advice.requested),
+        "assumed": "; ".join(advice.defaults),
+        "warnings": warnings[:3],
+    }
+    details: dict[str, Callable[[], Any]] = {
+        "ladder": lambda: str(advice.ladder()).splitlines(),
+        "alternatives": lambda: _alternatives(advice, 8),
+        "memory": lambda: memory_table(value),
+        "reasons": lambda: [f"{s.title}: {s.decision}. {s.because}" for s in advice.steps],
+        "requirements": lambda: [pitfall.text for pitfall in advice.pitfalls],
+        "assumptions": lambda: list(value.assumptions),
+    }
+    if advice.sizes is not None:
+        details["clusters_compared"] = lambda: sizes_data(advice.sizes)
+    return Answer(
+        text=folded(rows),
+        data={name: entry for name, entry in data.items() if entry not in ("", [], {}, None)},
+        full=lambda: json.loads(advice.as_json()),
+        page=lambda: markdown_page(advice),
+        details=details,
+    )
+
+
+def needed(advice: Advice) -> str:
+    """Techniques without which the plan does not fit."""
+    names = [
+        step.title if step.title[:2].isupper() else step.title[:1].lower() + step.title[1:]
+        for step in advice.steps
+        if step.decision == "used" and step.outcome is not None and not fits(step.outcome, advice.min_fit_probability)
+    ]
+    return f"It fits only with {', '.join(names)}." if names else ""
+
+
+def _alternatives(advice: Advice, most: int) -> list[dict[str, Any]]:
+    """Alternatives of the plan with the reason against each, best first."""
+    frame = advice.alternatives.iloc[1 : most + 1]
+    names = [name for name in get_library(advice.plan.library).alternatives if name in frame]
+    return [
+        {
+            "plan": ", ".join(f"{name}={row[name]}" for name in names if row[name] not in (None, False, 1, "none")),
+            "needed_gib_per_gpu": round(row["needed_gib"], 1),
+            "why": row["why"].rstrip("."),
+        }
+        for row in frame.to_dict("records")
+    ]
+
+
+def sizes_data(sizes: ClusterSizes | None) -> list[dict[str, Any]]:
+    """Compared clusters: first those that no other one beats in both speed and cost, then the others, fastest first."""
+    if sizes is None:
+        return []
+    first = [sizes.chosen, *sizes.pareto]
+    rest = sorted(sizes.sizes, key=lambda size: -size.tokens_per_second)
+    rows = []
+    for size in {id(size): size for size in (*first, *rest) if size is not None}.values():
+        row = {"cluster": size.name, "library": size.library, "fits": size.fits, "chosen": size is sizes.chosen}
+        if size.estimate is not None:
+            kept = ("needed_gib_per_gpu", "tokens_per_second", "usd_per_million_tokens", "days", "usd_total")
+            row |= {name: value for name, value in figures(size.estimate, 0.0).items() if name in kept}
+        elif size.nearest_gib is not None:
+            row["needed_gib_per_gpu"] = round(size.nearest_gib, 1)
+        rows.append(row)
+    return rows
+
+
+def refused(sentence: str, ways: WaysOut | None) -> Answer:
+    """The answer where nothing fits, with the changes after which something does."""
+    changes = [] if ways is None else [
+        {"change": way.change, "what": way.words, "library": way.size.library}
+        | ({} if way.size.estimate is None else {
+            name: value for name, value in figures(way.size.estimate, 0.0).items()
+            if name in ("needed_gib_per_gpu", "tokens_per_second", "usd_per_million_tokens", "usd_total")
+        })
+        for way in ways.ways
+    ]  # fmt: skip
+    data: dict[str, Any] = {"answer": sentence, "fits": False, "changes_that_fit": changes}
+    if ways is not None and ways.nearest_gib is not None:
+        usable = ways.request.cluster.instance.usable_gpu_memory_gib
+        data |= {"needed_gib_per_gpu": round(ways.nearest_gib, 1), "usable_gib_per_gpu": round(usable, 1)}
+        data["missing_gib_per_gpu"] = round(max(0.0, ways.nearest_gib - usable), 1)
+    return Answer(text=sentence, data=data, full=lambda: data, page=lambda: f"{sentence}\n\n{ways or ''}\n", status=NO)
+
+
+def fitting(advice: Advice, changes: str, read_as: str = "") -> Answer:
+    """The answer to whether a model fits on a cluster, in five lines."""
+    value, least = advice.estimate, advice.min_fit_probability
+    where = f"{advice.cluster.nodes} x {advice.cluster.instance.name}"
+    spare = f"{gib(value.headroom_gib)} to spare: {memory_words(value)[:-1]}, {percent(least)} required)"
+    length = f"sequence length {advice.job.sequence_length:,}"
+    rows = [
+        ("Yes", f"{advice.model.name} fits on {where} with {spare}."),
+        ("Best plan", plan_words(advice.plan)),
+        ("Speed", f"{token_rate(value)}; {cost_words(advice.model, value)}"),
+        ("Change", changes),
+        ("Assumed", "; ".join(filter(None, (read_as, length, advice.job.precision, advice.job.optimizer)))),
+    ]
+    answer = advised(advice)
+    data = {**answer.data, "answer": f"Yes: {rows[0][1]}", "what_would_change_it": changes}
+    return replace(answer, text=_five(rows), data=data)
+
+
+def _five(rows: Iterable[tuple[str, str]]) -> str:
+    """One line a row, of any length: a terminal folds it."""
+    return "\n".join(f"{label + ':':<11}{text}" for label, text in rows if text)
+
+
+def not_fitting(sentence: str, ways: WaysOut | None, read_as: str = "") -> Answer:
+    """The answer where nothing fits, in five lines."""
+    answer = refused(sentence, ways)
+    usable, missing, nearest = (answer.data.get(f"{name}_gib_per_gpu") for name in ("usable", "missing", "needed"))
+    found = [] if ways is None else [(way, way.size.estimate, ways.request.model) for way in ways.ways]
+    rows = [
+        ("No", f"{sentence.partition('; changes that fit')[0].rstrip('.')}."),
+        ("By", f"{missing:,.1f} GiB too much per GPU ({nearest:,.1f} needed, {usable:,.1f} usable)" if missing else ""),
+        ("Fits with", "; ".join(f"{way.words} ({gib(value.needed_gib)})" for way, value, _ in found if value)),
+        ("Costs", "; ".join(f"{way.words}: {cost_words(model, value)}" for way, value, model in found[:2] if value)),
+        ("Assumed", read_as),
+    ]
+    return replace(answer, text=_five(rows))
+
+
+def estimated(model: Model, where: str, value: Estimate, least: float) -> Answer:
+    """The answer for one plan."""
+    from smp_advisor.advice.storage.plain import plain
+
+    rows = [
+        ("", f"{model.name} on {where} {fit(value, least)}: {memory_words(value)}."),
+        ("Plan", plan_words(value.plan)),
+        ("Batch", global_batch(model, value)),
+        ("Speed", speed_words(model, value)),
+        ("Cost", cost_words(model, value)),
+        ("Run", ", ".join(filter(None, (run_time(value), run_cost(value))))),
+        ("Assumed", " ".join(value.assumptions)),
+    ]
+    data: dict[str, Any] = {"answer": f"{model.name} on {where} {fit(value, least)}.", "model": model.name}
+    data |= {**figures(value, least), "plan": settings_of(value.plan), "assumed": list(value.assumptions)}
+    return Answer(
+        text=folded(rows),
+        data=data,
+        full=lambda: plain(value),
+        page=lambda: folded(rows, 1000),
+        details={"memory": lambda: memory_table(value)},
+        status=YES if fits(value, least) else NO,
+    )
+
+
+def checked(reports: list[Report]) -> Answer:
+    """The answer of a check: findings, the most severe first."""
+    order = {"error": 0, "warning": 1, "info": 2}
+    findings = [
+        {
+            "at": f"{finding.path}:{finding.line}",
+            "severity": finding.severity,
+            "id": finding.id,
+            "message": finding.message,
+            "remedy": finding.remedy,
+            "source": finding.source_url,
+        }
+        for finding in sorted((f for report in reports for f in report), key=lambda f: order[f.severity])
+    ]
+    texts = [line for report in reports for line in (*report.introduction, *report.outcome)]
+    data: dict[str, Any] = {
+        "answer": "; ".join(f"{report.path}: {report.totals or 'no findings'}" for report in reports),
+        "findings": findings,
+        "configuration": texts,
+        "not_followed": [f"{n.path}:{n.line}: {n.what}" for report in reports for n in report.unresolved][:5],
+        "seen": [line for report in reports if report.coverage is not None for line in report.coverage.lines],
+    }
+    return Answer(
+        text="\n\n".join(map(str, reports)),
+        data={name: value for name, value in data.items() if value},
+        full=lambda: [json.loads(report.to_json()) for report in reports],
+        page=lambda: "\n\n".join(map(str, reports)),
+        details={"diff": lambda: "\n".join(report.diff for report in reports if report.diff)},
+        status=NO if any(report.of("error") for report in reports) else YES,
+    )
