@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import torch
 
-from smp_advisor.advice.model_input import read_model
+from smp_advisor.advice.request import read_model
 from smp_advisor.cluster import Cluster
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries import Plan

@@ -23,26 +23,6 @@ if TYPE_CHECKING:
     Ints = int | NDArray[np.int64]
     Floats = float | NDArray[np.floating[Any]] | NDArray[np.int64]
 
-__all__ = [
-    "anywhere",
-    "binary_logarithm",
-    "ceil",
-    "choose",
-    "common_divisor",
-    "interpolated",
-    "inverted",
-    "is_in",
-    "largest",
-    "largest_index",
-    "maximum",
-    "minimum",
-    "power",
-    "quotient",
-    "root",
-    "smallest",
-    "where",
-]
-
 
 def where(condition: Bools, yes: Floats, no: Floats) -> Floats:
     """`yes` where the condition is true, else `no`."""

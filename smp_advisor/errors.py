@@ -7,22 +7,6 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "AdvisorError",
-    "CalibrationError",
-    "ClusterError",
-    "ExportError",
-    "InstanceError",
-    "JobError",
-    "ModelError",
-    "NoPlanFitsError",
-    "PlanError",
-    "ProfileError",
-    "StorageError",
-    "UnknownFamilyError",
-]
-
-
 _PACKAGE = str(Path(__file__).parent)
 _LONG_WORD = r"\S{300,}"
 _SHOWN = 80

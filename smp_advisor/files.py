@@ -16,21 +16,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from typing import BinaryIO
 
-__all__ = [
-    "CONFIGURATION",
-    "MODEL",
-    "NOTEBOOK",
-    "SCRIPT",
-    "data_file",
-    "ends",
-    "has_too_many_values",
-    "read_bytes",
-    "read_ends",
-    "rows",
-    "table",
-    "write_text",
-]
-
 SCRIPT = 500_000
 """Most bytes of Python: its syntax tree needs up to 200 times as many."""
 NOTEBOOK = 32 * 2**20
@@ -63,13 +48,7 @@ def rows(package: str, file: str) -> tuple[dict[str, str], ...]:
 
 
 def read_bytes(path: Path, most: int) -> bytes:
-    """The bytes of a regular file.
-
-    Raises
-    ------
-    OSError
-        If it is missing, a device, pipe or folder, or larger than `most` bytes; ``strerror`` is the reason.
-    """
+    """The bytes of a regular file."""
     _require_regular(path)
     with path.open("rb") as file:
         raw = file.read(most + 1)
@@ -79,13 +58,7 @@ def read_bytes(path: Path, most: int) -> bytes:
 
 
 def read_ends(path: Path, first: int, last: int) -> tuple[bytes, int]:
-    """The first and the last bytes of a regular file, as those of `ends`.
-
-    Raises
-    ------
-    OSError
-        If it is missing, a device, pipe or folder; ``strerror`` is the reason.
-    """
+    """The first and the last bytes of a regular file, as those of `ends`."""
     _require_regular(path)
     with path.open("rb") as file:
         return ends(file, first, last)
@@ -114,13 +87,7 @@ def _require_regular(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file in one step: it has the new text or its earlier content, whatever happens, and keeps its mode.
-
-    Raises
-    ------
-    OSError
-        If it cannot be written, or is a device, pipe or folder; ``strerror`` is the reason.
-    """
+    """Write a file in one step: it has the new text or its earlier content, whatever happens, and keeps its mode."""
     target = Path(os.path.realpath(path))  # a link stays, and its target changes
     if target.is_symlink():
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))

@@ -9,7 +9,7 @@ from smp_advisor.cluster.containers import containers_of, repositories
 from smp_advisor.cluster.table import instance as known_instance
 from smp_advisor.cluster.table import sagemaker_names
 from smp_advisor.errors import InstanceError
-from smp_advisor.libraries.check import mismatches
+from smp_advisor.libraries.validation import mismatches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from smp_advisor.cluster.containers import Container
     from smp_advisor.cluster.table import Instance
     from smp_advisor.libraries.plan import Plan
-
-__all__ = ["MAX_RUN_SECONDS", "Fault", "JobTerms", "job_faults", "plan_faults"]
 
 MAX_RUN_SECONDS = 28 * 86_400
 """Longest ``MaxRuntimeInSeconds`` of CreateTrainingJob (botocore's model of the API, Aug 2026)."""

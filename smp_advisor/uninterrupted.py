@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["uninterrupted"]
-
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:

@@ -12,7 +12,7 @@ import pytest
 from mypy import api
 
 import smp_advisor as smpa
-from smp_advisor.advice.keywords import AdviseSettings, JobOptionSettings
+from smp_advisor.advice.options import AdviseSettings, JobOptionSettings
 from smp_advisor.export.options import JobOptions
 from smp_advisor.libraries import libraries
 from smp_advisor.libraries.library import plan_fields

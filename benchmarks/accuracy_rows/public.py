@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries import Plan
-from smp_advisor.libraries.check import mismatches
+from smp_advisor.libraries.validation import mismatches
 
 from .frameworks import public_settings
 from .optimizers import leaves_optimizer_open

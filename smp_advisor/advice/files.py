@@ -23,21 +23,12 @@ if TYPE_CHECKING:
 
     from smp_advisor.advice.live.control_state import ControlState
 
-__all__ = ["load", "save"]
-
-
 _SCREEN = {"plan", "job"}
 _SNAPSHOT = {"name", "recommended", *_SCREEN}
 
 
 def live_advice(value: Advice, screen: Any, snapshots: Any) -> LiveAdvice:
-    """The advice with what was on screen.
-
-    Raises
-    ------
-    StorageError
-        The plan on screen or a snapshot is not valid.
-    """
+    """The advice with what was on screen."""
     if not isinstance(snapshots, list) or len(snapshots) > SNAPSHOTS:
         raise StorageError(f"The stored snapshots must be a list of at most {SNAPSHOTS}.")
     state = None if screen is None else _state(value, screen, _SCREEN)

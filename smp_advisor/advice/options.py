@@ -1,22 +1,105 @@
-"""Options of a request in a line: the parsers of magics and of the command, from the table of options."""
+"""Options of a request: the keywords of advise for type checkers, and the parsers of magics and of the command."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from inspect import Parameter, Signature, signature
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
 from smp_advisor.arguments import options, options_of
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.library import libraries
+from smp_advisor.libraries.plan import PlanSettings
 from smp_advisor.libraries.schema import schema
 from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.stack import training_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from smp_advisor.arguments import Option
+    from smp_advisor.workload.calibration import Calibration
+    from smp_advisor.workload.job import Loss, OptimizerName, OptimizerStep, Overheads, StatePrecision, Training
 
-__all__ = ["keywords_of", "request_options", "specification"]
+
+if TYPE_CHECKING:
+    Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class AdviseSettings(PlanSettings, total=False):
+    """Fields of `Job`, of an inferred shape, and of plans (fixed values)."""
+
+    # of the job, which shares precision and fp8 with plans
+    sequence_length: int
+    optimizer: OptimizerName
+    optimizer_step: OptimizerStep
+    paged_optimizer: bool
+    state_precision: StatePrecision
+    loss: Loss
+    unsharded_accumulation: bool
+    separate_embeddings: bool
+    adapter: Adapter | None
+    training: Training
+    attention: Literal["auto", "eager", "fused"]
+    stack: str
+    global_batch_size: int | None
+    max_tokens_per_step: int
+    tokens: float | str | None
+    overheads: Overheads | str | Sequence[str]
+    calibration: Calibration | str | Path | None
+    # of an inferred shape
+    family: str | None
+    layers: int | None
+    hidden: int | None
+    heads: int | None
+    vocab: int | None
+    activation: str | None
+
+
+class JobOptionSettings(TypedDict, total=False):
+    """Fields of `smp_advisor.export.options.JobOptions`."""
+
+    script: str | None
+    source_dir: str | None
+    data: Mapping[str, str] | str | None
+    checkpoints: str | bool | None
+    long_run_without_checkpoints: bool
+    job_name: str | None
+    max_run_seconds: int | None
+    spot: bool
+    max_wait_seconds: int | None
+    keep_alive_seconds: int | None
+    subnets: Sequence[str]
+    security_group_ids: Sequence[str]
+    volume_gb: int | None
+    region: str | None
+    role: str | None
+    tags: Mapping[str, str] | None
+    training_plan: str | None
+    output_path: str | None
+    output_kms_key: str | None
+    volume_kms_key: str | None
+    input_mode: str | None
+    packages: Sequence[str]
+    environment: Mapping[str, str] | None
+    image_uri: str | None
+    metrics: Mapping[str, str] | None
+    retry_attempts: int | None
+    extra_hyperparameters: Mapping[str, Any] | None
+    plan_hyperparameters: bool
+
+
+def completes(keywords: type) -> Callable[[Function], Function]:
+    """Replace ``**keywords`` by the keywords of a TypedDict, in the signature from which notebooks complete."""
+
+    def complete(function: Function) -> Function:
+        positional = [p for p in signature(function).parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
+        more = [Parameter(name, Parameter.KEYWORD_ONLY, default=None) for name in keywords.__annotations__]
+        function.__signature__ = Signature([*positional, *more])  # type: ignore[attr-defined]
+        return function
+
+    return complete
+
 
 _RANK = "16"
 _TUNING = {"lora": "--lora", "qlora": "--qlora", "full_finetune": "--full-finetune"}
@@ -49,13 +132,7 @@ def request_options(*, cluster_required: bool = True) -> Iterator[tuple[tuple[st
 
 
 def keywords_of(texts: Mapping[str, Any]) -> dict[str, Any]:
-    """Keywords of `advise` for the texts of options, by their names; None and False are options that are not set.
-
-    Raises
-    ------
-    AdvisorError
-        A text is no value of its option, or two options contradict each other.
-    """
+    """Keywords of `advise` for the texts of options, by their names; None and False are options that are not set."""
     table, values = options(), dict[str, Any]()
     for name, text in texts.items():
         if text is None or text is False or name in _TUNING or name == "adapter_targets":

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from smp_advisor.advice import Advice
-from smp_advisor.advice.keywords import AdviseSettings, completes
 from smp_advisor.advice.live import LiveAdvice
-from smp_advisor.advice.model_input import is_profile, read_model
+from smp_advisor.advice.options import AdviseSettings, completes
 from smp_advisor.advice.request import (
     JOB_FIELDS,
+    is_profile,
     job_of,
     pinned_plan,
+    read_model,
     require_fields,
     require_library,
     require_trainable,
@@ -38,8 +39,8 @@ from smp_advisor.guidance import (
     requested,
     why_this_plan,
 )
-from smp_advisor.libraries.check import check_against, unscripted_adapter
 from smp_advisor.libraries.library import get_library
+from smp_advisor.libraries.validation import check_against, unscripted_adapter
 from smp_advisor.libraries.version import require_supported_instance
 from smp_advisor.search import (
     ClusterSizes,
@@ -74,8 +75,6 @@ if TYPE_CHECKING:
     from smp_advisor.cluster.table import Instance
     from smp_advisor.scripts.following import ScriptStack
     from smp_advisor.workload.job import Job
-
-__all__ = ["advise"]
 
 
 @completes(AdviseSettings)
@@ -317,10 +316,7 @@ def advise(
 
 
 def _replayed(call: partial[LiveAdvice], model: Any, workload: Model, job: Job) -> partial[LiveAdvice]:
-    """The call with the model that was read, and with the sequence length of its profile.
-
-    A shape that is inferred from a count depends on the library. Any other model is not read again.
-    """
+    """The call with the model that was read, and with the sequence length of its profile."""
     if workload.origin == "inferred":
         return partial(call, model=model)
     from_profile = is_profile(model) and "sequence_length" not in job.defaulted()

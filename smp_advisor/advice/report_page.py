@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from smp_advisor.advice import Advice
 
-__all__ = ["html_page", "markdown_page"]
-
 _CHARTS = ("memory", "time", "ladder", "alternatives")
 _STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;max-width:900px;margin:32px auto;padding:0 16px;color-scheme:light dark}"

@@ -1,49 +1,137 @@
-"""Input of `advise`: settings sorted by their place, checked, and completed from the model and the cluster."""
+"""Input of advise: the model from any description, and settings sorted, checked and completed."""
 
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from importlib.util import find_spec
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.advice.model_input import is_profile
 from smp_advisor.arguments import meant, options_of, require_types
-from smp_advisor.errors import AdvisorError, JobError, PlanError
-from smp_advisor.libraries.check import unsupported_settings
+from smp_advisor.errors import AdvisorError, JobError, ModelError, PlanError, UnknownFamilyError
 from smp_advisor.libraries.library import get_library, libraries, plan_fields
 from smp_advisor.libraries.plan import Plan
-from smp_advisor.libraries.validation import fault_of
+from smp_advisor.libraries.validation import fault_of, unsupported_settings
 from smp_advisor.search import batch_policy
 from smp_advisor.workload.calibration import load_calibration
+from smp_advisor.workload.counts import is_count
+from smp_advisor.workload.from_config import config_values, is_path, title_of
 from smp_advisor.workload.job import Job
+from smp_advisor.workload.model import Model
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.workload.model import Model
 
-__all__ = [
-    "JOB_FIELDS",
-    "job_of",
-    "listed",
-    "pinned_plan",
-    "require_fields",
-    "require_library",
-    "require_trainable",
-    "require_values",
-    "set_by_user",
-    "sort_settings",
-    "suited",
-    "within_usual_batch",
-]
+
+if TYPE_CHECKING:
+    Progress = Callable[[float, float, str], None]
+
+_TRACERS = ("torch", "transformers")
+
+
+def read_model(
+    model: Any,
+    *,
+    sequence_length: int,
+    shape: Mapping[str, Any] | None = None,
+    job: Job | None = None,
+    library: str = "auto",
+    on_progress: Progress | None = None,
+) -> Model:
+    """Convert any description of a model to a `Model`."""
+    if isinstance(model, Model):
+        return model
+    shape = dict(shape or {})
+    job = job or Job(sequence_length=sequence_length)
+    profiled = is_profile(model)
+    is_module = callable(getattr(model, "named_parameters", None))
+    if (profiled or is_module) and shape:
+        raise AdvisorError(f"{_names(shape)} can only be given with a parameter count; this model is measured.")
+    if profiled:
+        return Model.from_profile(model)
+    if is_module:
+        return _of_module(model, job, library)
+    if not isinstance(model, int | str) and isinstance(model, Real):
+        model = float(model)  # NumPy's numbers
+    if isinstance(model, int | float) or (isinstance(model, str) and is_count(model)):
+        return Model.from_parameters(model, sequence_length=sequence_length, **shape)
+    if shape:
+        raise AdvisorError(
+            f"{_names(shape)} can only be given with a parameter count; this model's configuration already has them."
+        )
+    if isinstance(model, str) and not is_path(model):
+        return Model.from_name(model)
+    try:
+        return Model.from_config(model)
+    except UnknownFamilyError as error:
+        return _traced(model, job, library, on_progress, error)
+
+
+def is_profile(model: object) -> bool:
+    """Whether a description of a model is a `Profile`; this does not import its room."""
+    return hasattr(model, "provenance") and callable(getattr(model, "as_dict", None))
+
+
+def has_formulas(model: Any) -> bool:
+    """Whether `read_model` needs no trace for a configuration. True for any other description."""
+    if not isinstance(model, str | dict) and not callable(getattr(model, "to_dict", None)):
+        return True
+    if isinstance(model, str) and (is_count(model) or not is_path(model)):
+        return True
+    try:
+        Model.from_config(model)
+    except UnknownFamilyError:
+        return False
+    except AdvisorError:
+        pass
+    return True
+
+
+def _traced(config: Any, job: Job, library: str, on_progress: Progress | None, error: UnknownFamilyError) -> Model:
+    """Model of a configuration whose family has no formulas, from a trace of transformers' own code."""
+    values, source = config_values(config)
+    family = values.get("model_type")
+    missing = [name for name in _TRACERS if find_spec(name) is None]
+    if missing:
+        raise ModelError(
+            f"In {source}, the model type {family!r} has no formulas: install {' and '.join(missing)} (pip install"
+            f" {' '.join(missing)}), and it is traced automatically."
+        ) from error
+    from smp_advisor.profiling import profile
+
+    try:
+        traced = profile(values, job, stages=("trace",), library=library, on_progress=on_progress)
+        model = Model.from_profile(traced)
+    except AdvisorError as problem:
+        raise ModelError(
+            f"In {source}, the model type {family!r} has no formulas, and its trace failed: {problem}"
+        ) from None
+    note = f"traced on this machine, because the family {family} has no formulas; {model.note.partition('; ')[2]}"
+    return replace(model, name=title_of(values, model.family, model.parameter_count), note=note)
+
+
+def _of_module(module: Any, job: Job, library: str) -> Model:
+    """Model of a module from its trace, or from its family's formulas if it cannot be traced."""
+    from smp_advisor.profiling import profile
+
+    try:
+        return Model.from_profile(profile(module, job, stages=("trace",), library=library))
+    except AdvisorError as untraced:
+        try:
+            return Model.from_module(module)
+        except AdvisorError:
+            raise untraced from None
+
+
+def _names(settings: Mapping[str, Any]) -> str:
+    return ", ".join(sorted(settings))
+
 
 JOB_FIELDS = frozenset(f.name for f in fields(Job))
 _SHAPE_FIELDS = frozenset(option.name for option in options_of("shape"))
-
-
-def _all_plan_fields() -> frozenset[str]:
-    return frozenset[str]().union(*(plan_fields(record.name) for record in libraries())) - {"library"}
 
 
 def listed(names: Mapping[str, Any]) -> str:
@@ -54,14 +142,8 @@ def listed(names: Mapping[str, Any]) -> str:
 def sort_settings(
     settings: Mapping[str, Any], arguments: Collection[str] = ()
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Keywords of the job, of the shape, and pinned plan fields.
-
-    Parameters
-    ----------
-    arguments
-        Other arguments of the call, one of which an unknown keyword may mean.
-    """
-    plan_settings = _all_plan_fields()
+    """Keywords of the job, of the shape, and pinned plan fields."""
+    plan_settings = frozenset[str]().union(*(plan_fields(record.name) for record in libraries())) - {"library"}
     names = JOB_FIELDS | _SHAPE_FIELDS | plan_settings
     for name in settings:
         if name not in names:
@@ -161,20 +243,7 @@ def set_by_user(job: Job | None, settings: Mapping[str, Any], library: str) -> f
 
 
 def suited(job: Job, model: Any, workload: Model, *, has_length: bool) -> Job:
-    """The job for a model: with the length of its profile or its positions, and the limit of its batch.
-
-    Parameters
-    ----------
-    model, workload
-        The model as it was passed, and as it was read.
-    has_length
-        Whether the user set the sequence length.
-
-    Raises
-    ------
-    JobError
-        The user's sequence length exceeds the model's positions.
-    """
+    """The job for a model: with the length of its profile or its positions, and the limit of its batch."""
     if is_profile(model) and model.has_sequence and not has_length:
         job = replace(job, sequence_length=model.sequence)
     return within_usual_batch(_within_positions(job, workload, is_set=has_length), workload)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.advice.keywords import JobOptionSettings, completes
+from smp_advisor.advice.options import JobOptionSettings, completes
 from smp_advisor.arguments import brief
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from smp_advisor.search import ClusterSizes, Decision, Progress, Question, SearchResult
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
-
-__all__ = ["Advice"]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

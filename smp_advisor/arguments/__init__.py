@@ -77,11 +77,6 @@ def brief(kind: str, parts: Iterable[str]) -> str:
 def amount_of(name: str, amount: object, example: str = "300B", most: float = _MOST_AMOUNT) -> float:
     """Read a positive amount, such as tokens, days or USD, from a number or from text.
 
-    Raises
-    ------
-    AdvisorError
-        It is no positive number of at most `most`.
-
     Examples
     --------
     >>> amount_of("tokens", "1.4T")
@@ -124,13 +119,7 @@ class Option:
         return self.flags or (f"--{self.name.replace('_', '-')}",)
 
     def checked(self, value: Any, title: str = "") -> Any:  # noqa: C901, PLR0912 - one branch a type
-        """The value, as a Python call passes it.
-
-        Raises
-        ------
-        AdvisorError
-            The value has the wrong type, or is out of range.
-        """
+        """The value, as a Python call passes it."""
         title = title or self.name
         match self.type:
             case "integer" | "nodes" | "rank":
@@ -165,13 +154,7 @@ class Option:
         return value
 
     def read(self, text: str, title: str = "") -> Any:
-        """The value that a text of a line or a field means.
-
-        Raises
-        ------
-        AdvisorError
-            The text is no such value.
-        """
+        """The value that a text of a line or a field means."""
         title = title or self.switches[0]
         match self.type:
             case "integer" | "nodes" | "rank":
@@ -218,11 +201,6 @@ def options_of(*parts: str) -> tuple[Option, ...]:
 def check(arguments: Mapping[str, Any], error: type[AdvisorError] = AdvisorError) -> None:
     """Refuse arguments of the wrong type or out of range; None means not set, and names without an option are skipped.
 
-    Raises
-    ------
-    AdvisorError
-        In the form of `error`: one sentence on the first wrong argument.
-
     Examples
     --------
     >>> check({"sequence_length": 512, "objective": "cost"})
@@ -238,18 +216,6 @@ def check(arguments: Mapping[str, Any], error: type[AdvisorError] = AdvisorError
 
 def require_types(arguments: Mapping[str, tuple[object, type | tuple[type, ...]]], call: str) -> None:
     """Refuse an argument of another type.
-
-    Parameters
-    ----------
-    arguments
-        Value and accepted types of each argument, by its name. True and False are no whole numbers.
-    call
-        Name of the function, for the sentence.
-
-    Raises
-    ------
-    AdvisorError
-        A value has another type.
 
     Examples
     --------
@@ -279,13 +245,7 @@ def is_path(path: object) -> bool:
 
 
 def require_path(path: object, call: str) -> None:
-    """Refuse a value that is no path of a file.
-
-    Raises
-    ------
-    AdvisorError
-        It is neither text nor a path, or no system has such a path.
-    """
+    """Refuse a value that is no path of a file."""
     if not is_path(path):
         raise AdvisorError(f"{call}() requires the path of a file, not {path!r:.80}.")
 
@@ -313,13 +273,7 @@ def meant(name: str, keywords: Collection[str]) -> str:
 
 
 def with_exact_keywords(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """The function, which answers an unknown keyword with the one that is meant.
-
-    Raises
-    ------
-    AdvisorError
-        The function takes no such keyword.
-    """
+    """The function, which answers an unknown keyword with the one that is meant."""
     names = [
         name for name, parameter in signature(function).parameters.items() if parameter.kind.name != "POSITIONAL_ONLY"
     ]

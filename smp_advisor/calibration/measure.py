@@ -29,9 +29,9 @@ from smp_advisor.costs.evaluate import estimate, trained
 from smp_advisor.costs.observation import observed
 from smp_advisor.errors import CalibrationError
 from smp_advisor.files import ends, has_too_many_values, read_ends
-from smp_advisor.libraries.check import check_against
 from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.libraries.layout import layout_of_plan
+from smp_advisor.libraries.validation import check_against
 from smp_advisor.workload.calibration import Calibration
 
 if TYPE_CHECKING:

@@ -120,10 +120,7 @@ def custom_instance(
 
 
 def most_similar(gpu: str, usable_gpu_memory_gib: float, peak_tflops: float) -> Instance:
-    """Find the instance with the most similar GPU: first by the name's words, then by memory and peak (log distance).
-
-    Among instances with the same GPU, the one with most GPUs has priority: its host is sized for training.
-    """
+    """The instance with the most similar GPU: by the words of its name, then by memory and peak (log distance)."""
     words = set(re.findall(r"[a-z0-9]+", gpu.lower()))
 
     def distance(instance: Instance) -> tuple[int, float, int]:

@@ -115,13 +115,7 @@ def containers_of(repository: str) -> tuple[Container, ...]:
 
 @cache
 def container(repository: str, framework_version: str, transformers_version: str = "") -> Container:
-    """Image of a repository by the version of its framework, and of transformers if there are several.
-
-    Raises
-    ------
-    LookupError
-        The table has no such image.
-    """
+    """Image of a repository by the version of its framework, and of transformers if there are several."""
     for image in containers_of(repository):
         if image.framework_version == framework_version and transformers_version in ("", image.transformers_version):
             return image

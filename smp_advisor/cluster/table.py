@@ -159,11 +159,6 @@ def instance(name: str) -> Instance:
 def completed_instance(name: str) -> Instance:
     """Instance by the beginning of its name, if only one family and size begins like that.
 
-    Raises
-    ------
-    InstanceError
-        Several instances begin like that, or none.
-
     Examples
     --------
     >>> completed_instance("p4d").name
@@ -277,10 +272,7 @@ def gpus() -> tuple[Gpu, ...]:
 
 
 def gpu(name: str) -> Gpu:
-    """Board by its name, with any spaces and hyphens: ``A100-80GB``, ``NVIDIA A100 80 GB``, ``rtx 4090``.
-
-    The memory may be omitted for a board that has one size only.
-    """
+    """Board by its name, with any spaces and hyphens: ``A100-80GB``, ``NVIDIA A100 80 GB``, ``rtx 4090``."""
     key = _key(name)
     table = gpus()
     exact = [board for board in table if key in {_key(board.name), _key(board.gpu)}]

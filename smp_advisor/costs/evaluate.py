@@ -32,13 +32,13 @@ from smp_advisor.costs.step_time import step_seconds
 from smp_advisor.costs.uncertainty import narrowed, plan_kinds, step_time_factors
 from smp_advisor.costs.world import World, in_flight, stack_of, stage_kinds, stages, vocabulary_shards
 from smp_advisor.elementwise import largest, smallest
-from smp_advisor.libraries.check import check_against
 from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.libraries.layout import layout_of_plan
 from smp_advisor.libraries.library import get_library, supports_tensor_parallelism
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.schema import schema
-from smp_advisor.libraries.transformers_release import installed_by
+from smp_advisor.libraries.validation import check_against
+from smp_advisor.libraries.version import installed_by
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
 from smp_advisor.workload.stack import AUTO, stack

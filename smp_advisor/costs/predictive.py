@@ -22,8 +22,8 @@ from smp_advisor.costs.uncertainty import (
     source_spread,
 )
 from smp_advisor.costs.world import stack_of
-from smp_advisor.libraries.check import check_against
 from smp_advisor.libraries.layout import layout_of
+from smp_advisor.libraries.validation import check_against
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

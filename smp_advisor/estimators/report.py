@@ -243,8 +243,8 @@ class EstimatorReport(Report):
         AdvisorError
             If the plan, its cluster or the model is not known, or no plan fits.
         """
-        from smp_advisor.advice.model_input import read_model
         from smp_advisor.advice.recommendation import advise
+        from smp_advisor.advice.request import read_model
         from smp_advisor.libraries.groups import global_batch_size
 
         main = self.main

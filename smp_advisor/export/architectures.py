@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import ExportError
 from smp_advisor.files import data_file
-from smp_advisor.libraries.transformers_release import (
+from smp_advisor.libraries.version import (
     newest_script_release,
+    release,
     script_release,
     smp_v1_release,
     transformers_families,
 )
-from smp_advisor.libraries.version import release
 
 if TYPE_CHECKING:
     from smp_advisor.workload.model import Model

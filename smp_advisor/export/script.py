@@ -17,10 +17,9 @@ from smp_advisor.export.script_parts import (
 )
 from smp_advisor.export.template import Comment, gathered, render
 from smp_advisor.files import data_file
-from smp_advisor.libraries.check import unscripted_adapter
 from smp_advisor.libraries.library import supports_tensor_parallelism
-from smp_advisor.libraries.transformers_release import oldest_script_release
-from smp_advisor.libraries.version import release
+from smp_advisor.libraries.validation import unscripted_adapter
+from smp_advisor.libraries.version import oldest_script_release, release
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster

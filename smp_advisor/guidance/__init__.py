@@ -1,7 +1,8 @@
 """Reasons for a plan: the ordered best practices, AWS's reference configurations, pitfalls."""
 
-from smp_advisor.guidance.batch import batch_note, batch_reason
 from smp_advisor.guidance.choice import (
+    batch_note,
+    batch_reason,
     certainty,
     certainty_in_short,
     defaults,
@@ -12,7 +13,6 @@ from smp_advisor.guidance.choice import (
 from smp_advisor.guidance.explanation import explain
 from smp_advisor.guidance.ladder import Ladder, Rung
 from smp_advisor.guidance.model_changes import model_changes
-from smp_advisor.guidance.nearest import nearest_reference
 from smp_advisor.guidance.pitfalls import downsizing, pitfalls
 from smp_advisor.guidance.practices import Difference, Pitfall, Reference, Step
 from smp_advisor.guidance.rank_map import RankTable
@@ -21,6 +21,7 @@ from smp_advisor.guidance.reference import (
     ReferenceRow,
     Trial,
     extrapolate,
+    nearest_reference,
     reference_rows,
 )
 

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from smp_advisor.guidance import batch, memory, parallelism, statements
-from smp_advisor.guidance.conclusion import Argument, Conclusion, brief_not_used, brief_used
+from smp_advisor.guidance import memory, statements
+from smp_advisor.guidance.choice import accumulation, microbatches
+from smp_advisor.guidance.conclusion import (
+    Argument,
+    Conclusion,
+    against,
+    brief_not_used,
+    brief_used,
+    why_not_used,
+    why_used,
+)
 from smp_advisor.guidance.ladder import technique_fields
 from smp_advisor.guidance.practices import Step, order, practice, subset_tip
-from smp_advisor.guidance.what_if import PlannedRun, evaluate_best
-from smp_advisor.wording import first_sentence
+from smp_advisor.guidance.what_if import PlannedRun, WhatIf, evaluate_best, vary, without
+from smp_advisor.libraries.library import supported_families, supports_tensor_parallelism
+from smp_advisor.wording import compared, duration, first_sentence, fit, fits, listed, percent, plural, step_time
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
@@ -21,19 +32,230 @@ if TYPE_CHECKING:
     from smp_advisor.workload.model import Model
 
 
+_DOMINATED = 0.4
+"""Share of the parameters in the vocabulary tables from which dividing them alone is an option."""
+
+
+def _tensor_degrees(run: PlannedRun) -> dict[str, WhatIf]:
+    """Degree 1 and half the degree if it is used; otherwise the powers of two within a node."""
+    degree, per_node = run.plan.tensor_parallel_degree, run.cluster.instance.gpus
+    if degree > 1:
+        degrees = {1, degree // 2} if degree % 2 == 0 else {1}
+    else:
+        degrees = {2**k for k in range(1, per_node.bit_length())}
+    change = without if degree > 1 else vary
+    return {str(d): change(run, tensor_parallel_degree=d) for d in sorted(degrees) if d <= per_node}
+
+
+def _on_tensor(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate]) -> Conclusion:
+    """Compare the plan's degree with others."""
+    if run.plan.tensor_parallel_degree == 1:
+        return _without_tensor(run, comparisons, estimates)
+    plan, per_node, family = run.plan, run.cluster.instance.gpus, run.model.family
+    degree = plan.tensor_parallel_degree
+    exchange = duration(run.estimate, run.estimate.time.tensor_parallel_seconds)
+    sentences = [
+        (
+            f"Each layer is divided over {degree} GPUs. The exchange of activations takes {exchange} of"
+            f" {step_time(run.estimate)} per step."
+        )
+    ]
+    if not supports_tensor_parallelism(family, plan.library):
+        sentences.append(
+            f"This requires that the script registers a distributed form of {family}'s layers with"
+            " smp.tp_register_with_module: the library does not divide them by itself."
+        )
+    if degree & (degree - 1):
+        sentences.append(f"AWS advises against degrees that are not a power of two, such as {degree}.")
+    stride = run.cluster.gpus // degree if plan.placement_strategy == "spread" else 1
+    if degree * stride > per_node or per_node % (degree * stride) != 0:
+        sentences.append(
+            f"The group is not within the {per_node} GPUs of a node. AWS advises to keep it inside, because the"
+            " exchange otherwise crosses the network."
+        )
+    sentences.append(why_used(run, comparisons["1"], estimates.get("1")))
+    half = str(degree // 2)
+    if half != "1" and half in estimates:
+        sentences.append(
+            f"With half the degree{comparisons[half].aside}, the plan {compared(run.estimate, estimates[half])}."
+            f" It {fit(estimates[half], run.min_fit_probability)}."
+        )
+    vocabulary = _vocabulary(run) or (
+        "All layers are divided, because no modules dominate: the vocabulary tables have"
+        f" {percent(_vocabulary_share(run))} of the parameters."
+    )
+    return against(run, "used", comparisons["1"], estimates.get("1"), " ".join([*sentences, vocabulary]))
+
+
+def _vocabulary_share(run: PlannedRun) -> float:
+    own_head = 0 if run.model.head.tied else run.model.head.parameters
+    return (run.model.token_embedding_parameters + own_head) / run.model.parameter_count
+
+
+def _vocabulary(run: PlannedRun) -> str:
+    """The option of dividing the vocabulary tables alone; empty if they have few of the parameters."""
+    share = _vocabulary_share(run)
+    if share < _DOMINATED:
+        return ""
+    return (
+        f"The vocabulary tables have {percent(share)} of the parameters. Dividing them alone"
+        " (smp.set_tensor_parallelism on these modules) would divide most of the state with less exchange."
+    )
+
+
+def _without_tensor(
+    run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate]
+) -> Conclusion:
+    family, library = run.model.family, run.plan.library
+    possible = [degree for degree in comparisons if degree in estimates]
+    obstacle = ""
+    if run.cluster.instance.gpus == 1:
+        obstacle = f"{run.cluster.instance.name} has one GPU per node, and tensor parallelism runs inside a node."
+    elif not supports_tensor_parallelism(family, library):
+        families = ", ".join(supported_families("tensor_parallel", library))
+        obstacle = (
+            f"The library divides the layers of {families} by itself, but not those"
+            f" of {family}: they stay undivided unless the script registers a distributed form with"
+            " smp.tp_register_with_module."
+        )
+    elif not possible:
+        # A node with more than one GPU allows degree 2, so there is a comparison.
+        degrees = listed(list(comparisons))
+        lead = f"None of the degrees within a node ({degrees}) is possible. " if len(comparisons) > 1 else ""
+        obstacle = lead + next(iter(comparisons.values())).obstacle
+    if obstacle:
+        return Conclusion(decision="not possible", because=obstacle)
+    # The smallest degree that fits explains most; if the plan fits already or none does, the smallest there is.
+    fitting = [] if run.fits else [d for d in possible if fits(estimates[d], run.min_fit_probability)]
+    degree = (fitting or possible)[0]
+    reason = why_not_used(run, comparisons[degree], estimates[degree], name=f"tensor_parallel_degree={degree}")
+    because = " ".join(filter(None, (reason, _vocabulary(run))))
+    return against(run, "not used", comparisons[degree], estimates[degree], because)
+
+
+def _stages(run: PlannedRun) -> dict[str, WhatIf]:
+    """One stage if there are several, two stages otherwise."""
+    if run.plan.pipeline_parallel_degree > 1:
+        return {"without": without(run, pipeline_parallel_degree=1)}
+    if run.plan.sharded_data_parallel_degree > 1:
+        return {}
+    plain = vary(run, pipeline_parallel_degree=2)
+    # A single microbatch would not overlap them, so AWS's starting points of 4 or 2 are tried first.
+    if run.plan.microbatches == 1 and plain.plan is not None:
+        for microbatches in (4, 2):
+            if plain.plan.batch_size % microbatches == 0:
+                more = vary(run, pipeline_parallel_degree=2, microbatches=microbatches)
+                return {"with": more.with_aside(f"{microbatches} microbatches instead of 1")}
+    return {"with": plain}
+
+
+def _on_pipeline(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate]) -> Conclusion:
+    """Compare the plan's pipeline with none, or no pipeline with two stages."""
+    plan, current = run.plan, run.estimate
+    if not comparisons:
+        because = "This plan uses sharded data parallelism, which excludes pipeline parallelism."
+        return Conclusion(decision="not possible", because=because)
+    ((key, variant),) = comparisons.items()
+    estimate = estimates.get(key)
+    if plan.pipeline_parallel_degree == 1:
+        if estimate is None:
+            return Conclusion(decision="not possible", because=variant.obstacle)
+        reason = why_not_used(run, variant, estimate, name="pipeline_parallel_degree=2")
+        return against(run, "not used", variant, estimate, reason)
+    waiting = duration(current, current.time.pipeline_bubble_seconds)
+    # Placement "cluster" keeps tensor-parallel ranks next to each other.
+    per_node = run.cluster.instance.gpus
+    stride = run.replicas if plan.placement_strategy == "spread" else plan.tensor_parallel_degree
+    if stride * plan.pipeline_parallel_degree <= per_node:
+        place = "are within a node"
+    elif stride >= per_node:
+        place = "are on different nodes, as AWS advises"
+    else:
+        place = f"are on several nodes, with up to {per_node // stride} of them per node"
+    because = (
+        f"The layers are divided into {plan.pipeline_parallel_degree} stages, which {place}. With"
+        f" {plural(plan.microbatches, 'microbatch', 'microbatches')}, at most {current.microbatches_in_flight} in"
+        f" flight, waiting and transfers between stages take {waiting} of {step_time(current)} per step."
+        f" {why_used(run, variant, estimate)}"
+    )
+    further = (("waiting and transfers between stages", waiting),)
+    return against(run, "used", variant, estimate, because, further=further)
+
+
+def _obstacle(key: str, technique: str, run: PlannedRun) -> str:
+    """Why a degree cannot be used at all; empty if it can."""
+    if key == "expert_parallel_degree" and run.model.shape.experts == 1:
+        return "The model has no experts."
+    if key == "partitions" and run.cluster.gpus == 1:
+        return "A single GPU holds all layers."
+    families = supported_families(technique, run.plan.library) if technique else ()
+    if not technique or run.model.family in families:
+        return ""
+    name = technique.replace("_", " ").replace("parallel", "parallelism")
+    return (
+        f"The library has {name} for the {plural(len(families), 'family', 'families')} {listed(families)} only, not"
+        f" for {run.model.family}."
+    )
+
+
+def _degrees(key: str, technique: str, run: PlannedRun) -> dict[str, WhatIf]:
+    """The plan without the degree if it is used, with its smallest useful value otherwise."""
+    if _obstacle(key, technique, run):
+        return {}
+    if getattr(run.plan, key) > 1:
+        return {"1": without(run, **{key: 1})}
+    smallest = next((degree for degree in (2, 4, 8, 3, 5, 7) if run.cluster.gpus % degree == 0), 2)
+    changes: dict[str, Any] = {key: smallest}
+    return {str(smallest): vary(run, **changes)}
+
+
+def _on_degree(
+    key: str,
+    technique: str,
+    run: PlannedRun,
+    comparisons: Mapping[str, WhatIf],
+    estimates: Mapping[str, Estimate],
+) -> Conclusion:
+    """Compare the degree with none, or none with the degree."""
+    if not comparisons:
+        return Conclusion(decision="not possible", because=_obstacle(key, technique, run))
+    degree, node = getattr(run.plan, key), run.cluster.gpus_per_node
+    ((value, variant),) = comparisons.items()
+    estimate = estimates.get(value)
+    if degree > 1:
+        inside = degree <= node and node % degree == 0
+        place = f"inside a node of {node} GPUs" if inside else f"across nodes of {node} GPUs, over the network"
+        return against(
+            run, "used", variant, estimate, f"{key}={degree} runs {place}. {why_used(run, variant, estimate)}"
+        )
+    brief = f"There is no such plan here: {variant.obstacle}" if estimate is None else ""
+    return against(
+        run, "not used", variant, estimate, why_not_used(run, variant, estimate, name=f"{key}={value}"), brief=brief
+    )
+
+
+def degree(key: str, technique: str = "") -> Argument:
+    """The argument on a field that is a degree; `technique` is that for which the library lists model families."""
+    return Argument(partial(_degrees, key, technique), partial(_on_degree, key, technique))
+
+
+tensor_parallelism = Argument(_tensor_degrees, _on_tensor)
+pipeline_parallelism = Argument(_stages, _on_pipeline)
+
+
 ARGUMENTS: dict[str, Argument] = {
     "optimizer_state_sharding": memory.optimizer_state_sharding,
     "sharding": memory.sharding,
     "activation_checkpointing": memory.activation_checkpointing,
-    "tensor_parallelism": parallelism.tensor_parallelism,
-    "pipeline_parallelism": parallelism.pipeline_parallelism,
-    "partitions": parallelism.degree("partitions"),
-    "tensor_parallel_degree": parallelism.degree("tensor_parallel_degree", "tensor_parallel"),
-    "context_parallelism": parallelism.degree("context_parallel_degree", "context_parallel"),
-    "expert_parallelism": parallelism.degree("expert_parallel_degree", "expert_parallel"),
+    "tensor_parallelism": tensor_parallelism,
+    "pipeline_parallelism": pipeline_parallelism,
+    "partitions": degree("partitions"),
+    "tensor_parallel_degree": degree("tensor_parallel_degree", "tensor_parallel"),
+    "context_parallelism": degree("context_parallel_degree", "context_parallel"),
+    "expert_parallelism": degree("expert_parallel_degree", "expert_parallel"),
     "offloading": memory.offloading,
-    "batch": batch.accumulation,
-    "microbatches": batch.microbatches,
+    "batch": accumulation,
+    "microbatches": microbatches,
     **statements.ARGUMENTS,
 }
 """Arguments by the name that ``practices.toml`` has for them: `Practice.argument`."""
@@ -50,12 +272,7 @@ def explain(
     objective: str = "throughput",
     pins: frozenset[str] = frozenset(),
 ) -> tuple[Step, ...]:
-    """Explain for each of the library's best practices, in order, whether the plan uses it and why.
-
-    Every sentence compares two estimates of the same cost model: of the plan, and of the plan with the technique turned
-    the other way and everything else equal, including the global batch. Other settings that the library requires to
-    change are named in the sentence.
-    """
+    """Explain for each of the library's best practices, in order, whether the plan uses it and why."""
     run = PlannedRun(
         model=model,
         cluster=cluster,

@@ -188,8 +188,6 @@ def climb(run: PlannedRun, steps: tuple[Step, ...]) -> Ladder:
 
     A rung has the techniques up to its own, none of the later ones, and the plan's global batch in as many microbatches
     or accumulated batches. Where a library cannot run without a technique (FSDP's sharding), the first rung has it.
-
-    `steps` is the explanation of the plan (`explain`), which has the techniques that it does not use.
     """
     unused = [*_at_once(run), *_other_sharding(run)]
     for step in steps:

@@ -35,8 +35,6 @@ _LABELS = {
 def adjusted_sizes(model: Model, *, pretrained: bool = False) -> dict[str, int]:
     """Sizes of the shape to change, with their new values; empty if there is nothing to change.
 
-    Only a longer vocabulary fits to the checkpoint from which a pretrained model starts.
-
     Examples
     --------
     >>> from smp_advisor.workload import Model
@@ -87,11 +85,7 @@ def _nearest(size: float, multiple: int) -> int:
 def model_changes(
     model: Model, cluster: Cluster, job: Job, estimate: Estimate, limits: Mapping[str, Any], *, order: int
 ) -> tuple[Step, ...]:
-    """The step that adjusts the model, if its fastest plan is then visibly faster at the same global batch.
-
-    `estimate` is that of the recommended plan; `limits` are keywords of `search`: library, least fit probability, fixed
-    settings; `order` is the position of the step.
-    """
+    """The step that adjusts the model, if its fastest plan is then visibly faster at the same global batch."""
     rules = data_file("guidance", "model_changes")
     if model.origin == "measured":
         return ()

@@ -208,8 +208,6 @@ def _facts(model: Model, cluster: Cluster, job: Job, plan: Plan) -> dict[str, An
 def _gradient_gib(model: Model, job: Job, plan: Plan) -> float:
     """Gradients of all parameters that a GPU computes with, not sharded, in GiB.
 
-    In the type in which they are computed or kept.
-
     Source: torch.distributed.fsdp, ``FullyShardedDataParallel.no_sync`` and the notes on frozen parameters.
     """
     experts = sum(group.count * group.block.expert_parameters for group in model.groups)

@@ -1,24 +1,34 @@
-"""AWS's reference configurations: the rows, and the procedure of extrapolation."""
+"""AWS's reference configurations: the procedure of extrapolation, the nearest one, and how a plan differs from it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.cluster.cluster import Cluster
+from smp_advisor.costs import estimate as estimate_plan
 from smp_advisor.costs import estimate_many
 from smp_advisor.errors import PlanError
+from smp_advisor.guidance.practices import Difference, Reference
+from smp_advisor.guidance.what_if import PlannedRun, evaluate, vary
 from smp_advisor.libraries import mismatches
+from smp_advisor.libraries.groups import samples_per_tensor_parallel_group, shard_degree
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library, plan_fields, supports_tensor_parallelism
 from smp_advisor.libraries.plan import Plan
-from smp_advisor.wording import fits
+from smp_advisor.libraries.schema import schema
+from smp_advisor.wording import SAME, compared, duration, fit, fits, gib, listed, percent, plural, throughput
+from smp_advisor.workload.counts import format_count
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from smp_advisor.costs.estimate import Estimate
+
 
 _FILE = "aws_reference.toml"
 
@@ -177,3 +187,311 @@ def _settings(start: Plan, model: Model, cluster: Cluster, job: Job) -> list[tup
         result.append((text, replace(plan, tensor_parallel_degree=degree)))
         plan = result[-1][1]
     return result
+
+
+_TIME_PARTS = {
+    "forward_seconds": "forward passes",
+    "backward_seconds": "backward passes",
+    "recomputation_seconds": "recomputation",
+    "tensor_parallel_seconds": "the all-reduces of tensor parallelism",
+    "pipeline_bubble_seconds": "waiting in the pipeline",
+    "data_parallel_seconds": "reductions and gathers between replicas",
+    "optimizer_seconds": "the optimizer",
+    "offload_seconds": "host transfers",
+    "allocator_seconds": "the allocator, near full memory",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Setting:
+    """One compared setting."""
+
+    name: str
+    reference: object
+    recommended: object
+    changes: dict[str, Any] = field(default_factory=dict)
+    """Fields of the plan that take the reference's value; empty if the user's request determines the setting."""
+    because: str = ""
+    """Reason, if the user's request determines the setting."""
+
+
+def differences(run: PlannedRun, row: ReferenceRow) -> tuple[Difference, ...]:
+    """The settings in which a plan differs from a row, in the row's order."""
+    settings = [
+        setting
+        for name in row.compared
+        for setting in [_SPECIAL.get(name, _field)(run, row, name)]
+        if setting is not None and setting.reference != setting.recommended
+    ]
+    comparisons = {setting.name: vary(run, **setting.changes) for setting in settings if setting.changes}
+    estimates = evaluate(run.model, comparisons)
+
+    def because(setting: _Setting) -> str:
+        if setting.because:
+            return setting.because
+        comparison, estimate = comparisons[setting.name], estimates.get(setting.name)
+        if estimate is None:
+            return f"The reference's setting is not possible here: {comparison.obstacle}"
+        sentences = (
+            f"With the reference's setting{comparison.aside}, the plan {compared(run.estimate, estimate)}.",
+            f"It {fit(estimate, run.min_fit_probability)}.",
+            _largest_change(run.estimate, estimate),
+        )
+        return " ".join(filter(None, sentences))
+
+    return tuple(
+        Difference(
+            setting=setting.name,
+            reference=shown(setting.reference),
+            recommended=shown(setting.recommended),
+            because=because(setting),
+        )
+        for setting in settings
+    )
+
+
+def shown(value: object) -> str:
+    """Text of a setting's value."""
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
+
+
+def _requested(name: str, reference: str, recommended: str, counts: tuple[str, str] | None = None) -> _Setting:
+    because = f"As requested: {counts[1]} (vs {counts[0]})." if counts else "As requested."
+    return _Setting(name=name.capitalize(), reference=reference, recommended=recommended, because=because)
+
+
+def _model(run: PlannedRun, row: ReferenceRow, name: str) -> _Setting | None:
+    if row.model.shape == run.model.shape:
+        return None
+    before, after = format_count(row.model.parameter_count), format_count(run.model.parameter_count)
+    counts = (before, f"{after} parameters") if before != after else None
+    return _requested(name, row.model.name, run.model.name, counts)
+
+
+def _sequence_length(run: PlannedRun, row: ReferenceRow, name: str) -> _Setting:
+    before, after = row.job.sequence_length, run.sequence_length
+    return _requested(name, str(before), str(after), (f"{before:,}", f"{after:,} tokens per sample"))
+
+
+def _cluster(run: PlannedRun, row: ReferenceRow, name: str) -> _Setting:
+    before, after = (f"{place.nodes} x {place.instance.name}" for place in (row.cluster, run.cluster))
+    same = row.cluster.gpus == run.cluster.gpus
+    return _requested(name, before, after, None if same else (f"{row.cluster.gpus:,}", f"{run.cluster.gpus:,} GPUs"))
+
+
+def _precision(run: PlannedRun, row: ReferenceRow, name: str) -> _Setting:
+    return _requested(name, row.job.precision, run.job.precision)
+
+
+def _field(run: PlannedRun, row: ReferenceRow, name: str) -> _Setting | None:
+    """Comparison of a field of the plan."""
+    record = get_library(run.plan.library)
+    if name == "tensor_parallel_degree" and not supports_tensor_parallelism(run.model.family, record.name):
+        return None  # the library would not divide this model's layers
+
+    def value(plan: Plan, cluster: Cluster) -> Any:
+        return shard_degree(plan, cluster) if name == record.shard_field else getattr(plan, name)
+
+    reference = value(row.plan, row.cluster)
+    return _setting(run, name, reference, value(run.plan, run.cluster), {name: reference})
+
+
+def _setting(run: PlannedRun, name: str, reference: object, recommended: object, changes: dict[str, Any]) -> _Setting:
+    parameter = schema(run.plan.library).described(name)
+    title = parameter.title if parameter else name.capitalize()
+    return _Setting(name=title, reference=reference, recommended=recommended, changes=changes)
+
+
+def _state_sharding(run: PlannedRun, row: ReferenceRow, name: str) -> _Setting:
+    def words(plan: Plan) -> str:
+        if plan.sharded_data_parallel_degree > 1:
+            return f"sharded data parallel degree {plan.sharded_data_parallel_degree}"
+        return "optimizer state" if plan.shard_optimizer_state else "none"
+
+    changes = {
+        "shard_optimizer_state": row.plan.shard_optimizer_state,
+        "sharded_data_parallel_degree": row.plan.sharded_data_parallel_degree,
+    }
+    return _setting(run, name, words(row.plan), words(run.plan), changes)
+
+
+def _samples_per_replica(run: PlannedRun, row: ReferenceRow, name: str) -> _Setting | None:
+    plan = run.plan
+    reference = samples_per_tensor_parallel_group(row.plan)
+    # A number that the plan's microbatches do not divide cannot be tried by itself.
+    if run.job.global_batch_size is not None or reference % (plan.batches_per_group * plan.microbatches):
+        return None
+    changes = {"batch_size": reference // plan.batches_per_group}
+    return _setting(run, name, reference, samples_per_tensor_parallel_group(plan), changes)
+
+
+def _active_microbatches(run: PlannedRun, row: ReferenceRow, name: str) -> _Setting | None:
+    if run.plan.pipeline_parallel_degree == 1 or row.plan.pipeline_parallel_degree == 1:
+        return None
+    reference = row.plan.active_in_flight
+    return _setting(run, name, reference, run.plan.active_in_flight, {name: min(reference, run.plan.microbatches)})
+
+
+_SPECIAL: dict[str, Callable[[PlannedRun, ReferenceRow, str], _Setting | None]] = {
+    "model": _model,
+    "sequence length": _sequence_length,
+    "cluster": _cluster,
+    "precision": _precision,
+    "state sharding": _state_sharding,
+    "samples per replica": _samples_per_replica,
+    "active_microbatches": _active_microbatches,
+}
+"""Settings that are not simply a field of the plan. Every other name of `ReferenceRow.compared` is a field."""
+
+
+def _largest_change(current: Estimate, alternative: Estimate) -> str:
+    """The part of the step with most of the change in step time; empty if the time or the batch does not compare."""
+    if current.global_batch_size != alternative.global_batch_size:
+        return ""
+    total = alternative.step_seconds - current.step_seconds
+    if abs(total) < SAME * current.step_seconds:
+        return ""
+    sign = 1 if total > 0 else -1
+    part = max(_TIME_PARTS, key=lambda name: sign * (getattr(alternative.time, name) - getattr(current.time, name)))
+    before = duration(current, getattr(current.time, part))
+    after = duration(alternative, getattr(alternative.time, part))
+    return "" if before == after else f"Most of the change is in {_TIME_PARTS[part]}: {after}, vs {before}."
+
+
+_SAME_SIZE = 1.05
+"""Ratio up to which two parameter counts are the same size."""
+
+
+@cache
+def _row_estimate(row: ReferenceRow) -> Estimate:
+    return estimate_plan(row.model, row.cluster, row.job, row.plan)
+
+
+def nearest_reference(
+    model: Model,
+    cluster: Cluster,
+    job: Job,
+    plan: Plan,
+    estimate: Estimate,
+    *,
+    min_fit_probability: float = 0.95,
+    title: str = "The recommended plan",
+) -> Reference | None:
+    """Compare a plan with the nearest configuration that AWS ran.
+
+    Nearest in parameter count and number of GPUs, by the sum of both ratios' logarithms. The same cost model estimates
+    the row. Each difference is argued by an estimate of the user's model with the row's setting. Where AWS describes a
+    procedure of extrapolation, it is followed from the row to the user's model. None for libraries without published
+    configurations, and for models of images, which no row resembles. `title` is that of the plan in sentences.
+    """
+    rows = reference_rows(plan.library)
+    if not rows or not model.reads_tokens:
+        return None
+    run = PlannedRun(
+        model=model, cluster=cluster, job=job, plan=plan, estimate=estimate, min_fit_probability=min_fit_probability
+    )
+
+    def distance(row: ReferenceRow) -> float:
+        size = math.log(model.parameter_count / row.model.parameter_count)
+        return abs(size) + abs(math.log(cluster.gpus / row.cluster.gpus))
+
+    row = min(rows, key=distance)
+    row_estimate = _row_estimate(row)
+    procedure = _procedure(run, row, title) if row.procedure else ""
+    return Reference(
+        name=row.name,
+        summary=_summary(row, row_estimate),
+        fits=row_estimate.fits,
+        needed_gib=row_estimate.needed_gib,
+        differences=differences(run, row),
+        extrapolation=" ".join(filter(None, (_distance(run, row), procedure))),
+        source_url=row.source_url,
+        assumed=row.assumed,
+    )
+
+
+def _summary(row: ReferenceRow, estimate: Estimate) -> str:
+    plan, shards = row.plan, shard_degree(row.plan, row.cluster)
+    settings = [f"shard degree {shards}"] if shards > 1 else []
+    if plan.tensor_parallel_degree > 1:
+        settings.append(f"tensor parallel degree {plan.tensor_parallel_degree}")
+    if plan.pipeline_parallel_degree > 1:
+        settings.append(
+            f"pipeline parallel degree {plan.pipeline_parallel_degree} with {plan.microbatches} microbatches"
+            f" ({plan.active_in_flight} active)"
+        )
+    if plan.shard_optimizer_state:
+        settings.append("optimizer-state sharding")
+    if plan.activation_checkpointing:
+        settings.append("checkpointing of each layer")
+    if plan.offload_activations:
+        settings.append("offloading")
+    settings.append(f"batch size {plan.batch_size}")
+    return (
+        f"AWS ran {row.model_name} with {row.name.replace(' B', ' billion')} parameters, sequence length"
+        f" {row.job.sequence_length:,} and vocabulary {row.model.shape.vocab:,} on {row.cluster.nodes} x"
+        f" {row.cluster.instance.name} with {listed(settings)}. The cost model estimates"
+        f" {throughput(estimate)}."
+    )
+
+
+def _distance(run: PlannedRun, row: ReferenceRow) -> str:
+    """How far the user's run is from the row."""
+    size = run.model.parameter_count / row.model.parameter_count
+    length = run.sequence_length / row.job.sequence_length
+    gpus = run.cluster.gpus / row.cluster.gpus
+    parts = []
+    if max(size, 1 / size) > _SAME_SIZE:
+        parts.append(f"{_ratio(size)} the parameters ({format_count(run.model.parameter_count)})")
+    if length != 1:
+        parts.append(f"{_ratio(length)} the sequence length")
+    if gpus != 1:
+        parts.append(f"{_ratio(gpus)} the GPUs ({run.cluster.gpus})")
+    if run.cluster.instance != row.cluster.instance:
+        parts.append(f"another instance ({run.cluster.instance.name})")
+    if run.model.family != row.model.family:
+        parts.append(f"another architecture ({run.model.family})")
+    if not parts:
+        return f"Size, sequence length and cluster are those of AWS's {row.name} row."
+    sentence = f"Compared with AWS's {row.name} row, this run has {listed(parts)}."
+    if not row.procedure:
+        return sentence
+    largest = row.largest_parameter_ratio
+    reach = "beyond" if size > largest or size < 1 / largest else "within"
+    return (
+        f"{sentence} This is {reach} the factor of {largest:g} in parameters over which AWS's page extrapolates."
+        f" {row.procedure}"
+    )
+
+
+def _ratio(value: float) -> str:
+    if value < 1:
+        return f"{percent(value)} of"
+    return f"{value:.2g} times" if value < 10 else f"{value:,.0f} times"
+
+
+def _procedure(run: PlannedRun, row: ReferenceRow, title: str) -> str:
+    """Result of AWS's procedure, from the row to the user's model and cluster. `title` is that of the run's plan."""
+    required = run.min_fit_probability
+    path = extrapolate(row, model=run.model, cluster=run.cluster, job=run.job, min_fit_probability=required)
+    if not path.trials:
+        return f"The row's settings are not possible with this model and cluster: {path.obstacle}"
+    first = path.trials[0].estimate
+    opening = (
+        f"With this model and cluster, the row's settings need {gib(first.needed_gib)} per GPU. The plan"
+        f" {fit(first, required)}."
+    )
+    own = f"{title} processes {throughput(run.estimate)}."
+    if path.trials[0].fits:
+        return f"{opening} It processes {throughput(first)}. {own}"
+    trial = path.first_fit
+    if trial is None:
+        return (
+            f"{opening} None of the {plural(len(path.trials), 'setting')} down to the smallest batch and up to the"
+            " largest degree fits."
+        )
+    return (
+        f"{opening} The first setting of the procedure that fits is batch_size={trial.plan.batch_size} with"
+        f" tensor_parallel_degree={trial.plan.tensor_parallel_degree} ({gib(trial.estimate.needed_gib)} per GPU,"
+        f" {throughput(trial.estimate)}). {own}"
+    )

@@ -11,21 +11,20 @@ from smp_advisor.arguments import require_types
 from smp_advisor.costs import estimate as estimate_plan
 from smp_advisor.costs.estimate import CATEGORIES
 from smp_advisor.errors import PlanError
-from smp_advisor.guidance.batch import batch_reason
-from smp_advisor.guidance.choice import certainty, low_utilisation
+from smp_advisor.guidance.choice import batch_reason, certainty, low_utilisation
 from smp_advisor.guidance.explanation import explain, steps_of
 from smp_advisor.guidance.ladder import climb, ladder_text, unused_lines, unused_techniques
-from smp_advisor.guidance.nearest import nearest_reference
 from smp_advisor.guidance.pitfalls import pitfalls
 from smp_advisor.guidance.practices import order
 from smp_advisor.guidance.rank_map import RankTable
+from smp_advisor.guidance.reference import nearest_reference
 from smp_advisor.guidance.what_if import PlannedRun
-from smp_advisor.libraries.check import check_against
 from smp_advisor.libraries.groups import data_parallel_degree, reduced_data_parallel_degree
 from smp_advisor.libraries.library import get_library, plan_fields
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.ranks import rank_map
 from smp_advisor.libraries.schema import schema
+from smp_advisor.libraries.validation import check_against
 from smp_advisor.search import listed_plans
 from smp_advisor.wording import (
     compute,

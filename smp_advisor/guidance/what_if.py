@@ -130,10 +130,7 @@ def without(run: PlannedRun, **changes: Any) -> WhatIf:
 
 
 def evaluate_best(run: PlannedRun, comparisons: Mapping[Key, WhatIf]) -> tuple[dict[Key, WhatIf], dict[Key, Estimate]]:
-    """Comparisons with their estimates. Of a plan `without` a technique, the fastest form that fits.
-
-    If no form fits, the one that needs the least memory.
-    """
+    """Comparisons with their estimates. Of a plan `without` a technique, the fastest form that fits."""
     forms = {(key, n): form for key, value in comparisons.items() for n, form in enumerate(_forms(run, value))}
     estimates = evaluate(run.model, forms)
     best: dict[Key, tuple[bool, float]] = {}

@@ -1,10 +1,9 @@
 """Training libraries: plans, parameters, versions, instances, search spaces, and one record for each library."""
 
-from smp_advisor.libraries.check import check_against, mismatches
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, LIBRARIES, Library, get_library, libraries, register
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.schema import Parameter, Schema, schema
-from smp_advisor.libraries.validation import Violation, violations
+from smp_advisor.libraries.validation import Violation, check_against, mismatches, violations
 from smp_advisor.libraries.version import (
     Image,
     image,

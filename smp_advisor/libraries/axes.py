@@ -69,11 +69,7 @@ def batch_steps(limit: int) -> list[int]:
 
 
 def batches(job: Job, sequence_length: int, replicas: int, group: int, pins: Pins) -> Ints:
-    """(samples per replica and step, microbatches) pairs, shape (k, 2).
-
-    With a global batch: the share of a replica, in every number of microbatches that divides it. Without one: powers
-    of two of samples in powers of two of microbatches, as people train, up to the job's limit of tokens per step.
-    """
+    """(samples per replica and step, microbatches) pairs, shape (k, 2)."""
     most = job.max_tokens_per_step // (sequence_length * replicas * group)
     if job.global_batch_size is not None:
         share, remainder = divmod(job.global_batch_size, replicas * group)
@@ -123,10 +119,7 @@ def checkpointing_strategies(layers_per_stage: int, tensor_degree: int) -> list[
 
 
 def accumulated_batches(job: Job, model: Model, replicas: int, pins: Pins) -> Ints:
-    """(samples per replica and step, accumulated batches) pairs, shape (k, 2).
-
-    Like `batches`, for libraries whose `batch_size` is that of one forward pass.
-    """
+    """(samples per replica and step, accumulated batches) pairs, shape (k, 2)."""
     sequence = model.sequence_length(job.sequence_length)
     steps = {"microbatches": pins["gradient_accumulation_steps"]} if "gradient_accumulation_steps" in pins else {}
     if job.optimizer_step == "backward":
@@ -176,16 +169,7 @@ _DIVIDED: dict[str, Callable[[Model, Job], list[int]]] = {
 
 
 def technique_degrees(library: str, field: str, model: Model, cluster: Cluster, job: Job, version: str) -> list[int]:
-    """Values of a degree that divide the cluster and its part of the model; 1 if the library does not support it.
-
-    Parameters
-    ----------
-    field
-        ``tensor_parallel_degree`` divides attention heads and widths, ``context_parallel_degree`` the sequence,
-        ``expert_parallel_degree`` the experts.
-    version
-        Version of the library. Older versions lack some techniques.
-    """
+    """Values of a degree that divide the cluster and its part of the model; 1 if the library does not support it."""
     parameter = schema(library).parameter(field)
     exists = parameter is not None and parameter.exists_in(version)
     technique, adapter = field.removesuffix("_degree"), job.adapter is not None

@@ -281,7 +281,10 @@ def _field_positions(name: str, situation: Situation) -> Iterable[Setting]:  # n
         case "microbatches":
             return divisors(fields["batch_size"])
         case "active_microbatches":
-            return _active(fields["microbatches"])
+            microbatches = fields["microbatches"]
+            if microbatches <= _MAX_ACTIVE_STEPS:
+                return list(range(1, microbatches + 1))
+            return sorted({2**power for power in range(microbatches.bit_length())} | {microbatches})
         case "pipeline":
             return SCHEDULES
         case "batch_size":
@@ -300,10 +303,7 @@ def _field_positions(name: str, situation: Situation) -> Iterable[Setting]:  # n
 
 
 def _batch_sizes(situation: Situation) -> list[int]:
-    """Multiples of the microbatches up to the job's limit of tokens.
-
-    If the job fixes the global batch: the batches that accumulation completes to it; none without accumulation.
-    """
+    """Multiples of the microbatches up to the job's limit of tokens."""
     if situation.job.global_batch_size is not None:
         if "gradient_accumulation_steps" not in situation.fields:
             return []
@@ -322,9 +322,3 @@ def _accumulation_steps(situation: Situation) -> list[int]:
         return [] if remainder or not share else divisors(share)
     most = situation.samples_limit // situation.fields["batch_size"]
     return [2**power for power in range(max(most, 1).bit_length())]
-
-
-def _active(microbatches: int) -> list[int]:
-    if microbatches <= _MAX_ACTIVE_STEPS:
-        return list(range(1, microbatches + 1))
-    return sorted({2**power for power in range(microbatches.bit_length())} | {microbatches})

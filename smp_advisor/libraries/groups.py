@@ -45,11 +45,7 @@ def reduced_data_parallel_degree(plan: Plan, cluster: Cluster) -> int:
 
 
 def replicas(plan: Plan, cluster: Cluster) -> int:
-    """Batches of `batch_size` that one forward pass processes.
-
-    SMP v1: the reduced data-parallel degree with `prescaled_batch`, else the data-parallel degree. In SMP v2, each
-    tensor- and context-parallel group shares a batch.
-    """
+    """Batches of `batch_size` that one forward pass processes."""
     return reduced_data_parallel_degree(plan, cluster) * plan.batches_per_group
 
 
@@ -69,9 +65,6 @@ def shard_degree(plan: Plan, cluster: Cluster) -> int:
 def global_batch_size(plan: Plan, cluster: Cluster) -> int:
     """Samples per optimizer step over the full cluster.
 
-    With `prescaled_batch`, the batch is that of a tensor-parallel group (reduced data-parallel degree x batch), else
-    that of each rank (data-parallel degree x batch).
-
     Examples
     --------
     AWS's 10-billion row: 16 p4d nodes, tensor degree 4, batch 40.
@@ -86,10 +79,7 @@ def global_batch_size(plan: Plan, cluster: Cluster) -> int:
 
 
 def samples_per_tensor_parallel_group(plan: Plan) -> int:
-    """Samples that the GPUs of one tensor-parallel group process together in a step.
-
-    Without `prescaled_batch`, the library gathers the batches of the ranks, and the group processes all of them.
-    """
+    """Samples that the GPUs of one tensor-parallel group process together in a step."""
     return plan.batch_size * plan.batches_per_group
 
 

@@ -83,11 +83,7 @@ _NAMED = {"each": 1, "contiguous": CONTIGUOUS, "operators": OPERATORS}
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Many configurations as columns of equal length, one entry per plan.
-
-    Formulas of the cost model also take numbers instead of columns (`smp_advisor.elementwise`): for one plan, and
-    for a column in which all plans have the same value (`part`).
-    """
+    """Many configurations as columns of equal length, one entry per plan."""
 
     state_bytes: StateBytes
     """Bytes per parameter, the same for every row."""
@@ -204,8 +200,6 @@ class Layout:
         **columns: ArrayLike,
     ) -> Layout:
         """Layouts of `rows` rows. A column is an array or one value for all; missing columns have their default.
-
-        Without a number of rows (None), it is the layout of one plan, whose columns are numbers instead of arrays.
 
         Examples
         --------

@@ -180,11 +180,6 @@ _REGISTERED: dict[str, Library] = {}
 def get_library(name: str) -> Library:
     """Record of a library.
 
-    Raises
-    ------
-    PlanError
-        There is no such library.
-
     Examples
     --------
     >>> get_library("fsdp").title
@@ -250,17 +245,7 @@ def plan_fields(library: str) -> frozenset[str]:
 
 
 def supported_families(technique: str, library: str, *, adapter: bool = False) -> tuple[str, ...]:
-    """Families (transformers ``model_type``) to which a library applies a technique without extra code.
-
-    Parameters
-    ----------
-    technique
-        ``tensor_parallel``, ``context_parallel``, ``expert_parallel``, ``fp8`` or ``prescaled_batch``.
-    library
-        Name of a library. The result is empty if it lacks the technique.
-    adapter
-        Whether an adapter (LoRA) is trained, for which a library may support less.
-    """
+    """Families (transformers ``model_type``) to which a library applies a technique without extra code."""
     record = get_library(library)
     families = record.table("models.toml") if record.restricts_families else {}
     if adapter and technique in families.get("with_adapter", {}):

@@ -76,14 +76,6 @@ class RankMap:
 def rank_map(plan: Plan, cluster: Cluster, placement_strategy: str | None = None) -> RankMap:
     """Stage, slices, shard and replica of every GPU.
 
-    Only SMP v1 documents its order. The cost model assumes the same for the other libraries: tensor-parallel groups on
-    neighboring GPUs, then context-parallel groups, shards and replicas.
-
-    Raises
-    ------
-    PlanError
-        The degrees do not divide the cluster, or there is no such placement.
-
     Examples
     --------
     >>> from smp_advisor.cluster import Cluster

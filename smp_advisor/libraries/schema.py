@@ -32,8 +32,6 @@ def default_active_microbatches(pipeline_parallel_degree: NDArray[Any], microbat
 def default_active_microbatches(pipeline_parallel_degree: Any, microbatches: Any) -> Any:
     """Active microbatches of a plan that sets none: SMP v1's default of ``active_microbatches``.
 
-    Takes counts of one plan, or arrays of shape (n,).
-
     Examples
     --------
     >>> default_active_microbatches(4, 16)
@@ -85,15 +83,7 @@ class Condition:
         return (self.key,) if self.reference is None else (self.key, self.reference)
 
     def holds(self, settings: Mapping[str, Any], effective: Mapping[str, Any]) -> bool:
-        """Whether it holds.
-
-        Parameters
-        ----------
-        settings
-            Settings by the user, for comparisons with null.
-        effective
-            The same with the library's defaults, for all other comparisons.
-        """
+        """Whether it holds."""
         right = self.value if self.reference is None else effective[self.reference]
         left = (settings if right is None else effective).get(self.key)
         return _OPERATORS[self.operator](left, right)
@@ -289,7 +279,10 @@ def schema(library: str = DEFAULT_LIBRARY) -> Schema:
         compiled=data["compiled"],
         parameters=tuple(_parameter(entry) for entry in data.get("parameter", ())),
         settings=tuple(_parameter(entry) for entry in data["setting"]),
-        rules=tuple(_rule(entry) for entry in data.get("rule", ())),
+        rules=tuple(
+            Rule(**{**entry, "when": _conditions(entry["when"]), "needs": _conditions(entry["needs"])})
+            for entry in data.get("rule", ())
+        ),
         assumptions=tuple((_conditions(entry.get("when", {})), entry["text"]) for entry in data.get("assumption", ())),
     )
 
@@ -302,10 +295,6 @@ def default_of(key: str, library: str = DEFAULT_LIBRARY) -> int:
 def _parameter(entry: dict[str, Any]) -> Parameter:
     frozen: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()}
     return Parameter(**frozen)
-
-
-def _rule(entry: dict[str, Any]) -> Rule:
-    return Rule(**{**entry, "when": _conditions(entry["when"]), "needs": _conditions(entry["needs"])})
 
 
 def _conditions(entry: Mapping[str, str]) -> tuple[Condition, ...]:

@@ -67,19 +67,7 @@ class Space:
         shared: Mapping[str, Any],
         finish: Callable[[dict[str, Any]], dict[str, Any]] = dict,
     ) -> Space:
-        """Space of blocks of plans.
-
-        Parameters
-        ----------
-        fields
-            Fields of the plan that the blocks decide.
-        blocks
-            Number of plans and, for each of `fields`, an array of codes or one code for the block.
-        shared
-            Fields that all plans share, including pinned ones.
-        finish
-            Adds the fields of a plan that its other fields determine.
-        """
+        """Space of blocks of plans."""
         rows, parts = 0, []
         for size, block in blocks:
             rows += size
@@ -114,15 +102,7 @@ def enumerate_plans(
     *,
     library: str = DEFAULT_LIBRARY,
 ) -> Space:
-    """All plans of a library on the cluster, including unpromising ones.
-
-    Parameters
-    ----------
-    pins
-        Fixed fields of the plan. Fields that the library's plans lack are ignored.
-    library
-        Library of the plans.
-    """
+    """All plans of a library on the cluster, including unpromising ones."""
     names = plan_fields(library)
     own = {name: value for name, value in (pins or {}).items() if name in names}
     space: Space = get_library(library).space(model, cluster, job, own)
@@ -132,15 +112,7 @@ def enumerate_plans(
 def replica_space(
     library: str, model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any], strategies: Sequence[str] = ()
 ) -> Space:
-    """All plans of a library in which each GPU processes batches of its own.
-
-    Axes: batch, gradient accumulation, checkpointing and sharding strategy, if its plans have them.
-
-    Parameters
-    ----------
-    strategies
-        Sharding strategies to try if none is pinned.
-    """
+    """All plans of a library in which each GPU processes batches of its own."""
     names = plan_fields(library)
     accumulates = "gradient_accumulation_steps" in names
     pairs = axes.accumulated_batches(job, model, cluster.gpus, pins if accumulates else {**pins, _STEPS: 1})

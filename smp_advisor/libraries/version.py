@@ -1,4 +1,4 @@
-"""Versions of a library, their container images, and the instances on which they run."""
+"""Releases: versions of a library with their containers, and the transformers that jobs install."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from smp_advisor.cluster.containers import Container, container, containers_of, 
 from smp_advisor.cluster.table import instance as known_instance
 from smp_advisor.cluster.table import instances
 from smp_advisor.errors import InstanceError, PlanError
-from smp_advisor.files import table
+from smp_advisor.files import rows, table
 from smp_advisor.libraries.library import get_library, libraries
 
 if TYPE_CHECKING:
@@ -90,10 +90,7 @@ def facts(library: str) -> dict[str, Any]:
 
 @cache
 def images(library: str) -> tuple[Image, ...]:
-    """Image of every version of a library, oldest first.
-
-    A library without versions of its own is in every container of its framework from the first on.
-    """
+    """Image of every version of a library, oldest first."""
     data = facts(library)
     if "version" not in data:
         first = release(data["first"])
@@ -137,9 +134,6 @@ def driving_versions(library: str, instance: Instance) -> tuple[str, ...]:
 
 def version_with(library: str, framework: tuple[int, ...], instance: Instance) -> str:
     """Version of a library for an instance whose container has a framework version, or the nearest that it has.
-
-    Of several, it is the default version if that is among them, else the newest. A version that no container has counts
-    by fewer of its numbers: 1.12 as 1.
 
     Examples
     --------
@@ -213,18 +207,6 @@ def instance_family(name: str) -> str:
 
 def require_supported_instance(library: str, instance: Instance | str) -> str:
     """Raise `InstanceError` unless the library runs on an instance.
-
-    Parameters
-    ----------
-    library
-        Name of a library.
-    instance
-        An `Instance` or its name.
-
-    Returns
-    -------
-    str
-        A sentence for the user about hardware that is allowed but not listed by AWS; empty otherwise.
 
     Examples
     --------
@@ -331,3 +313,109 @@ def nearest_supported(library: str, machine: Instance) -> Instance:
         return (memory if memory >= 0 else -2 * memory) + gpus + price
 
     return min(suggested_instances(library), key=distance)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TransformersFamily:
+    """A family of models that the generated script can build."""
+
+    task: str
+    """Training task."""
+    since: str
+    """First release with the family, of those that the scripts install."""
+    sdpa: str
+    """First release whose code of the family runs PyTorch's fused attention; empty for none."""
+    unfused: str = ""
+    """First later release whose code no longer runs it; empty for none."""
+    softmax: str = ""
+    """Precision of the softmax in eager attention, ``fp32`` or ``native``; empty where all releases agree."""
+
+    def is_fused(self, transformers_version: str) -> bool:
+        """Whether a release runs fused attention."""
+        runs = release(transformers_version)
+        return bool(self.sdpa) and release(self.sdpa) <= runs and not (self.unfused and release(self.unfused) <= runs)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Installed:
+    """The versions that a job of a library has."""
+
+    library: str
+    framework_version: str
+    """Version of PyTorch or TensorFlow in the container."""
+    repository: str
+    """Repository of the container."""
+    transformers_version: str
+    """Release of the container or, if it has none, of the generated script; empty if no script builds the family."""
+    from_container: bool
+    """Whether transformers is part of the container."""
+
+
+def _releases() -> dict[str, Any]:
+    return dict(table("smp_advisor.libraries", "data/transformers_releases.toml")["release"])
+
+
+@cache
+def transformers_families() -> dict[str, TransformersFamily]:
+    """The families by their model type."""
+    return {
+        row["family"]: TransformersFamily(
+            task=row["task"], since=row["release"], sdpa=row["sdpa"], softmax=row["softmax"], unfused=row["unfused"]
+        )
+        for row in rows("smp_advisor.libraries", "data/transformers_families.csv")
+    }
+
+
+def oldest_script_release() -> str:
+    """Release in the containers of Training Compiler, with which SMP v1 replaces layers."""
+    return str(_releases()["distributed"])
+
+
+def newest_script_release() -> str:
+    """Newest release that a script installs."""
+    return str(max(_releases()["minimum_pytorch"], key=release))
+
+
+def smp_v1_release(since: str) -> str | None:
+    """Release with which SMP v1 and Training Compiler replace layers, or one with a family; None without one."""
+    chosen = (str(_releases()["distributed"]), str(_releases()["newer"]))
+    return next((version for version in chosen if release(since) <= release(version)), None)
+
+
+def script_release(pytorch_version: str, since: str) -> str | None:
+    """Release that a script installs for a version of PyTorch, or the first that has the family.
+
+    Examples
+    --------
+    >>> [script_release(pytorch, transformers_families()["t5"].since) for pytorch in ("2.8.0", "2.13.0")]
+    ['4.46.3', '5.23.0']
+    """
+    releases = _releases()["by_pytorch"]
+    earlier = [first for first in releases if release(first) <= release(pytorch_version)]
+    if not earlier:
+        return None
+    usual = str(releases[max(earlier, key=release)])
+    if release(since) <= release(usual):
+        return usual
+    minimum = _releases()["minimum_pytorch"].get(since)
+    return None if minimum is None or release(pytorch_version) < release(minimum) else since
+
+
+def installed_by(library: str, family: str, version: str = "") -> Installed:
+    """Versions that a job of a library installs for a family.
+
+    Examples
+    --------
+    >>> installed_by("fsdp", "t5").transformers_version
+    '5.23.0'
+    """
+    container = image(library, version if version in versions(library) else default_version(library))
+    entry = transformers_families().get(family)
+    scripted = "" if entry is None else script_release(container.framework_version, entry.since) or ""
+    return Installed(
+        library=library,
+        framework_version=container.framework_version,
+        repository=container.repository,
+        transformers_version=container.transformers_version or scripted,
+        from_container=bool(container.transformers_version),
+    )

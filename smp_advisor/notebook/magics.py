@@ -75,8 +75,8 @@ class AdvisorMagics(Magics):
 
     def _advise(self, arguments: Namespace) -> Advisor:
         with uninterrupted():
-            from smp_advisor.advice.model_input import has_formulas, read_model
             from smp_advisor.advice.recommendation import advise
+            from smp_advisor.advice.request import has_formulas, read_model
             from smp_advisor.notebook.advisor import advisor_of
             from smp_advisor.notebook.shown import ProgressDisplay
 

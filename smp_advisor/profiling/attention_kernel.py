@@ -7,8 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.libraries.library import get_library
-from smp_advisor.libraries.transformers_release import installed_by, transformers_families
-from smp_advisor.libraries.version import release
+from smp_advisor.libraries.version import installed_by, release, transformers_families
 from smp_advisor.profiling.precision import usual_library
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from smp_advisor.libraries.transformers_release import transformers_families
+from smp_advisor.libraries.version import transformers_families
 from smp_advisor.profiling.patching import patched
 from smp_advisor.profiling.recurrent_kernels import recurrent_kernels
 

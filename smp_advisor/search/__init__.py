@@ -24,8 +24,17 @@ from smp_advisor.search.clusters import (
 )
 from smp_advisor.search.decision import BatchChoice, Decision, decide
 from smp_advisor.search.library import LibraryChoice, choose_library, family_to_infer, framework_of
-from smp_advisor.search.policy import BatchPolicy, batch_policy, policy
-from smp_advisor.search.rank import NEAR_BEST, OBJECTIVES, TECHNIQUE_GAIN, TECHNIQUE_PROBABILITY, Objective, Scores
+from smp_advisor.search.rank import (
+    NEAR_BEST,
+    OBJECTIVES,
+    TECHNIQUE_GAIN,
+    TECHNIQUE_PROBABILITY,
+    BatchPolicy,
+    Objective,
+    Scores,
+    batch_policy,
+    policy,
+)
 from smp_advisor.search.search import SearchResult, alternatives, listed_plans, representatives, search
 from smp_advisor.search.sizes import ClusterSizes, Progress, compare
 from smp_advisor.search.ways_out import WayOut, WaysOut, decided, nothing_fits, ways_out

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from smp_advisor.costs.evaluate import estimate
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.files import data_file
-from smp_advisor.libraries.check import undocumented_settings, unscripted_adapter
 from smp_advisor.libraries.library import get_library, plan_fields
+from smp_advisor.libraries.validation import undocumented_settings, unscripted_adapter
 from smp_advisor.libraries.version import (
     default_version,
     image,
@@ -152,11 +152,7 @@ def pins_for(library: str, request: Request) -> dict[str, Any]:
 
 
 def candidate(library: str, request: Request, *, samples: int | None = None) -> Candidate:
-    """A library's fastest plan for a request, or the obstacle that excludes it.
-
-    `samples` is the global batch to compare at, where the request leaves it free: SMP v1 has hundreds of thousands of
-    plans with a free batch.
-    """
+    """A library's fastest plan for a request, or the obstacle that excludes it."""
     excluded = obstacle(library, request)
     if excluded is not None:
         return Candidate(library=library, obstacle=excluded[0], because=excluded[1])
@@ -204,10 +200,7 @@ def has_script(library: str, request: Request) -> bool:
 
 
 def _too_large(library: str, request: Request, job: Job, *, imposed: bool) -> Candidate:
-    """A library without a plan that fits, with the cause: the model itself, the batch or the fixed settings.
-
-    `imposed`: the global batch of `job` is that of another library's plan.
-    """
+    """A library without a plan that fits, with the cause: the model itself, the batch or the fixed settings."""
     batch, divides, alone = job.global_batch_size, get_library(library).divides_model, False
     if not divides:
         # Whether an entire replica fits on each GPU with one sample and without the fixed settings.
@@ -299,12 +292,7 @@ def search_in_bf16_if_possible(
     *,
     user_settings: frozenset[str],
 ) -> tuple[Job, SearchResult, tuple[Job, SearchResult]]:
-    """The search of a cluster, in bf16 if the preferred plan allows it; and the search whose plans it was preferred to.
-
-    They differ where bf16 leaves out the plans of SMP v1 that require fp16. Each comes with its job.
-
-    `terms` are ``library``, ``min_fit_probability`` and ``pins`` of `search`. A precision that the user set stays.
-    """
+    """The search of a cluster, in bf16 if the preferred plan allows it; and the search that it was preferred to."""
     result = _surest(model, job, search(model, cluster, job, objective=objective, **terms))
     free = "precision" not in user_settings and not {"fp16", "bf16"} & set(terms["pins"] or {})
     if free and len(result.ranked) and allows_bf16(result.best(), cluster):

@@ -102,12 +102,7 @@ def places_of(
     cost: bool = False,
     counts: object = None,
 ) -> Places:
-    """The clusters of a request.
-
-    One instance type and a number of nodes is one cluster. ``any`` or several types leave the type open; ``smallest``,
-    or a deadline or budget without a number of nodes, the number. The objective ``cost`` tries fewer nodes and the
-    library's other types as well.
-    """
+    """The clusters of a request."""
     if isinstance(cluster, Cluster):
         if count not in (None, cluster.nodes):
             raise AdvisorError(
@@ -189,10 +184,7 @@ def _named(cluster: object) -> list[Instance]:
 
 
 def suitable(library: str) -> list[Instance]:
-    """Types with a price that AWS suggests for a library, or for one of those that ``auto`` prefers.
-
-    Of those with the same GPUs, one: the cheapest with a single GPU, the fastest network with several.
-    """
+    """Types with a price that AWS suggests for a library, or for one of those that ``auto`` prefers."""
 
     def merit(machine: Instance) -> tuple[float, float]:
         price = -float(machine.usd_per_hour or 0.0)

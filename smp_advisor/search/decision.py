@@ -10,8 +10,7 @@ import numpy as np
 from smp_advisor.costs.evaluate import seconds_columns
 from smp_advisor.costs.predictive import layout_draws
 from smp_advisor.costs.uncertainty import DIVISIONS, plan_divisions
-from smp_advisor.search.policy import batch_policy, policy, published_for
-from smp_advisor.search.rank import NEAR_BEST, first_of_each
+from smp_advisor.search.rank import NEAR_BEST, batch_policy, first_of_each, policy, published_for
 from smp_advisor.search.search import search
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from smp_advisor.search.policy import BatchPolicy
+    from smp_advisor.search.rank import BatchPolicy
     from smp_advisor.search.search import SearchResult
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
@@ -98,13 +97,7 @@ class Decision:
 def decide(
     model: Model, job: Job, result: SearchResult, *, min_fit_probability: float, pins: Mapping[str, Any] | None = None
 ) -> Decision:
-    """Score the leading plans of a search under 64 draws, and the batch of the first.
-
-    Parameters
-    ----------
-    result
-        A search with at least one plan that fits.
-    """
+    """Score the leading plans of a search under 64 draws, and the batch of the first."""
     leading = _leading(result)
     layout = result.space.layout.take(result.ranked[leading])
     speeds = _speeds(model, job, result, leading)
@@ -134,11 +127,7 @@ def decide(
 
 
 def least_regret_first(model: Model, job: Job, result: SearchResult) -> SearchResult:
-    """The result, with the leading plan first that is expected to lose the least speed over the cost model's errors.
-
-    Of plans whose regrets differ by less than one percentage point, the one with the fewest techniques. It stays within
-    the constraints of the choice: as fast by the point estimate, no larger batch, and no wider context parallelism.
-    """
+    """The result, with the leading plan first that is expected to lose the least speed over the cost model's errors."""
     leading = _leading(result)
     scores = result.scores
     able = scores.tokens_per_second[leading] >= (1 - NEAR_BEST) * scores.tokens_per_second[0]
@@ -178,11 +167,7 @@ def _speeds(model: Model, job: Job, result: SearchResult, leading: NDArray[np.in
 
 
 def _leading(result: SearchResult) -> NDArray[np.intp]:
-    """Positions in `ranked` of the chosen plan, and of the fastest of each family and of each number of techniques.
-
-    Plans with larger batches than the chosen plan are no candidates. Offloading only adds work: plans with it are no
-    candidates unless they are estimated faster than all without.
-    """
+    """Positions in `ranked` of the chosen plan, and of the fastest of each family and of each number of techniques."""
     scores, offloads = result.scores, result.space.layout.offload_activations[result.ranked]
     speed = np.where(scores.tokens_per_step <= scores.tokens_per_step[0], scores.tokens_per_second, 0.0)
     speed = np.where(offloads & (speed <= speed[~offloads].max(initial=0.0)), 0.0, speed)

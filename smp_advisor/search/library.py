@@ -102,10 +102,7 @@ def choose_library(
 
 
 def family_to_infer(framework: str | None, pins: Collection[str] = ()) -> str:
-    """Family of a shape that is inferred before the library is chosen: that of AWS's current library.
-
-    Fixed fields of the plan (`pins`) that only the archived library has select its family.
-    """
+    """Family of a shape that is inferred before the library is chosen: that of AWS's current library."""
     name, version = framework_of(framework)
     policy = library_policy()
     old = name == "tensorflow" or (version is not None and version < (2,))

@@ -24,16 +24,18 @@ from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.libraries.layout import COLUMNS
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library
 from smp_advisor.libraries.space import Space, enumerate_plans
-from smp_advisor.search.policy import batch_policy, policy, published_for
 from smp_advisor.search.rank import (
     NEAR_BEST,
     Objective,
     Resolution,
     Scores,
+    batch_policy,
     combinations,
     communication_span,
     first_of_each,
     order,
+    policy,
+    published_for,
     techniques,
     undominated_first,
 )
@@ -100,10 +102,7 @@ def search(
     pins: Mapping[str, Any] | None = None,
     library: str = DEFAULT_LIBRARY,
 ) -> SearchResult:
-    """Score every plan of a cluster and rank those that fit.
-
-    Memory is estimated for all plans, time for those that fit with `min_fit_probability` in GPU and host memory.
-    """
+    """Score every plan of a cluster and rank those that fit."""
     space = enumerate_plans(model, cluster, job, pins, library=library)
     memory = memory_columns(model, cluster, job, space.layout)
     usable = cluster.instance.usable_gpu_memory_gib * GIB
@@ -233,12 +232,7 @@ def listed_plans(result: SearchResult) -> list[Plan]:
 
 
 def alternatives(result: SearchResult, model: Model, job: Job, *, min_fit_probability: float) -> pd.DataFrame:
-    """The best plan of each combination of techniques, one row per combination, best first.
-
-    Combinations without a plan that fits follow, nearest to fitting first. Columns: the plan's settings, figures with
-    their units in the names and the ends of their 95 % prediction intervals (``_low``, ``_high``),
-    ``fit_probability``, and ``why`` the plan is not the recommended one.
-    """
+    """The best plan of each combination of techniques, one row per combination, best first."""
     with uninterrupted():
         import pandas as pd
 

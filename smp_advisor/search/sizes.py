@@ -107,10 +107,7 @@ def choose(
 
 
 def knees(sizes: Sequence[ClusterSize]) -> list[ClusterSize]:
-    """The knee of each instance type: the largest cluster that is worth its nodes.
-
-    It is if each node more than those of the last such cluster adds at least half the speed that a node has at best.
-    """
+    """The knee of each instance type: the largest cluster that is worth its nodes."""
     by_count = sorted((size for size in sizes if size.fits), key=lambda size: size.cluster.nodes)
     result = []
     for name in dict.fromkeys(size.cluster.instance.name for size in sizes if size.fits):
@@ -374,10 +371,7 @@ class ClusterSizes:
 
 
 def compare(question: Question, places: Places, limits: Limits, progress: Progress | None = None) -> ClusterSizes:
-    """Search the clusters of a question. An interrupt ends the search with the clusters searched by then.
-
-    Before the first cluster is searched, the interrupt is raised.
-    """
+    """Search the clusters of a question. An interrupt ends the search with the clusters searched by then."""
     sizes: list[ClusterSize] = []
     clusters = places.clusters
     try:

@@ -131,11 +131,7 @@ class WaysOut:
 
 
 def ways_out(question: Question, nearest_gib: float | None) -> WaysOut:
-    """Every change that makes a model fit on the question's cluster, each by itself; the smallest of its kind.
-
-    Checkpointing, offloading and all degrees are part of every search: only fixed ones are changes. `nearest_gib` is
-    the memory of the plan that is nearest to fitting.
-    """
+    """Every change that makes a model fit on the question's cluster, each by itself; the smallest of its kind."""
     # As where the library is chosen: if nothing fits, libraries count that may run on the instance.
     ways = tuple(_ways(question.having(unlisted=True)))
     return WaysOut(request=question.request, nearest_gib=nearest_gib, ways=ways or tuple(_anywhere(question)))

@@ -230,8 +230,7 @@ def _read_config(path: str) -> Any:
 
 def _estimate(model: str, options: Namespace) -> tuple[Model, Cluster, Estimate]:
     """Estimate of the plan of the options."""
-    from smp_advisor.advice.model_input import read_model
-    from smp_advisor.advice.request import job_of, sort_settings
+    from smp_advisor.advice.request import job_of, read_model, sort_settings
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.evaluate import estimate as evaluate
     from smp_advisor.libraries.library import get_library, require_library
@@ -280,8 +279,7 @@ def _verdict(value: Estimate, least: float) -> str:
 
 def _of_file(path: Path, options: Namespace) -> dict[str, Estimate]:
     """Estimates of a saved advice, or of the jobs of a recipe or cell."""
-    from smp_advisor.advice.model_input import read_model
-    from smp_advisor.advice.request import job_of
+    from smp_advisor.advice.request import job_of, read_model
     from smp_advisor.costs.evaluate import estimate as evaluate
     from smp_advisor.estimators import check_estimator
 

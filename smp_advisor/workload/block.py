@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 class Kernels:
     """Work of a forward pass besides the arithmetic of its products: traffic per token, and launches.
 
-    Attention's core (from the scores to the product with the values) is not included.
-
     Examples
     --------
     >>> Kernels(elements=8, launches=1) + Kernels(split_elements=2, launches=1)
@@ -77,10 +75,7 @@ Split = Literal["column", "row", "none"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Matmul:
-    """A matrix product of the forward pass, of each token's row of `inputs` values with a weight.
-
-    FLOPs per token are ``2 * inputs * outputs * weights_per_token * rows_per_token``.
-    """
+    """A matrix product of the forward pass, of each token's row of `inputs` values with a weight."""
 
     name: str
     """The product's name in the literature: ``qkv``, ``attention output``, ``mlp up``, ..."""
@@ -132,11 +127,7 @@ class Attention:
             raise ValueError(f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})")
 
     def eager_score_bytes(self, element_bytes: int, *, autocast: bool = False) -> float:
-        """Bytes per score that eager attention saves.
-
-        These are the softmax output and, with dropout, its mask and output. Without dropout, a softmax in fp32 adds the
-        cast that the product with the values reads.
-        """
+        """Bytes per score that eager attention saves."""
         if self.score_bytes is not None:
             return self.score_bytes
         softmax = 4 if self.scores_in_fp32 or autocast else element_bytes
@@ -151,11 +142,7 @@ class Attention:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SavedActivations:
-    """Tensors that autograd saves for the backward pass of one block, per token.
-
-    Elements have the size of the training dtype; masks and statistics are counted in bytes. The attention scores
-    (quadratic in sequence length) are not included: they follow from `Attention`.
-    """
+    """Tensors that autograd saves for the backward pass of one block, per token."""
 
     split_elements: float
     """Elements divided by the tensor parallel degree (q, k, v, attention output, MLP intermediates)."""
@@ -234,10 +221,7 @@ class Block:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """Parameters, work and saved tensors of one layer, per token where they depend on tokens.
-
-    In Megatron's scheme, tensor parallelism divides "split" figures. Every rank has "replicated" figures in full.
-    """
+    """Parameters, work and saved tensors of one layer, per token where they depend on tokens."""
 
     split_parameters: int = 0
     replicated_parameters: int = 0

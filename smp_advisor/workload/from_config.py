@@ -56,11 +56,6 @@ def is_model_name(text: str) -> bool:
 def model_from_name(text: str) -> Model:
     """Model by its name, with or without the owner of its repository.
 
-    Raises
-    ------
-    ModelError
-        No model of the tables has the name. The sentence suggests the most similar ones.
-
     Examples
     --------
     >>> model_from_name("gpt2-xl").parameter_count

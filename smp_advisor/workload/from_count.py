@@ -70,11 +70,7 @@ def published_shapes() -> tuple[PublishedShape, ...]:
 
 
 def nearest_published(count: int, *, gated: bool) -> PublishedShape | None:
-    """Published model with the same form of block and nearly the same size. None if none is within 3 %.
-
-    For the GPT form, models with GPT-2's layout are preferred. Models with grouped queries, other feed-forward widths,
-    or a vocabulary several times GPT-2's (a tenth of a 7 B model or more) are excluded.
-    """
+    """Published model with the same form of block and nearly the same size. None if none is within 3 %."""
     candidates = [
         shape
         for shape in published_shapes()

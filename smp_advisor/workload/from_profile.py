@@ -134,11 +134,7 @@ class _Measured:
         return float(Fraction(row[power])) if power < len(row) else 0.0
 
     def saved_per_token(self, kind: Mapping[str, Any], attentions: Sequence[Attention]) -> float:
-        """Saved bytes per token of one block, without the attention terms of the cost model.
-
-        Other terms that grow with the square of the sequence (masks, attention without a fused form) are evaluated at
-        the profile's sequence.
-        """
+        """Saved bytes per token of one block, without the attention terms of the cost model."""
         saved = kind["saved_bytes"]
         total = self.all_per_token(saved)
         # Saved once per microbatch. Counted per sample, so that larger microbatches are not underestimated.
@@ -205,10 +201,7 @@ class _Measured:
     def _traced(
         self, kernels: Kernels, kind: Mapping[str, Any], attentions: Sequence[Attention], *, tokens: int = 1
     ) -> Kernels:
-        """Kernels of the model's own code, with the traced traffic and launches.
-
-        `tokens` is the number of tokens of a sample that was traced as one.
-        """
+        """Kernels of the model's own code, with the traced traffic and launches."""
         is_amp = self.values["precision"] == "amp"  # the cost model adds autocast's casts
         # Without a sequence, operators on scores cannot be distinguished.
         if is_amp or (attentions and not self.power and self.ran_eagerly(attentions)):
@@ -304,10 +297,7 @@ class _Measured:
         return int(self.kinds[place]["hidden"]) or kinds[place].hidden
 
     def _beside_ends(self, head: Head, hidden: int) -> tuple[Head, list[Block], float]:
-        """The head of a language model in the type of its loss, and what is neither block nor embedding nor head.
-
-        The latter are a part with FLOPs, if any that matter, and elements that autograd saves.
-        """
+        """The head of a language model in the type of its loss, and what is neither block nor embedding nor head."""
         saved, forward_flops = (self.all_per_token(self.values[name]) for name in ("saved_bytes", "forward_flops"))
         flops = forward_flops
         for place in self.order:
@@ -323,11 +313,7 @@ class _Measured:
         return head, layers if flops > _RESIDUE * forward_flops else [], max(0.0, saved) / self.element
 
     def _in_order(self, blocks: Sequence[Block], remainder: int) -> tuple[list[Block], int]:
-        """Blocks and the parts between them in the order of execution, and parameters of tables.
-
-        Parts are the largest modules outside the blocks with no more than a share of the parameters, as FSDP wraps by
-        size. What runs in no module with parameters is counted with the part before it.
-        """
+        """Blocks and the parts between them in the order of execution, and parameters of tables."""
         tree = self.values.get("tree") or {"paths": (), "kinds": (), "order": ()}
         rows = {path: tree["kinds"][place] for path, place in zip(tree["paths"], tree["order"], strict=True)}
         names = [self.kinds[place]["name"] for place in self.order]

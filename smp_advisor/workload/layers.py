@@ -53,22 +53,7 @@ Norm = Literal["layer", "plain-layer", "rms", "fp32-rms", "t5"]
 def norm(
     hidden: int, kind: Norm = "layer", *, affine: bool = True, input_saved: bool = True, output_saved: bool = True
 ) -> Part:
-    """A normalization. It saves its input, and its output as the input of the following products.
-
-    RMSNorm computes in fp32. In half precision it saves an fp32 copy of its input, the normalized values and the output
-    (4 + 2 + 2 bytes); in fp32, three tensors. T5's form also saves the 16-bit input. The form of Gemma, OLMo 2 and
-    gpt-oss multiplies with its weight in fp32, so it saves the normalized values in fp32. OLMo's LayerNorm has no
-    weight and computes in fp32.
-
-    Parameters
-    ----------
-    affine
-        Whether it has a weight (and, as LayerNorm, a bias).
-    input_saved
-        False where another norm of the same block already saves the same input.
-    output_saved
-        False where no product reads the output: a norm after a layer.
-    """
+    """A normalization. It saves its input, and its output as the input of the following products."""
     inputs, outputs = 1 if input_saved else 0, 1 if output_saved else 0
     if kind == "plain-layer":
         return Part(
@@ -101,15 +86,7 @@ def norm(
 
 
 def head_norm(width: int, kind: Norm, *, weights: int) -> Part:
-    """RMSNorm of queries and keys after their products. The rotation after it does not save its output.
-
-    Parameters
-    ----------
-    width
-        Elements of all queries and keys of a token.
-    weights
-        Parameters of the norms; 0 for norms without a weight, which save no normalized values.
-    """
+    """RMSNorm of queries and keys after their products. The rotation after it does not save its output."""
     return Part(
         replicated_parameters=weights,
         split_elements=(2 if weights else 1) * width,
@@ -152,27 +129,7 @@ def attention(
     position_biases: bool = False,
     score_bytes: float | None = None,
 ) -> Part:
-    """Self-attention or, with `cross`, attention to an encoder's output, without its norm.
-
-    Saves q, k, v and the output of the attention; the cost model adds the scores. Tensor parallelism divides the biases
-    of q, k and v and replicates the output's bias. The encoder's output is saved once for all decoder blocks, so it is
-    not counted here.
-
-    Parameters
-    ----------
-    expanded_keys
-        Whether keys and values are copied to every head before the product, as in Falcon's code.
-    partly_rotated
-        Whether q and k are concatenated from a rotated and an unrotated part while v stays a view of the joint product
-        (GPT-NeoX). The entire joint product is then saved in addition to q and k, and the fused kernel's output, in q's
-        memory layout, in addition to the copy that the output product reads.
-    upcast_queries
-        Whether eager attention saves fp32 copies of q and k (GPT-J).
-    joint
-        Whether one product computes q, k and v. Three separate products each cast their input under autocast.
-    fusible, scores_in_fp32, position_biases, score_bytes
-        As in `Attention`.
-    """
+    """Self-attention or, with `cross`, attention to an encoder's output, without its norm."""
     kv_heads = heads if kv_heads is None else kv_heads
     head_dim = hidden // heads if head_dim is None else head_dim
     queries, keys = heads * head_dim, kv_heads * head_dim
@@ -228,13 +185,7 @@ def attention(
 def feed_forward(
     hidden: int, ffn: int, function: Activation, *, up_bias: bool = True, down_bias: bool = True, dropout: bool = False
 ) -> Part:
-    """Two products with an activation function between them, without the preceding norm.
-
-    Parameters
-    ----------
-    dropout
-        Whether there is also dropout between the activation function and the second product (T5).
-    """
+    """Two products with an activation function between them, without the preceding norm."""
     # An activation whose backward pass reads its output (ReLU) shares it with the product, except across a dropout.
     saved = max(function.saved, 1) if dropout else function.saved
     return Part(
@@ -260,10 +211,7 @@ def feed_forward(
 def gated_feed_forward(
     hidden: int, ffn: int, function: Activation, *, bias: bool = False, dropout: bool = False
 ) -> Part:
-    """Feed-forward layer whose activation multiplies a second projection (SwiGLU: Shazeer 2020, arXiv 2002.05202).
-
-    Saves the activation's input and output, the second projection and, for the last product, their product.
-    """
+    """Feed-forward layer whose activation multiplies a second projection (SwiGLU: Shazeer 2020, arXiv 2002.05202)."""
     return Part(
         split_parameters=3 * hidden * ffn + (2 * ffn if bias else 0),
         replicated_parameters=hidden if bias else 0,
@@ -289,17 +237,7 @@ def gated_feed_forward(
 def gated_experts(
     hidden: int, ffn: int, function: Activation, experts: int, experts_per_token: int, *, clamped: bool = False
 ) -> Part:
-    """Router and gated experts (Jiang et al. 2024, arXiv 2401.04088).
-
-    Each of a token's experts saves a copy of the token and the expert's output, in addition to the tensors of a gated
-    layer. Tensor parallelism divides every expert and replicates the router.
-
-    Parameters
-    ----------
-    clamped
-        Whether router and experts have biases, and both projections are clamped before a gate of separate operations
-        (gpt-oss). Its code then saves the joint product, the clamped gate and its sigmoid, both factors, their product.
-    """
+    """Router and gated experts (Jiang et al. 2024, arXiv 2401.04088)."""
     uses = experts_per_token
     saved = 7 if clamped else function.saved + 3
     biases = experts * (2 * ffn + hidden + 1) if clamped else 0

@@ -89,15 +89,7 @@ _MAXIMUM_LAYERS = 10_000
 
 
 class Settings:
-    """A configuration's values, with its family's defaults filled in.
-
-    Parameters
-    ----------
-    values
-        Values of the configuration.
-    source
-        Name of the configuration in an error: its path, or "the configuration".
-    """
+    """A configuration's values, with its family's defaults filled in."""
 
     __slots__ = ("_values", "family", "source")
 

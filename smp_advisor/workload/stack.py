@@ -87,13 +87,7 @@ def stacks() -> Mapping[str, Stack]:
 
 
 def stack(name: str) -> Stack:
-    """The kind of code of a name.
-
-    Raises
-    ------
-    JobError
-        There is no such kind of code.
-    """
+    """The kind of code of a name."""
     require_stack(name)
     return stacks()[name]
 

@@ -23,23 +23,7 @@ def with_traced_kernels(
     has_attention: bool,
     tokens: int = 1,
 ) -> Kernels:
-    """Kernels with the traced traffic and launches, divided by tensor parallelism as the approximate ones are.
-
-    Parameters
-    ----------
-    approximate
-        Kernels by formula; returned unchanged if there is no traced traffic.
-    operators
-        Operators of one block, as in `Profile.as_dict`.
-    element_bytes
-        Bytes of an element of the traced dtype.
-    sequence
-        Tokens per sample of the profile; a sample without a sequence counts as one token.
-    has_attention
-        Whether the cost model adds the core of attention: its own kernel, and operators on scores.
-    tokens
-        Tokens of a sample without a sequence (patches of an image).
-    """
+    """Kernels with the traced traffic and launches, divided by tensor parallelism as the approximate ones are."""
     rows = [_row(row, 1 if has_sequence else 0, sequence) for row in operators if row["kind"] != "attention"]
     if has_attention and has_sequence:
         scores = {row.module for row in rows if row.is_on_scores and row.kind == "product"}

@@ -9,7 +9,7 @@ from random import Random
 
 import smp_advisor as smpa
 from smp_advisor.advice import Advice
-from smp_advisor.advice.keywords import AdviseSettings, JobOptionSettings
+from smp_advisor.advice.options import AdviseSettings, JobOptionSettings
 from smp_advisor.advice.storage import from_text
 from smp_advisor.libraries.library import libraries
 

@@ -6,8 +6,7 @@ import pytest
 
 from smp_advisor import advise
 from smp_advisor.advice.live import control_state
-from smp_advisor.advice.live.controls import controls
-from smp_advisor.advice.live.repairs import repairs
+from smp_advisor.advice.live.controls import controls, repairs
 from smp_advisor.advice.live.settings import plan_of, settings_of
 from smp_advisor.libraries import Plan
 from smp_advisor.notebook.look_ahead import look_ahead

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from smp_advisor.libraries import get_library, libraries
-from smp_advisor.libraries.transformers_release import installed_by, transformers_families
+from smp_advisor.libraries.version import installed_by, transformers_families
 from smp_advisor.workload import Model
 from smp_advisor.workload.settings import families
 

@@ -13,10 +13,10 @@ from smp_advisor.cluster import Cluster
 from smp_advisor.costs.evaluate import estimate, memory_columns, seconds_columns
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries import Plan
-from smp_advisor.libraries.check import check_against
 from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.libraries.layout import COLUMNS, layout_of
 from smp_advisor.libraries.space import Space, enumerate_plans
+from smp_advisor.libraries.validation import check_against
 from smp_advisor.workload import Job, Model
 
 NODES = Cluster("ml.p4d.24xlarge", 2)

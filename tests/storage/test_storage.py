@@ -17,7 +17,7 @@ import smp_advisor as smpa
 from smp_advisor import load, save
 from smp_advisor.advice.storage import as_text, from_text
 from smp_advisor.advice.storage.file import json_schema
-from smp_advisor.advice.storage.kinds import kinds, types_of
+from smp_advisor.advice.storage.plain import kinds, types_of
 from smp_advisor.errors import StorageError
 from smp_advisor.libraries.library import libraries
 from tests.deferred import Deferred

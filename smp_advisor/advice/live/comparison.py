@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.advice.live.control_state import summarized
 from smp_advisor.advice.live.settings import configuration, dollars, rows_of, settings_of
-from smp_advisor.guidance.nearest import shown
+from smp_advisor.guidance.reference import shown
 from smp_advisor.libraries.controls import fields_of
 from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.schema import schema
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from smp_advisor.advice.live.control_state import Entry
     from smp_advisor.costs.estimate import Estimate
-
-__all__ = ["Comparison", "Row", "compare"]
 
 _CELL = "padding:2px 14px 2px 0;text-align:left;vertical-align:top"
 

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.advice.live.repairs import repair_data
+from smp_advisor.advice.live.controls import repair_data
 from smp_advisor.advice.live.settings import (
     configuration,
     labels_of,
@@ -21,34 +21,17 @@ from smp_advisor.advice.live.settings import (
 from smp_advisor.advice.storage.plain import plain
 from smp_advisor.costs import estimate
 from smp_advisor.errors import AdvisorError, PlanError
-from smp_advisor.libraries.check import check_against
 from smp_advisor.libraries.library import get_library
+from smp_advisor.libraries.validation import check_against
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from smp_advisor.advice import Advice
-    from smp_advisor.advice.live.repairs import RepairData
+    from smp_advisor.advice.live.controls import RepairData
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.libraries.library import Setting, Settings
     from smp_advisor.libraries.plan import Plan
-
-__all__ = [
-    "LONGEST",
-    "ControlState",
-    "Entry",
-    "History",
-    "Outcome",
-    "adopt",
-    "apply",
-    "describe",
-    "move",
-    "recommended",
-    "repairs_of",
-    "require",
-    "screen_of",
-    "summarized",
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +47,7 @@ class Outcome:
 
 
 def describe(rows: Sequence[str], before: Outcome, after: Outcome, *, moved: str, usable_gib: float) -> str:
-    """Summarize a change.
-
-    Parameters
-    ----------
-    rows
-        Labels of the configuration.
-    before, after
-        The plan before and after the change.
-    moved
-        Label of the control that moved. Settings that followed are in parentheses.
-    usable_gib
-        Usable memory per GPU, GiB.
-    """
+    """Summarize a change."""
     changes = {
         row: f"{was or 'none'} → {now or 'none'}"
         for row, was, now in zip(rows, before.configuration, after.configuration, strict=True)
@@ -86,7 +57,7 @@ def describe(rows: Sequence[str], before: Outcome, after: Outcome, *, moved: str
         return ""
     first = f"{moved} {changes.pop(moved)}" if moved in changes else ""
     dependents = ", ".join(f"{_lower(row)} {change}" for row, change in changes.items())
-    subject = f"{first} ({dependents})" if first and dependents else first or _upper(dependents)
+    subject = f"{first} ({dependents})" if first and dependents else first or (dependents[:1].upper() + dependents[1:])
     speed = throughput_change(before.samples_per_second, after.samples_per_second)
     return f"{subject}: {_memory(before, after, usable_gib)}, {speed}{_fit(before, after)}."
 
@@ -112,10 +83,6 @@ def _sign(change: float) -> str:
 
 def _lower(text: str) -> str:
     return text[:1].lower() + text[1:]
-
-
-def _upper(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -178,13 +145,7 @@ def apply(state: ControlState, settings: Settings, *, moved: str = "") -> Contro
 
 
 def adopt(state: ControlState, plan: Plan) -> ControlState:
-    """Show a plan, whose fields without a control stay when controls move.
-
-    Raises
-    ------
-    PlanError
-        The plan does not suit the model, the cluster or the job, or belongs to another library.
-    """
+    """Show a plan, whose fields without a control stay when controls move."""
     advice = state.advice
     if plan.library != advice.plan.library:
         raise PlanError(
@@ -218,13 +179,7 @@ def repairs_of(state: ControlState) -> list[RepairData]:
 
 
 def require(state: ControlState) -> ControlState:
-    """The same state, if its settings can be combined.
-
-    Raises
-    ------
-    PlanError
-        They cannot be combined: the setting to change.
-    """
+    """The same state, if its settings can be combined."""
     if state.problem:
         raise PlanError(state.problem)
     return state
@@ -274,11 +229,7 @@ class History:
         return self.position > 0
 
     def entered(self, entry: Entry) -> History:
-        """The history with a new last entry.
-
-        Undone entries are dropped. Moves of one gesture replace each other, and a gesture that ends where it started
-        leaves no entry. The present plan is not entered again.
-        """
+        """The history with a new last entry."""
         before = self.entries[: self.position + 1]
         if len(before) > 1 and entry.gesture and entry.gesture == self.current.gesture:
             before = before[:-1]

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     Observer = Callable[["Change"], None]
 
-__all__ = ["Change", "LiveAdvice"]
-
 SNAPSHOTS = 50
 """Largest number of named snapshots."""
 RECOMMENDED, ON_SCREEN = "Recommended", "On screen"

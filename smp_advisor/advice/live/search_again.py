@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from smp_advisor.advice import Advice
     from smp_advisor.libraries.library import Settings
 
-__all__ = ["SearchAgain", "changed", "changed_call", "lost_pins", "pins_of"]
-
-
 _JOB = frozenset(field.name for field in fields(Job))
 _SHAPE = frozenset({"family", "layers", "hidden", "heads", "vocab", "activation"})
 _FREE = ("precision", "attention", "stack")
@@ -29,22 +26,7 @@ _FREE = ("precision", "attention", "stack")
 
 
 def changed(advice: Advice, changes: Mapping[str, Any], pins: Settings | None = None, **progress: Any) -> Advice:
-    """The advice for a changed request. Everything else of the request stays, and the pinned settings of the plan.
-
-    Parameters
-    ----------
-    changes
-        Keywords of `advise` with their new values; None removes a setting.
-    pins
-        Values of controls that the search keeps; None for the fixed settings of the request.
-    progress
-        ``on_progress`` of `advise`.
-
-    Raises
-    ------
-    AdvisorError
-        A change is wrong, no plan fits, or the advice was not made by `advise`.
-    """
+    """The advice for a changed request. Everything else of the request stays, and the pinned settings of the plan."""
     if advice.call is None:
         raise AdvisorError("Only advice made by advise() can be searched again.")
     keywords = dict(advice.call.keywords)
@@ -56,9 +38,6 @@ def changed(advice: Advice, changes: Mapping[str, Any], pins: Settings | None = 
 
 def changed_call(keywords: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Keywords of `advise` with changes. None removes a setting.
-
-    Another model drops the fixed values of an inferred shape. An instance replaces that of a `Cluster` and keeps its
-    number of nodes; a number of nodes keeps its instance.
 
     Examples
     --------
@@ -142,13 +121,7 @@ class SearchAgain:
     """Values of the pinned settings."""
 
     def run(self, **progress: Any) -> Advice:
-        """The new recommendation. ``on_progress`` is that of `advise`.
-
-        Raises
-        ------
-        AdvisorError
-            A change is wrong, no plan fits, or the advice was not made by `advise`.
-        """
+        """The new recommendation. ``on_progress`` is that of `advise`."""
         return changed(self.advice, self.changes, self.pins, **progress)
 
     def summary(self, after: Advice) -> str:

@@ -23,35 +23,6 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.library import Setting, Settings
     from smp_advisor.libraries.plan import Plan
 
-__all__ = [
-    "PRECISION",
-    "STACK",
-    "configuration",
-    "dollars",
-    "job_labels",
-    "label_of",
-    "labels_of",
-    "moved_settings",
-    "names_of",
-    "plan_fields_of",
-    "plan_of",
-    "precision_text",
-    "precisions_for",
-    "require_name",
-    "require_settings",
-    "rows_of",
-    "settings_of",
-    "stack_help",
-    "stack_text",
-    "stacks_for",
-    "throughput_change",
-    "training_settings_text",
-    "value_text",
-    "with_job",
-    "with_labels",
-]
-
-
 STACK = "stack"
 PRECISION = "precision"
 
@@ -100,13 +71,7 @@ def stack_help(name: str, library: str) -> str:
 
 
 def with_job(advice: Advice, settings: Settings) -> Advice:
-    """The advice with other settings of the job. Its plan is estimated again, not chosen again.
-
-    Raises
-    ------
-    AdvisorError
-        There is no such kind of code, or the settings exclude each other.
-    """
+    """The advice with other settings of the job. Its plan is estimated again, not chosen again."""
     changes: dict[str, Any] = {name: settings[name] for name in job_settings(advice.job, advice.plan.library)}
     if changes[STACK] != advice.job.stack:
         default = get_library(advice.plan.library).default_attention
@@ -234,13 +199,7 @@ def names_of(library: str) -> tuple[str, ...]:
 
 
 def require_name(name: str, library: str) -> None:
-    """Refuse the name of no control.
-
-    Raises
-    ------
-    PlanError
-        The library has no such control.
-    """
+    """Refuse the name of no control."""
     names = names_of(library)
     if name not in names:
         raise PlanError(f"The advisor has no control {name!r}; it has {', '.join(names)}.")
@@ -279,13 +238,7 @@ def plan_fields_of(advice: Advice, settings: Settings) -> dict[str, Any]:
 
 
 def plan_of(advice: Advice, settings: Settings) -> Plan:
-    """The plan of these settings. Fields without a control keep the recommended values.
-
-    Raises
-    ------
-    PlanError
-        The settings exclude each other.
-    """
+    """The plan of these settings. Fields without a control keep the recommended values."""
     if settings == settings_of(advice.plan, advice.job):
         return advice.plan
     fields = plan_fields_of(advice, settings)
@@ -312,13 +265,7 @@ def moved_settings(advice: Advice, before: Settings, name: str, value: Setting) 
 
 
 def require_settings(value: object, library: str = DEFAULT_LIBRARY) -> Settings:
-    """The same settings, checked to be complete and of the right types.
-
-    Raises
-    ------
-    AdvisorError
-        One is missing, unknown, or has the wrong type, or there is no such kind of code.
-    """
+    """The same settings, checked to be complete and of the right types."""
     names = names_of(library)
     if not isinstance(value, dict) or set(value) != set(names):
         raise PlanError(f"The advisor's settings must contain each of {', '.join(names)} exactly once.")

@@ -12,15 +12,23 @@ from typing import Any, Literal
 
 from smp_advisor import files
 from smp_advisor._version import __version__
-from smp_advisor.advice.storage.kinds import ADVICE, PLAN, PUBLIC, RESULT, kinds, members, required_fields, types_of
-from smp_advisor.advice.storage.plain import TYPE, from_plain, plain
+from smp_advisor.advice.storage.plain import (
+    ADVICE,
+    PLAN,
+    PUBLIC,
+    RESULT,
+    TYPE,
+    from_plain,
+    kinds,
+    members,
+    plain,
+    required_fields,
+    types_of,
+)
 from smp_advisor.errors import StorageError
 from smp_advisor.files import has_too_many_values, read_bytes
 from smp_advisor.libraries.library import libraries
 from smp_advisor.libraries.plan import Plan
-
-__all__ = ["as_text", "from_text", "json_schema", "read_text", "write_text"]
-
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _PLAIN: dict[Any, dict[str, Any]] = {
@@ -98,32 +106,13 @@ _MOST_BYTES = 16 * 2**20
 
 
 def as_text(value: Any, **more: Any) -> str:
-    """The JSON text of a value.
-
-    Parameters
-    ----------
-    value
-        A value of one of the kinds of `PUBLIC`.
-    more
-        Further entries of the document.
-
-    Raises
-    ------
-    StorageError
-        The value has a part that cannot be stored.
-    """
+    """The JSON text of a value."""
     document = {"format": FORMAT, "version": VERSION, "written_by": __version__, "value": plain(value)}
     return json.dumps(document | more, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def from_text(text: str, name: str = "The text") -> tuple[Any, dict[str, Any]]:
-    """The value of a JSON text of `as_text`, and the document.
-
-    Raises
-    ------
-    StorageError
-        The text is not in the format, or of a newer version of it.
-    """
+    """The value of a JSON text of `as_text`, and the document."""
     try:
         document = None if has_too_many_values(text) else json.loads(text)
     except (ValueError, RecursionError):
@@ -146,13 +135,7 @@ def from_text(text: str, name: str = "The text") -> tuple[Any, dict[str, Any]]:
 
 
 def write_text(text: str, path: str | os.PathLike[str]) -> None:
-    """Write a text to a file, which is complete or unchanged afterwards.
-
-    Raises
-    ------
-    StorageError
-        The file cannot be written.
-    """
+    """Write a text to a file, which is complete or unchanged afterwards."""
     target = _path(path)
     try:
         files.write_text(target, text)

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
+import builtins
+import collections.abc
+import math
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from functools import partial
+from dataclasses import MISSING, dataclass, fields
+from functools import cache, partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from smp_advisor.advice.storage.kinds import (
-    ADVICE,
-    PLAN,
-    advise_function,
-    field_names,
-    kind_of,
-    kinds,
-    members,
-    number_of,
-    required_fields,
-    stored_number,
-    types_of,
-)
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.errors import StorageError
 from smp_advisor.libraries.layout import layout_of
-from smp_advisor.libraries.library import plan_fields
+from smp_advisor.libraries.library import libraries, plan_fields
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.space import Space
 from smp_advisor.search import Objective, Scores, SearchResult
@@ -39,7 +30,141 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["TYPE", "from_plain", "plain"]
+
+_NUMBERS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+
+
+def stored_number(value: float) -> float | str:
+    """The form of a number in a file."""
+    return value if math.isfinite(value) else f"{value}"
+
+
+def number_of(data: object) -> float | bool | None:
+    """The number of its form in a file; None for anything else."""
+    if isinstance(data, str):
+        return _NUMBERS.get(data)
+    return data if isinstance(data, bool | int | float) else None
+
+
+PLAN = "Plan"
+"""The kind of all plans. The field ``library`` decides the class."""
+
+PUBLIC = ("Advice", "Cluster", "Estimate", "Job", "Model", PLAN)
+"""Kinds that a file may hold by themselves."""
+
+_HOMES = {
+    "advice": ("Advice",),
+    "cluster.cluster": ("Cluster",),
+    "cluster.table": ("Instance",),
+    "costs.effective_time": ("EffectiveTime",),
+    "costs.estimate": ("Estimate", "Memory", "StageMemory", "StepTime"),
+    "guidance": ("Difference", "Pitfall", "Reference", "Step"),
+    "profiling.traced_rank.result": ("CategoryMemory", "TracedRank"),
+    "search": (
+        "BatchChoice",
+        "BatchPolicy",
+        "ClusterSize",
+        "ClusterSizes",
+        "Decision",
+        "Limits",
+        "Question",
+        "Request",
+    ),
+    "workload.adapter": ("Adapter",),
+    "workload.block": ("Attention", "Block", "Kernels", "Matmul", "SavedActivations"),
+    "workload.calibration": ("Calibration", "Conditions", "MeasuredRun"),
+    "workload.job": ("Job", "Overheads"),
+    "workload.model": ("BlockGroup", "Head", "Model", "Shape"),
+}
+
+
+@cache
+def kinds() -> dict[str, type]:
+    """Classes by the name of their kind, without the plans."""
+    return {
+        name: getattr(import_module(f"smp_advisor.{home}"), name) for home, names in _HOMES.items() for name in names
+    }
+
+
+def kind_of(name: str, library: object = None) -> type | None:
+    """Class of a kind; None for an unknown one."""
+    if name != PLAN:
+        return kinds().get(name)
+    return next((record.plan for record in libraries() if record.name == library), None)
+
+
+@cache
+def field_names(kind: type) -> tuple[str, ...]:
+    """Fields of a kind."""
+    entries: Any = kind
+    return tuple(entry.name for entry in fields(entries))
+
+
+@cache
+def required_fields(kind: type) -> frozenset[str]:
+    """Fields without a default."""
+    entries: Any = kind
+    return frozenset(e.name for e in fields(entries) if e.default is MISSING and e.default_factory is MISSING)
+
+
+def advise_function() -> Callable[..., Any]:
+    """The function whose calls advice stores, to be repeated."""
+    function: Callable[..., Any] = import_module("smp_advisor.advice.recommendation").advise
+    return function
+
+
+ADVICE, RESULT = "Advice", "result"
+_OWN_FORM = {RESULT, "request", "call", "traced_ranks"}
+"""Fields of advice with a form of their own: the listed plans, the calls that repeat it, and traced ranks."""
+
+_ALIASES = {
+    "Checkpointing": "libraries.plan",
+    "Goal": "search",
+    "MemoryKind": "workload.calibration",
+    "Objective": "search",
+    "OptimizerName": "workload.job",
+    "Plan": "libraries.plan",
+    "Precision": "workload.job",
+}
+"""Names in annotations that only type checkers import, with their modules."""
+
+
+class _Names(dict[str, Any]):
+    """Names of annotations: those of their module, of the kinds, and those that only type checkers import."""
+
+    def __missing__(self, name: str) -> Any:
+        for place in (builtins, typing, collections.abc):
+            if hasattr(place, name):
+                return getattr(place, name)
+        if name in kinds():
+            return kinds()[name]
+        return getattr(import_module(f"smp_advisor.{_ALIASES[name]}"), name)
+
+
+@cache
+def types_of(kind: type) -> dict[str, Any]:
+    """Types of the fields of a kind."""
+    module = vars(import_module(kind.__module__))
+    names = _Names(module)
+    annotations: dict[str, Any] = {}
+    for parent in reversed(kind.__mro__):
+        annotations |= vars(parent).get("__annotations__", {})
+    fields: Any = kind.__dataclass_fields__  # type: ignore[attr-defined]
+    return {
+        name: Any if kind.__name__ == ADVICE and name in _OWN_FORM else _resolved(annotations[name], names)
+        for name in fields
+    }
+
+
+def _resolved(annotation: Any, names: _Names) -> Any:
+    if not isinstance(annotation, str):
+        return annotation
+    return eval(annotation, {"__builtins__": {}}, names)  # noqa: S307 - annotations of this package
+
+
+def members(hint: Any) -> tuple[Any, ...]:
+    """Members of a union; the type itself for others."""
+    return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
 
 
 _OF_PLANS = ("needed_gib", "margin")
@@ -60,13 +185,7 @@ def result_as_plain(result: SearchResult) -> dict[str, Any]:
 
 
 def result_from_plain(values: Mapping[str, Any], job: Job) -> SearchResult:
-    """The inverse of `result_as_plain` for restored parts.
-
-    Raises
-    ------
-    StorageError
-        The parts do not belong together.
-    """
+    """The inverse of `result_as_plain` for restored parts."""
     from smp_advisor.cluster.cluster import Cluster
 
     cluster, plans, scores = (values.get(name) for name in ("cluster", "plans", "scores"))
@@ -151,13 +270,7 @@ def _is_stored(value: object) -> bool:
 
 
 def advice_from_plain(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of `advice_as_plain`, restored.
-
-    Raises
-    ------
-    StorageError
-        A field is not valid.
-    """
+    """The fields of `advice_as_plain`, restored."""
     advise = advise_function()
     restored = {name: _call_of(advise, fields.get(name)) for name in _CALLS}
     result, traced = fields.get("result"), fields.get("traced_ranks", ())
@@ -194,13 +307,7 @@ TYPE = "type"
 
 
 def plain(value: Any) -> Any:
-    """A value as dictionaries, lists, texts, numbers, booleans and None.
-
-    Raises
-    ------
-    StorageError
-        It has a part that cannot be stored, such as an object of the user's in a request.
-    """
+    """A value as dictionaries, lists, texts, numbers, booleans and None."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -221,18 +328,7 @@ def plain(value: Any) -> Any:
 
 
 def from_plain(data: Any, hint: Any = Any, place: str = "") -> Any:
-    """The inverse of `plain` for a value of a type.
-
-    Parameters
-    ----------
-    place
-        Path of the value in the file, for error messages.
-
-    Raises
-    ------
-    StorageError
-        The data has no value of this type. The sentence has its place.
-    """
+    """The inverse of `plain` for a value of a type."""
     if hint is Any:
         return _untyped(data, place)
     for member in members(hint):

@@ -56,7 +56,8 @@ def layout(plans: PlanColumns, job: Job, cluster: Cluster | None = None) -> Layo
         max_live_parameters=_or_default(plans, "sdp_max_live_parameters"),
         reduce_bucket_elements=_or_default(plans, "sdp_reduce_bucket_size"),
         two_level_gather=plans["sdp_hierarchical_allgather"],
-        overlapped_gather=_own_gather(cluster) & (plans["ddp_dist_backend"] == 0),
+        overlapped_gather=(cluster is not None and cluster.nodes > 1 and cluster.instance.name == _OWN_GATHER_INSTANCE)
+        & (plans["ddp_dist_backend"] == 0),
         replicas_reduced_once=True,
         host_handover=True,
         gather_after_step=True,
@@ -67,10 +68,6 @@ def layout(plans: PlanColumns, job: Job, cluster: Cluster | None = None) -> Layo
 _OWN_GATHER_INSTANCE = "ml.p4d.24xlarge"
 """Instance on which ``ddp_dist_backend="auto"`` uses SMDDP's all-gather, across nodes (documentation of the library's
 sharded data parallelism; from version 1.13)."""
-
-
-def _own_gather(cluster: Cluster | None) -> bool:
-    return cluster is not None and cluster.nodes > 1 and cluster.instance.name == _OWN_GATHER_INSTANCE
 
 
 def _or_default(plans: PlanColumns, name: str) -> Floats:
@@ -123,14 +120,7 @@ _FIELDS = (
 
 
 def space(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any]) -> Space:
-    """All plans of SMP v1 on the cluster, including unpromising ones.
-
-    Axes: tensor and pipeline parallel degrees that divide the cluster and the model, optimizer-state sharding, sharded
-    data parallel degrees, checkpointing strategies, offloading, batch, microbatches, active microbatches and both
-    pipeline schedules. For axes with too many values, `axes` selects some. Equivalent plans appear once: a
-    batch per tensor-parallel group represents the same samples in batches of its ranks, and
-    ``placement_strategy="cluster"`` keeps a tensor-parallel group together.
-    """
+    """All plans of SMP v1 on the cluster, including unpromising ones."""
     shared = {
         "fp16": job.precision == "fp16",
         "bf16": job.precision == "bf16",

@@ -124,11 +124,7 @@ SMDDP_INSTANCES: tuple[str, ...] = tuple(table("smp_advisor.libraries.smp_v2", "
 
 
 def cluster_mismatches(plan: Plan, cluster: Cluster, _: int) -> Iterator[str]:
-    """Yield mismatches of a plan with a cluster.
-
-    World = shards x tensor degree x expert degree x replicas. Context-parallel ranks are part of the shards
-    (sagemaker-hyperpod-training-adapter-for-nemo, checks of its configuration).
-    """
+    """Yield mismatches of a plan with a cluster."""
     taken = plan.tensor_parallel_degree * plan.expert_parallel_degree
     if cluster.gpus % taken:
         yield (
@@ -261,11 +257,7 @@ _DELAYED_FROM = 60e9
 
 
 def space(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any]) -> Space:
-    """All plans of SMP v2: every combination of degrees that divide cluster and model, with choices for memory.
-
-    Axes: tensor, context and expert parallel degrees (for the families and versions that have them), hybrid shard
-    degree, checkpointing, offloading, batch and gradient accumulation.
-    """
+    """All plans of SMP v2: every combination of degrees that divide cluster and model, with choices for memory."""
     shared = {
         "precision": job.precision,
         "fp8": job.fp8,

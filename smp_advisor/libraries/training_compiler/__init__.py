@@ -24,10 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class TrainingCompilerPlan(Plan):
-    """A configuration of Training Compiler: data parallelism with one compiled replica per GPU.
-
-    The version is that of the framework. It decides the container with the compiler, and its estimator.
-    """
+    """A configuration of Training Compiler: data parallelism with one compiled replica per GPU."""
 
     SCRIPT_SETTINGS = ("batch_size", "precision")
 
@@ -42,10 +39,7 @@ class TrainingCompilerPlan(Plan):
 
 
 def layout(plans: PlanColumns, job: Job, _: Cluster | None = None) -> Layout:
-    """Columns of the cost model for columns of plans.
-
-    The compiler decides which activations a compiled step stores. They are assumed to be those of PyTorch.
-    """
+    """Columns of the cost model for columns of plans."""
     return Layout.of_columns(trained(amp(job), job), rows=plans.rows, batch_samples=plans["batch_size"])
 
 
@@ -90,10 +84,7 @@ def all_tested_models() -> tuple[TestedModel, ...]:
 
 
 def nearest_tested(model: Model, instance: Instance, sequence_length: int, version: str) -> TestedModel | None:
-    """The row of this model's shape that is most like the job; None if AWS tested no such model.
-
-    The same instance family counts most (batch sizes are per GPU), then the sequence length, then the version.
-    """
+    """The row of this model's shape that is most like the job; None if AWS tested no such model."""
     names = {
         name
         for name, (family, layers, hidden) in table(__name__, "tested_models.toml")["shapes"].items()

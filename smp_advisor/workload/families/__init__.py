@@ -82,11 +82,7 @@ _LEFT_OUT = ("_name_or_path", "auto_map", "transformers_version")
 
 
 def model_from_values(values: Mapping[str, Any], *, source: str, name: str | None = None) -> Model:
-    """Model of a configuration that is a mapping with its ``model_type``.
-
-    `Model.config_json` holds the values with the defaults filled in. A later release of transformers with other
-    defaults therefore still builds the same model.
-    """
+    """Model of a configuration that is a mapping with its ``model_type``."""
     settings = Settings(values, family(values.get("model_type"), source=source), source)
     model = build(settings)
     portable = {key: value for key, value in settings.as_dict().items() if key not in _LEFT_OUT}

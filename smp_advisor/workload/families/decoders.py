@@ -114,11 +114,7 @@ def build_decoders(settings: Settings) -> Model:
 
 
 def groups_of(blocks: list[Block]) -> tuple[BlockGroup, ...]:
-    """Consecutive equal blocks as groups.
-
-    Of a repeated pattern (a window in every second layer), equal blocks are in one group. The sums are the same, and
-    the search is several times faster. Only pipeline stages depend on the order.
-    """
+    """Consecutive equal blocks as groups."""
     runs = [(block, len(list(run))) for block, run in groupby(blocks)]
     if len(runs) > _MOST_RUNS:
         runs = [(block, blocks.count(block)) for block in dict.fromkeys(blocks)]
@@ -269,11 +265,7 @@ def build_deepseek(settings: Settings) -> Model:
 
 
 def _latent_attention(settings: Settings, hidden: int, heads: int) -> tuple[Part, ...]:
-    """Attention with queries, keys and values from two small latents.
-
-    Keys are copied together from their own part and the shared rotated part, and values stay a view of the joint
-    product of both.
-    """
+    """Attention with queries, keys and values from two small latents."""
     rotary, plain = settings.size("qk_rope_head_dim"), settings.size("qk_nope_head_dim")
     value, latent = settings.size("v_head_dim"), settings.size("kv_lora_rank")
     bias = settings.flag("attention_bias")

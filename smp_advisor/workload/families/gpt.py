@@ -100,10 +100,7 @@ def _gptj(settings: Settings) -> Model:
 
 
 def _gpt_neox(settings: Settings) -> Model:
-    """GPT-NeoX and Pythia: two norms on the same input feed attention and feed-forward layer, partly rotary positions.
-
-    The sums could share one all-reduce, but in Megatron and in the library each row-parallel product has its own.
-    """
+    """GPT-NeoX and Pythia: two norms on one input feed attention and feed-forward layer, partly rotary positions."""
     shape = shape_of(settings)
     hidden, heads = shape.hidden, shape.heads
     head_dim = settings.head_dim(hidden, heads)
