@@ -80,7 +80,7 @@ def main() -> int:
     from smp_advisor.costs.evaluate import estimate, memory_columns, seconds_columns
     from smp_advisor.libraries import Plan
     from smp_advisor.libraries.space import enumerate_plans
-    from smp_advisor.search import search
+    from smp_advisor.search.search import search
     from smp_advisor.workload import Job, Model
 
     job = Job(sequence_length=2048)

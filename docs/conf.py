@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
 
+from scripts.pages.stored_values import json_schema
 from smp_advisor import __version__
-from smp_advisor.advice.storage.file import json_schema
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx

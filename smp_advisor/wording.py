@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from html import escape
 from typing import TYPE_CHECKING
 
 from smp_advisor.workload.counts import format_count
@@ -68,6 +69,29 @@ def table_lines(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> l
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     alignments = [f"{'>' if column in right else '<'}{width}" for column, width in enumerate(widths)]
     return ["  ".join(map(format, row, alignments)).rstrip() for row in rows]
+
+
+def table_html(
+    rows: Sequence[Sequence[str]], *, caption: str = "", right: Collection[int] = (), notes: Sequence[str] = ()
+) -> str:
+    """A table with titles of columns in its first row and titles of rows in its first column, with every cell escaped.
+
+    A row of one text is the title of those below it. `notes` are tooltips of the rows.
+    """
+    styles = [f"padding:2px 14px 2px 0;text-align:{'right' if n in right else 'left'}" for n in range(len(rows[0]))]
+    lines = ["".join(f'<th scope="col" style="{style}">{escape(text)}</th>' for text, style in zip(rows[0], styles))]  # noqa: B905
+    for number, (title, *texts) in enumerate(rows[1:]):
+        tooltip = f' title="{escape(notes[number])}"' if notes and notes[number] else ""
+        scope = "row" if texts else f'rowgroup" colspan="{len(styles)}'
+        cells = "".join(f'<td style="{style}">{_in_html(text)}</td>' for text, style in zip(texts, styles[1:]))  # noqa: B905
+        lines.append(f'<th scope="{scope}" style="{styles[0]};font-weight:400"{tooltip}>{escape(title)}</th>{cells}')
+    head = f'<caption style="text-align:left">{_in_html(caption)}</caption>' if caption else ""
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return f'<table style="border:0;border-collapse:collapse;margin:0">{head}{body}</table>'
+
+
+def _in_html(text: str) -> str:
+    return escape(text).replace("\n", "<br>")
 
 
 def listed(parts: tuple[str, ...] | list[str]) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import smp_advisor as smpa
 from smp_advisor.errors import AdvisorError
-from smp_advisor.guidance import batch_reason, certainty
+from smp_advisor.guidance.choice import batch_reason, certainty
 from smp_advisor.guidance.ladder import batch_parts, ladder_text
 from smp_advisor.wording import degree_of_change, fits, plural, probability, run_cost, run_time, throughput, token_rate
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from smp_advisor.advice import Advice
-    from smp_advisor.guidance import Step
+    from smp_advisor.guidance.practices import Step
     from smp_advisor.libraries.plan import Plan
 
 HEAD = """# Gallery

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.advice.storage.file import json_schema
-from smp_advisor.advice.storage.plain import PUBLIC
+from scripts.pages.stored_values import json_schema
+from smp_advisor.advice.storage import PUBLIC
 from smp_advisor.findings.catalog import checks_page
 from smp_advisor.libraries.library import LIBRARIES
 from smp_advisor.libraries.schema import schema

@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import smp_advisor as smpa
-from smp_advisor.guidance import reference_rows
+from smp_advisor.guidance.reference import reference_rows
 from smp_advisor.wording import probability, step_time, throughput, utilization
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from smp_advisor.guidance import ReferenceRow
+    from smp_advisor.guidance.reference import ReferenceRow
 
 HEAD = """# AWS's reference configurations
 

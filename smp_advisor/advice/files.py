@@ -9,8 +9,8 @@ from smp_advisor.advice.live import control_state
 from smp_advisor.advice.live.control_state import Entry
 from smp_advisor.advice.live.live_advice import SNAPSHOTS, LiveAdvice
 from smp_advisor.advice.live.settings import settings_of
-from smp_advisor.advice.storage import as_text, from_text, read_text, write_text
-from smp_advisor.advice.storage.plain import from_plain
+from smp_advisor.advice.storage import from_plain
+from smp_advisor.advice.written import as_text, from_text, read_text, write_text
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.costs.estimate import Estimate
 from smp_advisor.errors import AdvisorError, StorageError

@@ -28,42 +28,20 @@ from smp_advisor.advice.request import (
 from smp_advisor.arguments import check
 from smp_advisor.costs.evaluate import estimate
 from smp_advisor.errors import AdvisorError, JobError
-from smp_advisor.guidance import (
-    batch_note,
-    defaults,
-    explain,
-    low_utilisation,
-    model_changes,
-    nearest_reference,
-    pitfalls,
-    requested,
-    why_this_plan,
-)
+from smp_advisor.guidance.choice import batch_note, defaults, low_utilisation, requested, why_this_plan
+from smp_advisor.guidance.explanation import explain
+from smp_advisor.guidance.model_changes import model_changes
+from smp_advisor.guidance.pitfalls import pitfalls
+from smp_advisor.guidance.reference import nearest_reference
 from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.validation import check_against, unscripted_adapter
 from smp_advisor.libraries.version import require_supported_instance
-from smp_advisor.search import (
-    ClusterSizes,
-    LibraryChoice,
-    Limits,
-    Objective,
-    Places,
-    Progress,
-    Question,
-    Request,
-    choose_library,
-    decide,
-    decided,
-    family_to_infer,
-    framework_of,
-    job_for,
-    library_policy,
-    nothing_fits,
-    pins_for,
-    places_of,
-    representatives,
-    search_in_bf16_if_possible,
-)
+from smp_advisor.search.candidates import Request, job_for, library_policy, pins_for, search_in_bf16_if_possible
+from smp_advisor.search.clusters import Limits, Places, Question, places_of
+from smp_advisor.search.decision import decide
+from smp_advisor.search.library import LibraryChoice, choose_library, family_to_infer, framework_of
+from smp_advisor.search.search import representatives
+from smp_advisor.search.ways_out import decided, nothing_fits
 from smp_advisor.workload.from_count import can_be_inferred
 from smp_advisor.workload.model import Model
 
@@ -74,6 +52,8 @@ if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.cluster.table import Instance
     from smp_advisor.scripts.following import ScriptStack
+    from smp_advisor.search.rank import Objective
+    from smp_advisor.search.sizes import ClusterSizes, Progress
     from smp_advisor.workload.job import Job
 
 

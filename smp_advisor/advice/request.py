@@ -13,7 +13,7 @@ from smp_advisor.errors import AdvisorError, JobError, ModelError, PlanError, Un
 from smp_advisor.libraries.library import get_library, libraries, plan_fields
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.validation import fault_of, unsupported_settings
-from smp_advisor.search import batch_policy
+from smp_advisor.search.rank import batch_policy
 from smp_advisor.workload.calibration import load_calibration
 from smp_advisor.workload.counts import is_count
 from smp_advisor.workload.from_config import config_values, is_path, title_of

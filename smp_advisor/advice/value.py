@@ -22,10 +22,15 @@ if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.cluster.table import Instance
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.guidance import Ladder, Pitfall, RankTable, Reference, Step
+    from smp_advisor.guidance.ladder import Ladder
+    from smp_advisor.guidance.practices import Pitfall, Reference, Step
+    from smp_advisor.guidance.rank_map import RankTable
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.profiling.traced_rank import TracedRank
-    from smp_advisor.search import ClusterSizes, Decision, Progress, Question, SearchResult
+    from smp_advisor.search.clusters import Question
+    from smp_advisor.search.decision import Decision
+    from smp_advisor.search.search import SearchResult
+    from smp_advisor.search.sizes import ClusterSizes, Progress
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
@@ -105,7 +110,7 @@ class Advice:
     @property
     def alternatives(self) -> pd.DataFrame:
         """The best plan of each combination of techniques, best first, with the reason why it is not recommended."""
-        from smp_advisor.search import alternatives
+        from smp_advisor.search.search import alternatives
 
         return alternatives(self.result, self.model, self.job, min_fit_probability=self.min_fit_probability)
 
@@ -291,7 +296,8 @@ class Advice:
         [1, 2]
         """
         from smp_advisor.errors import AdvisorError
-        from smp_advisor.search import COUNTS, Limits, compare, places_of
+        from smp_advisor.search.clusters import COUNTS, Limits, places_of
+        from smp_advisor.search.sizes import compare
 
         if self.question is None:
             raise AdvisorError("Only advice made by advise() can be compared with other clusters.")
@@ -539,8 +545,7 @@ class Advice:
         --------
         >>> advice.save("advice.json"), advice.save("advice.html")  # doctest: +SKIP
         """
-        from smp_advisor.advice.report_page import html_page, markdown_page
-        from smp_advisor.advice.storage import write_text
+        from smp_advisor.advice.written import html_page, markdown_page, write_text
 
         name = str(path).lower()
         pages = {".html": html_page, ".md": markdown_page}
@@ -549,7 +554,7 @@ class Advice:
 
     def as_json(self) -> str:
         """The advice as JSON text, the content of the file of `save`."""
-        from smp_advisor.advice.storage import as_text
+        from smp_advisor.advice.written import as_text
 
         return as_text(self)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from smp_advisor.charts.bar_drawings import LadderRow, RankColumn
     from smp_advisor.charts.curve_drawings import Fit
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.guidance import Rung
+    from smp_advisor.guidance.ladder import Rung
     from smp_advisor.libraries.library import Setting
     from smp_advisor.libraries.plan import Plan
 

@@ -10,7 +10,9 @@ from smp_advisor.charts.chart import Chart
 from smp_advisor.charts.step import plan_text
 from smp_advisor.costs.uncertainty import DIVISIONS, plan_divisions
 from smp_advisor.errors import AdvisorError
-from smp_advisor.search import ClusterSizes, Limits, listed_plans, representatives, suitable
+from smp_advisor.search.clusters import Limits, suitable
+from smp_advisor.search.search import listed_plans, representatives
+from smp_advisor.search.sizes import ClusterSizes
 from smp_advisor.wording import number
 
 if TYPE_CHECKING:
@@ -20,7 +22,8 @@ if TYPE_CHECKING:
     from smp_advisor.charts.curve_drawings import ClusterLine, ClusterPoint
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.libraries.plan import Plan
-    from smp_advisor.search import ClusterSize, SearchResult
+    from smp_advisor.search.clusters import ClusterSize
+    from smp_advisor.search.search import SearchResult
 
 __all__ = ["alternatives_chart", "clusters_chart", "plotted_plans", "sizes_chart"]
 

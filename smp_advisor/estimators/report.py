@@ -11,7 +11,7 @@ from smp_advisor.costs import estimate as estimate_plan
 from smp_advisor.costs import estimate_many
 from smp_advisor.errors import AdvisorError, NoPlanFitsError
 from smp_advisor.findings.report import Report
-from smp_advisor.guidance import Difference
+from smp_advisor.guidance.practices import Difference
 from smp_advisor.libraries import mismatches
 from smp_advisor.libraries.schema import schema
 from smp_advisor.wording import compared, cost_per_million, degree_of_change, fit, gib, throughput

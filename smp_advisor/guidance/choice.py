@@ -8,7 +8,8 @@ from smp_advisor.guidance.conclusion import Argument, Conclusion, speed_of
 from smp_advisor.guidance.what_if import PlannedRun, WhatIf, vary
 from smp_advisor.libraries.library import get_library, plan_fields
 from smp_advisor.libraries.schema import schema
-from smp_advisor.search import NEAR_BEST, TECHNIQUE_GAIN, TECHNIQUE_PROBABILITY, fp16_reason, policy
+from smp_advisor.search.candidates import fp16_reason
+from smp_advisor.search.rank import NEAR_BEST, TECHNIQUE_GAIN, TECHNIQUE_PROBABILITY, policy
 from smp_advisor.wording import (
     adapter_text,
     batch_limit,
@@ -31,29 +32,15 @@ if TYPE_CHECKING:
 
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.search import BatchChoice, Decision, SearchResult
+    from smp_advisor.guidance.what_if import Estimates, Plans
+    from smp_advisor.search.decision import BatchChoice, Decision
+    from smp_advisor.search.search import SearchResult
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
 
 _CLEAR = 0.75
-_NUMBERS = [
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-    "thirteen",
-    "fourteen",
-]
+_NUMBERS = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen".split()  # noqa: SIM905
 
 
 def certainty(decision: Decision) -> str:
@@ -260,9 +247,7 @@ def _accumulations(run: PlannedRun) -> dict[str, WhatIf]:
     return result
 
 
-def _on_accumulation(
-    run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate]
-) -> Conclusion:
+def _on_accumulation(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
     """Report the batch per GPU and the effect of a larger one, without a pipeline schedule of the library."""
     plan = run.plan
     group = plan.tensor_parallel_degree * plan.context_parallel_degree * plan.pipeline_parallel_degree
@@ -294,9 +279,7 @@ def _microbatches(run: PlannedRun) -> dict[str, WhatIf]:
     return result
 
 
-def _on_microbatches(
-    run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate]
-) -> Conclusion:
+def _on_microbatches(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
     """Report the batch, its microbatches and the effect of larger ones."""
     plan, tp, pp = run.plan, run.plan.tensor_parallel_degree, run.plan.pipeline_parallel_degree
     owner = f"pipeline of {pp} GPUs" if pp > 1 else "GPU"
@@ -336,9 +319,7 @@ def _total(run: PlannedRun, copies: int) -> str:
     return f"{lead} a global batch of {global_batch(run.model, run.estimate)}."
 
 
-def _larger(
-    run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate], changes: Mapping[str, str]
-) -> list[str]:
+def _larger(run: PlannedRun, comparisons: Plans, estimates: Estimates, changes: Mapping[str, str]) -> list[str]:
     """Sentences on larger batches and parts, as far as there are such plans."""
     sentences = [
         f"With {change}{comparisons[key].aside}, the plan {compared(run.estimate, estimates[key])}."
@@ -351,8 +332,8 @@ def _larger(
 
 def _conclusion(
     run: PlannedRun,
-    comparisons: Mapping[str, WhatIf],
-    estimates: Mapping[str, Estimate],
+    comparisons: Plans,
+    estimates: Estimates,
     sentences: list[str],
     rows: list[tuple[str, str]],
 ) -> Conclusion:

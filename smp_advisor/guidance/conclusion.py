@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from smp_advisor.guidance.practices import subset_tip
 from smp_advisor.libraries.groups import shard_degree
-from smp_advisor.search import NEAR_BEST, TECHNIQUE_GAIN
+from smp_advisor.search.rank import NEAR_BEST, TECHNIQUE_GAIN
 from smp_advisor.wording import SAME, compared, fit, fits, gib, percent, step_time, throughput
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.guidance.practices import Decision
-    from smp_advisor.guidance.what_if import PlannedRun, WhatIf
+    from smp_advisor.guidance.what_if import Estimates, PlannedRun, Plans, WhatIf
     from smp_advisor.libraries.plan import Plan
 
 _MUCH = -1 / 3
@@ -42,7 +42,7 @@ class Argument:
     """The argument for or against one technique: plans to compare with, and the conclusion from their estimates."""
 
     comparisons: Callable[[PlannedRun], dict[str, WhatIf]]
-    conclude: Callable[[PlannedRun, Mapping[str, WhatIf], Mapping[str, Estimate]], Conclusion]
+    conclude: Callable[[PlannedRun, Plans, Estimates], Conclusion]
 
 
 def statement(
@@ -54,7 +54,7 @@ def statement(
         plan = alternative(run) if alternative else None
         return {} if plan is None else {"alternative": plan}
 
-    def conclude(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate]) -> Conclusion:
+    def conclude(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
         result = conclusion(run)
         return replace(result, alternative=comparisons["alternative"].plan) if "alternative" in estimates else result
 

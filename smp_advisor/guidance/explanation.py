@@ -23,10 +23,11 @@ from smp_advisor.libraries.library import supported_families, supports_tensor_pa
 from smp_advisor.wording import compared, duration, first_sentence, fit, fits, listed, percent, plural, step_time
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection
 
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.guidance.what_if import Estimates, Plans
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
@@ -47,7 +48,7 @@ def _tensor_degrees(run: PlannedRun) -> dict[str, WhatIf]:
     return {str(d): change(run, tensor_parallel_degree=d) for d in sorted(degrees) if d <= per_node}
 
 
-def _on_tensor(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate]) -> Conclusion:
+def _on_tensor(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
     """Compare the plan's degree with others."""
     if run.plan.tensor_parallel_degree == 1:
         return _without_tensor(run, comparisons, estimates)
@@ -103,9 +104,7 @@ def _vocabulary(run: PlannedRun) -> str:
     )
 
 
-def _without_tensor(
-    run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate]
-) -> Conclusion:
+def _without_tensor(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
     family, library = run.model.family, run.plan.library
     possible = [degree for degree in comparisons if degree in estimates]
     obstacle = ""
@@ -149,7 +148,7 @@ def _stages(run: PlannedRun) -> dict[str, WhatIf]:
     return {"with": plain}
 
 
-def _on_pipeline(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate]) -> Conclusion:
+def _on_pipeline(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
     """Compare the plan's pipeline with none, or no pipeline with two stages."""
     plan, current = run.plan, run.estimate
     if not comparisons:
@@ -213,8 +212,8 @@ def _on_degree(
     key: str,
     technique: str,
     run: PlannedRun,
-    comparisons: Mapping[str, WhatIf],
-    estimates: Mapping[str, Estimate],
+    comparisons: Plans,
+    estimates: Estimates,
 ) -> Conclusion:
     """Compare the degree with none, or none with the degree."""
     if not comparisons:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.guidance.conclusion import brief_change
@@ -13,7 +12,7 @@ from smp_advisor.libraries.controls import fields_of, shardable_gpus
 from smp_advisor.libraries.groups import divisors, shard_degree
 from smp_advisor.libraries.library import get_library, plan_fields
 from smp_advisor.uninterrupted import uninterrupted
-from smp_advisor.wording import SAME, degree_of_change, fits, gib, step_time, table_lines
+from smp_advisor.wording import SAME, degree_of_change, fits, gib, step_time, table_html, table_lines
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -373,34 +372,18 @@ def unused_lines(ladder: Ladder) -> list[str]:
     ]
 
 
-_CELL = "padding:2px 14px 2px 0;text-align:left"
-_NUMBER = "padding:2px 14px 2px 0;text-align:right;white-space:nowrap"
-
-
 def ladder_html(ladder: Ladder) -> str:
-    """An accessible table: a caption, headings of columns and rows, and the unused techniques in their own group."""
-    head = "".join(f'<th scope="col" style="{_CELL}">{escape(text[:1].upper() + text[1:])}</th>' for text in COLUMNS)
-    own = "".join(_row(cells(rung, first=not position), rung.because) for position, rung in enumerate(ladder.rungs))
-    unused = "".join(_row(cells(rung, first=True), rung.because) for rung in ladder.unused)
-    group = (
-        f'<tbody><tr><th scope="rowgroup" colspan="{len(COLUMNS)}" style="{_CELL}">With one change</th></tr>{unused}'
-        "</tbody>"
-        if unused
-        else ""
+    """The ladder as a table, with the unused techniques below a title of their own."""
+    rows: list[tuple[tuple[str, ...], str]] = [
+        (cells(rung, first=not position), rung.because) for position, rung in enumerate(ladder.rungs)
+    ]
+    if ladder.unused:
+        rows += [(("With one change",), ""), *((cells(rung, first=True), rung.because) for rung in ladder.unused)]
+    caption = (
+        "Techniques in the order of AWS's best practices, each added to those above it"
+        f" ({ladder.usable_gib:.1f} GiB usable per GPU)"
     )
-    return (
-        '<table style="border:0;border-collapse:collapse;margin:0"><caption style="text-align:left">Techniques in the'
-        " order of AWS&#x27;s best practices, each added to those above it"
-        f" ({ladder.usable_gib:.1f} GiB usable per GPU)</caption>"
-        f"<thead><tr>{head}</tr></thead><tbody>{own}</tbody>{group}</table>"
+    titles = tuple(text.capitalize() for text in COLUMNS)
+    return table_html(
+        [titles, *(row for row, _ in rows)], caption=caption, right={1, 3}, notes=[note for _, note in rows]
     )
-
-
-def _row(texts: tuple[str, ...], because: str) -> str:
-    title, *values = texts
-    tooltip = f' title="{escape(because)}"' if because else ""
-    columns = "".join(
-        f'<td style="{_NUMBER if position in {0, 2} else _CELL}">{escape(text)}</td>'
-        for position, text in enumerate(values)
-    )
-    return f'<tr><th scope="row" style="{_CELL};font-weight:400"{tooltip}>{escape(title)}</th>{columns}</tr>'

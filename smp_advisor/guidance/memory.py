@@ -24,9 +24,8 @@ from smp_advisor.libraries.schema import schema
 from smp_advisor.wording import VISIBLE_GIB, compared, fit, fits, gib, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.guidance.what_if import Estimates, Plans
 
 _STRATEGIES = ("full_shard", "hybrid_shard")
 
@@ -43,7 +42,7 @@ def _kinds(run: PlannedRun) -> dict[str, WhatIf]:
     return result
 
 
-def _on_kinds(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate]) -> Conclusion:
+def _on_kinds(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
     """Compare SMP v1's sharding with none and with the other kind."""
     if run.plan.sharded_data_parallel_degree > 1:
         return _sharded(run, comparisons, estimates)
@@ -74,7 +73,7 @@ def _state(estimate: Estimate) -> str:
     return gib(value) if value >= VISIBLE_GIB or not value else "less than 0.1 GiB"
 
 
-def _instead(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate]) -> list[str]:
+def _instead(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> list[str]:
     """Sharded data parallelism in its place, at the smallest degree that fits (otherwise the largest)."""
     if run.plan.pipeline_parallel_degree > 1:
         return ["Sharded data parallelism in its place is not possible: it excludes pipeline parallelism."]
@@ -95,7 +94,7 @@ def _instead(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapp
     ]
 
 
-def _sharded(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate]) -> Conclusion:
+def _sharded(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
     """Sharded data parallelism against optimizer-state sharding and none."""
     variant, estimate, nothing = comparisons["optimizer"], estimates.get("optimizer"), estimates.get("nothing")
     bytes_ = (16 if run.job.precision == "fp32" else 20) - 4 * (run.job.optimizer == "sgd")
@@ -139,7 +138,7 @@ def _degrees(run: PlannedRun) -> dict[str, WhatIf]:
     return {str(change[field]): without(run, **change) for change in changes}
 
 
-def _on_degrees(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate]) -> Conclusion:
+def _on_degrees(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
     """Report the sharded state, and the lowest degree that fits."""
     current, peak = shard_degree(run.plan, run.cluster), run.estimate.memory.peak
     state = peak.parameters_gib + peak.gradients_gib + peak.optimizer_state_gib
@@ -185,9 +184,7 @@ def _on_degrees(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: M
     )
 
 
-def _on_strategy(
-    run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate], sentences: list[str]
-) -> Conclusion:
+def _on_strategy(run: PlannedRun, comparisons: Plans, estimates: Estimates, sentences: list[str]) -> Conclusion:
     """Compare FSDP's strategy with the other one, which there is on several nodes."""
     brief = "The library shards parameters, gradients and optimizer state over all GPUs."
     estimate: Estimate | None = None
@@ -221,9 +218,7 @@ def _checkpointings(run: PlannedRun) -> dict[str, WhatIf]:
     return {"none": without(run, activation_checkpointing=False), **variants}
 
 
-def _on_checkpointing(
-    run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate]
-) -> Conclusion:
+def _on_checkpointing(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
     """Compare the plan's strategy with none and with the others."""
     strategy = run.plan.activation_checkpointing
     if not strategy:
@@ -265,7 +260,7 @@ def _offloading(run: PlannedRun) -> dict[str, WhatIf]:
     return {"other": change(run, offload_activations=not run.plan.offload_activations)}
 
 
-def _on_offloading(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate]) -> Conclusion:
+def _on_offloading(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
     """Compare offloading with none."""
     if not comparisons:
         because = "Offloading moves checkpointed activations, and this plan does not use activation checkpointing."

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from smp_advisor.libraries.ranks import COLUMNS, GROUPS
 from smp_advisor.uninterrupted import uninterrupted
-from smp_advisor.wording import plural
+from smp_advisor.wording import plural, table_html
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -129,22 +128,16 @@ class RankTable:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        cell = "padding:2px 10px 2px 0;text-align:left;vertical-align:top"
-        head = "".join(f'<th scope="col" style="{cell}">GPU {gpu}</th>' for gpu in range(self.ranks.gpus_per_node))
-        body = ""
-        for node in self.shown:
-            rows = self.rows(node)
-            cells = "".join(
-                f'<td style="{cell}">{"<br>".join(escape(f"{title} {numbers[gpu]}") for title, numbers in rows)}</td>'
-                for gpu in range(self.ranks.gpus_per_node)
+        gpus = range(self.ranks.gpus_per_node)
+        nodes = [
+            (
+                f"Node {node}",
+                *("\n".join(f"{title} {numbers[gpu]}" for title, numbers in self.rows(node)) for gpu in gpus),
             )
-            body += f'<tr><th scope="row" style="{cell}">Node {node}</th>{cells}</tr>'
-        caption = "<br>".join(escape(sentence) for sentence in self.summary)
-        return (
-            '<table style="border:0;border-collapse:collapse;margin:0">'
-            f'<caption style="text-align:left">{caption}</caption>'
-            f'<thead><tr><th scope="col" style="{cell}">Node</th>{head}</tr></thead><tbody>{body}</tbody></table>'
-        )
+            for node in self.shown
+        ]
+        titles = ("Node", *(f"GPU {gpu}" for gpu in gpus))
+        return table_html([titles, *nodes], caption="\n".join(self.summary))
 
 
 def _listed(members: NDArray[np.int64]) -> str:

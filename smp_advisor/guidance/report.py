@@ -25,7 +25,7 @@ from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.ranks import rank_map
 from smp_advisor.libraries.schema import schema
 from smp_advisor.libraries.validation import check_against
-from smp_advisor.search import listed_plans
+from smp_advisor.search.search import listed_plans
 from smp_advisor.wording import (
     compute,
     cost_per_million,

@@ -28,12 +28,10 @@ from smp_advisor.wording import (
 from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from smp_advisor.cluster.table import Instance
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.guidance.practices import Decision
-    from smp_advisor.guidance.what_if import PlannedRun
+    from smp_advisor.guidance.what_if import Estimates, PlannedRun, Plans
     from smp_advisor.libraries.training_compiler import TestedModel
 
 
@@ -304,7 +302,7 @@ def _simple_changes(run: PlannedRun) -> dict[str, dict[str, Any]]:
     return {label: changes for label, changes in result.items() if fields.issuperset(changes)}
 
 
-def _on_instance(run: PlannedRun, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate]) -> Conclusion:
+def _on_instance(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
     """Compare the instance with the others."""
     here, machines = run.cluster.instance, _others(run)
     decision: Decision = "used" if _follows(here) else "not used" if any(map(_follows, machines)) else "not possible"
@@ -373,9 +371,7 @@ def _cost(run: PlannedRun, estimate: Estimate) -> str:
     return f" at {price}" if price else ""
 
 
-def _against(
-    run: PlannedRun, instance: Instance, comparisons: Mapping[str, WhatIf], estimates: Mapping[str, Estimate]
-) -> list[str]:
+def _against(run: PlannedRun, instance: Instance, comparisons: Plans, estimates: Estimates) -> list[str]:
     """Sentences on one other instance: the same plan there, and the best simple change."""
     required, current = run.min_fit_probability, run.estimate
     key = f"{instance.name}|{_SAME_PLAN}"

@@ -86,6 +86,11 @@ class WhatIf:
         return replace(self, moved=(*self.moved, *moved))
 
 
+if TYPE_CHECKING:
+    Plans = Mapping[str, WhatIf]
+    Estimates = Mapping[str, Estimate]
+
+
 def vary(run: PlannedRun, *, cluster: Cluster | None = None, keep_global_batch: bool = True, **changes: Any) -> WhatIf:
     """Change settings of the plan, and others only if the library requires it.
 

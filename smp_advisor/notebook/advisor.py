@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
     from smp_advisor.advice import Advice
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.guidance import Ladder, Pitfall, RankTable, Step
+    from smp_advisor.guidance.ladder import Ladder
+    from smp_advisor.guidance.practices import Pitfall, Step
+    from smp_advisor.guidance.rank_map import RankTable
     from smp_advisor.libraries.library import Setting
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.notebook.display import Fallback, Handshake

@@ -18,7 +18,7 @@ from smp_advisor.notebook.shown import ProgressDisplay, displayed_last
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from smp_advisor.search import ClusterSizes
+    from smp_advisor.search.sizes import ClusterSizes
 
 __all__ = ["ClusterMagics"]
 

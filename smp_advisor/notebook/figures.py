@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from smp_advisor.advice.live.settings import dollars
 from smp_advisor.charts.step import plan_text
-from smp_advisor.guidance import certainty_in_short
+from smp_advisor.guidance.choice import certainty_in_short
 from smp_advisor.libraries.schema import schema
 from smp_advisor.wording import (
     between,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from smp_advisor.advice import Advice
     from smp_advisor.advice.live.control_state import ControlState
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.guidance import Step
+    from smp_advisor.guidance.practices import Step
     from smp_advisor.libraries.library import Settings
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.model import Model

@@ -9,7 +9,7 @@ from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.cluster.table import Instance, instances
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.library import get_library, libraries
-from smp_advisor.search import ANY, AUTO
+from smp_advisor.search.clusters import ANY, AUTO
 from smp_advisor.workload.counts import format_count
 from smp_advisor.workload.from_config import model_names
 from smp_advisor.workload.job import Job
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from smp_advisor.advice import Advice
-    from smp_advisor.search import WaysOut
+    from smp_advisor.search.ways_out import WaysOut
 
 __all__ = ["Field", "changes_of", "ways_of", "workload_fields"]
 

@@ -12,7 +12,17 @@ from smp_advisor.costs.uncertainty import kind_correlation, run_spread, source_s
 from smp_advisor.search.clusters import ClusterSize, Goal, Limits, best_on
 from smp_advisor.search.rank import NEAR_BEST
 from smp_advisor.uninterrupted import uninterrupted
-from smp_advisor.wording import cost_per_million, gib, percent, plural, run_cost, run_time, table_lines, token_rate
+from smp_advisor.wording import (
+    cost_per_million,
+    gib,
+    percent,
+    plural,
+    run_cost,
+    run_time,
+    table_html,
+    table_lines,
+    token_rate,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -127,16 +137,6 @@ def time_and_cost(model: Model, estimate: Estimate) -> tuple[str, str]:
         run_time(estimate) or token_rate(estimate),
         run_cost(estimate) or cost_per_million(model, estimate),
     )
-
-
-def table_html(rows: Sequence[Sequence[str]]) -> str:
-    """A table whose first row has the titles of its columns, with every cell escaped."""
-    style = 'style="text-align:left;padding:2px 14px 2px 0"'
-    lines = (
-        "".join(f"<{tag} {style}>{escape(cell)}</{tag}>" for cell in row)
-        for tag, row in zip(["th", *["td"] * (len(rows) - 1)], rows, strict=True)
-    )
-    return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
 
 
 @dataclass(frozen=True, kw_only=True)

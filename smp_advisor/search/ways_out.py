@@ -12,9 +12,9 @@ from smp_advisor.costs.memory import GIB
 from smp_advisor.errors import NoPlanFitsError
 from smp_advisor.libraries.library import get_library, libraries
 from smp_advisor.search.clusters import AUTO, COUNTS, ClusterSize, Places, best_on, suitable
-from smp_advisor.search.sizes import compare, table_html, time_and_cost
+from smp_advisor.search.sizes import compare, time_and_cost
 from smp_advisor.uninterrupted import uninterrupted
-from smp_advisor.wording import batch_limit, gib, percent, plural, probability, table_lines, token_rate
+from smp_advisor.wording import batch_limit, gib, percent, plural, probability, table_html, table_lines, token_rate
 from smp_advisor.workload.adapter import Adapter
 
 if TYPE_CHECKING:

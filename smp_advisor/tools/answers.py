@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.findings.report import Report
     from smp_advisor.libraries.plan import Plan
-    from smp_advisor.search import ClusterSizes, WaysOut
+    from smp_advisor.search.sizes import ClusterSizes
+    from smp_advisor.search.ways_out import WaysOut
     from smp_advisor.workload.model import Model
 
 YES, NO, WRONG = 0, 1, 2
@@ -197,7 +198,7 @@ def cost_words(model: Model, estimate: Estimate) -> str:
 
 def advised(advice: Advice) -> Answer:
     """The answer for a recommendation."""
-    from smp_advisor.advice.report_page import markdown_page
+    from smp_advisor.advice.written import markdown_page
 
     value, model, least = advice.estimate, advice.model, advice.min_fit_probability
     where = f"{advice.cluster.nodes} x {advice.cluster.instance.name}"
@@ -359,7 +360,7 @@ def not_fitting(sentence: str, ways: WaysOut | None, read_as: str = "") -> Answe
 
 def estimated(model: Model, where: str, value: Estimate, least: float) -> Answer:
     """The answer for one plan."""
-    from smp_advisor.advice.storage.plain import plain
+    from smp_advisor.advice.storage import plain
 
     rows = [
         ("", f"{model.name} on {where} {fit(value, least)}: {memory_words(value)}."),

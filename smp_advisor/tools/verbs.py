@@ -165,7 +165,7 @@ def prove(options: Namespace) -> Answer:
 
 def export(options: Namespace) -> Answer:
     """The code of a saved advice."""
-    from smp_advisor.advice.storage import write_text
+    from smp_advisor.advice.written import write_text
 
     code = _code(_advice(Path(options.advice)), options.what, options.sdk)
     if options.output:

@@ -268,11 +268,6 @@ class Job:
             raise JobError(f"The optimizer {self.optimizer!r} has no paged form: use {paged}.")
 
     @property
-    def fuses_elementwise(self) -> bool:
-        """Whether `stack` has one kernel for groups of element-wise operations; False for the exported script."""
-        return self.stack != AUTO and stacks()[self.stack].elementwise == "fused"
-
-    @property
     def moment_bytes(self) -> float:
         """Bytes of optimizer state per parameter."""
         return OPTIMIZERS[self.optimizer].moment_bytes(2.0 if self.state_precision == "16-bit" else 4.0)

@@ -10,7 +10,7 @@ from random import Random
 import smp_advisor as smpa
 from smp_advisor.advice import Advice
 from smp_advisor.advice.options import AdviseSettings, JobOptionSettings
-from smp_advisor.advice.storage import from_text
+from smp_advisor.advice.written import from_text
 from smp_advisor.libraries.library import libraries
 
 from .values import VALUES, Values

@@ -11,7 +11,7 @@ from hypothesis import example, given
 
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
-from smp_advisor.guidance import explain
+from smp_advisor.guidance.explanation import explain
 from smp_advisor.guidance.practices import order
 from smp_advisor.libraries import Plan
 from smp_advisor.wording import fit, fits, gib, step_time, throughput

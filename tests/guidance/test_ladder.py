@@ -18,7 +18,7 @@ from smp_advisor.guidance.ladder import COLUMNS, Ladder, climb, unused_technique
 from smp_advisor.guidance.what_if import PlannedRun, vary
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.groups import divisors
-from smp_advisor.search import NEAR_BEST
+from smp_advisor.search.rank import NEAR_BEST
 from smp_advisor.wording import SAME, fits
 from smp_advisor.workload import Job
 from tests.guidance.runs import any_run, model, planned_run

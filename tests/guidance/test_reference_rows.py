@@ -9,9 +9,8 @@ from hypothesis import given
 
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
-from smp_advisor.guidance import extrapolate, nearest_reference, reference_rows
+from smp_advisor.guidance.reference import extrapolate, nearest_reference, reference_rows
 from smp_advisor.libraries import Plan
-from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.wording import gib, throughput
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
@@ -24,28 +23,6 @@ P4D = "ml.p4d.24xlarge"
 @pytest.fixture(params=ROWS)
 def row(request):
     return ROWS[request.param]
-
-
-def test_rows_are_what_aws_published():
-    table = [
-        (
-            row.name,
-            row.cluster.instance.name,
-            row.cluster.nodes,
-            row.plan.pipeline_parallel_degree,
-            row.plan.tensor_parallel_degree,
-            row.plan.batch_size,
-            row.plan.microbatches,
-        )
-        for row in reference_rows()
-    ]
-
-    assert table == [
-        ("10 B", P4D, 16, 1, 4, 40, 1),
-        ("30 B", P4D, 16, 1, 8, 32, 1),
-        ("60 B", P4D, 32, 2, 8, 56, 4),
-    ]
-    assert [global_batch_size(row.plan, row.cluster) for row in reference_rows()] == [1280, 512, 896]
 
 
 def test_shape_has_the_published_size(row):

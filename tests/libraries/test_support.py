@@ -40,23 +40,6 @@ def test_the_sentence_for_gpus_newer_than_its_containers():
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "nearest"),
-    [
-        ("ml.p5.48xlarge", "ml.p4de.24xlarge"),
-        ("ml.p5e.48xlarge", "ml.p4de.24xlarge"),
-        ("ml.p6-b200.48xlarge", "ml.p4de.24xlarge"),
-        ("ml.g5.48xlarge", "ml.p4d.24xlarge"),
-        ("ml.g6e.48xlarge", "ml.p4d.24xlarge"),
-        ("ml.g5.12xlarge", "ml.g4dn.12xlarge"),
-        ("ml.g4dn.xlarge", "ml.g4dn.12xlarge"),
-    ],
-)
-def test_the_nearest_is_alike_in_memory_gpus_and_price(name, nearest):
-    with pytest.raises(InstanceError, match=nearest):
-        require_supported_instance("smp-v1", name)
-
-
 def test_a_single_gpu_is_named_as_the_reason():
     with pytest.raises(InstanceError, match=r"ml.g5.xlarge has a single GPU"):
         require_supported_instance("smp-v1", "g5.xlarge")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from smp_advisor.advice import Advice
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
-from smp_advisor.guidance import Difference, Pitfall, Reference, Step
+from smp_advisor.guidance.practices import Difference, Pitfall, Reference, Step
 from smp_advisor.libraries import Plan
-from smp_advisor.search import BatchChoice, Decision
+from smp_advisor.search.decision import BatchChoice, Decision
 from smp_advisor.workload import Job, Model
 
 HOSTILE = "<script>alert(1)</script> & \"quoted\" 'name'"

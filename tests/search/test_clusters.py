@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 import smp_advisor as smpa
 from smp_advisor import Cluster, Job, Plan, estimate
 from smp_advisor.errors import AdvisorError, JobError, NoPlanFitsError
-from smp_advisor.search import COUNTS, ClusterSize, ClusterSizes, Limits, places_of
-from smp_advisor.search.sizes import choose, knees, saves, saving, within
+from smp_advisor.search.clusters import COUNTS, ClusterSize, Limits, places_of
+from smp_advisor.search.sizes import ClusterSizes, choose, knees, saves, saving, within
 from smp_advisor.workload import Model
 
 P4D, P5 = "ml.p4d.24xlarge", "ml.p5.48xlarge"

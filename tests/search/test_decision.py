@@ -11,9 +11,9 @@ import smp_advisor as smpa
 from smp_advisor.costs.predictive import layout_draws
 from smp_advisor.costs.uncertainty import comparison_spread
 from smp_advisor.errors import AdvisorError
-from smp_advisor.search import NEAR_BEST, batch_policy, search
 from smp_advisor.search.decision import FAMILIES
-from smp_advisor.search.rank import published_for
+from smp_advisor.search.rank import NEAR_BEST, batch_policy, published_for
+from smp_advisor.search.search import search
 from smp_advisor.workload import Adapter, Job, Model
 
 

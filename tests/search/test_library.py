@@ -10,7 +10,8 @@ from smp_advisor import advise
 from smp_advisor.cluster import Cluster
 from smp_advisor.errors import AdvisorError, ExportError
 from smp_advisor.libraries.version import image
-from smp_advisor.search import choose_library, titled
+from smp_advisor.search.candidates import titled
+from smp_advisor.search.library import choose_library
 from smp_advisor.workload import Adapter, Job, Model
 
 LLAMA_70B = Model.from_shape(

@@ -16,8 +16,8 @@ from smp_advisor.costs.world import World
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.layout import layout_of
 from smp_advisor.libraries.ranks import rank_map
-from smp_advisor.search import alternatives, representatives, search
 from smp_advisor.search.rank import NEAR_BEST, Resolution, Scores, communication_span, order, undominated_first
+from smp_advisor.search.search import alternatives, representatives, search
 from smp_advisor.workload import Job, Model
 
 CLUSTER = Cluster("ml.p4d.24xlarge", 2)

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import smp_advisor as smpa
+from scripts.pages.stored_values import json_schema
 from smp_advisor import load, save
-from smp_advisor.advice.storage import as_text, from_text
-from smp_advisor.advice.storage.file import json_schema
-from smp_advisor.advice.storage.plain import kinds, types_of
+from smp_advisor.advice.storage import kinds, types_of
+from smp_advisor.advice.written import as_text, from_text
 from smp_advisor.errors import StorageError
 from smp_advisor.libraries.library import libraries
 from tests.deferred import Deferred

@@ -9,73 +9,9 @@ import pytest
 from smp_advisor.errors import ModelError
 from smp_advisor.workload import Model
 
-# Counts that the published checkpoints have.
-PUBLISHED = {
-    "GPT-2 XL": ({"model_type": "gpt2", "n_embd": 1600, "n_layer": 48, "n_head": 25}, 1_557_611_200),
-    "GPT-J 6B": ({"model_type": "gptj"}, 6_050_882_784),
-    "GPT-NeoX 20B": ({"model_type": "gpt_neox"}, 20_554_567_680),
-    "Llama 2 7B": ({"model_type": "llama"}, 6_738_415_616),
-    "Llama 2 70B": (
-        {
-            "model_type": "llama",
-            "hidden_size": 8192,
-            "intermediate_size": 28672,
-            "num_hidden_layers": 80,
-            "num_attention_heads": 64,
-            "num_key_value_heads": 8,
-        },
-        68_976_648_192,
-    ),
-    "Llama 3.2 1B": (
-        {
-            "model_type": "llama",
-            "vocab_size": 128256,
-            "hidden_size": 2048,
-            "intermediate_size": 8192,
-            "num_hidden_layers": 16,
-            "num_attention_heads": 32,
-            "num_key_value_heads": 8,
-            "head_dim": 64,
-            "tie_word_embeddings": True,
-        },
-        1_235_814_400,
-    ),
-    "Mistral 7B": ({"model_type": "mistral"}, 7_241_732_096),
-    "Mixtral 8x7B": ({"model_type": "mixtral"}, 46_702_792_704),
-    "BERT base": ({"model_type": "bert"}, 109_514_298),
-    "RoBERTa base": ({"model_type": "roberta", "max_position_embeddings": 514, "type_vocab_size": 1}, 124_697_433),
-    "T5 small": ({"model_type": "t5"}, 60_506_624),
-    "T5 3B": (
-        {"model_type": "t5", "d_model": 1024, "d_kv": 128, "d_ff": 16384, "num_layers": 24, "num_heads": 32},
-        2_851_598_336,
-    ),
-    "FLAN-T5 XXL": (
-        {
-            "model_type": "t5",
-            "d_model": 4096,
-            "d_ff": 10240,
-            "num_layers": 24,
-            "num_heads": 64,
-            "feed_forward_proj": "gated-gelu",
-            "tie_word_embeddings": False,
-        },
-        11_135_332_352,
-    ),
-    "ViT base": ({"model_type": "vit", "id2label": {str(n): str(n) for n in range(1000)}}, 86_567_656),
-    "Falcon 7B": ({"model_type": "falcon"}, 6_921_720_704),
-}
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_counts_a_published_checkpoint_exactly(name):
-    config, parameters = PUBLISHED[name]
-    model = Model.from_config(config)
-    assert model.parameter_count == parameters
-    assert model.origin == "given"
-
 
 def test_untied_t5_says_that_releases_of_transformers_differ():
-    config, _ = PUBLISHED["FLAN-T5 XXL"]
+    config = {"model_type": "t5", "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
     assert "as in the published checkpoints" in Model.from_config(config).note
 
 

@@ -22,6 +22,7 @@ from smp_advisor.wording import (
     run_cost,
     run_time,
     step_time,
+    table_html,
     table_lines,
     throughput,
     token_rate,
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 
     from smp_advisor.advice.live.control_state import Entry
     from smp_advisor.costs.estimate import Estimate
-
-_CELL = "padding:2px 14px 2px 0;text-align:left;vertical-align:top"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,25 +64,14 @@ class Comparison:
     """The difference in one sentence: changed settings, memory, throughput, days and dollars."""
 
     def __str__(self) -> str:
-        rows = [("", *self.names, "change"), *((r.label, r.first, r.second, r.change) for r in self._rows)]
-        return "\n".join([self.summary, "", *table_lines(rows)])
+        return "\n".join([self.summary, "", *table_lines([("", *self.names, "change"), *self._rows])])
 
     @property
-    def _rows(self) -> tuple[Row, ...]:
-        return (*self.settings, *self.figures)
+    def _rows(self) -> list[tuple[str, ...]]:
+        return [(row.label, row.first, row.second, row.change) for row in (*self.settings, *self.figures)]
 
     def _repr_html_(self) -> str:
-        head = "".join(f'<th scope="col" style="{_CELL}">{escape(text)}</th>' for text in ("", *self.names, "Change"))
-        body = "".join(
-            f'<tr><th scope="row" style="{_CELL};font-weight:400">{escape(row.label)}</th>'
-            + "".join(f'<td style="{_CELL}">{escape(text)}</td>' for text in (row.first, row.second, row.change))
-            + "</tr>"
-            for row in self._rows
-        )
-        table = (
-            f'<table style="border:0;border-collapse:collapse;margin:0"><thead><tr>{head}</tr></thead>{body}</table>'
-        )
-        return f"<div><p>{escape(self.summary)}</p>{table}</div>"
+        return f"<div><p>{escape(self.summary)}</p>{table_html([('', *self.names, 'Change'), *self._rows])}</div>"
 
 
 def compare(first: Entry, second: Entry, names: tuple[str, str]) -> Comparison:

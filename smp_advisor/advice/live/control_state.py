@@ -18,7 +18,7 @@ from smp_advisor.advice.live.settings import (
     throughput_change,
     with_job,
 )
-from smp_advisor.advice.storage.plain import plain
+from smp_advisor.advice.storage import plain
 from smp_advisor.costs import estimate
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.libraries.library import get_library

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from smp_advisor.advice.live.control_state import ControlState
-    from smp_advisor.guidance import Ladder
+    from smp_advisor.guidance.ladder import Ladder
     from smp_advisor.libraries.library import Setting, Settings
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.profiling.traced_rank import TracedRank
-    from smp_advisor.search import Progress
+    from smp_advisor.search.sizes import Progress
     from smp_advisor.workload.job import Job
 
     Observer = Callable[["Change"], None]
@@ -491,7 +491,7 @@ class LiveAdvice(Advice):
             Advice.save(self.explained if is_page else self, path)
 
     def as_json(self) -> str:  # noqa: D102 - as that of the value
-        from smp_advisor.advice.storage import as_text
+        from smp_advisor.advice.written import as_text
 
         with self.turn:
             return as_text(

@@ -21,7 +21,8 @@ from smp_advisor.libraries.layout import layout_of
 from smp_advisor.libraries.library import libraries, plan_fields
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.space import Space
-from smp_advisor.search import Objective, Scores, SearchResult
+from smp_advisor.search.rank import Objective, Scores
+from smp_advisor.search.search import SearchResult
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
 
@@ -58,18 +59,13 @@ _HOMES = {
     "cluster.table": ("Instance",),
     "costs.effective_time": ("EffectiveTime",),
     "costs.estimate": ("Estimate", "Memory", "StageMemory", "StepTime"),
-    "guidance": ("Difference", "Pitfall", "Reference", "Step"),
+    "guidance.practices": ("Difference", "Pitfall", "Reference", "Step"),
     "profiling.traced_rank.result": ("CategoryMemory", "TracedRank"),
-    "search": (
-        "BatchChoice",
-        "BatchPolicy",
-        "ClusterSize",
-        "ClusterSizes",
-        "Decision",
-        "Limits",
-        "Question",
-        "Request",
-    ),
+    "search.candidates": ("Request",),
+    "search.clusters": ("ClusterSize", "Limits", "Question"),
+    "search.decision": ("BatchChoice", "Decision"),
+    "search.rank": ("BatchPolicy",),
+    "search.sizes": ("ClusterSizes",),
     "workload.adapter": ("Adapter",),
     "workload.block": ("Attention", "Block", "Kernels", "Matmul", "SavedActivations"),
     "workload.calibration": ("Calibration", "Conditions", "MeasuredRun"),
@@ -119,9 +115,9 @@ _OWN_FORM = {RESULT, "request", "call", "traced_ranks"}
 
 _ALIASES = {
     "Checkpointing": "libraries.plan",
-    "Goal": "search",
+    "Goal": "search.clusters",
     "MemoryKind": "workload.calibration",
-    "Objective": "search",
+    "Objective": "search.rank",
     "OptimizerName": "workload.job",
     "Plan": "libraries.plan",
     "Precision": "workload.job",
