@@ -89,7 +89,7 @@ def test_whether_a_model_fits_takes_five_lines(run, count, status, first):
     # 70.6 B parameters with 16 bytes each are 1,052 GiB, more than one node of 8 x 79.1 GiB and less than two.
     answer = run("fits", "llama-3-70b", "--instance", "p5", "--count", count)
     lines = answer[1].splitlines()
-    assert (answer[0], lines[0].split()[0], len(lines)) == (status, first, 5)
+    assert (answer[0], lines[0].split()[0], len(lines)) == (status, first, 4 + (count == "2"))
     assert "p5 is read as ml.p5.48xlarge" in lines[-1]
     data = json.loads(run("fits", "llama-3-70b", "-i", "ml.p5.48xlarge", "-n", count, "--json")[1])
     assert data["fits"] is not status
@@ -161,7 +161,7 @@ def test_a_script_with_an_error_is_status_1(run, tmp_path):
         (("advise", "10B", "-i", "ml.p4d.24xlarge", "--seqlen", "4"), "did you mean sequence_length"),
         (("advise", "10B", "-i", "ml.p4d.24xlarge", "--count", "two"), "--count: 'two' is not a number"),
         (("advise", "missing.json", "-i", "ml.p4d.24xlarge"), "cannot be read"),
-        (("estimate", "10B", "-i", "ml.p4d.24xlarge"), "requires --instance and --library"),
+        (("estimate", "10B", "-i", "ml.p4d.24xlarge"), "requires one instance and a library"),
         (("fits", "missing.yaml"), "cannot be read"),
         (("fits", "/dev/zero.json"), "cannot be read"),
         (("check", "missing.py"), "cannot be read|does not exist|no file"),

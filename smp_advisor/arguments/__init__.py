@@ -103,6 +103,8 @@ class Option:
     most: int = 10**9
     unit: str = ""
     example: str = "16"
+    default: str | float | None = None
+    """Of the keyword, where it is the same for every request."""
     choices: tuple[str, ...] = ()
     help: str = ""
     """Purpose and default; empty for keywords that are no options of magics and the command."""

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor._version import __version__
 from smp_advisor.advice.options import keywords_of, request_options
+from smp_advisor.arguments import options as options_table
 from smp_advisor.errors import AdvisorError
 from smp_advisor.tools.verbs import EXPORTS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = ["parse", "parser", "settings_of"]
 
@@ -45,6 +46,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     names = [] if options.takes_settings != "request" else [of.get("dest", names[0]) for names, of in request_options()]
     texts = {name: getattr(options, name) for name in (name.removeprefix("--").replace("-", "_") for name in names)}
     options.settings = keywords_of(texts) | settings
+    if options.verb == "compare":
+        options.counts = options_table()["counts"].read(options.counts, "--counts") if options.counts else ()
+        options.libraries = [name.strip() for name in options.libraries.split(",") if name.strip()]
+    if options.verb == "check" and options.cluster:
+        options.settings["cluster"] = options.cluster
     return options
 
 
@@ -120,15 +126,32 @@ def parser() -> argparse.ArgumentParser:
     about = "Whether a model fits on a cluster, or a saved advice, a recipe or an estimator cell with its own plan."
     fits = verb("fits", about, takes_settings=True)
     fits.add_argument("source", help=f"a file of these, or {_MODEL}")
-    _add_request(fits, required=False)
+    _add_request(fits)
     fits.add_argument("--model", help="model of a file that does not name it")
 
     check = verb("check", "Check training scripts, estimator cells and recipes against the documented pitfalls.")
     check.add_argument("paths", nargs="+", metavar="FILE", help="a script, a notebook, an estimator cell or a recipe")
+    check.add_argument("--model", help="model of a cell or recipe, for its memory")
+    check.add_argument("--instance", dest="cluster", help="instance of a cell or recipe that names none")
+    check.set_defaults(texts=())
+
+    about = "Compare plans with the libraries, instances or numbers of instances that are given."
+    compare = verb("compare", about, takes_settings=True)
+    compare.add_argument("model", help=_MODEL)
+    _add_request(compare)
+    compare.add_argument("--counts", help="numbers of instances with commas: 1,2,4,8")
+    compare.add_argument("--libraries", default="", help="libraries with commas: fsdp,smp-v2")
+    compare.set_defaults(plans=())
 
     profile = verb("profile", "Profile the model of a transformers configuration.", takes_settings=True)
     profile.add_argument("config", help="path of a config.json")
 
+    _add_others(verb)
+    return command
+
+
+def _add_others(verb: Callable[..., argparse.ArgumentParser]) -> None:
+    """The verbs of a saved advice, of scripts and of the installation."""
     prove = verb("prove", "Run a script and its adaptation for a few updates, and compare them.")
     prove.add_argument("original", help="the script before its adaptation")
     prove.add_argument("adapted", help="the script after it")
@@ -137,18 +160,25 @@ def parser() -> argparse.ArgumentParser:
     prove.add_argument("--root", metavar="FOLDER", help="folder to copy; default: that of the script")
     prove.add_argument("--arguments", default="", help="command line of the script")
 
-    export = verb("export", "Write the code of a saved advice.")
-    export.add_argument("advice", help="file of `smp-advisor advise --output`")
+    export = verb("export", "Write the code of a saved advice, or of the advice for a request.", takes_settings=True)
+    export.add_argument("advice", help=f"file of `smp-advisor advise --output`; or with --instance: {_MODEL}")
+    _add_request(export)
     export.add_argument("--what", choices=EXPORTS, default="job", help="default: job, the cell that starts it")
     export.add_argument("--sdk", choices=("auto", "v2", "v3"), default="auto", help="version of the SageMaker SDK")
     export.add_argument("--output", metavar="FILE", help="file to write instead of printing")
 
+    mcp = verb("mcp", "Serve the verbs to assistants by the Model Context Protocol, on standard input and output.")
+    root = "folder whose files may be read; several times for several; default: the working folder"
+    mcp.add_argument("--root", metavar="FOLDER", action="append", default=[], help=root)
+
+    skill = verb("skill", "Print the skill with which assistants use the verbs.")
+    skill.add_argument("--install", metavar="FOLDER", help="write it to FOLDER/smp-advisor/SKILL.md")
+
     completion = verb("completion", "Print the completion of this command for a shell: eval its output.")
     completion.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="the shell (requires the package shtab)")
-    return command
 
 
-def _add_request(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
-    for switches, settings in request_options(cluster_required=required):
+def _add_request(parser: argparse.ArgumentParser) -> None:
+    for switches, settings in request_options(cluster_required=False):
         parser.add_argument(*switches, **settings)
     parser.set_defaults(takes_settings="request")

@@ -8,28 +8,33 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.errors import AdvisorError
 from smp_advisor.guidance.choice import certainty
 from smp_advisor.libraries.library import get_library, plan_defaults
 from smp_advisor.wording import (
+    between,
     cost_per_million,
     fit,
     fits,
     gib,
     global_batch,
+    number,
     percent,
     probability,
     run_cost,
     run_time,
     step_time,
+    table_lines,
     token_rate,
     utilization,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from smp_advisor.advice import Advice
     from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.estimators.report import EstimatorReport
     from smp_advisor.findings.report import Report
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.search.sizes import ClusterSizes
@@ -42,6 +47,8 @@ SCHEMA = 1
 """Version of the answers' JSON. A field may be added without a new one."""
 MOST_BYTES = 4_000
 """Of a compact answer as JSON."""
+MOST_CODE = 2_800
+"""Bytes of code in a compact answer."""
 _MOST_LINES = 20
 _EXPLAIN = {"Library", "Needed", "Certainty", "Instead", "Assumed", "Heed"}
 """Rows without figures of the plan."""
@@ -249,8 +256,8 @@ def advised(advice: Advice) -> Answer:
         "requirements": lambda: [pitfall.text for pitfall in advice.pitfalls],
         "assumptions": lambda: list(value.assumptions),
     }
-    if advice.sizes is not None:
-        details["clusters_compared"] = lambda: sizes_data(advice.sizes)
+    if (sizes := advice.sizes) is not None:
+        details["clusters_compared"] = lambda: sizes_data(sizes)
     return Answer(
         text=folded(rows),
         data={name: entry for name, entry in data.items() if entry not in ("", [], {}, None)},
@@ -284,10 +291,8 @@ def _alternatives(advice: Advice, most: int) -> list[dict[str, Any]]:
     ]
 
 
-def sizes_data(sizes: ClusterSizes | None) -> list[dict[str, Any]]:
+def sizes_data(sizes: ClusterSizes) -> list[dict[str, Any]]:
     """Compared clusters: first those that no other one beats in both speed and cost, then the others, fastest first."""
-    if sizes is None:
-        return []
     first = [sizes.chosen, *sizes.pareto]
     rest = sorted(sizes.sizes, key=lambda size: -size.tokens_per_second)
     rows = []
@@ -320,7 +325,7 @@ def refused(sentence: str, ways: WaysOut | None) -> Answer:
     return Answer(text=sentence, data=data, full=lambda: data, page=lambda: f"{sentence}\n\n{ways or ''}\n", status=NO)
 
 
-def fitting(advice: Advice, changes: str, read_as: str = "") -> Answer:
+def fitting(advice: Advice, changes: str) -> Answer:
     """The answer to whether a model fits on a cluster, in five lines."""
     value, least = advice.estimate, advice.min_fit_probability
     where = f"{advice.cluster.nodes} x {advice.cluster.instance.name}"
@@ -331,7 +336,7 @@ def fitting(advice: Advice, changes: str, read_as: str = "") -> Answer:
         ("Best plan", plan_words(advice.plan)),
         ("Speed", f"{token_rate(value)}; {cost_words(advice.model, value)}"),
         ("Change", changes),
-        ("Assumed", "; ".join(filter(None, (read_as, length, advice.job.precision, advice.job.optimizer)))),
+        ("Assumed", f"{length}; {advice.job.precision}; {advice.job.optimizer}."),
     ]
     answer = advised(advice)
     data = {**answer.data, "answer": f"Yes: {rows[0][1]}", "what_would_change_it": changes}
@@ -343,7 +348,7 @@ def _five(rows: Iterable[tuple[str, str]]) -> str:
     return "\n".join(f"{label + ':':<11}{text}" for label, text in rows if text)
 
 
-def not_fitting(sentence: str, ways: WaysOut | None, read_as: str = "") -> Answer:
+def not_fitting(sentence: str, ways: WaysOut | None) -> Answer:
     """The answer where nothing fits, in five lines."""
     answer = refused(sentence, ways)
     usable, missing, nearest = (answer.data.get(f"{name}_gib_per_gpu") for name in ("usable", "missing", "needed"))
@@ -353,7 +358,6 @@ def not_fitting(sentence: str, ways: WaysOut | None, read_as: str = "") -> Answe
         ("By", f"{missing:,.1f} GiB too much per GPU ({nearest:,.1f} needed, {usable:,.1f} usable)" if missing else ""),
         ("Fits with", "; ".join(f"{way.words} ({gib(value.needed_gib)})" for way, value, _ in found if value)),
         ("Costs", "; ".join(f"{way.words}: {cost_words(model, value)}" for way, value, model in found[:2] if value)),
-        ("Assumed", read_as),
     ]
     return replace(answer, text=_five(rows))
 
@@ -383,7 +387,7 @@ def estimated(model: Model, where: str, value: Estimate, least: float) -> Answer
     )
 
 
-def checked(reports: list[Report]) -> Answer:
+def checked(reports: Sequence[Report], **more: Any) -> Answer:
     """The answer of a check: findings, the most severe first."""
     order = {"error": 0, "warning": 1, "info": 2}
     findings = [
@@ -400,16 +404,78 @@ def checked(reports: list[Report]) -> Answer:
     texts = [line for report in reports for line in (*report.introduction, *report.outcome)]
     data: dict[str, Any] = {
         "answer": "; ".join(f"{report.path}: {report.totals or 'no findings'}" for report in reports),
+        **more,
         "findings": findings,
         "configuration": texts,
         "not_followed": [f"{n.path}:{n.line}: {n.what}" for report in reports for n in report.unresolved][:5],
         "seen": [line for report in reports if report.coverage is not None for line in report.coverage.lines],
     }
     return Answer(
-        text="\n\n".join(map(str, reports)),
+        text="\n\n".join([*map(str, reports), *([more["gain"]] if "gain" in more else [])]),
         data={name: value for name, value in data.items() if value},
         full=lambda: [json.loads(report.to_json()) for report in reports],
         page=lambda: "\n\n".join(map(str, reports)),
         details={"diff": lambda: "\n".join(report.diff for report in reports if report.diff)},
         status=NO if any(report.of("error") for report in reports) else YES,
     )
+
+
+def compared(rows: list[dict[str, Any]], sentence: str = "") -> Answer:
+    """The answer of a comparison: one row a plan, a library or a cluster."""
+    fitting_rows = [row for row in rows if row["fits"]]
+    best = max(fitting_rows, key=lambda row: row["tokens_per_second"]["value"], default=None)
+    if not sentence:
+        name = "" if best is None else best["plan"]
+        sentence = f"{len(fitting_rows)} of {len(rows)} fit" + (f"; the fastest is {name}." if name else ".")
+    data = {"answer": sentence, "fits": bool(fitting_rows), "rows": rows}
+    titles = ("", "fits", "GiB per GPU", "tokens/s (95 %)", "USD per million tokens", "days", "USD")
+    names = ("needed_gib_per_gpu", "tokens_per_second", "usd_per_million_tokens", "days", "usd_total")
+    lines: list[tuple[str, ...]] = [titles]
+    for row in rows:
+        label = row.get("cluster") or row["plan"]
+        cells = (_cell(row.get(name)) for name in names)
+        lines.append((f"{label} {row.get('library', '')}".strip(), "yes" if row["fits"] else "no", *cells))
+    used = [column for column in range(len(titles)) if any(line[column] for line in lines[1:])]
+    table = table_lines([[line[column] for column in used] for line in lines[: _MOST_LINES - 3]])
+    left = [f"{len(rows) + 4 - _MOST_LINES} more rows: --json=full."] * (len(rows) > _MOST_LINES - 4)
+    return Answer(
+        text="\n".join([*table, *left, *textwrap.wrap(sentence, _WIDTH, max_lines=2, placeholder=" …")]),
+        data=data,
+        full=lambda: data,
+        page=lambda: "\n".join([sentence, *table_lines(lines)]),
+        status=YES if fitting_rows else NO,
+    )
+
+
+def _cell(value: Any) -> str:
+    if not isinstance(value, dict):
+        return "" if value is None else f"{value:,.1f}"
+    return f"{number(value['value'])} ({between((value['low'], value['high']))})"
+
+
+def exported(text: str, code: str, advice: Advice, what: str, file: str | None) -> Answer:
+    """The answer with code. Code that is too long for the compact form has its first lines there, and says so."""
+    size = len(code.encode())
+    where = f"{advice.cluster.nodes} x {advice.cluster.instance.name}"
+    data: dict[str, Any] = {
+        "answer": f"{what} for {advice.model.name} on {where}: {size:,} bytes.",
+        "what": what,
+        "fits": fits(advice.estimate, advice.min_fit_probability),
+        "plan": settings_of(advice.plan),
+    }
+    data |= {"file": file} if file else {"code": code} if size < MOST_CODE else {"first_lines": code.splitlines()[:25]}
+    return Answer(
+        text=text, data=data, full=lambda: {**data, "code": code}, page=lambda: code, details={"code": lambda: code}
+    )
+
+
+def remedied(report: EstimatorReport) -> dict[str, Any]:
+    """For a job that does not fit: the plan that does, with what it gains; or why there is none."""
+    estimate = None if report.main is None else report.main.estimate
+    if estimate is None or fits(estimate, 0.95):
+        return {}
+    try:
+        comparison = report.recommended()
+    except AdvisorError as error:
+        return {"remedy": str(error)}
+    return {"recommended": settings_of(comparison.recommended), "gain": comparison.gain}

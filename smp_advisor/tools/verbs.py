@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +16,20 @@ from smp_advisor.tools.answers import (
     Answer,
     advised,
     checked,
+    compared,
     estimated,
+    exported,
     figures,
     fitting,
     memory_words,
     needed,
     not_fitting,
     refused,
+    remedied,
+    settings_of,
+    sizes_data,
 )
+from smp_advisor.tools.project import Project, project_of
 from smp_advisor.wording import fits as is_fitting
 from smp_advisor.wording import percent, plural
 
@@ -47,28 +53,83 @@ EXPORTS = (*_CELLS, *FORMATS)
 """Kinds of code: cells of a notebook, then jobs for other launchers."""
 
 
-def advise(options: Namespace) -> Answer:
-    """A recommendation. The status is 1 if no plan fits."""
+@dataclass(frozen=True, kw_only=True)
+class _Asked:
+    """A request with what the project of its folder adds."""
+
+    settings: dict[str, Any]
+    notes: tuple[str, ...]
+    """How the request was read, and what of the project was used."""
+    project: Project
+
+    def noted(self, answer: Answer) -> Answer:
+        """The answer with the notes."""
+        if not self.notes:
+            return answer
+        *lines, last = answer.text.splitlines()
+        notes = " ".join(self.notes)
+        lines += [f"Project    {notes}"] if last.startswith("More ") else [f"{last} {notes}"]
+        return replace(answer, text="\n".join(lines), data={**answer.data, "notes": list(self.notes)})
+
+
+def _asked(options: Namespace) -> _Asked:
+    """The request of a question.
+
+    Raises
+    ------
+    AdvisorError
+        It names no instance, or contradicts the policy of the project.
+    """
+    project = project_of(getattr(options, "folder", None) or Path.cwd())
+    settings, read_as = _with_instance(options.settings)
+    settings, used = project.applied(settings)
+    if settings.get("cluster") is None:
+        raise AdvisorError("The answer depends on the cluster: name an instance, for example ml.p4d.24xlarge, or any.")
+    return _Asked(settings=settings, notes=tuple(filter(None, (read_as, used))), project=project)
+
+
+def _recommended(model: str, asked: _Asked, options: Namespace) -> Advice | NoPlanFitsError:
+    """The recommendation, or the reason why there is none, with the ways out that the policy allows."""
     from smp_advisor.advice.recommendation import advise as recommend
 
-    settings, read_as = _with_instance(options.settings)
     try:
-        advice = recommend(_model(options.model), **settings)
+        advice = recommend(_model(model), on_progress=getattr(options, "progress", None), **asked.settings)
     except NoPlanFitsError as error:
-        return refused(str(error), error.ways_out)
+        ways = error.ways_out
+        allowed = () if ways is None else tuple(way for way in ways.ways if asked.project.allows(way.size.cluster))
+        if ways is None or allowed == ways.ways:
+            return error
+        return NoPlanFitsError(f"{str(error).partition('; changes that fit')[0]}.", replace(ways, ways=allowed))
+    if advice.sizes is not None and not asked.project.allows(advice.cluster):
+        allowed = tuple(size for size in advice.sizes.sizes if asked.project.allows(size.cluster))
+        chosen = replace(advice.sizes, sizes=allowed, requested=None).chosen
+        if chosen is not None:
+            settings = {"cluster": chosen.cluster.instance, "instance_count": chosen.cluster.nodes}
+            return recommend(_model(model), **{**asked.settings, **settings})
+    asked.project.require(advice.cluster)
+    return advice
+
+
+def advise(options: Namespace) -> Answer:
+    """A recommendation. The status is 1 if no plan fits."""
+    asked = _asked(options)
+    advice = _recommended(options.model, asked, options)
+    if isinstance(advice, NoPlanFitsError):
+        return asked.noted(refused(str(advice), advice.ways_out))
     if options.output:
         advice.save(options.output)
     answer = advised(advice)
-    if options.full:
-        return replace(answer, text=str(advice))
-    return replace(answer, text=f"{answer.text}\n{read_as}") if read_as else answer
+    details = {**answer.details, "changes": lambda: _changes(advice)}
+    answer = asked.noted(replace(answer, details=details))
+    return replace(answer, text="\n".join([str(advice), *asked.notes])) if options.full else answer
 
 
 def estimate(options: Namespace) -> Answer:
     """The estimate of one plan. The status is 1 if it does not fit."""
-    model, cluster, value = _estimate(options.model, options)
+    asked = _asked(options)
+    model, cluster, value = _estimate(options.model, asked.settings)
     where = f"{cluster.nodes} x {cluster.instance.name}"
-    return estimated(model, where, value, options.settings.get("min_fit_probability") or 0.95)
+    return asked.noted(estimated(model, where, value, asked.settings.get("min_fit_probability") or 0.95))
 
 
 def fits(options: Namespace) -> Answer:
@@ -76,30 +137,70 @@ def fits(options: Namespace) -> Answer:
     source = Path(options.source)
     if source.suffix in _FILES and not (source.suffix == ".json" and options.settings.get("cluster")):
         return _file_fits(source, options)
-    from smp_advisor.advice.recommendation import advise as recommend
+    asked = _asked(options)
+    advice = _recommended(options.source, asked, options)
+    if isinstance(advice, NoPlanFitsError):
+        return asked.noted(not_fitting(str(advice), advice.ways_out))
+    return asked.noted(fitting(advice, _changes(advice)))
 
-    settings, read_as = _with_instance(options.settings)
-    if "cluster" not in settings:
-        raise AdvisorError("Whether a model fits depends on its cluster: add --instance ml.p4d.24xlarge, for example.")
+
+def compare(options: Namespace) -> Answer:
+    """Plans, libraries or clusters next to each other. The status is 1 if none of them fits."""
+    asked = _asked(options)
+    if options.plans or options.libraries:
+        rows = [_row(options, asked, {"library": name}) for name in options.libraries]
+        rows += [_row(options, asked, plan, one=True) for plan in options.plans]
+        return asked.noted(compared(rows))
+    advice = _recommended(options.model, asked, options)
+    if isinstance(advice, NoPlanFitsError):
+        return asked.noted(refused(str(advice), advice.ways_out))
+    sizes = advice.sizes
+    if sizes is None or options.counts:
+        limits = {name: asked.settings.get(name) for name in ("max_days", "max_usd")}
+        sizes = advice.compare_clusters(
+            asked.settings["cluster"], options.counts or None, on_progress=getattr(options, "progress", None), **limits
+        )
+    allowed = tuple(size for size in sizes.sizes if asked.project.allows(size.cluster))
+    return asked.noted(compared(sizes_data(replace(sizes, sizes=allowed)), " ".join(sizes.lines())))
+
+
+def _row(options: Namespace, asked: _Asked, plan: Mapping[str, Any], *, one: bool = False) -> dict[str, Any]:
+    """The figures of one plan, or of the best plan of one library."""
+    settings = {**asked.settings, **plan}
+    name = ", ".join(f"{key}={value}" for key, value in plan.items())
     try:
-        advice = recommend(_model(options.source), **settings)
-    except NoPlanFitsError as error:
-        return not_fitting(str(error), error.ways_out, read_as)
-    return fitting(advice, _changes(advice), read_as)
+        if one:
+            _, _, value = _estimate(options.model, settings)
+        else:
+            advice = _recommended(options.model, replace(asked, settings=settings), options)
+            if isinstance(advice, NoPlanFitsError):
+                return {"plan": name, "fits": False, "reason": str(advice)}
+            value = advice.estimate
+    except AdvisorError as error:
+        return {"plan": name, "fits": False, "reason": str(error)}
+    words = {} if one else {"settings": settings_of(value.plan)}
+    return {"plan": name, **figures(value, settings.get("min_fit_probability") or 0.95), **words}
 
 
 def _with_instance(settings: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """The settings with the complete name of a family of several sizes: that of its largest; and a note about it."""
+    """The settings with the complete names of families of several sizes: those of their largest; and a note on them."""
+    given = settings.get("cluster")
+    names = given if isinstance(given, list | tuple) else [given]
+    largest = {name: full for name in names if isinstance(name, str) and (full := _largest(name))}
+    if not largest:
+        return dict(settings), ""
+    complete = [largest.get(str(name), name) for name in names]
+    notes = "; ".join(f"{name} is read as {full}, its largest size" for name, full in largest.items())
+    return {**settings, "cluster": complete if isinstance(given, list | tuple) else complete[0]}, f"{notes}."
+
+
+def _largest(name: str) -> str:
+    """The largest size of a family of several; empty for any other name."""
     from smp_advisor.cluster.table import instances
 
-    name = settings.get("cluster")
-    family = name.lower().removeprefix("ml.") if isinstance(name, str) else ""
+    family = name.strip().lower().removeprefix("ml.")
     sizes = [entry for entry in instances() if entry.name.split(".")[1] == family]
-    if len(sizes) < 2:
-        return dict(settings), ""
-    largest = max(sizes, key=lambda entry: (entry.gpus, entry.vcpus))
-    others = ", ".join(entry.name for entry in sizes if entry is not largest)
-    return {**settings, "cluster": largest.name}, f"{name} is read as {largest.name}, not {others}"
+    return max(sizes, key=lambda entry: (entry.gpus, entry.vcpus)).name if len(sizes) > 1 else ""
 
 
 def _changes(advice: Advice) -> str:
@@ -124,21 +225,22 @@ def _changes(advice: Advice) -> str:
 
 def check(options: Namespace) -> Answer:
     """The findings in scripts, cells and recipes. The status is 1 with an error among them."""
-    return checked([_report(Path(path)) for path in options.paths])
+    from smp_advisor.estimators.report import EstimatorReport
+
+    reports = [_report(source, options) for source in (*map(Path, options.paths), *options.texts)]
+    last = reports[-1]
+    return checked(reports, **(remedied(last) if isinstance(last, EstimatorReport) else {}))
 
 
 def profile(options: Namespace) -> Answer:
     """The profile of a configuration's model. The status is 1 with a verdict against it."""
     from smp_advisor.profiling import profile as measure
 
-    result = measure(_read_config(options.config), **options.settings)
+    result = measure(_read_config(options.config), on_progress=getattr(options, "progress", None), **options.settings)
+    lines = str(result).splitlines()
     return Answer(
         text=str(result),
-        data={
-            "answer": str(result).splitlines()[0],
-            "summary": str(result).splitlines(),
-            "verdicts": [*result.verdicts],
-        },
+        data={"answer": lines[0], "verdicts": [*result.verdicts], "summary": lines[1:]},
         full=result.as_dict,
         page=lambda: str(result),
         status=NO if result.verdicts else YES,
@@ -164,27 +266,43 @@ def prove(options: Namespace) -> Answer:
 
 
 def export(options: Namespace) -> Answer:
-    """The code of a saved advice."""
+    """The code of a saved advice, or of the recommendation for a request. The status is 1 if no plan fits."""
     from smp_advisor.advice.written import write_text
 
-    code = _code(_advice(Path(options.advice)), options.what, options.sdk)
+    source = Path(options.advice)
+    if source.suffix == ".json" and options.settings.get("cluster") is None:
+        if options.settings:
+            name = next(iter(options.settings)).replace("_", "-")
+            raise AdvisorError(f"A saved advice has its own request, so export has no option --{name} for it.")
+        project, advice, notes = project_of(Path.cwd()), _advice(source), None
+        project.require(advice.cluster)
+    else:
+        notes = _asked(options)
+        project, found = notes.project, _recommended(options.advice, notes, options)
+        if isinstance(found, NoPlanFitsError):
+            return notes.noted(refused(str(found), found.ways_out))
+        advice = found
+    code = _code(advice, options.what, options.sdk, project)
     if options.output:
         write_text(code if code.endswith("\n") else f"{code}\n", options.output)
-        return _said(f"Wrote {options.output}.", what=options.what, file=options.output)
-    return replace(_said(code, what=options.what, code=code), data={"what": options.what, "code": code})
+    text = f"Wrote {options.output}." if options.output else code
+    answer = exported(text, code, advice, options.what, options.output)
+    return answer if notes is None or not options.output else notes.noted(answer)
 
 
-def _code(advice: Advice, what: str, sdk: str) -> str:
+def _code(advice: Advice, what: str, sdk: str, project: Project) -> str:
     """The code of one kind."""
+    job = project.job_options()
+    image = {name: value for name, value in job.items() if name == "image_uri" and what == "kubernetes"}
     cells: dict[str, Callable[[], str]] = {
-        "job": lambda: advice.cell(sdk),
+        "job": lambda: advice.cell(sdk, **job),
         "script": lambda: _file(advice.script_cell()),
         "local": advice.local_cell,
         "monitoring": advice.monitoring_cell,
-        "permissions": lambda: advice.permissions_cell(sdk=sdk),
+        "permissions": lambda: advice.permissions_cell(sdk=sdk, **job),
         "quota": advice.quota_cell,
     }
-    return cells[what]() if what in cells else advice.export(what)
+    return cells[what]() if what in cells else advice.export(what, **image)
 
 
 def _file(cell: str) -> str:
@@ -192,16 +310,11 @@ def _file(cell: str) -> str:
     return cell.partition("\n")[2] if cell.startswith("%%writefile ") else cell
 
 
-def _said(text: str, **data: Any) -> Answer:
-    """The answer of a few words."""
-    values = {"answer": text.splitlines()[0] if text else "", **data}
-    return Answer(text=text, data=values, full=lambda: values, page=lambda: text)
-
-
 VERBS: Mapping[str, Callable[[Namespace], Answer]] = {
     "advise": advise,
     "estimate": estimate,
     "fits": fits,
+    "compare": compare,
     "check": check,
     "profile": profile,
     "prove": prove,
@@ -228,26 +341,27 @@ def _read_config(path: str) -> Any:
     return config
 
 
-def _estimate(model: str, options: Namespace) -> tuple[Model, Cluster, Estimate]:
-    """Estimate of the plan of the options."""
+def _estimate(model: str, settings: Mapping[str, Any]) -> tuple[Model, Cluster, Estimate]:
+    """Estimate of the plan of the settings."""
     from smp_advisor.advice.request import job_of, read_model, sort_settings
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.evaluate import estimate as evaluate
     from smp_advisor.libraries.library import get_library, require_library
     from smp_advisor.libraries.plan import Plan
 
-    values, _ = _with_instance(options.settings)
+    values = dict(settings)
     instance, library, count = (values.pop(name, None) for name in ("cluster", "library", "instance_count"))
-    if not isinstance(instance, str) or not library:
-        raise AdvisorError("A plan requires --instance and --library; its other settings have defaults.")
+    for name in ("min_fit_probability", "max_days", "max_usd"):
+        values.pop(name, None)
+    if isinstance(instance, list) or instance == "any" or not library or library == "auto":
+        raise AdvisorError("A plan requires one instance and a library, fsdp for example; the rest has defaults.")
     require_library(library)
     if isinstance(count, str):
         raise AdvisorError("A plan requires a number of instances: --count 2.")
-    values.pop("min_fit_probability", None)
-    settings, shape, fields = sort_settings(values)
+    job_settings, shape, fields = sort_settings(values)
     plan = Plan(library=library, **fields)
     own = {"precision": plan.precision, "attention": get_library(library).default_attention}
-    job = job_of(None, own | settings)
+    job = job_of(None, own | job_settings)
     workload = read_model(
         _model(model), sequence_length=job.sequence_length, shape=shape, job=job, library=plan.library
     )
@@ -324,18 +438,24 @@ def _advice(path: Path) -> Advice:
     return value
 
 
-def _report(path: Path) -> Report:
-    """The report on a file: as a training script, unless it has an estimator or is no Python."""
+def _report(source: Path | str, options: Namespace) -> Report:
+    """The report on a file or a text: as a training script, unless it has an estimator or is no Python."""
+    from smp_advisor.advice.request import read_model
     from smp_advisor.estimators import check_estimator
     from smp_advisor.estimators.check import looks_like_estimator
     from smp_advisor.files import SCRIPT, read_bytes
     from smp_advisor.scripts import check_script
 
-    if path.suffix in {".py", ".ipynb"}:
+    if isinstance(source, str) or source.suffix in {".py", ".ipynb"}:
         try:
-            text = read_bytes(path, SCRIPT).decode("utf-8", "replace") if path.suffix == ".py" else ""
+            text = source if isinstance(source, str) else ""
+            if isinstance(source, Path) and source.suffix == ".py":
+                text = read_bytes(source, SCRIPT).decode("utf-8", "replace")
         except OSError as error:
-            raise AdvisorError(f"{str(path)!r:.200} cannot be read: {error.strerror or error}.") from None
-        if path.suffix == ".ipynb" or not looks_like_estimator(text):
-            return check_script(path)
-    return check_estimator(path)
+            raise AdvisorError(f"{str(source)!r:.200} cannot be read: {error.strerror or error}.") from None
+        if not looks_like_estimator(text):
+            return check_script(source)
+    length = options.settings.get("sequence_length") or 2048
+    model = None if not options.model else read_model(_model(options.model), sequence_length=length, shape={})
+    settings, _ = _with_instance(options.settings)
+    return check_estimator(source, model=model, cluster=settings.get("cluster"))

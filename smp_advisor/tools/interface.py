@@ -1,0 +1,340 @@
+"""The tools of assistants: their names, descriptions and input schemas, and calls of the same verbs as the command."""
+
+from __future__ import annotations
+
+import os
+import re
+from argparse import Namespace
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.advice.options import keywords_of
+from smp_advisor.arguments import is_path, meant, options_of
+from smp_advisor.errors import AdvisorError
+from smp_advisor.libraries.library import libraries
+from smp_advisor.tools.verbs import EXPORTS, VERBS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from smp_advisor.arguments import Option
+    from smp_advisor.tools.answers import Answer
+
+__all__ = ["TOOLS", "Caller", "Tool", "call"]
+
+MOST_DETAILS = 24_000
+"""Bytes of an answer with details, which the caller asked for."""
+_FILES = ("path", "calibration", "script", "advice", "config")
+"""Arguments that name a file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caller:
+    """Who calls: the folders whose files may be read, and what hears of progress and may stop the work."""
+
+    roots: tuple[Path, ...] = field(default_factory=lambda: (Path.cwd(),))
+    progress: Callable[..., Any] | None = None
+
+    def file(self, name: str) -> str:
+        """The path of a file that the caller named.
+
+        Raises
+        ------
+        AdvisorError
+            It is in none of the caller's folders.
+        """
+        if not is_path(name):
+            raise AdvisorError(f"{name!r:.80} is no path of a file.")
+        path = Path(os.path.realpath(self.roots[0] / name))
+        if not any(path.is_relative_to(os.path.realpath(root)) for root in self.roots):
+            folders = ", ".join(map(str, self.roots))
+            raise AdvisorError(f"{name!r:.200} is not in {folders}: only files of this folder are read.")
+        return str(path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tool:
+    """One tool."""
+
+    name: str
+    title: str
+    description: str
+    parts: tuple[str, ...] = ()
+    """Parts of the table of options that it takes."""
+    own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Its further arguments, as JSON schemas."""
+    required: tuple[str, ...] = ()
+    details: tuple[str, ...] = ()
+    """Parts that its answer has on request."""
+
+    @property
+    def options(self) -> dict[str, Option]:
+        """Its options of the table by their names in a call: those of the command line."""
+        found = (option for option in options_of(*self.parts) if option.help and option.name not in ("script", "data"))
+        return {option.switches[0].lstrip("-").replace("-", "_"): option for option in found}
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """JSON schema of the arguments: types, units, ranges, defaults; the first tool explains the options."""
+        first = self.name == next(iter(TOOLS))
+        properties: dict[str, Any] = {**self.own}
+        properties |= {name: _schema(option, explained=first) for name, option in self.options.items()}
+        if self.details:
+            kinds = {"type": "string", "enum": list(self.details)}
+            properties["details"] = {"type": "array", "items": kinds, "description": "Further parts of the answer."}
+        return {
+            "type": "object", "properties": properties, "required": list(self.required), "additionalProperties": False
+        }  # fmt: skip
+
+    def read(self, arguments: Mapping[str, Any], caller: Caller) -> Namespace:
+        """The arguments as those of the verb.
+
+        Raises
+        ------
+        AdvisorError
+            One is unknown, missing, of another type, or names a file that is not the caller's.
+        """
+        table, values, texts = self.options, dict[str, Any](), dict[str, Any]()
+        by_keyword = {option.name: option for option in table.values()}
+        for name, value in arguments.items():
+            if value is None or name == "details":
+                continue
+            option = table.get(name) or by_keyword.get(name)
+            if name in _FILES:
+                value = caller.file(value)  # noqa: PLW2901 - from here on, the file itself
+            if option is not None:
+                texts[option.name] = _text(name, value)
+            elif name in self.own:
+                values[name] = _checked(name, value, self.own[name])
+            else:
+                near = meant(name, {*table, *by_keyword, *self.own})
+                near = next((key for key, option in table.items() if option.name == near), near)
+                hint = f"did you mean {near}?" if near else f"it takes {', '.join((*self.own, *table))}."
+                raise AdvisorError(f"{self.name} takes no argument {name!r:.80}; {hint}")
+        for name in self.required:
+            if name not in values and name not in {key for key in table if table[key].name in texts}:
+                raise AdvisorError(f"{self.name} requires {name}.")
+        if str(values.get("model", "")).endswith(".json"):
+            values["model"] = caller.file(values["model"])
+        given: dict[str, Any] = {"model": None, "output": None, "full": False, **_of_verb(self.name, values)}
+        given["settings"] = keywords_of(texts) | values.get("settings", {})
+        return Namespace(**given, progress=caller.progress, folder=caller.roots[0])
+
+
+def _of_verb(name: str, values: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a verb by the names that it has for them."""
+    model = {"model": values["model"]} if "model" in values else {}
+    match name:
+        case "compare":
+            return {"counts": (), "libraries": (), "plans": (), **values}
+        case "check":
+            texts = [values["text"]] if "text" in values else []
+            paths = [values["path"]] if "path" in values else []
+            if len(texts) + len(paths) != 1:
+                raise AdvisorError("check requires either the path of a file or its text.")
+            return {"paths": paths, "texts": texts, **model}
+        case "export":
+            source = values.get("advice") or values.get("model")
+            if source is None:
+                raise AdvisorError("export requires a model with its instance, or the file of a saved advice.")
+            return {"advice": source, "what": values.get("what", "job"), "sdk": values.get("sdk", "auto")}
+    return values
+
+
+def _schema(option: Option, *, explained: bool) -> dict[str, Any]:
+    """JSON schema of an option."""
+    limits = {"minimum": option.least, **({"maximum": option.most} if option.most != 10**9 else {})}
+    kinds: dict[str, dict[str, Any]] = {
+        "integer": {"type": "integer", **limits},
+        "rank": {"type": "integer", **limits},
+        "nodes": {"anyOf": [{"type": "integer", **limits}, {"const": "smallest"}]},
+        "amount": {"type": ["number", "string"], "exclusiveMinimum": 0},
+        "share": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
+        "flag": {"type": "boolean"},
+        "choice": {"enum": list(option.choices)},
+    }
+    if option.name == "library":
+        kinds["text"] = {"enum": ["auto", *(record.name for record in libraries())]}
+    unit = f"Unit: {option.unit}." if option.unit else ""
+    words = re.sub(r"--([a-z-]+)", lambda match: match[1].replace("-", "_"), option.help) if explained else ""
+    about = {"description": " ".join(filter(None, (words, unit)))} if words or unit else {}
+    default = {} if option.default is None else {"default": option.default}
+    return {**kinds.get(option.type, {"type": "string"}), **about, **default}
+
+
+def _text(name: str, value: Any) -> Any:
+    """A JSON value as the text of an option; flags stay."""
+    if isinstance(value, bool):
+        return value or None
+    if isinstance(value, list) and all(isinstance(entry, str) for entry in value):
+        return ",".join(value)
+    if isinstance(value, int | float | str):
+        return value if isinstance(value, str) else repr(value)
+    raise AdvisorError(f"{name} must be a number or text, not {value!r:.80}.")
+
+
+_KINDS: dict[str, tuple[type, str]] = {
+    "string": (str, "text"),
+    "object": (dict, "an object"),
+    "array": (list, "a list"),
+    "integer": (int, "a whole number"),
+}
+
+
+def _checked(name: str, value: Any, schema: Mapping[str, Any]) -> Any:
+    """An argument of the tool's own, of the type of its schema."""
+    kind, title = _KINDS[schema["type"]]
+    if name == "model" and isinstance(value, int | float) and not isinstance(value, bool):
+        return repr(value)
+    if isinstance(value, bool) or not isinstance(value, kind):
+        raise AdvisorError(f"{name} must be {title}, not {value!r:.80}.")
+    if "enum" in schema and value not in schema["enum"]:
+        raise AdvisorError(f"{name} must be one of {', '.join(schema['enum'])}, not {value!r:.80}.")
+    if isinstance(value, list):
+        return [_checked(f"an entry of {name}", entry, schema["items"]) for entry in value]
+    return value
+
+
+_MODEL = {
+    "type": "string",
+    "description": "Parameter count (10B), name of a model (llama-3-70b), or path of a transformers config.json.",
+}
+_SETTINGS = {
+    "type": "object",
+    "description": "Further settings by the names of plans and jobs, for example"
+    ' {"tensor_parallel_degree": 4, "activation_checkpointing": "each", "batch_size": 1, "loss": "chunked"}.',
+}
+_REQUEST = ("request", "job", "adapter")
+_ALL = (
+    Tool(
+        name="advise",
+        title="Recommend a training plan",
+        description=(
+            "Does a model fit on SageMaker GPU instances for training, with which plan (library, degrees, batch,"
+            " checkpointing), how fast, at what cost? Searches every plan. Without a fit: what would make it fit. With"
+            " tokens: days and cost; with max_days or max_usd, or instance 'any': the cluster, too. Exact figures with"
+            " 95 % intervals. Fixed settings go into `settings`."
+        ),
+        parts=_REQUEST,
+        own={"model": _MODEL, "settings": _SETTINGS},
+        required=("model",),
+        details=(
+            "ladder", "alternatives", "memory", "reasons", "requirements", "assumptions", "changes",
+            "clusters_compared",
+        ),
+    ),
+    Tool(
+        name="estimate",
+        title="Estimate one plan",
+        description=(
+            "Memory, step time and cost of one given plan, not of the best one: pass its library, and its fields in"
+            " `settings`. Fields that are left out have the library's defaults."
+        ),
+        parts=_REQUEST,
+        own={"model": _MODEL, "settings": _SETTINGS},
+        required=("model", "library"),
+        details=("memory",),
+    ),
+    Tool(
+        name="compare",
+        title="Compare clusters, libraries or plans",
+        description=(
+            "One row for each of several instances (a list, or 'any'), numbers of instances (counts), libraries, or"
+            " plans of your own: memory, speed, days and cost."
+        ),
+        parts=_REQUEST,
+        own={
+            "model": _MODEL,
+            "counts": {
+                "type": "array", "items": {"type": "integer"}, "description": "Numbers of instances: [1, 2, 4]."
+            },
+            "libraries": {
+                "type": "array", "items": {"type": "string", "enum": [record.name for record in libraries()]},
+                "description": "The best plan of each library.",
+            },
+            "plans": {
+                "type": "array", "items": {"type": "object"},
+                "description": "Plans: each with `library` and its fields, as in `settings` of estimate.",
+            },
+            "settings": _SETTINGS,
+        },
+        required=("model",),
+    ),
+    Tool(
+        name="check",
+        title="Check a script, an estimator or a recipe",
+        description=(
+            "Defects of a training script, an estimator cell, a CreateTrainingJob request or a HyperPod recipe, with"
+            " remedies and sources; for a job, also whether it fits in memory, and the plan that does. The file or text"
+            " is read, never run. Pass the model for the memory of an estimator. For 'CUDA out of memory': check the"
+            " estimator here."
+        ),
+        own={
+            "path": {"type": "string", "description": "Path of the file."},
+            "text": {"type": "string", "description": "The text itself, instead of a file."},
+            "model": _MODEL,
+            "instance": {"type": "string", "description": "Instance type, if the text names none (recipes)."},
+        },
+        details=("diff",),
+    ),
+    Tool(
+        name="export",
+        title="Write the code of a job",
+        description=(
+            "Code for the recommended plan of a request, or of a saved advice: the estimator cell, the training script,"
+            " a HyperPod recipe, a Kubernetes or Slurm job. Nothing is started or written: the code is the answer. Long"
+            ' code is cut; `details: ["code"]` or the linked resource has all of it.'
+        ),
+        parts=_REQUEST,
+        own={
+            "model": _MODEL,
+            "advice": {"type": "string", "description": "Path of a saved advice, instead of a model."},
+            "what": {"type": "string", "enum": list(EXPORTS), "description": "Default: job.", "default": "job"},
+            "sdk": {"type": "string", "enum": ["auto", "v2", "v3"], "description": "SageMaker SDK.", "default": "auto"},
+            "settings": _SETTINGS,
+        },
+        details=("code",),
+    ),
+    Tool(
+        name="profile",
+        title="Profile a model",
+        description=(
+            "Trace a transformers configuration in child processes on this machine (minutes, no GPU; needs torch):"
+            " parameters, FLOPs and activations of a model whose family has no formulas."
+        ),
+        own={
+            "config": {"type": "string", "description": "Path of a config.json."},
+            "settings": {"type": "object", "description": 'For example {"sequence_length": 512, "seconds": 600}.'},
+        },
+        required=("config",),
+    ),
+)  # fmt: skip
+TOOLS: Mapping[str, Tool] = {tool.name: tool for tool in _ALL}
+"""The tools by their names. A tool is a verb of the command with a description for assistants."""
+
+
+def call(name: str, arguments: Mapping[str, Any], caller: Caller) -> tuple[Answer, dict[str, Any]]:
+    """The answer of a tool, and its compact form with the requested details.
+
+    Raises
+    ------
+    AdvisorError
+        There is no such tool, or its arguments are wrong: one sentence with what would be right.
+    """
+    if name not in TOOLS:
+        raise AdvisorError(f"There is no tool {name!r:.80}: the tools are {', '.join(TOOLS)}.")
+    tool = TOOLS[name]
+    parts = arguments.get("details") or []
+    if not isinstance(parts, list) or not set(map(str, parts)) <= set(tool.details):
+        raise AdvisorError(
+            f"details of {name} must be a list of {', '.join(tool.details) or 'nothing'}, not {parts!r:.80}."
+        )
+    try:
+        answer = VERBS[name](tool.read(arguments, caller))
+    except AdvisorError as error:
+        # The sentences name options as the command line has them.
+        words = re.sub(r"(?<![\w-])--([a-z][\w-]*)", lambda match: match[1].replace("-", "_"), str(error))
+        raise AdvisorError(words) from None
+    present = [part for part in parts if part in answer.details]
+    return answer, answer.compact(present, MOST_DETAILS) if present else answer.compact()

@@ -1,0 +1,234 @@
+"""`smp_advisor.toml`: what a team shares: a calibration, hardware of its own, and a policy for jobs."""
+
+from __future__ import annotations
+
+import tomllib
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.arguments import amount_of, meant, options
+from smp_advisor.cluster.cluster import Cluster
+from smp_advisor.cluster.table import completed_instance, gpu
+from smp_advisor.errors import AdvisorError
+from smp_advisor.files import CONFIGURATION, read_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+    from pathlib import Path
+
+    from smp_advisor.cluster.table import Instance
+
+__all__ = ["FILE", "Policy", "Project", "project_of"]
+
+FILE = "smp_advisor.toml"
+_KEYS = ("calibration", "hardware", "policy")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """Limits of a team for its jobs. None and empty: no limit."""
+
+    instances: tuple[str, ...] = ()
+    """Instance types that jobs may use."""
+    max_count: int | None = None
+    """Most instances of a job."""
+    max_usd_per_hour: float | None = None
+    """Most USD per hour of a cluster."""
+    max_days: float | None = None
+    """Most days of a run."""
+    max_usd: float | None = None
+    """Most USD of a run."""
+    containers: tuple[str, ...] = ()
+    """Images that jobs may use; the first one is the default."""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    """Tags of each job."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Project:
+    """The shared settings of the folder that a question comes from."""
+
+    file: Path | None = None
+    calibration: Path | None = None
+    hardware: Mapping[str, Instance] = field(default_factory=dict)
+    """Nodes of the team's own, by their names."""
+    policy: Policy = field(default_factory=Policy)
+
+    def applied(self, settings: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+        """The settings of a request with those of the project, and a sentence on what was used.
+
+        Raises
+        ------
+        AdvisorError
+            The request contradicts the policy.
+        """
+        if self.file is None:
+            return dict(settings), ""
+        asked, used, policy = dict(settings), [], self.policy
+        if self.calibration is not None and asked.get("calibration") is None:
+            asked["calibration"] = str(self.calibration)
+            used.append(f"calibration {self.calibration.name}")
+        cluster = self._cluster(asked.get("cluster"))
+        if cluster is not None:
+            asked["cluster"] = cluster
+        used += [f"hardware {entry}" for entry in self.hardware if settings.get("cluster") == entry]
+        count = asked.get("instance_count")
+        if policy.max_count is not None and isinstance(count, int) and count > policy.max_count:
+            raise self._against(f"at most {policy.max_count} instances", f"{count}")
+        for name in ("max_days", "max_usd"):
+            most = getattr(policy, name)
+            if most is not None and asked.get("tokens") is not None:
+                wished = asked.get(name)
+                if wished is not None and amount_of(name, wished) > most:
+                    raise self._against(f"{name.replace('_', ' ')} of {most:,g}", f"{amount_of(name, wished):,g}")
+                asked[name] = most if wished is None else wished
+        limits = [entry.name for entry in fields(policy) if getattr(policy, entry.name)]
+        used += [f"policy ({', '.join(limits)})"] if limits else []
+        return asked, f"{self.file.name}: {', '.join(used)}." if used else ""
+
+    def _cluster(self, name: Any) -> Any:
+        """The instance types of a request, of those that the policy allows."""
+        allowed = self.policy.instances
+        if name is None or name == "any":
+            return list(allowed) if len(allowed) > 1 else allowed[0] if allowed else name
+        names = name if isinstance(name, list | tuple) else [name]
+        found: list[Any] = [self.hardware.get(entry, entry) for entry in names]
+        for entry in found:
+            full = completed_instance(entry).name if isinstance(entry, str) else entry.name
+            if allowed and full not in {*allowed, *self.hardware}:
+                raise self._against(f"the instances {', '.join(allowed)}", full)
+        return found if isinstance(name, list | tuple) else found[0]
+
+    def allows(self, cluster: Cluster) -> bool:
+        """Whether jobs may use a cluster."""
+        policy, price = self.policy, cluster.usd_per_hour
+        named = not policy.instances or cluster.instance.name in {*policy.instances, *self.hardware}
+        small = policy.max_count is None or cluster.nodes <= policy.max_count
+        return named and small and (policy.max_usd_per_hour is None or (price or 0.0) <= policy.max_usd_per_hour)
+
+    def require(self, cluster: Cluster) -> None:
+        """Refuse an answer on a cluster that jobs may not use.
+
+        Raises
+        ------
+        AdvisorError
+            The cluster is too large or too expensive.
+        """
+        if not self.allows(cluster):
+            price = "" if cluster.usd_per_hour is None else f" ({cluster.usd_per_hour:,.2f} USD per hour)"
+            limits = ", ".join(
+                f"{name} = {value}" for name in ("instances", "max_count", "max_usd_per_hour")
+                if (value := getattr(self.policy, name))
+            )  # fmt: skip
+            raise self._against(limits, f"{cluster.nodes} x {cluster.instance.name}{price}")
+
+    def job_options(self, image: str | None = None) -> dict[str, Any]:
+        """Options of an exported job: tags, and the image if the policy names some."""
+        allowed = self.policy.containers
+        if image is not None and allowed and image not in allowed:
+            raise self._against(f"the containers {', '.join(allowed)}", image)
+        chosen = image or (allowed[0] if allowed else None)
+        tags = {"tags": dict(self.policy.tags)} if self.policy.tags else {}
+        return tags | ({} if chosen is None else {"image_uri": chosen})
+
+    def _against(self, allowed: str, asked: str) -> AdvisorError:
+        return AdvisorError(f"The policy of {self.file} allows {allowed}, not {asked}.")
+
+
+def project_of(folder: Path) -> Project:
+    """The project of the nearest `smp_advisor.toml`, from a folder upward to that of its repository.
+
+    Raises
+    ------
+    AdvisorError
+        The file, or one that it names, cannot be read, or has an entry that means nothing.
+    """
+    for place in (folder.resolve(), *folder.resolve().parents):
+        if (place / FILE).is_file():
+            return _read(place / FILE)
+        if (place / ".git").exists():
+            break
+    return Project()
+
+
+def _read(file: Path) -> Project:
+    document = _toml(file)
+    _known(document, _KEYS, file)
+    path = document.get("calibration")
+    return Project(
+        file=file,
+        calibration=None if path is None else _named(file, path),
+        hardware=_hardware(file, _table(file, document, "hardware")),
+        policy=_policy(file, _table(file, document, "policy")),
+    )
+
+
+def _toml(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(read_bytes(file, CONFIGURATION).decode("utf-8"))
+    except OSError as error:
+        raise AdvisorError(f"{str(file)!r:.200} cannot be read: {error.strerror or error}.") from None
+    except ValueError as error:
+        raise AdvisorError(f"{file} is not TOML: {error}.") from None
+
+
+def _named(file: Path, name: Any) -> Path:
+    """A file that the project names, in its folder."""
+    path = (file.parent / name).resolve() if isinstance(name, str) else None
+    if path is None or not path.is_relative_to(file.parent.resolve()):
+        raise AdvisorError(f"{file} names {name!r:.80}: a path of a file in its folder is required.")
+    return path
+
+
+def _table(file: Path, document: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """A table of the file itself, or of one that it names."""
+    value = document.get(key, {})
+    if isinstance(value, dict):
+        return value
+    return _toml(_named(file, value))
+
+
+def _known(table: Mapping[str, Any], names: Collection[str], file: Path) -> None:
+    for name in table:
+        if name not in names:
+            near = meant(name, names)
+            raise AdvisorError(
+                f"{file} has no entry {name!r:.80}; {f'did you mean {near}?' if near else ', '.join(names)}"
+            )
+
+
+def _hardware(file: Path, table: Mapping[str, Any]) -> dict[str, Instance]:
+    """Nodes with the figures of `Cluster.custom`; a board by its name in the table of GPUs supplies its own."""
+    found = {}
+    for name, figures in table.items():
+        if not isinstance(figures, dict):
+            raise AdvisorError(f"{file}: the hardware {name!r:.80} must be a table with the figures of Cluster.custom.")
+        usual: dict[str, Any] = {"name": name, "nodes": 2}
+        with suppress(AdvisorError):  # a board that the table does not have comes with its figures
+            board = gpu(str(figures.get("gpu", "")))
+            usual |= {"usable_gpu_memory_gib": board.usable_gpu_memory_gib, "peak_tflops": board.peak_tflops}
+        try:
+            found[name] = Cluster.custom(**{**usual, **figures}).instance
+        except (TypeError, AdvisorError) as error:
+            raise AdvisorError(f"{file}: the hardware {name!r:.80} is not complete: {error}") from None
+    return found
+
+
+def _policy(file: Path, table: Mapping[str, Any]) -> Policy:
+    names = [entry.name for entry in fields(Policy)]
+    _known(table, names, file)
+    values: dict[str, Any] = {}
+    for name, value in table.items():
+        kind = dict if name == "tags" else list if name in ("instances", "containers") else (int, float, str)
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise AdvisorError(f"{file}: {name} cannot be {value!r:.80}.")
+        values[name] = value
+        if isinstance(value, list):
+            values[name] = tuple(map(str, value))
+        elif name == "max_count":
+            values[name] = options()["instance_count"].checked(value, name)
+        elif name != "tags":
+            values[name] = amount_of(name, value, "500")
+    policy = Policy(**values)
+    return replace(policy, instances=tuple(completed_instance(name).name for name in policy.instances))

@@ -1,0 +1,154 @@
+"""`smp-advisor mcp`: the tools by the Model Context Protocol on standard input and output."""
+
+from __future__ import annotations
+
+import json
+import threading
+import traceback
+from collections import OrderedDict
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor._version import __version__
+from smp_advisor.errors import AdvisorError
+from smp_advisor.tools.interface import TOOLS, Caller, call
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mcp.server.lowlevel import Server
+
+    from smp_advisor.tools.answers import Answer
+
+__all__ = ["serve", "server"]
+
+_PAGES = 32
+"""Answers whose pages can be read."""
+_INSTRUCTIONS = (
+    "Figures for training models on SageMaker GPU instances, computed on this machine: no job is started, no account"
+    " and no network is used. Ask for the model, the instance and the number of instances before you call advise, and"
+    " for the tokens if days or cost matter. Report the interval with each speed and cost, and what was assumed."
+)
+
+
+class _Stopped(KeyboardInterrupt):
+    """The caller no longer waits."""
+
+
+def server(roots: tuple[Path, ...]) -> Server[Any]:
+    """The server with its tools, for any transport."""
+    import anyio
+    import mcp_types as types
+    from mcp.server.lowlevel import Server
+
+    pages: OrderedDict[str, Answer] = OrderedDict()
+    numbers = count(1)
+
+    async def list_tools(_context: Any, _params: Any) -> types.ListToolsResult:
+        hints = types.ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
+        return types.ListToolsResult(
+            tools=[
+                types.Tool(
+                    name=tool.name,
+                    title=tool.title,
+                    description=tool.description,
+                    input_schema=tool.schema,
+                    annotations=hints,
+                )
+                for tool in TOOLS.values()
+            ]
+        )
+
+    async def call_tool(_context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        stop = threading.Event()
+
+        def progress(*_: Any) -> None:
+            if stop.is_set():
+                raise _Stopped
+
+        caller = Caller(roots=roots, progress=progress)
+        work = partial(_worked, params.name, params.arguments or {}, caller)
+        try:
+            answer, text = await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
+        except AdvisorError as error:
+            return types.CallToolResult(content=[types.TextContent(text=str(error))], is_error=True)
+        finally:
+            stop.set()  # after a cancellation, the thread ends at its next step
+        uri = f"smp-advisor://answers/{next(numbers)}"
+        pages[uri] = answer
+        while len(pages) > _PAGES:
+            pages.popitem(last=False)
+        link = types.ResourceLink(uri=uri, name="the complete answer", mime_type="text/markdown")
+        return types.CallToolResult(content=[types.TextContent(text=text), link])
+
+    async def list_resources(_context: Any, _params: Any) -> types.ListResourcesResult:
+        found = [
+            types.Resource(uri=uri, name=str(page.data["answer"])[:80], mime_type="text/markdown")
+            for uri, page in pages.items()
+        ]
+        return types.ListResourcesResult(resources=found)
+
+    async def read_resource(_context: Any, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+        uri = str(params.uri)
+        if uri not in pages:
+            raise ValueError(f"{uri} is no longer kept: call the tool again.")
+        text = await anyio.to_thread.run_sync(pages[uri].page)
+        return types.ReadResourceResult(
+            contents=[types.TextResourceContents(uri=uri, mime_type="text/markdown", text=text)]
+        )
+
+    return Server(
+        "smp-advisor",
+        version=__version__,
+        instructions=_INSTRUCTIONS,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+        on_list_resources=list_resources,
+        on_read_resource=read_resource,
+    )
+
+
+def _worked(name: str, arguments: dict[str, Any], caller: Caller) -> tuple[Answer, str]:
+    """The answer and its compact form as JSON.
+
+    Raises
+    ------
+    AdvisorError
+        The arguments are wrong, the caller stopped, or the advisor failed.
+    """
+    try:
+        answer, data = call(name, arguments, caller)
+    except AdvisorError:
+        raise
+    except _Stopped:
+        raise AdvisorError("Stopped.") from None
+    except Exception as error:  # noqa: BLE001 - one failed call does not end the server
+        traceback.print_exc()  # standard output belongs to the protocol
+        raise AdvisorError(f"{name} failed: {type(error).__name__}: {error}. Report this call as a defect.") from None
+    return answer, json.dumps(data, ensure_ascii=False)
+
+
+def serve(roots: tuple[Path, ...]) -> None:
+    """Serve until the input ends.
+
+    Raises
+    ------
+    AdvisorError
+        The protocol's package is not installed, or a root is no folder.
+    """
+    try:
+        import anyio
+        from mcp.server.stdio import stdio_server
+    except ImportError:
+        raise AdvisorError("The protocol requires mcp 2.3 or newer: pip install 'smp-advisor[tools]'.") from None
+    for root in roots:
+        if not root.is_dir():
+            raise AdvisorError(f"{str(root)!r:.200} is no folder: --root takes the folder whose files may be read.")
+
+    async def run() -> None:
+        service = server(roots)
+        async with stdio_server() as (incoming, outgoing):
+            await service.run(incoming, outgoing, service.create_initialization_options())
+
+    anyio.run(run)

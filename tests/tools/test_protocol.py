@@ -1,0 +1,190 @@
+"""The tools over the real protocol: a server process on standard input and output, and the SDK's own client."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import tomllib
+from contextlib import asynccontextmanager
+from importlib import import_module
+from inspect import signature
+
+import jsonschema
+import pytest
+
+import smp_advisor as smpa
+from smp_advisor.arguments import options
+from smp_advisor.errors import AdvisorError
+from smp_advisor.tools.answers import MOST_BYTES, shortened, size_of
+from smp_advisor.tools.interface import TOOLS, Caller, call
+
+REQUEST = {"model": "llama-3-8b", "instance": "p4d", "count": 2}
+
+
+@asynccontextmanager
+async def client(root, folder):
+    """A client of a server that may read one folder."""
+    from mcp.client.client import Client
+    from mcp.client.stdio import StdioServerParameters, stdio_client
+
+    paths = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
+    server = StdioServerParameters(
+        command=sys.executable, args=["-P", "-m", "smp_advisor.command", "mcp"], env={"PYTHONPATH": paths}, cwd=folder
+    )
+    async with Client(stdio_client(server)) as connected:
+        yield connected
+
+
+@pytest.mark.tools
+def test_a_session_over_standard_input_and_output(root, tmp_path):
+    (tmp_path / "train.py").write_text("import torch\nfrom torch.distributed.fsdp import FSDP\nmodel = FSDP(net)\n")
+
+    async def session():
+        async with client(root, tmp_path) as connected:
+            tools = (await connected.list_tools()).tools
+            assert [tool.name for tool in tools] == list(TOOLS)
+            assert all(tool.annotations.read_only_hint for tool in tools)
+            advice = await connected.call_tool("advise", REQUEST)
+            text, link = advice.content
+            answer = json.loads(text.text)
+            assert not advice.is_error
+            assert len(text.text.encode()) <= MOST_BYTES
+            page = await connected.read_resource(link.uri)
+            assert answer["plan"]["library"] in page.contents[0].text.lower().replace("smp v2", "smp-v2")
+            assert len((await connected.list_resources()).resources) == 1
+            again = {**REQUEST, "library": answer["plan"].pop("library"), "settings": answer["plan"]}
+            estimate = json.loads((await connected.call_tool("estimate", again)).content[0].text)
+            assert estimate["needed_gib_per_gpu"] == answer["needed_gib_per_gpu"]
+            found = json.loads((await connected.call_tool("check", {"path": "train.py"})).content[0].text)
+            assert found["answer"].startswith(str(tmp_path / "train.py"))
+            wrong = await connected.call_tool("advise", {**REQUEST, "seqlen": 512})
+            assert (wrong.is_error, wrong.content[0].text) == (
+                True, "advise takes no argument 'seqlen'; did you mean sequence_length?",
+            )  # fmt: skip
+
+    asyncio.run(session())
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+@pytest.mark.tools
+def test_a_cancelled_call_ends_its_work_and_the_server_answers_the_next(tmp_path, monkeypatch):
+    import threading
+
+    from mcp.client.client import Client
+
+    from smp_advisor.tools.server import server
+
+    ended, started = threading.Event(), threading.Event()
+
+    def endless(options):
+        started.set()
+        try:
+            while True:
+                options.progress(0, 1, "a step")
+        except KeyboardInterrupt:
+            ended.set()
+            raise
+
+    async def session():
+        from smp_advisor.tools import verbs
+
+        async with Client(server((tmp_path,))) as connected:
+            with monkeypatch.context() as patch:
+                patch.setitem(verbs.VERBS, "compare", endless)
+                work = asyncio.ensure_future(connected.call_tool("compare", REQUEST))
+                await asyncio.to_thread(started.wait)
+                work.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await work
+                await asyncio.to_thread(ended.wait)
+            assert not (await connected.call_tool("advise", REQUEST)).is_error
+
+    asyncio.run(session())
+
+
+@pytest.mark.parametrize("tool", TOOLS.values(), ids=lambda tool: tool.name)
+def test_schemas_are_valid_and_agree_with_python(tool):
+    jsonschema.Draft202012Validator.check_schema(tool.schema)
+    for option in options().values():
+        if option.default is not None and option.of in ("request", "job"):
+            call_default = signature(smpa.advise).parameters[option.name].default
+            expected = getattr(smpa.Job(), option.name, None) if option.of == "job" else call_default
+            assert option.default == expected, option.name
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "sentence"),
+    [
+        ("advise", {"instance": "p4d"}, "advise requires model"),
+        ("advise", {"model": "8B"}, "name an instance"),
+        ("advise", {"model": "llama-3-8", "instance": "p4d"}, "most similar are Llama 3 8B"),
+        ("advise", {**REQUEST, "precision": "int8"}, "precision must be one of fp16, bf16, fp32, not 'int8'"),
+        ("advise", {**REQUEST, "count": 0}, "at least 1"),
+        ("advise", {**REQUEST, "details": ["ladders"]}, "must be a list of ladder, "),
+        ("advise", {**REQUEST, "settings": {"tensor_paralel_degree": 2}}, "did you mean tensor_parallel_degree"),
+        ("advise", {**REQUEST, "settings": 2}, "settings must be an object"),
+        ("advise", {**REQUEST, "calibration": "/etc/hosts"}, "only files of this folder are read"),
+        ("advise", {"model": "../config.json", "instance": "p4d"}, "only files of this folder are read"),
+        ("check", {}, "either the path of a file or its text"),
+        ("check", {"path": "a\0b"}, "is no path of a file"),
+        ("export", {"what": "jobb"}, "what must be one of job, script"),
+        ("watch", {}, "the tools are advise, estimate, compare"),
+    ],
+)
+def test_an_error_names_the_valid_value(name, arguments, sentence, tmp_path):
+    with pytest.raises(AdvisorError) as error:
+        call(name, arguments, Caller(roots=(tmp_path,)))
+    assert sentence in str(error.value)
+    assert "--" not in str(error.value)
+
+
+def test_a_link_out_of_the_folder_is_not_followed(tmp_path):
+    (tmp_path / "outside.py").write_text("secret = 1\n")
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "train.py").symlink_to(tmp_path / "outside.py")
+    with pytest.raises(AdvisorError, match="only files of this folder"):
+        call("check", {"path": "train.py"}, Caller(roots=(folder,)))
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("advise", {"model": "llama-3-70b", "instance": "any", "tokens": "15T", "max_days": 90}),
+        ("compare", {"model": "llama-3-8b", "instance": ["p4d", "p5", "p5en", "g6e"], "counts": [*range(1, 33)]}),
+        ("export", {**REQUEST, "what": "script"}),
+        ("check", {"text": "import smdistributed.modelparallel.torch as smp\n" + "smp.DistributedModel(n)\n" * 200}),
+    ],
+)
+def test_compact_answers_keep_their_limit(name, arguments):
+    answer, data = call(name, arguments, Caller())
+    assert size_of(data) <= MOST_BYTES
+    assert (data["schema"], data["answer"]) == (1, answer.data["answer"])
+
+
+def test_what_a_limit_leaves_out_is_counted():
+    data = shortened({"answer": "yes", "rows": [{"n": n} for n in range(1000)], "text": "x" * 3000}, 2000)
+    assert size_of(data) <= 2000
+    assert data["answer"] == "yes"
+    assert len(data["rows"]) + data["left_out"]["rows"] == 1000
+    assert data["text"].endswith("…")
+
+
+def test_details_come_on_request():
+    _, data = call("advise", {**REQUEST, "details": ["ladder", "alternatives", "memory"]}, Caller())
+    assert {"ladder", "alternatives", "memory"} <= data.keys()
+    assert sum(data["memory"].values()) == pytest.approx(data["needed_gib_per_gpu"], abs=0.1)
+
+
+def test_the_jupyter_server_finds_functions_with_the_same_arguments(root):
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    module, _, name = project["entry-points"]["jupyter_server_mcp.tools"]["smp-advisor"].partition(":")
+    listed = getattr(import_module(module), name)()
+    functions = [getattr(import_module(place.partition(":")[0]), place.partition(":")[2]) for place in listed]
+    assert [function.__name__ for function in functions] == [f"smp_{name}" for name in TOOLS]
+    for function in functions:
+        tool = TOOLS[function.__name__.removeprefix("smp_")]
+        assert set(signature(function).parameters) == set(tool.schema["properties"])
+    assert json.loads(functions[0](**REQUEST)) == json.loads(json.dumps(call("advise", REQUEST, Caller())[1]))
