@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-__all__ = ["Deferred", "deferred"]
-
 
 class Deferred:
     """A module, or a function or class of it."""

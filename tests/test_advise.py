@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from importlib.machinery import ModuleSpec
+
 import pytest
 
 import smp_advisor as smpa
-from smp_advisor.errors import AdvisorError
+from smp_advisor.advice import request
+from smp_advisor.advice.request import has_formulas, read_model
+from smp_advisor.arguments import meant
+from smp_advisor.errors import AdvisorError, ModelError
 
 P4D = "ml.p4d.24xlarge"
 UNPRICED = smpa.Cluster.custom(
@@ -47,14 +53,6 @@ def test_defaults_are_named_until_they_are_given(advice: smpa.Advice) -> None:
     assert "sequence length 2,048" in " ".join(given.defaults)
 
 
-def test_pinned_settings_are_kept() -> None:
-    held = smpa.advise(
-        "1.3B", P4D, library="smp-v1", sequence_length=512, tensor_parallel_degree=4, activation_checkpointing="each"
-    )
-    assert held.plan.tensor_parallel_degree == 4
-    assert held.plan.activation_checkpointing == "each"
-
-
 def test_the_cluster_that_would_do_is_not_oversized() -> None:
     settings = {"library": "smp-v1", "sequence_length": 2048, "vocab": 50_000, "max_tokens_per_step": 500_000}
     with pytest.raises(smpa.errors.NoPlanFitsError) as caught:
@@ -84,12 +82,6 @@ def test_a_small_model_is_not_sharded_for_nothing() -> None:
         if advice.plan.tensor_parallel_degree > 1:  # the library's own layers are faster than those of transformers
             plain = smpa.advise(count, P4D, **settings, tensor_parallel_degree=1)
             assert advice.estimate.samples_per_second > 1.05 * plain.estimate.samples_per_second
-
-
-def test_optimize_memory_can_be_held() -> None:
-    held = smpa.advise("6.7B", P4D, instance_count=2, sequence_length=1024, optimize="memory")
-    assert held.plan.optimize == "memory"
-    assert not held.plan.prescaled_batch
 
 
 def test_a_recommendation_that_leaves_the_gpus_idle_says_so() -> None:
@@ -137,3 +129,67 @@ def test_bad_input_gets_one_sentence_that_helps(arguments: tuple, keywords: dict
     assert sentence.endswith((".", "?"))
     assert "\n" not in sentence
     assert len(sentence) < 400
+
+
+COHERE = {
+    "model_type": "cohere",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 128,
+    "vocab_size": 256,
+}
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_a_family_without_formulas_is_traced_and_flagged(tmp_path):
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(COHERE))
+    calls = []
+    model = read_model(str(file), sequence_length=64, on_progress=lambda *call: calls.append(call))
+    assert model.origin == "measured"
+    assert model.note.startswith("traced on this machine, because the family cohere has no formulas; ")
+    assert model.name == "cohere 98.5 K"
+    assert calls
+    advice = smpa.advise(model, "ml.p4d.24xlarge", sequence_length=64)
+    assert "traced on this machine" in " ".join(advice.report(details=True).split())
+
+
+@pytest.mark.parametrize("missing", ["torch", "transformers"])
+def test_without_torch_or_transformers_one_sentence_states_what_to_install(monkeypatch, missing):
+    monkeypatch.setattr(request, "find_spec", lambda name: None if name == missing else ModuleSpec(name, None))
+    with pytest.raises(ModelError, match=rf"'cohere' has no formulas: install {missing} \(pip install {missing}\)"):
+        smpa.advise(COHERE, "ml.p4d.24xlarge")
+
+
+def test_only_configurations_of_other_families_need_a_trace():
+    assert not has_formulas(COHERE)
+    for model in ("10B", "gpt2-xl", 1e9, {"model_type": "qwen3"}, {"no": "type"}, "nothing/there.json"):
+        assert has_formulas(model)
+
+
+@pytest.mark.parametrize(
+    ("name", "keyword"),
+    [
+        ("days", "max_days"),
+        ("budget", "max_usd"),
+        ("nodes", "instance_count"),
+        ("instance_type", "cluster"),
+        ("seq_len", "sequence_length"),
+        ("dtype", "precision"),
+        ("tp", "tensor_parallel_degree"),
+        ("sequence_lenght", "sequence_length"),
+        ("qqqqqq", ""),
+    ],
+)
+def test_a_keyword_is_known_by_its_meaning_or_its_letters(name, keyword):
+    keywords = {"max_days", "max_usd", "instance_count", "cluster", "sequence_length", "precision"}
+    assert meant(name, keywords | {"tensor_parallel_degree"}) == keyword
+
+
+def test_check_estimator_suggests_the_keyword_that_is_meant():
+    with pytest.raises(
+        AdvisorError, match=r"check_estimator takes no argument 'instance_type'; did you mean cluster\?"
+    ):
+        smpa.check_estimator("", instance_type="ml.p4d.24xlarge")

@@ -32,11 +32,6 @@ def test_totals_and_rates_of_p4d():
     )
 
 
-def test_one_direction_is_half_over_pcie_too_and_nothing_for_a_single_gpu():
-    assert Cluster("ml.g5.48xlarge").intra_node_bytes_per_s == 32e9
-    assert Cluster("ml.g5.xlarge").intra_node_bytes_per_s == 0
-
-
 def test_no_price_is_none_and_said():
     cluster = Cluster("ml.p5e.48xlarge", 2)
     assert cluster.usd_per_hour is None
@@ -77,18 +72,6 @@ def test_custom_assumes_no_price():
     assert Cluster.custom(**HARDWARE, usd_per_hour=10.0).usd_per_hour == 20.0
 
 
-def test_custom_with_every_figure_assumes_nothing():
-    optional = {
-        "gpu_memory_gib": 80.0, "fp8_tflops": 0.0, "board_watts": 400.0, "hbm_gb_per_s": 2039.0,
-        "host_memory_gib": 500.0, "host_link_gb_per_s": 20.0, "vcpus": 48, "nvlink": True, "efa": False,
-        "gpudirect_rdma": True, "bf16": True,
-    }  # fmt: skip
-    machine = Cluster.custom(**HARDWARE, **optional).instance
-    assert machine.assumed == ()
-    assert machine.nvlink
-    assert {name: getattr(machine, name) for name in optional} == optional
-
-
 @pytest.mark.parametrize(("gb_per_s", "nvlink"), [(600.0, True), (64.0, False)])
 def test_the_kind_of_link_is_assumed_from_its_bandwidth(gb_per_s, nvlink):
     machine = Cluster.custom(**(HARDWARE | {"intra_node_gb_per_s": gb_per_s})).instance
@@ -103,11 +86,6 @@ def test_the_kind_of_link_is_assumed_from_its_bandwidth(gb_per_s, nvlink):
 def test_what_is_missing_comes_from_the_nearest_gpu(gpu, memory, tflops, similar):
     figures = HARDWARE | {"gpu": gpu, "usable_gpu_memory_gib": memory, "peak_tflops": tflops}
     assert similar in Cluster.custom(**figures).instance.source
-
-
-def test_one_gpu_needs_no_links():
-    alone = HARDWARE | {"gpus_per_node": 1, "nodes": 1, "intra_node_gb_per_s": 0, "inter_node_gbps": 0}
-    assert Cluster.custom(**alone).instance.intra_node == "single GPU"
 
 
 @pytest.mark.parametrize(

@@ -42,24 +42,6 @@ def test_every_image_is_listed_once_with_gpus_that_its_cuda_compiles_for():
         assert tuple(int(part) for part in image.cuda.split(".")) >= first_toolkit[max(image.architectures)], image
 
 
-@pytest.mark.parametrize(
-    ("version", "kind", "drives"),
-    [
-        ("2.5.1", "ml.p6-b200.48xlarge", False),
-        ("1.13.1", "ml.p5.48xlarge", False),
-        ("2.0.1", "ml.p5.48xlarge", True),
-        ("2.8.0", "ml.p6-b200.48xlarge", True),
-        ("2.8.0", "ml.p6-b300.48xlarge", True),
-        ("2.8.0", "ml.g7e.48xlarge", True),
-        ("2.8.0", "ml.p3.16xlarge", True),
-        ("2.10.0", "ml.p3.16xlarge", False),
-        ("2.6.0", "ml.g6e.48xlarge", True),
-    ],
-)
-def test_gpus_of_a_container(version, kind, drives):
-    assert container("pytorch-training", version).drives(instance(kind)) is drives
-
-
 def test_plans_are_for_the_image_that_aws_patches_for_every_gpu_but_v100():
     for machine in instances():
         version = default_of("fsdp", driving_versions("fsdp", machine))
@@ -106,14 +88,6 @@ def test_images_without_patches_on_a_day(refresh, table):
     assert "no patches: pytorch-training:2.10.0 (since 2027-01-21)" in lines
     assert "no patches: tensorflow-training:2.6.3 (not in AWS's support policy)" in lines
     assert lines[-2:] == ["patched until 2027-07-02: pytorch:2.12.1", "patched until 2027-07-20: pytorch:2.13.0"]
-
-
-@pytest.mark.parametrize(
-    ("kind", "version"), [("ml.p3.16xlarge", None), ("ml.g4dn.12xlarge", "2.13.0"), ("ml.p6-b300.48xlarge", "2.13.0")]
-)
-def test_the_newest_patched_image_has_code_for_the_gpus(kind, version):
-    newest = patched_pytorch(instance(kind))
-    assert (newest and newest.framework_version) == version
 
 
 def test_an_address_names_an_image_of_the_table():

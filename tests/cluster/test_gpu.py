@@ -2,7 +2,7 @@
 
 import pytest
 
-from smp_advisor.cluster import Cluster, gpu, gpus, instances
+from smp_advisor.cluster import gpu, gpus, instances
 from smp_advisor.errors import ClusterError
 
 
@@ -46,18 +46,3 @@ def test_figures_are_plausible(board):
     assert 60 < board.peak_tflops < 3000
     assert 250 < board.hbm_gb_per_s < 10_000
     assert 50 < board.board_watts < 1500
-
-
-def test_a_custom_cluster_takes_a_board_s_figures():
-    board = gpu("RTX4090-24GB")
-    machine = Cluster.custom(
-        gpu=board.gpu,
-        usable_gpu_memory_gib=board.usable_gpu_memory_gib,
-        peak_tflops=board.peak_tflops,
-        fp8_tflops=board.fp8_tflops,
-        gpus_per_node=2,
-        nodes=1,
-        intra_node_gb_per_s=board.pcie_gb_per_s,
-        inter_node_gbps=0,
-    ).instance
-    assert (machine.peak_tflops, machine.fp8_tflops, machine.nvlink) == (165.2, 330, False)

@@ -274,15 +274,6 @@ def test_instances_are_compared_on_as_many_gpus():
     assert "The best simple change there" in step.details
 
 
-def test_instance_without_fast_links_does_not_follow_the_practice():
-    plan = Plan(fp16=True, batch_size=1, shard_optimizer_state=True)
-
-    assert (
-        by_technique(planned_run(model("1.5 B"), Cluster("ml.g4dn.12xlarge", 2), plan))["instance"].decision
-        == "not used"
-    )
-
-
 def test_fixed_global_batch_is_not_doubled():
     job = Job(sequence_length=512, global_batch_size=1280)
     step = by_technique(planned_run(model("10 B"), Cluster(P4D, 16), TEN_B, job=job))["batch"]

@@ -14,7 +14,7 @@ from smp_advisor.guidance.pitfalls import pitfalls
 from smp_advisor.guidance.practices import order
 from smp_advisor.guidance.reference import nearest_reference, reference_rows
 from smp_advisor.libraries import Plan
-from smp_advisor.libraries.training_compiler import all_tested_models, nearest_tested
+from smp_advisor.libraries.training_compiler import nearest_tested
 from smp_advisor.wording import run_time
 from smp_advisor.workload import Adapter, Job, Model
 
@@ -42,27 +42,6 @@ def test_sharding_is_argued_with_the_next_lower_degree(smp_v2):
     assert "sharded over 256 GPUs" in step.details
     assert step.alternative.hybrid_shard_degree < 256
     assert {"memory needed with", "memory needed without"} <= set(dict(step.figures))
-
-
-def test_degrees_that_the_family_lacks_are_not_possible(smp_v2):
-    assert smp_v2["expert_parallelism"].decision == "not possible"
-    assert smp_v2["tensor_parallelism"].decision == "not used"
-    assert smp_v2["tensor_parallelism"].alternative.tensor_parallel_degree == 2
-    gpt = explained(
-        Plan(library="smp-v2", hybrid_shard_degree=8, batch_size=1),
-        model=GPT2,
-        cluster=Cluster("ml.p4d.24xlarge"),
-        job=Job(sequence_length=512, precision="bf16", attention="fused"),
-    )
-    assert gpt["tensor_parallelism"].decision == "not possible"
-    assert "not for gpt2" in gpt["tensor_parallelism"].details
-
-
-def test_an_alternative_keeps_the_global_batch(smp_v2):
-    for step in smp_v2.values():
-        if step.alternative is not None and step.technique not in {"batch", "instance"}:
-            there = estimate(LLAMA_70B, P4D_32, BF16, step.alternative)
-            assert there.global_batch_size == 512
 
 
 @pytest.mark.parametrize("row", reference_rows("smp-v2"), ids=lambda row: row.name)
@@ -101,14 +80,6 @@ def test_known_issues_follow_the_version():
     assert "moved-tag" not in ids("2.7.0")
     assert "old-transformers" in ids("2.5.0")
     assert "SMP302" not in ids("2.8.0")
-
-
-def test_what_a_group_shares_is_said():
-    plan = Plan(library="smp-v2", hybrid_shard_degree=64, tensor_parallel_degree=4, batch_size=1)
-    found = {one.id: one for one in pitfalls(LLAMA_70B, P4D_32, BF16, plan, script_is_generated=False)}
-    assert "SMP302" in found
-    assert "4 GPUs" in found["SMP202"].text
-    assert "over the 64 groups" in found["SMP202"].text
 
 
 def fsdp_pitfalls(library: str, *, adapter: Adapter | None = None, generated: bool = False, **fields: object):
@@ -155,20 +126,7 @@ def test_replicas_hold_whole_gradients_anyway():
     assert not fsdp_pitfalls("smp-v2", adapter=Adapter(rank=8), **replicated)
 
 
-def test_layers_divided_by_tensor_parallelism_have_divided_gradients():
-    (found,) = fsdp_pitfalls("smp-v2", tensor_parallel_degree=2, gradient_accumulation_steps=4)
-    assert "12.1 GiB" in found.text
-
-
 # -- Training Compiler
-
-
-def test_the_tested_table_is_whole():
-    rows = all_tested_models()
-    assert len(rows) == 270
-    assert all(row.native_batch_size > 0 and row.compiled_batch_size > 0 for row in rows)
-    vit = next(row for row in rows if row.model == "ViT" and row.instance_type == "ml.g5.4xlarge")
-    assert vit.factor < 1  # the compiler does not always allow more
 
 
 def test_the_nearest_tested_row_is_of_the_same_shape_gpu_and_length():
@@ -194,21 +152,6 @@ def test_training_compiler_gives_the_batch_and_the_learning_rate_to_go_with_it()
     assert rates["square root"] == f"x {math.sqrt(2.5):.2f}"
     assert "no new releases" in steps["support"].details
     assert "max_length=512" in steps["padding"].details
-
-
-def test_training_compiler_is_said_to_be_discontinued_and_to_exclude_smdistributed():
-    plan = Plan(library="training-compiler", batch_size=4)
-    found = pitfalls(
-        GPT2,
-        Cluster("ml.p4d.24xlarge"),
-        Job(sequence_length=512, precision="fp16"),
-        plan,
-        script_is_generated=False,
-    )
-    text = " ".join(one.text for one in found)
-    assert "no new releases" in text
-    assert "smdistributed" in text
-    assert '{"pytorchxla": {"enabled": True}}' in text
 
 
 def test_compilation_is_amortised_over_the_runs_length():

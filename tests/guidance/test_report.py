@@ -79,13 +79,6 @@ def test_no_rule_id_is_shown_alone(advice: smpa.Advice) -> None:
     assert not re.findall(r"\b(?:SMP|STC|DDP|TRN)\d{3}\b", advice.report(details=True))
 
 
-def test_data_parallel_degree_and_ladder_are_shown(advice: smpa.Advice) -> None:
-    text = str(advice)
-    assert f"Data-parallel degree: {128 // advice.plan.pipeline_parallel_degree} " in text
-    for rung in advice.ladder().rungs:
-        assert rung.title in text
-
-
 def test_details_have_every_part_of_the_advice(advice: smpa.Advice) -> None:
     text = flat(advice.report(details=True))
     assert text.startswith(flat(str(advice)).partition(" Details ")[0])

@@ -10,11 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smp_advisor import Cluster, Job, Plan, advise, estimate
-from smp_advisor.advice.live import control_state
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.controls import completed_settings, dependent_settings, fields_of
 from smp_advisor.libraries.groups import global_batch_size
-from smp_advisor.libraries.space import enumerate_plans
 from smp_advisor.workload import Model
 
 NODES = Cluster("ml.p4d.24xlarge", 2)
@@ -99,19 +97,3 @@ def test_a_sequence_that_the_degree_does_not_divide_is_planned_without_a_prescal
     advice = ten_billion()
     assert advice.estimate.fits
     assert (advice.plan.tensor_parallel_degree, advice.plan.prescaled_batch) == (8, False)
-
-
-def test_the_search_keeps_degrees_that_do_not_divide_the_sequence():
-    space = enumerate_plans(GPT, NODES, Job(sequence_length=1020, max_tokens_per_step=200_000))
-    degrees = {space.plan(row).tensor_parallel_degree for row in range(0, len(space), 7)}
-    assert {1, 2, 4, 8, 16} <= degrees
-
-
-def test_the_slider_follows_the_same_rule():
-    advice = advise("1.3B", NODES, library="smp-v1", sequence_length=1020)
-    bench = control_state.move(control_state.recommended(advice), "tensor_parallel_degree", 8)
-    assert not bench.problem
-    assert (bench.plan.tensor_parallel_degree, bench.plan.prescaled_batch) == (8, False)
-    back = control_state.move(bench, "tensor_parallel_degree", 4)
-    assert not back.problem
-    assert back.plan.prescaled_batch is True

@@ -23,13 +23,6 @@ def test_degrees_multiply_to_the_world(plan, nodes):
     assert groups.global_batch_size(plan, cluster) == rdp * groups.samples_per_tensor_parallel_group(plan)
 
 
-def test_prescaling_changes_whose_batch_it_is():
-    cluster = Cluster("ml.p4d.24xlarge", 2)
-    own, shared = (Plan(tensor_parallel_degree=8, prescaled_batch=scaled, batch_size=4) for scaled in (False, True))
-    assert (groups.global_batch_size(own, cluster), groups.global_batch_size(shared, cluster)) == (64, 8)
-    assert (groups.samples_per_tensor_parallel_group(own), groups.samples_per_tensor_parallel_group(shared)) == (32, 4)
-
-
 def test_a_world_that_is_no_multiple_is_refused():
     with pytest.raises(PlanError, match=r"8 GPUs are not a multiple of .* \(3 x 1 = 3\).* or a multiple of 3 nodes"):
         groups.data_parallel_degree(Plan(pipeline_parallel_degree=3), Cluster("ml.p4d.24xlarge"))

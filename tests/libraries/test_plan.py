@@ -149,18 +149,6 @@ def test_reading_starts_from_the_librarys_defaults():
         Plan.from_parameters({"tensor_parallel_degree": 2})
 
 
-@pytest.mark.parametrize(
-    ("parameters", "degree"),
-    [
-        ({"partitions": 2}, 2),
-        ({"partitions": 2, "pipeline_parallel_degree": 2}, 2),
-        ({"pipeline_parallel_degree": 4}, 4),
-    ],
-)
-def test_reading_takes_either_name_of_the_pipeline_degree(parameters, degree):
-    assert Plan.from_parameters(parameters).pipeline_parallel_degree == degree
-
-
 def test_reading_refuses_two_values_for_one_parameter():
     with pytest.raises(PlanError, match="one parameter under two names"):
         Plan.from_parameters({"partitions": 2, "pipeline_parallel_degree": 4})

@@ -6,7 +6,6 @@ import copy
 import json
 import pickle
 from dataclasses import replace
-from inspect import signature
 
 import pytest
 from hypothesis import given
@@ -16,7 +15,7 @@ from smp_advisor.cluster import Cluster
 from smp_advisor.errors import InstanceError, PlanError
 from smp_advisor.libraries import Plan, image, mismatches, require_supported_instance, schema, violations
 from smp_advisor.libraries.groups import global_batch_size, shard_degree
-from smp_advisor.libraries.library import LIBRARIES, get_library, plan_fields
+from smp_advisor.libraries.library import LIBRARIES, get_library
 from smp_advisor.libraries.version import images, suggested_instances, supported_instances
 from smp_advisor.workload import Job, Model
 from tests.libraries.plans import valid_plans_of
@@ -54,27 +53,6 @@ def test_a_plan_is_a_value(plan):
     assert hash(replace(plan)) == hash(plan)
     assert isinstance(plan, Plan)
     assert type(plan) is get_library(plan.library).plan
-
-
-def test_smp_v2_as_the_estimator_takes_it():
-    plan = Plan(
-        library="smp-v2",
-        hybrid_shard_degree=32,
-        expert_parallel_degree=2,
-        batch_size=2,
-        activation_checkpointing="each",
-        offload_activations=True,
-        random_seed=12345,
-    )
-    assert plan.parameters == {
-        "hybrid_shard_degree": 32,
-        "sm_activation_offloading": True,
-        "tensor_parallel_degree": 1,
-        "expert_parallel_degree": 2,
-        "random_seed": 12345,
-    }
-    assert plan.hyperparameters["offload_activations"] == 1
-    assert plan.hyperparameters["activation_checkpointing"] == "each"
 
 
 def test_awss_own_sample_reads_into_a_plan():
@@ -135,11 +113,6 @@ def test_broken_offloading_of_2_2_0_is_left_to_pytorch():
     assert Plan(**fields, version="2.2.0").parameters["sm_activation_offloading"] is False
     with pytest.raises(PlanError, match=r"does not work in 2\.2\.0"):
         Plan(**fields, version="2.2.0", sm_activation_offloading=True)
-
-
-def test_settings_without_effect_leave_equal_plans_equal():
-    assert Plan(library="smp-v2", activation_loading_horizon=5) == Plan(library="smp-v2")
-    assert Plan(library="smp-v2", sm_activation_offloading=True) == Plan(library="smp-v2")
 
 
 def test_a_plan_class_keeps_to_its_library():
@@ -235,8 +208,3 @@ def test_what_is_suggested_is_supported_and_not_being_phased_out(library):
     assert suggested
     assert set(suggested) <= set(supported_instances(library))
     assert not any("V100" in machine.gpu for machine in suggested)
-
-
-def test_a_notebook_completes_the_keywords_of_every_library():
-    assert {"tensor_parallel_degree", "hybrid_shard_degree", "partitions", "debug"} <= set(signature(Plan).parameters)
-    assert set(signature(get_library("ddp").plan).parameters) == set(plan_fields("ddp"))

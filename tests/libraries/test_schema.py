@@ -80,11 +80,6 @@ def test_parameters_come_with_their_version_and_go_with_it():
     assert "in 1.5.0, its name is partitions" in renamed.text
 
 
-def test_what_the_documentation_and_the_library_state_differently_is_kept_apart():
-    optimize = SMP.parameter("optimize")
-    assert (optimize.default, optimize.documented_default) == ("speed", "memory")
-
-
 def test_violations_lists_every_fault_and_leaves_out_rules_on_faulty_values():
     parameters = {"microbatches": "4", "active_microbatches": 9, "fp16": True, "bf16": True, "x": 1}
     found = {one.rule for one in violations(parameters, version="1.15.0")}

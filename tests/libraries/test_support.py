@@ -40,11 +40,6 @@ def test_the_sentence_for_gpus_newer_than_its_containers():
     )
 
 
-def test_a_single_gpu_is_named_as_the_reason():
-    with pytest.raises(InstanceError, match=r"ml.g5.xlarge has a single GPU"):
-        require_supported_instance("smp-v1", "g5.xlarge")
-
-
 def test_custom_hardware_is_allowed_with_a_note():
     note = require_supported_instance("smp-v1", Cluster.custom(**HARDWARE).instance)
     assert "custom hardware" in note

@@ -191,14 +191,6 @@ def test_equality_is_by_value(advice, value):
     assert not isinstance(advice, Hashable)
 
 
-def test_a_copy_lives_apart(advice):
-    advice.move(batch_size=24)
-    advice.keep("a")
-    again = copy.deepcopy(advice)
-    again.undo()
-    assert (again.plan.batch_size, advice.plan.batch_size, list(again.snapshots)) == (20, 24, ["a"])
-
-
 @given(actions=st.lists(st.sampled_from(["4", "16", "24", "undo", "redo", "reset", "keep", "load"]), max_size=12))
 def test_any_walk_keeps_plan_and_estimate_together(actions, value):
     advice = LiveAdvice(value)

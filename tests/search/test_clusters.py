@@ -79,21 +79,6 @@ def test_what_is_no_cluster_is_refused_in_a_sentence(cluster, count, problem):
     assert str(error.value).endswith(".")
 
 
-def test_a_budget_needs_a_price():
-    unpriced = Cluster.custom(
-        gpu="A100",
-        usable_gpu_memory_gib=39,
-        peak_tflops=312,
-        gpus_per_node=8,
-        nodes=2,
-        intra_node_gb_per_s=600,
-        inter_node_gbps=400,
-    )
-    with pytest.raises(AdvisorError, match="max_usd needs a price, and none is known for"):
-        places(unpriced, limits=Limits(max_usd=1e5))
-    assert places(unpriced, limits=Limits(max_days=30)).fixed == unpriced
-
-
 MODEL = Model.from_parameters("1.3B", sequence_length=1024)
 JOB = Job(sequence_length=1024, precision="bf16", attention="fused", tokens=1e9, overheads="none")
 ESTIMATE = estimate(MODEL, Cluster(P4D, 1), JOB, Plan(library="fsdp", batch_size=4))
@@ -136,11 +121,6 @@ def test_a_deadline_is_met_with_the_whole_interval_where_possible():
     assert choose(SIZES, "cheapest", tight).cluster.nodes == 32
     assert not within(SIZES[-1], tight, surely=True)
     assert choose(SIZES, "cheapest", Limits(max_days=DAYS / 11)) is None
-
-
-def test_a_budget_leaves_the_fastest_cluster_within_it():
-    limit = Limits(max_usd=SIZES[3].usd * 1.001)
-    assert choose(SIZES, "fastest", limit).cluster.nodes == 8
 
 
 def test_a_saving_within_its_own_interval_moves_nobody():

@@ -80,17 +80,6 @@ def test_offloading_is_never_faster_than_the_same_plan_without_it() -> None:
     assert 0 <= decision.least_regret <= decision.expected_regret < 0.12
 
 
-@pytest.mark.parametrize(
-    ("parameters", "target", "cap"),
-    [(125e6, 2**19, 2**22), (1.3e9, 2**20, 2**22), (13e9, 2**21, 2**22), (70e9, 2**22, 2**23), (405e9, 2**24, 2**24)],
-)
-def test_pretraining_has_powers_of_two_of_tokens_by_size(parameters: float, target: int, cap: int) -> None:
-    policy = batch_policy(Model.from_parameters(parameters), Job())
-    assert (policy.target_tokens, policy.cap_tokens) == (target, cap)
-    assert policy.example
-    assert policy.source
-
-
 def test_fine_tuning_and_adapters_count_samples_but_never_forbid_one_per_gpu() -> None:
     model = Model.from_parameters(7e9)
     tuned = batch_policy(model, Job(sequence_length=1024, training="fine-tuning"))
@@ -107,13 +96,6 @@ def test_a_free_batch_is_a_power_of_two_per_replica_within_the_cap() -> None:
     assert advice.job.max_tokens_per_step == batch.cap_tokens == 2**22
     assert advice.plan.batch_size & (advice.plan.batch_size - 1) == 0
     assert batch.tokens_per_step == advice.estimate.tokens_per_step <= 2**22
-
-
-def test_a_batch_of_the_user_stays() -> None:
-    advice = smpa.advise("1.3B", "ml.p4d.24xlarge", library="smp-v1", global_batch_size=96)
-    assert advice.estimate.global_batch_size == 96
-    assert advice.decision.batch.policy is None
-    assert "Every plan keeps your global batch" in advice.because
 
 
 GRID = [

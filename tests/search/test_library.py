@@ -111,24 +111,6 @@ def test_an_old_framework_keeps_version_1():
         choose_library(model, Cluster("ml.p5.48xlarge", 4), Job(sequence_length=512), framework="pytorch 1.13")
 
 
-def test_an_unlisted_instance_takes_plain_fsdp():
-    model = Model.from_parameters("7B")
-    chosen = choose_library(model, Cluster("ml.g5.48xlarge"), Job(sequence_length=1024))
-    assert chosen.library == "fsdp"
-    assert "not in a confirmed AWS list for SMP v2" in chosen.because
-
-
-def test_advise_with_auto_carries_the_reason_and_the_librarys_defaults():
-    advice = advise("350M", "ml.p4d.24xlarge", sequence_length=512)
-    assert advice.plan.library == "ddp"
-    assert advice.job.precision == "bf16"
-    assert advice.job.attention == "fused"
-    assert "model parallelism is not required" in advice.library_because
-    assert advice.library_because.split(".")[0] in " ".join(str(advice).split())
-    assert advice.reference is None
-    assert any("bf16" in one for one in advice.defaults)
-
-
 def test_advise_refuses_what_the_library_lacks():
     with pytest.raises(AdvisorError, match="SMP v2 has no setting 'microbatches'; SMP v1"):
         advise("7B", "ml.p4d.24xlarge", library="smp-v2", microbatches=4)

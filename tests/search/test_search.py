@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -15,7 +13,6 @@ from smp_advisor.costs import estimate
 from smp_advisor.costs.world import World
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.layout import layout_of
-from smp_advisor.libraries.ranks import rank_map
 from smp_advisor.search.rank import NEAR_BEST, Resolution, Scores, communication_span, order, undominated_first
 from smp_advisor.search.search import alternatives, representatives, search
 from smp_advisor.workload import Job, Model
@@ -242,30 +239,6 @@ def span(plan: Plan, cluster: Cluster = FOUR_NODES) -> int:
     job = Job(sequence_length=512, precision="bf16" if plan.library == "smp-v2" else "fp16")
     layout = layout_of([plan], job, cluster)
     return int(communication_span(World.of(TEN_BILLION, cluster, job, layout), layout)[0])
-
-
-@pytest.mark.parametrize("placement", ["cluster", "spread"])
-@pytest.mark.parametrize(("tensor", "stages"), [(1, 1), (2, 1), (8, 1), (1, 4), (2, 2), (4, 4), (8, 4)])
-def test_tensor_and_pipeline_groups_extend_over_the_nodes_of_the_span(tensor: int, stages: int, placement: str) -> None:
-    plan = Plan(
-        tensor_parallel_degree=tensor,
-        pipeline_parallel_degree=stages,
-        placement_strategy=placement,
-        prescaled_batch=tensor > 1,
-        fp16=True,
-        microbatches=stages,
-        batch_size=stages,
-    )
-    table = rank_map(plan, FOUR_NODES)
-    nodes = max(
-        len(set(table.node[table.members(name, number)].tolist()))
-        for name in ("TP_GROUP", "PP_GROUP")
-        for number in set(table.groups[name].tolist())
-    )
-    if placement == "cluster":
-        assert nodes == math.ceil(span(plan) / 8)
-    else:
-        assert nodes <= math.ceil(span(plan) / 8)
 
 
 def test_sharding_counts_with_the_tensor_groups_between_its_members() -> None:

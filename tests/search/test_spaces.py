@@ -176,23 +176,6 @@ def test_every_combination_that_the_library_accepts_is_there() -> None:
     assert expected - found == set()
 
 
-def test_pins_hold_and_reach_the_plan() -> None:
-    job = Job(sequence_length=512, max_tokens_per_step=200_000)
-    pins = {
-        "tensor_parallel_degree": 2,
-        "activation_checkpointing": "group_2",
-        "microbatches": 4,
-        "batch_size": 12,
-        "offload_activations": True,
-        "activation_loading_horizon": 2,
-        "skip_tracing": True,
-    }
-    space = enumerate_plans(gpt(), NODE, job, pins)
-    assert len(space) > 0
-    for plan in some(space).values():
-        assert {name: getattr(plan, name) for name in pins} == pins
-
-
 def test_families_the_library_does_not_distribute_get_no_tensor_parallelism() -> None:
     job = Job(sequence_length=512, max_tokens_per_step=50_000)
     own, other = (enumerate_plans(gpt(family=family), NODE, job) for family in ("gpt2", "llama"))

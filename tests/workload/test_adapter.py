@@ -97,10 +97,3 @@ def test_a_wrong_adapter_is_named(settings, message):
 def test_a_job_refuses_what_does_not_go_together(settings, message):
     with pytest.raises(JobError, match=message):
         Job(**settings)
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "state"), [("adam", 8), ("adam-8bit", 2), ("lion", 4), ("sgd", 4), ("plain-sgd", 0), ("adafactor", 0)]
-)
-def test_optimizer_state(optimizer, state):
-    assert Job(optimizer=optimizer).moment_bytes == state

@@ -146,11 +146,6 @@ def test_a_file_that_is_no_text_or_far_too_large_is_refused(tmp_path):
         Model.from_config(file)
 
 
-def test_a_folder_without_a_configuration_names_the_file_looked_for(tmp_path):
-    with pytest.raises(ModelError, match=r"config\.json. cannot be read"):
-        Model.from_config(tmp_path)
-
-
 def test_reading_a_model_imports_nothing_heavy():
     program = (
         "import sys; from smp_advisor.workload import Model; Model.from_config({'model_type': 'llama'}); "
