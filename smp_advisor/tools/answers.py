@@ -48,7 +48,8 @@ SCHEMA = 1
 MOST_BYTES = 4_000
 """Of a compact answer as JSON."""
 MOST_CODE = 2_800
-"""Bytes of code in a compact answer."""
+"""Bytes of code in a compact answer; longer code has its first lines there."""
+_FIRST = 25
 _MOST_LINES = 20
 _EXPLAIN = {"Library", "Needed", "Certainty", "Instead", "Assumed", "Heed"}
 """Rows without figures of the plan."""
@@ -455,18 +456,16 @@ def _cell(value: Any) -> str:
 
 def exported(text: str, code: str, advice: Advice, what: str, file: str | None) -> Answer:
     """The answer with code. Code that is too long for the compact form has its first lines there, and says so."""
-    size = len(code.encode())
-    where = f"{advice.cluster.nodes} x {advice.cluster.instance.name}"
-    data: dict[str, Any] = {
-        "answer": f"{what} for {advice.model.name} on {where}: {size:,} bytes.",
-        "what": what,
+    lines, where = code.splitlines(), f"{advice.cluster.nodes} x {advice.cluster.instance.name}"
+    short = len(code.encode()) < MOST_CODE
+    shown = code if short else "\n".join([*lines[:_FIRST], f"# … and {len(lines) - _FIRST} more lines: details, code"])
+    data = {
+        "answer": f"{what} for {advice.model.name} on {where}: {len(lines)} lines.",
         "fits": fits(advice.estimate, advice.min_fit_probability),
-        "plan": settings_of(advice.plan),
+        **({"file": file} if file else {"code": shown}),
     }
-    data |= {"file": file} if file else {"code": code} if size < MOST_CODE else {"first_lines": code.splitlines()[:25]}
-    return Answer(
-        text=text, data=data, full=lambda: {**data, "code": code}, page=lambda: code, details={"code": lambda: code}
-    )
+    full = {**data, "plan": settings_of(advice.plan), "code": code}
+    return Answer(text=text, data=data, full=lambda: full, page=lambda: code, details={"code": lambda: code})
 
 
 def remedied(report: EstimatorReport) -> dict[str, Any]:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.advice.options import keywords_of
 from smp_advisor.arguments import is_path, meant, options_of
 from smp_advisor.errors import AdvisorError
+from smp_advisor.files import data_file
 from smp_advisor.libraries.library import libraries
-from smp_advisor.tools.verbs import EXPORTS, VERBS
+from smp_advisor.tools.verbs import VERBS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -151,6 +152,7 @@ def _schema(option: Option, *, explained: bool) -> dict[str, Any]:
         "nodes": {"anyOf": [{"type": "integer", **limits}, {"const": "smallest"}]},
         "amount": {"type": ["number", "string"], "exclusiveMinimum": 0},
         "share": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
+        "types": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
         "flag": {"type": "boolean"},
         "choice": {"enum": list(option.choices)},
     }
@@ -196,121 +198,20 @@ def _checked(name: str, value: Any, schema: Mapping[str, Any]) -> Any:
     return value
 
 
-_MODEL = {
-    "type": "string",
-    "description": "Parameter count (10B), name of a model (llama-3-70b), or path of a transformers config.json.",
-}
-_SETTINGS = {
-    "type": "object",
-    "description": "Further settings by the names of plans and jobs, for example"
-    ' {"tensor_parallel_degree": 4, "activation_checkpointing": "each", "batch_size": 1, "loss": "chunked"}.',
-}
-_REQUEST = ("request", "job", "adapter")
-_ALL = (
-    Tool(
-        name="advise",
-        title="Recommend a training plan",
-        description=(
-            "Does a model fit on SageMaker GPU instances for training, with which plan (library, degrees, batch,"
-            " checkpointing), how fast, at what cost? Searches every plan. Without a fit: what would make it fit. With"
-            " tokens: days and cost; with max_days or max_usd, or instance 'any': the cluster, too. Exact figures with"
-            " 95 % intervals. Fixed settings go into `settings`."
-        ),
-        parts=_REQUEST,
-        own={"model": _MODEL, "settings": _SETTINGS},
-        required=("model",),
-        details=(
-            "ladder", "alternatives", "memory", "reasons", "requirements", "assumptions", "changes",
-            "clusters_compared",
-        ),
-    ),
-    Tool(
-        name="estimate",
-        title="Estimate one plan",
-        description=(
-            "Memory, step time and cost of one given plan, not of the best one: pass its library, and its fields in"
-            " `settings`. Fields that are left out have the library's defaults."
-        ),
-        parts=_REQUEST,
-        own={"model": _MODEL, "settings": _SETTINGS},
-        required=("model", "library"),
-        details=("memory",),
-    ),
-    Tool(
-        name="compare",
-        title="Compare clusters, libraries or plans",
-        description=(
-            "One row for each of several instances (a list, or 'any'), numbers of instances (counts), libraries, or"
-            " plans of your own: memory, speed, days and cost."
-        ),
-        parts=_REQUEST,
-        own={
-            "model": _MODEL,
-            "counts": {
-                "type": "array", "items": {"type": "integer"}, "description": "Numbers of instances: [1, 2, 4]."
-            },
-            "libraries": {
-                "type": "array", "items": {"type": "string", "enum": [record.name for record in libraries()]},
-                "description": "The best plan of each library.",
-            },
-            "plans": {
-                "type": "array", "items": {"type": "object"},
-                "description": "Plans: each with `library` and its fields, as in `settings` of estimate.",
-            },
-            "settings": _SETTINGS,
-        },
-        required=("model",),
-    ),
-    Tool(
-        name="check",
-        title="Check a script, an estimator or a recipe",
-        description=(
-            "Defects of a training script, an estimator cell, a CreateTrainingJob request or a HyperPod recipe, with"
-            " remedies and sources; for a job, also whether it fits in memory, and the plan that does. The file or text"
-            " is read, never run. Pass the model for the memory of an estimator. For 'CUDA out of memory': check the"
-            " estimator here."
-        ),
-        own={
-            "path": {"type": "string", "description": "Path of the file."},
-            "text": {"type": "string", "description": "The text itself, instead of a file."},
-            "model": _MODEL,
-            "instance": {"type": "string", "description": "Instance type, if the text names none (recipes)."},
-        },
-        details=("diff",),
-    ),
-    Tool(
-        name="export",
-        title="Write the code of a job",
-        description=(
-            "Code for the recommended plan of a request, or of a saved advice: the estimator cell, the training script,"
-            " a HyperPod recipe, a Kubernetes or Slurm job. Nothing is started or written: the code is the answer. Long"
-            ' code is cut; `details: ["code"]` or the linked resource has all of it.'
-        ),
-        parts=_REQUEST,
-        own={
-            "model": _MODEL,
-            "advice": {"type": "string", "description": "Path of a saved advice, instead of a model."},
-            "what": {"type": "string", "enum": list(EXPORTS), "description": "Default: job.", "default": "job"},
-            "sdk": {"type": "string", "enum": ["auto", "v2", "v3"], "description": "SageMaker SDK.", "default": "auto"},
-            "settings": _SETTINGS,
-        },
-        details=("code",),
-    ),
-    Tool(
-        name="profile",
-        title="Profile a model",
-        description=(
-            "Trace a transformers configuration in child processes on this machine (minutes, no GPU; needs torch):"
-            " parameters, FLOPs and activations of a model whose family has no formulas."
-        ),
-        own={
-            "config": {"type": "string", "description": "Path of a config.json."},
-            "settings": {"type": "object", "description": 'For example {"sequence_length": 512, "seconds": 600}.'},
-        },
-        required=("config",),
-    ),
-)  # fmt: skip
-TOOLS: Mapping[str, Tool] = {tool.name: tool for tool in _ALL}
+def _tool(entry: dict[str, Any]) -> Tool:
+    shared = data_file("tools", "tools")["arguments"]
+    return Tool(
+        name=entry["name"],
+        title=entry["title"],
+        description=entry["description"],
+        parts=("request", "job", "adapter") if entry.get("options") else (),
+        own={name: shared[name] for name in entry["own"]} | entry.get("arguments", {}),
+        required=tuple(entry.get("required", ())),
+        details=tuple(entry.get("details", ())),
+    )
+
+
+TOOLS: Mapping[str, Tool] = {entry["name"]: _tool(entry) for entry in data_file("tools", "tools")["tool"]}
 """The tools by their names. A tool is a verb of the command with a description for assistants."""
 
 

@@ -32,9 +32,9 @@ def _function(tool: Tool) -> Callable[..., str]:
     parameters, required = [], []
     for name, entry in schema["properties"].items():
         kind = entry.get("type", "string")
-        annotation = _TYPES.get(kind, str) if isinstance(kind, str) else str | float
+        annotation = _TYPES[kind] if isinstance(kind, str) else str | float
         if "anyOf" in entry:
-            annotation = int | str
+            annotation = str | list if entry["anyOf"][0]["type"] == "string" else int | str
         annotation = Annotated[annotation | None, entry.get("description", "")]
         if name in tool.required:
             required.append(Parameter(name, Parameter.KEYWORD_ONLY, annotation=annotation))

@@ -240,7 +240,7 @@ def profile(options: Namespace) -> Answer:
     lines = str(result).splitlines()
     return Answer(
         text=str(result),
-        data={"answer": lines[0], "verdicts": [*result.verdicts], "summary": lines[1:]},
+        data={"answer": " ".join(" ".join(lines[:2]).split()), "verdicts": [*result.verdicts], "summary": lines[2:]},
         full=result.as_dict,
         page=lambda: str(result),
         status=NO if result.verdicts else YES,

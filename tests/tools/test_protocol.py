@@ -19,6 +19,7 @@ from smp_advisor.arguments import options
 from smp_advisor.errors import AdvisorError
 from smp_advisor.tools.answers import MOST_BYTES, shortened, size_of
 from smp_advisor.tools.interface import TOOLS, Caller, call
+from smp_advisor.tools.verbs import EXPORTS
 
 REQUEST = {"model": "llama-3-8b", "instance": "p4d", "count": 2}
 
@@ -106,6 +107,7 @@ def test_a_cancelled_call_ends_its_work_and_the_server_answers_the_next(tmp_path
 
 @pytest.mark.parametrize("tool", TOOLS.values(), ids=lambda tool: tool.name)
 def test_schemas_are_valid_and_agree_with_python(tool):
+    assert set(TOOLS["export"].own["what"]["enum"]) == set(EXPORTS)
     jsonschema.Draft202012Validator.check_schema(tool.schema)
     for option in options().values():
         if option.default is not None and option.of in ("request", "job"):
