@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.arguments import options_of
 from smp_advisor.errors import AdvisorError, NoPlanFitsError
 from smp_advisor.export.formats import FORMATS
 from smp_advisor.tools.answers import (
@@ -151,7 +152,9 @@ def compare(options: Namespace) -> Answer:
         rows = [_row(options, asked, {"library": name}) for name in options.libraries]
         rows += [_row(options, asked, plan, one=True) for plan in options.plans]
         return asked.noted(compared(rows))
-    advice = _recommended(options.model, asked, options)
+    # Where the largest number of instances is not enough, none of the others is.
+    base = replace(asked, settings=asked.settings | ({"instance_count": max(options.counts)} if options.counts else {}))
+    advice = _recommended(options.model, base, options)
     if isinstance(advice, NoPlanFitsError):
         return asked.noted(refused(str(advice), advice.ways_out))
     sizes = advice.sizes
@@ -177,7 +180,7 @@ def _row(options: Namespace, asked: _Asked, plan: Mapping[str, Any], *, one: boo
                 return {"plan": name, "fits": False, "reason": str(advice)}
             value = advice.estimate
     except AdvisorError as error:
-        return {"plan": name, "fits": False, "reason": str(error)}
+        return {"plan": name, "fits": False, "error": str(error)}
     words = {} if one else {"settings": settings_of(value.plan)}
     return {"plan": name, **figures(value, settings.get("min_fit_probability") or 0.95), **words}
 
@@ -282,7 +285,7 @@ def export(options: Namespace) -> Answer:
         if isinstance(found, NoPlanFitsError):
             return notes.noted(refused(str(found), found.ways_out))
         advice = found
-    code = _code(advice, options.what, options.sdk, project)
+    code = _code(advice, options.what, options.sdk, project.job_options(options.image_uri))
     if options.output:
         write_text(code if code.endswith("\n") else f"{code}\n", options.output)
     text = f"Wrote {options.output}." if options.output else code
@@ -290,9 +293,8 @@ def export(options: Namespace) -> Answer:
     return answer if notes is None or not options.output else notes.noted(answer)
 
 
-def _code(advice: Advice, what: str, sdk: str, project: Project) -> str:
+def _code(advice: Advice, what: str, sdk: str, job: Mapping[str, Any]) -> str:
     """The code of one kind."""
-    job = project.job_options()
     image = {name: value for name, value in job.items() if name == "image_uri" and what == "kubernetes"}
     cells: dict[str, Callable[[], str]] = {
         "job": lambda: advice.cell(sdk, **job),
@@ -351,8 +353,9 @@ def _estimate(model: str, settings: Mapping[str, Any]) -> tuple[Model, Cluster, 
 
     values = dict(settings)
     instance, library, count = (values.pop(name, None) for name in ("cluster", "library", "instance_count"))
-    for name in ("min_fit_probability", "max_days", "max_usd"):
-        values.pop(name, None)
+    values = {
+        name: value for name, value in values.items() if name not in {entry.name for entry in options_of("request")}
+    }
     if isinstance(instance, list) or instance == "any" or not library or library == "auto":
         raise AdvisorError("A plan requires one instance and a library, fsdp for example; the rest has defaults.")
     require_library(library)
