@@ -193,3 +193,15 @@ def test_check_estimator_suggests_the_keyword_that_is_meant():
         AdvisorError, match=r"check_estimator takes no argument 'instance_type'; did you mean cluster\?"
     ):
         smpa.check_estimator("", instance_type="ml.p4d.24xlarge")
+
+
+def test_a_model_by_name_has_its_own_length_and_a_question() -> None:
+    """A count or a configuration is no published model, whose weights could be fine-tuned."""
+    for name, length in (("llama-3-8b", 8192), ("gpt2", 1024), ("llama-2-7b", 4096)):
+        named = smpa.advise(name, "ml.p5.48xlarge", library="fsdp")
+        assert named.job.sequence_length == length
+        assert "Pre-training or fine-tuning? This plan is for pre-training from random weights" in named.because
+    tuned = smpa.advise("llama-2-7b", "ml.p5.48xlarge", library="fsdp", training="fine-tuning", sequence_length=2048)
+    assert tuned.job.sequence_length == 2048
+    for advice in (tuned, smpa.advise("7B", "ml.p5.48xlarge", library="fsdp")):
+        assert "Pre-training or fine-tuning" not in advice.because

@@ -13,6 +13,7 @@ from smp_advisor.advice.live import LiveAdvice
 from smp_advisor.advice.options import AdviseSettings, completes
 from smp_advisor.advice.request import (
     JOB_FIELDS,
+    is_named,
     is_profile,
     job_of,
     pinned_plan,
@@ -28,7 +29,14 @@ from smp_advisor.advice.request import (
 from smp_advisor.arguments import check
 from smp_advisor.costs.evaluate import estimate
 from smp_advisor.errors import AdvisorError, JobError
-from smp_advisor.guidance.choice import batch_note, defaults, low_utilisation, requested, why_this_plan
+from smp_advisor.guidance.choice import (
+    batch_note,
+    defaults,
+    low_utilisation,
+    pretraining_or_fine_tuning,
+    requested,
+    why_this_plan,
+)
 from smp_advisor.guidance.explanation import explain
 from smp_advisor.guidance.model_changes import model_changes
 from smp_advisor.guidance.pitfalls import pitfalls
@@ -208,6 +216,7 @@ def advise(
         *(() if sizes is None else sizes.lines()),
         why_this_plan(best, min_fit_probability),
         batch_note(workload, job, plan_estimate, decision.batch),
+        pretraining_or_fine_tuning(workload, job) if is_named(model) else "",
     )
     steps = explain(
         workload,
@@ -296,11 +305,11 @@ def advise(
 
 
 def _replayed(call: partial[LiveAdvice], model: Any, workload: Model, job: Job) -> partial[LiveAdvice]:
-    """The call with the model that was read, and with the sequence length of its profile."""
+    """The call with the model that was read, and with the sequence length of its profile or name."""
     if workload.origin == "inferred":
         return partial(call, model=model)
-    from_profile = is_profile(model) and "sequence_length" not in job.defaulted()
-    if from_profile and call.keywords.get("job") is None and "sequence_length" not in call.keywords:
+    has_own_length = (is_profile(model) or is_named(model)) and "sequence_length" not in job.defaulted()
+    if has_own_length and call.keywords.get("job") is None and "sequence_length" not in call.keywords:
         call = partial(call, sequence_length=job.sequence_length)
     return partial(call, model=workload)
 

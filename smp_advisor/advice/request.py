@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields, replace
 from importlib.util import find_spec
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from smp_advisor.arguments import meant, options_of, require_types
 from smp_advisor.errors import AdvisorError, JobError, ModelError, PlanError, UnknownFamilyError
@@ -62,7 +63,7 @@ def read_model(
         raise AdvisorError(
             f"{_names(shape)} can only be given with a parameter count; this model's configuration already has them."
         )
-    if isinstance(model, str) and not is_path(model):
+    if is_named(model):
         return Model.from_name(model)
     try:
         return Model.from_config(model)
@@ -75,11 +76,16 @@ def is_profile(model: object) -> bool:
     return hasattr(model, "provenance") and callable(getattr(model, "as_dict", None))
 
 
+def is_named(model: object) -> TypeGuard[str]:
+    """Whether a description is the name of a published model, whose weights a job can start from."""
+    return isinstance(model, str) and not is_count(model) and not is_path(model)
+
+
 def has_formulas(model: Any) -> bool:
     """Whether `read_model` needs no trace for a configuration. True for any other description."""
     if not isinstance(model, str | dict) and not callable(getattr(model, "to_dict", None)):
         return True
-    if isinstance(model, str) and (is_count(model) or not is_path(model)):
+    if is_named(model) or (isinstance(model, str) and is_count(model)):
         return True
     try:
         Model.from_config(model)
@@ -242,10 +248,19 @@ def set_by_user(job: Job | None, settings: Mapping[str, Any], library: str) -> f
     return JOB_FIELDS - own if free else JOB_FIELDS
 
 
+_NAMED_LENGTHS = (8192, 4096)
+"""Longest sequence of a model by its name: that of the pre-training of Llama 3 (arXiv 2407.21783, section 3.4.1), and
+that of AWS's recipes for fine-tuning (``max_len`` of llmft_*_sft_lora.yaml, 2026-06-23)."""
+
+
 def suited(job: Job, model: Any, workload: Model, *, has_length: bool) -> Job:
     """The job for a model: with the length of its profile or its positions, and the limit of its batch."""
     if is_profile(model) and model.has_sequence and not has_length:
         job = replace(job, sequence_length=model.sequence)
+    elif is_named(model) and not has_length:
+        positions = json.loads(workload.config_json or "{}").get("max_position_embeddings", 0)
+        longest = _NAMED_LENGTHS[job.adapter is not None or job.training == "fine-tuning"]
+        job = replace(job, sequence_length=max(min(positions, longest), job.sequence_length))
     return within_usual_batch(_within_positions(job, workload, is_set=has_length), workload)
 
 

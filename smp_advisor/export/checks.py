@@ -140,7 +140,7 @@ def hyperparameters(
 _COUNTS = {"max_steps": 1, "checkpoint_every": 1, "warmup_steps": 0}
 """Numbers of steps in the settings of the script, with their smallest values."""
 
-_FREE = frozenset({*_COUNTS, "learning_rate"})
+_FREE = frozenset({*_COUNTS, "learning_rate", "epochs"})
 """Settings of the script that the plan does not determine."""
 
 
@@ -152,9 +152,10 @@ def script_settings(extra: Mapping[str, Any] | None) -> None:
         value = settings.get(name, least)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ExportError(f"The hyperparameter {name!r} must be a whole number of at least {least}, not {value!r}.")
-    rate = settings.get("learning_rate", 1.0)
-    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < math.inf:
-        raise ExportError(f"The hyperparameter 'learning_rate' must be a positive number, not {rate!r}.")
+    for name in ("learning_rate", "epochs"):
+        value = settings.get(name, 1.0)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise ExportError(f"The hyperparameter {name!r} must be a positive number, not {value!r}.")
 
 
 def _plain(value: object) -> bool:

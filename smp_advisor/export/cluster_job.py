@@ -188,6 +188,7 @@ def cluster_job(
         own,
         min_fit_probability=min_fit_probability,
         on_sagemaker=False,
+        reads_data=chosen.data is not None,
         script_check=script_check,
     )
     text = training_script(model, cluster, job, plan) if content.generated else ""

@@ -8,7 +8,7 @@ from smp_advisor.cluster.containers import image_at, patched_pytorch, table_date
 from smp_advisor.export.template import Comment, comment, comment_lines
 from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.version import facts, image, images
-from smp_advisor.wording import parameters_text
+from smp_advisor.wording import parameters_text, plural
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
@@ -123,7 +123,14 @@ def _duration(job: Launch) -> str:
     fastest, slowest = costs.step_seconds_range
     step = f"{_figure(costs.step_seconds)} s ({_figure(fastest)} to {_figure(slowest)}) per step"
     if run.seconds is None:
-        return f"Duration: {step}; your script determines the number of steps."
+        epochs = job.hyperparameters.get("epochs")
+        length = "your script determines the number of steps"
+        if epochs is not None:
+            length = f"{plural(epochs, 'epoch')} of the channel `train`, whose size decides the number of steps"
+        return (
+            f"Duration: {step}; {length}. SageMaker stops the job after {in_words(run.max_run_seconds)}"
+            " (max_run_seconds)."
+        )
     low, middle, high = run.seconds
     text = f"Duration: {run.steps:,} steps of {step}, {in_words(middle)} ({in_words(low)} to {in_words(high)})."
     if (price := costs.usd_per_hour) is not None:
@@ -181,10 +188,12 @@ def _learning_rate(job: Launch) -> str:
     origin = f"{'assumed' if schedule.assumed else 'starting value'}, from {schedule.source}"
     rate, warmup = (job.hyperparameters[name] for name in ("learning_rate", "warmup_steps"))
     if (rate, warmup) != (schedule.learning_rate, schedule.warmup_steps):
-        origin = f"your setting, instead of {schedule.learning_rate:g} after {schedule.warmup_steps:,} steps: {origin}"
+        usual = f"{schedule.learning_rate:g} after {schedule.warmup_steps:,} steps"
+        origin = f"your setting, instead of {usual}: {origin}"
     # The Trainer of transformers has a schedule of its own.
     end = "0" if job.library.script == "trainer" else "10 % of it"
-    return f"Learning rate: {rate:g} after {warmup:,} steps of warm-up ({origin}), then down to {end} at the last step."
+    steps = f"{100 * warmup:g} % of the steps as" if 0 < warmup < 1 else f"{warmup:,} steps of"
+    return f"Learning rate: {rate:g} after {steps} warm-up ({origin}), then down to {end} at the last step."
 
 
 def header(model: Model, job: Launch, adapter: Adapter | None) -> dict[str, object]:

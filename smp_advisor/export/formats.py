@@ -46,6 +46,10 @@ def recipe_override(job: ClusterJob, model: Model, sequence_length: int) -> str:
             f"HyperPod recipes accumulate no gradients, and the plan does over {plan.gradient_accumulation_steps}"
             " batches: set gradient_accumulation_steps=1."
         )
+    if content.run.steps is None:
+        raise ExportError(
+            "A HyperPod recipe has a number of steps: pass tokens=, or max_steps as an extra hyperparameter."
+        )
     if job.objection:
         raise ExportError(f"A recipe cannot stop a job that is not expected to train: {job.objection}")
     shape, configuration = model.shape, json.loads(model.config_json or "{}")

@@ -129,9 +129,13 @@ def launch(
     *,
     min_fit_probability: float,
     on_sagemaker: bool = True,
+    reads_data: bool = False,
     script_check: ScriptCheck | None = None,
 ) -> Launch:
-    """The content of the cell of a plan; of a job on a cluster of the user, if it is not `on_sagemaker`."""
+    """The content of the cell of a plan; of a job on a cluster of the user, if it is not `on_sagemaker`.
+
+    `reads_data`: whether such a job has data, which on SageMaker is the channel ``train``.
+    """
     require_types({"plan": (plan, Plan)}, "cell")
     if on_sagemaker:
         checks.sagemaker_instance(cluster)
@@ -142,22 +146,27 @@ def launch(
         require_writable(model, cluster, job, plan)
         checks.script_settings(options.extra_hyperparameters)
     checks.require_sound(cluster, None if options.image_uri else image(plan.library, plan.version).container)
-    run = run_of(model, cluster, job, plan, options, min_fit_probability=min_fit_probability)
+    inputs = options.channels
+    run = run_of(
+        model,
+        cluster,
+        job,
+        plan,
+        options,
+        min_fit_probability=min_fit_probability,
+        reads_data=reads_data or "train" in inputs,
+    )
     if options.max_wait_seconds is not None and options.max_wait_seconds < run.max_run_seconds:
         raise ExportError(
             f"max_wait_seconds includes the running time and must be at least {run.max_run_seconds}, the running time"
             f" of a job, not {options.max_wait_seconds}."
         )
     schedule = None
-    own: dict[str, Any] = {}
-    if options.plan_hyperparameters:
-        length = {"sequence_length": job.sequence_length} if model.reads_tokens else {}
-        own = plan.hyperparameters | length | {"max_steps": run.steps}
+    own = _plan_settings(model, job, plan, run, generated=generated) if options.plan_hyperparameters else {}
     if generated and run.estimate is not None:
         # A script of the user has a learning rate of its own.
         schedule = schedule_of(model, job, steps=run.steps, global_batch_size=run.estimate.global_batch_size)
         own |= {"learning_rate": schedule.learning_rate, "warmup_steps": schedule.warmup_steps}
-    inputs = options.channels
     name = checks.base_job_name(options.job_name, model.name)
     identity = _identity(model, job, plan, options, own)
     if run.is_chain:
@@ -193,6 +202,14 @@ def launch(
         warnings=(*model.verdicts, *_script_warnings(options, plan, passed, script_check)),
         volume_gb=options.volume_gb or _volume_gb(model, run, checkpoints=s3_uri is not None),
     )
+
+
+def _plan_settings(model: Model, job: Job, plan: Plan, run: Run, *, generated: bool) -> dict[str, Any]:
+    """Hyperparameters of the plan and the length of the run: steps, or epochs of the data."""
+    settings = plan.hyperparameters | ({"sequence_length": job.sequence_length} if model.reads_tokens else {})
+    if run.steps is not None:
+        return settings | {"max_steps": run.steps}
+    return settings | ({"epochs": 1} if generated else {})
 
 
 def _requirements(model: Model, cluster: Cluster, job: Job, plan: Plan, options: JobOptions, *, generated: bool) -> str:

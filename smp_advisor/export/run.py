@@ -38,7 +38,8 @@ class Schedule:
 
     learning_rate: float
     """Two significant digits."""
-    warmup_steps: int
+    warmup_steps: float
+    """Below 1, the share of the steps."""
     source: str
     assumed: bool
     """Whether no published training of this kind determines the values."""
@@ -48,7 +49,7 @@ def _trainings() -> dict[str, Any]:
     return data_file("export", "schedules")
 
 
-def schedule_of(model: Model, job: Job, *, steps: int, global_batch_size: int) -> Schedule:
+def schedule_of(model: Model, job: Job, *, steps: int | None, global_batch_size: int) -> Schedule:
     """Starting values for a run, by the kind of training, the size of the model and the batch."""
     rows = _trainings()[_kind(model, job)]
     size, sizes = math.log(model.parameter_count), np.log(rows["parameters"])
@@ -58,8 +59,10 @@ def schedule_of(model: Model, job: Job, *, steps: int, global_batch_size: int) -
     of_rows = math.exp(np.interp(size, sizes, np.log(rows["batch"])))
     smallest, largest = _trainings()["batch_factors"]
     rate *= min(max((batch / of_rows) ** _SCALINGS[rows["scaling"]], smallest), largest)
-    shortest = min(_trainings()["warmup_steps_at_least"], steps // 5)
-    warmup = min(max(round(rows["warmup_share"] * steps), shortest), _trainings()["warmup_steps_at_most"])
+    warmup = rows["warmup_share"]
+    if steps is not None:
+        shortest = min(_trainings()["warmup_steps_at_least"], steps // 5)
+        warmup = min(max(round(warmup * steps), shortest), _trainings()["warmup_steps_at_most"])
     return Schedule(
         learning_rate=float(f"{rate:.1e}"), warmup_steps=warmup, source=rows["source"], assumed=rows["assumed"]
     )
@@ -85,9 +88,10 @@ _DAY_SECONDS = 86_400
 class Run:
     """Size of a run: what its cell states, and the settings that follow from the estimate."""
 
-    steps: int
+    steps: int | None
+    """None if the size of the data decides."""
     is_trial: bool
-    """Whether the job has no number of tokens, so that the steps only measure memory and speed."""
+    """Whether the job has neither data nor a number of tokens, so that the steps only measure memory and speed."""
     estimate: Estimate | None
     """None if the plan does not match the model, the cluster or the job."""
     seconds: tuple[float, float, float] | None
@@ -114,10 +118,17 @@ class Run:
 
 
 def run_of(
-    model: Model, cluster: Cluster, job: Job, plan: Plan, options: JobOptions, *, min_fit_probability: float
+    model: Model,
+    cluster: Cluster,
+    job: Job,
+    plan: Plan,
+    options: JobOptions,
+    *,
+    min_fit_probability: float,
+    reads_data: bool,
 ) -> Run:
-    """Size of the run of a plan."""
-    steps, is_trial = _steps(model, cluster, job, plan, options)
+    """Size of the run of a plan, which the data of the job decide where neither tokens nor steps are given."""
+    steps, is_trial = _steps(model, cluster, job, plan, options, reads_data=reads_data)
     costs, objections = None, []
     try:
         costs = estimate(model, cluster, _of_plan(job, plan), plan)
@@ -125,7 +136,7 @@ def run_of(
     except PlanError as error:
         objections = [str(error)]
     # The steps of a script that does not receive them are unknown.
-    if costs is None or (is_trial and not options.plan_hyperparameters):
+    if costs is None or steps is None or (is_trial and not options.plan_hyperparameters):
         return _of_unknown_duration(steps, costs, options, tuple(objections), is_trial=is_trial)
     low, middle, high = (
         _elapsed(model, cluster, job, plan, options, steps, costs.step_seconds * factor)
@@ -160,10 +171,13 @@ def run_of(
 
 
 def _of_unknown_duration(
-    steps: int, costs: Estimate | None, options: JobOptions, objections: tuple[str, ...], *, is_trial: bool
+    steps: int | None, costs: Estimate | None, options: JobOptions, objections: tuple[str, ...], *, is_trial: bool
 ) -> Run:
-    """The run of a plan without an estimate, or of a script that determines its steps."""
-    seconds, usual = 0.0 if is_trial else math.inf, data_file("export", "launch")["run"]["steps_without_estimate"]
+    """The run of a plan without an estimate, or whose steps the data or the script decide."""
+    facts = data_file("export", "launch")["run"]
+    seconds, usual = 0.0 if is_trial else math.inf, facts["steps_without_estimate"]
+    if costs is not None and steps is None:
+        usual = max(1, round(facts["spot_interval_seconds"] / costs.step_seconds))
     _require_checkpoints(options, seconds)
     return Run(
         steps=steps,
@@ -172,7 +186,7 @@ def _of_unknown_duration(
         seconds=None,
         saves_checkpoints=_saves(options, seconds),
         checkpoint_every=_count(options, "checkpoint_every") or usual,
-        checkpoint_interval_seconds=0.0,
+        checkpoint_interval_seconds=0.0 if costs is None else usual * costs.step_seconds,
         checkpoint_gib=0.0,
         checkpoint_nodes=1,
         max_run_seconds=options.max_run_seconds or _DAY_SECONDS,
@@ -181,10 +195,15 @@ def _of_unknown_duration(
     )
 
 
-def _steps(model: Model, cluster: Cluster, job: Job, plan: Plan, options: JobOptions) -> tuple[int, bool]:
-    """Steps of the run, and whether they are those of a trial."""
+def _steps(
+    model: Model, cluster: Cluster, job: Job, plan: Plan, options: JobOptions, *, reads_data: bool
+) -> tuple[int | None, bool]:
+    """Steps of the run, None for those of the data, and whether they are those of a trial."""
     if (chosen := _count(options, "max_steps")) is not None:
         return chosen, False
+    epochs = "epochs" in (options.extra_hyperparameters or {})
+    if options.plan_hyperparameters and (epochs or (job.tokens is None and reads_data)):
+        return None, False
     if job.tokens is None:
         return data_file("export", "launch")["run"]["trial_steps"], True
     try:
@@ -258,7 +277,7 @@ def _require_checkpoints(options: JobOptions, seconds: float) -> None:
     if options.checkpoints is not False or seconds <= HOUR_SECONDS:
         return
     limit = options.max_run_seconds or MAX_RUN_SECONDS
-    duration = "more than one hour" if math.isinf(seconds) else f"up to {in_words(seconds)}"
+    duration = "an unknown time" if math.isinf(seconds) else f"up to {in_words(seconds)}"
     if not math.isinf(seconds) and seconds > limit:
         raise ExportError(
             f"The run takes {duration} and SageMaker stops a job after {in_words(limit)}, so it is a chain of jobs"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.guidance.conclusion import Argument, Conclusion, speed_of
@@ -9,7 +10,7 @@ from smp_advisor.guidance.what_if import PlannedRun, WhatIf, vary
 from smp_advisor.libraries.library import get_library, plan_fields
 from smp_advisor.libraries.schema import schema
 from smp_advisor.search.candidates import fp16_reason
-from smp_advisor.search.rank import NEAR_BEST, TECHNIQUE_GAIN, TECHNIQUE_PROBABILITY, policy
+from smp_advisor.search.rank import NEAR_BEST, TECHNIQUE_GAIN, TECHNIQUE_PROBABILITY, batch_policy, policy
 from smp_advisor.wording import (
     adapter_text,
     batch_limit,
@@ -23,6 +24,7 @@ from smp_advisor.wording import (
     probability,
     utilization,
 )
+from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.counts import format_count
 from smp_advisor.workload.job import OPTIMIZERS
 from smp_advisor.workload.stack import stack, training_settings
@@ -63,6 +65,21 @@ def certainty_in_short(decision: Decision) -> str:
         number = _NUMBERS[decision.close] if decision.close < len(_NUMBERS) else str(decision.close)
         return f"{number} plans are within {within}: any of them is fine; a 20-step probe decides."
     return "another plan may be faster; a 20-step probe of both decides."
+
+
+def pretraining_or_fine_tuning(model: Model, job: Job) -> str:
+    """Question about the kind of training of a published model, with what follows; empty if the job answers it."""
+    if job.training != "auto" or job.adapter is not None or not model.reads_tokens:
+        return ""
+    tuned = batch_policy(model, replace(job, training="fine-tuning")).target_tokens
+    trained = format_count(Adapter().parameter_count(model))
+    return (
+        "Pre-training or fine-tuning? This plan is for pre-training from random weights, with batches towards"
+        f" {batch_policy(model, job).target_tokens:,} tokens. To fine-tune the published weights, set"
+        f" training='fine-tuning' (batches towards {tuned:,} tokens and a lower learning rate), or adapter=Adapter()"
+        f" (LoRA trains {trained} of {format_count(model.parameter_count)} parameters, and has optimizer states for"
+        " those alone)."
+    )
 
 
 _LOW_MFU = 0.1

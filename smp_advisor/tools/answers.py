@@ -388,13 +388,6 @@ def estimated(model: Model, where: str, value: Estimate, least: float) -> Answer
     )
 
 
-def _nothing(report: Report) -> str:
-    """Why there are no findings: nothing is wrong, or nothing is there."""
-    seen = report.coverage
-    concerns = seen is None or seen.libraries or any(part.places for part in seen.parts)
-    return "no findings" if concerns else "nothing that a check applies to"
-
-
 def checked(reports: Sequence[Report], **more: Any) -> Answer:
     """The answer of a check: findings, the most severe first."""
     order = {"error": 0, "warning": 1, "info": 2}
@@ -411,7 +404,7 @@ def checked(reports: Sequence[Report], **more: Any) -> Answer:
     ]
     texts = [line for report in reports for line in (*report.introduction, *report.outcome)]
     data: dict[str, Any] = {
-        "answer": "; ".join(f"{report.path}: {report.totals or _nothing(report)}" for report in reports),
+        "answer": "; ".join(f"{report.path}: {report.totals or 'no findings'}" for report in reports),
         **more,
         "findings": findings,
         "configuration": texts,

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.advice.options import RANK, keywords_of
-from smp_advisor.advice.request import sort_settings
+from smp_advisor.advice.options import keywords_of
 from smp_advisor.arguments import is_path, meant, options_of
 from smp_advisor.errors import AdvisorError
 from smp_advisor.files import data_file
@@ -53,11 +52,6 @@ class Caller:
             folders = ", ".join(map(str, self.roots))
             raise AdvisorError(f"{name!r:.200} is not in {folders}: only files of this folder are read.")
         return str(path)
-
-    def model(self, text: str) -> str:
-        """The name of a model; or the path of a configuration or its folder, which must be the caller's."""
-        is_file = text.endswith(".json") or os.path.exists(self.roots[0] / text) or os.path.exists(text)  # noqa: PTH110
-        return self.file(text) if is_file else text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +105,7 @@ class Tool:
             if name in _FILES:
                 value = caller.file(value)  # noqa: PLW2901 - from here on, the file itself
             if option is not None:
-                texts[option.name] = _text(option, name, value)
+                texts[option.name] = _text(name, value)
             elif name in self.own:
                 values[name] = _checked(name, value, self.own[name])
             else:
@@ -122,20 +116,11 @@ class Tool:
         for name in self.required:
             if name not in values and name not in {key for key in table if table[key].name in texts}:
                 raise AdvisorError(f"{self.name} requires {name}.")
-        if "model" in values:
-            values["model"] = caller.model(values["model"])
+        if str(values.get("model", "")).endswith(".json"):
+            values["model"] = caller.file(values["model"])
         given: dict[str, Any] = {"model": None, "output": None, "full": False, **_of_verb(self.name, values)}
-        given["settings"] = keywords_of(texts) | _plain(values.get("settings", {}), caller)
-        given["plans"] = [_plain(plan, caller, also=("library",)) for plan in values.get("plans", ())]
-        if self.name == "profile":
-            given["settings"] = {name: value for name, value in values.items() if name != "config"}
+        given["settings"] = keywords_of(texts) | values.get("settings", {})
         return Namespace(**given, progress=caller.progress, folder=caller.roots[0])
-
-
-def _plain(settings: Mapping[str, Any], caller: Caller, also: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Settings of jobs and plans, and no others: the request has arguments of its own, and files are the caller's."""
-    sort_settings({name: value for name, value in settings.items() if name not in also})
-    return {name: caller.file(value) if name in _FILES else value for name, value in settings.items()}
 
 
 def _of_verb(name: str, values: dict[str, Any]) -> dict[str, Any]:
@@ -145,7 +130,7 @@ def _of_verb(name: str, values: dict[str, Any]) -> dict[str, Any]:
         case "compare":
             return {"counts": (), "libraries": (), "plans": (), **values}
         case "check":
-            texts = [values["text"]] if values.get("text", "").strip() else []
+            texts = [values["text"]] if "text" in values else []
             paths = [values["path"]] if "path" in values else []
             if len(texts) + len(paths) != 1:
                 raise AdvisorError("check requires either the path of a file or its text.")
@@ -154,9 +139,7 @@ def _of_verb(name: str, values: dict[str, Any]) -> dict[str, Any]:
             source = values.get("advice") or values.get("model")
             if source is None:
                 raise AdvisorError("export requires a model with its instance, or the file of a saved advice.")
-            return {"advice": source, "what": "job", "sdk": "auto", "image_uri": None} | {
-                key: values[key] for key in ("what", "sdk", "image_uri") if key in values
-            }
+            return {"advice": source, "what": values.get("what", "job"), "sdk": values.get("sdk", "auto")}
     return values
 
 
@@ -182,10 +165,10 @@ def _schema(option: Option, *, explained: bool) -> dict[str, Any]:
     return {**kinds.get(option.type, {"type": "string"}), **about, **default}
 
 
-def _text(option: Option, name: str, value: Any) -> Any:
+def _text(name: str, value: Any) -> Any:
     """A JSON value as the text of an option; flags stay."""
     if isinstance(value, bool):
-        return None if not value else value if option.type == "flag" else RANK if option.type == "rank" else repr(value)
+        return value or None
     if isinstance(value, list) and all(isinstance(entry, str) for entry in value):
         return ",".join(value)
     if isinstance(value, int | float | str):

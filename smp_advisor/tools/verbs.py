@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.arguments import options_of
 from smp_advisor.errors import AdvisorError, NoPlanFitsError
 from smp_advisor.export.formats import FORMATS
 from smp_advisor.tools.answers import (
@@ -152,9 +151,7 @@ def compare(options: Namespace) -> Answer:
         rows = [_row(options, asked, {"library": name}) for name in options.libraries]
         rows += [_row(options, asked, plan, one=True) for plan in options.plans]
         return asked.noted(compared(rows))
-    # Where the largest number of instances is not enough, none of the others is.
-    base = replace(asked, settings=asked.settings | ({"instance_count": max(options.counts)} if options.counts else {}))
-    advice = _recommended(options.model, base, options)
+    advice = _recommended(options.model, asked, options)
     if isinstance(advice, NoPlanFitsError):
         return asked.noted(refused(str(advice), advice.ways_out))
     sizes = advice.sizes
@@ -180,7 +177,7 @@ def _row(options: Namespace, asked: _Asked, plan: Mapping[str, Any], *, one: boo
                 return {"plan": name, "fits": False, "reason": str(advice)}
             value = advice.estimate
     except AdvisorError as error:
-        return {"plan": name, "fits": False, "error": str(error)}
+        return {"plan": name, "fits": False, "reason": str(error)}
     words = {} if one else {"settings": settings_of(value.plan)}
     return {"plan": name, **figures(value, settings.get("min_fit_probability") or 0.95), **words}
 
@@ -285,7 +282,7 @@ def export(options: Namespace) -> Answer:
         if isinstance(found, NoPlanFitsError):
             return notes.noted(refused(str(found), found.ways_out))
         advice = found
-    code = _code(advice, options.what, options.sdk, project.job_options(options.image_uri))
+    code = _code(advice, options.what, options.sdk, project)
     if options.output:
         write_text(code if code.endswith("\n") else f"{code}\n", options.output)
     text = f"Wrote {options.output}." if options.output else code
@@ -293,8 +290,9 @@ def export(options: Namespace) -> Answer:
     return answer if notes is None or not options.output else notes.noted(answer)
 
 
-def _code(advice: Advice, what: str, sdk: str, job: Mapping[str, Any]) -> str:
+def _code(advice: Advice, what: str, sdk: str, project: Project) -> str:
     """The code of one kind."""
+    job = project.job_options()
     image = {name: value for name, value in job.items() if name == "image_uri" and what == "kubernetes"}
     cells: dict[str, Callable[[], str]] = {
         "job": lambda: advice.cell(sdk, **job),
@@ -345,7 +343,7 @@ def _read_config(path: str) -> Any:
 
 def _estimate(model: str, settings: Mapping[str, Any]) -> tuple[Model, Cluster, Estimate]:
     """Estimate of the plan of the settings."""
-    from smp_advisor.advice.request import job_of, read_model, sort_settings
+    from smp_advisor.advice.request import job_of, read_model, sort_settings, suited
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.evaluate import estimate as evaluate
     from smp_advisor.libraries.library import get_library, require_library
@@ -353,9 +351,8 @@ def _estimate(model: str, settings: Mapping[str, Any]) -> tuple[Model, Cluster, 
 
     values = dict(settings)
     instance, library, count = (values.pop(name, None) for name in ("cluster", "library", "instance_count"))
-    values = {
-        name: value for name, value in values.items() if name not in {entry.name for entry in options_of("request")}
-    }
+    for name in ("min_fit_probability", "max_days", "max_usd"):
+        values.pop(name, None)
     if isinstance(instance, list) or instance == "any" or not library or library == "auto":
         raise AdvisorError("A plan requires one instance and a library, fsdp for example; the rest has defaults.")
     require_library(library)
@@ -365,9 +362,9 @@ def _estimate(model: str, settings: Mapping[str, Any]) -> tuple[Model, Cluster, 
     plan = Plan(library=library, **fields)
     own = {"precision": plan.precision, "attention": get_library(library).default_attention}
     job = job_of(None, own | job_settings)
-    workload = read_model(
-        _model(model), sequence_length=job.sequence_length, shape=shape, job=job, library=plan.library
-    )
+    described = _model(model)
+    workload = read_model(described, sequence_length=job.sequence_length, shape=shape, job=job, library=plan.library)
+    job = suited(job, described, workload, has_length="sequence_length" in job_settings)
     cluster = Cluster(instance, count or 1)
     return workload, cluster, evaluate(workload, cluster, job, plan)
 

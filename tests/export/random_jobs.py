@@ -112,11 +112,12 @@ def draw(chance: random.Random) -> RandomJob:
         except AdvisorError:
             continue  # refused by the library
         tokens = chance.choice((None, None, 1e8, 1e10, 1e12))
+        options = _options(chance, instance, library)
+        if "data" in options and tokens is None:
+            options["extra_hyperparameters"] = {**options.get("extra_hyperparameters", {}), "max_steps": 100}
         job = Job(sequence_length=512, precision=plan.precision, tokens=tokens)
         cluster = Cluster(instance, nodes)
-        return RandomJob(
-            MODELS[model], cluster, job, plan, chance.choice(("v2", "v3")), _options(chance, instance, library)
-        )
+        return RandomJob(MODELS[model], cluster, job, plan, chance.choice(("v2", "v3")), options)
 
 
 def _text(chance, plain):

@@ -185,10 +185,12 @@ real = boto3.client("sagemaker").describe_training_job(TrainingJobName=job_name)
 """
 AFTER = "print(usage['GPUUtilization'].max().to_dict())"
 
+STEPS = {"extra_hyperparameters": {"max_steps": 100}}
+
 
 def of_job(name, sdk, **options):
     parts = JOBS[name].parts
-    return [script_cell(*parts), estimator_cell(*parts, sdk=sdk, data="s3://bucket/train", **options)]
+    return [script_cell(*parts), estimator_cell(*parts, sdk=sdk, data="s3://bucket/train", **STEPS | options)]
 
 
 def notebooks(environment):

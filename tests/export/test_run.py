@@ -36,7 +36,9 @@ def job(tokens=None, **settings):
 
 
 def size(tokens, *, plan=FSDP, cluster=FOUR, model=LLAMA, settings=None, **options):
-    return run_of(model, cluster, job(tokens, **settings or {}), plan, JobOptions.of(options), min_fit_probability=0.95)
+    chosen = JobOptions.of(options)
+    parts = (model, cluster, job(tokens, **settings or {}), plan, chosen)
+    return run_of(*parts, min_fit_probability=0.95, reads_data="train" in chosen.channels)
 
 
 def cell(tokens=None, *, plan=FSDP, cluster=FOUR, sdk="v2", settings=None, **options):
@@ -46,6 +48,21 @@ def cell(tokens=None, *, plan=FSDP, cluster=FOUR, sdk="v2", settings=None, **opt
 def comments(emitted):
     """The comments of a cell as one line."""
     return " ".join(line.removeprefix("# ") for line in emitted.splitlines() if line.startswith("#"))
+
+
+def test_data_without_a_length_are_trained_on_once():
+    emitted = cell(data="s3://bucket/train")
+    sent = estimator_arguments(emitted)
+    assert sent["hyperparameters"]["epochs"] == 1
+    assert "max_steps" not in sent["hyperparameters"]
+    assert 0 < sent["hyperparameters"]["warmup_steps"] < 1
+    assert "checkpoint_every" in sent["hyperparameters"], "the time is unknown"
+    assert "1 epoch of the channel `train`, whose size decides the number of steps." in comments(emitted)
+    assert "of the steps as warm-up" in comments(emitted)
+    assert "3 epochs of the channel" in comments(cell(data="s3://b/c", extra_hyperparameters={"epochs": 3}))
+    own = estimator_arguments(cell(data="s3://bucket/train", script="mine.py"))["hyperparameters"]
+    assert not {"epochs", "max_steps"} & own.keys()
+    assert estimator_arguments(cell())["hyperparameters"]["max_steps"] == 100
 
 
 def test_time_limit_is_the_upper_end_of_the_estimate():

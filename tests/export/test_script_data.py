@@ -104,6 +104,22 @@ def test_each_sample_is_used_once_per_epoch_with_any_number_of_processes(counts)
         assert sorted(stream[samples : 2 * samples]) == list(range(samples))
 
 
+@pytest.mark.parametrize(
+    ("given", "directory", "steps", "warmup"),
+    [
+        ({}, "/data", 10, 1),
+        ({"epochs": 2.5}, "/data", 25, 3),
+        ({}, None, 100, 10),
+        ({"max_steps": 7, "warmup_steps": 2.0}, "/data", 7, 2),
+    ],
+)
+def test_steps_are_those_of_the_epochs_of_the_data(given, directory, steps, warmup):
+    chosen = arguments(4, 1)
+    vars(chosen).update({"max_steps": None, "epochs": 1.0, "warmup_steps": 0.1} | given)
+    PART.set_steps(chosen, PART.Batches(Numbers([20, 19]), chosen, 1, 0), directory)
+    assert (chosen.max_steps, chosen.warmup_steps) == (steps, warmup)
+
+
 @pytest.mark.parametrize("resumed", LAYOUTS)
 def test_a_job_with_another_number_of_processes_continues_with_the_next_sample(resumed):
     counts, (replicas, batch_size, accumulation) = [20, 0, 13, 7], resumed

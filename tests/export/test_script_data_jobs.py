@@ -124,7 +124,9 @@ def make_specs(folder):
                 **{f"SM_CHANNEL_{channel.upper()}": str(folder / data) for channel, data in channels.items()},
                 **(environment or {}),
             },
-            "options": [text for key, value in chosen.items() for text in (f"--{key}", str(value))],
+            "options": [
+                text for key, value in chosen.items() if value is not None for text in (f"--{key}", str(value))
+            ],
         }
 
     text = {"train": "text", "tokenizer": "tokenizer"}
@@ -135,6 +137,7 @@ def make_specs(folder):
     add("diverged", fsdp, text, learning_rate=1e30, checkpoint_every=1, max_steps=20)
     cached = {"tokenization": "cached", "token_cache": folder / "cache"}
     add("cached", fsdp, text, "cached", **cached)
+    add("one epoch", fsdp, text, max_steps=None, warmup_steps=0.1, token_cache=folder / "epoch")
     add("cached, resumed", ddp, text, "cached alone", processes=1, **cached)
     chats = {"train": "chats", "model": "text", "validation": "few chats"}
     add("chats", ddp, chats, evaluation_batches=0, max_steps=12)
@@ -192,6 +195,11 @@ class TestJobs:
         evaluations = re.findall(r"^step (\d+) validation_loss (\S+)", jobs["text"]["printed"], re.MULTILINE)
         assert [int(step) for step, _ in evaluations] == [4, 8, 9]
         assert jobs["text"]["summary"]["validation_loss"] == pytest.approx(float(evaluations[-1][1]), abs=1e-3)
+
+    def test_data_without_a_number_of_steps_are_trained_on_once(self, jobs, folder):
+        tokens = [path.stat().st_size // 2 for path in (folder / "epoch").rglob("*.bin")]
+        samples = sum(count // LENGTH for count in tokens)
+        assert len(losses_of(jobs["one epoch"])) == jobs["one epoch"]["summary"]["steps"] == -(-samples // (2 * BATCH))
 
     def test_a_finished_job_trains_nothing_and_reports_no_loss(self, jobs):
         again = jobs["text, again"]

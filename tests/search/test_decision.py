@@ -148,7 +148,7 @@ def test_the_documentation_has_the_targets_of_the_data_file() -> None:
 
 @pytest.mark.parametrize(
     ("model", "instance", "nodes"),
-    [("10B", "ml.p4d.24xlarge", 16), ("llama-3-70b", "ml.p5.48xlarge", 16), ("llama-3-8b", "ml.g5.48xlarge", 1)],
+    [("10B", "ml.p4d.24xlarge", 16), ("llama-3-70b", "ml.p5.48xlarge", 16), ("llama-3-8b", "ml.g5.48xlarge", 2)],
 )
 def test_a_free_batch_is_from_the_floor_to_the_target_unless_its_steps_take_minutes(
     model: str, instance: str, nodes: int

@@ -28,7 +28,7 @@ P4D = "ml.p4d.24xlarge"
 REQUESTS = {
     "auto": ("1.3B", P4D, {"instance_count": 2, "tokens": "20B"}),
     "smp-v1": ("10B", P4D, {"instance_count": 4, "library": "smp-v1", "microbatches": 4, "sequence_length": 512}),
-    "adapter": ("llama-3-8b", "ml.g5.48xlarge", {"adapter": smpa.Adapter(rank=8)}),
+    "adapter": ("llama-3-8b", "ml.g5.48xlarge", {"adapter": smpa.Adapter(rank=8), "sequence_length": 2048}),
     "clusters": ("1.3B", ["ml.g5.48xlarge", P4D], {"instance_count": "smallest", "tokens": "20B", "library": "fsdp"}),
     "own hardware": (
         "350M",
