@@ -101,7 +101,8 @@ def completes(keywords: type) -> Callable[[Function], Function]:
     return complete
 
 
-_RANK = "16"
+RANK = "16"
+"""Of an adapter without one."""
 _TUNING = {"lora": "--lora", "qlora": "--qlora", "full_finetune": "--full-finetune"}
 _CONSTANTS = {"none": None, "true": True, "false": False}
 
@@ -112,7 +113,7 @@ def specification(option: Option) -> tuple[tuple[str, ...], dict[str, Any]]:
     if option.type == "flag":
         settings["action"] = "store_true"
     elif option.type == "rank":
-        settings |= {"nargs": "?", "const": _RANK, "metavar": "RANK"}
+        settings |= {"nargs": "?", "const": RANK, "metavar": "RANK"}
     elif option.name == "library":
         settings["choices"] = ("auto", *(record.name for record in libraries()))
     elif option.choices:

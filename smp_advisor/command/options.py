@@ -165,6 +165,7 @@ def _add_others(verb: Callable[..., argparse.ArgumentParser]) -> None:
     _add_request(export)
     export.add_argument("--what", choices=EXPORTS, default="job", help="default: job, the cell that starts it")
     export.add_argument("--sdk", choices=("auto", "v2", "v3"), default="auto", help="version of the SageMaker SDK")
+    export.add_argument("--image-uri", metavar="URI", help="container image of the job; Kubernetes requires one")
     export.add_argument("--output", metavar="FILE", help="file to write instead of printing")
 
     mcp = verb("mcp", "Serve the verbs to assistants by the Model Context Protocol, on standard input and output.")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.costs.estimate import CATEGORIES
 from smp_advisor.errors import AdvisorError
 from smp_advisor.guidance.choice import certainty
 from smp_advisor.libraries.library import get_library, plan_defaults
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from smp_advisor.estimators.report import EstimatorReport
     from smp_advisor.findings.report import Report
     from smp_advisor.libraries.plan import Plan
+    from smp_advisor.search.clusters import ClusterSize
     from smp_advisor.search.sizes import ClusterSizes
     from smp_advisor.search.ways_out import WaysOut
     from smp_advisor.workload.model import Model
@@ -131,15 +133,14 @@ def folded(rows: Iterable[tuple[str, str]], most: int = _MOST_LINES) -> str:
     return "\n".join(line for part in parts for line in part)
 
 
-def rounded(value: float | None) -> float | None:
-    """The value with the digits that an estimate has."""
-    return None if value is None else float(f"{value:.{_DIGITS}g}")
+def _rounded(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")
 
 
-def _ranged(value: float | None, ends: tuple[float, float] | None) -> dict[str, float | None] | None:
-    return None if value is None or ends is None else {
-        "value": rounded(value), "low": rounded(ends[0]), "high": rounded(ends[1])
-    }  # fmt: skip
+def _ranged(value: float | None, ends: tuple[float, float] | None) -> dict[str, float] | None:
+    if value is None or ends is None:
+        return None
+    return {"value": _rounded(value), "low": _rounded(ends[0]), "high": _rounded(ends[1])}
 
 
 def figures(estimate: Estimate, least: float) -> dict[str, Any]:
@@ -155,7 +156,7 @@ def figures(estimate: Estimate, least: float) -> dict[str, Any]:
         "step_seconds": _ranged(estimate.step_seconds, estimate.step_seconds_range),
         "tokens_per_second": _ranged(estimate.tokens_per_second, estimate.tokens_per_second_range),
         "mfu": _ranged(estimate.mfu, estimate.mfu_range),
-        "usd_per_hour": rounded(estimate.usd_per_hour),
+        "usd_per_hour": None if estimate.usd_per_hour is None else _rounded(estimate.usd_per_hour),
         "usd_per_million_tokens": _ranged(estimate.usd_per_million_tokens, estimate.usd_per_million_tokens_range),
         "days": _ranged(estimate.days, estimate.days_range),
         "usd_total": _ranged(estimate.usd_total, estimate.usd_total_range),
@@ -185,8 +186,6 @@ def memory_words(value: Estimate) -> str:
 
 def memory_table(estimate: Estimate) -> dict[str, float]:
     """GiB of each category on the stage with the highest peak."""
-    from smp_advisor.costs.estimate import CATEGORIES
-
     peak = estimate.memory.peak
     return {name: round(value, 2) for name in CATEGORIES if (value := getattr(peak, name)) >= 0.005}
 
@@ -299,25 +298,26 @@ def sizes_data(sizes: ClusterSizes) -> list[dict[str, Any]]:
     rows = []
     for size in {id(size): size for size in (*first, *rest) if size is not None}.values():
         row = {"cluster": size.name, "library": size.library, "fits": size.fits, "chosen": size is sizes.chosen}
-        if size.estimate is not None:
-            kept = ("needed_gib_per_gpu", "tokens_per_second", "usd_per_million_tokens", "days", "usd_total")
-            row |= {name: value for name, value in figures(size.estimate, 0.0).items() if name in kept}
-        elif size.nearest_gib is not None:
-            row["needed_gib_per_gpu"] = round(size.nearest_gib, 1)
+        row |= _short(size)
         rows.append(row)
     return rows
 
 
+def _short(size: ClusterSize) -> dict[str, Any]:
+    """The figures of a cluster's best plan in a row."""
+    if size.estimate is None:
+        return {} if size.nearest_gib is None else {"needed_gib_per_gpu": round(size.nearest_gib, 1)}
+    names = ("needed_gib_per_gpu", "tokens_per_second", "usd_per_million_tokens", "days", "usd_total")
+    found = figures(size.estimate, 0.0)
+    return {name: found[name] for name in names if name in found}
+
+
 def refused(sentence: str, ways: WaysOut | None) -> Answer:
     """The answer where nothing fits, with the changes after which something does."""
-    changes = [] if ways is None else [
-        {"change": way.change, "what": way.words, "library": way.size.library}
-        | ({} if way.size.estimate is None else {
-            name: value for name, value in figures(way.size.estimate, 0.0).items()
-            if name in ("needed_gib_per_gpu", "tokens_per_second", "usd_per_million_tokens", "usd_total")
-        })
-        for way in ways.ways
-    ]  # fmt: skip
+    changes = [
+        {"change": way.change, "what": way.words, "library": way.size.library, **_short(way.size)}
+        for way in (() if ways is None else ways.ways)
+    ]
     data: dict[str, Any] = {"answer": sentence, "fits": False, "changes_that_fit": changes}
     if ways is not None and ways.nearest_gib is not None:
         usable = ways.request.cluster.instance.usable_gpu_memory_gib
@@ -388,6 +388,13 @@ def estimated(model: Model, where: str, value: Estimate, least: float) -> Answer
     )
 
 
+def _nothing(report: Report) -> str:
+    """Why there are no findings: nothing is wrong, or nothing is there."""
+    seen = report.coverage
+    concerns = seen is None or seen.libraries or any(part.places for part in seen.parts)
+    return "no findings" if concerns else "nothing that a check applies to"
+
+
 def checked(reports: Sequence[Report], **more: Any) -> Answer:
     """The answer of a check: findings, the most severe first."""
     order = {"error": 0, "warning": 1, "info": 2}
@@ -404,7 +411,7 @@ def checked(reports: Sequence[Report], **more: Any) -> Answer:
     ]
     texts = [line for report in reports for line in (*report.introduction, *report.outcome)]
     data: dict[str, Any] = {
-        "answer": "; ".join(f"{report.path}: {report.totals or 'no findings'}" for report in reports),
+        "answer": "; ".join(f"{report.path}: {report.totals or _nothing(report)}" for report in reports),
         **more,
         "findings": findings,
         "configuration": texts,

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.advice.options import keywords_of
+from smp_advisor.advice.options import RANK, keywords_of
+from smp_advisor.advice.request import sort_settings
 from smp_advisor.arguments import is_path, meant, options_of
 from smp_advisor.errors import AdvisorError
 from smp_advisor.files import data_file
@@ -38,13 +39,7 @@ class Caller:
     progress: Callable[..., Any] | None = None
 
     def file(self, name: str) -> str:
-        """The path of a file that the caller named.
-
-        Raises
-        ------
-        AdvisorError
-            It is in none of the caller's folders.
-        """
+        """The path of a file that the caller named."""
         if not is_path(name):
             raise AdvisorError(f"{name!r:.80} is no path of a file.")
         path = Path(os.path.realpath(self.roots[0] / name))
@@ -52,6 +47,11 @@ class Caller:
             folders = ", ".join(map(str, self.roots))
             raise AdvisorError(f"{name!r:.200} is not in {folders}: only files of this folder are read.")
         return str(path)
+
+    def model(self, text: str) -> str:
+        """The name of a model; or the path of a configuration or its folder, which must be the caller's."""
+        is_file = text.endswith(".json") or os.path.exists(self.roots[0] / text) or os.path.exists(text)  # noqa: PTH110
+        return self.file(text) if is_file else text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,13 +89,7 @@ class Tool:
         }  # fmt: skip
 
     def read(self, arguments: Mapping[str, Any], caller: Caller) -> Namespace:
-        """The arguments as those of the verb.
-
-        Raises
-        ------
-        AdvisorError
-            One is unknown, missing, of another type, or names a file that is not the caller's.
-        """
+        """The arguments as those of the verb."""
         table, values, texts = self.options, dict[str, Any](), dict[str, Any]()
         by_keyword = {option.name: option for option in table.values()}
         for name, value in arguments.items():
@@ -105,22 +99,37 @@ class Tool:
             if name in _FILES:
                 value = caller.file(value)  # noqa: PLW2901 - from here on, the file itself
             if option is not None:
-                texts[option.name] = _text(name, value)
+                texts[option.name] = _text(option, name, value)
             elif name in self.own:
                 values[name] = _checked(name, value, self.own[name])
             else:
-                near = meant(name, {*table, *by_keyword, *self.own})
-                near = next((key for key, option in table.items() if option.name == near), near)
-                hint = f"did you mean {near}?" if near else f"it takes {', '.join((*self.own, *table))}."
-                raise AdvisorError(f"{self.name} takes no argument {name!r:.80}; {hint}")
-        for name in self.required:
-            if name not in values and name not in {key for key in table if table[key].name in texts}:
-                raise AdvisorError(f"{self.name} requires {name}.")
-        if str(values.get("model", "")).endswith(".json"):
-            values["model"] = caller.file(values["model"])
+                raise self._unknown(name)
+        present = values.keys() | {name for name, option in table.items() if option.name in texts}
+        if missing := [name for name in self.required if name not in present]:
+            raise AdvisorError(f"{self.name} requires {missing[0]}.")
+        if "model" in values:
+            values["model"] = caller.model(values["model"])
         given: dict[str, Any] = {"model": None, "output": None, "full": False, **_of_verb(self.name, values)}
-        given["settings"] = keywords_of(texts) | values.get("settings", {})
+        given["settings"] = keywords_of(texts) | _plain(values.get("settings", {}), caller)
+        given["plans"] = [_plain(plan, caller, also=("library",)) for plan in values.get("plans", ())]
+        if "instance" in values:
+            given["settings"]["cluster"] = values["instance"]
+        if self.name == "profile":
+            given["settings"] = {name: value for name, value in values.items() if name != "config"}
         return Namespace(**given, progress=caller.progress, folder=caller.roots[0])
+
+    def _unknown(self, name: str) -> AdvisorError:
+        table = self.options
+        near = meant(name, {*table, *(option.name for option in table.values()), *self.own})
+        near = next((key for key, option in table.items() if option.name == near), near)
+        hint = f"did you mean {near}?" if near else f"it takes {', '.join((*self.own, *table))}."
+        return AdvisorError(f"{self.name} takes no argument {name!r:.80}; {hint}")
+
+
+def _plain(settings: Mapping[str, Any], caller: Caller, also: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Settings of jobs and plans, and no others: the request has arguments of its own, and files are the caller's."""
+    sort_settings({name: value for name, value in settings.items() if name not in also})
+    return {name: caller.file(value) if name in _FILES else value for name, value in settings.items()}
 
 
 def _of_verb(name: str, values: dict[str, Any]) -> dict[str, Any]:
@@ -130,7 +139,7 @@ def _of_verb(name: str, values: dict[str, Any]) -> dict[str, Any]:
         case "compare":
             return {"counts": (), "libraries": (), "plans": (), **values}
         case "check":
-            texts = [values["text"]] if "text" in values else []
+            texts = [values["text"]] if values.get("text", "").strip() else []
             paths = [values["path"]] if "path" in values else []
             if len(texts) + len(paths) != 1:
                 raise AdvisorError("check requires either the path of a file or its text.")
@@ -139,7 +148,9 @@ def _of_verb(name: str, values: dict[str, Any]) -> dict[str, Any]:
             source = values.get("advice") or values.get("model")
             if source is None:
                 raise AdvisorError("export requires a model with its instance, or the file of a saved advice.")
-            return {"advice": source, "what": values.get("what", "job"), "sdk": values.get("sdk", "auto")}
+            return {"advice": source, "what": "job", "sdk": "auto", "image_uri": None} | {
+                key: values[key] for key in ("what", "sdk", "image_uri") if key in values
+            }
     return values
 
 
@@ -165,10 +176,10 @@ def _schema(option: Option, *, explained: bool) -> dict[str, Any]:
     return {**kinds.get(option.type, {"type": "string"}), **about, **default}
 
 
-def _text(name: str, value: Any) -> Any:
+def _text(option: Option, name: str, value: Any) -> Any:
     """A JSON value as the text of an option; flags stay."""
     if isinstance(value, bool):
-        return value or None
+        return None if not value else value if option.type == "flag" else RANK if option.type == "rank" else repr(value)
     if isinstance(value, list) and all(isinstance(entry, str) for entry in value):
         return ",".join(value)
     if isinstance(value, int | float | str):
@@ -216,13 +227,7 @@ TOOLS: Mapping[str, Tool] = {entry["name"]: _tool(entry) for entry in data_file(
 
 
 def call(name: str, arguments: Mapping[str, Any], caller: Caller) -> tuple[Answer, dict[str, Any]]:
-    """The answer of a tool, and its compact form with the requested details.
-
-    Raises
-    ------
-    AdvisorError
-        There is no such tool, or its arguments are wrong: one sentence with what would be right.
-    """
+    """The answer of a tool, and its compact form with the requested details."""
     if name not in TOOLS:
         raise AdvisorError(f"There is no tool {name!r:.80}: the tools are {', '.join(TOOLS)}.")
     tool = TOOLS[name]

@@ -56,13 +56,7 @@ class Project:
     policy: Policy = field(default_factory=Policy)
 
     def applied(self, settings: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-        """The settings of a request with those of the project, and a sentence on what was used.
-
-        Raises
-        ------
-        AdvisorError
-            The request contradicts the policy.
-        """
+        """The settings of a request with those of the project, and a sentence on what was used."""
         if self.file is None:
             return dict(settings), ""
         asked, used, policy = dict(settings), [], self.policy
@@ -108,13 +102,7 @@ class Project:
         return named and small and (policy.max_usd_per_hour is None or (price or 0.0) <= policy.max_usd_per_hour)
 
     def require(self, cluster: Cluster) -> None:
-        """Refuse an answer on a cluster that jobs may not use.
-
-        Raises
-        ------
-        AdvisorError
-            The cluster is too large or too expensive.
-        """
+        """Refuse an answer on a cluster that jobs may not use."""
         if not self.allows(cluster):
             price = "" if cluster.usd_per_hour is None else f" ({cluster.usd_per_hour:,.2f} USD per hour)"
             limits = ", ".join(
@@ -137,13 +125,7 @@ class Project:
 
 
 def project_of(folder: Path) -> Project:
-    """The project of the nearest `smp_advisor.toml`, from a folder upward to that of its repository.
-
-    Raises
-    ------
-    AdvisorError
-        The file, or one that it names, cannot be read, or has an entry that means nothing.
-    """
+    """The project of the nearest `smp_advisor.toml`, from a folder upward to that of its repository."""
     for place in (folder.resolve(), *folder.resolve().parents):
         if (place / FILE).is_file():
             return _read(place / FILE)

@@ -110,13 +110,7 @@ def server(roots: tuple[Path, ...]) -> Server[Any]:
 
 
 def _worked(name: str, arguments: dict[str, Any], caller: Caller) -> tuple[Answer, str]:
-    """The answer and its compact form as JSON.
-
-    Raises
-    ------
-    AdvisorError
-        The arguments are wrong, the caller stopped, or the advisor failed.
-    """
+    """The answer and its compact form as JSON."""
     try:
         answer, data = call(name, arguments, caller)
     except AdvisorError:
@@ -130,13 +124,7 @@ def _worked(name: str, arguments: dict[str, Any], caller: Caller) -> tuple[Answe
 
 
 def serve(roots: tuple[Path, ...]) -> None:
-    """Serve until the input ends.
-
-    Raises
-    ------
-    AdvisorError
-        The protocol's package is not installed, or a root is no folder.
-    """
+    """Serve until the input ends."""
     try:
         import anyio
         from mcp.server.stdio import stdio_server

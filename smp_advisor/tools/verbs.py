@@ -8,8 +8,26 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.advice import Advice
+from smp_advisor.advice.files import load
+from smp_advisor.advice.recommendation import advise as recommend
+from smp_advisor.advice.request import job_of, read_model, sort_settings, suited
+from smp_advisor.advice.written import write_text
+from smp_advisor.arguments import options_of
+from smp_advisor.cluster.cluster import Cluster
+from smp_advisor.cluster.table import instances
+from smp_advisor.costs.evaluate import estimate as evaluate
 from smp_advisor.errors import AdvisorError, NoPlanFitsError
+from smp_advisor.estimators import check_estimator
+from smp_advisor.estimators.check import looks_like_estimator
+from smp_advisor.estimators.readback import MODEL_IS_MISSING
+from smp_advisor.estimators.report import EstimatorReport
 from smp_advisor.export.formats import FORMATS
+from smp_advisor.files import MODEL, NOTEBOOK, SCRIPT, has_too_many_values, read_bytes
+from smp_advisor.libraries.library import get_library, require_library
+from smp_advisor.libraries.plan import Plan
+from smp_advisor.scripts import check_script
+from smp_advisor.search.clusters import best_on
 from smp_advisor.tools.answers import (
     NO,
     YES,
@@ -37,8 +55,6 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Mapping
 
-    from smp_advisor.advice import Advice
-    from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.estimators.report import Reading
     from smp_advisor.findings.report import Report
@@ -72,15 +88,13 @@ class _Asked:
         return replace(answer, text="\n".join(lines), data={**answer.data, "notes": list(self.notes)})
 
 
-def _asked(options: Namespace) -> _Asked:
-    """The request of a question.
+def _folder(options: Namespace) -> Path:
+    return getattr(options, "folder", None) or Path.cwd()
 
-    Raises
-    ------
-    AdvisorError
-        It names no instance, or contradicts the policy of the project.
-    """
-    project = project_of(getattr(options, "folder", None) or Path.cwd())
+
+def _asked(options: Namespace) -> _Asked:
+    """The request of a question."""
+    project = project_of(_folder(options))
     settings, read_as = _with_instance(options.settings)
     settings, used = project.applied(settings)
     if settings.get("cluster") is None:
@@ -90,8 +104,6 @@ def _asked(options: Namespace) -> _Asked:
 
 def _recommended(model: str, asked: _Asked, options: Namespace) -> Advice | NoPlanFitsError:
     """The recommendation, or the reason why there is none, with the ways out that the policy allows."""
-    from smp_advisor.advice.recommendation import advise as recommend
-
     try:
         advice = recommend(_model(model), on_progress=getattr(options, "progress", None), **asked.settings)
     except NoPlanFitsError as error:
@@ -151,7 +163,9 @@ def compare(options: Namespace) -> Answer:
         rows = [_row(options, asked, {"library": name}) for name in options.libraries]
         rows += [_row(options, asked, plan, one=True) for plan in options.plans]
         return asked.noted(compared(rows))
-    advice = _recommended(options.model, asked, options)
+    # Where the largest number of instances is not enough, none of the others is.
+    base = replace(asked, settings=asked.settings | ({"instance_count": max(options.counts)} if options.counts else {}))
+    advice = _recommended(options.model, base, options)
     if isinstance(advice, NoPlanFitsError):
         return asked.noted(refused(str(advice), advice.ways_out))
     sizes = advice.sizes
@@ -177,7 +191,7 @@ def _row(options: Namespace, asked: _Asked, plan: Mapping[str, Any], *, one: boo
                 return {"plan": name, "fits": False, "reason": str(advice)}
             value = advice.estimate
     except AdvisorError as error:
-        return {"plan": name, "fits": False, "reason": str(error)}
+        return {"plan": name, "fits": False, "error": str(error)}
     words = {} if one else {"settings": settings_of(value.plan)}
     return {"plan": name, **figures(value, settings.get("min_fit_probability") or 0.95), **words}
 
@@ -196,8 +210,6 @@ def _with_instance(settings: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
 
 def _largest(name: str) -> str:
     """The largest size of a family of several; empty for any other name."""
-    from smp_advisor.cluster.table import instances
-
     family = name.strip().lower().removeprefix("ml.")
     sizes = [entry for entry in instances() if entry.name.split(".")[1] == family]
     return max(sizes, key=lambda entry: (entry.gpus, entry.vcpus)).name if len(sizes) > 1 else ""
@@ -205,9 +217,6 @@ def _largest(name: str) -> str:
 
 def _changes(advice: Advice) -> str:
     """What ends the fit, or does not: fewer nodes, a longer sequence, a technique less."""
-    from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.search.clusters import best_on
-
     question, sentences = advice.question, []
     if question is None:
         return ""
@@ -225,8 +234,6 @@ def _changes(advice: Advice) -> str:
 
 def check(options: Namespace) -> Answer:
     """The findings in scripts, cells and recipes. The status is 1 with an error among them."""
-    from smp_advisor.estimators.report import EstimatorReport
-
     reports = [_report(source, options) for source in (*map(Path, options.paths), *options.texts)]
     last = reports[-1]
     return checked(reports, **(remedied(last) if isinstance(last, EstimatorReport) else {}))
@@ -267,14 +274,12 @@ def prove(options: Namespace) -> Answer:
 
 def export(options: Namespace) -> Answer:
     """The code of a saved advice, or of the recommendation for a request. The status is 1 if no plan fits."""
-    from smp_advisor.advice.written import write_text
-
     source = Path(options.advice)
     if source.suffix == ".json" and options.settings.get("cluster") is None:
         if options.settings:
             name = next(iter(options.settings)).replace("_", "-")
             raise AdvisorError(f"A saved advice has its own request, so export has no option --{name} for it.")
-        project, advice, notes = project_of(Path.cwd()), _advice(source), None
+        project, advice, notes = project_of(_folder(options)), _advice(source), None
         project.require(advice.cluster)
     else:
         notes = _asked(options)
@@ -282,7 +287,7 @@ def export(options: Namespace) -> Answer:
         if isinstance(found, NoPlanFitsError):
             return notes.noted(refused(str(found), found.ways_out))
         advice = found
-    code = _code(advice, options.what, options.sdk, project)
+    code = _code(advice, options.what, options.sdk, project.job_options(options.image_uri))
     if options.output:
         write_text(code if code.endswith("\n") else f"{code}\n", options.output)
     text = f"Wrote {options.output}." if options.output else code
@@ -290,9 +295,8 @@ def export(options: Namespace) -> Answer:
     return answer if notes is None or not options.output else notes.noted(answer)
 
 
-def _code(advice: Advice, what: str, sdk: str, project: Project) -> str:
+def _code(advice: Advice, what: str, sdk: str, job: Mapping[str, Any]) -> str:
     """The code of one kind."""
-    job = project.job_options()
     image = {name: value for name, value in job.items() if name == "image_uri" and what == "kubernetes"}
     cells: dict[str, Callable[[], str]] = {
         "job": lambda: advice.cell(sdk, **job),
@@ -327,8 +331,6 @@ def _model(text: str) -> Any:
 
 
 def _read_config(path: str) -> Any:
-    from smp_advisor.files import MODEL, has_too_many_values, read_bytes
-
     try:
         text = read_bytes(Path(path), MODEL).decode("utf-8")
         config = None if has_too_many_values(text) else json.loads(text)
@@ -343,16 +345,11 @@ def _read_config(path: str) -> Any:
 
 def _estimate(model: str, settings: Mapping[str, Any]) -> tuple[Model, Cluster, Estimate]:
     """Estimate of the plan of the settings."""
-    from smp_advisor.advice.request import job_of, read_model, sort_settings, suited
-    from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.costs.evaluate import estimate as evaluate
-    from smp_advisor.libraries.library import get_library, require_library
-    from smp_advisor.libraries.plan import Plan
-
     values = dict(settings)
     instance, library, count = (values.pop(name, None) for name in ("cluster", "library", "instance_count"))
-    for name in ("min_fit_probability", "max_days", "max_usd"):
-        values.pop(name, None)
+    values = {
+        name: value for name, value in values.items() if name not in {entry.name for entry in options_of("request")}
+    }
     if isinstance(instance, list) or instance == "any" or not library or library == "auto":
         raise AdvisorError("A plan requires one instance and a library, fsdp for example; the rest has defaults.")
     require_library(library)
@@ -393,10 +390,6 @@ def _verdict(value: Estimate, least: float) -> str:
 
 def _of_file(path: Path, options: Namespace) -> dict[str, Estimate]:
     """Estimates of a saved advice, or of the jobs of a recipe or cell."""
-    from smp_advisor.advice.request import job_of, read_model
-    from smp_advisor.costs.evaluate import estimate as evaluate
-    from smp_advisor.estimators import check_estimator
-
     if _is_saved(path):
         advice = _advice(path)
         return {str(path): evaluate(advice.model, advice.cluster, advice.job, advice.plan)}
@@ -411,8 +404,6 @@ def _of_file(path: Path, options: Namespace) -> dict[str, Estimate]:
 
 def _missing(reading: Reading) -> str:
     """The reason why the plan of a job has no estimate."""
-    from smp_advisor.estimators.readback import MODEL_IS_MISSING
-
     parts = [reading.model or "its model is not in the text: pass --model", reading.plan or "it has no plan"]
     sentences = [sentence for sentence in reading.open if not sentence.endswith(MODEL_IS_MISSING)]
     reasons = [part for part in (*parts, *sentences) if isinstance(part, str)]
@@ -420,8 +411,6 @@ def _missing(reading: Reading) -> str:
 
 
 def _is_saved(path: Path) -> bool:
-    from smp_advisor.files import NOTEBOOK, read_bytes
-
     try:
         return b'"format": "smp-advisor"' in read_bytes(path, NOTEBOOK)[:200]
     except OSError as error:
@@ -429,9 +418,6 @@ def _is_saved(path: Path) -> bool:
 
 
 def _advice(path: Path) -> Advice:
-    from smp_advisor.advice import Advice
-    from smp_advisor.advice.files import load
-
     value = load(path)
     if not isinstance(value, Advice):
         raise AdvisorError(f"{path} holds a {type(value).__name__}, and an advice is required.")
@@ -440,12 +426,6 @@ def _advice(path: Path) -> Advice:
 
 def _report(source: Path | str, options: Namespace) -> Report:
     """The report on a file or a text: as a training script, unless it has an estimator or is no Python."""
-    from smp_advisor.advice.request import read_model
-    from smp_advisor.estimators import check_estimator
-    from smp_advisor.estimators.check import looks_like_estimator
-    from smp_advisor.files import SCRIPT, read_bytes
-    from smp_advisor.scripts import check_script
-
     if isinstance(source, str) or source.suffix in {".py", ".ipynb"}:
         try:
             text = source if isinstance(source, str) else ""

@@ -129,6 +129,20 @@ def test_schemas_are_valid_and_agree_with_python(tool):
         ("advise", {**REQUEST, "settings": 2}, "settings must be an object"),
         ("advise", {**REQUEST, "calibration": "/etc/hosts"}, "only files of this folder are read"),
         ("advise", {"model": "../config.json", "instance": "p4d"}, "only files of this folder are read"),
+        ("advise", {**REQUEST, "settings": {"calibration": "/etc/hosts"}}, "only files of this folder are read"),
+        ("advise", {**REQUEST, "settings": {"cluster": "p5"}}, "takes no setting 'cluster'"),
+        ("advise", {**REQUEST, "settings": {"on_progress": 1}}, "takes no setting 'on_progress'"),
+        ("compare", {**REQUEST, "plans": [{"library": "fsdp", "script": "a.py"}]}, "takes no setting 'script'"),
+        ("profile", {"config": "config.json", "script": "train.py"}, "takes no argument 'script'"),
+        ("profile", {"config": "config.json", "stages": ["local"]}, "must be one of trace, copy"),
+        ("advise", {**REQUEST, "sequence_length": True}, "'True' is not a number"),
+        ("check", {"text": " "}, "either the path of a file or its text"),
+        ("advise", {"model": "/etc", "instance": "p4d"}, "only files of this folder are read"),
+        (
+            "estimate",
+            {"model": "/etc/hosts", "instance": "p4d", "library": "ddp"},
+            "only files of this folder are read",
+        ),
         ("check", {}, "either the path of a file or its text"),
         ("check", {"path": "a\0b"}, "is no path of a file"),
         ("export", {"what": "jobb"}, "what must be one of job, script"),
@@ -164,6 +178,30 @@ def test_compact_answers_keep_their_limit(name, arguments):
     answer, data = call(name, arguments, Caller())
     assert size_of(data) <= MOST_BYTES
     assert (data["schema"], data["answer"]) == (1, answer.data["answer"])
+
+
+def test_an_adapter_needs_no_rank():
+    _, data = call("advise", {**REQUEST, "lora": True}, Caller())
+    assert "LoRA of rank 16" in data["requested"]
+
+
+def test_some_of_the_compared_clusters_may_be_too_small():
+    # 70.55 B x 16 bytes need more than the memory of three nodes with 8 x 39.4 GiB.
+    _, data = call("compare", {"model": "llama-3-70b", "instance": "p4d", "counts": [1, 2, 8]}, Caller())
+    assert {row["cluster"]: row["fits"] for row in data["rows"]} == {
+        "1 x ml.p4d.24xlarge": False, "2 x ml.p4d.24xlarge": False, "8 x ml.p4d.24xlarge": True,
+    }  # fmt: skip
+
+
+def test_a_text_without_anything_to_check_is_not_called_right():
+    _, data = call("check", {"text": "print(1)"}, Caller())
+    assert data["answer"].endswith("nothing that a check applies to")
+
+
+def test_a_recipe_is_checked_on_the_named_instance():
+    recipe = "trainer:\n  num_nodes: 1\n  devices: 8\nmodel:\n  train_batch_size: 16\n  shard_degree: 8\n"
+    _, data = call("check", {"text": recipe, "instance": "p5"}, Caller())
+    assert "On 1 x ml.p5.48xlarge" in " ".join(data["configuration"])
 
 
 def test_what_a_limit_leaves_out_is_counted():
