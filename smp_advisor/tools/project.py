@@ -105,11 +105,12 @@ class Project:
         """Refuse an answer on a cluster that jobs may not use."""
         if not self.allows(cluster):
             price = "" if cluster.usd_per_hour is None else f" ({cluster.usd_per_hour:,.2f} USD per hour)"
-            limits = ", ".join(
-                f"{name} = {value}" for name in ("instances", "max_count", "max_usd_per_hour")
-                if (value := getattr(self.policy, name))
-            )  # fmt: skip
-            raise self._against(limits, f"{cluster.nodes} x {cluster.instance.name}{price}")
+            limits = [
+                *(self.policy.instances and [" or ".join(self.policy.instances)]),
+                *([f"{self.policy.max_count} instances"] if self.policy.max_count else []),
+                *([f"{self.policy.max_usd_per_hour:g} USD per hour"] if self.policy.max_usd_per_hour else []),
+            ]
+            raise self._against(", ".join(limits), f"{cluster.nodes} x {cluster.instance.name}{price}")
 
     def job_options(self, image: str | None = None) -> dict[str, Any]:
         """Options of an exported job: tags, and the image if the policy names some."""

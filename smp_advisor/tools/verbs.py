@@ -102,8 +102,11 @@ def _asked(options: Namespace) -> _Asked:
     return _Asked(settings=settings, notes=tuple(filter(None, (read_as, used))), project=project)
 
 
-def _recommended(model: str, asked: _Asked, options: Namespace) -> Advice | NoPlanFitsError:
-    """The recommendation, or the reason why there is none, with the ways out that the policy allows."""
+def _recommended(model: str, asked: _Asked, options: Namespace, *, on_any: bool = False) -> Advice | NoPlanFitsError:
+    """The recommendation, or the reason why there is none, with the ways out that the policy allows.
+
+    `on_any` is whether the cluster may be one that the policy excludes.
+    """
     try:
         advice = recommend(_model(model), on_progress=getattr(options, "progress", None), **asked.settings)
     except NoPlanFitsError as error:
@@ -112,6 +115,8 @@ def _recommended(model: str, asked: _Asked, options: Namespace) -> Advice | NoPl
         if ways is None or allowed == ways.ways:
             return error
         return NoPlanFitsError(f"{str(error).partition('; changes that fit')[0]}.", replace(ways, ways=allowed))
+    if on_any:
+        return advice
     if advice.sizes is not None and not asked.project.allows(advice.cluster):
         allowed = tuple(size for size in advice.sizes.sizes if asked.project.allows(size.cluster))
         chosen = replace(advice.sizes, sizes=allowed, requested=None).chosen
@@ -140,6 +145,7 @@ def estimate(options: Namespace) -> Answer:
     """The estimate of one plan. The status is 1 if it does not fit."""
     asked = _asked(options)
     model, cluster, value = _estimate(options.model, asked.settings)
+    asked.project.require(cluster)
     where = f"{cluster.nodes} x {cluster.instance.name}"
     return asked.noted(estimated(model, where, value, asked.settings.get("min_fit_probability") or 0.95))
 
@@ -163,9 +169,12 @@ def compare(options: Namespace) -> Answer:
         rows = [_row(options, asked, {"library": name}) for name in options.libraries]
         rows += [_row(options, asked, plan, one=True) for plan in options.plans]
         return asked.noted(compared(rows))
-    # Where the largest number of instances is not enough, none of the others is.
-    base = replace(asked, settings=asked.settings | ({"instance_count": max(options.counts)} if options.counts else {}))
-    advice = _recommended(options.model, base, options)
+    numbers = [{"instance_count": count} for count in sorted(options.counts, reverse=True)] or [{}]
+    for number in numbers:  # a larger number may not fit where a smaller one does
+        base = replace(asked, settings=asked.settings | number)
+        advice = _recommended(options.model, base, options, on_any=True)
+        if not isinstance(advice, NoPlanFitsError):
+            break
     if isinstance(advice, NoPlanFitsError):
         return asked.noted(refused(str(advice), advice.ways_out))
     sizes = advice.sizes
@@ -174,8 +183,10 @@ def compare(options: Namespace) -> Answer:
         sizes = advice.compare_clusters(
             asked.settings["cluster"], options.counts or None, on_progress=getattr(options, "progress", None), **limits
         )
-    allowed = tuple(size for size in sizes.sizes if asked.project.allows(size.cluster))
-    return asked.noted(compared(sizes_data(replace(sizes, sizes=allowed)), " ".join(sizes.lines())))
+    kept = replace(sizes, sizes=tuple(size for size in sizes.sizes if asked.project.allows(size.cluster)))
+    if not kept.sizes:
+        asked.project.require(advice.cluster)
+    return asked.noted(compared(sizes_data(kept), " ".join(kept.lines())))
 
 
 def _row(options: Namespace, asked: _Asked, plan: Mapping[str, Any], *, one: bool = False) -> dict[str, Any]:

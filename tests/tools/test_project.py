@@ -86,6 +86,14 @@ def test_the_policy_decides_what_is_open(project):
     assert {change["change"] for change in data["changes_that_fit"]} == {"adapter"}
 
 
+def test_clusters_over_the_policy_are_not_compared(project):
+    _, data = call("compare", {"model": "8B", "instance": "p4d", "counts": [1, 2, 8]}, Caller(roots=(project,)))
+    assert {row["cluster"] for row in data["rows"]} == {"1 x ml.p4d.24xlarge", "2 x ml.p4d.24xlarge"}
+    plan = {"model": "8B", "instance": "p4d", "library": "fsdp", "count": 8}
+    with pytest.raises(AdvisorError, match="allows at most 4 instances, not 8"):
+        call("estimate", plan, Caller(roots=(project,)))
+
+
 def test_jobs_have_the_container_and_the_tags_of_the_policy(project):
     _, data = call(
         "export", {"model": "8B", "instance": "p4d", "library": "fsdp", "details": ["code"]}, Caller(roots=(project,))

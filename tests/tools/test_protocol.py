@@ -146,7 +146,7 @@ def test_schemas_are_valid_and_agree_with_python(tool):
         ("check", {}, "either the path of a file or its text"),
         ("check", {"path": "a\0b"}, "is no path of a file"),
         ("export", {"what": "jobb"}, "what must be one of job, script"),
-        ("watch", {}, "the tools are advise, estimate, compare"),
+        ("start", {}, "the tools are advise, estimate, compare"),
     ],
 )
 def test_an_error_names_the_valid_value(name, arguments, sentence, tmp_path):
