@@ -424,6 +424,9 @@ test('a changed field searches with all fields, shows progress, and can be cance
   expect(text('.smp-search-text')).toBe('Searching, cluster 5 of 16: 8 x p4d, about 6 s left');
   press('Cancel');
   expect(model.sent.at(-1)).toMatchObject({ kind: 'cancel' });
+  model.emit('msg:custom', { kind: 'searching', id, done: 5, total: 16, text: '', seconds_left: 6 } satisfies FromKernel);
+  model.emit('msg:custom', { kind: 'searched', id: '', problem: '', ways: [] } satisfies FromKernel);
+  expect(text('.smp-search-text')).toContain('Canceled'); // although a report was on its way
   expect(field.value).toBe('10B');
   field.value = '30B';
   field.dispatchEvent(new Event('change'));

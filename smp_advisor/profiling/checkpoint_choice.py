@@ -1,4 +1,4 @@
-"""Blocks to checkpoint for a given memory, with the least recomputation."""
+"""Blocks to checkpoint for a given memory, with little recomputation."""
 
 from __future__ import annotations
 
@@ -9,22 +9,15 @@ from itertools import groupby
 from numbers import Real
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.result_html import NotebookResult, box, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
     from smp_advisor.profiling.result import Profile
 
-__all__ = ["CheckpointChoice", "Interval", "block_paths", "checkpoint_choice", "least_recomputation", "peak_bytes"]
-
-MAXIMUM_STATES = 100_000
-"""Blocks of many different sizes can have more combinations of released memory than this."""
+__all__ = ["CheckpointChoice", "Interval", "block_paths", "cheapest_first", "checkpoint_choice", "peak_bytes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,103 +43,27 @@ def peak_bytes(intervals: Sequence[Interval], checkpointed: Sequence[bool]) -> i
     return peak
 
 
-def least_recomputation(
-    intervals: Sequence[Interval], flops: Sequence[int], limit: int
-) -> tuple[tuple[bool, ...] | None, bool]:
-    """Choice for each block with the fewest recomputed FLOPs whose peak is within a limit.
+def cheapest_first(intervals: Sequence[Interval], flops: Sequence[int], limit: int) -> tuple[bool, ...] | None:
+    """Choice for each block whose peak is within a limit: those that repeat the fewest FLOPs per released byte.
 
-    Parameters
-    ----------
-    intervals
-        All blocks run forward in order and backward in reverse order, each in one interval per pass. A block's two
-        changes differ by the same number of bytes in both passes, with opposite signs.
-    flops
-        Recomputed FLOPs of each block if it is checkpointed.
-    limit
-        Maximum of `peak_bytes`.
-
-    Returns
-    -------
-    The choice (None if no choice is within the limit), and whether it is exact: beyond `MAXIMUM_STATES` combinations,
-    states with the most FLOPs for their memory are dropped, so that the choice is within the limit and may not have
-    the fewest FLOPs.
+    Of equal blocks, it has the fewest that fit. None if not even all blocks checkpointed are within the limit.
     """
-    count = len(flops)
-    released = [0] * count
+    released = [0] * len(flops)
     for interval in intervals:
         if interval.is_forward and interval.block is not None:
             released[interval.block] = interval.change[0] - interval.change[1]
-    after, own = _required(intervals, released, limit)
-    sums, costs = np.zeros(1, dtype=np.int64), np.zeros(1)
-    if after[0] > 0:
-        return None, True
-    parents: list[NDArray[np.int64]] = []
-    exact = True
-    for block in range(count):
-        plain, checkpointed = (np.flatnonzero(sums >= own[block][form]) for form in (0, 1))
-        source = np.concatenate([plain, checkpointed])
-        chosen = np.repeat([0, 1], [len(plain), len(checkpointed)])
-        new_sums = sums[source] + chosen * released[block]
-        new_costs = costs[source] + chosen * float(flops[block])
-        kept_places = _best(new_sums, new_costs, after[block + 1])
-        if len(kept_places) > MAXIMUM_STATES:
-            exact = False
-            kept_places = kept_places[np.linspace(0, len(kept_places) - 1, MAXIMUM_STATES).astype(np.int64)]
-        if not len(kept_places):
-            return None, exact
-        sums, costs = new_sums[kept_places], new_costs[kept_places]
-        parents.append(2 * source[kept_places] + chosen[kept_places])
-    place = int(np.argmin(costs))
-    choice: list[bool] = []
-    for steps in reversed(parents):
-        place, form = divmod(int(steps[place]), 2)
-        choice.append(bool(form))
-    return tuple(reversed(choice)), exact
-
-
-def _required(
-    intervals: Sequence[Interval], released: Sequence[int], limit: int
-) -> tuple[list[int], list[tuple[int, int]]]:
-    """Bytes that the blocks before must release.
-
-    Returns
-    -------
-    ``after[i]``, required of the first i blocks for the intervals between blocks, and ``own[i][form]``, required of
-    them for those of block i in either form.
-    """
-    lowest = -(2**62)
-    count = len(released)
-    after = [lowest] * (count + 1)
-    own = [[lowest, lowest] for _ in range(count)]
-    live, before = 0, 0
-    for interval in intervals:
-        block = interval.block
-        if block is None:
-            after[before] = max(after[before], live + interval.rise[0] - limit)
-        else:
-            for form in (0, 1):
-                start = live if interval.is_forward else live - form * released[block]
-                own[block][form] = max(own[block][form], start + interval.rise[form] - limit)
-            before = block + 1 if interval.is_forward else block
-        live += interval.change[0]
-    return after, [(plain, checkpointed) for plain, checkpointed in own]
-
-
-def _best(sums: NDArray[np.int64], costs: NDArray[np.float64], required: int) -> NDArray[np.int64]:
-    """Places of the states that release enough, and that no other state beats in both memory and FLOPs."""
-    order: NDArray[np.int64] = np.lexsort((costs, -sums))
-    order = order[sums[order] >= required]
-    if not len(order):
-        return order
-    lowest = np.minimum.accumulate(costs[order])
-    better = np.concatenate([[True], costs[order][1:] < lowest[:-1]])
-    best: NDArray[np.int64] = order[better]
-    return best
+    order = sorted(range(len(flops)), key=lambda block: flops[block] / max(released[block], 1))
+    choice = [False] * len(flops)
+    for block in order:
+        if peak_bytes(intervals, choice) <= limit:
+            break
+        choice[block] = True
+    return tuple(choice) if peak_bytes(intervals, choice) <= limit else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointChoice(NotebookResult):
-    """Modules to checkpoint so that a step stays within a limit of memory, with the least recomputation."""
+    """Modules to checkpoint so that a step stays within a limit of memory, with little recomputation."""
 
     name: str
     """Name of the model."""
@@ -170,9 +87,6 @@ class CheckpointChoice(NotebookResult):
     """Time added to forward and backward pass, as a share of them, in proportion to FLOPs."""
     full_time_share: float
     """The same with every block checkpointed."""
-    exact: bool
-    """Whether no other choice within the limit recomputes less. False if the model has too many different blocks: the
-    choice is then within the limit, and a better one may exist."""
 
     @property
     def ranges(self) -> str:
@@ -215,8 +129,9 @@ class CheckpointChoice(NotebookResult):
             ("Every block", f"{self.full_peak_gib:.2f} GiB, {self.full_time_share:.1%} more time"),
             ("Excluded", "the allocator's reserve and the CUDA context; time is in proportion to FLOPs"),
         ]
-        if not self.exact:
-            rows.append(("Note", "The blocks are too different for an exact solution: a better choice may exist."))
+        if 0 < len(self.modules) < self.blocks:
+            order = "those that repeat the least work per released byte come first; another choice may be cheaper"
+            rows.append(("Order", order))
         return tuple(rows)
 
     def as_html(self) -> str:
@@ -255,11 +170,9 @@ def checkpoint_choice(
     optimizer_step = profile.gradient_bytes + profile.optimizer_rise_bytes
     everything, plain = peak_of(checkpointing=True), peak_of(checkpointing=False)
     choice: tuple[bool, ...] | None = (False,) * count
-    peak, exact = plain, True
+    peak = plain
     if plain > resting + limit:
-        choice, exact = (
-            least_recomputation(intervals, flops, limit - passes) if optimizer_step <= limit else (None, True)
-        )
+        choice = cheapest_first(intervals, flops, limit - passes) if optimizer_step <= limit else None
         if choice is not None:
             peak = resting + max(optimizer_step, passes + peak_bytes(intervals, choice))
     if choice is None:
@@ -283,7 +196,6 @@ def checkpoint_choice(
         recomputed_flops=recomputed,
         time_share=recomputed / work,
         full_time_share=sum(flops) / work,
-        exact=exact,
     )
 
 

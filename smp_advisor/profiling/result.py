@@ -335,7 +335,7 @@ class Profile(NotebookResult):
         sequence: int | None = None,
         persistent_gradients: bool = False,
     ) -> CheckpointChoice:
-        """Blocks to checkpoint so that a step on one GPU stays within a limit, with the least recomputation.
+        """Blocks to checkpoint so that a step on one GPU stays within a limit, with little recomputation.
 
         The peak of the choice is composed of the traces with all and with no blocks checkpointed. It is within 2 % of
         the trace with exactly these blocks checkpointed (GPT-2, Llama, T5, Mixtral, ResNet). Recomputation time is in

@@ -1,4 +1,4 @@
-"""Blocks to checkpoint for a given memory: exact, and as traced with exactly these blocks checkpointed."""
+"""Blocks to checkpoint for a given memory: few, and as traced with exactly these blocks checkpointed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smp_advisor.errors import ProfileError
-from smp_advisor.profiling.checkpoint_choice import Interval, least_recomputation, peak_bytes
+from smp_advisor.profiling.checkpoint_choice import Interval, cheapest_first, peak_bytes
 from tests.deferred import Deferred, deferred
 
 torch = Deferred("torch")
@@ -51,20 +51,24 @@ def steps(draw):
 
 
 @given(steps(), st.integers(0, 200))
-def test_no_choice_recomputes_less(drawn, limit):
+def test_a_choice_is_within_the_limit_and_has_no_block_too_many(drawn, limit):
     intervals, flops = drawn
-    costs = [
-        sum(itertools.compress(flops, choice))
-        for choice in itertools.product([False, True], repeat=len(flops))
-        if peak_bytes(intervals, choice) <= limit
-    ]
-    choice, exact = least_recomputation(intervals, flops, limit)
-    assert exact
-    if not costs:
-        assert choice is None
+    choice = cheapest_first(intervals, flops, limit)
+    if choice is None:
+        assert peak_bytes(intervals, [True] * len(flops)) > limit
     else:
         assert peak_bytes(intervals, choice) <= limit
-        assert sum(itertools.compress(flops, choice)) == min(costs)
+        assert any(choice) == (peak_bytes(intervals, [False] * len(flops)) > limit)
+
+
+@given(st.integers(1, 8), st.integers(0, 400))
+def test_of_equal_blocks_the_fewest_are_recomputed(count, limit):
+    forward = [Interval(block, True, (40, 4), (45, 44)) for block in range(count)]
+    backward = [Interval(block, False, (-40, -4), (6, 46)) for block in reversed(range(count))]
+    choices = itertools.product([False, True], repeat=count)
+    fitting = [sum(choice) for choice in choices if peak_bytes([*forward, *backward], choice) <= limit]
+    choice = cheapest_first([*forward, *backward], [7] * count, limit)
+    assert (None if choice is None else sum(choice)) == min(fitting, default=None)
 
 
 @cache

@@ -26,6 +26,8 @@ export class WorkloadBar {
   private readonly ways = element('span', 'smp-ways');
   private readonly status: HTMLElement;
   private count = 0;
+  private running = ''; // id of the search that is shown
+  private canceled = '';
   private pins = 0;
   private isSearching = false;
   /** Texts of the fields of the plan on the page, and those that were sent last. */
@@ -90,7 +92,9 @@ export class WorkloadBar {
 
   /** Searches of every view are shown in all of them. */
   onMessage(message: FromKernel): void {
+    if (message.kind === 'searching' && message.id === this.canceled) return; // it was on its way
     if (message.kind === 'searching') {
+      this.running = message.id;
       this.run(message.text, message.done, message.total, message.seconds_left);
     } else if (message.kind === 'searched' && this.isSearching) {
       this.settle(message.problem, message.ways);
@@ -176,12 +180,14 @@ export class WorkloadBar {
     const id = `${this.view}-search-${this.count}`;
     const workload = this.texts;
     this.sent = JSON.stringify(workload);
+    this.running = id;
     this.run('', 0, 0, null);
     this.connection.request({ kind: 'search', id, workload, again, pin }, text => this.settle(text));
   }
 
   private stop(): void {
     this.connection.send({ kind: 'cancel', id: `${this.view}-cancel-${this.count}` });
+    this.canceled = this.running;
     this.restore('Canceled. The plan is that of the search before.');
   }
 
