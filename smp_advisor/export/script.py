@@ -87,11 +87,9 @@ def _missing_transformers(training: Training) -> list[str]:
 
 def _write_trainer(training: Training) -> str:
     """Generate the script."""
-    return render(
-        "train_compiler.py.in",
-        values=common_values(training) | {"evaluation_note": Comment("")},
-        flags=common_flags(training),
-    )
+    values = common_values(training) | {"evaluation_note": Comment("")}
+    flags = common_flags(training) | {"starts_pretrained": True}
+    return gathered(render("train_compiler.py.in", values=values, flags=flags))
 
 
 _GATHERS_SHARDS = release("1.15.0")

@@ -102,6 +102,9 @@ def make_runs(folder):
     add("resumed", node, hyperparameters={**checkpoint, "checkpoint_every": 10, "max_steps": 3})
     damaged = str(folder / "checkpoints" / "step-3_partial" / "optimizer_0.pt")
     add("part missing", node, hyperparameters={**checkpoint, "max_steps": 4}, removed=[damaged])
+    lost = folder / "lost" / "step-5_partial"
+    lost.mkdir(parents=True)
+    add("all parts missing", node, hyperparameters={**checkpoint, "checkpoint_directory": str(lost.parent)})
     add("uninterrupted", node, hyperparameters={"max_steps": 4})
     weights = {"SM_CHANNEL_MODEL": str(folder / "exported")}
     add("pretrained", fp16, environment=weights)
@@ -256,6 +259,13 @@ def test_a_checkpoint_that_lacks_a_part_is_not_used(results):
     again = results["part missing"]
     assert details(again, "resume_from_checkpoint") == [{"step": 2}]
     assert tags(again, partial=True) == ["step-3", "step-4"]
+
+
+def test_a_start_without_a_complete_checkpoint_says_so(results):
+    assert (
+        "No checkpoint is complete on all nodes: training starts at step 1." in results["all parts missing"]["printed"]
+    )
+    assert results["all parts missing"]["summary"]["steps"] == 2
 
 
 def test_a_resumed_job_continues_with_the_next_samples(results):

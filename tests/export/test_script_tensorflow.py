@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from smp_advisor.export.template import render
+from smp_advisor.export.template import Comment, render
 from tests.export.test_script_data import Numbers, namespace
 
 
@@ -29,11 +29,16 @@ def modules(monkeypatch):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     monkeypatch.setitem(sys.modules, "smdistributed.modelparallel.tensorflow", smp)
     sys.modules["smdistributed.modelparallel"].tensorflow = smp
+    horovod = types.ModuleType("horovod.tensorflow")
+    horovod.allreduce = lambda value: value / 2  # the other replica has a loss of 0
+    monkeypatch.setitem(sys.modules, "horovod", types.ModuleType("horovod"))
+    monkeypatch.setitem(sys.modules, "horovod.tensorflow", horovod)
+    sys.modules["horovod"].tensorflow = horovod
     monkeypatch.setitem(sys.modules, "tensorflow", tf)
 
 
 def part(name, names):
-    exec(render(f"tensorflow/{name}.py.in", values={}, flags={}), names)
+    exec(render(f"tensorflow/{name}.py.in", values={}, flags={"horovod": True}), names)
     return names
 
 
@@ -118,3 +123,23 @@ def test_a_resumed_job_restores_after_its_first_step_and_continues(modules, tmp_
     assert later.trained == through.trained, "the same samples in the same steps"
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == {"steps": 9}
     assert saved["steps"] == 9, "the last step is saved"
+
+
+def test_the_validation_loss_is_that_of_all_replicas(modules):
+    held_out = SimpleNamespace(once=lambda *_, **__: [(3.0, 1), (5.0, 1)])
+    step = lambda tokens: SimpleNamespace(reduce_mean=lambda: float(tokens))  # noqa: E731
+    names = part("loop", {"evaluation_step": step, "arguments": SimpleNamespace(evaluation_batches=2)})
+    assert names["evaluate"](held_out) == 2.0
+
+
+@pytest.mark.parametrize("measured", [True, False])
+def test_memory_is_left_out_where_tensorflow_does_not_measure_it(modules, measured):
+    """TensorFlow 2.3 and 2.4 have no get_memory_info."""
+    tf = sys.modules["tensorflow"]
+    memory = {"get_memory_info": lambda _: {"peak": 2**30}} if measured else {}
+    tf.config = SimpleNamespace(list_physical_devices=lambda kind: [kind], experimental=SimpleNamespace(**memory))
+    flags = dict.fromkeys(("image_classification", "small_copy"), False) | {"tensorflow": True}
+    values = {"flops_length": Comment(""), "flops_per_sample": 1.0, "peak_tflops": 1.0, "sequence_length": 8}
+    names = {}
+    exec(render("metrics/meter.py.in", values=values, flags=flags), names)
+    assert names["Meter"].peak_memory(None) == ({"peak_allocated_gib": 1.0} if measured else {})

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
 from functools import cache
 
+import numpy as np
 import pytest
 
 from smp_advisor.cluster import Cluster
@@ -236,3 +238,25 @@ def test_models_too_large_for_every_process_are_built_once(version, option):
     assert "    if dist.get_rank() == 0:\n        model = first_weights(config)\n" in script
     assert f"{option}=True" in script
     assert formatted(script) == script
+
+
+@pytest.mark.torch
+def test_the_compilers_script_trains_and_its_model_is_the_start_of_another_job(tmp_path):
+    """It starts from the weights of the channel `model`, and an epoch of the data is the length of the run."""
+    (tmp_path / "script.py").write_text(script_of("compiler, Hugging Face, gpt2"))
+    (tmp_path / "data").mkdir()
+    np.save(tmp_path / "data" / "tokens.npy", np.arange(32 * 13, dtype=np.uint16) % 128)
+    environment = dict(os.environ, PYTHONPATH="", SM_CHANNEL_TRAIN=str(tmp_path / "data"), CUDA_VISIBLE_DEVICES="")
+    printed = []
+    for start, place in ((None, "first"), ("first", "second")):
+        (tmp_path / place).mkdir()
+        own = {"SM_MODEL_DIR": str(tmp_path / place)} | ({"SM_CHANNEL_MODEL": str(tmp_path / start)} if start else {})
+        options = ["--log_every", "1", "--learning_rate", "0.01", "--warmup_steps", "0"]
+        command = [sys.executable, str(tmp_path / "script.py"), *options]
+        answer = subprocess.run(
+            command, env=environment | own, cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert answer.returncode == 0, answer.stderr[-2000:]
+        assert json.loads((tmp_path / place / "summary.json").read_text())["steps"] == 4
+        printed.append([float(loss) for loss in re.findall(r"^step \d+ loss (\S+)", answer.stdout, re.MULTILINE)])
+    assert printed[1][0] < printed[0][0], "the second job continues with the weights of the first"
