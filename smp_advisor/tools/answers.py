@@ -444,10 +444,10 @@ def compared(rows: list[dict[str, Any]], sentence: str = "") -> Answer:
         cells = (_cell(row.get(name)) for name in names)
         lines.append((f"{label} {row.get('library', '')}".strip(), "yes" if row["fits"] else "no", *cells))
     used = [column for column in range(len(titles)) if any(line[column] for line in lines[1:])]
-    table = table_lines([[line[column] for column in used] for line in lines[: _MOST_LINES - 3]])
-    left = [f"{len(rows) + 4 - _MOST_LINES} more rows: --json=full."] * (len(rows) > _MOST_LINES - 4)
+    table = table_lines([[line[column] for column in used] for line in lines[: _MOST_LINES - 4]])
+    left = [f"{len(rows) + 5 - _MOST_LINES} more rows: --json=full."] * (len(rows) > _MOST_LINES - 5)
     return Answer(
-        text="\n".join([*table, *left, *textwrap.wrap(sentence, _WIDTH, max_lines=2, placeholder=" …")]),
+        text="\n".join([*table, *left, *textwrap.wrap(sentence, _WIDTH, max_lines=3, placeholder=" …")]),
         data=data,
         full=lambda: data,
         page=lambda: "\n".join([sentence, *table_lines(lines)]),
