@@ -45,6 +45,11 @@ class Architecture:
     reserved_positions: int = 0
     """Rows of the position embeddings that no token of a sequence uses."""
 
+    @property
+    def reads_text(self) -> bool:
+        """Whether samples are text without other labels."""
+        return self.task in ("causal", "masked", "sequence_to_sequence")
+
 
 def _table() -> dict[str, Any]:
     return data_file("export", "architectures")

@@ -9,6 +9,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.errors import ExportError
+from smp_advisor.export.architectures import architecture_of
 from smp_advisor.export.describing import header
 from smp_advisor.export.launch import Launch, ScriptCheck, launch
 from smp_advisor.export.options import JobOptions
@@ -128,8 +129,12 @@ def estimator_cell(
         "role": content.options.role,
         "script": content.script,
         "requirements": content.requirements,
+        "train": content.inputs.get("train"),
+        "text_column": content.hyperparameters.get("text_column", "text"),
     }
-    flags = _flags(content)
+    # Scripts of SMP v1 and before read no conversations, and FSx has no files here.
+    reads_rows = content.generated and content.library.script == "torch" and architecture_of(model).reads_text
+    flags = _flags(content) | {"checks_data": reads_rows and isinstance(content.inputs.get("train"), str)}
     if chosen == "v2":
         return render("job_v2.py.in", values=values | estimator_values(content), flags=flags)
     own_directory = content.options.source_dir is not None

@@ -90,8 +90,6 @@ _IMPLEMENTED = {
     "unsharded_accumulation": (True,),
 }
 """Values of the job's training settings that the script implements besides the defaults."""
-_TEXT_TASKS = ("causal", "masked", "sequence_to_sequence")
-"""Tasks whose samples are text without other labels."""
 _STEP_OPTIONS = {"loop": "foreach=False", "foreach": "foreach=True", "fused": "fused=True"}
 _READ_SETTINGS = ("batch_size", "gradient_accumulation_steps")
 """Settings of a plan that the script reads; the others are built in."""
@@ -189,7 +187,7 @@ def write(training: Training) -> str:
         **_adapter_values(training),
     }
     flags = common_flags(training) | {
-        "reads_text": training.architecture.task in _TEXT_TASKS,
+        "reads_text": training.architecture.reads_text,
         "chats": training.architecture.task == "causal",
         "pairs": training.architecture.task == "sequence_to_sequence",
         "padded": training.architecture.task in ("causal", "sequence_to_sequence"),

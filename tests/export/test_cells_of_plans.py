@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import json
+import re
 from functools import cache
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -20,7 +23,7 @@ from smp_advisor.libraries.space import enumerate_plans
 from smp_advisor.libraries.version import supported_instances
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
-from tests.export.examples import Case, make_model
+from tests.export.examples import TASKS, Case, make_model
 from tests.export.reading import formatted
 
 MODELS = {
@@ -156,3 +159,47 @@ def test_a_cell_names_the_image_that_aws_patches():
     own = "123456789012.dkr.ecr.us-west-2.amazonaws.com/mine:1"
     assert "Patches: yours." in _words(Plan(library="ddp"), image_uri=own)
     assert "SMP v2 has no newer image." in _words(Plan(library="smp-v2"))
+
+
+DATA_CASE = (
+    TASKS["llama"],
+    Cluster("ml.p4d.24xlarge"),
+    Job(sequence_length=32, precision="bf16"),
+    Plan(library="fsdp"),
+)
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (
+            '{"text": "a"}\n\n{"prompt": "a", "completion": "b"}\n{"messages": [{"role": "assistant"}]}',
+            "",
+        ),
+        ('{"body": "a"}\n', "Line 1 of train/0.jsonl has only the columns body: see the top of train_smp.py"),
+        ('{"text": "a"}\n{"prompt": "a"}\n', "Line 2 of train/0.jsonl has a prompt and no completion"),
+        ('{"messages": [{"role": "user", "content": "a"}]}', "has no message of an assistant"),
+        ('[\n{"text": "a"}]', "Line 1 of train/0.jsonl is no JSON object on one line"),
+        (None, "s3://bucket/train has no files"),
+    ],
+)
+def test_the_first_rows_are_checked_before_the_job_starts(rows, words, capsys):
+    cell = estimator_cell(*DATA_CASE, sdk="v2", data="s3://bucket/train")
+    part = cell[cell.index("def fault_of") : cell.index("import sagemaker")]
+    body = SimpleNamespace(read=(rows or "").encode)
+    contents = {} if rows is None else {"Contents": [{"Key": "train/0.jsonl"}]}
+    s3 = SimpleNamespace(list_objects_v2=lambda **_: contents, get_object=lambda **_: {"Body": body})
+    names = {"json": json, "aws": SimpleNamespace(client=lambda _: s3), "script": "train_smp.py"}
+    if words:
+        with pytest.raises(RuntimeError, match=re.escape(words)):
+            exec(part, names)
+    else:
+        exec(part, names)
+        exec(part, names | {"aws": SimpleNamespace(client=lambda _: 1 / 0)})
+        assert "were not checked: division by zero" in capsys.readouterr().out
+
+
+def test_data_without_rows_are_not_checked():
+    vision = (TASKS["vit"], *DATA_CASE[1:])
+    assert "fault_of" not in estimator_cell(*vision, sdk="v3", data="s3://bucket/train")
+    assert "fault_of" not in estimator_cell(*DATA_CASE, sdk="v3")
