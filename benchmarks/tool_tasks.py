@@ -97,7 +97,8 @@ def connected(folder: Path) -> Client:
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     command = ["-P", "-m", "smp_advisor.command", "mcp"]
     parameters = StdioServerParameters(command=sys.executable, args=command, env={"PYTHONPATH": paths}, cwd=folder)
-    return Client(stdio_client(parameters))
+    # The default is the stream at the first import, which under pytest is no file.
+    return Client(stdio_client(parameters, errlog=sys.__stderr__ or sys.stderr))
 
 
 async def run(folder: Path) -> int:

@@ -39,7 +39,7 @@ class _Stopped(KeyboardInterrupt):
 def server(roots: tuple[Path, ...]) -> Server[Any]:
     """The server with its tools, for any transport."""
     import anyio
-    import mcp_types as types
+    from mcp import types
     from mcp.server.lowlevel import Server
 
     pages: OrderedDict[str, Answer] = OrderedDict()
