@@ -45,7 +45,7 @@ def at(data: Any, path: str) -> Any:
 
 
 def missing(data: Any, expected: dict[str, Any]) -> str:
-    """What an answer lacks; empty if it is right."""
+    """The fault of an answer; empty if it is right."""
     try:
         value = at(data, expected["path"])
     except (KeyError, IndexError, AttributeError):

@@ -181,10 +181,10 @@ def require_trainable(library: str, job: Job) -> None:
     for sentence in unsupported_settings(library, job):
         raise JobError(sentence)
     if job.adapter is not None and not record.adapters:
-        titles = " or ".join(other.title for other in libraries() if other.adapters)
+        titles = " or ".join(entry.title for entry in libraries() if entry.adapters)
         raise JobError(f"{record.title} documents no adapters: leave them out of the job, or use {titles}.")
     if job.fp8 and "fp8" not in plan_fields(library):
-        names = " or ".join(f"library={other.name!r}" for other in libraries() if "fp8" in plan_fields(other.name))
+        names = " or ".join(f"library={entry.name!r}" for entry in libraries() if "fp8" in plan_fields(entry.name))
         raise JobError(f"{record.title} documents no fp8 products: leave them out of the job, or use {names}.")
 
 

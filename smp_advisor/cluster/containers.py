@@ -139,8 +139,8 @@ def patched_pytorch(instance: Instance) -> Container | None:
 
 def image_at(uri: str) -> Container | None:
     """The image of the table at an address; None for any other image."""
-    named = (image for image in containers() if image.tag)
-    return next((image for image in named if uri.endswith(f"/{image.repository}:{image.tag}")), None)
+    tagged = (image for image in containers() if image.tag)
+    return next((image for image in tagged if uri.endswith(f"/{image.repository}:{image.tag}")), None)
 
 
 def unlisted(repository: str, framework_version: str, py_version: str) -> Container:

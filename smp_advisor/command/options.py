@@ -173,7 +173,7 @@ def _add_others(verb: Callable[..., argparse.ArgumentParser]) -> None:
     mcp.add_argument("--root", metavar="FOLDER", action="append", default=[], help=root)
 
     skill = verb("skill", "Print the skill with which assistants use the verbs.")
-    skill.add_argument("--install", metavar="FOLDER", help="write it to FOLDER/smp-advisor/SKILL.md")
+    skill.add_argument("--install", metavar="PATH", help="folder of skills to write it into")
 
     completion = verb("completion", "Print the completion of this command for a shell: eval its output.")
     completion.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="the shell (requires the package shtab)")

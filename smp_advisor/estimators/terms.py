@@ -35,8 +35,8 @@ class ImageName:
 
 def image_name(uri: object) -> ImageName | None:
     """Read the name of an image; None for images that are not from AWS."""
-    if isinstance(uri, str) and (known := image_at(uri)) is not None and "by_uri" in repositories()[known.repository]:
-        return ImageName(None, known.framework, known.framework_version, known.py_version, None)
+    if isinstance(uri, str) and (row := image_at(uri)) is not None and "by_uri" in repositories()[row.repository]:
+        return ImageName(None, row.framework, row.framework_version, row.py_version, None)
     match = _TAG.search(uri) if isinstance(uri, str) else None
     repository = repositories().get(match["repository"]) if match is not None else None
     if match is None or repository is None or "by_uri" in repository:

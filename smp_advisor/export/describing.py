@@ -54,8 +54,8 @@ def _image(job: Launch) -> tuple[str, str]:
         return "your image", "Patches: yours. The advisor does not know this image."
     name, day = _container_name(container), container.end_of_support
     if container.is_patched:
-        named = container.sdk_2 is not None or container.sdk_3 is not None or own is not None or job.options.region
-        place = "" if named else " Its address is that of most regions: export with region= for the others."
+        is_named = container.sdk_2 is not None or container.sdk_3 is not None or own is not None or job.options.region
+        place = "" if is_named else " Its address is that of most regions: export with region= for the others."
         return name, f"Patches: AWS patches this image until {day}.{place}"
     text = f"Patches: none since {day}. Expect known vulnerabilities (AWS's support policy as of {table_date()})."
     if not day:

@@ -99,15 +99,15 @@ def local_mode_cell(
     True
     """
     container = image(library, version or default_version(library))
-    found = container.container
-    by_uri = image_uri is not None or (found.sdk_2 is None and bool(found.tag))
+    row = container.container
+    by_uri = image_uri is not None or (row.sdk_2 is None and bool(row.tag))
     inputs = {name: Path(path).expanduser().resolve().as_uri() for name, path in (channels or {}).items()}
     values: dict[str, object] = {
         "script_name": Comment(comment(script)),
         "script": checks.text("script", script),
         "source_dir": checks.text("source_dir", source_dir),
         "instance_type": instance_type,
-        "image_uri": image_uri or Expression(f'f"{found.uri("{session.boto_region_name}")}"'),
+        "image_uri": image_uri or Expression(f'f"{row.uri("{session.boto_region_name}")}"'),
         "framework_version": container.framework_version,
         "py_version": container.py_version,
         "hyperparameters": dict(hyperparameters or {}),

@@ -74,9 +74,9 @@ def pretraining_or_fine_tuning(model: Model, job: Job) -> str:
     tuned = batch_policy(model, replace(job, training="fine-tuning")).target_tokens
     trained = format_count(Adapter().parameter_count(model))
     return (
-        "Pre-training or fine-tuning? This plan is for pre-training from random weights, with batches towards"
+        "Pre-training or fine-tuning? This plan is for pre-training from random weights, with batches toward"
         f" {batch_policy(model, job).target_tokens:,} tokens. To fine-tune the published weights, set"
-        f" training='fine-tuning' (batches towards {tuned:,} tokens and a lower learning rate), or adapter=Adapter()"
+        f" training='fine-tuning' (batches toward {tuned:,} tokens and a lower learning rate), or adapter=Adapter()"
         f" (LoRA trains {trained} of {format_count(model.parameter_count)} parameters, and has optimizer states for"
         " those alone)."
     )

@@ -112,7 +112,7 @@ def _required(model: nn.Module) -> list[str]:
 
 
 def line_to_write(model: nn.Module) -> str:
-    """What the forward method takes, and the line that passes it."""
+    """Arguments of the forward method, and the line that passes them."""
     names = _required(model)
     values = ", ".join(names) or "tensor"
     return (

@@ -215,13 +215,13 @@ _PHASES = {"forward": "forward pass", "backward": "backward pass", "optimizer": 
 
 
 def _at_peak(peak: PeakMemory) -> list[tuple[str, int]]:
-    """What is in memory at the peak; the parts add up to it."""
+    """Memory at the peak by content; the parts add up to it."""
     parts = [("parameters", peak.parameters_bytes), ("optimizer state", peak.optimizer_state_bytes)]
     if peak.phase == "optimizer":
         parts.append(("gradients", peak.gradients_bytes))
-    rest = peak.peak_bytes - sum(value for _, value in parts)
-    others = "temporaries and inputs" if peak.phase == "optimizer" else "activations, gradients and temporaries"
-    return [*parts, (others, rest)]
+    remainder = peak.peak_bytes - sum(value for _, value in parts)
+    temporaries = "temporaries and inputs" if peak.phase == "optimizer" else "activations, gradients and temporaries"
+    return [*parts, (temporaries, remainder)]
 
 
 def report(profile: Profile) -> list[tuple[str, str]]:
@@ -266,7 +266,7 @@ def report(profile: Profile) -> list[tuple[str, str]]:
 
 
 def _division(profile: Profile) -> str:
-    """What the repeated parts mean for dividing the model."""
+    """Consequences of repeated parts for dividing the model."""
     return "it is divided block by block" if profile.blocks else "it is divided along its layers, by their size"
 
 

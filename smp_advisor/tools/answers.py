@@ -90,7 +90,7 @@ def size_of(data: Any) -> int:
 
 
 def shortened(data: dict[str, Any], most: int) -> dict[str, Any]:
-    """The data within a number of bytes: the largest lists and texts lose their ends, and say so."""
+    """The data within a number of bytes: the largest lists and texts lose their ends, which is marked."""
     data, left_out = dict(data), dict[str, int]()
     while size_of(data) > most:
         name = max((key for key, value in data.items() if value), key=lambda key: size_of(data[key]))
@@ -212,7 +212,7 @@ def advised(advice: Advice) -> Answer:
     library = advice.library_because or f"{get_library(advice.plan.library).title}, as requested."
     sure = certainty(advice.decision).removeprefix("Certainty: ") if advice.objective in {"throughput", "cost"} else ""
     warnings = [*advice.warnings, *(pitfall.text for pitfall in advice.pitfalls if pitfall.severity != "info")]
-    others = _alternatives(advice, 2)
+    alternatives = _alternatives(advice, 2)
     because = library[:1].upper() + library[1:]
     clusters = "" if advice.sizes is None else " ".join(advice.sizes.lines())
     rows = [
@@ -225,7 +225,7 @@ def advised(advice: Advice) -> Answer:
         ("Library", because),
         ("Needed", needed(advice)),
         ("Certainty", sure),
-        ("Instead", "; ".join(f"{row['plan']}: {row['why']}" for row in others)),
+        ("Instead", "; ".join(f"{row['plan']}: {row['why']}" for row in alternatives)),
         ("Assumed", "; ".join(advice.defaults)),
         *(("Heed", text) for text in warnings[:2]),
         ("More", "--full: the report; --json: data; --output FILE: to keep, show and export it"),
@@ -294,9 +294,9 @@ def _alternatives(advice: Advice, most: int) -> list[dict[str, Any]]:
 def sizes_data(sizes: ClusterSizes) -> list[dict[str, Any]]:
     """Compared clusters: first those that no other one beats in both speed and cost, then the others, fastest first."""
     first = [sizes.chosen, *sizes.pareto]
-    rest = sorted(sizes.sizes, key=lambda size: -size.tokens_per_second)
+    by_speed = sorted(sizes.sizes, key=lambda size: -size.tokens_per_second)
     rows = []
-    for size in {id(size): size for size in (*first, *rest) if size is not None}.values():
+    for size in {id(size): size for size in (*first, *by_speed) if size is not None}.values():
         row = {"cluster": size.name, "library": size.library, "fits": size.fits, "chosen": size is sizes.chosen}
         row |= _short(size)
         rows.append(row)
@@ -308,8 +308,8 @@ def _short(size: ClusterSize) -> dict[str, Any]:
     if size.estimate is None:
         return {} if size.nearest_gib is None else {"needed_gib_per_gpu": round(size.nearest_gib, 1)}
     names = ("needed_gib_per_gpu", "tokens_per_second", "usd_per_million_tokens", "days", "usd_total")
-    found = figures(size.estimate, 0.0)
-    return {name: found[name] for name in names if name in found}
+    values = figures(size.estimate, 0.0)
+    return {name: values[name] for name in names if name in values}
 
 
 def refused(sentence: str, ways: WaysOut | None) -> Answer:
@@ -345,7 +345,7 @@ def fitting(advice: Advice, changes: str) -> Answer:
 
 
 def _five(rows: Iterable[tuple[str, str]]) -> str:
-    """One line a row, of any length: a terminal folds it."""
+    """One line per row, of any length: a terminal folds it."""
     return "\n".join(f"{label + ':':<11}{text}" for label, text in rows if text)
 
 
@@ -353,12 +353,12 @@ def not_fitting(sentence: str, ways: WaysOut | None) -> Answer:
     """The answer where nothing fits, in five lines."""
     answer = refused(sentence, ways)
     usable, missing, nearest = (answer.data.get(f"{name}_gib_per_gpu") for name in ("usable", "missing", "needed"))
-    found = [] if ways is None else [(way, way.size.estimate, ways.request.model) for way in ways.ways]
+    changes = [] if ways is None else [(way, way.size.estimate, ways.request.model) for way in ways.ways]
     rows = [
         ("No", f"{sentence.partition('; changes that fit')[0].rstrip('.')}."),
         ("By", f"{missing:,.1f} GiB too much per GPU ({nearest:,.1f} needed, {usable:,.1f} usable)" if missing else ""),
-        ("Fits with", "; ".join(f"{way.words} ({gib(value.needed_gib)})" for way, value, _ in found if value)),
-        ("Costs", "; ".join(f"{way.words}: {cost_words(model, value)}" for way, value, model in found[:2] if value)),
+        ("Fits with", "; ".join(f"{way.words} ({gib(value.needed_gib)})" for way, value, _ in changes if value)),
+        ("Costs", "; ".join(f"{way.words}: {cost_words(model, value)}" for way, value, model in changes[:2] if value)),
     ]
     return replace(answer, text=_five(rows))
 
@@ -390,8 +390,8 @@ def estimated(model: Model, where: str, value: Estimate, least: float) -> Answer
 
 def _nothing(report: Report) -> str:
     """Why there are no findings: nothing is wrong, or nothing is there."""
-    seen = report.coverage
-    concerns = seen is None or seen.libraries or any(part.places for part in seen.parts)
+    coverage = report.coverage
+    concerns = coverage is None or coverage.libraries or any(part.places for part in coverage.parts)
     return "no findings" if concerns else "nothing that a check applies to"
 
 
@@ -429,7 +429,7 @@ def checked(reports: Sequence[Report], **more: Any) -> Answer:
 
 
 def compared(rows: list[dict[str, Any]], sentence: str = "") -> Answer:
-    """The answer of a comparison: one row a plan, a library or a cluster."""
+    """The answer of a comparison: one row per plan, library or cluster."""
     fitting_rows = [row for row in rows if row["fits"]]
     best = max(fitting_rows, key=lambda row: row["tokens_per_second"]["value"], default=None)
     if not sentence:
@@ -462,7 +462,7 @@ def _cell(value: Any) -> str:
 
 
 def exported(text: str, code: str, advice: Advice, what: str, file: str | None) -> Answer:
-    """The answer with code. Code that is too long for the compact form has its first lines there, and says so."""
+    """The answer with code. Code that is too long for the compact form has its first lines there, which is marked."""
     lines, where = code.splitlines(), f"{advice.cluster.nodes} x {advice.cluster.instance.name}"
     short = len(code.encode()) < MOST_CODE
     shown = code if short else "\n".join([*lines[:_FIRST], f"# … and {len(lines) - _FIRST} more lines: details, code"])

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["TOOLS", "Caller", "Tool", "call"]
 
 MOST_DETAILS = 24_000
-"""Bytes of an answer with details, which the caller asked for."""
+"""Bytes of an answer with details."""
 _FILES = ("path", "calibration", "script", "advice", "config")
 """Arguments that name a file."""
 
@@ -72,8 +72,10 @@ class Tool:
     @property
     def options(self) -> dict[str, Option]:
         """Its options of the table by their names in a call: those of the command line."""
-        found = (option for option in options_of(*self.parts) if option.help and option.name not in ("script", "data"))
-        return {option.switches[0].lstrip("-").replace("-", "_"): option for option in found}
+        options = (
+            option for option in options_of(*self.parts) if option.help and option.name not in ("script", "data")
+        )
+        return {option.switches[0].lstrip("-").replace("-", "_"): option for option in options}
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -109,14 +111,14 @@ class Tool:
             raise AdvisorError(f"{self.name} requires {missing[0]}.")
         if "model" in values:
             values["model"] = caller.model(values["model"])
-        given: dict[str, Any] = {"model": None, "output": None, "full": False, **_of_verb(self.name, values)}
-        given["settings"] = keywords_of(texts) | _plain(values.get("settings", {}), caller)
-        given["plans"] = [_plain(plan, caller, also=("library",)) for plan in values.get("plans", ())]
+        namespace: dict[str, Any] = {"model": None, "output": None, "full": False, **_of_verb(self.name, values)}
+        namespace["settings"] = keywords_of(texts) | _plain(values.get("settings", {}), caller)
+        namespace["plans"] = [_plain(plan, caller, also=("library",)) for plan in values.get("plans", ())]
         if "instance" in values:
-            given["settings"]["cluster"] = values["instance"]
+            namespace["settings"]["cluster"] = values["instance"]
         if self.name == "profile":
-            given["settings"] = {name: value for name, value in values.items() if name != "config"}
-        return Namespace(**given, progress=caller.progress, folder=caller.roots[0])
+            namespace["settings"] = {name: value for name, value in values.items() if name != "config"}
+        return Namespace(**namespace, progress=caller.progress, folder=caller.roots[0])
 
     def _unknown(self, name: str) -> AdvisorError:
         table = self.options

@@ -59,27 +59,27 @@ class Project:
         """The settings of a request with those of the project, and a sentence on what was used."""
         if self.file is None:
             return dict(settings), ""
-        asked, used, policy = dict(settings), [], self.policy
-        if self.calibration is not None and asked.get("calibration") is None:
-            asked["calibration"] = str(self.calibration)
+        settings, used, policy = dict(settings), [], self.policy
+        if self.calibration is not None and settings.get("calibration") is None:
+            settings["calibration"] = str(self.calibration)
             used.append(f"calibration {self.calibration.name}")
-        cluster = self._cluster(asked.get("cluster"))
+        cluster = self._cluster(settings.get("cluster"))
         if cluster is not None:
-            asked["cluster"] = cluster
+            settings["cluster"] = cluster
         used += [f"hardware {entry}" for entry in self.hardware if settings.get("cluster") == entry]
-        count = asked.get("instance_count")
+        count = settings.get("instance_count")
         if policy.max_count is not None and isinstance(count, int) and count > policy.max_count:
             raise self._against(f"at most {policy.max_count} instances", f"{count}")
         for name in ("max_days", "max_usd"):
             most = getattr(policy, name)
-            if most is not None and asked.get("tokens") is not None:
-                wished = asked.get(name)
+            if most is not None and settings.get("tokens") is not None:
+                wished = settings.get(name)
                 if wished is not None and amount_of(name, wished) > most:
                     raise self._against(f"{name.replace('_', ' ')} of {most:,g}", f"{amount_of(name, wished):,g}")
-                asked[name] = most if wished is None else wished
+                settings[name] = most if wished is None else wished
         limits = [entry.name for entry in fields(policy) if getattr(policy, entry.name)]
         used += [f"policy ({', '.join(limits)})"] if limits else []
-        return asked, f"{self.file.name}: {', '.join(used)}." if used else ""
+        return settings, f"{self.file.name}: {', '.join(used)}." if used else ""
 
     def _cluster(self, name: Any) -> Any:
         """The instance types of a request, of those that the policy allows."""
@@ -87,19 +87,19 @@ class Project:
         if name is None or name == "any":
             return list(allowed) if len(allowed) > 1 else allowed[0] if allowed else name
         names = name if isinstance(name, list | tuple) else [name]
-        found: list[Any] = [self.hardware.get(entry, entry) for entry in names]
-        for entry in found:
+        clusters: list[Any] = [self.hardware.get(entry, entry) for entry in names]
+        for entry in clusters:
             full = completed_instance(entry).name if isinstance(entry, str) else entry.name
             if allowed and full not in {*allowed, *self.hardware}:
                 raise self._against(f"the instances {', '.join(allowed)}", full)
-        return found if isinstance(name, list | tuple) else found[0]
+        return clusters if isinstance(name, list | tuple) else clusters[0]
 
     def allows(self, cluster: Cluster) -> bool:
         """Whether jobs may use a cluster."""
         policy, price = self.policy, cluster.usd_per_hour
-        named = not policy.instances or cluster.instance.name in {*policy.instances, *self.hardware}
+        is_listed = not policy.instances or cluster.instance.name in {*policy.instances, *self.hardware}
         small = policy.max_count is None or cluster.nodes <= policy.max_count
-        return named and small and (policy.max_usd_per_hour is None or (price or 0.0) <= policy.max_usd_per_hour)
+        return is_listed and small and (policy.max_usd_per_hour is None or (price or 0.0) <= policy.max_usd_per_hour)
 
     def require(self, cluster: Cluster) -> None:
         """Refuse an answer on a cluster that jobs may not use."""
@@ -121,8 +121,8 @@ class Project:
         tags = {"tags": dict(self.policy.tags)} if self.policy.tags else {}
         return tags | ({} if chosen is None else {"image_uri": chosen})
 
-    def _against(self, allowed: str, asked: str) -> AdvisorError:
-        return AdvisorError(f"The policy of {self.file} allows {allowed}, not {asked}.")
+    def _against(self, allowed: str, choice: str) -> AdvisorError:
+        return AdvisorError(f"The policy of {self.file} allows {allowed}, not {choice}.")
 
 
 def project_of(folder: Path) -> Project:
@@ -183,7 +183,7 @@ def _known(table: Mapping[str, Any], names: Collection[str], file: Path) -> None
 
 def _hardware(file: Path, table: Mapping[str, Any]) -> dict[str, Instance]:
     """Nodes with the figures of `Cluster.custom`; a board by its name in the table of GPUs supplies its own."""
-    found = {}
+    boards = {}
     for name, figures in table.items():
         if not isinstance(figures, dict):
             raise AdvisorError(f"{file}: the hardware {name!r:.80} must be a table with the figures of Cluster.custom.")
@@ -192,10 +192,10 @@ def _hardware(file: Path, table: Mapping[str, Any]) -> dict[str, Instance]:
             board = gpu(str(figures.get("gpu", "")))
             usual |= {"usable_gpu_memory_gib": board.usable_gpu_memory_gib, "peak_tflops": board.peak_tflops}
         try:
-            found[name] = Cluster.custom(**{**usual, **figures}).instance
+            boards[name] = Cluster.custom(**{**usual, **figures}).instance
         except (TypeError, AdvisorError) as error:
             raise AdvisorError(f"{file}: the hardware {name!r:.80} is not complete: {error}") from None
-    return found
+    return boards
 
 
 def _policy(file: Path, table: Mapping[str, Any]) -> Policy:

@@ -27,7 +27,7 @@ _PAGES = 32
 """Answers whose pages can be read."""
 _INSTRUCTIONS = (
     "Figures for training models on SageMaker GPU instances, computed on this machine: no job is started, no account"
-    " and no network is used. Ask for the model, the instance and the number of instances before you call advise, and"
+    " and no network is used. Request the model, the instance and the number of instances before you call advise, and"
     " for the tokens if days or cost matter. Report the interval with each speed and cost, and what was assumed."
 )
 
@@ -83,11 +83,11 @@ def server(roots: tuple[Path, ...]) -> Server[Any]:
         return types.CallToolResult(content=[types.TextContent(text=text), link])
 
     async def list_resources(_context: Any, _params: Any) -> types.ListResourcesResult:
-        found = [
+        resources = [
             types.Resource(uri=uri, name=str(page.data["answer"])[:80], mime_type="text/markdown")
             for uri, page in pages.items()
         ]
-        return types.ListResourcesResult(resources=found)
+        return types.ListResourcesResult(resources=resources)
 
     async def read_resource(_context: Any, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         uri = str(params.uri)

@@ -70,7 +70,7 @@ EXPORTS = (*_CELLS, *FORMATS)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Asked:
+class _Query:
     """A request with what the project of its folder adds."""
 
     settings: dict[str, Any]
@@ -92,62 +92,62 @@ def _folder(options: Namespace) -> Path:
     return getattr(options, "folder", None) or Path.cwd()
 
 
-def _asked(options: Namespace) -> _Asked:
+def _query(options: Namespace) -> _Query:
     """The request of a question."""
     project = project_of(_folder(options))
     settings, read_as = _with_instance(options.settings)
     settings, used = project.applied(settings)
     if settings.get("cluster") is None:
         raise AdvisorError("The answer depends on the cluster: name an instance, for example ml.p4d.24xlarge, or any.")
-    return _Asked(settings=settings, notes=tuple(filter(None, (read_as, used))), project=project)
+    return _Query(settings=settings, notes=tuple(filter(None, (read_as, used))), project=project)
 
 
-def _recommended(model: str, asked: _Asked, options: Namespace, *, on_any: bool = False) -> Advice | NoPlanFitsError:
+def _recommended(model: str, query: _Query, options: Namespace, *, on_any: bool = False) -> Advice | NoPlanFitsError:
     """The recommendation, or the reason why there is none, with the ways out that the policy allows.
 
     `on_any` is whether the cluster may be one that the policy excludes.
     """
     try:
-        advice = recommend(_model(model), on_progress=getattr(options, "progress", None), **asked.settings)
+        advice = recommend(_model(model), on_progress=getattr(options, "progress", None), **query.settings)
     except NoPlanFitsError as error:
         ways = error.ways_out
-        allowed = () if ways is None else tuple(way for way in ways.ways if asked.project.allows(way.size.cluster))
+        allowed = () if ways is None else tuple(way for way in ways.ways if query.project.allows(way.size.cluster))
         if ways is None or allowed == ways.ways:
             return error
         return NoPlanFitsError(f"{str(error).partition('; changes that fit')[0]}.", replace(ways, ways=allowed))
     if on_any:
         return advice
-    if advice.sizes is not None and not asked.project.allows(advice.cluster):
-        allowed = tuple(size for size in advice.sizes.sizes if asked.project.allows(size.cluster))
+    if advice.sizes is not None and not query.project.allows(advice.cluster):
+        allowed = tuple(size for size in advice.sizes.sizes if query.project.allows(size.cluster))
         chosen = replace(advice.sizes, sizes=allowed, requested=None).chosen
         if chosen is not None:
             settings = {"cluster": chosen.cluster.instance, "instance_count": chosen.cluster.nodes}
-            return recommend(_model(model), **{**asked.settings, **settings})
-    asked.project.require(advice.cluster)
+            return recommend(_model(model), **{**query.settings, **settings})
+    query.project.require(advice.cluster)
     return advice
 
 
 def advise(options: Namespace) -> Answer:
     """A recommendation. The status is 1 if no plan fits."""
-    asked = _asked(options)
-    advice = _recommended(options.model, asked, options)
+    query = _query(options)
+    advice = _recommended(options.model, query, options)
     if isinstance(advice, NoPlanFitsError):
-        return asked.noted(refused(str(advice), advice.ways_out))
+        return query.noted(refused(str(advice), advice.ways_out))
     if options.output:
         advice.save(options.output)
     answer = advised(advice)
     details = {**answer.details, "changes": lambda: _changes(advice)}
-    answer = asked.noted(replace(answer, details=details))
-    return replace(answer, text="\n".join([str(advice), *asked.notes])) if options.full else answer
+    answer = query.noted(replace(answer, details=details))
+    return replace(answer, text="\n".join([str(advice), *query.notes])) if options.full else answer
 
 
 def estimate(options: Namespace) -> Answer:
     """The estimate of one plan. The status is 1 if it does not fit."""
-    asked = _asked(options)
-    model, cluster, value = _estimate(options.model, asked.settings)
-    asked.project.require(cluster)
+    query = _query(options)
+    model, cluster, value = _estimate(options.model, query.settings)
+    query.project.require(cluster)
     where = f"{cluster.nodes} x {cluster.instance.name}"
-    return asked.noted(estimated(model, where, value, asked.settings.get("min_fit_probability") or 0.95))
+    return query.noted(estimated(model, where, value, query.settings.get("min_fit_probability") or 0.95))
 
 
 def fits(options: Namespace) -> Answer:
@@ -155,68 +155,71 @@ def fits(options: Namespace) -> Answer:
     source = Path(options.source)
     if source.suffix in _FILES and not (source.suffix == ".json" and options.settings.get("cluster")):
         return _file_fits(source, options)
-    asked = _asked(options)
-    advice = _recommended(options.source, asked, options)
+    query = _query(options)
+    advice = _recommended(options.source, query, options)
     if isinstance(advice, NoPlanFitsError):
-        return asked.noted(not_fitting(str(advice), advice.ways_out))
-    return asked.noted(fitting(advice, _changes(advice)))
+        return query.noted(not_fitting(str(advice), advice.ways_out))
+    return query.noted(fitting(advice, _changes(advice)))
 
 
 def compare(options: Namespace) -> Answer:
     """Plans, libraries or clusters next to each other. The status is 1 if none of them fits."""
-    asked = _asked(options)
+    query = _query(options)
     if options.plans or options.libraries:
-        rows = [_row(options, asked, {"library": name}) for name in options.libraries]
-        rows += [_row(options, asked, plan, one=True) for plan in options.plans]
-        return asked.noted(compared(rows))
+        rows = [_row(options, query, {"library": name}) for name in options.libraries]
+        rows += [_row(options, query, plan, single=True) for plan in options.plans]
+        return query.noted(compared(rows))
     numbers = [{"instance_count": count} for count in sorted(options.counts, reverse=True)] or [{}]
     for number in numbers:  # a larger number may not fit where a smaller one does
-        base = replace(asked, settings=asked.settings | number)
+        base = replace(query, settings=query.settings | number)
         advice = _recommended(options.model, base, options, on_any=True)
         if not isinstance(advice, NoPlanFitsError):
             break
     if isinstance(advice, NoPlanFitsError):
-        return asked.noted(refused(str(advice), advice.ways_out))
+        return query.noted(refused(str(advice), advice.ways_out))
     sizes = advice.sizes
     if sizes is None or options.counts:
-        limits = {name: asked.settings.get(name) for name in ("max_days", "max_usd")}
+        limits = {name: query.settings.get(name) for name in ("max_days", "max_usd")}
         sizes = advice.compare_clusters(
-            asked.settings["cluster"], options.counts or None, on_progress=getattr(options, "progress", None), **limits
+            query.settings["cluster"],
+            options.counts or None,
+            on_progress=getattr(options, "progress", None),
+            **limits,
         )
-    kept = replace(sizes, sizes=tuple(size for size in sizes.sizes if asked.project.allows(size.cluster)))
-    if not kept.sizes:
-        asked.project.require(advice.cluster)
-    return asked.noted(compared(sizes_data(kept), " ".join(kept.lines())))
+    permitted = replace(sizes, sizes=tuple(size for size in sizes.sizes if query.project.allows(size.cluster)))
+    if not permitted.sizes:
+        query.project.require(advice.cluster)
+    return query.noted(compared(sizes_data(permitted), " ".join(permitted.lines())))
 
 
-def _row(options: Namespace, asked: _Asked, plan: Mapping[str, Any], *, one: bool = False) -> dict[str, Any]:
+def _row(options: Namespace, query: _Query, plan: Mapping[str, Any], *, single: bool = False) -> dict[str, Any]:
     """The figures of one plan, or of the best plan of one library."""
-    settings = {**asked.settings, **plan}
+    settings = {**query.settings, **plan}
     name = ", ".join(f"{key}={value}" for key, value in plan.items())
     try:
-        if one:
+        if single:
             _, _, value = _estimate(options.model, settings)
         else:
-            advice = _recommended(options.model, replace(asked, settings=settings), options)
+            advice = _recommended(options.model, replace(query, settings=settings), options)
             if isinstance(advice, NoPlanFitsError):
                 return {"plan": name, "fits": False, "reason": str(advice)}
             value = advice.estimate
     except AdvisorError as error:
         return {"plan": name, "fits": False, "error": str(error)}
-    words = {} if one else {"settings": settings_of(value.plan)}
+    words = {} if single else {"settings": settings_of(value.plan)}
     return {"plan": name, **figures(value, settings.get("min_fit_probability") or 0.95), **words}
 
 
 def _with_instance(settings: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     """The settings with the complete names of families of several sizes: those of their largest; and a note on them."""
-    given = settings.get("cluster")
-    names = given if isinstance(given, list | tuple) else [given]
+    clusters = settings.get("cluster")
+    names = clusters if isinstance(clusters, list | tuple) else [clusters]
     largest = {name: full for name in names if isinstance(name, str) and (full := _largest(name))}
     if not largest:
         return dict(settings), ""
     complete = [largest.get(str(name), name) for name in names]
     notes = "; ".join(f"{name} is read as {full}, its largest size" for name, full in largest.items())
-    return {**settings, "cluster": complete if isinstance(given, list | tuple) else complete[0]}, f"{notes}."
+    return {**settings, "cluster": complete if isinstance(clusters, list | tuple) else complete[0]}, f"{notes}."
 
 
 def _largest(name: str) -> str:
@@ -227,7 +230,7 @@ def _largest(name: str) -> str:
 
 
 def _changes(advice: Advice) -> str:
-    """What ends the fit, or does not: fewer nodes, a longer sequence, a technique less."""
+    """Changes that end the fit, or do not: fewer nodes, a longer sequence, a technique less."""
     question, sentences = advice.question, []
     if question is None:
         return ""
@@ -293,11 +296,11 @@ def export(options: Namespace) -> Answer:
         project, advice, notes = project_of(_folder(options)), _advice(source), None
         project.require(advice.cluster)
     else:
-        notes = _asked(options)
-        project, found = notes.project, _recommended(options.advice, notes, options)
-        if isinstance(found, NoPlanFitsError):
-            return notes.noted(refused(str(found), found.ways_out))
-        advice = found
+        notes = _query(options)
+        project, recommendation = notes.project, _recommended(options.advice, notes, options)
+        if isinstance(recommendation, NoPlanFitsError):
+            return notes.noted(refused(str(recommendation), recommendation.ways_out))
+        advice = recommendation
     code = _code(advice, options.what, options.sdk, project.job_options(options.image_uri))
     if options.output:
         write_text(code if code.endswith("\n") else f"{code}\n", options.output)
