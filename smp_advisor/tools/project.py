@@ -59,27 +59,27 @@ class Project:
         """The settings of a request with those of the project, and a sentence on what was used."""
         if self.file is None:
             return dict(settings), ""
-        settings, used, policy = dict(settings), [], self.policy
-        if self.calibration is not None and settings.get("calibration") is None:
-            settings["calibration"] = str(self.calibration)
+        complete, used, policy = dict(settings), [], self.policy
+        if self.calibration is not None and complete.get("calibration") is None:
+            complete["calibration"] = str(self.calibration)
             used.append(f"calibration {self.calibration.name}")
-        cluster = self._cluster(settings.get("cluster"))
+        cluster = self._cluster(complete.get("cluster"))
         if cluster is not None:
-            settings["cluster"] = cluster
+            complete["cluster"] = cluster
         used += [f"hardware {entry}" for entry in self.hardware if settings.get("cluster") == entry]
-        count = settings.get("instance_count")
+        count = complete.get("instance_count")
         if policy.max_count is not None and isinstance(count, int) and count > policy.max_count:
             raise self._against(f"at most {policy.max_count} instances", f"{count}")
         for name in ("max_days", "max_usd"):
             most = getattr(policy, name)
-            if most is not None and settings.get("tokens") is not None:
-                wished = settings.get(name)
+            if most is not None and complete.get("tokens") is not None:
+                wished = complete.get(name)
                 if wished is not None and amount_of(name, wished) > most:
                     raise self._against(f"{name.replace('_', ' ')} of {most:,g}", f"{amount_of(name, wished):,g}")
-                settings[name] = most if wished is None else wished
+                complete[name] = most if wished is None else wished
         limits = [entry.name for entry in fields(policy) if getattr(policy, entry.name)]
         used += [f"policy ({', '.join(limits)})"] if limits else []
-        return settings, f"{self.file.name}: {', '.join(used)}." if used else ""
+        return complete, f"{self.file.name}: {', '.join(used)}." if used else ""
 
     def _cluster(self, name: Any) -> Any:
         """The instance types of a request, of those that the policy allows."""
