@@ -34,7 +34,7 @@ smp-advisor advise 7B --instance ml.p4d.24xlarge --count 2 --sequence-length 204
 smp-advisor fits advice.json                                    # exit status 0: the saved plan still fits
 smp-advisor export advice.json --what script --output train.py
 smp-advisor check train.py
-eval "$(smp-advisor completion bash)"                           # Tab completes verbs and options
+smp-advisor completion bash                                     # for eval "$(...)": Tab completes verbs and options
 smp-advisor-check train.py --format github --strict
 ```
 
