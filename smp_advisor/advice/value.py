@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from smp_advisor.advice.live import LiveAdvice
-    from smp_advisor.calibration import Probe, Summary
+    from smp_advisor.runs import Probe, Summary
     from smp_advisor.charts.chart import Chart
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.cluster.table import Instance
@@ -241,7 +241,7 @@ class Advice:
         CalibrationError
             The run cannot be read, contradicts the plan, or has a figure that no hardware reaches.
         """
-        from smp_advisor.calibration import measure
+        from smp_advisor.runs import measure
 
         model, ran = self.model, (cluster or self.cluster, job or self.job, plan or self.plan)
         if probe:
@@ -322,7 +322,7 @@ class Advice:
         CalibrationError
             No short job with the plan's shape per GPU fits on two nodes.
         """
-        from smp_advisor.calibration import best_probe
+        from smp_advisor.runs import best_probe
 
         return best_probe(
             self.model,
@@ -383,7 +383,7 @@ class Advice:
     @property
     def learned(self) -> Summary | None:
         """The effect of your measured runs on the plan, before and after; None without a calibration."""
-        from smp_advisor.calibration import summary
+        from smp_advisor.runs import summary
 
         return summary(self.model, self.cluster, self.job, self.plan)
 

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from smp_advisor.calibration.readers import read_text
+from smp_advisor.runs.readers import read_text
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs.compute import model_flops_per_sample
 from smp_advisor.errors import ExportError

@@ -12,8 +12,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, get_args
 
-from smp_advisor.calibration.effect import needed, step_time
-from smp_advisor.calibration.readers import (
+from smp_advisor.runs.effect import needed, step_time
+from smp_advisor.runs.readers import (
     Log,
     MemoryClass,
     Sample,

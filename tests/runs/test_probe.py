@@ -7,9 +7,9 @@ import ast
 import pytest
 
 import smp_advisor as smpa
-from smp_advisor.calibration.effect import candidates
+from smp_advisor.runs.effect import candidates
 from smp_advisor.errors import CalibrationError
-from tests.calibration.logs import exported
+from tests.runs.logs import exported
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """Child process: reads a SageMaker training job from AWS and writes it to standard output as JSON.
 
-usage: python -m smp_advisor.calibration.cloudwatch JOB
+usage: python -m smp_advisor.runs.cloudwatch JOB
 
 It only reads (DescribeTrainingJob, DescribeLogStreams, GetLogEvents, GetMetricData), with the credentials and the
 region of boto3's usual places. The kernel that shows the advisor never imports boto3.

@@ -12,7 +12,7 @@ import smp_advisor as smpa
 from smp_advisor.notebook import Advisor
 from smp_advisor.notebook.shown import set_displayed_last
 from smp_advisor.notebook.view_state import recommendation
-from tests.calibration.logs import exported
+from tests.runs.logs import exported
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -84,7 +84,7 @@ class _Format:
 
 @cache
 def _formats() -> tuple[_Format, ...]:
-    entries: list[dict[str, Any]] = data_file("calibration", "formats")["format"]
+    entries: list[dict[str, Any]] = data_file("runs", "formats")["format"]
     return tuple(
         _Format(
             name=entry["name"],
@@ -100,7 +100,7 @@ def _formats() -> tuple[_Format, ...]:
 
 @cache
 def _out_of_memory() -> re.Pattern[str]:
-    patterns: list[str] = data_file("calibration", "formats")["out_of_memory"]["patterns"]
+    patterns: list[str] = data_file("runs", "formats")["out_of_memory"]["patterns"]
     return re.compile("|".join(patterns))
 
 
@@ -231,7 +231,7 @@ _MAX_RECORDS = 200_000
 def read_records(records: Iterable[Mapping[str, Any]], title: str) -> Log:
     """Steps of rows with named values. The names are those of ``[columns]`` in ``data/formats.toml``."""
     rows = [row for _, row in zip(range(_MAX_RECORDS), records, strict=False)]
-    names: dict[str, list[str]] = data_file("calibration", "formats")["columns"]
+    names: dict[str, list[str]] = data_file("runs", "formats")["columns"]
     present = {key for row in rows for key in row}
     column = {field: name for field, options in names.items() for name in options[::-1] if name in present}
     field = next((name for name in _TIMES if name in column), None)
@@ -367,7 +367,7 @@ def _collected(name: str) -> dict[str, Any]:
     package = str(Path(__file__).parents[2])
     paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
     # -P: modules of the current folder are not imported.
-    command = [sys.executable, "-P", "-m", "smp_advisor.calibration.cloudwatch", name]
+    command = [sys.executable, "-P", "-m", "smp_advisor.runs.cloudwatch", name]
     try:
         process = subprocess.run(
             command,
