@@ -66,6 +66,10 @@ class InstanceError(ClusterError):
     """An instance type that is unknown or not supported by the library."""
 
 
+class RunError(AdvisorError):
+    """A run that cannot be started, found or read, or has too few steps for an answer."""
+
+
 class PlanError(AdvisorError):
     """A plan that no version of the library accepts, or that conflicts with the cluster, model or job."""
 

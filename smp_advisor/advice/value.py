@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.advice.live import LiveAdvice
     from smp_advisor.runs import Probe, Summary
+    from smp_advisor.runs.watching import Run
     from smp_advisor.charts.chart import Chart
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.cluster.table import Instance
@@ -260,6 +261,59 @@ class Advice:
             accept=accept,
         )
         return self.again(replace(self.job, calibration=calibration))
+
+    def start(
+        self,
+        *,
+        local: bool = False,
+        confirm: bool = False,
+        folder: str | os.PathLike[str] | None = None,
+        sdk: str = "auto",
+        tag: bool = True,
+        steps: int | None = None,
+        **options: Any,
+    ) -> Run:
+        """Start the plan as a run, which is then watched: a training job, or a small model on this machine.
+
+        A job is started by the exported cell, in a child process with your credentials. Nothing starts without
+        `confirm`: without it, the price of the run is the text of the error. The prediction is in ``advice.json`` of the
+        run's folder and of the job's source, where `smp_advisor.watch` finds it.
+
+        Parameters
+        ----------
+        local
+            Whether to train the small model of `local_cell` in two gloo processes of this machine, with a prediction
+            for it.
+        confirm
+            Whether to start a job for its price.
+        folder
+            Folder for log, script and ``advice.json``; a new one in ``smp_runs`` if None.
+        sdk
+            As for `cell`.
+        tag
+            Whether to tag the job with ``smp-advisor-plan``, which requires the permission ``sagemaker:AddTags``.
+        steps
+            Steps of a local run; 40 if None.
+        options
+            As for `cell`; of a local run, ``processes``.
+
+        Raises
+        ------
+        RunError
+            The start was not confirmed, or the run cannot be started.
+        ExportError
+            As for `cell`.
+
+        Examples
+        --------
+        >>> run = advice.start(local=True)  # doctest: +SKIP
+        >>> print(run.wait())  # doctest: +SKIP
+        """
+        from smp_advisor.runs.start import start
+
+        return start(
+            self, local=local, confirm=confirm, folder=folder, sdk=sdk, tag=tag, steps=steps, **options
+        )
 
     def compare_clusters(
         self,

@@ -115,7 +115,7 @@ def percent(share: float) -> str:
     return "under 1 %" if share < 0.01 else f"{100 * share:.3g} %"
 
 
-def _duration(job: Launch) -> str:
+def duration(job: Launch) -> str:
     """Steps, elapsed time and price with their intervals."""
     run, costs = job.run, job.run.estimate
     if costs is None:
@@ -207,7 +207,7 @@ def header(model: Model, job: Launch, adapter: Adapter | None) -> dict[str, obje
         "container": Comment(container),
         "patches": comment_lines(patches),
         "plan": Comment(describe(job.plan)),
-        "duration": comment_lines(_duration(job)),
+        "duration": comment_lines(duration(job)),
         "memory": comment_lines(_memory(job)),
         "checkpointing": comment_lines(_checkpointing(job)),
         "jobs": comment_lines(_job_chain(job)),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.errors import ExportError
 from smp_advisor.export.architectures import architecture_of
-from smp_advisor.export.describing import header
+from smp_advisor.export.describing import duration, hardware, header
 from smp_advisor.export.launch import Launch, ScriptCheck, launch
 from smp_advisor.export.options import JobOptions
 from smp_advisor.export.sdk_calls import estimator_values, trainer_values
@@ -146,6 +146,14 @@ def estimator_cell(
         "path": not (content.torchrun and own_directory),
     }
     return render("job_v3.py.in", values=values | trainer_values(content), flags=flags)
+
+
+def terms_of(
+    model: Model, cluster: Cluster, job: Job, plan: Plan, *, min_fit_probability: float = 0.95, **options: Any
+) -> tuple[str, tuple[str, ...], bool]:
+    """Hardware, duration and price of the job of `estimator_cell` in words; why it is not expected to train; chain."""
+    content = launch(model, cluster, job, plan, JobOptions.of(options), min_fit_probability=min_fit_probability)
+    return f"{hardware(cluster)}. {duration(content)}", content.run.objections, content.run.is_chain
 
 
 def _flags(job: Launch) -> dict[str, bool]:

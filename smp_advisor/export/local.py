@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.export import checks
 from smp_advisor.export.options import JobOptions
 from smp_advisor.export.script import SCRIPT_NAME, builds, training_script
+from smp_advisor.export.script_parts import SMALL_VOCABULARY
 from smp_advisor.export.template import Comment, Expression, comment, render, text_literal
 from smp_advisor.files import data_file
 from smp_advisor.libraries.library import DEFAULT_LIBRARY
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.version import default_version, image
+from smp_advisor.workload.model import Model
 from smp_advisor.workload.stack import training_settings
 
 if TYPE_CHECKING:
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
 
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.workload.job import Job
-    from smp_advisor.workload.model import Model
 
 _LONGEST_SEQUENCE = 128
 """Of a local run, in tokens."""
@@ -117,6 +118,44 @@ def local_mode_cell(
     return render("local_mode.py.in", values=values, flags={"by_uri": by_uri})
 
 
+@dataclass(frozen=True, kw_only=True)
+class SmallTraining:
+    """The small version of a training: its script, and what the script trains."""
+
+    script: str
+    model: Model
+    """With the vocabulary to which the script reduces its data."""
+    job: Job
+    plan: Plan
+
+
+def small_training(model: Model, cluster: Cluster, job: Job, plan: Plan) -> SmallTraining | None:
+    """The training of `local_cell` for the generated script; None if no script can be generated for the model."""
+    if not builds(model):
+        return None
+    settings = _small_configuration(json.loads(model.config_json))
+    small = replace(model, name=f"small copy of {model.name}", config_json=json.dumps(settings, sort_keys=True))
+    alone = Plan(
+        library="ddp",
+        batch_size=min(plan.batch_size, _LARGEST_BATCH),
+        precision="fp32",
+        activation_checkpointing="each" if plan.activation_checkpointing else False,
+    )
+    # Settings that save memory do not matter for a small model.
+    plain: dict[str, Any] = {name: training_settings()[name].default for name in job.training_settings()}
+    if job.adapter is not None:
+        # Weights of 4 and 8 bits require a GPU.
+        plain["adapter"] = replace(job.adapter, base_bits=16, double_quantization=False)
+    if model.reads_tokens:
+        plain["sequence_length"] = min(job.sequence_length, _LONGEST_SEQUENCE)
+    short = replace(job, **plain)
+    script = training_script(small, cluster, short, alone, small_copy=True)
+    if isinstance(settings.get("vocab_size"), int):
+        settings["vocab_size"] = min(settings["vocab_size"], SMALL_VOCABULARY)
+    trained = Model.from_config(settings)
+    return SmallTraining(script=script, model=replace(trained, name=small.name), job=short, plan=alone)
+
+
 def local_cell(model: Model, cluster: Cluster, job: Job, plan: Plan, **options: Any) -> str:
     """``%%smp_local`` cell that runs a small version of the training on this machine, in the environment of a job.
 
@@ -136,23 +175,8 @@ def local_cell(model: Model, cluster: Cluster, job: Job, plan: Plan, **options: 
         folder = "" if chosen.source_dir is None else f"{chosen.source_dir}/"
         path = text_literal(f"{folder}{chosen.script}")
         return f'%%smp_local --steps {_STEPS}\nimport runpy\n\nrunpy.run_path({path}, run_name="__main__")\n'
-    if not builds(model):
+    small = small_training(model, cluster, job, plan)
+    if small is None:
         hint = "# Put the code of your training script here, without calls of the library."
         return f"%%smp_local --steps {_STEPS}\n{hint}\n"
-    config = json.dumps(_small_configuration(json.loads(model.config_json)), sort_keys=True)
-    small = replace(model, name=f"small copy of {model.name}", config_json=config)
-    alone = Plan(
-        library="ddp",
-        batch_size=min(plan.batch_size, _LARGEST_BATCH),
-        precision="fp32",
-        activation_checkpointing="each" if plan.activation_checkpointing else False,
-    )
-    # Settings that save memory do not matter for a small model.
-    plain: dict[str, Any] = {name: training_settings()[name].default for name in job.training_settings()}
-    if job.adapter is not None:
-        # Weights of 4 and 8 bits require a GPU.
-        plain["adapter"] = replace(job.adapter, base_bits=16, double_quantization=False)
-    if model.reads_tokens:
-        plain["sequence_length"] = min(job.sequence_length, _LONGEST_SEQUENCE)
-    script = training_script(small, cluster, replace(job, **plain), alone, small_copy=True)
-    return f"%%smp_local --processes {_PROCESSES} --steps {_STEPS} --name {SCRIPT_NAME}\n{script}"
+    return f"%%smp_local --processes {_PROCESSES} --steps {_STEPS} --name {SCRIPT_NAME}\n{small.script}"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 DTYPES = {"fp16": "torch.float16", "bf16": "torch.bfloat16", "fp32": "torch.float32"}
 
 _TASKS = ("causal", "masked", "sequence_to_sequence", "text_classification", "image_classification")
-_SMALL_VOCABULARY = 1024
+SMALL_VOCABULARY = 1024
 """Largest vocabulary of the small model of a local run. The script folds other token ids into it."""
 _OPTIONAL = (
     *("fixes_settings", "half_inputs", "reads_text", "chats", "pairs", "padded", "tracks", "evaluates"),
@@ -83,7 +83,7 @@ def common_values(training: Training) -> dict[str, object]:
     return {
         "model_name": Comment(f'"{comment(model.name)}"'),
         "parameters": Comment("small sizes" if training.small_copy else parameters_text(model, training.job.adapter)),
-        "small_vocabulary": _SMALL_VOCABULARY,
+        "small_vocabulary": SMALL_VOCABULARY,
         "task": Comment(architecture.title),
         "library": Comment(library_name(plan)),
         "plan": Comment(describe(plan)),

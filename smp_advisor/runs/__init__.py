@@ -1,4 +1,4 @@
-"""Calibration with the user's own runs: readers of logs, what they measured, and what the cost model learned."""
+"""Runs of the user: starting, watching, causes of a deviation, and calibration with what they measured."""
 
 from smp_advisor.runs.effect import Probe, Summary, best_probe, summary
 from smp_advisor.runs.measure import measure, measured_run, read_run

@@ -1,15 +1,19 @@
 """Child process: reads a SageMaker training job from AWS and writes it to standard output as JSON.
 
-usage: python -m smp_advisor.runs.cloudwatch JOB
+usage: python -m smp_advisor.runs.cloudwatch JOB [attach | STATE]
 
-It only reads (DescribeTrainingJob, DescribeLogStreams, GetLogEvents, GetMetricData), with the credentials and the
-region of boto3's usual places. The kernel that shows the advisor never imports boto3.
+Without a further word it reads the entire job; `attach` reads its request and the prediction in its source; STATE, a
+JSON object, is that of a watch, whose poll sends at most four requests. It only reads (DescribeTrainingJob, ListTags,
+DescribeLogStreams, GetLogEvents, GetMetricData, GetObject), with the credentials and the region of boto3's usual places.
+The kernel that shows the advisor never imports boto3.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import sys
+import tarfile
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -19,6 +23,15 @@ MOST_CHARACTERS = 16 * 2**20
 _MOST_PAGES = 2000
 _MOST_HOSTS = 16
 _TIMEOUT_SECONDS = 10
+_WINDOW = timedelta(minutes=10)
+"""Of the metrics of a poll."""
+_QUIET = 3
+"""Polls without a line after which the log's stream is looked up again: a job that SageMaker restarted has another."""
+TAG = "smp-advisor-plan"
+_ADVICE = "advice.json"
+_MOST_ADVICE = 16 * 2**20
+_TRANSIENT = ("Throttl", "TooManyRequests", "RequestLimitExceeded", "ServiceUnavailable", "InternalFailure")
+_EXPIRED = ("ExpiredToken", "RequestExpired", "InvalidClientTokenId", "UnrecognizedClient", "SignatureDoesNotMatch")
 
 
 def collected(name: str, boto3: Any, config: Any) -> dict[str, Any]:
@@ -65,22 +78,7 @@ def _peak(name: str, job: dict[str, Any], groups: list[dict[str, Any]], cloudwat
     """Highest sum of the memory utilization of a host's GPUs in percent (100 per GPU); None without metrics."""
     begin = job.get("TrainingStartTime", job["CreationTime"]) - timedelta(minutes=1)
     end = job.get("TrainingEndTime", datetime.now(UTC)) + timedelta(minutes=1)
-    hosts = min(sum(group["InstanceCount"] for group in groups), _MOST_HOSTS)
-    queries = [
-        {
-            "Id": f"host{number}",
-            "MetricStat": {
-                "Metric": {
-                    "Namespace": _GROUP,
-                    "MetricName": "GPUMemoryUtilization",
-                    "Dimensions": [{"Name": "Host", "Value": f"{name}/algo-{number}"}],
-                },
-                "Period": 60,
-                "Stat": "Maximum",
-            },
-        }
-        for number in range(1, hosts + 1)
-    ]
+    queries = _queries(name, groups, {"GPUMemoryUtilization": "Maximum"})
     pages = cloudwatch.get_paginator("get_metric_data").paginate(
         MetricDataQueries=queries, StartTime=begin, EndTime=end
     )
@@ -88,23 +86,151 @@ def _peak(name: str, job: dict[str, Any], groups: list[dict[str, Any]], cloudwat
     return max(values, default=None)
 
 
+def _queries(name: str, groups: list[dict[str, Any]], statistics: dict[str, str]) -> list[dict[str, Any]]:
+    """A query for each metric of each of the first hosts."""
+    hosts = min(sum(group["InstanceCount"] for group in groups), _MOST_HOSTS)
+    return [
+        {
+            "Id": f"m{number}_{place}",
+            "Label": f"{number} {metric}",
+            "MetricStat": {
+                "Metric": {
+                    "Namespace": _GROUP,
+                    "MetricName": metric,
+                    "Dimensions": [{"Name": "Host", "Value": f"{name}/algo-{number}"}],
+                },
+                "Period": 60,
+                "Stat": statistic,
+            },
+        }
+        for number in range(1, hosts + 1)
+        for place, (metric, statistic) in enumerate(statistics.items())
+    ]
+
+
+def polled(name: str, state: dict[str, Any], boto3: Any, config: Any) -> dict[str, Any]:
+    """Status, new lines of the log, and the GPUs of each host, with at most four requests."""
+    job = boto3.client("sagemaker", config=config).describe_training_job(TrainingJobName=name)
+    groups = job["ResourceConfig"].get("InstanceGroups") or [job["ResourceConfig"]]
+    requests, lines = 1, []
+    stream, token = state.get("stream"), state.get("token")
+    logs = boto3.client("logs", config=config)
+    try:
+        if stream is None or state.get("quiet", 0) >= _QUIET:
+            requests += 1
+            found = logs.describe_log_streams(logGroupName=_GROUP, logStreamNamePrefix=f"{name}/algo-1-")["logStreams"]
+            newest = max((entry["logStreamName"] for entry in found), default=stream)
+            stream, token = newest, token if newest == stream else None
+        if stream is not None:
+            requests += 1
+            after = {"nextToken": token, "startFromHead": True} if token else {"startFromHead": False}
+            page = logs.get_log_events(logGroupName=_GROUP, logStreamName=stream, **after)
+            lines, token = [event["message"] for event in page["events"]], page["nextForwardToken"]
+    except logs.exceptions.ResourceNotFoundException:
+        stream = token = None
+    hosts: dict[str, dict[str, float]] = {}
+    if state.get("metrics") and job.get("TrainingStartTime"):
+        requests += 1
+        end = job.get("TrainingEndTime", datetime.now(UTC))
+        result = boto3.client("cloudwatch", config=config).get_metric_data(
+            MetricDataQueries=_queries(name, groups, {"GPUUtilization": "Average", "GPUMemoryUtilization": "Maximum"}),
+            StartTime=max(end - _WINDOW, job["TrainingStartTime"] - timedelta(minutes=1)),
+            EndTime=end + timedelta(minutes=1),
+        )
+        for series in result["MetricDataResults"]:
+            number, _, metric = series["Label"].partition(" ")
+            if values := series["Values"]:
+                value = max(values) if metric == "GPUMemoryUtilization" else sum(values) / len(values)
+                hosts.setdefault(f"algo-{number}", {})[metric] = value
+    return {
+        "status": job["TrainingJobStatus"],
+        "transitions": [
+            [entry["Status"], entry["StartTime"].timestamp(), entry["EndTime"].timestamp() if "EndTime" in entry else None]
+            for entry in job.get("SecondaryStatusTransitions", [])
+        ],
+        "failure": job.get("FailureReason", ""),
+        "settings": {key: str(value).strip('"') for key, value in job.get("HyperParameters", {}).items()},
+        "checkpoints": job.get("CheckpointConfig", {}).get("S3Uri", ""),
+        "text": "\n".join(lines),
+        "hosts": hosts,
+        "requests": requests,
+        "state": {
+            "stream": stream,
+            "token": token,
+            "quiet": 0 if lines or stream != state.get("stream") else state.get("quiet", 0) + 1,
+        },
+    }
+
+
+def attached(name: str, boto3: Any, config: Any) -> dict[str, Any]:
+    """The request of a job as plain data, the tag of its plan, and the prediction in its source."""
+    sagemaker = boto3.client("sagemaker", config=config)
+    job = sagemaker.describe_training_job(TrainingJobName=name)
+    tag = ""
+    try:
+        tags = sagemaker.list_tags(ResourceArn=job["TrainingJobArn"])["Tags"]
+        tag = next((entry["Value"] for entry in tags if entry["Key"] == TAG), "")
+    except Exception:  # noqa: BLE001, S110 - reading tags is a permission of its own, and nothing depends on it
+        pass
+    job.pop("ResponseMetadata", None)
+    return {"request": json.loads(json.dumps(job, default=str)), "tag": tag, "advice": _source(job, boto3, config)}
+
+
+def _source(job: dict[str, Any], boto3: Any, config: Any) -> str:
+    """The text of advice.json in the source of a job; empty if there is none, or it must not be read."""
+    s3 = boto3.client("s3", config=config)
+    place = str(job.get("HyperParameters", {}).get("sagemaker_submit_directory", "")).strip('"')
+    code = [
+        channel["DataSource"]["S3DataSource"]["S3Uri"]
+        for channel in job.get("InputDataConfig", [])
+        if channel["ChannelName"] == "code" and "S3DataSource" in channel["DataSource"]
+    ]
+    try:
+        if place.startswith("s3://"):
+            bucket, _, key = place[5:].partition("/")
+            body = s3.get_object(Bucket=bucket, Key=key)["Body"].read(_MOST_ADVICE)
+            with tarfile.open(fileobj=io.BytesIO(body), mode="r:gz") as archive:
+                names = [member for member in archive.getmembers() if member.name.removeprefix("./") == _ADVICE]
+                file = archive.extractfile(names[0]) if names and names[0].size <= _MOST_ADVICE else None
+                return "" if file is None else file.read().decode("utf-8", "replace")
+        if code:
+            bucket, _, prefix = code[0][5:].partition("/")
+            stored = s3.get_object(Bucket=bucket, Key=f"{prefix.rstrip('/')}/{_ADVICE}")["Body"].read(_MOST_ADVICE)
+            return str(stored.decode("utf-8", "replace"))
+    except Exception:  # noqa: BLE001 - the source may be elsewhere, deleted or not for this reader: the request remains
+        return ""
+    return ""
+
+
 def main(arguments: list[str]) -> int:
     """Print the job as one JSON object; with ``error``, a sentence, if it cannot be read."""
     try:
         import boto3
         from botocore.config import Config
-        from botocore.exceptions import BotoCoreError, ClientError
+        from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
     except ImportError:
         sys.stdout.write(json.dumps({"error": "boto3 is not installed here: run pip install boto3, or pass a log."}))
         return 0
     config = Config(connect_timeout=_TIMEOUT_SECONDS, read_timeout=_TIMEOUT_SECONDS, retries={"max_attempts": 2})
     try:
-        result = collected(arguments[0], boto3, config)
+        if len(arguments) == 1:
+            result = collected(arguments[0], boto3, config)
+        elif arguments[1] == "attach":
+            result = attached(arguments[0], boto3, config)
+        else:
+            result = polled(arguments[0], json.loads(arguments[1]), boto3, config)
     except ClientError as error:
         detail = error.response.get("Error", {})
-        result = {"error": f"AWS refused {error.operation_name}: {detail.get('Message', error)}"}
+        code = detail.get("Code", "")
+        kinds = {"throttled": code.startswith(_TRANSIENT), "expired": code.startswith(_EXPIRED)}
+        result = {
+            "error": f"AWS refused {error.operation_name}: {detail.get('Message', error)}",
+            "kind": next((kind for kind, applies in kinds.items() if applies), ""),
+        }
+    except NoCredentialsError as error:
+        result = {"error": f"AWS cannot be read: {error}", "kind": "expired"}
     except BotoCoreError as error:
-        result = {"error": f"AWS cannot be read: {error}"}
+        result = {"error": f"AWS cannot be read: {error}", "kind": "throttled"}
     sys.stdout.write(json.dumps(result))
     return 0
 

@@ -226,7 +226,7 @@ def measure(
             else "Pass a log, job_name= or figures, one of them: two runs are two calls of calibrate."
         )
     if job_name is not None:
-        log, name = read_job(job_name, cluster, _of_text), str(job_name)
+        log, name = read_job(job_name, cluster, log_of_text), str(job_name)
     else:
         log, name = (figures.as_log, "") if run is None else read_run(run)
     measured = measured_run(log, model, cluster, job, plan, name=name, accept=accept)
@@ -247,6 +247,8 @@ def read_run(run: Any) -> tuple[Log, str]:
     run
         Path or text of a log, the dictionary of a ``trainer_state.json``, or a DataFrame with one row per step.
     """
+    if isinstance(run, Log):
+        return _required(run, "The run")
     if hasattr(run, "to_dict") and hasattr(run, "columns"):
         return _required(read_frame(run), "The DataFrame")
     if isinstance(run, Mapping):
@@ -261,7 +263,7 @@ def read_run(run: Any) -> tuple[Log, str]:
     try:
         raw, missing = read_ends(Path(run).expanduser(), _FIRST_BYTES, _LAST_BYTES)
     except (OSError, ValueError) as error:
-        if isinstance(run, str) and not (log := _of_text(run)).is_empty:
+        if isinstance(run, str) and not (log := log_of_text(run)).is_empty:
             return log, ""
         reason = getattr(error, "strerror", None) or str(error)
         raise CalibrationError(f"The log {os.fspath(run)!r:.200} cannot be read: {reason}.") from None
@@ -278,14 +280,15 @@ def _required(log: Log, what: str) -> tuple[Log, str]:
 
 def _of_bytes(raw: bytes, missing: int) -> Log:
     """Read a log without the `missing` bytes in its middle."""
-    log = _of_text(raw.decode("utf-8", "replace"))
+    log = log_of_text(raw.decode("utf-8", "replace"))
     if not missing:
         return log
     note = f"The log is long: {missing / 1e6:,.1f} MB in its middle were not read."
     return replace(log, notes=(*log.notes, note))
 
 
-def _of_text(text: str) -> Log:
+def log_of_text(text: str) -> Log:
+    """Measured steps in the text of a log; an empty log without any."""
     if text.lstrip().startswith("{") and not has_too_many_values(text):
         try:
             document = json.loads(text)
@@ -319,7 +322,7 @@ def measured_run(
         )
     _require_work(log, batch, model, cluster, job)
     notes = list(log.notes)
-    figures = typical([Sample(s.step, _seconds(log, s.value, batch, model, cluster, job)) for s in log.samples])
+    figures = typical([Sample(s.step, step_seconds_of(log, s.value, batch, model, cluster, job)) for s in log.samples])
     if figures is not None and log.title != "your figures":
         unit = f"{figures.steps} of {len(log.samples)} values, median {figures.seconds:.4g} s per step"
         notes.append(f"{unit}, spread {100 * figures.spread:.1f} %." if figures.steps > 1 else f"{unit}.")
@@ -354,7 +357,7 @@ def measured_run(
     return run
 
 
-def _seconds(log: Log, value: float, batch: int, model: Model, cluster: Cluster, job: Job) -> float:
+def step_seconds_of(log: Log, value: float, batch: int, model: Model, cluster: Cluster, job: Job) -> float:
     """Seconds per step of a sample; 0 for a value that is no measurement."""
     if value <= 0:
         return 0.0

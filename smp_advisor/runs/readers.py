@@ -326,6 +326,11 @@ _SECONDS = 180
 _MOST_BYTES = 64 * 2**20
 
 
+def is_job_name(name: str) -> bool:
+    """Whether a text can be the name of a training job."""
+    return _NAME.fullmatch(name) is not None
+
+
 def read_job(name: object, cluster: Cluster, read: Callable[[str], Log]) -> Log:
     """Log of a training job.
 
@@ -334,9 +339,9 @@ def read_job(name: object, cluster: Cluster, read: Callable[[str], Log]) -> Log:
     CalibrationError
         There is no such job, AWS refuses, or the job ran on another cluster.
     """
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not is_job_name(name):
         raise CalibrationError(f"job_name must be the name of a training job (letters, digits, -), not {name!r:.80}.")
-    job = _collected(name)
+    job = child(name)
     error = job.get("error")
     if error:
         raise CalibrationError(f"The job {name} cannot be read. {' '.join(str(error).split()):.300}")
@@ -362,12 +367,12 @@ def read_job(name: object, cluster: Cluster, read: Callable[[str], Log]) -> Log:
     return replace(log, notes=notes)
 
 
-def _collected(name: str) -> dict[str, Any]:
-    """Result of the child process."""
+def child(name: str, *words: str) -> dict[str, Any]:
+    """Result of the child process that reads a job from AWS."""
     package = str(Path(__file__).parents[2])
     paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
     # -P: modules of the current folder are not imported.
-    command = [sys.executable, "-P", "-m", "smp_advisor.runs.cloudwatch", name]
+    command = [sys.executable, "-P", "-m", "smp_advisor.runs.cloudwatch", name, *words]
     try:
         process = subprocess.run(
             command,

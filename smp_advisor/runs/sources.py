@@ -1,0 +1,168 @@
+"""Where a run is read: a training job on AWS, the folder of a local run, or a log. Each poll reads what is new."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from smp_advisor.errors import RunError
+from smp_advisor.files import CONFIGURATION, read_bytes
+from smp_advisor.runs.readers import child
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Mapping
+
+ADVICE, LOG, STATUS = "advice.json", "log.txt", "status.json"
+"""Files in the folder of a run: its prediction, its log, and the status of a local run."""
+_MOST_BYTES = 8 * 2**20
+"""Of a log that one poll reads; the earlier part of a longer log is not read."""
+_LOGS = ("*.log", "*.txt", "*.out", "*.jsonl")
+ENDED = ("Completed", "Failed", "Stopped")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Poll:
+    """What one poll read. An `error` leaves the rest as it was."""
+
+    status: str = ""
+    """``InProgress``, ``Stopping``, ``Completed``, ``Failed``, ``Stopped``; empty for a log, which has none."""
+    transitions: tuple[tuple[str, float, float | None], ...] = ()
+    """Phase, start and end in seconds since the epoch."""
+    text: str = ""
+    """New lines of the log."""
+    failure: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Hyperparameters of the job."""
+    checkpoints: str = ""
+    hosts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """CloudWatch's metrics by host: the sum over its GPUs in percent."""
+    requests: int = 0
+    error: str = ""
+    kind: Literal["", "throttled", "expired"] = ""
+    """Whether a later poll can succeed: AWS answers too many requests, or the credentials have to be renewed."""
+
+
+class TrainingJob:
+    """A SageMaker training job, read in a child process with the user's credentials."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._state: dict[str, Any] = {}
+
+    def poll(self, *, metrics: bool) -> Poll:
+        """Status, new lines and, on request, metrics of the GPUs: at most four requests."""
+        found = child(self.name, json.dumps({**self._state, "metrics": metrics}))
+        if "error" in found:
+            return Poll(error=" ".join(str(found["error"]).split())[:300], kind=found.get("kind", ""))
+        self._state = found.pop("state")
+        found["transitions"] = tuple(tuple(entry) for entry in found["transitions"])
+        return Poll(**found)
+
+
+class LogFile:
+    """A log that grows, on this machine."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = path.name
+        self._place = 0
+
+    def poll(self, *, metrics: bool) -> Poll:  # noqa: ARG002 - a file has none
+        """The complete new lines."""
+        return Poll(text=self._new_lines())
+
+    def _new_lines(self) -> str:
+        try:
+            with self.path.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                if size < self._place:  # another log with the same name
+                    self._place = 0
+                self._place = max(self._place, size - _MOST_BYTES)
+                file.seek(self._place)
+                text = file.read(_MOST_BYTES)
+        except FileNotFoundError:
+            return ""  # not written yet
+        except OSError as error:
+            raise RunError(f"The log {str(self.path)!r:.200} cannot be read: {error.strerror or error}.") from None
+        end = text.rfind(b"\n") + 1
+        self._place += end
+        return text[:end].decode("utf-8", "replace")
+
+
+class LocalFolder(LogFile):
+    """The folder of a local run, whose child process writes log and status."""
+
+    def __init__(self, folder: Path, process: subprocess.Popen[bytes] | None = None) -> None:
+        super().__init__(folder / LOG)
+        self.folder = folder
+        self.name = folder.name
+        self._process = process
+        """The child process, if this process started it."""
+
+    def poll(self, *, metrics: bool) -> Poll:  # noqa: ARG002 - the process has none
+        """Status and the complete new lines."""
+        state = self.state()  # before the log, which is complete when the status is final
+        text = self._new_lines()
+        status = state.get("status", "InProgress")
+        failure = str(state.get("failure", ""))
+        if status not in ENDED and not self._is_alive(state.get("pid")):
+            state = self.state()  # it may have ended in between
+            status, failure = state.get("status", ""), str(state.get("failure", ""))
+            if status not in ENDED:
+                status, failure = "Failed", "The process of the run ended without a result."
+        return Poll(
+            status=status,
+            transitions=tuple(tuple(entry) for entry in state.get("transitions", ())),
+            text=text,
+            failure=failure,
+            settings=state.get("settings", {}),
+        )
+
+    def state(self) -> dict[str, Any]:
+        """The content of the file of the status."""
+        try:
+            state = json.loads(read_bytes(self.folder / STATUS, CONFIGURATION))
+        except (OSError, ValueError):
+            raise RunError(f"{str(self.folder)!r:.200} has no status of a local run.") from None
+        return state if isinstance(state, dict) else {}
+
+    def stop(self) -> None:
+        """End the child process, which ends its workers and writes the status."""
+        pid = self.state().get("pid")
+        if isinstance(pid, int) and self._is_alive(pid):
+            os.kill(pid, signal.SIGTERM)
+
+    def _is_alive(self, pid: object) -> bool:
+        """Whether the child process runs. One that has ended and was not collected has no command line."""
+        if self._process is not None:
+            return self._process.poll() is None
+        with suppress(OSError):
+            return b"smp_advisor.runs.local" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return False
+
+
+Source = TrainingJob | LogFile
+
+
+def source_in(path: Path) -> Source:
+    """The run in a folder of logs, or of a log.
+
+    Raises
+    ------
+    RunError
+        The folder has no log.
+    """
+    if not path.is_dir():
+        return LogFile(path)
+    if (path / STATUS).is_file():
+        return LocalFolder(path)
+    logs = [file for pattern in _LOGS for file in path.glob(pattern) if file.is_file()]
+    if not logs:
+        raise RunError(f"{str(path)!r:.200} has no log: a file {', '.join(_LOGS)} is required.")
+    return LogFile(max(logs, key=lambda file: file.stat().st_mtime))

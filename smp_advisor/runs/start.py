@@ -1,0 +1,205 @@
+"""Starting a run of an advice: on this machine with a small model, or as a training job with the exported cell."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.cluster.cluster import Cluster
+from smp_advisor.errors import AdvisorError, RunError
+from smp_advisor.export import small_training, terms_of
+from smp_advisor.export.script import SCRIPT_NAME
+from smp_advisor.files import write_text
+from smp_advisor.runs.cloudwatch import TAG
+from smp_advisor.runs.local import SETTINGS
+from smp_advisor.runs.sources import ADVICE, STATUS, LocalFolder, TrainingJob
+from smp_advisor.runs.watching import Run
+
+if TYPE_CHECKING:
+    from smp_advisor.advice import Advice
+
+_PROCESSES, _STEPS = 2, 40
+"""Gloo workers and steps of a local run: warm-up, and the steady steps of a calibration."""
+_TFLOPS_PER_PROCESS = 0.1
+"""fp32 of a process with one thread: two 8-wide FMA per cycle at 3 GHz. Assumed: machines differ by a factor of 4."""
+_GB_PER_SECOND, _GIB = 2.0, 16.0
+"""Exchange of gloo over shared memory, and memory per process, which is not measured: both assumed."""
+_SECONDS = 3600.0
+_STARTED = re.compile(r"^Started (\S+):|^Job \d+ of up to \d+: \S*#/jobs/(\S+)", re.MULTILINE)
+"""What the exported cell prints about its job."""
+_JOB, _JOB_LOG = "job.py", "job.log"
+_START_SECONDS = 1800
+"""A last guard against a cell that neither starts a job nor ends."""
+
+
+def plan_tag(advice: Advice) -> str:
+    """Eight characters that identify the plan of an advice with its model, cluster and job."""
+    job = replace(advice.job, calibration=None)
+    parts = [advice.model.name, advice.model.config_json, advice.cluster.instance.name, advice.cluster.nodes]
+    text = json.dumps([*parts, asdict(advice.plan), asdict(job)], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+
+
+def start(
+    advice: Advice,
+    *,
+    local: bool = False,
+    confirm: bool = False,
+    folder: str | os.PathLike[str] | None = None,
+    sdk: str = "auto",
+    tag: bool = True,
+    steps: int | None = None,
+    **options: Any,
+) -> Run:
+    """As `Advice.start`."""
+    if local:
+        return _start_local(advice, _new_folder(folder, "local"), _STEPS if steps is None else steps, options)
+    if steps is not None:
+        raise RunError("steps= is for local runs: pass extra_hyperparameters={'max_steps': ...} for a job.")
+    settings = {"script": advice.script, "data": advice.data, **options}
+    if tag:
+        settings["tags"] = {TAG: plan_tag(advice), **(options.get("tags") or {})}
+    terms, objections, _ = terms_of(
+        advice.model,
+        advice.cluster,
+        advice.job,
+        advice.plan,
+        min_fit_probability=advice.min_fit_probability,
+        **settings,
+    )
+    if objections:
+        raise RunError(f"The advisor does not expect this job to train. {' '.join(objections)}")
+    cell = advice.cell(sdk=sdk, plan=advice.plan, **settings)
+    if not confirm:
+        raise RunError(
+            f"Nothing was started. This job would run on {terms} print(advice.cell()) shows its request; pass"
+            " confirm=True to start it."
+        )
+    return _start_job(advice, cell, _new_folder(folder, "job"), generated=settings["script"] is None)
+
+
+def _new_folder(folder: str | os.PathLike[str] | None, kind: str) -> Path:
+    """The folder of the user's choice, or the next free one next to the notebook."""
+    if folder is None:
+        place = next(path for number in range(1, 10_000) if not (path := Path(f"smp_runs/{kind}-{number}")).exists())
+    else:
+        place = Path(folder).expanduser()
+        if place.exists() and (not place.is_dir() or any(place.iterdir())):
+            raise RunError(f"{str(place)!r:.200} is not an empty folder: choose another one for the run.")
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{str(place)!r:.200} cannot be made: {error.strerror or error}.") from None
+    return place.resolve()
+
+
+def _start_local(advice: Advice, folder: Path, steps: int, options: dict[str, Any]) -> Run:
+    """The small training in a process tree, with the prediction for it."""
+    if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= 10_000:  # noqa: PLR2004
+        raise RunError(f"steps must be an integer from 1 to 10,000, not {steps!r:.40}.")
+    if unknown := set(options) - {"processes"}:
+        raise RunError(f"A local run has no option {min(unknown)}: it has folder, steps and processes.")
+    processes = options.get("processes", _PROCESSES)
+    small = None if advice.script else small_training(advice.model, advice.cluster, advice.job, advice.plan)
+    source = folder / "source"
+    source.mkdir(exist_ok=True)
+    settings: dict[str, Any] = {"processes": processes, "seconds": _SECONDS, "hyperparameters": {}}
+    prediction, notes = None, ("Trained by processes of this machine: it teaches nothing about GPUs.",)
+    if small is not None:
+        settings |= {"script": SCRIPT_NAME, "source_dir": str(source)}
+        settings["hyperparameters"] = {"max_steps": steps, "log_every": 1}
+        write_text(source / SCRIPT_NAME, small.script)
+        prediction, reason = _prediction(advice, small, processes, steps)
+        notes = (*notes, f"The prediction assumes {_TFLOPS_PER_PROCESS} TFLOP/s per process: inferred.", *reason)
+        if prediction is not None:
+            write_text(folder / ADVICE, prediction.as_json())
+    elif advice.script:
+        settings |= {"script": advice.script, "steps": steps}
+        notes = (*notes, "A script of yours has its own model, so there is no prediction for it on this machine.")
+    else:
+        raise RunError(f"No script can be generated for {advice.model.name!r}: pass script= to advise().")
+    write_text(folder / SETTINGS, json.dumps(settings))
+    write_text(folder / STATUS, json.dumps({"status": "InProgress", "transitions": []}))
+    process = _child([sys.executable, "-P", "-m", "smp_advisor.runs.local", str(folder)], Path.cwd(), folder / "process.log")
+    run = Run(LocalFolder(folder, process), prediction, notes=notes)
+    return run.poll()
+
+
+def _prediction(advice: Advice, small: Any, processes: int, steps: int) -> tuple[Advice | None, tuple[str, ...]]:
+    """The advice for the small training on this machine."""
+    if advice.request is None:
+        return None, ("Only advice made by advise() has a prediction of its local run.",)
+    batch = processes * small.plan.batch_size
+    length = small.model.sequence_length(small.job.sequence_length)
+    place = Cluster.custom(
+        gpu="processor",
+        name="this machine",
+        usable_gpu_memory_gib=_GIB,
+        peak_tflops=_TFLOPS_PER_PROCESS,
+        gpus_per_node=processes,
+        nodes=1,
+        intra_node_gb_per_s=_GB_PER_SECOND,
+        inter_node_gbps=1.0,
+    )
+    job = replace(
+        small.job,
+        precision="fp32",
+        global_batch_size=batch,
+        tokens=float(batch * length * steps),
+        calibration=None,
+        overheads=replace(small.job.overheads, parts=()),
+    )
+    try:
+        found = advice.request.func(small.model, place, job, library="ddp")
+        found.adopt(small.plan)
+    except AdvisorError as error:
+        return None, (f"No prediction for this machine: {error}",)
+    return found, ()
+
+
+def _start_job(advice: Advice, cell: str, folder: Path, *, generated: bool) -> Run:
+    """Run the cell in a child process with the user's environment, until it names its job."""
+    write_text(folder / ADVICE, advice.as_json())
+    write_text(folder / _JOB, cell)
+    if generated:
+        write_text(folder / SCRIPT_NAME, advice.script_cell(advice.plan).partition("\n")[2])
+    log = folder / _JOB_LOG
+    # A script of the user is named from the folder of the notebook.
+    process = _child([sys.executable, str(folder / _JOB)], folder if generated else Path.cwd(), log)
+    for _ in range(10 * _START_SECONDS):
+        ended = process.poll() is not None
+        text = log.read_text("utf-8", errors="replace")
+        if match := _STARTED.search(text):
+            name = match[1] or match[2]
+            note = f"Started by the cell in {folder / _JOB}, whose output is in {_JOB_LOG}."
+            return Run(TrainingJob(name), advice, notes=(note,)).poll()
+        if ended:
+            lines = [line for line in text.splitlines() if line.strip()]
+            raise RunError(f"The cell started no job. {lines[-1] if lines else 'It printed nothing.'} See {log}.")
+        time.sleep(0.1)
+    raise RunError(f"The cell named no job within {_START_SECONDS // 60} minutes and still runs: see {log}.")
+
+
+def _child(command: list[str], folder: Path, log: Path) -> subprocess.Popen[bytes]:
+    """A process that outlives this one, with its output in a file."""
+    package = str(Path(__file__).parents[2])
+    path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )

@@ -1,0 +1,529 @@
+"""A run that is watched: what was read so far against the prediction, its alarms, and when to look again."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.errors import RunError
+from smp_advisor.profiling.local_run.result import losses_in
+from smp_advisor.runs.causes import Cause, causes_of
+from smp_advisor.runs.measure import Typical, log_of_text, step_seconds_of, typical
+from smp_advisor.runs.offer import Offer, offer_of
+from smp_advisor.runs.page import page_of
+from smp_advisor.runs.readers import Log, Sample, read_text
+from smp_advisor.runs.sources import ENDED, LocalFolder, LogFile, Poll
+from smp_advisor.wording import between, gib, number, percent, plural, seconds, step_time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from smp_advisor.advice import Advice
+    from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.runs.sources import Source
+
+STEADY_STEPS = 20
+"""Regular steps after which a run calibrates its own prediction."""
+_IN_A_ROW = 5
+"""Steps outside the interval, and polls without a line, that are an alarm."""
+_FULL = 0.97
+_MOST_SAMPLES = 200_000
+_DAY = 86_400
+_FIRST_SECONDS, _MOST_SECONDS, _FACTOR = 15.0, 300.0, 1.5
+"""Pause between polls: at first, at most, and its growth while nothing happens."""
+_LOCAL_SECONDS = 1.0
+_THROTTLED = 2.0
+"""Factor of the pause after AWS refused a request for their number."""
+_METRICS_SECONDS = 300.0
+"""Least waited time between two requests of metrics, which are the only ones that cost money."""
+_SILENT_POLLS = 60
+"""Polls without a line after which watching a file ends, since a file does not state its end."""
+_STEP = re.compile(r"\b(?:step|iteration|Batch):?\s+(\d+)")
+_TWO_SIDED = 1.96
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """One figure of the run next to its prediction."""
+
+    label: str
+    measured: str
+    predicted: str = ""
+
+
+class Run:
+    """A training job, local run or log next to its prediction. `poll` reads what is new; `wait` polls until the end.
+
+    Examples
+    --------
+    >>> run = smpa.watch("llm-2026-11-27-08-30-00")  # doctest: +SKIP
+    >>> for _ in run:  # until the job ends  # doctest: +SKIP
+    ...     print(run.headline)
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        advice: Advice | None = None,
+        *,
+        notes: tuple[str, ...] = (),
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.source = source
+        self._clock = clock
+        self.advice = advice
+        """The prediction, whose plan is that of the run; None if none was found."""
+        self.notes = notes
+        """Where the prediction is from, and what is inferred."""
+        self.last = Poll()
+        """What the last successful poll read."""
+        self.polls = self.requests = 0
+        self.problem = ""
+        """Why the last poll read nothing, in one sentence; empty if it succeeded."""
+        self.step: int | None = None
+        """Number of the last step in the log."""
+        self.loss: float | None = None
+        self._log = Log(title="log without measured steps")
+        self._infinite = ""
+        self._silent_polls = 0
+        self._silent_seconds = self._since_metrics = 0.0
+        self._failure_text = ""
+
+    @property
+    def name(self) -> str:
+        """Name of the job, folder or log."""
+        return self.source.name
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the run is a process tree of this machine."""
+        return isinstance(self.source, LocalFolder)
+
+    @property
+    def log(self) -> Log:
+        """Measured values so far, for `Advice.calibrate`."""
+        return self._log
+
+    @property
+    def status(self) -> str:
+        """Status and phase: ``InProgress, Training for 2.1 h``; ``Log`` for a file, which has none."""
+        if not self.last.status:
+            return "Log" if self.polls else "not read yet"
+        if not self.last.transitions:
+            return self.last.status
+        name, start, end = self.last.transitions[-1]
+        if self.done:
+            return self.last.status
+        return f"{self.last.status}, {name} for {_elapsed((end or time.time()) - start)}"
+
+    @property
+    def transitions(self) -> tuple[str, ...]:
+        """The phases so far with their elapsed time: ``Downloading 41 s``."""
+        rows = self.last.transitions
+        ends = [end or (rows[number + 1][1] if number + 1 < len(rows) else time.time()) for number, (*_, end) in enumerate(rows)]
+        return tuple(f"{name} {_elapsed(end - start)}" for (name, start, _), end in zip(rows, ends, strict=True))
+
+    @property
+    def done(self) -> bool:
+        """Whether the run has ended; a file has after many polls without a new line."""
+        silent = isinstance(self.source, LogFile) and self._silent_polls >= _SILENT_POLLS
+        return self.last.status in ENDED or (silent and not self.last.status)
+
+    def poll(self, *, waited_seconds: float = 0.0, metrics: bool = True) -> Run:
+        """Read what is new, with at most four requests, and return the run itself.
+
+        Parameters
+        ----------
+        waited_seconds
+            Pause since the last poll, from which "no line" is counted.
+        metrics
+            Whether to request the metrics of the GPUs, too.
+
+        Raises
+        ------
+        RunError
+            There is no such job, or it must not be read. Throttling and expired credentials are a `problem` instead.
+        """
+        poll = self.source.poll(metrics=metrics)
+        self.polls += 1
+        self.requests += poll.requests
+        self.problem = ""
+        if poll.error:
+            if not poll.kind:
+                raise RunError(f"{self.name} cannot be read. {poll.error}")
+            hint = " Renew the credentials: watching continues." if poll.kind == "expired" else ""
+            self.problem = f"{poll.error}{'' if poll.error.endswith('.') else '.'}{hint}"
+            self.last = replace(self.last, kind=poll.kind)
+            return self
+        self.last = replace(poll, hosts=poll.hosts or self.last.hosts, text="")
+        if self._read(poll.text):
+            self._silent_polls, self._silent_seconds = 0, 0.0
+        else:
+            self._silent_polls += 1
+            self._silent_seconds += waited_seconds
+        if poll.failure:
+            self._failure_text = f"{poll.text[-20_000:]}\n{poll.failure}"
+        self.__dict__.pop("_typical", None)
+        return self
+
+    def _read(self, text: str) -> bool:
+        """Add the measured steps of new lines; whether there are any."""
+        if not text:
+            return False
+        old = self._log
+        # The last line of the exported script is JSON, too.
+        new = read_text(text) if old.samples and old.title != "JSON lines" else log_of_text(text)
+        self._log = new
+        if not new.samples or new.unit == old.unit or not old.samples:
+            peaks = dict(old.peak_gib)
+            for kind, value in new.peak_gib.items():
+                peaks[kind] = max(value, peaks.get(kind, 0.0))
+            base = new if new.samples else old
+            self._log = replace(
+                base,
+                samples=(*old.samples, *new.samples)[-_MOST_SAMPLES:],
+                peak_gib=peaks,
+                out_of_memory=old.out_of_memory or new.out_of_memory,
+            )
+        for line in text.splitlines():
+            if "oss" not in line:  # of any case
+                continue
+            for loss in losses_in([line[:2000]]):
+                self.loss = loss
+                if not math.isfinite(loss) and not self._infinite:
+                    match = _STEP.search(line)
+                    self._infinite = f"The loss is {loss} {f'at step {match[1]}' if match else 'in the log'}"
+        steps = [sample.step for sample in new.samples if sample.step is not None]
+        if steps:
+            self.step = steps[-1]
+        return bool(new.samples)
+
+    def __iter__(self) -> Iterator[Run]:
+        return self._polls(time.sleep)
+
+    def wait(self, on_poll: Callable[[Run], Any] | None = None, *, sleep: Callable[[float], Any] = time.sleep) -> Run:
+        """Poll until the run ends, with pauses that grow up to five minutes while nothing happens.
+
+        Parameters
+        ----------
+        on_poll
+            Called with the run after each poll.
+        sleep
+            Called with the seconds of a pause.
+        """
+        for run in self._polls(sleep):
+            if on_poll is not None:
+                on_poll(run)
+        return self
+
+    def _polls(self, sleep: Callable[[float], Any]) -> Iterator[Run]:
+        pause, waited = self._first_pause, 0.0
+        while True:
+            before = (self.last.status, len(self.last.transitions), self.step)
+            paid = not self.polls or self._since_metrics >= _METRICS_SECONDS
+            self._since_metrics = 0.0 if paid else self._since_metrics
+            yield self.poll(waited_seconds=waited, metrics=paid)
+            if self.done:
+                return
+            if self.problem:
+                pause = min(pause * (_THROTTLED if self.last.kind == "throttled" else 1.0), 2 * _MOST_SECONDS)
+            elif before[:2] != (self.last.status, len(self.last.transitions)):
+                pause = self._first_pause
+            elif not isinstance(self.source, LogFile):
+                pause = min(pause * _FACTOR, _MOST_SECONDS)
+            sleep(pause)
+            waited = pause
+            self._since_metrics += pause
+
+    @property
+    def _first_pause(self) -> float:
+        return _LOCAL_SECONDS if isinstance(self.source, LogFile) else _FIRST_SECONDS
+
+    @property
+    def estimate(self) -> Estimate | None:
+        """The predicted figures of the plan of the run."""
+        return None if self.advice is None else self.advice.estimate
+
+    @property
+    def seconds(self) -> tuple[float, ...]:
+        """Seconds per step of each measured value, in the order of the log."""
+        return tuple(sample.value for sample in self._samples)
+
+    @property
+    def _samples(self) -> list[Sample]:
+        advice = self.advice
+        if advice is None or self.estimate is None:
+            return [s for s in self._log.samples if self._log.unit in ("seconds", "run_seconds")]
+        batch = self.estimate.global_batch_size
+        return [
+            Sample(s.step, step_seconds_of(self._log, s.value, batch, advice.model, advice.cluster, advice.job))
+            for s in self._log.samples
+        ]
+
+    @cached_property
+    def _typical(self) -> Typical | None:
+        return typical(self._samples)
+
+    @property
+    def typical(self) -> Typical | None:
+        """The median of the regular steps, without warm-up, restarts and stalls; None before the first step."""
+        return self._typical
+
+    @property
+    def steady_steps(self) -> int:
+        """Number of regular steps."""
+        return 0 if self.typical is None else self.typical.steps
+
+    @property
+    def peak_gib(self) -> float | None:
+        """Highest measured memory per GPU: total, else reserved, else allocated, else the mean of CloudWatch's hosts."""
+        for kind in ("total", "reserved", "allocated"):
+            if kind in self._log.peak_gib:
+                return self._log.peak_gib[kind]  # type: ignore[index]  # the kinds of a log
+        if self.advice is None or (share := self._utilization("GPUMemoryUtilization")) is None:
+            return None
+        return share * self.advice.cluster.instance.gpu_memory_gib
+
+    def _utilization(self, metric: str) -> float | None:
+        """The highest share of a metric over the hosts, as the mean of a host's GPUs."""
+        values = [entry[metric] for entry in self.last.hosts.values() if metric in entry]
+        return None if not values or self.advice is None else max(values) / 100 / self.advice.cluster.instance.gpus
+
+    @property
+    def total_steps(self) -> int | None:
+        """Steps of the entire run: the hyperparameter of the job, else those of its tokens."""
+        steps = self.last.settings.get("max_steps", "")
+        if steps.isdigit():
+            return int(steps)
+        if self.advice is None or self.advice.job.tokens is None:
+            return None
+        return math.ceil(self.advice.job.tokens / self.advice.estimate.tokens_per_step)
+
+    @property
+    def step_range(self) -> tuple[float, float, float] | None:
+        """Seconds per step with their 95 % interval: measured after five regular steps, predicted before."""
+        usual = self.typical
+        if usual is not None and usual.steps >= _IN_A_ROW:
+            spread = math.exp(_TWO_SIDED * usual.error)
+            return usual.seconds, usual.seconds / spread, usual.seconds * spread
+        if self.estimate is None:
+            return None
+        return self.estimate.step_seconds, *self.estimate.step_seconds_range
+
+    @property
+    def remaining_steps(self) -> int | None:
+        """Steps to the end of the run; None if its length is unknown."""
+        total = self.total_steps
+        return None if total is None else max(total - (self.step or 0), 0)
+
+    def _remaining(self) -> tuple[float, float, float] | None:
+        """Days to the end with their interval, with the overheads of the prediction."""
+        steps, ranged = self.remaining_steps, self.step_range
+        if steps is None or ranged is None:
+            return None
+        share = 1.0 if self.estimate is None or self.is_local else self.estimate.effective.share
+        days, low, high = (steps * value / share / _DAY for value in ranged)
+        return days, low, high
+
+    @property
+    def headline(self) -> str:
+        """Step, step time against its prediction, and status in one line."""
+        parts = [f"{self.name}: {self.status}"]
+        if self.step is not None:
+            total = self.total_steps
+            parts.append(f"step {self.step:,}" + (f" of {total:,}" if total else ""))
+        if self.typical is not None:
+            expected = self.estimate
+            predicted = f" (predicted {seconds(expected.step_seconds)})" if expected else ""
+            parts.append(f"{seconds(self.typical.seconds)} per step{predicted}")
+        if self.alarms:
+            parts.append(plural(len(self.alarms), "alarm"))
+        return "; ".join(parts)
+
+    def figures(self) -> tuple[Figure, ...]:
+        """Measured figures next to the predicted ones, with 95 % intervals."""
+        expected, usual, rows = self.estimate, self.typical, []
+        if usual is not None or expected is not None:
+            measured = "" if usual is None else f"{seconds(usual.seconds)} ({plural(usual.steps, 'regular step')})"
+            predicted = ""
+            if expected is not None:
+                predicted = step_time(expected)
+            rows.append(Figure(label="Step time", measured=measured or "no step yet", predicted=predicted))
+        if expected is not None and self.advice is not None and usual is not None:
+            tokens = self.advice.model.reads_tokens
+            unit, amount = ("Tokens", expected.tokens_per_step) if tokens else ("Samples", expected.global_batch_size)
+            value = expected.tokens_per_second if tokens else expected.samples_per_second
+            ends = expected.tokens_per_second_range if tokens else expected.samples_per_second_range
+            rows.append(
+                Figure(
+                    label=f"{unit} per second",
+                    measured=number(amount / usual.seconds),
+                    predicted=f"{number(value)} ({between(ends)})",
+                )
+            )
+        if self.peak_gib is not None and self.advice is not None and expected is not None:
+            device = self.advice.cluster.instance.gpu_memory_gib
+            rows.append(
+                Figure(
+                    label="Peak memory per GPU",
+                    measured=f"{gib(self.peak_gib)} of {gib(device)}",
+                    predicted=f"{gib(expected.needed_gib)} needed, ± {gib(_TWO_SIDED * expected.memory_error_gib)}",
+                )
+            )
+        if self.loss is not None:
+            rows.append(Figure(label="Loss", measured=f"{self.loss:.4g}"))
+        return (*rows, *self._rest())
+
+    def _rest(self) -> Iterator[Figure]:
+        """Time and money to the end, and the next checkpoint."""
+        left = self._remaining()
+        if left is not None and not self.done:
+            unit, scale = ("days", 1.0) if left[0] >= 1 else ("hours", 24.0) if left[0] >= 0.1 else ("minutes", 1440.0)
+            yield Figure(label="Remaining", measured=f"{number(scale * left[0])} {unit} ({between(left[1:], scale)})")
+            hourly = None if self.advice is None else self.advice.cluster.usd_per_hour
+            if hourly is not None:
+                money = tuple(24 * hourly * days for days in left)
+                yield Figure(label="Remaining cost", measured=f"{number(money[0])} USD ({between(money[1:])})")
+        every, ranged = self.last.settings.get("checkpoint_every", ""), self.step_range
+        if every.isdigit() and int(every) and self.step is not None and ranged is not None and not self.done:
+            coming = (self.step // int(every) + 1) * int(every)
+            pause = _elapsed((coming - self.step) * ranged[0])
+            yield Figure(label="Next checkpoint", measured=f"step {coming:,}, in {pause}")
+
+    @property
+    def alarms(self) -> tuple[str, ...]:
+        """What needs attention, one sentence each."""
+        found = []
+        if self.last.failure or self._log.out_of_memory:
+            found.append(self._failure())
+        if self._infinite:
+            found.append(f"{self._infinite}: stop the run, and resume from a checkpoint before it with a lower learning rate.")
+        expected, values = self.estimate, self.seconds[1:][-_IN_A_ROW:]
+        if expected is not None and len(values) == _IN_A_ROW:
+            low, high = expected.step_seconds_range
+            side = "slower" if min(values) > high else "faster" if max(values) < low else ""
+            if side:
+                found.append(
+                    f"The last {_IN_A_ROW} steps took {between((min(values), max(values)))} s, {side} than the predicted"
+                    f" interval of {between((low, high))} s: run.causes() lists what it can be."
+                )
+        if (share := self._memory_share()) is not None and share > _FULL:
+            found.append(
+                f"Peak memory is {percent(share)} of the GPU's: an allocation more can end the run; a smaller"
+                " batch_size or activation checkpointing leaves room."
+            )
+        if self._is_silent():
+            found.append(
+                f"No measured step in the last {self._silent_polls} polls, although {_IN_A_ROW} steps fit in them: look"
+                " at the log for a stall, an evaluation or a checkpoint."
+            )
+        return tuple(found)
+
+    def _failure(self) -> str:
+        """The failure as a sentence."""
+        # The place where messages of failures are read (smp_advisor.runs.failures).
+        text = " ".join(self.last.failure.split())[:400]
+        return f"The run failed: {text}" if text else "The run ran out of GPU memory."
+
+    def _memory_share(self) -> float | None:
+        if self.peak_gib is None or self.advice is None or self._log.out_of_memory:
+            return None
+        return self.peak_gib / self.advice.cluster.instance.gpu_memory_gib
+
+    def _is_silent(self) -> bool:
+        """Whether as many polls as steps passed without a line, in which these steps fit."""
+        if self.done or self.last.status == "Stopping" or not self._log.samples or self._silent_polls < _IN_A_ROW:
+            return False
+        if self.remaining_steps == 0:  # the script writes the model
+            return False
+        steps = self._log.samples[-2:]
+        between_lines = max((steps[1].step or 1) - (steps[0].step or 0), 1) if len(steps) == 2 else 1  # noqa: PLR2004
+        needed = 0.0 if self.step_range is None else _IN_A_ROW * between_lines * self.step_range[2]
+        return not self._silent_seconds or self._silent_seconds >= needed
+
+    def causes(self) -> tuple[Cause, ...]:
+        """What the run's deviation from its prediction comes from, each with its evidence and the change to try.
+
+        Raises
+        ------
+        RunError
+            There is no prediction, or no measured step.
+        """
+        if self.estimate is None or self.advice is None:
+            raise RunError(f"{self.name} has no prediction to compare with: pass watch(..., advice=).")
+        if self.typical is None:
+            raise RunError(f"{self.name} has no measured step yet: poll again later.")
+        gpus = self.advice.cluster.instance.gpus
+        busy = {host: entry["GPUUtilization"] / gpus for host, entry in self.last.hosts.items() if "GPUUtilization" in entry}
+        restarts = sum(name == "Restarting" for name, *_ in self.last.transitions)
+        return causes_of(self.advice, self.typical, busy=busy, restarts=restarts, memory_share=self._memory_share())
+
+    def calibrated(self) -> Advice:
+        """The advice with what the run measured. `Advice.learned` shows its intervals before and after.
+
+        Raises
+        ------
+        RunError
+            There is no prediction, or there are fewer than 20 regular steps.
+        CalibrationError
+            As for `Advice.calibrate`.
+        """
+        if self.advice is None:
+            raise RunError(f"{self.name} has no prediction to calibrate: pass watch(..., advice=).")
+        if self.steady_steps < STEADY_STEPS:
+            raise RunError(
+                f"{self.name} has {plural(self.steady_steps, 'regular step')}, and {STEADY_STEPS} are required: poll again"
+                " later, or use advice.calibrate(run.log)."
+            )
+        # A plan for this machine's processors has a wide interval, and its steps are never those of another run.
+        return self.advice.calibrate(self._log, plan=self.advice.plan, accept=self.is_local)
+
+    def offer(self) -> Offer | None:
+        """A better plan by the calibrated estimates, for the rest of the run; None if none is better for certain.
+
+        Raises
+        ------
+        RunError
+            As for `calibrated`, or the length of the run is unknown.
+        """
+        if self.remaining_steps is None:
+            raise RunError(f"The length of {self.name} is unknown: pass an advice with tokens=.")
+        advice = self.calibrated()
+        assert self.advice is not None  # calibrated() requires it
+        return offer_of(advice, self.advice.plan, self.remaining_steps, checkpoints=self.last.checkpoints)
+
+    def stop(self) -> None:
+        """End a local run.
+
+        Raises
+        ------
+        RunError
+            The run is not one of this machine.
+        """
+        if not isinstance(self.source, LocalFolder):
+            raise RunError(f"{self.name} is not a run of this machine: stop it in the console of SageMaker.")
+        self.source.stop()
+
+    def __str__(self) -> str:
+        return page_of(self).text
+
+    def __repr__(self) -> str:
+        return f"Run({self.headline})"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002, FBT001 (IPython's signature)
+        printer.text(str(self))
+
+    def _repr_html_(self) -> str:
+        return page_of(self).html
+
+
+def _elapsed(value: float) -> str:
+    """A duration: ``41 s``, ``12 min``, ``3.4 h``, ``2.1 days``."""
+    for unit, size in (("days", _DAY), ("h", 3600), ("min", 60)):
+        if value >= 2 * size:
+            return f"{value / size:.1f} {unit}" if value < 10 * size else f"{value / size:,.0f} {unit}"
+    return f"{max(value, 0):.0f} s"
