@@ -30,11 +30,12 @@ if TYPE_CHECKING:
     from smp_advisor.advice.recommendation import advise
     from smp_advisor.cluster import Cluster, Instance
     from smp_advisor.costs import Estimate, estimate, estimate_many
-    from smp_advisor.estimators import check_estimator
+    from smp_advisor.estimators import check_estimator, watch
     from smp_advisor.libraries import Plan
     from smp_advisor.notebook import Advisor
     from smp_advisor.profiling import Profile, profile
     from smp_advisor.proving import Proof, prove
+    from smp_advisor.runs.watching import Run
     from smp_advisor.scripts import Finding, apply_fixes, check_script, read_stack
     from smp_advisor.scripts.adapt import adapt_script
     from smp_advisor.workload import Adapter, Calibration, Job, Model, Overheads, Stack, load_calibration, stacks
@@ -55,6 +56,7 @@ __all__ = [
     "Plan",
     "Profile",
     "Proof",
+    "Run",
     "Stack",
     "__version__",
     "adapt_script",
@@ -72,6 +74,7 @@ __all__ = [
     "read_stack",
     "save",
     "stacks",
+    "watch",
 ]
 
 _HOMES = {
@@ -90,6 +93,7 @@ _HOMES = {
     "Plan": "libraries",
     "Profile": "profiling",
     "Proof": "proving",
+    "Run": "runs.watching",
     "Stack": "workload",
     "adapt_script": "scripts.adapt",
     "advise": "advice.recommendation",
@@ -105,6 +109,7 @@ _HOMES = {
     "read_stack": "scripts",
     "save": "advice.files",
     "stacks": "workload",
+    "watch": "estimators",
 }
 """Where each public name lives: imported when first used, so that loading the extension stays quick."""
 

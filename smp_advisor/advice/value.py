@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from smp_advisor.advice.live import LiveAdvice
-    from smp_advisor.runs import Probe, Summary
-    from smp_advisor.runs.watching import Run
     from smp_advisor.charts.chart import Chart
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.cluster.table import Instance
@@ -28,6 +26,8 @@ if TYPE_CHECKING:
     from smp_advisor.guidance.rank_map import RankTable
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.profiling.traced_rank import TracedRank
+    from smp_advisor.runs import Probe, Summary
+    from smp_advisor.runs.watching import Run
     from smp_advisor.search.clusters import Question
     from smp_advisor.search.decision import Decision
     from smp_advisor.search.search import SearchResult
@@ -276,8 +276,8 @@ class Advice:
         """Start the plan as a run, which is then watched: a training job, or a small model on this machine.
 
         A job is started by the exported cell, in a child process with your credentials. Nothing starts without
-        `confirm`: without it, the price of the run is the text of the error. The prediction is in ``advice.json`` of the
-        run's folder and of the job's source, where `smp_advisor.watch` finds it.
+        `confirm`: without it, the price of the run is the text of the error. The prediction is in ``advice.json`` of
+        the run's folder and of the job's source, where `smp_advisor.watch` finds it.
 
         Parameters
         ----------
@@ -311,9 +311,7 @@ class Advice:
         """
         from smp_advisor.runs.start import start
 
-        return start(
-            self, local=local, confirm=confirm, folder=folder, sdk=sdk, tag=tag, steps=steps, **options
-        )
+        return start(self, local=local, confirm=confirm, folder=folder, sdk=sdk, tag=tag, steps=steps, **options)
 
     def compare_clusters(
         self,

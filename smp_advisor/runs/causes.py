@@ -78,23 +78,27 @@ def _not_counted(usual: Typical, restarts: int) -> Iterator[Cause]:
     """Steps that the typical step leaves out."""
     dropped = dict(usual.dropped)
     if count := dropped.get("warm-up"):
-        text = f"{plural(count, 'value')} at the start took longer and do not count: kernels are chosen and memory is reserved."
+        text = f"{plural(count, 'value')} at the start took longer and do not count: kernels are chosen."
         yield Cause(name="warm-up", evidence=text, change="")
     again = max(restarts, *(n for reason, n in usual.dropped if reason.startswith("restart")), 0)
     if again:
         text = f"{plural(again, 'restart')}: the step number went back, or SageMaker reports it."
-        change = "Each repeats the steps since the last checkpoint: save more often (checkpoint_every) if they are frequent."
+        change = (
+            "Each repeats the steps since the last checkpoint: save more often (checkpoint_every) if they are frequent."
+        )
         yield Cause(name="restart", evidence=text, change=change)
     if stalls := next((n for reason, n in usual.dropped if reason.startswith("slow steps")), 0):
         share = stalls / (stalls + usual.steps)
         text = f"{plural(stalls, 'value')} ({percent(share)}) are far above the median of {seconds(usual.seconds)}."
-        change = "Checkpoints, evaluations or stalls: save less often, or asynchronously, if they recur with checkpoints."
+        change = (
+            "Checkpoints, evaluations or stalls: save less often, or asynchronously, if they recur with checkpoints."
+        )
         yield Cause(name="stalls", evidence=text, change=change)
 
 
 def _of_hosts(busy: Mapping[str, float]) -> Iterator[Cause]:
     """One host whose GPUs work less than those of the others, which wait for it in their collectives."""
-    if len(busy) < 3:  # noqa: PLR2004 - of two hosts, neither is the usual one
+    if len(busy) < 3:
         return
     slow = min(busy, key=lambda host: busy[host])
     others = median(value for host, value in busy.items() if host != slow)
@@ -106,7 +110,9 @@ def _of_hosts(busy: Mapping[str, float]) -> Iterator[Cause]:
 
 def _of_memory(share: float | None) -> Iterator[Cause]:
     if share is not None and share >= _NEARLY_FULL:
-        text = f"Peak memory is {percent(share)} of the GPU's, where the allocator frees and reserves memory in each step."
+        text = (
+            f"Peak memory is {percent(share)} of the GPU's, where the allocator frees and reserves memory in each step."
+        )
         yield Cause(name="memory", evidence=text, change="A smaller batch_size, or activation checkpointing.")
 
 
@@ -121,13 +127,17 @@ def _of_parts(advice: Advice, usual: Typical, busy: Mapping[str, float], against
     mean = sum(busy.values()) / len(busy)
     figure = f"{against}; the GPUs are at {percent(mean)}, the steps spread by {percent(usual.spread)}"
     if mean < _IDLE and usual.spread > _SCATTERED:
-        change = "More or faster workers of the data loader, prefetching, data on FSx or FastFile instead of S3 downloads."
+        change = (
+            "More or faster workers of the data loader, prefetching, data on FSx or FastFile instead of S3 downloads."
+        )
         return [Cause(name="data loading", evidence=f"{figure}: they wait at irregular times.", change=change)]
     if mean < _IDLE:
         change = "Fewer, larger kernels: a larger batch_size with fewer microbatches, torch.compile, a fused optimizer."
         return [Cause(name="host", evidence=f"{figure}: they wait in every step for launches.", change=change)]
     if mean < _BUSY:
-        change = "Profile ten steps (torch.profiler): gaps before kernels are the host's, gaps between batches the data's."
+        change = (
+            "Profile ten steps (torch.profiler): gaps before kernels are the host's, gaps between batches the data's."
+        )
         return [Cause(name="open", evidence=f"{figure}, neither idle nor always at work.", change=change)]
     return [_of_busy_gpus(advice, figure)]
 
@@ -138,14 +148,20 @@ def _of_busy_gpus(advice: Advice, figure: str) -> Cause:
     exchange = time.tensor_parallel_seconds + time.data_parallel_seconds
     share, again = exchange / time.total_seconds, time.recomputation_seconds / time.total_seconds
     nodes = advice.cluster.nodes
-    separates = "NCCL_DEBUG=INFO shows the network in use; torch.profiler separates NCCL's kernels from those of compute."
+    separates = (
+        "NCCL_DEBUG=INFO shows the network in use; torch.profiler separates NCCL's kernels from those of compute."
+    )
     if nodes > 1 and again < _LEAST_SHARE:
         text = f"{figure}: waiting in collectives counts as work, and {plural(nodes, 'node')} exchange data."
-        change = f"EFA must be in use (FI_PROVIDER efa in the log), and sharding within a node exchanges less. {separates}"
+        change = (
+            f"EFA must be in use (FI_PROVIDER efa in the log), and sharding within a node exchanges less. {separates}"
+        )
         return Cause(name="communication", evidence=text, change=change)
     if nodes == 1 and again >= _LEAST_SHARE and share < _LEAST_SHARE:
         text = f"{figure}; {percent(again)} of the predicted step is recomputation, {percent(share)} communication."
-        change = "Checkpoint fewer blocks, or none, if the memory suffices: %smp_advise shows the memory of each choice."
+        change = (
+            "Checkpoint fewer blocks, or none, if the memory suffices: %smp_advise shows the memory of each choice."
+        )
         return Cause(name="recomputation", evidence=text, change=change)
     text = f"{figure}. Predicted: {percent(share)} communication, {percent(again)} recomputation; the figures fit both."
     change = f"A probe with one node (advice.probe_cell()) has no network. {separates}"

@@ -4,8 +4,8 @@ usage: python -m smp_advisor.runs.cloudwatch JOB [attach | STATE]
 
 Without a further word it reads the entire job; `attach` reads its request and the prediction in its source; STATE, a
 JSON object, is that of a watch, whose poll sends at most four requests. It only reads (DescribeTrainingJob, ListTags,
-DescribeLogStreams, GetLogEvents, GetMetricData, GetObject), with the credentials and the region of boto3's usual places.
-The kernel that shows the advisor never imports boto3.
+DescribeLogStreams, GetLogEvents, GetMetricData, GetObject), with the credentials and the region of boto3's usual
+places. The kernel that shows the advisor never imports boto3.
 """
 
 from __future__ import annotations
@@ -145,7 +145,11 @@ def polled(name: str, state: dict[str, Any], boto3: Any, config: Any) -> dict[st
     return {
         "status": job["TrainingJobStatus"],
         "transitions": [
-            [entry["Status"], entry["StartTime"].timestamp(), entry["EndTime"].timestamp() if "EndTime" in entry else None]
+            [
+                entry["Status"],
+                entry["StartTime"].timestamp(),
+                entry["EndTime"].timestamp() if "EndTime" in entry else None,
+            ]
             for entry in job.get("SecondaryStatusTransitions", [])
         ],
         "failure": job.get("FailureReason", ""),

@@ -59,7 +59,11 @@ def main(arguments: list[str]) -> int:
         state["transitions"][-1][2] = None
         try:
             result = run(
-                settings.pop("script"), **settings, folder=folder / "container", why_no_container="it is a run of advice.start()", on_line=add
+                settings.pop("script"),
+                **settings,
+                folder=folder / "container",
+                why_no_container="it is a run of advice.start()",
+                on_line=add,
             )
         except KeyboardInterrupt:
             enter("Stopped")

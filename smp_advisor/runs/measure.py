@@ -12,6 +12,14 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, get_args
 
+from smp_advisor.costs.compute import model_flops_per_sample
+from smp_advisor.costs.evaluate import estimate, trained
+from smp_advisor.costs.observation import observed
+from smp_advisor.errors import CalibrationError
+from smp_advisor.files import ends, has_too_many_values, read_ends
+from smp_advisor.libraries.groups import global_batch_size
+from smp_advisor.libraries.layout import layout_of_plan
+from smp_advisor.libraries.validation import check_against
 from smp_advisor.runs.effect import needed, step_time
 from smp_advisor.runs.readers import (
     Log,
@@ -24,14 +32,6 @@ from smp_advisor.runs.readers import (
     read_text,
     read_trainer_state,
 )
-from smp_advisor.costs.compute import model_flops_per_sample
-from smp_advisor.costs.evaluate import estimate, trained
-from smp_advisor.costs.observation import observed
-from smp_advisor.errors import CalibrationError
-from smp_advisor.files import ends, has_too_many_values, read_ends
-from smp_advisor.libraries.groups import global_batch_size
-from smp_advisor.libraries.layout import layout_of_plan
-from smp_advisor.libraries.validation import check_against
 from smp_advisor.workload.calibration import Calibration
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ _UNREADABLE = (
 )
 _CERTAIN_RUN = 0.1
 """Error of the step time if only the time of the entire run is measured."""
-_PREFERRED: tuple[MemoryClass, ...] = ("total", "reserved", "allocated")
+PREFERRED: tuple[MemoryClass, ...] = ("total", "reserved", "allocated")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +188,7 @@ class Figures:
     def as_log(self) -> Log:
         """The same as a log."""
         peak_kind = self.peak_kind or "allocated"
-        kind = next((name for name in _PREFERRED if name == peak_kind), _PREFERRED[-1])
+        kind = next((name for name in PREFERRED if name == peak_kind), PREFERRED[-1])
         notes: tuple[str, ...] = ()
         if self.peak_gib is not None and self.peak_kind is None:
             notes = ("The peak is read as torch.cuda.max_memory_allocated: inferred. Set peak_kind if it is another.",)
@@ -335,7 +335,7 @@ def measured_run(
         kind = "out of memory"
         notes.append("The run ran out of memory: it needs more than is usable.")
     elif log.peak_gib:
-        memory = next(name for name in _PREFERRED if name in log.peak_gib)
+        memory = next(name for name in PREFERRED if name in log.peak_gib)
         kind, peak = memory, log.peak_gib[memory]
         notes.append(f"Peak {peak:.4g} GiB {kind}, taken as that of the stage with the most memory.")
     if figures is None and not kind:
@@ -410,7 +410,7 @@ def _require_possible(run: MeasuredRun, model: Model, cluster: Cluster, job: Job
             doubts.append(needs)
         elif not 1 / _UNLIKELY_TIME < (ratio := seconds / sum(run.predicted_seconds)) < _UNLIKELY_TIME:
             doubts.append(f"A step of {seconds:.4g} s is {ratio:.3g} times the estimate")
-    if run.memory_kind in _PREFERRED and peak is not None and run.predicted_gib is not None:
+    if run.memory_kind in PREFERRED and peak is not None and run.predicted_gib is not None:
         if peak > instance.gpu_memory_gib:
             raise CalibrationError(
                 f"A peak of {peak:,.4g} GiB is more than a GPU of {instance.name} has, {instance.gpu_memory_gib:,.4g} "

@@ -40,7 +40,9 @@ class Offer:
 
     def cell(self, **options: Any) -> str:
         """The cell that resumes the run with the plan, from its checkpoints. Stop the run first."""
-        return self.advice.cell(plan=self.plan, **({"checkpoints": self.checkpoints} if self.checkpoints else {}) | options)
+        return self.advice.cell(
+            plan=self.plan, **({"checkpoints": self.checkpoints} if self.checkpoints else {}) | options
+        )
 
     def __str__(self) -> str:
         money = "" if self.usd is None else f", {number(self.usd)} USD"

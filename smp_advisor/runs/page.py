@@ -45,7 +45,8 @@ def page_of(run: Run) -> Page:
     )
     small = "".join(f'<div style="font-size:0.9em">{escape(note)}</div>' for note in notes)
     html = (
-        f'<div class="smp-run"><p role="status" style="font-weight:600;margin:0 0 4px">{escape(run.headline)}</p>{alarms}'
+        f'<div class="smp-run"><p role="status" style="font-weight:600;margin:0 0 4px">{escape(run.headline)}</p>'
+        f"{alarms}"
         f"{_drawing(run)}{table_html(figures) if len(figures) > 1 else ''}"
         f"{small}</div>"
     )
@@ -57,7 +58,7 @@ def _drawing(run: Run) -> str:
     values = [value if value > 0 else math.nan for value in run.seconds]
     every = max(1, math.ceil(len(values) / _MOST_POINTS))
     shown = [value for value in values[::every] if value > 0]
-    if len(shown) < 2:  # noqa: PLR2004 - one point is no line
+    if len(shown) < 2:
         return ""
     band = None if run.estimate is None else run.estimate.step_seconds_range
     low, high = min(*shown, *(band or ())) / 1.1, max(*shown, *(band or ())) * 1.1

@@ -33,6 +33,7 @@ _TFLOPS_PER_PROCESS = 0.1
 _GB_PER_SECOND, _GIB = 2.0, 16.0
 """Exchange of gloo over shared memory, and memory per process, which is not measured: both assumed."""
 _SECONDS = 3600.0
+_MOST_STEPS = 10_000
 _STARTED = re.compile(r"^Started (\S+):|^Job \d+ of up to \d+: \S*#/jobs/(\S+)", re.MULTILINE)
 """What the exported cell prints about its job."""
 _JOB, _JOB_LOG = "job.py", "job.log"
@@ -103,7 +104,8 @@ def _new_folder(folder: str | os.PathLike[str] | None, kind: str) -> Path:
 
 def _start_local(advice: Advice, folder: Path, steps: int, options: dict[str, Any]) -> Run:
     """The small training in a process tree, with the prediction for it."""
-    if isinstance(steps, bool) or not isinstance(steps, int) or not 1 <= steps <= 10_000:  # noqa: PLR2004
+    count: object = steps
+    if type(count) is not int or not 1 <= steps <= _MOST_STEPS:
         raise RunError(f"steps must be an integer from 1 to 10,000, not {steps!r:.40}.")
     if unknown := set(options) - {"processes"}:
         raise RunError(f"A local run has no option {min(unknown)}: it has folder, steps and processes.")
@@ -112,7 +114,8 @@ def _start_local(advice: Advice, folder: Path, steps: int, options: dict[str, An
     source = folder / "source"
     source.mkdir(exist_ok=True)
     settings: dict[str, Any] = {"processes": processes, "seconds": _SECONDS, "hyperparameters": {}}
-    prediction, notes = None, ("Trained by processes of this machine: it teaches nothing about GPUs.",)
+    prediction: Advice | None = None
+    notes: tuple[str, ...] = ("Trained by processes of this machine: it teaches nothing about GPUs.",)
     if small is not None:
         settings |= {"script": SCRIPT_NAME, "source_dir": str(source)}
         settings["hyperparameters"] = {"max_steps": steps, "log_every": 1}
@@ -128,7 +131,9 @@ def _start_local(advice: Advice, folder: Path, steps: int, options: dict[str, An
         raise RunError(f"No script can be generated for {advice.model.name!r}: pass script= to advise().")
     write_text(folder / SETTINGS, json.dumps(settings))
     write_text(folder / STATUS, json.dumps({"status": "InProgress", "transitions": []}))
-    process = _child([sys.executable, "-P", "-m", "smp_advisor.runs.local", str(folder)], Path.cwd(), folder / "process.log")
+    process = _child(
+        [sys.executable, "-P", "-m", "smp_advisor.runs.local", str(folder)], Path.cwd(), folder / "process.log"
+    )
     run = Run(LocalFolder(folder, process), prediction, notes=notes)
     return run.poll()
 

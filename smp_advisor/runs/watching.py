@@ -5,19 +5,20 @@ from __future__ import annotations
 import math
 import re
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import RunError
 from smp_advisor.profiling.local_run.result import losses_in
 from smp_advisor.runs.causes import Cause, causes_of
-from smp_advisor.runs.measure import Typical, log_of_text, step_seconds_of, typical
+from smp_advisor.runs.figures import IN_A_ROW, Figure, alarms_of, elapsed, figures_of
+from smp_advisor.runs.measure import PREFERRED, Typical, log_of_text, step_seconds_of, typical
 from smp_advisor.runs.offer import Offer, offer_of
 from smp_advisor.runs.page import page_of
 from smp_advisor.runs.readers import Log, Sample, read_text
 from smp_advisor.runs.sources import ENDED, LocalFolder, LogFile, Poll
-from smp_advisor.wording import between, gib, number, percent, plural, seconds, step_time
+from smp_advisor.wording import plural, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
 
 STEADY_STEPS = 20
 """Regular steps after which a run calibrates its own prediction."""
-_IN_A_ROW = 5
-"""Steps outside the interval, and polls without a line, that are an alarm."""
-_FULL = 0.97
 _MOST_SAMPLES = 200_000
 _DAY = 86_400
 _FIRST_SECONDS, _MOST_SECONDS, _FACTOR = 15.0, 300.0, 1.5
@@ -44,15 +42,6 @@ _SILENT_POLLS = 60
 """Polls without a line after which watching a file ends, since a file does not state its end."""
 _STEP = re.compile(r"\b(?:step|iteration|Batch):?\s+(\d+)")
 _TWO_SIDED = 1.96
-
-
-@dataclass(frozen=True, kw_only=True)
-class Figure:
-    """One figure of the run next to its prediction."""
-
-    label: str
-    measured: str
-    predicted: str = ""
 
 
 class Run:
@@ -88,9 +77,9 @@ class Run:
         """Number of the last step in the log."""
         self.loss: float | None = None
         self._log = Log(title="log without measured steps")
-        self._infinite = ""
-        self._silent_polls = 0
-        self._silent_seconds = self._since_metrics = 0.0
+        self.infinite_loss = ""
+        self.silent_polls = 0
+        self.silent_seconds = self._since_metrics = 0.0
         self._failure_text = ""
 
     @property
@@ -118,19 +107,22 @@ class Run:
         name, start, end = self.last.transitions[-1]
         if self.done:
             return self.last.status
-        return f"{self.last.status}, {name} for {_elapsed((end or time.time()) - start)}"
+        return f"{self.last.status}, {name} for {elapsed((end or time.time()) - start)}"
 
     @property
     def transitions(self) -> tuple[str, ...]:
         """The phases so far with their elapsed time: ``Downloading 41 s``."""
         rows = self.last.transitions
-        ends = [end or (rows[number + 1][1] if number + 1 < len(rows) else time.time()) for number, (*_, end) in enumerate(rows)]
-        return tuple(f"{name} {_elapsed(end - start)}" for (name, start, _), end in zip(rows, ends, strict=True))
+        ends = [
+            end or (rows[number + 1][1] if number + 1 < len(rows) else time.time())
+            for number, (*_, end) in enumerate(rows)
+        ]
+        return tuple(f"{name} {elapsed(end - start)}" for (name, start, _), end in zip(rows, ends, strict=True))
 
     @property
     def done(self) -> bool:
         """Whether the run has ended; a file has after many polls without a new line."""
-        silent = isinstance(self.source, LogFile) and self._silent_polls >= _SILENT_POLLS
+        silent = isinstance(self.source, LogFile) and self.silent_polls >= _SILENT_POLLS
         return self.last.status in ENDED or (silent and not self.last.status)
 
     def poll(self, *, waited_seconds: float = 0.0, metrics: bool = True) -> Run:
@@ -161,10 +153,10 @@ class Run:
             return self
         self.last = replace(poll, hosts=poll.hosts or self.last.hosts, text="")
         if self._read(poll.text):
-            self._silent_polls, self._silent_seconds = 0, 0.0
+            self.silent_polls, self.silent_seconds = 0, 0.0
         else:
-            self._silent_polls += 1
-            self._silent_seconds += waited_seconds
+            self.silent_polls += 1
+            self.silent_seconds += waited_seconds
         if poll.failure:
             self._failure_text = f"{poll.text[-20_000:]}\n{poll.failure}"
         self.__dict__.pop("_typical", None)
@@ -194,9 +186,9 @@ class Run:
                 continue
             for loss in losses_in([line[:2000]]):
                 self.loss = loss
-                if not math.isfinite(loss) and not self._infinite:
+                if not math.isfinite(loss) and not self.infinite_loss:
                     match = _STEP.search(line)
-                    self._infinite = f"The loss is {loss} {f'at step {match[1]}' if match else 'in the log'}"
+                    self.infinite_loss = f"The loss is {loss} {f'at step {match[1]}' if match else 'in the log'}"
         steps = [sample.step for sample in new.samples if sample.step is not None]
         if steps:
             self.step = steps[-1]
@@ -280,10 +272,10 @@ class Run:
 
     @property
     def peak_gib(self) -> float | None:
-        """Highest measured memory per GPU: total, else reserved, else allocated, else the mean of CloudWatch's hosts."""
-        for kind in ("total", "reserved", "allocated"):
+        """Highest measured memory per GPU: total, reserved or allocated, or else CloudWatch's mean of a host."""
+        for kind in PREFERRED:
             if kind in self._log.peak_gib:
-                return self._log.peak_gib[kind]  # type: ignore[index]  # the kinds of a log
+                return self._log.peak_gib[kind]
         if self.advice is None or (share := self._utilization("GPUMemoryUtilization")) is None:
             return None
         return share * self.advice.cluster.instance.gpu_memory_gib
@@ -307,7 +299,7 @@ class Run:
     def step_range(self) -> tuple[float, float, float] | None:
         """Seconds per step with their 95 % interval: measured after five regular steps, predicted before."""
         usual = self.typical
-        if usual is not None and usual.steps >= _IN_A_ROW:
+        if usual is not None and usual.steps >= IN_A_ROW:
             spread = math.exp(_TWO_SIDED * usual.error)
             return usual.seconds, usual.seconds / spread, usual.seconds * spread
         if self.estimate is None:
@@ -320,7 +312,7 @@ class Run:
         total = self.total_steps
         return None if total is None else max(total - (self.step or 0), 0)
 
-    def _remaining(self) -> tuple[float, float, float] | None:
+    def remaining_days(self) -> tuple[float, float, float] | None:
         """Days to the end with their interval, with the overheads of the prediction."""
         steps, ranged = self.remaining_steps, self.step_range
         if steps is None or ranged is None:
@@ -346,104 +338,19 @@ class Run:
 
     def figures(self) -> tuple[Figure, ...]:
         """Measured figures next to the predicted ones, with 95 % intervals."""
-        expected, usual, rows = self.estimate, self.typical, []
-        if usual is not None or expected is not None:
-            measured = "" if usual is None else f"{seconds(usual.seconds)} ({plural(usual.steps, 'regular step')})"
-            predicted = ""
-            if expected is not None:
-                predicted = step_time(expected)
-            rows.append(Figure(label="Step time", measured=measured or "no step yet", predicted=predicted))
-        if expected is not None and self.advice is not None and usual is not None:
-            tokens = self.advice.model.reads_tokens
-            unit, amount = ("Tokens", expected.tokens_per_step) if tokens else ("Samples", expected.global_batch_size)
-            value = expected.tokens_per_second if tokens else expected.samples_per_second
-            ends = expected.tokens_per_second_range if tokens else expected.samples_per_second_range
-            rows.append(
-                Figure(
-                    label=f"{unit} per second",
-                    measured=number(amount / usual.seconds),
-                    predicted=f"{number(value)} ({between(ends)})",
-                )
-            )
-        if self.peak_gib is not None and self.advice is not None and expected is not None:
-            device = self.advice.cluster.instance.gpu_memory_gib
-            rows.append(
-                Figure(
-                    label="Peak memory per GPU",
-                    measured=f"{gib(self.peak_gib)} of {gib(device)}",
-                    predicted=f"{gib(expected.needed_gib)} needed, ± {gib(_TWO_SIDED * expected.memory_error_gib)}",
-                )
-            )
-        if self.loss is not None:
-            rows.append(Figure(label="Loss", measured=f"{self.loss:.4g}"))
-        return (*rows, *self._rest())
-
-    def _rest(self) -> Iterator[Figure]:
-        """Time and money to the end, and the next checkpoint."""
-        left = self._remaining()
-        if left is not None and not self.done:
-            unit, scale = ("days", 1.0) if left[0] >= 1 else ("hours", 24.0) if left[0] >= 0.1 else ("minutes", 1440.0)
-            yield Figure(label="Remaining", measured=f"{number(scale * left[0])} {unit} ({between(left[1:], scale)})")
-            hourly = None if self.advice is None else self.advice.cluster.usd_per_hour
-            if hourly is not None:
-                money = tuple(24 * hourly * days for days in left)
-                yield Figure(label="Remaining cost", measured=f"{number(money[0])} USD ({between(money[1:])})")
-        every, ranged = self.last.settings.get("checkpoint_every", ""), self.step_range
-        if every.isdigit() and int(every) and self.step is not None and ranged is not None and not self.done:
-            coming = (self.step // int(every) + 1) * int(every)
-            pause = _elapsed((coming - self.step) * ranged[0])
-            yield Figure(label="Next checkpoint", measured=f"step {coming:,}, in {pause}")
+        return figures_of(self)
 
     @property
     def alarms(self) -> tuple[str, ...]:
         """What needs attention, one sentence each."""
-        found = []
-        if self.last.failure or self._log.out_of_memory:
-            found.append(self._failure())
-        if self._infinite:
-            found.append(f"{self._infinite}: stop the run, and resume from a checkpoint before it with a lower learning rate.")
-        expected, values = self.estimate, self.seconds[1:][-_IN_A_ROW:]
-        if expected is not None and len(values) == _IN_A_ROW:
-            low, high = expected.step_seconds_range
-            side = "slower" if min(values) > high else "faster" if max(values) < low else ""
-            if side:
-                found.append(
-                    f"The last {_IN_A_ROW} steps took {between((min(values), max(values)))} s, {side} than the predicted"
-                    f" interval of {between((low, high))} s: run.causes() lists what it can be."
-                )
-        if (share := self._memory_share()) is not None and share > _FULL:
-            found.append(
-                f"Peak memory is {percent(share)} of the GPU's: an allocation more can end the run; a smaller"
-                " batch_size or activation checkpointing leaves room."
-            )
-        if self._is_silent():
-            found.append(
-                f"No measured step in the last {self._silent_polls} polls, although {_IN_A_ROW} steps fit in them: look"
-                " at the log for a stall, an evaluation or a checkpoint."
-            )
-        return tuple(found)
+        return alarms_of(self)
 
-    def _failure(self) -> str:
-        """The failure as a sentence."""
-        # The place where messages of failures are read (smp_advisor.runs.failures).
-        text = " ".join(self.last.failure.split())[:400]
-        return f"The run failed: {text}" if text else "The run ran out of GPU memory."
-
-    def _memory_share(self) -> float | None:
-        if self.peak_gib is None or self.advice is None or self._log.out_of_memory:
+    @property
+    def memory_share(self) -> float | None:
+        """Peak memory over that of the GPU; None if it is unknown, or the run ran out of it."""
+        if self.peak_gib is None or self.advice is None or self.log.out_of_memory:
             return None
         return self.peak_gib / self.advice.cluster.instance.gpu_memory_gib
-
-    def _is_silent(self) -> bool:
-        """Whether as many polls as steps passed without a line, in which these steps fit."""
-        if self.done or self.last.status == "Stopping" or not self._log.samples or self._silent_polls < _IN_A_ROW:
-            return False
-        if self.remaining_steps == 0:  # the script writes the model
-            return False
-        steps = self._log.samples[-2:]
-        between_lines = max((steps[1].step or 1) - (steps[0].step or 0), 1) if len(steps) == 2 else 1  # noqa: PLR2004
-        needed = 0.0 if self.step_range is None else _IN_A_ROW * between_lines * self.step_range[2]
-        return not self._silent_seconds or self._silent_seconds >= needed
 
     def causes(self) -> tuple[Cause, ...]:
         """What the run's deviation from its prediction comes from, each with its evidence and the change to try.
@@ -458,9 +365,11 @@ class Run:
         if self.typical is None:
             raise RunError(f"{self.name} has no measured step yet: poll again later.")
         gpus = self.advice.cluster.instance.gpus
-        busy = {host: entry["GPUUtilization"] / gpus for host, entry in self.last.hosts.items() if "GPUUtilization" in entry}
+        busy = {
+            host: entry["GPUUtilization"] / gpus for host, entry in self.last.hosts.items() if "GPUUtilization" in entry
+        }
         restarts = sum(name == "Restarting" for name, *_ in self.last.transitions)
-        return causes_of(self.advice, self.typical, busy=busy, restarts=restarts, memory_share=self._memory_share())
+        return causes_of(self.advice, self.typical, busy=busy, restarts=restarts, memory_share=self.memory_share)
 
     def calibrated(self) -> Advice:
         """The advice with what the run measured. `Advice.learned` shows its intervals before and after.
@@ -476,8 +385,8 @@ class Run:
             raise RunError(f"{self.name} has no prediction to calibrate: pass watch(..., advice=).")
         if self.steady_steps < STEADY_STEPS:
             raise RunError(
-                f"{self.name} has {plural(self.steady_steps, 'regular step')}, and {STEADY_STEPS} are required: poll again"
-                " later, or use advice.calibrate(run.log)."
+                f"{self.name} has {plural(self.steady_steps, 'regular step')}, and {STEADY_STEPS} are required: poll"
+                " again later, or use advice.calibrate(run.log)."
             )
         # A plan for this machine's processors has a wide interval, and its steps are never those of another run.
         return self.advice.calibrate(self._log, plan=self.advice.plan, accept=self.is_local)
@@ -490,11 +399,10 @@ class Run:
         RunError
             As for `calibrated`, or the length of the run is unknown.
         """
-        if self.remaining_steps is None:
+        if self.advice is None or self.remaining_steps is None:
             raise RunError(f"The length of {self.name} is unknown: pass an advice with tokens=.")
-        advice = self.calibrated()
-        assert self.advice is not None  # calibrated() requires it
-        return offer_of(advice, self.advice.plan, self.remaining_steps, checkpoints=self.last.checkpoints)
+        plan = self.advice.plan
+        return offer_of(self.calibrated(), plan, self.remaining_steps, checkpoints=self.last.checkpoints)
 
     def stop(self) -> None:
         """End a local run.
@@ -519,11 +427,3 @@ class Run:
 
     def _repr_html_(self) -> str:
         return page_of(self).html
-
-
-def _elapsed(value: float) -> str:
-    """A duration: ``41 s``, ``12 min``, ``3.4 h``, ``2.1 days``."""
-    for unit, size in (("days", _DAY), ("h", 3600), ("min", 60)):
-        if value >= 2 * size:
-            return f"{value / size:.1f} {unit}" if value < 10 * size else f"{value / size:,.0f} {unit}"
-    return f"{max(value, 0):.0f} s"

@@ -1,0 +1,154 @@
+"""`watch`: attaching to a job or log, and finding the prediction that it is compared with."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from smp_advisor.advice import Advice
+from smp_advisor.advice.files import load
+from smp_advisor.advice.recommendation import advise
+from smp_advisor.advice.written import from_text
+from smp_advisor.arguments import require_types
+from smp_advisor.errors import AdvisorError, RunError
+from smp_advisor.estimators.check import check_estimator
+from smp_advisor.runs.readers import child, is_job_name
+from smp_advisor.runs.sources import ADVICE, TrainingJob, source_in
+from smp_advisor.runs.start import plan_tag
+from smp_advisor.runs.watching import Run
+from smp_advisor.workload.model import Model
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["watch"]
+
+_PLACES = (ADVICE, f"smp_training/{ADVICE}")
+"""Files of this folder that may have the prediction of a job."""
+
+
+def watch(run: str | os.PathLike[str], advice: Advice | None = None, *, model: Model | None = None) -> Run:
+    """Attach to a run: a training job by its name, the folder of a run, or a log. Only reads.
+
+    The first poll is done. `Run.poll` reads what is new, `Run.wait` polls until the end.
+
+    Parameters
+    ----------
+    run
+        The name of a SageMaker training job, which is read with your credentials; or the path of a log, or of a folder
+        with one.
+    advice
+        The prediction, with the plan of the run on screen. If None: ``advice.json`` next to the log, in the source of
+        the job or in this folder, or else the plan in the job's request.
+    model
+        The model of a job whose request does not describe it.
+
+    Raises
+    ------
+    RunError
+        There is no such run, or it must not be read.
+
+    Examples
+    --------
+    >>> run = smp_advisor.watch("llm-2026-11-27-08-30-00")  # doctest: +SKIP
+    >>> print(run)  # doctest: +SKIP
+    """
+    none = type(None)
+    require_types({"advice": (advice, (Advice, none)), "model": (model, (Model, none))}, "watch")
+    place: object = run
+    if not isinstance(place, str | os.PathLike) or not str(place).strip():
+        raise RunError(f"A run is the name of a training job, or the path of a log or folder, not {run!r:.80}.")
+    path = Path(run).expanduser()
+    if path.exists():
+        source = source_in(path)
+        notes: tuple[str, ...] = ()
+        if advice is None:
+            advice, notes = _beside(path if path.is_dir() else path.parent)
+        return Run(source, advice, notes=notes).poll()
+    name = str(run)
+    if not is_job_name(name):
+        raise RunError(f"There is no file or folder {name!r:.200}, and no training job can have this name.")
+    notes = ()
+    if advice is None:
+        advice, notes = _of_job(name, model)
+    return Run(TrainingJob(name), advice, notes=notes).poll()
+
+
+def _beside(folder: Path) -> tuple[Advice | None, tuple[str, ...]]:
+    """The prediction in the folder of a log."""
+    if not (folder / ADVICE).is_file():
+        return None, (f"There is no {ADVICE} next to the log: pass watch(..., advice=) to compare it.",)
+    value = load(folder / ADVICE)
+    if not isinstance(value, Advice):
+        raise RunError(f"{folder / ADVICE} holds a {type(value).__name__}, and an advice is required.")
+    return value, (f"Prediction: {ADVICE} of the run.",)
+
+
+def _of_job(name: str, model: Model | None) -> tuple[Advice | None, tuple[str, ...]]:
+    """The prediction of a job: in its source, in this folder, or by its request."""
+    found = child(name, "attach")
+    if error := found.get("error"):
+        raise RunError(f"The job {name} cannot be read. {' '.join(str(error).split()):.300}")
+    request = found["request"]
+    unsuited = []
+    if text := found["advice"]:
+        try:
+            value, _ = from_text(text, f"{ADVICE} in the source of the job")
+        except AdvisorError as failure:
+            unsuited.append(str(failure))
+        else:
+            if isinstance(value, Advice) and _suits(value, request, found["tag"]):
+                return value, (f"Prediction: {ADVICE} in the source of the job.",)
+            unsuited.append(f"{ADVICE} in the source of the job is that of another plan.")
+    for place in _PLACES:
+        if found["tag"] and Path(place).is_file():
+            value = load(place)
+            if isinstance(value, Advice) and plan_tag(value) == found["tag"]:
+                return value, (f"Prediction: {place}, by the tag of the job.",)
+    advice, notes = _of_request(request, model)
+    return advice, (*unsuited, *notes)
+
+
+def _suits(advice: Advice, request: Mapping[str, Any], tag: str) -> bool:
+    """Whether an advice is that of a job: its tag, or its instances and the settings that both have."""
+    if tag:
+        return plan_tag(advice) == tag
+    resources = request["ResourceConfig"]
+    place = (resources.get("InstanceType"), resources.get("InstanceCount"))
+    settings = {key: str(value).strip('"') for key, value in request.get("HyperParameters", {}).items()}
+    expected = {name: str(value) for name, value in advice.plan.hyperparameters.items()}
+    same = all(settings[name].lower() == value.lower() for name, value in expected.items() if name in settings)
+    return place == (advice.cluster.instance.name, advice.cluster.nodes) and same
+
+
+def _of_request(request: Mapping[str, Any], model: Model | None) -> tuple[Advice | None, tuple[str, ...]]:
+    """An advice with the plan that the request states, as `check_estimator` reads it."""
+    fields = ("AlgorithmSpecification", "HyperParameters", "ResourceConfig", "StoppingCondition", "CheckpointConfig")
+    known = {name: request[name] for name in fields if name in request}
+    try:
+        readings = check_estimator(known, model=model).readings
+    except AdvisorError as error:
+        return None, (f"No prediction: {error}",)
+    reading = next((entry for entry in readings if entry.plan is not None), None)
+    if (
+        reading is None
+        or reading.plan is None
+        or reading.cluster is None
+        or reading.model is None
+        or reading.job is None
+    ):
+        why = readings[0].open[0] if readings and readings[0].open else "The request states no plan."
+        return None, (f"No prediction: {why} Pass watch(..., advice=) or model=.",)
+    try:
+        advice = advise(
+            reading.model,
+            reading.cluster,
+            replace(reading.job, global_batch_size=None),
+            library=reading.plan.library,
+        )
+        advice.adopt(reading.plan)
+    except AdvisorError as error:
+        return None, (f"No prediction: {error}",)
+    return advice, ("Prediction: the plan in the request of the job.", *reading.inferred)

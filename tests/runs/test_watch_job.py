@@ -1,0 +1,142 @@
+"""A job that an advice started, watched by name: the real SDK and child processes against a mock of AWS."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+import smp_advisor as smpa
+from smp_advisor.errors import RunError
+from smp_advisor.runs.readers import child
+from smp_advisor.runs.start import plan_tag
+from tests.moto_harness.proxy import Account, mock_account
+from tests.runs.logs import exported
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = [pytest.mark.moto, pytest.mark.slow]
+
+GROUP = "/aws/sagemaker/TrainingJobs"
+
+
+@pytest.fixture(scope="module")
+def account() -> Iterator[Account]:
+    """A mock account that child processes reach."""
+    with mock_account() as found, pytest.MonkeyPatch.context() as patch:
+        for name, value in found.environment.items():
+            patch.setenv(name, value)
+        found.client("logs").create_log_group(logGroupName=GROUP)
+        yield found
+
+
+@pytest.fixture(scope="module")
+def started(account: Account, advice: smpa.Advice, tmp_path_factory: pytest.TempPathFactory) -> smpa.Run:
+    """A job of the advice, started with its cell."""
+    assert account.jobs() == []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("notebook"))
+        return advice.start(confirm=True, sdk="v2")
+
+
+def write(account: Account, job: str, text: str, *, stream: str = "algo-1-1700000000") -> None:
+    """Append lines to the log of a job."""
+    logs, name = account.client("logs"), f"{job}/{stream}"
+    if not logs.describe_log_streams(logGroupName=GROUP, logStreamNamePrefix=name)["logStreams"]:
+        logs.create_log_stream(logGroupName=GROUP, logStreamName=name)
+    now = int(time.time() * 1000)
+    events = [{"timestamp": now + row, "message": line} for row, line in enumerate(text.splitlines())]
+    logs.put_log_events(logGroupName=GROUP, logStreamName=name, logEvents=events)
+
+
+def test_nothing_starts_without_its_price_being_confirmed(advice: smpa.Advice, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(RunError, match=r"Nothing was started.*\$[\d.]+ per hour.*confirm=True") as caught:
+        advice.start(folder=folder, sdk="v2")
+    assert "\n" not in str(caught.value)
+    assert not folder.exists()
+
+
+def test_a_started_job_is_tagged_and_has_its_prediction(
+    account: Account, started: smpa.Run, advice: smpa.Advice
+) -> None:
+    (job,) = account.jobs()
+    assert job["TrainingJobName"] == started.name
+    tags = account.client("sagemaker").list_tags(ResourceArn=job["TrainingJobArn"])["Tags"]
+    assert {"Key": "smp-advisor-plan", "Value": plan_tag(advice)} in tags
+    found = child(started.name, "attach")
+    assert found["tag"] == plan_tag(advice)
+    assert json.loads(found["advice"])["format"] == "smp-advisor"
+
+
+def test_another_kernel_watches_the_job_with_its_prediction(
+    account: Account, started: smpa.Run, advice: smpa.Advice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(account, started.name, exported([9.0, *[3.0] * 12]))
+    account.client("cloudwatch").put_metric_data(
+        Namespace=GROUP,
+        MetricData=[
+            {
+                "MetricName": metric,
+                "Dimensions": [{"Name": "Host", "Value": f"{started.name}/algo-{host}"}],
+                "Timestamp": datetime.now(UTC) - timedelta(seconds=30),
+                "Value": value,
+            }
+            for host, metric, value in ((1, "GPUUtilization", 760.0), (2, "GPUMemoryUtilization", 400.0))
+        ],
+    )
+    run = smpa.watch(started.name)
+    assert run.advice is not None
+    assert run.advice.plan == advice.plan
+    assert run.step == 13
+    assert run.typical is not None
+    assert run.typical.seconds == pytest.approx(3.0)
+    assert run.requests <= 4
+    before = run.requests
+    write(account, started.name, exported([3.1] * 10, first=14))
+    run.poll()
+    assert run.requests - before <= 4
+    assert run.step == 23
+    calibrated = run.calibrated()
+    assert calibrated.learned is not None
+    low, high = calibrated.estimate.step_seconds_range
+    assert low < 3.0 < high
+
+
+def test_a_job_without_a_prediction_is_compared_with_its_request(
+    account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = {
+        "sagemaker_mpi_enabled": "true",
+        "mp_parameters": json.dumps({"ddp": True, "microbatches": 1, "sharded_data_parallel_degree": 8}),
+        "batch_size": "4",
+        "bf16": "1",
+        **{"num_layers": "24", "hidden_width": "2048", "num_heads": "16", "vocab_size": "50257"},
+        "max_context_width": "1024",
+    }
+    account.client("sagemaker").create_training_job(
+        TrainingJobName="by-hand",
+        AlgorithmSpecification={"TrainingImage": "image", "TrainingInputMode": "File"},
+        RoleArn="arn:aws:iam::123456789012:role/FakeRole",
+        OutputDataConfig={"S3OutputPath": "s3://bucket"},
+        HyperParameters=settings,
+        ResourceConfig={"InstanceType": "ml.p4d.24xlarge", "InstanceCount": 1, "VolumeSizeInGB": 10},
+        StoppingCondition={"MaxRuntimeInSeconds": 10},
+    )
+    run = smpa.watch("by-hand")
+    assert run.advice is not None, run.notes
+    assert "in the request of the job" in " ".join(run.notes)
+    assert run.advice.plan.library == "smp-v1"
+
+
+def test_a_job_that_does_not_exist_is_one_sentence(account: Account) -> None:
+    with pytest.raises(RunError) as caught:
+        smpa.watch("no-such-job")
+    assert "\n" not in str(caught.value)
