@@ -8,7 +8,6 @@ It outlives the kernel that started it, so that another one can watch the folder
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 import time
@@ -30,7 +29,6 @@ def main(arguments: list[str]) -> int:
     settings: dict[str, Any] = json.loads((folder / SETTINGS).read_text("utf-8"))
     state: dict[str, Any] = {
         "status": "InProgress",
-        "pid": os.getpid(),
         "transitions": [["Starting", time.time(), None]],
         "settings": {name: str(value) for name, value in settings["hyperparameters"].items()},
     }
@@ -55,9 +53,8 @@ def main(arguments: list[str]) -> int:
             if len(state["transitions"]) == 1 and "step 1 " in line:
                 enter("InProgress", "Training")
 
-        enter("InProgress", "")
-        state["transitions"][-1][2] = None
         try:
+            write_text(folder / STATUS, json.dumps(state))
             result = run(
                 settings.pop("script"),
                 **settings,

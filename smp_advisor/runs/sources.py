@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Mapping
 
-ADVICE, LOG, STATUS = "advice.json", "log.txt", "status.json"
-"""Files in the folder of a run: its prediction, its log, and the status of a local run."""
+ADVICE, LOG, STATUS, PROCESS = "advice.json", "log.txt", "status.json", "process.txt"
+"""Files in the folder of a run: its prediction and log, and the status and process number of a local run."""
 _MOST_BYTES = 8 * 2**20
 """Of a log that one poll reads; the earlier part of a longer log is not read."""
 _LOGS = ("*.log", "*.txt", "*.out", "*.jsonl")
@@ -104,6 +104,7 @@ class LocalFolder(LogFile):
         self.name = folder.name
         self._process = process
         """The child process, if this process started it."""
+        self._stopped = False
 
     def poll(self, *, metrics: bool) -> Poll:  # noqa: ARG002 - the process has none
         """Status and the complete new lines."""
@@ -111,11 +112,13 @@ class LocalFolder(LogFile):
         text = self._new_lines()
         status = state.get("status", "InProgress")
         failure = str(state.get("failure", ""))
-        if status not in ENDED and not self._is_alive(state.get("pid")):
+        if status not in ENDED and not self._is_alive():
             state = self.state()  # it may have ended in between
             status, failure = state.get("status", ""), str(state.get("failure", ""))
             if status not in ENDED:
                 status, failure = "Failed", "The process of the run ended without a result."
+                if self._stopped:  # before it could write one
+                    status, failure = "Stopped", ""
         return Poll(
             status=status,
             transitions=tuple(tuple(entry) for entry in state.get("transitions", ())),
@@ -134,16 +137,24 @@ class LocalFolder(LogFile):
 
     def stop(self) -> None:
         """End the child process, which ends its workers and writes the status."""
-        pid = self.state().get("pid")
-        if isinstance(pid, int) and self._is_alive(pid):
-            os.kill(pid, signal.SIGTERM)
+        if self._is_alive():
+            self._stopped = True
+            os.kill(self._number, signal.SIGTERM)
 
-    def _is_alive(self, pid: object) -> bool:
+    @property
+    def _number(self) -> int:
+        """Number of the child process; 0 if it is unknown."""
+        try:
+            return int((self.folder / PROCESS).read_text("utf-8"))
+        except (OSError, ValueError):
+            return 0
+
+    def _is_alive(self) -> bool:
         """Whether the child process runs. One that has ended and was not collected has no command line."""
         if self._process is not None:
             return self._process.poll() is None
         with suppress(OSError):
-            return b"smp_advisor.runs.local" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            return b"smp_advisor.runs.local" in Path(f"/proc/{self._number}/cmdline").read_bytes()
         return False
 
 

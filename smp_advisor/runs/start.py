@@ -20,7 +20,7 @@ from smp_advisor.export.script import SCRIPT_NAME
 from smp_advisor.files import write_text
 from smp_advisor.runs.cloudwatch import TAG
 from smp_advisor.runs.local import SETTINGS
-from smp_advisor.runs.sources import ADVICE, STATUS, LocalFolder, TrainingJob
+from smp_advisor.runs.sources import ADVICE, PROCESS, STATUS, LocalFolder, TrainingJob
 from smp_advisor.runs.watching import Run
 
 if TYPE_CHECKING:
@@ -134,8 +134,8 @@ def _start_local(advice: Advice, folder: Path, steps: int, options: dict[str, An
     process = _child(
         [sys.executable, "-P", "-m", "smp_advisor.runs.local", str(folder)], Path.cwd(), folder / "process.log"
     )
-    run = Run(LocalFolder(folder, process), prediction, notes=notes)
-    return run.poll()
+    write_text(folder / PROCESS, str(process.pid))
+    return Run(LocalFolder(folder, process), prediction, notes=notes).poll()
 
 
 def _prediction(advice: Advice, small: Any, processes: int, steps: int) -> tuple[Advice | None, tuple[str, ...]]:

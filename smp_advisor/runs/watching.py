@@ -107,14 +107,14 @@ class Run:
         name, start, end = self.last.transitions[-1]
         if self.done:
             return self.last.status
-        return f"{self.last.status}, {name} for {elapsed((end or time.time()) - start)}"
+        return f"{self.last.status}, {name} for {elapsed((end or self._clock()) - start)}"
 
     @property
     def transitions(self) -> tuple[str, ...]:
         """The phases so far with their elapsed time: ``Downloading 41 s``."""
         rows = self.last.transitions
         ends = [
-            end or (rows[number + 1][1] if number + 1 < len(rows) else time.time())
+            end or (rows[number + 1][1] if number + 1 < len(rows) else self._clock())
             for number, (*_, end) in enumerate(rows)
         ]
         return tuple(f"{name} {elapsed(end - start)}" for (name, start, _), end in zip(rows, ends, strict=True))
@@ -364,9 +364,9 @@ class Run:
             raise RunError(f"{self.name} has no prediction to compare with: pass watch(..., advice=).")
         if self.typical is None:
             raise RunError(f"{self.name} has no measured step yet: poll again later.")
-        gpus = self.advice.cluster.instance.gpus
+        full = 100 * self.advice.cluster.instance.gpus  # CloudWatch adds up the GPUs of a host
         busy = {
-            host: entry["GPUUtilization"] / gpus for host, entry in self.last.hosts.items() if "GPUUtilization" in entry
+            host: entry["GPUUtilization"] / full for host, entry in self.last.hosts.items() if "GPUUtilization" in entry
         }
         restarts = sum(name == "Restarting" for name, *_ in self.last.transitions)
         return causes_of(self.advice, self.typical, busy=busy, restarts=restarts, memory_share=self.memory_share)

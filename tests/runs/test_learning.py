@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import smp_advisor as smpa
-from smp_advisor.runs.measure import measured_run
-from smp_advisor.runs.readers import Log, Sample
 from smp_advisor.costs.evaluate import memory_columns, seconds_columns
 from smp_advisor.costs.learned import Overlap
 from smp_advisor.errors import CalibrationError, JobError
 from smp_advisor.libraries.layout import Layout, layout_of
 from smp_advisor.libraries.state_bytes import amp
+from smp_advisor.runs.measure import measured_run
+from smp_advisor.runs.readers import Log, Sample
 
 if TYPE_CHECKING:
     from pathlib import Path

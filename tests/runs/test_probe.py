@@ -7,8 +7,8 @@ import ast
 import pytest
 
 import smp_advisor as smpa
-from smp_advisor.runs.effect import candidates
 from smp_advisor.errors import CalibrationError
+from smp_advisor.runs.effect import candidates
 from tests.runs.logs import exported
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from smp_advisor.errors import CalibrationError
-from tests.runs.logs import exported
 from tests.moto_harness.proxy import Account, mock_account
+from tests.runs.logs import exported
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -118,7 +118,10 @@ def test_a_job_without_a_prediction_is_compared_with_its_request(
         "mp_parameters": json.dumps({"ddp": True, "microbatches": 1, "sharded_data_parallel_degree": 8}),
         "batch_size": "4",
         "bf16": "1",
-        **{"num_layers": "24", "hidden_width": "2048", "num_heads": "16", "vocab_size": "50257"},
+        "num_layers": "24",
+        "hidden_width": "2048",
+        "num_heads": "16",
+        "vocab_size": "50257",
         "max_context_width": "1024",
     }
     account.client("sagemaker").create_training_job(

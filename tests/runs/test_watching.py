@@ -1,0 +1,252 @@
+"""Watching a run whose polls are scripted: figures, alarms, causes, pauses, and what it learns."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+import smp_advisor as smpa
+from smp_advisor.errors import RunError
+from smp_advisor.runs.offer import offer_of
+from smp_advisor.runs.sources import LogFile, Poll, source_in
+from smp_advisor.runs.watching import Run
+from tests.runs.logs import exported
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+TRAINING = (("Pending", 0.0, 60.0), ("Downloading", 60.0, 100.0), ("Training", 100.0, None))
+BUSY = {f"algo-{host}": {"GPUUtilization": 8 * 97.0} for host in (1, 2, 3)}
+
+
+class Script:
+    """A source whose polls are given; the last one repeats without its text."""
+
+    name = "llm"
+
+    def __init__(self, *polls: Poll) -> None:
+        self.polls = list(polls)
+        self.metrics: list[bool] = []
+
+    def poll(self, *, metrics: bool) -> Poll:
+        self.metrics.append(metrics)
+        poll = self.polls.pop(0)
+        if not self.polls:
+            self.polls = [replace(poll, text="")]
+        return poll
+
+
+def training(text: str = "", **more: object) -> Poll:
+    return Poll(**{"status": "InProgress", "transitions": TRAINING, "text": text, "requests": 3, **more})  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def tokens(advice: smpa.Advice) -> smpa.Advice:
+    """The advice with a length, and a predicted step of known seconds."""
+    return advice.again(replace(advice.job, tokens=1e9))
+
+
+@pytest.fixture
+def watched(tokens: smpa.Advice) -> Callable[..., Run]:
+    """A run of these polls, after one poll."""
+
+    def made(*polls: Poll) -> Run:
+        return Run(Script(*polls), tokens, clock=lambda: 7300.0).poll()  # type: ignore[arg-type]
+
+    return made
+
+
+def at(advice: smpa.Advice, factor: float, count: int = 25) -> str:
+    """A log with a warm-up and steps of a multiple of the predicted seconds."""
+    value = factor * advice.estimate.step_seconds
+    return exported([9 * value, *[value, 1.01 * value] * (count // 2)])
+
+
+def test_status_and_figures_are_next_to_the_prediction(watched: Callable[..., Run], tokens: smpa.Advice) -> None:
+    run = watched(training(at(tokens, 1.1), settings={"max_steps": "1000", "checkpoint_every": "100"}))
+    assert run.status == "InProgress, Training for 2.0 h"
+    assert run.transitions == ("Pending 60 s", "Downloading 40 s", "Training 2.0 h")
+    rows = {row.label: row for row in run.figures()}
+    assert "(" in rows["Step time"].predicted
+    assert rows["Peak memory per GPU"].measured == "24.0 GiB of 40.0 GiB"
+    assert rows["Next checkpoint"].measured.startswith("step 100, in ")
+    remaining = (1000 - 25) * 1.1 * tokens.estimate.step_seconds / tokens.estimate.effective.share
+    hours = float(rows["Remaining"].measured.split()[0])
+    assert {"hours": 3600, "days": 86400, "minutes": 60}[
+        rows["Remaining"].measured.split()[1]
+    ] * hours == pytest.approx(remaining, rel=0.02)
+    assert "USD" in rows["Remaining cost"].measured
+    assert run.alarms == ()
+    html = run._repr_html_()
+    assert all(text in html for text in ("Downloading 40 s", "<polyline", "Step time"))
+
+
+def test_text_of_the_job_is_escaped(watched: Callable[..., Run]) -> None:
+    html = watched(training(status="Failed", failure="<script>alert(1)</script>"))._repr_html_()
+    assert "<script>" not in html
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("slow", "slower than the predicted interval"),
+        ("fast", "faster than the predicted interval"),
+        ("nan", "loss is nan at step 7"),
+        ("full", "of the GPU's"),
+        ("oom", "ran out of GPU memory"),
+    ],
+)
+def test_alarms_are_sentences(watched: Callable[..., Run], tokens: smpa.Advice, text: str, words: str) -> None:
+    log = at(tokens, {"slow": 4.0, "fast": 0.1}.get(text, 1.0))
+    log = log.replace("peak_reserved_gib 24.00", "peak_reserved_gib 39.50") if text == "full" else log
+    log += "\nstep 7 loss nan tokens_per_second 1.0\n" if text == "nan" else ""
+    log += "\ntorch.OutOfMemoryError: CUDA out of memory.\n" if text == "oom" else ""
+    run = watched(training(log))
+    (alarm,) = run.alarms
+    assert words in alarm
+    assert "\n" not in alarm
+
+
+def test_silence_is_counted_in_polls_and_steps(watched: Callable[..., Run], tokens: smpa.Advice) -> None:
+    run = watched(training(at(tokens, 1.0)))
+    step = tokens.estimate.step_seconds
+    for _ in range(5):
+        run.poll(waited_seconds=0.5 * step)
+    assert run.alarms == ()  # five polls, but not yet five steps
+    for _ in range(8):
+        run.poll(waited_seconds=0.5 * step)
+    assert "No measured step" in run.alarms[0]
+
+
+def test_pauses_grow_and_metrics_are_rare(tokens: smpa.Advice) -> None:
+    ended = replace(training(), status="Completed")
+    source = Script(training(at(tokens, 1.0)), *[training() for _ in range(12)], ended)
+    pauses: list[float] = []
+    run = Run(source, tokens).wait(sleep=pauses.append)  # type: ignore[arg-type]
+    assert run.done
+    assert pauses[0] == 15
+    assert pauses == sorted(pauses)
+    assert max(pauses) == 300
+    assert source.metrics[0]
+    assert sum(source.metrics) <= 1 + sum(pauses) / 300
+
+
+def test_watching_survives_throttling_and_expired_credentials(tokens: smpa.Advice) -> None:
+    source = Script(
+        training(at(tokens, 1.0)),
+        Poll(error="AWS refused GetLogEvents: Rate exceeded", kind="throttled"),
+        Poll(error="AWS refused DescribeTrainingJob: The security token expired", kind="expired"),
+        replace(training(), status="Completed"),
+    )
+    pauses: list[float] = []
+    problems: list[str] = []
+    run = Run(source, tokens)  # type: ignore[arg-type]
+    run.wait(lambda watched: problems.append(watched.problem), sleep=pauses.append)
+    assert pauses[1] > pauses[0]
+    assert "Renew the credentials" in problems[2]
+    assert problems[3] == ""
+    assert run.step == 25
+    with pytest.raises(RunError, match="Access denied"):
+        Run(Script(Poll(error="Access denied")), tokens).poll()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("factor", "scatter", "hosts", "name"),
+    [
+        (1.0, 0.0, {}, None),
+        (4.0, 0.0, {}, "open"),
+        (4.0, 0.5, {"algo-1": {"GPUUtilization": 300.0}}, "data loading"),
+        (4.0, 0.0, {"algo-1": {"GPUUtilization": 300.0}}, "host"),
+        (4.0, 0.0, BUSY, "communication"),
+        (4.0, 0.0, {**BUSY, "algo-2": {"GPUUtilization": 320.0}}, "slow node"),
+        (0.1, 0.0, BUSY, "less work"),
+    ],
+)
+def test_causes_have_evidence_and_a_change(
+    watched: Callable[..., Run], tokens: smpa.Advice, factor: float, scatter: float, hosts: dict, name: str | None
+) -> None:
+    value = factor * tokens.estimate.step_seconds
+    steps = [value * math.exp(scatter * ((number * 7) % 5 - 2) / 2) for number in range(40)]
+    run = watched(training(exported([9 * value, *steps]), hosts=hosts))
+    found = [cause for cause in run.causes() if cause.name not in ("warm-up", "stalls")]
+    assert [cause.name for cause in found] == ([] if name is None else [name])
+    assert all(cause.evidence and cause.change for cause in found)
+
+
+def test_restarts_and_warm_up_are_named(watched: Callable[..., Run], tokens: smpa.Advice) -> None:
+    value = tokens.estimate.step_seconds
+    text = exported([9 * value, *[value] * 20]) + "\n" + exported([9 * value, *[value] * 20], first=5)
+    names = [cause.name for cause in watched(training(text)).causes()]
+    assert names == ["warm-up", "restart"]
+
+
+def test_a_run_without_steps_or_prediction_says_what_is_missing(watched: Callable[..., Run]) -> None:
+    with pytest.raises(RunError, match="no measured step"):
+        watched(training()).causes()
+    alone = Run(Script(training(exported([1.0] * 30)))).poll()  # type: ignore[arg-type]
+    for call in (alone.causes, alone.calibrated, alone.offer):
+        with pytest.raises(RunError):
+            call()
+
+
+def test_twenty_regular_steps_calibrate(watched: Callable[..., Run], tokens: smpa.Advice) -> None:
+    with pytest.raises(RunError, match="20 are required"):
+        watched(training(at(tokens, 1.2, 10))).calibrated()
+    learned = watched(training(at(tokens, 1.2, 30))).calibrated()
+    low, high = learned.estimate.step_seconds_range
+    before = tokens.estimate.step_seconds_range
+    assert high / low < before[1] / before[0]
+
+
+def test_a_better_plan_is_offered_only_for_certain(watched: Callable[..., Run], tokens: smpa.Advice) -> None:
+    poor = next(
+        row.plan
+        for row in [smpa.estimate(tokens.model, tokens.cluster, tokens.job, plan) for plan in _plans(tokens)]
+        if row.step_seconds > 1.2 * tokens.estimate.step_seconds
+    )
+    offer = offer_of(tokens, poor, 100_000, checkpoints="s3://bucket/run/checkpoints")
+    assert offer is not None
+    assert 0 < offer.days_range[0] <= offer.days <= offer.days_range[1]
+    assert "s3://bucket/run/checkpoints" in offer.cell(sdk="v2")
+    assert str(offer).startswith("Change at the next checkpoint: saves ")
+    assert offer_of(tokens, poor, 1) is None  # the change costs more
+    assert offer_of(tokens, tokens.plan, 100_000) is None
+    assert watched(training(at(tokens, 1.0, 30))).offer() is None
+
+
+def _plans(advice: smpa.Advice) -> list[smpa.Plan]:
+    """The plan with less efficient settings, with the same global batch."""
+    plan, found = advice.plan, []
+    for divisor in (2, 4, 8, 16):
+        if plan.batch_size % divisor == 0:
+            more = plan.gradient_accumulation_steps * divisor
+            found.append(replace(plan, batch_size=plan.batch_size // divisor, gradient_accumulation_steps=more))
+    return [*found, replace(plan, activation_checkpointing="each")]
+
+
+def test_a_log_is_read_as_it_grows(tmp_path: Path, tokens: smpa.Advice) -> None:
+    log = tmp_path / "train.log"
+    lines = at(tokens, 1.0).splitlines(keepends=True)
+    log.write_text("".join(lines[:10]))
+    run = smpa.watch(tmp_path, tokens)
+    assert isinstance(run.source, LogFile)
+    assert run.step == 9
+    with log.open("a") as file:
+        file.write("".join(lines[10:15]) + lines[15][:20])
+    assert run.poll().step == 14
+    with log.open("a") as file:
+        file.write(lines[15][20:])
+    assert run.poll().step == 15
+
+
+def test_folders_without_a_run_are_refused(tmp_path: Path) -> None:
+    for wrong in (tmp_path, "no such job", "", 7):
+        with pytest.raises(RunError) as caught:
+            smpa.watch(wrong)  # type: ignore[arg-type]
+        assert "\n" not in str(caught.value)
+    with pytest.raises(RunError):
+        source_in(tmp_path)
