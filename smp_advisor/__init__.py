@@ -156,6 +156,12 @@ def _show_advice(advice: "Advice") -> None:
     advisor_of(advice).show_now()
 
 
+def _show_run(run: "Run") -> None:
+    with uninterrupted():
+        from smp_advisor.notebook.run_magics import show_run
+    show_run(run)
+
+
 def _register_display(shell: "InteractiveShell | None") -> None:
     """Have IPython show an `Advice` as the widget.
 
@@ -167,6 +173,7 @@ def _register_display(shell: "InteractiveShell | None") -> None:
         formatter.ipython_display_formatter.for_type_by_name(
             "smp_advisor.advice.live.live_advice", "LiveAdvice", _show_advice
         )
+        formatter.ipython_display_formatter.for_type_by_name("smp_advisor.runs.watching", "Run", _show_run)
 
 
 if "IPython" in sys.modules:

@@ -8,11 +8,11 @@ from inspect import cleandoc
 from typing import TYPE_CHECKING
 
 from smp_advisor.command.options import parser as advisor_parser
-from smp_advisor.notebook.calibration_magics import CalibrationMagics
 from smp_advisor.notebook.cluster_magics import ClusterMagics
 from smp_advisor.notebook.extension import MAGICS
 from smp_advisor.notebook.magics import AdvisorMagics
 from smp_advisor.notebook.profile_magics import ProfileMagics
+from smp_advisor.notebook.run_magics import RunMagics
 from smp_advisor.scripts.command.options import _parser as check_parser
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["command_line", "magics"]
 
 LITERAL = r"(?<![\w-])(--?[a-z][\w-]*|[A-Z]+=[A-Z\d./]+|SMP109,STC)"
-GROUPS = (AdvisorMagics, ProfileMagics, CalibrationMagics, ClusterMagics)
+GROUPS = (AdvisorMagics, ProfileMagics, RunMagics, ClusterMagics)
 COMMANDS = """# Command line
 
 `smp-advisor` has the verbs of the Python API, and `smp-advisor-check` checks training scripts. Both are installed with

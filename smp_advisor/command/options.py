@@ -168,6 +168,12 @@ def _add_others(verb: Callable[..., argparse.ArgumentParser]) -> None:
     export.add_argument("--image-uri", metavar="URI", help="container image of the job; Kubernetes requires one")
     export.add_argument("--output", metavar="FILE", help="file to write instead of printing")
 
+    watch = verb("watch", "Watch a training job, a local run or a log next to its prediction. It only reads.")
+    watch.add_argument("run", help="name of a training job, or path of a log or of a folder with one")
+    watch.add_argument("--advice", metavar="FILE", help="saved advice to compare it with; default: that of the run")
+    watch.add_argument("--once", action="store_true", help="read once instead of until the run ends")
+    watch.add_argument("--learn", metavar="FILE", help="add what the run measured to a calibration that a team shares")
+
     mcp = verb("mcp", "Serve the verbs to assistants by the Model Context Protocol, on standard input and output.")
     root = "folder whose files may be read; several times for several; default: the working folder"
     mcp.add_argument("--root", metavar="FOLDER", action="append", default=[], help=root)

@@ -150,10 +150,10 @@ def estimator_cell(
 
 def terms_of(
     model: Model, cluster: Cluster, job: Job, plan: Plan, *, min_fit_probability: float = 0.95, **options: Any
-) -> tuple[str, tuple[str, ...], bool]:
-    """Hardware, duration and price of the job of `estimator_cell` in words; why it is not expected to train; chain."""
+) -> tuple[str, tuple[str, ...]]:
+    """Hardware, duration and price of the job of `estimator_cell` in words; and why it is not expected to train."""
     content = launch(model, cluster, job, plan, JobOptions.of(options), min_fit_probability=min_fit_probability)
-    return f"{hardware(cluster)}. {duration(content)}", content.run.objections, content.run.is_chain
+    return f"{hardware(cluster)}. {duration(content)}", content.run.objections
 
 
 def _flags(job: Launch) -> dict[str, bool]:

@@ -218,10 +218,10 @@ def _job_options(arguments: Namespace) -> dict[str, Any]:
         "subnets": tuple(arguments.subnet) or None,
         "security_group_ids": tuple(arguments.security_group) or None,
     }
-    return {name: value for name, value in options.items() if value is not None} | _other_options(arguments.option)
+    return {name: value for name, value in options.items() if value is not None} | other_options(arguments.option)
 
 
-def _other_options(texts: list[str]) -> dict[str, Any]:
+def other_options(texts: list[str]) -> dict[str, Any]:
     """Options as NAME=VALUE. A value is a literal of Python, else text."""
     options: dict[str, Any] = {}
     for text in texts:

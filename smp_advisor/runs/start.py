@@ -65,26 +65,33 @@ def start(
         return _start_local(advice, _new_folder(folder, "local"), _STEPS if steps is None else steps, options)
     if steps is not None:
         raise RunError("steps= is for local runs: pass extra_hyperparameters={'max_steps': ...} for a job.")
+    price = terms(advice, **options)
     settings = {"script": advice.script, "data": advice.data, **options}
     if tag:
         settings["tags"] = {TAG: plan_tag(advice), **(options.get("tags") or {})}
-    terms, objections, _ = terms_of(
-        advice.model,
-        advice.cluster,
-        advice.job,
-        advice.plan,
-        min_fit_probability=advice.min_fit_probability,
-        **settings,
-    )
-    if objections:
-        raise RunError(f"The advisor does not expect this job to train. {' '.join(objections)}")
     cell = advice.cell(sdk=sdk, plan=advice.plan, **settings)
     if not confirm:
         raise RunError(
-            f"Nothing was started. This job would run on {terms} print(advice.cell()) shows its request; pass"
+            f"Nothing was started. This job would run on {price} print(advice.cell()) shows its request; pass"
             " confirm=True to start it."
         )
     return _start_job(advice, cell, _new_folder(folder, "job"), generated=settings["script"] is None)
+
+
+def terms(advice: Advice, **options: Any) -> str:
+    """Hardware, duration and price of the job of an advice.
+
+    Raises
+    ------
+    RunError
+        The advisor does not expect the job to train.
+    """
+    settings = {"script": advice.script, "data": advice.data, **options}
+    place = (advice.model, advice.cluster, advice.job, advice.plan)
+    words, objections = terms_of(*place, min_fit_probability=advice.min_fit_probability, **settings)
+    if objections:
+        raise RunError(f"The advisor does not expect this job to train. {' '.join(objections)}")
+    return words
 
 
 def _new_folder(folder: str | os.PathLike[str] | None, kind: str) -> Path:

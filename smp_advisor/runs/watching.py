@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import threading
 import time
 from dataclasses import replace
 from functools import cached_property
@@ -64,6 +65,8 @@ class Run:
     ) -> None:
         self.source = source
         self._clock = clock
+        self._turn = threading.RLock()
+        """A notebook polls in a thread of its own."""
         self.advice = advice
         """The prediction, whose plan is that of the run; None if none was found."""
         self.notes = notes
@@ -140,7 +143,11 @@ class Run:
         RunError
             There is no such job, or it must not be read. Throttling and expired credentials are a `problem` instead.
         """
-        poll = self.source.poll(metrics=metrics)
+        with self._turn:
+            return self._polled(self.source.poll(metrics=metrics), waited_seconds)
+
+    def _polled(self, poll: Poll, waited_seconds: float) -> Run:
+        """Take over what a poll read."""
         self.polls += 1
         self.requests += poll.requests
         self.problem = ""

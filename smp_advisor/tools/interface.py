@@ -15,6 +15,7 @@ from smp_advisor.arguments import is_path, meant, options_of
 from smp_advisor.errors import AdvisorError
 from smp_advisor.files import data_file
 from smp_advisor.libraries.library import libraries
+from smp_advisor.runs.readers import is_job_name
 from smp_advisor.tools.verbs import VERBS
 
 if TYPE_CHECKING:
@@ -47,6 +48,11 @@ class Caller:
             folders = ", ".join(map(str, self.roots))
             raise AdvisorError(f"{name!r:.200} is not in {folders}: only files of this folder are read.")
         return str(path)
+
+    def run(self, text: str) -> str:
+        """The name of a training job; or the path of a log or its folder, which must be the caller's."""
+        is_file = not is_job_name(text) or os.path.exists(self.roots[0] / text) or os.path.exists(text)  # noqa: PTH110
+        return self.file(text) if is_file else text
 
     def model(self, text: str) -> str:
         """The name of a model; or the path of a configuration or its folder, which must be the caller's."""
@@ -109,8 +115,8 @@ class Tool:
         present = values.keys() | {name for name, option in table.items() if option.name in texts}
         if missing := [name for name in self.required if name not in present]:
             raise AdvisorError(f"{self.name} requires {missing[0]}.")
-        if "model" in values:
-            values["model"] = caller.model(values["model"])
+        readers = {"model": caller.model, "run": caller.run}
+        values |= {name: reader(values[name]) for name, reader in readers.items() if name in values}
         namespace: dict[str, Any] = {"model": None, "output": None, "full": False, **_of_verb(self.name, values)}
         namespace["settings"] = keywords_of(texts) | _plain(values.get("settings", {}), caller)
         namespace["plans"] = [_plain(plan, caller, also=("library",)) for plan in values.get("plans", ())]
@@ -153,6 +159,9 @@ def _of_verb(name: str, values: dict[str, Any]) -> dict[str, Any]:
             return {"advice": source, "what": "job", "sdk": "auto", "image_uri": None} | {
                 key: values[key] for key in ("what", "sdk", "image_uri") if key in values
             }
+        case "watch":
+            # An assistant reads once and writes nothing; jobs have names, everything else is a file of the caller.
+            return {"advice": None, **values, "once": True, "learn": None}
     return values
 
 

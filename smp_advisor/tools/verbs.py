@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from smp_advisor.cluster.table import instances
 from smp_advisor.costs.evaluate import estimate as evaluate
 from smp_advisor.errors import AdvisorError, NoPlanFitsError
 from smp_advisor.estimators import check_estimator
+from smp_advisor.estimators import watch as attach
 from smp_advisor.estimators.check import looks_like_estimator
 from smp_advisor.estimators.readback import MODEL_IS_MISSING
 from smp_advisor.estimators.report import EstimatorReport
@@ -50,6 +52,7 @@ from smp_advisor.tools.answers import (
 from smp_advisor.tools.project import Project, project_of
 from smp_advisor.wording import fits as is_fitting
 from smp_advisor.wording import percent, plural
+from smp_advisor.workload.calibration import share
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -328,6 +331,38 @@ def _file(cell: str) -> str:
     return cell.partition("\n")[2] if cell.startswith("%%writefile ") else cell
 
 
+def watch(options: Namespace) -> Answer:
+    """A run next to its prediction. The status is 1 with an alarm, or if the run failed."""
+    advice = None if options.advice is None else _advice(Path(options.advice))
+    run = attach(options.run, advice)
+    if not options.once:
+        run.wait(lambda watched: print(watched.headline, file=sys.stderr, flush=True))  # noqa: T201
+    causes = run.causes() if run.estimate is not None and run.typical is not None else ()
+    learned = ""
+    if options.learn:
+        calibration = run.calibrated().job.calibration
+        if calibration is not None:
+            learned = f"{options.learn} has {share(calibration.runs[-1:], options.learn)} runs."
+    text = "\n".join([str(run), *(f"  {cause}" for cause in causes), *filter(None, [learned])])
+    data = {
+        "answer": run.headline,
+        "status": run.last.status or "Log",
+        "phases": list(run.transitions),
+        "figures": {row.label: [row.measured, row.predicted] for row in run.figures()},
+        "alarms": list(run.alarms),
+        "causes": [str(cause) for cause in causes],
+        "notes": [*run.notes, *filter(None, [run.problem, learned])],
+        "requests": run.requests,
+    }
+    return Answer(
+        text=text,
+        data=data,
+        full=lambda: data,
+        page=lambda: text,
+        status=NO if run.alarms or run.last.status == "Failed" else YES,
+    )
+
+
 VERBS: Mapping[str, Callable[[Namespace], Answer]] = {
     "advise": advise,
     "estimate": estimate,
@@ -337,6 +372,7 @@ VERBS: Mapping[str, Callable[[Namespace], Answer]] = {
     "profile": profile,
     "prove": prove,
     "export": export,
+    "watch": watch,
 }
 
 

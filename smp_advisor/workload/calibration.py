@@ -152,6 +152,13 @@ class Calibration:
         """Write the calibration to a JSON file, which `load_calibration` reads."""
         save(self, path)
 
+    def share(self, path: str | Path) -> int:
+        """Add the runs to the calibration in a file that a team shares, and return the number of runs in it.
+
+        Several processes may share the file at the same time: none loses the runs of another.
+        """
+        return share(self.runs, path)
+
     def __repr__(self) -> str:
         return f"Calibration({len(self.runs)} run{'s' if len(self.runs) > 1 else ''})"
 
@@ -186,6 +193,35 @@ def save(calibration: Calibration, path: str | Path) -> None:
     except OSError as error:
         reason = error.strerror or str(error)
         raise CalibrationError(f"The calibration cannot be written to {os.fspath(target)!r}: {reason}.") from None
+
+
+def share(runs: Sequence[MeasuredRun], path: str | Path) -> int:
+    """Add runs to the calibration in a file that other processes may write, and return their number in it.
+
+    A run that the file has is not added again; the oldest runs beyond the limit are left out. A lock next to the file
+    serves one process after the other, and the file is replaced in one step.
+
+    Raises
+    ------
+    CalibrationError
+        The file is no calibration, or it cannot be read, locked or written.
+    """
+    require_path(path, "share")
+    target = Path(path)
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        raise CalibrationError("A calibration is shared on Linux and macOS only: save it instead.") from None
+    try:
+        with target.with_name(f".{target.name}.lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed
+            earlier = load_calibration(target).runs if target.exists() else ()
+            kept = (*earlier, *(run for run in runs if run not in earlier))[-MAX_RUNS:]
+            save(Calibration(runs=kept), target)
+            return len(kept)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise CalibrationError(f"The calibration {os.fspath(target)!r} cannot be shared: {reason}.") from None
 
 
 def load_calibration(path: str | Path) -> Calibration:

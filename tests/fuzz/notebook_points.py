@@ -27,11 +27,13 @@ SETTLED = {
     "smp_profile": "no_model",
     "smp_local": "--name no.txt",
     "smp_prove": "no.py none.py --library ddp",
+    "smp_start": "--folder /dev/null/no",
+    "smp_watch": "no/such.log",
     "smp_calibrate": "nothing.log",
     "smp_clusters": "--counts 0",
 }
 """A quick line of each magic, to which random options are added."""
-SKIPPED = {"--job"}
+SKIPPED = {"--job", "--yes", "--local"}
 """Options that connect to AWS."""
 SCRIPT = "import torch\nimport smdistributed.modelparallel.torch as smp\nsmp.init()\n"
 CELLS = ("", "x = 1\n", SCRIPT, "(" * 5000, "a: &a [*a]\n")

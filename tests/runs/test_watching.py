@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import math
+import subprocess
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 import smp_advisor as smpa
-from smp_advisor.errors import RunError
+from smp_advisor.command.__main__ import main
+from smp_advisor.errors import AdvisorError, CalibrationError, RunError
 from smp_advisor.runs.offer import offer_of
 from smp_advisor.runs.sources import LogFile, Poll, source_in
 from smp_advisor.runs.watching import Run
+from smp_advisor.tools.interface import Caller, call
 from tests.runs.logs import exported
 
 if TYPE_CHECKING:
@@ -188,9 +193,9 @@ def test_a_run_without_steps_or_prediction_says_what_is_missing(watched: Callabl
     with pytest.raises(RunError, match="no measured step"):
         watched(training()).causes()
     alone = Run(Script(training(exported([1.0] * 30)))).poll()  # type: ignore[arg-type]
-    for call in (alone.causes, alone.calibrated, alone.offer):
+    for question in (alone.causes, alone.calibrated, alone.offer):
         with pytest.raises(RunError):
-            call()
+            question()
 
 
 def test_twenty_regular_steps_calibrate(watched: Callable[..., Run], tokens: smpa.Advice) -> None:
@@ -250,3 +255,49 @@ def test_folders_without_a_run_are_refused(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
     with pytest.raises(RunError):
         source_in(tmp_path)
+
+
+def test_the_command_watches_and_shares_what_it_learned(
+    tokens: smpa.Advice, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log, shared = tmp_path / "train.log", tmp_path / "team.json"
+    log.write_text(at(tokens, 1.2, 30) + "\n")
+    tokens.save(tmp_path / "advice.json")
+    status = main(["watch", str(tmp_path), "--once", "--learn", str(shared)])
+    assert status == 0
+    assert "predicted" in capsys.readouterr().out
+    assert len(smpa.load_calibration(shared).runs) == 1
+    main(["watch", str(log), "--once", "--learn", str(shared)])  # the same run is not added again
+    assert len(smpa.load_calibration(shared).runs) == 1
+    log.write_text(at(tokens, 4.0, 30) + "\n")
+    assert main(["watch", str(tmp_path), "--once"]) == 1  # an alarm
+
+
+def test_assistants_watch_files_of_their_folder_only(tokens: smpa.Advice, tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(at(tokens, 4.0, 30) + "\n")
+    tokens.save(tmp_path / "advice.json")
+    _, data = call("watch", {"run": "train.log"}, Caller(roots=(tmp_path,)))
+    assert len(json.dumps(data, ensure_ascii=False).encode()) <= 4000
+    assert data["alarms"]
+    assert data["causes"]
+    with pytest.raises(AdvisorError, match="only files of this folder"):
+        call("watch", {"run": str(tmp_path / "train.log")}, Caller(roots=(tmp_path / "inner",)))
+
+
+def test_two_processes_share_a_file(tokens: smpa.Advice, tmp_path: Path) -> None:
+    shared = tmp_path / "team.json"
+    tokens.calibrate(step_seconds=tokens.estimate.step_seconds).job.calibration.share(shared)  # type: ignore[union-attr]
+    code = (
+        "import sys, smp_advisor as smpa\n"
+        "from dataclasses import replace\n"
+        "(run,) = smpa.load_calibration(sys.argv[1]).runs[:1]\n"
+        "for number in range(10):\n"
+        "    smpa.Calibration(runs=(replace(run, source=f'{sys.argv[2]} {number}'),)).share(sys.argv[1])\n"
+    )
+    children = [subprocess.Popen([sys.executable, "-c", code, str(shared), name]) for name in ("one", "two")]
+    assert [child.wait() for child in children] == [0, 0]
+    assert len(smpa.load_calibration(shared).runs) == 21
+    shared.write_text("{}")
+    with pytest.raises(CalibrationError):
+        tokens.calibrate(step_seconds=3.0).job.calibration.share(shared)  # type: ignore[union-attr]
+    assert shared.read_text() == "{}"
