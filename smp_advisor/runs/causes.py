@@ -78,7 +78,7 @@ def _not_counted(usual: Typical, restarts: int) -> Iterator[Cause]:
     """Steps that the typical step leaves out."""
     dropped = dict(usual.dropped)
     if count := dropped.get("warm-up"):
-        text = f"{plural(count, 'value')} at the start took longer and do not count: kernels are chosen."
+        text = f"{plural(count, 'value')} at the start left out, while kernels are chosen and memory is reserved."
         yield Cause(name="warm-up", evidence=text, change="")
     again = max(restarts, *(n for reason, n in usual.dropped if reason.startswith("restart")), 0)
     if again:

@@ -43,6 +43,9 @@ _SILENT_POLLS = 60
 """Polls without a line after which watching a file ends, since a file does not state its end."""
 _STEP = re.compile(r"\b(?:step|iteration|Batch):?\s+(\d+)")
 _TWO_SIDED = 1.96
+_DRIFT = 0.02
+"""One standard deviation of the logarithm of the later steps around the measured ones, as that of a calibration's runs
+(`MeasuredRun.step_noise`)."""
 
 
 class Run:
@@ -307,7 +310,7 @@ class Run:
         """Seconds per step with their 95 % interval: measured after five regular steps, predicted before."""
         usual = self.typical
         if usual is not None and usual.steps >= IN_A_ROW:
-            spread = math.exp(_TWO_SIDED * usual.error)
+            spread = math.exp(_TWO_SIDED * math.hypot(usual.error, _DRIFT))
             return usual.seconds, usual.seconds / spread, usual.seconds * spread
         if self.estimate is None:
             return None
