@@ -17,13 +17,13 @@ import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from smp_advisor.runs.readers import read_text
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs.compute import model_flops_per_sample
 from smp_advisor.errors import ExportError
 from smp_advisor.export import training_script
 from smp_advisor.export.script import requirements
 from smp_advisor.libraries import Plan
+from smp_advisor.runs.readers import read_text
 from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model

@@ -71,3 +71,37 @@ def test_the_summary_escapes_names(advice: smpa.Advice, tmp_path: Path) -> None:
     html = learned._repr_html_()
     assert "&lt;b&gt;.log" in html
     assert "<b>.log" not in html
+
+
+def test_a_log_is_watched_next_to_the_plan_on_screen(
+    shell: InteractiveShell, advice: smpa.Advice, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "job.log"
+    log.write_text(exported([advice.estimate.step_seconds] * 20) + "\n", "utf-8")
+    run = shell.run_line_magic("smp_watch", f"{log} --plan")
+    assert run.step == 20
+    assert run.advice.plan == advice.plan
+    assert "20 regular steps" in capsys.readouterr().out or run.steady_steps == 19
+    with pytest.raises(UsageError, match="no training job can have this name"):
+        shell.run_line_magic("smp_watch", f"{tmp_path}/none.log")
+
+
+@pytest.mark.parametrize("answer", ["no", None])
+def test_a_job_starts_only_after_its_price_was_answered_with_yes(
+    shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], answer: str | None
+) -> None:
+    def reply(_: str) -> str:
+        if answer is None:
+            raise EOFError
+        return answer
+
+    started: list[object] = []
+    monkeypatch.setattr("builtins.input", reply)
+    monkeypatch.setattr("smp_advisor.runs.start.start", lambda *_, **more: started.append(more))
+    if answer is None:
+        with pytest.raises(UsageError, match="--yes"):
+            shell.run_line_magic("smp_start", "")
+    else:
+        assert shell.run_line_magic("smp_start", "") is None
+    assert "per hour" in capsys.readouterr().out
+    assert started == []
