@@ -88,24 +88,24 @@ def _beside(folder: Path) -> tuple[Advice | None, tuple[str, ...]]:
 
 def _of_job(name: str, model: Model | None) -> tuple[Advice | None, tuple[str, ...]]:
     """The prediction of a job: in its source, in this folder, or by its request."""
-    found = child(name, "attach")
-    if error := found.get("error"):
+    attached = child(name, "attach")
+    if error := attached.get("error"):
         raise RunError(f"The job {name} cannot be read. {' '.join(str(error).split()):.300}")
-    request = found["request"]
+    request = attached["request"]
     unsuited = []
-    if text := found["advice"]:
+    if text := attached["advice"]:
         try:
             value, _ = from_text(text, f"{ADVICE} in the source of the job")
         except AdvisorError as failure:
             unsuited.append(str(failure))
         else:
-            if isinstance(value, Advice) and _suits(value, request, found["tag"]):
+            if isinstance(value, Advice) and _suits(value, request, attached["tag"]):
                 return value, (f"Prediction: {ADVICE} in the source of the job.",)
             unsuited.append(f"{ADVICE} in the source of the job is that of another plan.")
     for place in _PLACES:
-        if found["tag"] and Path(place).is_file():
+        if attached["tag"] and Path(place).is_file():
             value = load(place)
-            if isinstance(value, Advice) and plan_tag(value) == found["tag"]:
+            if isinstance(value, Advice) and plan_tag(value) == attached["tag"]:
                 return value, (f"Prediction: {place}, by the tag of the job.",)
     advice, notes = _of_request(request, model)
     return advice, (*unsuited, *notes)
@@ -126,9 +126,9 @@ def _suits(advice: Advice, request: Mapping[str, Any], tag: str) -> bool:
 def _of_request(request: Mapping[str, Any], model: Model | None) -> tuple[Advice | None, tuple[str, ...]]:
     """An advice with the plan that the request states, as `check_estimator` reads it."""
     fields = ("AlgorithmSpecification", "HyperParameters", "ResourceConfig", "StoppingCondition", "CheckpointConfig")
-    known = {name: request[name] for name in fields if name in request}
+    plain = {name: request[name] for name in fields if name in request}
     try:
-        readings = check_estimator(known, model=model).readings
+        readings = check_estimator(plain, model=model).readings
     except AdvisorError as error:
         return None, (f"No prediction: {error}",)
     reading = next((entry for entry in readings if entry.plan is not None), None)

@@ -69,7 +69,7 @@ def _is_confirmed() -> bool:
     """The answer of the user."""
     try:
         return input("Start it for this price? Enter yes: ").strip().lower() == "yes"
-    except (EOFError, OSError, RuntimeError):  # what kernels without a prompt raise
+    except (EOFError, OSError, RuntimeError):  # kernels without a prompt
         raise UsageError("There is nobody to answer here: %smp_start --yes starts the job for its price.") from None
 
 
@@ -109,15 +109,14 @@ class RunMagics(Magics):
         if advisor is None:
             raise UsageError("There is no plan to start yet: run %smp_advise first.")
         advice, options = advisor.advice, other_options(arguments.option)
+        folder = None if arguments.folder is None else arguments.folder.strip("'\"")
         try:
             if not arguments.local and not arguments.yes:
                 print(f"This job would run on {terms(advice, **options)}")  # noqa: T201
                 if not _is_confirmed():
                     print("Nothing was started.")  # noqa: T201
                     return None
-            run = advice.start(
-                local=arguments.local, confirm=True, folder=arguments.folder, sdk=arguments.sdk, **options
-            )
+            run = advice.start(local=arguments.local, confirm=True, folder=folder, sdk=arguments.sdk, **options)
         except AdvisorError as error:
             raise UsageError(str(error)) from None
         show_result(self.shell, "smp_start", run)
@@ -140,7 +139,7 @@ class RunMagics(Magics):
         if arguments.plan and advisor is None:
             raise UsageError("There is no plan to compare with yet: run %smp_advise first, or leave out --plan.")
         try:
-            run = watch(arguments.run, None if advisor is None else advisor.advice)
+            run = watch(arguments.run.strip("'\""), None if advisor is None else advisor.advice)
         except AdvisorError as error:
             raise UsageError(str(error)) from None
         show_result(self.shell, "smp_watch", run)

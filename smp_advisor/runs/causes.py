@@ -1,4 +1,4 @@
-"""What a run's deviation from its prediction comes from, in the cost model's terms, each with its evidence."""
+"""Causes of the deviation of a run from its prediction, in the cost model's terms, each with its evidence."""
 
 from __future__ import annotations
 
@@ -62,16 +62,16 @@ def causes_of(
     """
     estimate = advice.estimate
     low, high = estimate.step_seconds_range
-    found = list(_not_counted(usual, restarts))
+    causes = list(_not_counted(usual, restarts))
     if low <= usual.seconds <= high:
-        return tuple(found)
+        return tuple(causes)
     against = f"{seconds(usual.seconds)} per step, predicted {between((low, high))} s"
     if usual.seconds < low:
         less = f"{against}: the run is faster than any published run of this kind."
         check = "Compare its batch, sequence length and GPUs with the plan: it may do less work per step."
-        return (*found, Cause(name="less work", evidence=less, change=check))
+        return (*causes, Cause(name="less work", evidence=less, change=check))
     certain = [*_of_hosts(busy), *_of_memory(memory_share)]
-    return (*found, *(certain or _of_parts(advice, usual, busy, against)))
+    return (*causes, *(certain or _of_parts(advice, usual, busy, against)))
 
 
 def _not_counted(usual: Typical, restarts: int) -> Iterator[Cause]:
@@ -101,9 +101,9 @@ def _of_hosts(busy: Mapping[str, float]) -> Iterator[Cause]:
     if len(busy) < 3:
         return
     slow = min(busy, key=lambda host: busy[host])
-    others = median(value for host, value in busy.items() if host != slow)
-    if others - busy[slow] >= _APART:
-        text = f"The GPUs of {slow} are at {percent(busy[slow])}, those of the other hosts at {percent(others)}."
+    usual = median(value for host, value in busy.items() if host != slow)
+    if usual - busy[slow] >= _APART:
+        text = f"The GPUs of {slow} are at {percent(busy[slow])}, those of the other hosts at {percent(usual)}."
         change = "All wait for it: replace the node (a new job gets others), and look at its data and processors first."
         yield Cause(name="slow node", evidence=text, change=change)
 

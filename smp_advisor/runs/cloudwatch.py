@@ -118,8 +118,8 @@ def polled(name: str, state: dict[str, Any], boto3: Any, config: Any) -> dict[st
     try:
         if stream is None or state.get("quiet", 0) >= _QUIET:
             requests += 1
-            found = logs.describe_log_streams(logGroupName=_GROUP, logStreamNamePrefix=f"{name}/algo-1-")["logStreams"]
-            newest = max((entry["logStreamName"] for entry in found), default=stream)
+            first = logs.describe_log_streams(logGroupName=_GROUP, logStreamNamePrefix=f"{name}/algo-1-")
+            newest = max((entry["logStreamName"] for entry in first["logStreams"]), default=stream)
             stream, token = newest, token if newest == stream else None
         if stream is not None:
             requests += 1

@@ -81,12 +81,12 @@ def _rest(run: Run) -> Iterator[Figure]:
 
 
 def alarms_of(run: Run) -> tuple[str, ...]:
-    """What needs attention, one sentence each."""
-    found = []
+    """Alarms of a run, one sentence each."""
+    alarms = []
     if run.last.failure or run.log.out_of_memory:
-        found.append(_failure(run))
+        alarms.append(_failure(run))
     if run.infinite_loss:
-        found.append(
+        alarms.append(
             f"{run.infinite_loss}: stop the run, and resume from a checkpoint before it with a lower learning rate."
         )
     expected, values = run.estimate, run.seconds[1:][-IN_A_ROW:]
@@ -94,21 +94,21 @@ def alarms_of(run: Run) -> tuple[str, ...]:
         low, high = expected.step_seconds_range
         side = "slower" if min(values) > high else "faster" if max(values) < low else ""
         if side:
-            found.append(
+            alarms.append(
                 f"The last {IN_A_ROW} steps took {between((min(values), max(values)))} s, {side} than the predicted"
                 f" interval of {between((low, high))} s: run.causes() lists what it can be."
             )
     if (share := run.memory_share) is not None and share > _FULL:
-        found.append(
-            f"Peak memory is {percent(share)} of the GPU's: an allocation more can end the run; a smaller"
+        alarms.append(
+            f"Peak memory is {percent(share)} of the GPU's: one more allocation can end the run; a smaller"
             " batch_size or activation checkpointing leaves room."
         )
     if _is_silent(run):
-        found.append(
+        alarms.append(
             f"No measured step in the last {run.silent_polls} polls, although {IN_A_ROW} steps fit in them: look"
             " at the log for a stall, an evaluation or a checkpoint."
         )
-    return tuple(found)
+    return tuple(alarms)
 
 
 def _failure(run: Run) -> str:

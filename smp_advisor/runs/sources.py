@@ -28,7 +28,7 @@ ENDED = ("Completed", "Failed", "Stopped")
 
 @dataclass(frozen=True, kw_only=True)
 class Poll:
-    """What one poll read. An `error` leaves the rest as it was."""
+    """Result of a poll. After an `error`, the other fields are empty."""
 
     status: str = ""
     """``InProgress``, ``Stopping``, ``Completed``, ``Failed``, ``Stopped``; empty for a log, which has none."""
@@ -57,12 +57,12 @@ class TrainingJob:
 
     def poll(self, *, metrics: bool) -> Poll:
         """Status, new lines and, on request, metrics of the GPUs: at most four requests."""
-        found = child(self.name, json.dumps({**self._state, "metrics": metrics}))
-        if "error" in found:
-            return Poll(error=" ".join(str(found["error"]).split())[:300], kind=found.get("kind", ""))
-        self._state = found.pop("state")
-        found["transitions"] = tuple(tuple(entry) for entry in found["transitions"])
-        return Poll(**found)
+        answer = child(self.name, json.dumps({**self._state, "metrics": metrics}))
+        if "error" in answer:
+            return Poll(error=" ".join(str(answer["error"]).split())[:300], kind=answer.get("kind", ""))
+        self._state = answer.pop("state")
+        answer["transitions"] = tuple(tuple(entry) for entry in answer["transitions"])
+        return Poll(**answer)
 
 
 class LogFile:

@@ -35,7 +35,7 @@ _GB_PER_SECOND, _GIB = 2.0, 16.0
 _SECONDS = 3600.0
 _MOST_STEPS = 10_000
 _STARTED = re.compile(r"^Started (\S+):|^Job \d+ of up to \d+: \S*#/jobs/(\S+)", re.MULTILINE)
-"""What the exported cell prints about its job."""
+"""Lines of the exported cell about its job."""
 _JOB, _JOB_LOG = "job.py", "job.log"
 _START_SECONDS = 1800
 """A last guard against a cell that neither starts a job nor ends."""
@@ -170,11 +170,11 @@ def _prediction(advice: Advice, small: Any, processes: int, steps: int) -> tuple
         overheads=replace(small.job.overheads, parts=()),
     )
     try:
-        found = advice.request.func(small.model, place, job, library="ddp")
-        found.adopt(small.plan)
+        prediction = advice.request.func(small.model, place, job, library="ddp")
+        prediction.adopt(small.plan)
     except AdvisorError as error:
         return None, (f"No prediction for this machine: {error}",)
-    return found, ()
+    return prediction, ()
 
 
 def _start_job(advice: Advice, cell: str, folder: Path, *, generated: bool) -> Run:

@@ -75,7 +75,7 @@ class Run:
         self.notes = notes
         """Where the prediction is from, and what is inferred."""
         self.last = Poll()
-        """What the last successful poll read."""
+        """Result of the last successful poll."""
         self.polls = self.requests = 0
         self.problem = ""
         """Why the last poll read nothing, in one sentence; empty if it succeeded."""
@@ -352,7 +352,7 @@ class Run:
 
     @property
     def alarms(self) -> tuple[str, ...]:
-        """What needs attention, one sentence each."""
+        """Alarms, one sentence each."""
         return alarms_of(self)
 
     @property
@@ -363,7 +363,7 @@ class Run:
         return self.peak_gib / self.advice.cluster.instance.gpu_memory_gib
 
     def causes(self) -> tuple[Cause, ...]:
-        """What the run's deviation from its prediction comes from, each with its evidence and the change to try.
+        """Causes of the deviation from the prediction, each with its evidence and the change to try.
 
         Raises
         ------

@@ -216,9 +216,9 @@ def share(runs: Sequence[MeasuredRun], path: str | Path) -> int:
         with target.with_name(f".{target.name}.lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed
             earlier = load_calibration(target).runs if target.exists() else ()
-            kept = (*earlier, *(run for run in runs if run not in earlier))[-MAX_RUNS:]
-            save(Calibration(runs=kept), target)
-            return len(kept)
+            merged = (*earlier, *(run for run in runs if run not in earlier))[-MAX_RUNS:]
+            save(Calibration(runs=merged), target)
+            return len(merged)
     except OSError as error:
         reason = error.strerror or str(error)
         raise CalibrationError(f"The calibration {os.fspath(target)!r} cannot be shared: {reason}.") from None

@@ -16,7 +16,7 @@ AGAIN = """%load_ext smp_advisor
 run = %smp_watch "local run"
 """
 LEARN = """second = run.calibrated()
-print(second.learned.headline)"""
+print(second.learned.headline, second.plan)"""
 _WAIT = 300_000
 """Milliseconds: a last guard, since the run imports PyTorch three times."""
 
