@@ -15,7 +15,7 @@ from smp_advisor.arguments import require_types
 from smp_advisor.errors import AdvisorError, RunError
 from smp_advisor.estimators.check import check_estimator
 from smp_advisor.runs.readers import child, is_job_name
-from smp_advisor.runs.sources import ADVICE, TrainingJob, source_in
+from smp_advisor.runs.sources import ADVICE, LOCAL_NOTES, LocalFolder, TrainingJob, source_in
 from smp_advisor.runs.start import plan_tag
 from smp_advisor.runs.watching import Run
 from smp_advisor.workload.model import Model
@@ -66,6 +66,7 @@ def watch(run: str | os.PathLike[str], advice: Advice | None = None, *, model: M
         notes: tuple[str, ...] = ()
         if advice is None:
             advice, notes = _beside(path if path.is_dir() else path.parent)
+        notes += LOCAL_NOTES if isinstance(source, LocalFolder) else ()
         return Run(source, advice, notes=notes).poll()
     name = str(run)
     if not is_job_name(name):

@@ -67,7 +67,8 @@ def _rest(run: Run) -> Iterator[Figure]:
     """Time and money to the end, and the next checkpoint."""
     left = run.remaining_days()
     if left is not None and not run.done:
-        unit, scale = ("days", 1.0) if left[0] >= 1 else ("hours", 24.0) if left[0] >= 0.1 else ("minutes", 1440.0)
+        units = (("days", 1.0), ("hours", 24.0), ("minutes", 1440.0), ("seconds", 86_400.0))
+        unit, scale = next((entry for entry in units if entry[1] * left[0] >= 1), units[-1])
         yield Figure(label="Remaining", measured=f"{number(scale * left[0])} {unit} ({between(left[1:], scale)})")
         hourly = None if run.advice is None else run.advice.cluster.usd_per_hour
         if hourly is not None:

@@ -74,7 +74,9 @@ def _drawing(run: Run) -> str:
     points = " ".join(f"{pixels(x(place))},{pixels(y(value))}" for place, value in enumerate(shown))
     parts.append(f'<polyline points="{points}" fill="none" stroke="{_ORANGE}" stroke-width="1.5"/>')
     parts += [label("", _LEFT - 6, y(tick) + 4, short(tick), "end") for tick in log_ticks(low, high, 4)]
-    parts.append(label("", _LEFT, _HEIGHT - 4, f"steps in the log: {len(values):,}"))
+    parts.append(
+        label("", _LEFT, _HEIGHT - 4, f"seconds per step, {len(values):,} values; band: predicted 95 % interval")
+    )
     about = f"Seconds per step: {between((min(shown), max(shown)))}" + (f"; predicted {between(band)}" if band else "")
     return (
         f'<svg viewBox="0 0 {pixels(_WIDTH)} {pixels(_HEIGHT)}" width="{pixels(_WIDTH)}" role="img"'

@@ -20,7 +20,7 @@ from smp_advisor.export.script import SCRIPT_NAME
 from smp_advisor.files import write_text
 from smp_advisor.runs.cloudwatch import TAG
 from smp_advisor.runs.local import SETTINGS
-from smp_advisor.runs.sources import ADVICE, PROCESS, STATUS, LocalFolder, TrainingJob
+from smp_advisor.runs.sources import ADVICE, LOCAL_NOTES, PROCESS, STATUS, LocalFolder, TrainingJob
 from smp_advisor.runs.watching import Run
 
 if TYPE_CHECKING:
@@ -122,13 +122,13 @@ def _start_local(advice: Advice, folder: Path, steps: int, options: dict[str, An
     source.mkdir(exist_ok=True)
     settings: dict[str, Any] = {"processes": processes, "seconds": _SECONDS, "hyperparameters": {}}
     prediction: Advice | None = None
-    notes: tuple[str, ...] = ("Trained by processes of this machine: it teaches nothing about GPUs.",)
+    notes: tuple[str, ...] = LOCAL_NOTES
     if small is not None:
         settings |= {"script": SCRIPT_NAME, "source_dir": str(source)}
         settings["hyperparameters"] = {"max_steps": steps, "log_every": 1}
         write_text(source / SCRIPT_NAME, small.script)
         prediction, reason = _prediction(advice, small, processes, steps)
-        notes = (*notes, f"The prediction assumes {_TFLOPS_PER_PROCESS} TFLOP/s per process: inferred.", *reason)
+        notes = (*notes, *reason)
         if prediction is not None:
             write_text(folder / ADVICE, prediction.as_json())
     elif advice.script:
