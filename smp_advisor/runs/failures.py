@@ -36,10 +36,10 @@ _RAISED = re.compile(
 _GIB = {"b": 2.0**-30, "bytes": 2.0**-30, "kib": 2.0**-20, "mib": 2.0**-10, "gib": 1.0, "tib": 2.0**10}
 _SIZE = r"(?P<size>\d[\d.]*) ?(?P<unit>bytes|[kmgt]ib)\b"
 _FIGURES = {
-    "tried": [rf"tried to allocate {_SIZE}", rf"failed to allocate {_SIZE}"],
-    "total": [rf"total capac\w+ of {_SIZE}", rf"{_SIZE} total capac"],
-    "free": [rf"of which {_SIZE} is free", rf"(?<=; ){_SIZE} free"],
-    "allocated": [rf"{_SIZE} is allocated by pytorch", rf"{_SIZE} already allocated", rf"{_SIZE} allowed"],
+    "tried": [rf"tried to allocate {_SIZE}", rf"failed to allocate (?:request for )?{_SIZE}", rf"trying to allocate {_SIZE}", rf"requested *: {_SIZE}"],
+    "total": [rf"total capac\w+ of {_SIZE}", rf"{_SIZE} total capac", rf"device limit *: {_SIZE}"],
+    "free": [rf"of which {_SIZE} is free", rf"(?<=; ){_SIZE} free", rf"free \(according to cuda\) *: {_SIZE}"],
+    "allocated": [rf"{_SIZE} is allocated by pytorch", rf"{_SIZE} already allocated", rf"currently allocated *: {_SIZE}"],
     "unallocated": [rf"{_SIZE} is reserved by pytorch but unallocated", rf"{_SIZE} cached"],
     "reserved": [rf"{_SIZE} reserved in total"],
     "others": [rf"(?<!this )process \d+ has {_SIZE} memory in use"],
@@ -192,7 +192,7 @@ def read_failure(text: str, *, plan: Plan | None = None) -> Failure | None:
     if not hits:
         return None
     first = min(hits, key=lambda hit: (hit.depth, hit.row))
-    message = " ".join(lines[first.row : first.row + 4])
+    message = " ".join(lines[first.row : first.row + 6])
     memory = _figures(message) if first.kind.name == "gpu_memory" else {}
     kind = _kinds()[_memory_kind(memory)] if memory else first.kind
     slots = {**first.groups, **{name: f"{gib:.2f}" for name, gib in memory.items()}}
