@@ -27,12 +27,19 @@ if TYPE_CHECKING:
     from smp_advisor.guidance.rank_map import RankTable
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.profiling.traced_rank import TracedRank
+    from smp_advisor.runs.failures import Failure
     from smp_advisor.search.clusters import Question
     from smp_advisor.search.decision import Decision
     from smp_advisor.search.search import SearchResult
     from smp_advisor.search.sizes import ClusterSizes, Progress
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
+
+
+_LESS = 0.95
+"""Share of the memory of a plan that ran out of it that the next plan needs at most, both as first predicted."""
+_SURER = (0.99, 0.999)
+"""Probabilities of the fit to require if the next plan needs more than that."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -261,6 +268,41 @@ class Advice:
         )
         return self.again(replace(self.job, calibration=calibration))
 
+    def after(self, failure: Failure | str, *, plan: Plan | None = None) -> Advice:
+        """The advice after a run that ran out of GPU memory: the next plan with more headroom, and what the run taught.
+
+        Parameters
+        ----------
+        failure
+            A failure of `smp_advisor.read_failure`, or the text of its log.
+        plan
+            Plan of the run; that of the failure, or the advice's own if None.
+
+        Raises
+        ------
+        CalibrationError
+            Another plan does not avoid the failure, or its message has figures of another GPU.
+        NoPlanFitsError
+            No plan of the request needs enough less memory.
+        """
+        from smp_advisor.costs.evaluate import estimate
+        from smp_advisor.errors import NoPlanFitsError
+        from smp_advisor.runs.failures import failure_of_plan
+
+        read = failure_of_plan(failure, self.cluster)
+        ran = plan or read.plan or self.plan
+        advice = self.calibrate(read.as_log, plan=ran)
+        plain = replace(self.job, calibration=None)
+        most = _LESS * estimate(self.model, self.cluster, plain, ran).needed_gib
+        for probability in _SURER:  # what failed teaches little about other kinds of plans, which need less, too
+            if estimate(advice.model, advice.cluster, plain, advice.plan).needed_gib <= most:
+                break
+            try:
+                advice = self.again(advice.job, min_fit_probability=max(probability, self.min_fit_probability))
+            except NoPlanFitsError:
+                break
+        return advice
+
     def compare_clusters(
         self,
         instances: Instance | str | Sequence[Instance | str] | None = None,
@@ -365,13 +407,13 @@ class Advice:
         probe = self.probe(plan)
         return "" if self.script else script_cell(probe.model, probe.cluster, probe.job, probe.plan)
 
-    def again(self, job: Job | None = None) -> Advice:
-        """The advice for the same request, with the present `job` or another one."""
+    def again(self, job: Job | None = None, **changes: Any) -> Advice:
+        """The advice for the same request, with the present `job` or another one, and changed keywords of `advise`."""
         from smp_advisor.errors import CalibrationError
 
         if self.request is None:
             raise CalibrationError("Only advice made by advise() can be made again.")
-        advice = self.request(job=self.job if job is None else job)
+        advice = self.request(job=self.job if job is None else job, **changes)
         return replace(
             advice.recommended,
             requested=self.requested,

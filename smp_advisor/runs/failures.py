@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.calibration.readers import Log
 from smp_advisor.errors import CalibrationError
 from smp_advisor.files import data_file
 from smp_advisor.libraries.plan import Plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+
+    from smp_advisor.cluster.cluster import Cluster
 
 _FIRST, _LAST = 2**18, 2**20
 """Characters at the start and at the end of a longer log that are read."""
@@ -31,15 +34,16 @@ _STEPS = re.compile(r"\b(?:step|iter|iters|iteration|global_step)s?\b['\"]?\s?[:
 _WARNING = re.compile(r"\bwarn(?:ing)?\b|\w+warning:|\[w[ \d]|^w\d{4} ")
 _RANK = re.compile(r"\[?\brank ?:?(\d{1,6})\]?(?!\d)|^\[\d+,(\d{1,6})\]<|\blocal_rank: (\d{1,3})\b")
 _RAISED = re.compile(
-    r"^[\W\d]*(?:\[?rank ?\d+\]?:?\s*|\[\d+,\d+\]<\w+>:?\s*|e\s+)?(?P<name>(?:\w+\.)*\w*(?:error|exception|failure)): ?(?P<message>\S.*)"
+    r"^[\W\d]*(?:\[?rank ?\d+\]?:?\s*|\[\d+,\d+\]<\w+>:?\s*|e\s+)?"
+    r"(?P<name>(?:\w+\.)*\w*(?:error|exception|failure)): ?(?P<message>\S.*)"
 )
 _GIB = {"b": 2.0**-30, "bytes": 2.0**-30, "kib": 2.0**-20, "mib": 2.0**-10, "gib": 1.0, "tib": 2.0**10}
 _SIZE = r"(?P<size>\d[\d.]*) ?(?P<unit>bytes|[kmgt]ib)\b"
 _FIGURES = {
-    "tried": [rf"tried to allocate {_SIZE}", rf"failed to allocate (?:request for )?{_SIZE}", rf"trying to allocate {_SIZE}", rf"requested *: {_SIZE}"],
+    "tried": [rf"(?:tried|trying|failed) to allocate (?:request for )?{_SIZE}", rf"requested *: {_SIZE}"],
     "total": [rf"total capac\w+ of {_SIZE}", rf"{_SIZE} total capac", rf"device limit *: {_SIZE}"],
     "free": [rf"of which {_SIZE} is free", rf"(?<=; ){_SIZE} free", rf"free \(according to cuda\) *: {_SIZE}"],
-    "allocated": [rf"{_SIZE} is allocated by pytorch", rf"{_SIZE} already allocated", rf"currently allocated *: {_SIZE}"],
+    "allocated": [rf"{_SIZE} (?:is allocated by pytorch|already allocated)", rf"currently allocated *: {_SIZE}"],
     "unallocated": [rf"{_SIZE} is reserved by pytorch but unallocated", rf"{_SIZE} cached"],
     "reserved": [rf"{_SIZE} reserved in total"],
     "others": [rf"(?<!this )process \d+ has {_SIZE} memory in use"],
@@ -69,12 +73,12 @@ def _literal(pattern: str) -> str:
     """The longest text that every match contains: a run of plain characters outside groups."""
     runs, depth, place = [""], 0, 0
     while place < len(pattern):
-        token = re.compile(r"\\.|\[\^?\]?[^]]*\]|\{[^}]*\}|.").match(pattern, place)[0]  # type: ignore[index]
-        place += len(token)
-        depth += (token == "(") - (token == ")")
-        if token == "|" and not depth:
+        part: str = re.compile(r"\\.|\[\^?\]?[^]]*\]|\{[^}]*\}|.").match(pattern, place)[0]  # type: ignore[index]
+        place += len(part)
+        depth += (part == "(") - (part == ")")
+        if part == "|" and not depth:
             return ""
-        plain = token[-1] if re.fullmatch(r"\\\W|[^\\.^$|+?*()[{]", token) else ""
+        plain = part[-1] if re.fullmatch(r"\\\W|[^\\.^$|+?*()[{]", part) else ""
         if depth or not plain or re.match(r"[?*]|\{0", pattern[place:]):
             runs.append("")
         else:
@@ -146,6 +150,12 @@ class Failure:
             return None
         return figures["allocated"] + figures["tried"] + min(figures.get("outside", 0.0), _CONTEXT_GIB)
 
+    @property
+    def as_log(self) -> Log:
+        """The failure as a run that ran out of memory, for `Advice.calibrate`."""
+        least = self.least_gib
+        return Log(title=self.title, out_of_memory=self.of_plan, peak_gib={} if least is None else {"total": least})
+
     def __str__(self) -> str:
         where = f"Line {self.line:,}" + ("" if self.rank is None else f", rank {self.rank}")
         lines = [f"Cause: {self.cause}", f"Change: {self.change}", f"{where}: {self.evidence}"]
@@ -212,6 +222,30 @@ def read_failure(text: str, *, plan: Plan | None = None) -> Failure | None:
     )
 
 
+def failure_of_plan(failure: Failure | str, cluster: Cluster) -> Failure:
+    """The failure, or that of a text, if another plan on the cluster avoids it.
+
+    Raises
+    ------
+    CalibrationError
+        The text shows no failure, one that no plan avoids, or that of another GPU.
+    """
+    found = read_failure(failure) if isinstance(failure, str) else failure
+    if not isinstance(found, Failure):
+        raise CalibrationError(
+            "The text shows no failure: pass the end of the log, with the lines around its first error."
+        )
+    if not found.of_plan:
+        raise CalibrationError(f"Another plan does not avoid this failure ({found.title}). {found.change}")
+    total, usable = found.memory_gib.get("total"), cluster.instance.usable_gpu_memory_gib
+    if total is not None and not 0.9 < total / usable < 1.1:
+        raise CalibrationError(
+            f"The message is of a GPU with {total:.4g} GiB, and one of {cluster.instance.name} has {usable:.4g} GiB: "
+            "use the advice for the instance of the run."
+        )
+    return found
+
+
 def _rows(text: str) -> Iterator[tuple[int, str]]:
     """Numbers and texts of the lines that are read; a carriage return starts a new text of the same line."""
     parts = [(0, len(text))] if len(text) <= _FIRST + _LAST else [(0, _FIRST), (len(text) - _LAST, len(text))]
@@ -219,17 +253,18 @@ def _rows(text: str) -> Iterator[tuple[int, str]]:
         number = 1 + text.count("\n", 0, start)
         for line in text[start:end].split("\n"):
             for piece in filter(str.strip, line.split("\r")):
-                cut = piece if len(piece) <= _LONGEST_LINE else piece[: _LONGEST_LINE // 2] + piece[-_LONGEST_LINE // 2 :]
-                yield number, _COLORS.sub("", cut)
+                half = _LONGEST_LINE // 2
+                yield number, _COLORS.sub("", piece if len(piece) <= 2 * half else piece[:half] + piece[-half:])
             number += 1
 
 
 @cache
 def _kinds() -> dict[str, _Kind]:
-    entries = data_file("runs", "failures")["kind"]
-    return {
-        entry["name"]: _Kind(**{**entry, "patterns": tuple(map(_Pattern.of, entry["patterns"]))}) for entry in entries
-    }
+    def of(entry: dict[str, Any]) -> _Kind:
+        named_first = sorted(entry["patterns"], key=lambda pattern: "(?P<" not in pattern)
+        return _Kind(**{**entry, "patterns": tuple(map(_Pattern.of, named_first))})
+
+    return {entry["name"]: of(entry) for entry in data_file("runs", "failures")["kind"]}
 
 
 def _hits(lines: list[str]) -> list[_Hit]:
@@ -238,15 +273,15 @@ def _hits(lines: list[str]) -> list[_Hit]:
     hits: list[_Hit] = []
     matched: set[int] = set()
     for row, line in enumerate(lowered):
-        found = [_Hit(kind, row, kind.depth + _warned(line), groups) for kind, groups in _matches(patterns, line, lines[row])]
-        hits += found
-        if found:
+        for kind, groups in _matches(patterns, line, lines[row]):
+            hits.append(_Hit(kind, row, kind.depth + _warned(line), groups))
             matched.add(row)
     for row in range(len(lines) - 1):  # a message that a line break divides
         if not {row, row + 1} & matched:
             joined = f"{lines[row][-_JOINED:].rstrip()} {lines[row + 1][:_JOINED].lstrip()}"
             low = joined.translate(_ASCII_LOWER)
-            hits += [_Hit(kind, row, kind.depth + _warned(low), groups) for kind, groups in _matches(patterns, low, joined)]
+            found = _matches(patterns, low, joined)
+            hits += [_Hit(kind, row, kind.depth + _warned(low), groups) for kind, groups in found]
     return hits + [hit for row in range(len(lines)) if row not in matched for hit in _raised(row, lines, lowered)]
 
 
@@ -255,9 +290,7 @@ def _present(lowered: str) -> list[tuple[_Kind, _Pattern]]:
     return [(kind, pattern) for kind in _kinds().values() for pattern in kind.patterns if pattern.literal in lowered]
 
 
-def _matches(
-    patterns: list[tuple[_Kind, _Pattern]], lowered: str, line: str
-) -> Iterator[tuple[_Kind, dict[str, str]]]:
+def _matches(patterns: list[tuple[_Kind, _Pattern]], lowered: str, line: str) -> Iterator[tuple[_Kind, dict[str, str]]]:
     """Kinds that a line shows, with the named groups in its own case."""
     last = None
     for kind, pattern in patterns:
