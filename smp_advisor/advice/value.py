@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.profiling.traced_rank import TracedRank
     from smp_advisor.runs.failures import Failure
+    from smp_advisor.runs.worth import Worth
     from smp_advisor.search.clusters import Question
     from smp_advisor.search.decision import Decision
     from smp_advisor.search.search import SearchResult
@@ -215,7 +216,7 @@ class Advice:
         peak_gib: float | None = None,
         peak_kind: str | None = None,
         out_of_memory: bool = False,
-        probe: bool = False,
+        probe: bool | Probe = False,
         plan: Plan | None = None,
         cluster: Cluster | None = None,
         job: Job | None = None,
@@ -237,7 +238,7 @@ class Advice:
         out_of_memory
             Whether the run ran out of GPU memory.
         probe
-            Whether the run is that of `probe` instead of the plan's.
+            Whether the run is that of `probe` instead of the plan's; or its probe.
         plan, cluster, job
             Those of the run; the advice's own if None.
         accept
@@ -248,11 +249,11 @@ class Advice:
         CalibrationError
             The run cannot be read, contradicts the plan, or has a figure that no hardware reaches.
         """
-        from smp_advisor.calibration import measure
+        from smp_advisor.calibration import Probe, measure
 
         model, ran = self.model, (cluster or self.cluster, job or self.job, plan or self.plan)
         if probe:
-            chosen = self.probe(plan)
+            chosen = probe if isinstance(probe, Probe) else self.probe(plan)
             model, ran = chosen.model, (chosen.cluster, chosen.job, chosen.plan)
         calibration = measure(
             model,
@@ -375,15 +376,44 @@ class Advice:
             min_fit_probability=self.min_fit_probability,
         )
 
+    def worth_measuring(self) -> Worth:
+        """Whether a short probe of the leading plans saves more than it costs, which one, and its cells.
+
+        The saving is the expected value of sample information over the joint draws of the plans' step times
+        (`Worth.expected_saving_usd`).
+
+        Raises
+        ------
+        CalibrationError
+            The cost of the run is unknown: the job has no `tokens`, or the instance no price.
+
+        Examples
+        --------
+        >>> import smp_advisor as smpa
+        >>> advice = smpa.advise("1.3B", "ml.p4d.24xlarge", library="fsdp", tokens="1B")
+        >>> advice.worth_measuring().measure
+        False
+        """
+        from smp_advisor.runs.worth import worth_measuring
+
+        return worth_measuring(self.recommended)
+
     @completes(JobOptionSettings)
-    def probe_cell(self, sdk: str = "auto", plan: Plan | None = None, **options: Unpack[JobOptionSettings]) -> str:
+    def probe_cell(
+        self,
+        sdk: str = "auto",
+        plan: Plan | None = None,
+        *,
+        probe: Probe | None = None,
+        **options: Unpack[JobOptionSettings],
+    ) -> str:
         """The cell that starts the job of `probe`, with its price and its expected effect as comments.
 
         `probe_script_cell` writes its training script. ``advice.calibrate(log, probe=True)`` reads its log.
         """
         from smp_advisor.export import estimator_cell
 
-        probe = self.probe(plan)
+        probe = probe or self.probe(plan)
         short = {"job_name": "probe", "checkpoints": False, "long_run_without_checkpoints": True}
         settings: dict[str, Any] = short | self._options(options)
         extra: dict[str, Any] = {"max_steps": probe.steps} | ({} if settings["script"] else {"log_every": 1})
@@ -400,11 +430,11 @@ class Advice:
         )
         return f"{probe.comment}\n{cell}"
 
-    def probe_script_cell(self, plan: Plan | None = None) -> str:
+    def probe_script_cell(self, plan: Plan | None = None, *, probe: Probe | None = None) -> str:
         """The ``%%writefile`` cell with the training script of `probe`; empty for the user's own script."""
         from smp_advisor.export import script_cell
 
-        probe = self.probe(plan)
+        probe = probe or self.probe(plan)
         return "" if self.script else script_cell(probe.model, probe.cluster, probe.job, probe.plan)
 
     def again(self, job: Job | None = None, **changes: Any) -> Advice:
