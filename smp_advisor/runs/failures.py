@@ -328,14 +328,26 @@ def _raised(row: int, lines: list[str], lowered: list[str]) -> Iterator[_Hit]:
 
 
 def _survived(hits: list[_Hit], lines: list[str]) -> list[_Hit]:
-    """The hits after which the job did not go on for several steps."""
+    """The hits after which the job did not go on for several steps, without those that torchrun lists as later ones."""
     steps = [row for row, line in enumerate(lines) if _STEPS.search(line.translate(_ASCII_LOWER))]
     of_loss = {hit.row for hit in hits if hit.kind.name == "loss"}
     ends = {
         "loss": next((row for n, row in enumerate(r for r in reversed(steps) if r not in of_loss) if n == _WENT_ON), -1)
     }
     other = steps[-_WENT_ON] if len(steps) >= _WENT_ON else -1
-    return [hit for hit in hits if hit.row >= ends.get(hit.kind.name, other)]
+    later = {row for first, last in _listed(lines) for row in range(first, last)}
+    return [hit for hit in hits if hit.row >= ends.get(hit.kind.name, other) and hit.row not in later]
+
+
+def _listed(lines: list[str]) -> Iterator[tuple[int, int]]:
+    """Rows of torchrun's reports between the list of failures and the first observed one, which follows it."""
+    first = -1
+    for row, line in enumerate(lines):
+        if line.rstrip().endswith("Failures:"):
+            first = row
+        elif first >= 0 and "Root Cause (first observed failure)" in line:
+            yield first, row
+            first = -1
 
 
 def _consequences(hits: Iterable[_Hit], first: _Hit) -> Iterator[str]:
