@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _FIRST, _LAST = 2**18, 2**20
 """Characters at the start and at the end of a longer log that are read."""
 _LONGEST_LINE = 2_000
+_LONGEST_RAISED = 500
 _LONGEST_EVIDENCE = 300
 _JOINED = 160
 """Characters of two lines on both sides of a break inside a message."""
@@ -33,10 +34,8 @@ _COLORS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|#033\[[0-9;]*[A-Za-z]")
 _STEPS = re.compile(r"\b(?:step|iter|iters|iteration|global_step)s?\b['\"]?\s?[:=/]?\s?\d|\d/\d+ \[\d+:\d\d")
 _WARNING = re.compile(r"\bwarn(?:ing)?\b|\w+warning:|\[w[ \d]|^w\d{4} ")
 _RANK = re.compile(r"\[?\brank ?:?(\d{1,6})\]?(?!\d)|^\[\d+,(\d{1,6})\]<|\blocal_rank: (\d{1,3})\b")
-_RAISED = re.compile(
-    r"^[\W\d]*(?:\[?rank ?\d+\]?:?\s*|\[\d+,\d+\]<\w+>:?\s*|e\s+)?"
-    r"(?P<name>(?:\w+\.)*\w*(?:error|exception|failure)): ?(?P<message>\S.*)"
-)
+_RAISED = re.compile(r"(?P<name>\b[\w.]{0,100}(?:error|exception|failure)): ?(?P<message>\S.*)")
+_BEFORE_RAISED = re.compile(r"[\W\d]*(?:\[?rank ?\d+\]?:?\s*|\[\d+,\d+\]<\w+>:?\s*|e\s+)?")
 _GIB = {"b": 2.0**-30, "bytes": 2.0**-30, "kib": 2.0**-20, "mib": 2.0**-10, "gib": 1.0, "tib": 2.0**10}
 _SIZE = r"(?P<size>\d[\d.]*) ?(?P<unit>bytes|[kmgt]ib)\b"
 _FIGURES = {
@@ -307,8 +306,9 @@ def _warned(lowered: str) -> int:
 
 def _raised(row: int, lines: list[str], lowered: list[str]) -> Iterator[_Hit]:
     """An exception of no kind at the end of a traceback."""
-    match = _RAISED.search(lowered[row][:_LONGEST_LINE])
-    if match is None:
+    line = lowered[row][:_LONGEST_RAISED]
+    match = _RAISED.search(line) if any(word in line for word in ("error:", "exception:", "failure:")) else None
+    if match is None or not _BEFORE_RAISED.fullmatch(lowered[row], 0, match.start()):
         return
     name, message = (lines[row][slice(*match.span(group))].strip() for group in ("name", "message"))
     yield _Hit(
