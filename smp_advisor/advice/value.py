@@ -295,7 +295,7 @@ class Advice:
         advice = self.calibrate(read.as_log, plan=ran)
         plain = replace(self.job, calibration=None)
         most = _LESS * estimate(self.model, self.cluster, plain, ran).needed_gib
-        for probability in _SURER:  # what failed teaches little about other kinds of plans, which need less, too
+        for probability in _SURER:  # a failure teaches little about other kinds of plans, which have to need less, too
             if estimate(advice.model, advice.cluster, plain, advice.plan).needed_gib <= most:
                 break
             try:

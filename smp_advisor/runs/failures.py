@@ -117,7 +117,7 @@ class Failure:
     title: str
     """The kind in words."""
     cause: str
-    """What happened, in one sentence."""
+    """The event, in one sentence."""
     change: str
     """The change that fixes it, in one sentence."""
     evidence: str
@@ -229,20 +229,20 @@ def failure_of_plan(failure: Failure | str, cluster: Cluster) -> Failure:
     CalibrationError
         The text shows no failure, one that no plan avoids, or that of another GPU.
     """
-    found = read_failure(failure) if isinstance(failure, str) else failure
-    if not isinstance(found, Failure):
+    result = read_failure(failure) if isinstance(failure, str) else failure
+    if not isinstance(result, Failure):
         raise CalibrationError(
             "The text shows no failure: pass the end of the log, with the lines around its first error."
         )
-    if not found.of_plan:
-        raise CalibrationError(f"Another plan does not avoid this failure ({found.title}). {found.change}")
-    total, usable = found.memory_gib.get("total"), cluster.instance.usable_gpu_memory_gib
+    if not result.of_plan:
+        raise CalibrationError(f"Another plan does not avoid this failure ({result.title}). {result.change}")
+    total, usable = result.memory_gib.get("total"), cluster.instance.usable_gpu_memory_gib
     if total is not None and not 0.9 < total / usable < 1.1:
         raise CalibrationError(
             f"The message is of a GPU with {total:.4g} GiB, and one of {cluster.instance.name} has {usable:.4g} GiB: "
             "use the advice for the instance of the run."
         )
-    return found
+    return result
 
 
 def _rows(text: str) -> Iterator[tuple[int, str]]:
@@ -279,8 +279,8 @@ def _hits(lines: list[str]) -> list[_Hit]:
         if not {row, row + 1} & matched:
             joined = f"{lines[row][-_JOINED:].rstrip()} {lines[row + 1][:_JOINED].lstrip()}"
             low = joined.translate(_ASCII_LOWER)
-            found = _matches(patterns, low, joined)
-            hits += [_Hit(kind, row, kind.depth + _warned(low), groups) for kind, groups in found]
+            matches = _matches(patterns, low, joined)
+            hits += [_Hit(kind, row, kind.depth + _warned(low), groups) for kind, groups in matches]
     return hits + [hit for row in range(len(lines)) if row not in matched for hit in _raised(row, lines, lowered)]
 
 
@@ -334,9 +334,9 @@ def _survived(hits: list[_Hit], lines: list[str]) -> list[_Hit]:
     ends = {
         "loss": next((row for n, row in enumerate(r for r in reversed(steps) if r not in of_loss) if n == _WENT_ON), -1)
     }
-    other = steps[-_WENT_ON] if len(steps) >= _WENT_ON else -1
+    settled = steps[-_WENT_ON] if len(steps) >= _WENT_ON else -1
     later = {row for first, last in _listed(lines) for row in range(first, last)}
-    return [hit for hit in hits if hit.row >= ends.get(hit.kind.name, other) and hit.row not in later]
+    return [hit for hit in hits if hit.row >= ends.get(hit.kind.name, settled) and hit.row not in later]
 
 
 def _listed(lines: list[str]) -> Iterator[tuple[int, int]]:
@@ -374,8 +374,8 @@ def _figures(message: str) -> dict[str, float]:
         figures["reserved"] = figures["allocated"] + figures["unallocated"]
     if {"total", "free", "reserved"} <= figures.keys():
         figures["outside"] = max(0.0, figures["total"] - figures["free"] - figures["reserved"])
-    if others := figures.pop("others", 0.0):
-        figures["outside"] = max(others, figures.get("outside", 0.0))
+    if processes := figures.pop("others", 0.0):
+        figures["outside"] = max(processes, figures.get("outside", 0.0))
     return figures
 
 

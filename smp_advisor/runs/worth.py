@@ -1,4 +1,4 @@
-"""What is worth measuring before a run: the expected saving of a short probe against its price."""
+"""The worth of a measurement before a run: the expected saving of a short probe against its price."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Worth:
 
     @property
     def decision(self) -> str:
-        """What to do, in one sentence."""
+        """Whether to measure, in one sentence."""
         if not self.plans:
             return "Not worth measuring: one of the leading plans is the cheapest in every draw of their step times."
         plans = "this plan" if len(self.plans) == 1 else f"these {len(self.plans)} plans"
@@ -178,13 +178,13 @@ def expected_saving(costs: Floats, logs: Floats, measured: Sequence[int], noise:
         Spreads of the errors of their measurements.
     """
     differences = costs - costs[:, [costs.mean(axis=0).argmin()]]
-    known = logs[:, list(measured)]
+    times = logs[:, list(measured)]
     if not noise.any():  # then a draw is known by its measurements
         return float(differences.mean(axis=0).min() - differences.min(axis=1).mean())
-    centered, target = known - known.mean(axis=0), differences - differences.mean(axis=0)
-    covariance = centered.T @ centered / len(known) + np.diag(noise**2)
-    gain = np.linalg.lstsq(covariance, centered.T @ target / len(known), rcond=None)[0]
-    errors = noise * np.random.default_rng(0).standard_normal((_REPEATS, *known.shape))
+    centered, target = times - times.mean(axis=0), differences - differences.mean(axis=0)
+    covariance = centered.T @ centered / len(times) + np.diag(noise**2)
+    gain = np.linalg.lstsq(covariance, centered.T @ target / len(times), rcond=None)[0]
+    errors = noise * np.random.default_rng(0).standard_normal((_REPEATS, *times.shape))
     expected = np.clip(
         differences.mean(axis=0) + (centered + errors) @ gain, differences.min(axis=0), differences.max(axis=0)
     ).reshape(-1, costs.shape[1])
