@@ -32,7 +32,9 @@ _EXCEPTION, _SYMPTOM = 2, 3
 _ASCII_LOWER = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
 _COLORS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|#033\[[0-9;]*[A-Za-z]")
 _STEPS = re.compile(r"\b(?:step|iter|iters|iteration|global_step)s?\b['\"]?\s?[:=/]?\s?\d|\d/\d+ \[\d+:\d\d")
-_WARNING = re.compile(r"\bwarn(?:ing)?\b|\w+warning:|\[w[ \d]|^w\d{4} ")
+_WARNING = re.compile(r"\bwarn(?:ing)?\b|\w+warning:|\[w[ \d]|^w\d{4} |\bw tensorflow/")
+_INFORMATION = "nccl info"
+"""In lines of NCCL that mention failed attempts of every start."""
 _RANK = re.compile(r"\[?\brank ?:?(\d{1,6})\]?(?!\d)|^\[\d+,(\d{1,6})\]<|\blocal_rank: (\d{1,3})\b")
 _RAISED = re.compile(r"(?P<name>\b[\w.]{0,100}(?:error|exception|failure)): ?(?P<message>\S.*)")
 _BEFORE_RAISED = re.compile(r"[\W\d]*(?:\[?rank ?\d+\]?:?\s*|\[\d+,\d+\]<\w+>:?\s*|e\s+)?")
@@ -273,14 +275,14 @@ def _hits(lines: list[str]) -> list[_Hit]:
     matched: set[int] = set()
     for row, line in enumerate(lowered):
         for kind, groups in _matches(patterns, line, lines[row]):
-            hits.append(_Hit(kind, row, kind.depth + _warned(line), groups))
+            hits.append(_Hit(kind, row, _depth(kind, line), groups))
             matched.add(row)
     for row in range(len(lines) - 1):  # a message that a line break divides
         if not {row, row + 1} & matched:
             joined = f"{lines[row][-_JOINED:].rstrip()} {lines[row + 1][:_JOINED].lstrip()}"
             low = joined.translate(_ASCII_LOWER)
             matches = _matches(patterns, low, joined)
-            hits += [_Hit(kind, row, kind.depth + _warned(low), groups) for kind, groups in matches]
+            hits += [_Hit(kind, row, _depth(kind, low), groups) for kind, groups in matches]
     return hits + [hit for row in range(len(lines)) if row not in matched for hit in _raised(row, lines, lowered)]
 
 
@@ -292,6 +294,8 @@ def _present(lowered: str) -> list[tuple[_Kind, _Pattern]]:
 def _matches(patterns: list[tuple[_Kind, _Pattern]], lowered: str, line: str) -> Iterator[tuple[_Kind, dict[str, str]]]:
     """Kinds that a line shows, with the named groups in its own case."""
     last = None
+    if _INFORMATION in lowered:
+        return
     for kind, pattern in patterns:
         if kind is not last and pattern.literal in lowered and (match := pattern.search.search(lowered)):
             last = kind
@@ -299,9 +303,10 @@ def _matches(patterns: list[tuple[_Kind, _Pattern]], lowered: str, line: str) ->
             yield kind, {name: line[start:end].strip(" '\".,:;") for name, (start, end) in spans}
 
 
-def _warned(lowered: str) -> int:
-    """1 for a warning, which weighs less than an error of the same depth."""
-    return int(_WARNING.search(lowered[:200]) is not None)
+def _depth(kind: _Kind, lowered: str) -> int:
+    """The depth of a kind in a line: a warning weighs less than an error, and one of a weak cause as a consequence."""
+    warned = _WARNING.search(lowered[:200]) is not None
+    return kind.depth if not warned else _SYMPTOM if kind.depth == 1 else kind.depth + 1
 
 
 def _raised(row: int, lines: list[str], lowered: list[str]) -> Iterator[_Hit]:

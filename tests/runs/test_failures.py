@@ -14,6 +14,7 @@ from smp_advisor.command.__main__ import main
 from smp_advisor.errors import CalibrationError
 from smp_advisor.files import data_file
 from smp_advisor.tools.interface import Caller, call
+from tests.calibration.logs import LOGS, Excerpt
 
 FOLDER = Path(__file__).parent
 MESSAGES = [
@@ -99,6 +100,30 @@ def test_a_warning_and_a_handled_error_weigh_less_than_an_error() -> None:
     )
     assert failure is not None
     assert failure.kind == "access_denied"
+
+
+NOISE = """\
+sagemaker-training-toolkit INFO     No GPUs detected (normal if no gpus installed)
+ERROR: pip's dependency resolver does not currently take into account all the packages that are installed.
+fastai 2.7.12 requires torch<2.1,>=1.7, but you have torch 2.1.0 which is incompatible.
+algo-1:80:80 [0] NCCL INFO NET/Plugin: Failed to find ncclNetPlugin_v6 symbol.
+algo-1:80:80 [0] NCCL INFO NET/OFI Selected Provider is efa
+algo-1:80:80 [0] configure_nvls_option:252 NCCL WARN NET/OFI Only EFA provider is supported
+[W socket.cpp:697] [c10d] The client socket has failed to connect to [algo-1]:7777 (errno: 97 - Address family)
+2024-01-01 00:00:00.1: W tensorflow/tsl: Could not load dynamic library libnvinfer.so.7: cannot open shared object file
+UserWarning: cannot import name 'fused_rope'; falling back to the slow one
+"""
+
+
+def test_the_noise_of_a_start_is_not_the_cause() -> None:
+    failure = smpa.read_failure(NOISE + "Traceback (most recent call last):\nValueError: odd")
+    assert failure is not None
+    assert failure.cause == "The script raised ValueError: odd."
+
+
+@pytest.mark.parametrize("excerpt", LOGS, ids=lambda excerpt: excerpt.title)
+def test_a_log_of_a_run_that_goes_well_shows_no_failure(excerpt: Excerpt) -> None:
+    assert smpa.read_failure(excerpt.text) is None
 
 
 def test_an_unknown_exception_is_shown_as_it_is() -> None:
