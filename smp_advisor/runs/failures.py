@@ -36,7 +36,7 @@ _WARNING = re.compile(r"\bwarn(?:ing)?\b|\w+warning:|\[w[ \d]|^w\d{4} |\bw tenso
 _INFORMATION = "nccl info"
 """In lines of NCCL that mention failed attempts of every start."""
 _RANK = re.compile(r"\[?\brank ?:?(\d{1,6})\]?(?!\d)|^\[\d+,(\d{1,6})\]<|\blocal_rank: (\d{1,3})\b")
-_RAISED = re.compile(r"(?P<name>\b[\w.]{0,100}(?:error|exception|failure)): ?(?P<message>\S.*)")
+_RAISED = re.compile(r"(?P<name>\b(?:[\w.]{1,100}(?:error|failure)|[\w.]{0,100}exception)): ?(?P<message>\S.*)")
 _BEFORE_RAISED = re.compile(r"[\W\d]*(?:\[?rank ?\d+\]?:?\s*|\[\d+,\d+\]<\w+>:?\s*|e\s+)?")
 _GIB = {"b": 2.0**-30, "bytes": 2.0**-30, "kib": 2.0**-20, "mib": 2.0**-10, "gib": 1.0, "tib": 2.0**10}
 _SIZE = r"(?P<size>\d[\d.]*) ?(?P<unit>bytes|[kmgt]ib)\b"
