@@ -112,7 +112,15 @@ class _Hit:
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """Why a job failed, as its log shows it."""
+    """Why a job failed, as its log shows it.
+
+    Examples
+    --------
+    >>> import smp_advisor as smpa
+    >>> failure = smpa.read_failure("OSError: [Errno 28] No space left on device")
+    >>> failure.kind, failure.line, failure.of_plan
+    ('disk_full', 1, False)
+    """
 
     kind: str
     """Name of the kind: ``gpu_memory``, ``quota``, ...; ``exception`` for one that no rule has."""
@@ -191,7 +199,7 @@ def read_failure(text: str, *, plan: Plan | None = None) -> Failure | None:
     >>> log = "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
     >>> failure = smpa.read_failure(log)
     >>> failure.kind, failure.rank, failure.cause
-    ('gpu_memory', 3, 'A GPU ran out of memory: it tried to allocate 2.00 GiB more.')
+    ('gpu_memory', 3, 'A GPU ran out of memory.')
     """
     if not isinstance(text, str):
         raise CalibrationError(f"A failure is read from the text of a log, not {type(text).__name__}.")
