@@ -26,12 +26,12 @@ _LONGEST_EVIDENCE = 300
 _JOINED = 160
 """Characters of two lines on both sides of a break inside a message."""
 _WENT_ON = 10
-"""Lines of finished steps after a message that show that the job survived it."""
+"""Finished steps after a message that show that the job survived it."""
 _EXCEPTION, _SYMPTOM = 2, 3
 """Depths of an exception of no kind, and of consequences of other failures."""
 _ASCII_LOWER = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
 _COLORS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|#033\[[0-9;]*[A-Za-z]")
-_STEPS = re.compile(r"\b(?:step|iter|iters|iteration|global_step)s?\b['\"]?\s?[:=/]?\s?\d|\d/\d+ \[\d+:\d\d")
+_STEPS = re.compile(r"\b(?:step|iter|iters|iteration|global_step)s?\b['\"]?\s?[:=/]?\s?(\d+)|\b(\d+)/\d+ \[\d+:\d\d")
 _WARNING = re.compile(r"\bwarn(?:ing)?\b|\w+warning:|\[w[ \d]|^w\d{4} |\bw tensorflow/")
 _INFORMATION = "nccl info"
 """In lines of NCCL that mention failed attempts of every start."""
@@ -342,14 +342,22 @@ def _raised(row: int, lines: list[str], lowered: list[str]) -> Iterator[_Hit]:
 
 def _survived(hits: list[_Hit], lines: list[str]) -> list[_Hit]:
     """The hits after which the job did not go on for several steps, without those that torchrun lists as later ones."""
-    steps = [row for row, line in enumerate(lines) if _STEPS.search(line.translate(_ASCII_LOWER))]
+    matches = ((row, _STEPS.search(line.translate(_ASCII_LOWER))) for row, line in enumerate(lines))
+    steps = [(row, match[1] or match[2]) for row, match in matches if match]
     of_loss = {hit.row for hit in hits if hit.kind.name == "loss"}
-    ends = {
-        "loss": next((row for n, row in enumerate(r for r in reversed(steps) if r not in of_loss) if n == _WENT_ON), -1)
-    }
-    settled = steps[-_WENT_ON] if len(steps) >= _WENT_ON else -1
+    settled, finite = _settled(steps), _settled([entry for entry in steps if entry[0] not in of_loss])
     later = {row for first, last in _listed(lines) for row in range(first, last)}
-    return [hit for hit in hits if hit.row >= ends.get(hit.kind.name, settled) and hit.row not in later]
+    return [hit for hit in hits if hit.row >= (finite if hit.kind.name == "loss" else settled) and hit.row not in later]
+
+
+def _settled(steps: list[tuple[int, str]]) -> int:
+    """The row from which on the log has lines of fewer than so many different steps; -1 without as many."""
+    numbers = set()
+    for row, number in reversed(steps):
+        numbers.add(number)
+        if len(numbers) == _WENT_ON:
+            return row
+    return -1
 
 
 def _listed(lines: list[str]) -> Iterator[tuple[int, int]]:

@@ -82,6 +82,13 @@ def test_an_error_that_the_job_survived_is_not_the_cause() -> None:
     assert failure.kind == "disk_full"
 
 
+def test_other_ranks_that_end_their_step_do_not_show_that_the_job_went_on() -> None:
+    others = [f"[rank{rank}]: step 7 loss 2.1" for rank in range(1, 64)]
+    failure = smpa.read_failure("\n".join([f"[rank0]: {full()}", *others, TIMEOUT.format(rank=1)]))
+    assert failure is not None
+    assert (failure.kind, failure.rank) == ("gpu_memory", 0)
+
+
 def test_a_loss_that_stays_not_finite_is_the_cause_however_long_the_job_went_on() -> None:
     good = [f"step {step} loss 2.1" for step in range(20)]
     bad = [f"step {step} loss nan" for step in range(20, 60)]
