@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from smp_advisor.notebook import Advisor
     from smp_advisor.profiling import Profile, profile
     from smp_advisor.proving import Proof, prove
+    from smp_advisor.runs import Failure, read_failure
     from smp_advisor.runs.watching import Run
     from smp_advisor.scripts import Finding, apply_fixes, check_script, read_stack
     from smp_advisor.scripts.adapt import adapt_script
@@ -47,6 +48,7 @@ __all__ = [
     "Calibration",
     "Cluster",
     "Estimate",
+    "Failure",
     "Finding",
     "Instance",
     "Job",
@@ -71,6 +73,7 @@ __all__ = [
     "load_calibration",
     "profile",
     "prove",
+    "read_failure",
     "read_stack",
     "save",
     "stacks",
@@ -84,6 +87,7 @@ _HOMES = {
     "Calibration": "workload",
     "Cluster": "cluster",
     "Estimate": "costs",
+    "Failure": "runs",
     "Finding": "scripts",
     "Instance": "cluster",
     "Job": "workload",
@@ -106,6 +110,7 @@ _HOMES = {
     "load_calibration": "workload",
     "profile": "profiling",
     "prove": "proving",
+    "read_failure": "runs",
     "read_stack": "scripts",
     "save": "advice.files",
     "stacks": "workload",

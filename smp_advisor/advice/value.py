@@ -27,13 +27,21 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.profiling.traced_rank import TracedRank
     from smp_advisor.runs import Probe, Summary
+    from smp_advisor.runs.failures import Failure
     from smp_advisor.runs.watching import Run
+    from smp_advisor.runs.worth import Worth
     from smp_advisor.search.clusters import Question
     from smp_advisor.search.decision import Decision
     from smp_advisor.search.search import SearchResult
     from smp_advisor.search.sizes import ClusterSizes, Progress
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
+
+
+_LESS = 0.95
+"""Share of the memory of a plan that ran out of it that the next plan needs at most, both as first predicted."""
+_SURER = (0.99, 0.999)
+"""Probabilities of the fit to require if the next plan needs more than that."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -209,7 +217,7 @@ class Advice:
         peak_gib: float | None = None,
         peak_kind: str | None = None,
         out_of_memory: bool = False,
-        probe: bool = False,
+        probe: bool | Probe = False,
         plan: Plan | None = None,
         cluster: Cluster | None = None,
         job: Job | None = None,
@@ -231,7 +239,7 @@ class Advice:
         out_of_memory
             Whether the run ran out of GPU memory.
         probe
-            Whether the run is that of `probe` instead of the plan's.
+            Whether the run is that of `probe` instead of the plan's; or its probe.
         plan, cluster, job
             Those of the run; the advice's own if None.
         accept
@@ -242,11 +250,11 @@ class Advice:
         CalibrationError
             The run cannot be read, contradicts the plan, or has a figure that no hardware reaches.
         """
-        from smp_advisor.runs import measure
+        from smp_advisor.runs import Probe, measure
 
         model, ran = self.model, (cluster or self.cluster, job or self.job, plan or self.plan)
         if probe:
-            chosen = self.probe(plan)
+            chosen = probe if isinstance(probe, Probe) else self.probe(plan)
             model, ran = chosen.model, (chosen.cluster, chosen.job, chosen.plan)
         calibration = measure(
             model,
@@ -312,6 +320,41 @@ class Advice:
         from smp_advisor.runs.start import start
 
         return start(self, local=local, confirm=confirm, folder=folder, sdk=sdk, tag=tag, steps=steps, **options)
+
+    def after(self, failure: Failure | str, *, plan: Plan | None = None) -> Advice:
+        """The advice after a run that ran out of GPU memory: the next plan with more headroom, and what the run taught.
+
+        Parameters
+        ----------
+        failure
+            A failure of `smp_advisor.read_failure`, or the text of its log.
+        plan
+            Plan of the run; that of the failure, or the advice's own if None.
+
+        Raises
+        ------
+        CalibrationError
+            Another plan does not avoid the failure, or its message has figures of another GPU.
+        NoPlanFitsError
+            No plan of the request needs enough less memory.
+        """
+        from smp_advisor.costs.evaluate import estimate
+        from smp_advisor.errors import NoPlanFitsError
+        from smp_advisor.runs.failures import failure_of_plan
+
+        read = failure_of_plan(failure, self.cluster)
+        ran = plan or read.plan or self.plan
+        advice = self.calibrate(read.as_log, plan=ran)
+        plain = replace(self.job, calibration=None)
+        most = _LESS * estimate(self.model, self.cluster, plain, ran).needed_gib
+        for probability in _SURER:  # a failure teaches little about other kinds of plans, which have to need less, too
+            if estimate(advice.model, advice.cluster, plain, advice.plan).needed_gib <= most:
+                break
+            try:
+                advice = self.again(advice.job, min_fit_probability=max(probability, self.min_fit_probability))
+            except NoPlanFitsError:
+                break
+        return advice
 
     def compare_clusters(
         self,
@@ -385,15 +428,44 @@ class Advice:
             min_fit_probability=self.min_fit_probability,
         )
 
+    def worth_measuring(self) -> Worth:
+        """Whether a short probe of the leading plans saves more than it costs, which one, and its cells.
+
+        The saving is the expected value of sample information over the joint draws of the plans' step times
+        (`Worth.expected_saving_usd`).
+
+        Raises
+        ------
+        CalibrationError
+            The cost of the run is unknown: the job has no `tokens`, or the instance no price.
+
+        Examples
+        --------
+        >>> import smp_advisor as smpa
+        >>> advice = smpa.advise("1.3B", "ml.p4d.24xlarge", library="fsdp", tokens="1B")
+        >>> advice.worth_measuring().measure
+        False
+        """
+        from smp_advisor.runs.worth import worth_measuring
+
+        return worth_measuring(self.recommended)
+
     @completes(JobOptionSettings)
-    def probe_cell(self, sdk: str = "auto", plan: Plan | None = None, **options: Unpack[JobOptionSettings]) -> str:
+    def probe_cell(
+        self,
+        sdk: str = "auto",
+        plan: Plan | None = None,
+        *,
+        probe: Probe | None = None,
+        **options: Unpack[JobOptionSettings],
+    ) -> str:
         """The cell that starts the job of `probe`, with its price and its expected effect as comments.
 
         `probe_script_cell` writes its training script. ``advice.calibrate(log, probe=True)`` reads its log.
         """
         from smp_advisor.export import estimator_cell
 
-        probe = self.probe(plan)
+        probe = probe or self.probe(plan)
         short = {"job_name": "probe", "checkpoints": False, "long_run_without_checkpoints": True}
         settings: dict[str, Any] = short | self._options(options)
         extra: dict[str, Any] = {"max_steps": probe.steps} | ({} if settings["script"] else {"log_every": 1})
@@ -410,20 +482,20 @@ class Advice:
         )
         return f"{probe.comment}\n{cell}"
 
-    def probe_script_cell(self, plan: Plan | None = None) -> str:
+    def probe_script_cell(self, plan: Plan | None = None, *, probe: Probe | None = None) -> str:
         """The ``%%writefile`` cell with the training script of `probe`; empty for the user's own script."""
         from smp_advisor.export import script_cell
 
-        probe = self.probe(plan)
+        probe = probe or self.probe(plan)
         return "" if self.script else script_cell(probe.model, probe.cluster, probe.job, probe.plan)
 
-    def again(self, job: Job | None = None) -> Advice:
-        """The advice for the same request, with the present `job` or another one."""
+    def again(self, job: Job | None = None, **changes: Any) -> Advice:
+        """The advice for the same request, with the present `job` or another one, and changed keywords of `advise`."""
         from smp_advisor.errors import CalibrationError
 
         if self.request is None:
             raise CalibrationError("Only advice made by advise() can be made again.")
-        advice = self.request(job=self.job if job is None else job)
+        advice = self.request(job=self.job if job is None else job, **changes)
         return replace(
             advice.recommended,
             requested=self.requested,

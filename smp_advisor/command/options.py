@@ -135,6 +135,11 @@ def parser() -> argparse.ArgumentParser:
     check.add_argument("--instance", dest="cluster", help="instance of a cell or recipe that names none")
     check.set_defaults(texts=())
 
+    why = verb("why", "Read why a training job failed, and the change that fixes it.")
+    why.add_argument("log", metavar="LOG", help="file with the job's log, its FailureReason, or both")
+    why.add_argument("--advice", metavar="FILE", help="saved advice of the job, for the next plan after full memory")
+    why.set_defaults(text="")
+
     about = "Compare plans with the libraries, instances or numbers of instances that are given."
     compare = verb("compare", about, takes_settings=True)
     compare.add_argument("model", help=_MODEL)

@@ -50,7 +50,7 @@ def observed(
     step_error
         One standard deviation of the logarithm of the mean of the measured steps.
     memory_gib
-        Measured peak of the GPU with the highest one, GiB. Not used for a run that ran out of memory.
+        Measured peak of the GPU with the highest one, GiB; of a run that ran out of memory, what it needed at least.
     """
     job, model = replace(job, calibration=None), trained(model, job)
     by_quantity = seconds_by_quantity(model, cluster, job, layout, predicted_seconds(model, cluster, job, layout))[0]
@@ -99,7 +99,7 @@ def _memory(
     parts = memory_error_parts(largest, shards, model.activation_band, of=of)
     return {
         "memory_kind": kind or "total",
-        "memory_gib": usable if kind == "out of memory" or gib is None else gib,
+        "memory_gib": max(usable, gib or 0.0) if kind == "out of memory" or gib is None else gib,
         "memory_noise_gib": repeat_gib(usable if gib is None else gib),
         "predicted_gib": float(f"{predicted(largest) / GIB:.9g}"),
         "memory_errors_gib": tuple(float(f"{_number(parts[name]) / GIB:.9g}") for name in MEMORY_QUANTITIES),

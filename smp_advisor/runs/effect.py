@@ -186,6 +186,8 @@ class Probe:
     """Expected 95 % interval of the plan's step time after the probe, if the probe takes the predicted time."""
     layers: tuple[int, int]
     """Layers of the probe and of the full model."""
+    afterwards: str = "advice.calibrate(log, probe=True), with the path of the log"
+    """The call that learns from its log."""
 
     @property
     def seconds(self) -> float:
@@ -206,7 +208,7 @@ class Probe:
     @property
     def comment(self) -> str:
         """`lines` as Python comments."""
-        text = [*self.lines, "Afterwards: advice.calibrate(log, probe=True), with the path of the log."]
+        text = [*self.lines, f"Afterwards: {self.afterwards}."]
         if self.layers[0] != self.layers[1]:
             text.append("The probe has a script of its own: write that of the plan again before its job.")
         return "\n".join(line for part in text for line in _comment(part))
@@ -286,18 +288,36 @@ def candidates(
             except AdvisorError:
                 continue
             if figures.host_memory_fits and figures.fit_probability >= min_fit_probability:
-                after = _after(model, cluster, job, plan, (reduced, small, short, smaller, figures))
-                yield Probe(
-                    model=reduced,
-                    cluster=small,
-                    job=short,
-                    plan=smaller,
-                    estimate=figures,
-                    target=target,
-                    width=_log_width(after) / _log_width(target),
-                    interval=after.step_seconds_range,
-                    layers=(reduced.layer_count, model.layer_count),
-                )
+                yield _probe(model, cluster, job, plan, target, (reduced, small, short, smaller, figures))
+
+
+def full_probe(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Probe:
+    """The first steps of the run itself, on its cluster."""
+    target = estimate(model, cluster, job, plan)
+    return _probe(model, cluster, job, plan, target, (model, cluster, replace(job, tokens=None), plan, target))
+
+
+def _probe(
+    model: Model,
+    cluster: Cluster,
+    job: Job,
+    plan: Plan,
+    target: Estimate,
+    short: tuple[Model, Cluster, Job, Plan, Estimate],
+) -> Probe:
+    """A short job with its expected effect on the plan."""
+    after = _after(model, cluster, job, plan, short)
+    return Probe(
+        model=short[0],
+        cluster=short[1],
+        job=short[2],
+        plan=short[3],
+        estimate=short[4],
+        target=target,
+        width=_log_width(after) / _log_width(target),
+        interval=after.step_seconds_range,
+        layers=(short[0].layer_count, model.layer_count),
+    )
 
 
 def _comment(text: str) -> list[str]:

@@ -245,7 +245,8 @@ def read_run(run: Any) -> tuple[Log, str]:
     Parameters
     ----------
     run
-        Path or text of a log, the dictionary of a ``trainer_state.json``, or a DataFrame with one row per step.
+        Path or text of a log, the dictionary of a ``trainer_state.json``, a DataFrame with one row per step, or a log
+        that was read.
     """
     if isinstance(run, Log):
         return _required(run, "The run")
@@ -333,7 +334,11 @@ def measured_run(
     peak = None
     if log.out_of_memory:
         kind = "out of memory"
-        notes.append("The run ran out of memory: it needs more than is usable.")
+        peak = max(log.peak_gib.values(), default=None)
+        least = cluster.instance.usable_gpu_memory_gib
+        if peak is not None and peak > _UNLIKELY_MEMORY * least:
+            raise CalibrationError(f"A need of {peak:,.4g} GiB is too far above the usable {least:,.4g} GiB of a GPU.")
+        notes.append(f"The run ran out of memory: it needs more than {max(least, peak or 0.0):.4g} GiB.")
     elif log.peak_gib:
         memory = next(name for name in PREFERRED if name in log.peak_gib)
         kind, peak = memory, log.peak_gib[memory]

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from smp_advisor.estimators.report import EstimatorReport
     from smp_advisor.findings.report import Report
     from smp_advisor.libraries.plan import Plan
+    from smp_advisor.runs.failures import Failure
     from smp_advisor.search.clusters import ClusterSize
     from smp_advisor.search.sizes import ClusterSizes
     from smp_advisor.search.ways_out import WaysOut
@@ -201,6 +202,34 @@ def cost_words(model: Model, estimate: Estimate) -> str:
     price = estimate.usd_per_hour
     hour = "" if price is None else f"{price:,.2f} USD per hour"
     return ", ".join(filter(None, (hour, cost_per_million(model, estimate)))) or "no on-demand price known"
+
+
+def unknown_failure() -> Answer:
+    """The answer for a log that shows no failure."""
+    text = (
+        "Nothing in this text shows a failure: pass the logs of all ranks, from the first error on, or FailureReason."
+    )
+    return Answer(text=text, data={"answer": text, "found": False}, full=dict, page=lambda: text, status=NO)
+
+
+def explained(failure: Failure, advice: Advice | None) -> Answer:
+    """The answer for a failure, with the next plan of an advice if another plan avoids it."""
+    rows = [
+        ("Cause", failure.cause),
+        ("Change", failure.change),
+        ("Line", f"{failure.line:,}: {failure.evidence}"),
+        ("Then", ", ".join(failure.consequences)),
+        ("Source", failure.source),
+    ]
+    data: dict[str, Any] = {"answer": f"{failure.cause} {failure.change}", "found": True, "kind": failure.kind}
+    data |= {name: getattr(failure, name) for name in ("line", "rank", "evidence", "source")}
+    data |= {"consequences": list(failure.consequences)}
+    data |= {"memory_gib": {name: round(gib, 2) for name, gib in failure.memory_gib.items()}}
+    if advice is not None:
+        value, least = advice.estimate, advice.min_fit_probability
+        rows[2:2] = [("Next plan", f"{plan_words(advice.plan)}: {memory_words(value)}, {step_time(value)} per step")]
+        data["next_plan"] = {"plan": settings_of(advice.plan), **figures(value, least)}
+    return Answer(text=folded(rows), data=data, full=lambda: data, page=lambda: folded(rows, 10**6))
 
 
 def advised(advice: Advice) -> Answer:

@@ -152,6 +152,10 @@ def _of_verb(name: str, values: dict[str, Any]) -> dict[str, Any]:
             if len(texts) + len(paths) != 1:
                 raise AdvisorError("check requires either the path of a file or its text.")
             return {"paths": paths, "texts": texts, **model}
+        case "why":
+            if len({"path", "text"} & values.keys()) != 1:
+                raise AdvisorError("why requires either the path of a log or its text.")
+            return {"log": values.get("path"), "text": values.get("text", ""), "advice": values.get("advice")}
         case "export":
             source = values.get("advice") or values.get("model")
             if source is None:

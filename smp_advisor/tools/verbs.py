@@ -28,6 +28,7 @@ from smp_advisor.export.formats import FORMATS
 from smp_advisor.files import MODEL, NOTEBOOK, SCRIPT, has_too_many_values, read_bytes
 from smp_advisor.libraries.library import get_library, require_library
 from smp_advisor.libraries.plan import Plan
+from smp_advisor.runs.failures import read_failure
 from smp_advisor.runs.watching import STEADY_STEPS
 from smp_advisor.scripts import check_script
 from smp_advisor.search.clusters import best_on
@@ -39,6 +40,7 @@ from smp_advisor.tools.answers import (
     checked,
     compared,
     estimated,
+    explained,
     exported,
     figures,
     fitting,
@@ -49,6 +51,7 @@ from smp_advisor.tools.answers import (
     remedied,
     settings_of,
     sizes_data,
+    unknown_failure,
 )
 from smp_advisor.tools.project import Project, project_of
 from smp_advisor.wording import fits as is_fitting
@@ -257,6 +260,25 @@ def check(options: Namespace) -> Answer:
     return checked(reports, **(remedied(last) if isinstance(last, EstimatorReport) else {}))
 
 
+_MOST_LOG = 64 * 2**20
+"""Bytes of a log in a file, of which `read_failure` reads the ends."""
+
+
+def why(options: Namespace) -> Answer:
+    """Why a job failed. The status is 1 if nothing in the log shows it."""
+    text = options.text
+    if options.log is not None:
+        try:
+            text = read_bytes(Path(options.log), _MOST_LOG).decode("utf-8", "replace")
+        except OSError as error:
+            raise AdvisorError(f"{options.log!r:.200} cannot be read: {error.strerror or error}.") from None
+    advice = None if options.advice is None else _advice(Path(options.advice))
+    failure = read_failure(text, plan=None if advice is None else advice.plan)
+    if failure is None:
+        return unknown_failure()
+    return explained(failure, advice.after(failure) if advice is not None and failure.of_plan else None)
+
+
 def profile(options: Namespace) -> Answer:
     """The profile of a configuration's model. The status is 1 with a verdict against it."""
     from smp_advisor.profiling import profile as measure
@@ -375,6 +397,7 @@ VERBS: Mapping[str, Callable[[Namespace], Answer]] = {
     "fits": fits,
     "compare": compare,
     "check": check,
+    "why": why,
     "profile": profile,
     "prove": prove,
     "export": export,

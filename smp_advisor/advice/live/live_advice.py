@@ -469,9 +469,9 @@ class LiveAdvice(Advice):
         if callback in self._observers:
             self._observers.remove(callback)
 
-    def again(self, job: Job | None = None) -> LiveAdvice:
+    def again(self, job: Job | None = None, **changes: Any) -> LiveAdvice:
         """The advice for the same request, with the present `job` or another one, as another live object."""
-        return LiveAdvice(self.recommended.again(self.job if job is None else job))
+        return LiveAdvice(self.recommended.again(self.job if job is None else job, **changes))
 
     def diff(self, advice: Advice) -> Comparison:
         """Settings and figures of another advice's plan next to those of this one, and the price of the difference.

@@ -1,0 +1,191 @@
+"""The worth of a measurement before a run: the expected saving of a short probe against its price."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from html import escape
+from itertools import combinations, product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.random  # numpy itself imports it at its first use, where an interrupt can break it
+
+from smp_advisor.errors import CalibrationError
+from smp_advisor.runs.effect import MEASURED_STEPS, best_probe, full_probe
+from smp_advisor.search.decision import leading_plans
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from smp_advisor.advice import Advice
+    from smp_advisor.libraries.plan import Plan
+    from smp_advisor.runs.effect import Probe
+
+    Floats = NDArray[np.float64]
+
+_TOGETHER = 2
+"""Most plans that are measured before the choice."""
+_REPEATS = 16
+"""Draws of the error of measurement for each joint draw of the plans' step times."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worth:
+    """The probes with the most expected saving beyond their price, and whether it is any."""
+
+    plans: tuple[Plan, ...]
+    """Plans to measure; those of the best probes if measuring is not worth it. Empty if no other plan is close."""
+    probes: tuple[Probe, ...]
+    """A short job for each of them, on one or two nodes or on the cluster of the run."""
+    cost_usd: float
+    """Price of the probes, with the start of their jobs."""
+    expected_saving_usd: float
+    """Expected value of sample information: by how much the expected cost of the run falls if the plan is chosen after
+    the probes, with the least expected cost, instead of before. Both expectations are over the 64 joint draws of the
+    step times behind the recommendation; a probe has the error that its expected effect on the interval implies."""
+    certain_saving_usd: float
+    """The same with the step times of all leading plans known: no measurement saves more on average."""
+    compared: tuple[Plan, ...]
+    """The leading plans, the recommended one first."""
+    advice: Advice = field(repr=False, compare=False)
+
+    @property
+    def measure(self) -> bool:
+        """Whether the probes save more than they cost, on average."""
+        return self.expected_saving_usd > self.cost_usd
+
+    @property
+    def decision(self) -> str:
+        """Whether to measure, in one sentence."""
+        if not self.plans:
+            return "Not worth measuring: one of the leading plans is the cheapest in every draw of their step times."
+        plans = "this plan" if len(self.plans) == 1 else f"these {len(self.plans)} plans"
+        what = f"A probe of {MEASURED_STEPS} steps of {plans} costs {self.cost_usd:,.2f} USD and saves "
+        what += f"{self.expected_saving_usd:,.0f} USD on average"
+        return f"{what}: measure." if self.measure else f"Not worth measuring: {what[0].lower()}{what[1:]}."
+
+    def cells(self, sdk: str = "auto", **options: Any) -> tuple[str, ...]:
+        """The cells of the probes: for each one its training script, if it is generated, and its job.
+
+        Parameters
+        ----------
+        sdk, options
+            As for `Advice.cell`.
+        """
+        pairs = (
+            (self.advice.probe_script_cell(probe=probe), self.advice.probe_cell(sdk, probe=probe, **options))
+            for probe in self.probes
+        )
+        return tuple(cell for pair in pairs for cell in pair if cell)
+
+    def learn(self, *logs: Any) -> Advice:
+        """The advice with what the probes taught, from the log of each in the order of `probes`.
+
+        Raises
+        ------
+        CalibrationError
+            There are not as many logs as probes, or as for `Advice.calibrate`.
+        """
+        if len(logs) != len(self.probes):
+            raise CalibrationError(f"learn() takes {len(self.probes)} logs, one for each probe, not {len(logs)}.")
+        advice = self.advice
+        for log, probe in zip(logs, self.probes, strict=True):
+            advice = advice.calibrate(log, probe=probe)
+        return advice
+
+    def __str__(self) -> str:
+        lines = [f"{plan}: {probe.lines[0]}" for plan, probe in zip(self.plans, self.probes, strict=True)]
+        if lines:
+            certain = f"With all step times known, the choice among {len(self.compared)} plans would save "
+            lines.append(f"{certain}{self.certain_saving_usd:,.0f} USD on average.")
+        return "\n".join([self.decision, *lines])
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002, FBT001 (IPython's signature)
+        printer.text(str(self))
+
+    def _repr_html_(self) -> str:
+        return "".join(f"<div>{escape(line)}</div>" for line in str(self).splitlines())
+
+
+def worth_measuring(advice: Advice) -> Worth:
+    """The best probes of an advice's leading plans. See `Advice.worth_measuring`."""
+    total, rate = advice.estimate.usd_total, advice.estimate.tokens_per_second
+    if total is None:
+        missing = "tokens=" if advice.job.tokens is None else "usd_per_hour= of the instance"
+        raise CalibrationError(f"The saving depends on the cost of the run: make the advice with {missing}.")
+    plans, speeds = leading_plans(advice.model, advice.job, advice.result)
+    # A plan that is the cheapest in no draw neither is chosen after a measurement nor needs one.
+    able = sorted({0, *speeds.argmax(axis=1).tolist()})
+    plans, speeds = [plans[row] for row in able], speeds[:, able]
+    of_steps = total * (
+        1 - dict(advice.estimate.effective.shares).get("startup", 0.0)
+    )  # the start takes as long anyway
+    costs, logs = of_steps * rate / speeds, -np.log(speeds)
+    certain = expected_saving(costs, logs, range(len(plans)), np.zeros(len(plans)))
+    options = [_probes(advice, plan) if len(plans) > 1 else [] for plan in plans]
+    best: tuple[float, tuple[Probe, ...], tuple[int, ...], float, float] = (-np.inf, (), (), 0.0, 0.0)
+    for number in range(1, _TOGETHER + 1):
+        for rows in combinations(range(len(plans)), number):
+            for probes in product(*(options[row] for row in rows)):
+                noise = np.array([_noise(logs[:, row], probe.width) for row, probe in zip(rows, probes, strict=True)])
+                saving = min(expected_saving(costs, logs, rows, noise), certain)
+                price = sum(probe.usd or 0.0 for probe in probes)
+                best = max(best, (saving - price, probes, rows, saving, price), key=lambda entry: entry[0])
+    _, probes, rows, saving, price = best
+    learn = "worth.learn(*logs), with the logs of all probes in their order"
+    return Worth(
+        plans=tuple(plans[row] for row in rows),
+        probes=tuple(replace(probe, afterwards=learn) for probe in probes),
+        cost_usd=price,
+        expected_saving_usd=saving,
+        certain_saving_usd=certain,
+        compared=tuple(plans),
+        advice=advice,
+    )
+
+
+def _probes(advice: Advice, plan: Plan) -> list[Probe]:
+    """The best short job on one or two nodes, if there is any, and one on the cluster of the run."""
+    where = (advice.model, advice.cluster, advice.job, plan)
+    try:
+        least = advice.min_fit_probability
+        return [best_probe(*where, scalable=advice.script is None, min_fit_probability=least), full_probe(*where)]
+    except CalibrationError:
+        return [full_probe(*where)]
+
+
+def _noise(logs: Floats, width: float) -> float:
+    """Spread of the error of a measurement that narrows the interval of a step time to this share of its width."""
+    return float(logs.std() * width / np.sqrt(max(1 - width**2, 1e-9)))
+
+
+def expected_saving(costs: Floats, logs: Floats, measured: Sequence[int], noise: Floats) -> float:
+    """Expected value of sample information, in the unit of the costs.
+
+    The posterior expectation of each difference of costs is its linear regression on the measured logarithms, whose
+    coefficients the error of measurement shrinks (Strong, Oakley, Brennan and Breeze 2015, "Estimating the expected
+    value of sample information using the probabilistic sensitivity analysis sample"). It stays within the draws.
+
+    Parameters
+    ----------
+    costs, logs
+        Costs of the run and logarithms of the step time for each draw and plan, shape (draws, plans).
+    measured
+        Columns of the measured plans.
+    noise
+        Spreads of the errors of their measurements.
+    """
+    differences = costs - costs[:, [costs.mean(axis=0).argmin()]]
+    times = logs[:, list(measured)]
+    if not noise.any():  # then a draw is known by its measurements
+        return float(differences.mean(axis=0).min() - differences.min(axis=1).mean())
+    centered, target = times - times.mean(axis=0), differences - differences.mean(axis=0)
+    covariance = centered.T @ centered / len(times) + np.diag(noise**2)
+    gain = np.linalg.lstsq(covariance, centered.T @ target / len(times), rcond=None)[0]
+    errors = noise * np.random.default_rng(0).standard_normal((_REPEATS, *times.shape))
+    expected = np.clip(
+        differences.mean(axis=0) + (centered + errors) @ gain, differences.min(axis=0), differences.max(axis=0)
+    ).reshape(-1, costs.shape[1])
+    return float(max(expected.mean(axis=0).min() - expected.min(axis=1).mean(), 0.0))

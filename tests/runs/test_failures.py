@@ -1,0 +1,230 @@
+"""Failures: the root cause of a log, its evidence, its change, and the next plan after full memory."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.runs.logs import LOGS, Excerpt
+
+import smp_advisor as smpa
+from smp_advisor.command.__main__ import main
+from smp_advisor.errors import CalibrationError
+from smp_advisor.files import data_file
+from smp_advisor.tools.interface import Caller, call
+
+FOLDER = Path(__file__).parent
+MESSAGES = [
+    pytest.param(entry["text"], entry["kind"], id=f"{entry['kind']}-{number}")
+    for name in ("messages", "unseen_messages")
+    for number, entry in enumerate(tomllib.loads((FOLDER / f"{name}.toml").read_text("utf-8"))["message"])
+]
+FULL = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {tried} GiB. GPU 3 has a total capacity of {total} "
+    "GiB of which 1.07 GiB is free. Including non-PyTorch memory, this process has 38.31 GiB memory in use. Of the "
+    "allocated memory 36.21 GiB is allocated by PyTorch, and 0.09 GiB is reserved by PyTorch but unallocated."
+)
+TIMEOUT = (
+    "[rank{rank}]:[E ProcessGroupNCCL.cpp:607] [Rank {rank}] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=1580, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600060 milliseconds before timing out."
+)
+CHILD = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:"
+
+
+def full(tried: float = 2.0, total: float = 39.39) -> str:
+    return FULL.format(tried=tried, total=total)
+
+
+@pytest.mark.parametrize(("text", "kind"), MESSAGES)
+def test_a_message_of_a_public_thread_is_read(text: str, kind: str) -> None:
+    failure = smpa.read_failure(text)
+    assert failure is not None
+    assert failure.kind == kind
+    words = " ".join(text.split())
+    assert " ".join(failure.evidence.strip("… ").split())[:60] in words
+    assert failure.evidence.split()[0].strip("…") in text.split("\n")[failure.line - 1] or "… " in failure.evidence
+    assert failure.cause.endswith(".")
+    assert failure.change.endswith(".")
+    assert "{" not in failure.cause + failure.change
+
+
+def test_every_kind_has_sentences_and_a_source_and_is_told_apart() -> None:
+    kinds = data_file("runs", "failures")["kind"]
+    assert len({kind["name"] for kind in kinds}) == len(kinds)
+    for kind in kinds:
+        assert kind["source"].startswith("https://")
+        assert kind["depth"] in (0, 1, 3, 5)
+        assert kind["title"]
+
+
+def test_the_full_memory_of_one_rank_is_the_cause_of_the_time_out_of_seven() -> None:
+    waits = [TIMEOUT.format(rank=rank) for rank in range(8) if rank != 3]
+    for log in ([f"[rank3]: {full()}", *waits, CHILD], [*waits, CHILD, f"[rank3]: {full()}"]):
+        failure = smpa.read_failure("\n".join(["step 1 loss 3.2", *log]))
+        assert failure is not None
+        assert (failure.kind, failure.rank) == ("gpu_memory", 3)
+        assert failure.line == 2 + log.index(f"[rank3]: {full()}")
+        assert "time-out of a collective operation (7 lines)" in failure.consequences
+    alone = smpa.read_failure("\n".join([*waits, CHILD]))
+    assert alone is not None
+    assert alone.kind == "collective_timeout"
+    assert "ALLREDUCE" in alone.cause
+
+
+def test_an_error_that_the_job_survived_is_not_the_cause() -> None:
+    steps = [f"step {step} loss 2.1 seconds_per_step 3.0" for step in range(40)]
+    assert smpa.read_failure("\n".join([full(), *steps])) is None
+    failure = smpa.read_failure("\n".join([full(), *steps, "OSError: [Errno 28] No space left on device"]))
+    assert failure is not None
+    assert failure.kind == "disk_full"
+
+
+def test_other_ranks_that_end_their_step_do_not_show_that_the_job_went_on() -> None:
+    others = [f"[rank{rank}]: step 7 loss 2.1" for rank in range(1, 64)]
+    failure = smpa.read_failure("\n".join([f"[rank0]: {full()}", *others, TIMEOUT.format(rank=1)]))
+    assert failure is not None
+    assert (failure.kind, failure.rank) == ("gpu_memory", 0)
+
+
+def test_a_loss_that_stays_not_finite_is_the_cause_however_long_the_job_went_on() -> None:
+    good = [f"step {step} loss 2.1" for step in range(20)]
+    bad = [f"step {step} loss nan" for step in range(20, 60)]
+    failure = smpa.read_failure("\n".join(good + bad))
+    assert failure is not None
+    assert (failure.kind, failure.line) == ("loss", 21)
+    assert smpa.read_failure("\n".join(bad + good)) is None
+
+
+def test_a_warning_and_a_handled_error_weigh_less_than_an_error() -> None:
+    log = (
+        "UserWarning: no module named apex, falling back\nFileNotFoundError: [Errno 2] No such file or directory: 'a'\n"
+    )
+    failure = smpa.read_failure(
+        log + "botocore.exceptions.ClientError: An error occurred (AccessDenied) when calling x"
+    )
+    assert failure is not None
+    assert failure.kind == "access_denied"
+
+
+NOISE = """\
+sagemaker-training-toolkit INFO     No GPUs detected (normal if no gpus installed)
+ERROR: pip's dependency resolver does not currently take into account all the packages that are installed.
+fastai 2.7.12 requires torch<2.1,>=1.7, but you have torch 2.1.0 which is incompatible.
+algo-1:80:80 [0] NCCL INFO NET/Plugin: Failed to find ncclNetPlugin_v6 symbol.
+algo-1:80:80 [0] NCCL INFO NET/OFI Selected Provider is efa
+algo-1:80:80 [0] configure_nvls_option:252 NCCL WARN NET/OFI Only EFA provider is supported
+[W socket.cpp:697] [c10d] The client socket has failed to connect to [algo-1]:7777 (errno: 97 - Address family)
+2024-01-01 00:00:00.1: W tensorflow/tsl: Could not load dynamic library libnvinfer.so.7: cannot open shared object file
+UserWarning: cannot import name 'fused_rope'; falling back to the slow one
+"""
+
+
+def test_the_noise_of_a_start_is_not_the_cause() -> None:
+    failure = smpa.read_failure(NOISE + "Traceback (most recent call last):\nValueError: odd")
+    assert failure is not None
+    assert failure.cause == "The script raised ValueError: odd."
+
+
+@pytest.mark.parametrize("excerpt", LOGS, ids=lambda excerpt: excerpt.title)
+def test_a_log_of_a_run_that_goes_well_shows_no_failure(excerpt: Excerpt) -> None:
+    assert smpa.read_failure(excerpt.text) is None
+
+
+def test_an_unknown_exception_is_shown_as_it_is() -> None:
+    failure = smpa.read_failure(
+        'Traceback (most recent call last):\n  File "t.py", line 3\nmine.OddError: 7 & <b>8</b>'
+    )
+    assert failure is not None
+    assert (failure.kind, failure.line) == ("exception", 3)
+    assert failure.cause == "The script raised mine.OddError: 7 & <b>8</b>."
+    assert "&lt;b&gt;" in failure._repr_html_()
+
+
+def test_the_figures_of_full_memory_tell_its_reasons_apart() -> None:
+    of_plan = smpa.read_failure(full())
+    assert of_plan is not None
+    assert of_plan.of_plan
+    assert of_plan.memory_gib["tried"] == 2.0
+    assert of_plan.least_gib == pytest.approx(36.21 + 2.0 + (39.39 - 1.07 - 36.30))
+    shared = smpa.read_failure(full().replace("this process has 38.31", "Process 77 has 30.31"))
+    assert shared is not None
+    assert (shared.kind, shared.of_plan) == ("gpu_taken", False)
+    pieces = smpa.read_failure(full().replace("36.21", "20.21").replace("0.09", "16.09"))
+    assert pieces is not None
+    assert pieces.kind == "gpu_fragments"
+    assert "expandable_segments" in pieces.change
+
+
+@pytest.mark.parametrize("tried", [0.25, 2.0, 12.0])
+@pytest.mark.parametrize(("library", "size"), [("fsdp", "7B"), ("smp-v2", "13B")])
+def test_the_next_plan_needs_less_and_the_failed_one_no_longer_fits(library: str, size: str, tried: float) -> None:
+    advice = smpa.advise(size, "ml.p4d.24xlarge", instance_count=2, library=library)
+    after = advice.after(smpa.read_failure(full(tried), plan=advice.plan))
+    failed = smpa.estimate(after.model, after.cluster, after.job, advice.plan)
+    assert failed.fit_probability < 0.5
+    assert after.estimate.fit_probability >= 0.95
+    before = smpa.estimate(advice.model, advice.cluster, advice.job, after.plan)
+    assert before.needed_gib <= 0.95 * advice.estimate.needed_gib
+
+
+def test_a_larger_missing_piece_asks_for_more_headroom() -> None:
+    advice = smpa.advise("7B", "ml.p4d.24xlarge", instance_count=2, library="fsdp")
+    needed = [advice.after(full(tried)).estimate.needed_gib for tried in (0.25, 2.0, 12.0)]
+    assert needed == sorted(needed)
+
+
+@pytest.mark.parametrize(
+    ("failure", "message"),
+    [
+        ("all is well", "shows no failure"),
+        ("ResourceLimitExceeded", "does not avoid this failure"),
+        (full(total=79.1).replace("1.07", "40.78"), "use the advice for the instance of the run"),
+        (7, "shows no failure"),
+    ],
+)
+def test_what_no_plan_avoids_is_refused(failure: str, message: str) -> None:
+    advice = smpa.advise("1.3B", "ml.p4d.24xlarge", library="fsdp")
+    with pytest.raises(CalibrationError, match=message):
+        advice.after(failure)
+
+
+@pytest.mark.parametrize("text", [b"bytes", None, ["line"]])
+def test_what_is_no_text_is_refused(text: object) -> None:
+    with pytest.raises(CalibrationError, match="text of a log"):
+        smpa.read_failure(text)  # type: ignore[arg-type]
+
+
+@given(st.text(max_size=400), st.integers(0, 5))
+def test_any_text_is_read(text: str, repeat: int) -> None:
+    log = text * repeat
+    failure = smpa.read_failure(log)
+    assert failure is None or 1 <= failure.line <= log.count("\n") + 1
+
+
+def test_a_long_log_is_read_at_its_ends_and_its_lines_are_counted() -> None:
+    middle = "x" * 79 + "\n"
+    count = 3_000_000 // len(middle)
+    failure = smpa.read_failure(middle * count + full())
+    assert failure is not None
+    assert failure.line == count + 1
+    assert smpa.read_failure(middle * 10_000 + full() + "\n" + middle * count) is None
+
+
+def test_the_command_and_the_tool_give_the_cause_and_the_next_plan(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "job.log").write_text("step 1 loss 3\n" + full())
+    advice = smpa.advise("7B", "ml.p4d.24xlarge", instance_count=2, library="fsdp")
+    advice.save(tmp_path / "advice.json")
+    assert main(["why", str(tmp_path / "job.log"), "--advice", str(tmp_path / "advice.json")]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("Cause")
+    assert "Next plan" in shown
+    _, data = call("why", {"path": "job.log", "advice": "advice.json"}, Caller(roots=(tmp_path,)))
+    assert (data["kind"], data["line"]) == ("gpu_memory", 2)
+    assert data["next_plan"]["fits"]
+    answer, _ = call("why", {"text": "all is well"}, Caller(roots=(tmp_path,)))
+    assert answer.status == 1

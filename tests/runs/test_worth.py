@@ -1,0 +1,128 @@
+"""What is worth measuring: the expected saving of a probe, and its way back into the choice."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.runs.logs import exported
+
+import smp_advisor as smpa
+from smp_advisor.errors import CalibrationError
+from smp_advisor.runs.worth import Worth, expected_saving
+
+DRAWS = 64
+
+
+@st.composite
+def choices(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, list[int], np.ndarray]:
+    """Costs, logarithms of step times, measured plans and errors."""
+    random = np.random.default_rng(draw(st.integers(0, 10_000)))
+    plans = draw(st.integers(1, 5))
+    common = random.standard_normal((DRAWS, 1))
+    logs = 0.2 * common + draw(st.floats(0.001, 0.5)) * random.standard_normal((DRAWS, plans))
+    costs = np.exp(logs + 0.1 * random.standard_normal(plans))
+    measured = sorted(draw(st.sets(st.integers(0, plans - 1), min_size=1)))
+    noise = np.array([draw(st.floats(0.001, 2.0)) for _ in measured])
+    return costs, logs, measured, noise
+
+
+@given(choices())
+def test_information_never_costs(choice: tuple[np.ndarray, np.ndarray, list[int], np.ndarray]) -> None:
+    costs, logs, measured, noise = choice
+    assert expected_saving(costs, logs, measured, noise) >= 0
+    assert expected_saving(costs, logs, range(costs.shape[1]), np.zeros(costs.shape[1])) >= -1e-12
+
+
+@given(choices(), st.integers(0, 4))
+def test_nothing_is_saved_where_one_plan_is_the_cheapest_in_all_draws(
+    choice: tuple[np.ndarray, np.ndarray, list[int], np.ndarray], best: int
+) -> None:
+    costs, logs, measured, noise = choice
+    best %= costs.shape[1]
+    costs[:, best] = 0.99 * costs.min(axis=1)
+    assert expected_saving(costs, logs, measured, noise) == 0
+    assert expected_saving(costs, logs, range(costs.shape[1]), np.zeros(costs.shape[1])) == pytest.approx(0, abs=1e-12)
+
+
+@given(choices(), st.floats(1.1, 1000))
+def test_the_saving_grows_with_the_length_of_the_run(
+    choice: tuple[np.ndarray, np.ndarray, list[int], np.ndarray], longer: float
+) -> None:
+    costs, logs, measured, noise = choice
+    saving = expected_saving(costs, logs, measured, noise)
+    assert expected_saving(longer * costs, logs, measured, noise) == pytest.approx(longer * saving)
+
+
+def test_a_measurement_without_error_of_two_equal_plans_saves_what_is_known_of_normals() -> None:
+    random = np.random.default_rng(1)
+    logs = 0.05 * random.standard_normal((4000, 2))
+    saving = expected_saving(1000 * (1 + logs), logs, [0, 1], np.full(2, 1e-6))
+    # E[max(a, b)] of two independent normals of mean 0 is their spread over the square root of pi.
+    assert saving == pytest.approx(1000 * 0.05 / np.sqrt(np.pi), rel=0.05)
+    assert expected_saving(1000 * (1 + logs), logs, [0, 1], np.full(2, 5.0)) < 0.1 * saving
+
+
+def request(tokens: str) -> smpa.LiveAdvice:
+    return smpa.advise("13B", "ml.p4d.24xlarge", instance_count=4, library="smp-v2", tokens=tokens)
+
+
+@pytest.fixture(scope="module")
+def worth() -> Worth:
+    return request("100B").worth_measuring()
+
+
+def test_close_plans_of_a_long_run_are_worth_a_probe_and_those_of_a_short_one_are_not(worth: Worth) -> None:
+    assert worth.measure
+    assert 0 < worth.cost_usd < worth.expected_saving_usd <= worth.certain_saving_usd
+    assert worth.cost_usd == pytest.approx(sum(probe.usd or 0 for probe in worth.probes))
+    assert worth.decision == (
+        f"A probe of 20 steps of these 2 plans costs {worth.cost_usd:,.2f} USD and saves "
+        f"{worth.expected_saving_usd:,.0f} USD on average: measure."
+    )
+    short = request("100M").worth_measuring()
+    assert not short.measure
+    assert short.certain_saving_usd == pytest.approx(worth.certain_saving_usd / 1000, rel=0.03)
+    assert short.decision.startswith("Not worth measuring: a probe of 20 steps")
+
+
+def test_its_cells_run_the_probes_with_their_own_plans(worth: Worth) -> None:
+    cells = worth.cells("v2")
+    jobs = [cell for cell in cells if not cell.startswith("%%writefile")]
+    assert len(jobs) == len(worth.probes) == len(worth.plans)
+    for cell, probe in zip(jobs, worth.probes, strict=True):
+        ast.parse(cell)
+        assert cell.startswith(probe.comment)
+        assert '"max_steps": 25' in cell
+        assert "worth.learn(*logs)" in cell
+    scripts = [cell for cell in cells if cell.startswith("%%writefile")]
+    assert len(scripts) == len(jobs)
+
+
+def test_what_the_probes_measure_decides(worth: Worth) -> None:
+    def log(row: int, factor: float) -> str:
+        estimate = worth.probes[row].estimate
+        seconds = [9 * estimate.step_seconds] + [factor * estimate.step_seconds] * 24
+        return exported(seconds, tokens=estimate.tokens_per_step)
+
+    slow_first, slow_second = worth.learn(log(0, 1.3), log(1, 1.0)), worth.learn(log(0, 1.0), log(1, 1.3))
+    assert slow_first.plan != worth.plans[0]
+    assert slow_second.plan == worth.plans[0]
+    assert slow_second.learned is not None
+    assert len(slow_second.learned.runs) == 2
+    with pytest.raises(CalibrationError, match="takes 2 logs"):
+        worth.learn(log(0, 1.0))
+
+
+def test_without_the_cost_of_the_run_there_is_no_saving() -> None:
+    advice = smpa.advise("1.3B", "ml.p4d.24xlarge", library="fsdp")
+    with pytest.raises(CalibrationError, match="tokens="):
+        advice.worth_measuring()
+    single = smpa.advise("1.3B", "ml.p4d.24xlarge", library="fsdp", tokens="1B").worth_measuring()
+    assert (single.measure, single.plans, single.cells()) == (False, (), ())
+    assert "cheapest in every draw" in single.decision
+    assert replace(single, certain_saving_usd=1.0).decision == single.decision
