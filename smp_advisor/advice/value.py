@@ -314,8 +314,11 @@ class Advice:
 
         Examples
         --------
-        >>> run = advice.start(local=True)  # doctest: +SKIP
-        >>> print(run.wait())  # doctest: +SKIP
+        >>> import smp_advisor as smpa
+        >>> advice = smpa.advise("1.3B", "ml.p4d.24xlarge", library="fsdp", tokens="20B")
+        >>> advice.start()
+        Traceback (most recent call last):
+        smp_advisor.errors.RunError: Nothing was started. This job would run on 1 x ml.p4d.24xlarge...
         """
         from smp_advisor.runs.start import start
 

@@ -30,7 +30,7 @@ _PLACES = (ADVICE, f"smp_training/{ADVICE}")
 
 
 def watch(run: str | os.PathLike[str], advice: Advice | None = None, *, model: Model | None = None) -> Run:
-    """Attach to a run: a training job by its name, the folder of a run, or a log. Only reads.
+    r"""Attach to a run: a training job by its name, the folder of a run, or a log. Only reads.
 
     The first poll is done. `Run.poll` reads what is new, `Run.wait` polls until the end.
 
@@ -52,8 +52,10 @@ def watch(run: str | os.PathLike[str], advice: Advice | None = None, *, model: M
 
     Examples
     --------
-    >>> run = smp_advisor.watch("llm-2026-11-27-08-30-00")  # doctest: +SKIP
-    >>> print(run)  # doctest: +SKIP
+    >>> from pathlib import Path
+    >>> _ = Path("train.log").write_text("step 7 loss 9.1 tokens_per_second 9.0 seconds_per_step 2.5\n")
+    >>> watch("train.log").step  # or the name of a training job
+    7
     """
     none = type(None)
     require_types({"advice": (advice, (Advice, none)), "model": (model, (Model, none))}, "watch")

@@ -24,7 +24,8 @@ _MOST_BYTES = 8 * 2**20
 """Of a log that one poll reads; the earlier part of a longer log is not read."""
 _LOGS = ("*.log", "*.txt", "*.out", "*.jsonl")
 LOCAL_NOTES = (
-    "Trained by processes of this machine: it teaches nothing about GPUs. Its prediction assumes 0.1 TFLOP/s each.",
+    "Trained by processes of this machine: it teaches nothing about GPUs.",
+    "Its prediction assumes 0.1 TFLOP/s per process: inferred.",
 )
 ENDED = ("Completed", "Failed", "Stopped")
 

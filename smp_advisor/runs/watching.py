@@ -49,13 +49,15 @@ _DRIFT = 0.02
 
 
 class Run:
-    """A training job, local run or log next to its prediction. `poll` reads what is new; `wait` polls until the end.
+    r"""A training job, local run or log next to its prediction. `poll` reads what is new; `wait` polls until the end.
 
     Examples
     --------
-    >>> run = smpa.watch("llm-2026-11-27-08-30-00")  # doctest: +SKIP
-    >>> for _ in run:  # until the job ends  # doctest: +SKIP
-    ...     print(run.headline)
+    >>> import smp_advisor as smpa
+    >>> from pathlib import Path
+    >>> _ = Path("job.log").write_text("step 7 loss 9.1 tokens_per_second 9.0 seconds_per_step 2.5\n")
+    >>> smpa.watch("job.log").headline  # or the name of a training job
+    'job.log: Log; step 7; 2.50 s per step'
     """
 
     def __init__(
