@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.runs.logs import LOGS, Excerpt
 
 import smp_advisor as smpa
 from smp_advisor.command.__main__ import main
 from smp_advisor.errors import CalibrationError
 from smp_advisor.files import data_file
 from smp_advisor.tools.interface import Caller, call
+from tests.runs.logs import LOGS, Excerpt
 
 FOLDER = Path(__file__).parent
 MESSAGES = [

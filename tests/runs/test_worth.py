@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.runs.logs import exported
 
 import smp_advisor as smpa
 from smp_advisor.errors import CalibrationError
 from smp_advisor.runs.worth import Worth, expected_saving
+from tests.runs.logs import exported
 
 DRAWS = 64
 
