@@ -23,8 +23,7 @@ from smp_advisor.scripts.adapt import (
 )
 from smp_advisor.scripts.adapt.adaptation import Adaptation, AdaptError, Hunk, Proposal, Target
 from smp_advisor.scripts.adapt.draft import Draft, unified_diff
-from smp_advisor.scripts.adapt.driver import driver_of
-from smp_advisor.scripts.adapt.driver_arguments import set_arguments
+from smp_advisor.scripts.adapt.driver import driver_of, set_arguments
 from smp_advisor.scripts.adapt.entry import download_once, seed_by_rank, seed_models
 from smp_advisor.scripts.adapt.evaluation_step import move_evaluation_steps
 from smp_advisor.scripts.adapt.obstacles import obstacle_to_adapting

@@ -1,24 +1,27 @@
-"""The library that runs the loop of a script, and the reasons for which its arguments stay as they are."""
+"""Loops that Accelerate or a Trainer runs: an argument of theirs shards the model, or a sentence names what does."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import libcst as cst
 
-from smp_advisor.scripts.adapt.code import dotted, keyword, text_of
-from smp_advisor.scripts.adapt.draft import sentence
+from smp_advisor.scripts.adapt.code import Edits, call_text, dotted, expression, keyword, statements, text_of
+from smp_advisor.scripts.adapt.construction import repeated_in
+from smp_advisor.scripts.adapt.draft import add_names, sentence
 from smp_advisor.scripts.adapt.roles import backward_calls
 from smp_advisor.scripts.adapt.survey import known_names
 
 if TYPE_CHECKING:
     from smp_advisor.scripts.adapt.adaptation import Target
+    from smp_advisor.scripts.adapt.draft import Draft
     from smp_advisor.scripts.adapt.survey import Survey
 
 
-Runner = Literal["accelerate", "trainer", "lightning", "fabric"]
-"""Accelerate, the Trainer of transformers, the Trainer of Lightning, or Lightning Fabric."""
+Runner = Literal["accelerate", "trainer", "lightning"]
+"""Accelerate, the Trainer of transformers, or Lightning and its Fabric, whose arguments a person sets."""
 
 _LIGHTNING = frozenset({"lightning", "pytorch_lightning", "lightning_fabric"})
 _TRAINERS = frozenset({"transformers", "trl"})
@@ -36,11 +39,6 @@ class Driver:
     parsed: bool = False
     """Whether a parser of the command line makes the arguments."""
 
-    @property
-    def of_lightning(self) -> bool:
-        """Whether it takes the arguments of Lightning: a strategy, and the devices."""
-        return self.runner in ("lightning", "fabric")
-
 
 def driver_of(survey: Survey) -> Driver | None:
     """The library that runs the loop; None if the script runs it."""
@@ -56,13 +54,8 @@ def driver_of(survey: Survey) -> Driver | None:
 
     if "accelerate" in roots and (calls := of("Accelerator", libraries=frozenset({"accelerate"}))):
         return Driver(runner="accelerate", title="Accelerate", calls=calls)
-    if calls := of("Fabric", libraries=_LIGHTNING):
-        return Driver(runner="fabric", title="Lightning Fabric", calls=calls)
-    if roots & _LIGHTNING:
-        calls = of("Trainer", libraries=_LIGHTNING)
-        parsed = any(name.rpartition(".")[2] in ("LightningCLI", "from_argparse_args") for name in names.values())
-        if calls or parsed:
-            return Driver(runner="lightning", title="The Trainer of Lightning", calls=calls, parsed=parsed)
+    if calls := of("Fabric", "Trainer", "LightningCLI", libraries=_LIGHTNING):
+        return Driver(runner="lightning", title="Lightning", calls=calls)
     trains = any(name.rpartition(".")[2].endswith("Trainer") for name in names.values())
     if roots & _TRAINERS and trains and not backward_calls(survey):
         calls = of(*known_names("training_arguments"), libraries=_TRAINERS)
@@ -76,9 +69,7 @@ def driver_of(survey: Survey) -> Driver | None:
 
 _OFF = frozenset({"None", "False", '""', "''", "[]"})
 """Values of an argument that are the same as none."""
-_REPLACED = frozenset({"auto", "ddp"})
-"""Strategies of Lightning that make no other choice than the number of processes."""
-_ARGUMENT = {"accelerate": "fsdp_plugin", "trainer": "fsdp", "lightning": "strategy", "fabric": "strategy"}
+_ARGUMENT = {"accelerate": "fsdp_plugin", "trainer": "fsdp"}
 _POSITIONAL = {"trainer": 1, "accelerate": 5}
 """Arguments by position that choose no parallelism."""
 _COMPETING = ("deepspeed_plugin", "deepspeed_plugins", "megatron_lm_plugin", "parallelism_config", "deepspeed")
@@ -92,6 +83,8 @@ def driven_refusal(survey: Survey, target: Target) -> str:
     divided = _divided_by_layers(survey)
     if divided is not None and target.kind in ("ddp", "fsdp", "fsdp2"):
         return sentence("divided_by_layers", argument=_spelled(divided))
+    if driver.runner == "lightning":
+        return sentence("lightning_runs", function=dotted(driver.calls[0].func))
     if target.kind == "ddp":
         return _replicates(driver)
     if target.kind == "smp_step" and driver.runner == "trainer":
@@ -99,14 +92,10 @@ def driven_refusal(survey: Survey, target: Target) -> str:
         return sentence("trainer_steps_v1")
     if target.kind not in ("fsdp", "fsdp2"):
         return sentence("no_steps_for_driver", title=driver.title)
-    if driver.of_lightning and target.kind == "fsdp2":
-        return sentence("driver_fsdp1_only", title=driver.title)
     version = 1 + (target.kind == "fsdp2")
     if driver.calls:
         return next((reason for call in driver.calls if (reason := _refusal_of_call(driver, call, version))), "")
     # A parser or another file makes the arguments.
-    if driver.runner != "trainer":
-        return sentence("trainer_of_command_line")
     if not driver.parsed:
         return sentence("no_training_arguments", version=version)
     return sentence("arguments_of_command_line", version=version, reshard="true" if version == 2 else '"full_shard"')
@@ -128,18 +117,10 @@ def _replicates(driver: Driver) -> str:
     for call in driver.calls:
         function, name = dotted(call.func) or "", _ARGUMENT[driver.runner]
         for competing in (_given(call, rival) for rival in (name, *_COMPETING)):
-            if competing is None or (
-                driver.of_lightning and ("ddp" in text_of(competing.value).lower() or _is_default(competing))
-            ):
-                continue
-            return sentence("chooses_parallelism", function=function, argument=_spelled(competing))
+            if competing is not None:
+                return sentence("chooses_parallelism", function=function, argument=_spelled(competing))
         if any(arg.star for arg in call.args):
             return sentence("replicates_unless_variable", title=driver.title, function=function, name=name)
-        for argument in (keyword(call, "devices"), keyword(call, "gpus")):
-            if driver.of_lightning and argument is not None and is_one_device(argument):
-                return sentence("one_device", title=driver.title, argument=_spelled(argument))
-    if driver.of_lightning:
-        return sentence("replicates_over_gpus", title=driver.title)
     launcher = " or `accelerate launch --multi_gpu train.py`" if driver.runner == "accelerate" else ""
     return sentence("replicates_in_each_process", title=driver.title, launcher=launcher)
 
@@ -150,18 +131,9 @@ def _given(call: cst.Call, name: str) -> cst.Arg | None:
     return argument if argument is not None and text_of(argument.value) not in _OFF else None
 
 
-def _is_default(argument: cst.Arg) -> bool:
-    return isinstance(argument.value, cst.SimpleString) and argument.value.raw_value in _REPLACED
-
-
 def _spelled(argument: cst.Arg) -> str:
     name = f"{argument.keyword.value}=" if argument.keyword is not None else ""
     return name + text_of(argument.value)
-
-
-def is_one_device(argument: cst.Arg) -> bool:
-    """Whether an argument selects one GPU."""
-    return text_of(argument.value) in ("1", "[0]", '"1"', "'1'")
 
 
 def _refusal_of_call(driver: Driver, call: cst.Call, version: int) -> str:
@@ -179,16 +151,145 @@ def _refusal_of_call(driver: Driver, call: cst.Call, version: int) -> str:
     for rival in _COMPETING:
         if _given(call, rival) is not None:
             return sentence("other_choice", function=function, name=rival)
-    present = _given(call, name)
-    if present is not None and not (driver.of_lightning and _is_default(present)):
-        if driver.of_lightning and "fsdp" not in text_of(present.value).lower():
-            return sentence("pass_strategy", function=function, argument=_spelled(present))
+    if _given(call, name) is not None:
         return sentence("driver_shards_already", function=function, name=name)
 
-    # Settings that FSDP does not go with. A strategy of Lightning that is replaced decides before them.
-    if present is None and driver.runner == "trainer" and _given(call, "fsdp_config") is not None:
+    # Settings that FSDP does not go with.
+    if driver.runner == "trainer" and _given(call, "fsdp_config") is not None:
         return sentence("configuration_without_fsdp", function=function)
-    processor = keyword(call, "accelerator" if driver.of_lightning else "cpu") if present is None else None
-    if processor is not None and text_of(processor.value) in ('"cpu"', "'cpu'", "True"):
+    processor = keyword(call, "cpu")
+    if processor is not None and text_of(processor.value) == "True":
         return sentence("driver_on_cpu", function=function, title=driver.title)
     return ""
+
+
+_WRAPPED_BY_NAME = {
+    "accelerate": 'transformer_cls_names_to_wrap=["..."] of the plugin',
+    "trainer": '"transformer_layer_cls_to_wrap" of fsdp_config',
+}
+_FULL_STATE = {
+    "accelerate": "take the state from accelerator.get_state_dict(model) on every rank",
+    "trainer": "use save_model of the Trainer on every rank",
+}
+
+
+def add_cautions(draft: Draft, driver: Driver, layer: str) -> None:
+    """List what has to be changed by hand."""
+    survey = draft.survey
+    pretrained = any(
+        isinstance(call.func, cst.Attribute)
+        and call.func.attr.value in ("from_pretrained", "from_config")
+        and "Model" in text_of(call.func.value)
+        for call in survey.calls
+    )
+    # Models of transformers name their layers themselves.
+    if not layer and not pretrained:
+        draft.add_todo("no_layer_class_of_driver", argument=_WRAPPED_BY_NAME[driver.runner])
+    seeded = any(survey.callee(call).rpartition(".")[2] in known_names("seeding_functions") for call in survey.calls)
+    if not pretrained and not seeded and driver.runner == "accelerate":
+        draft.add_todo("seed_models")
+    if driver.runner == "trainer" and draft.target.kind == "fsdp":
+        draft.add_todo("fsdp1_ends")
+    if draft.target.kind == "fsdp2" and "hybrid" in draft.target.sharding_strategy:
+        draft.add_todo("no_hybrid_argument", title=driver.title)
+    for call in survey.calls:
+        _caution_about(draft, driver, call)
+
+
+def _caution_about(draft: Draft, driver: Driver, call: cst.Call) -> None:
+    survey = draft.survey
+    method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+    owner = text_of(call.func.value).lower() if isinstance(call.func, cst.Attribute) else ""
+    if method == "save_pretrained" and "model" in owner and keyword(call, "state_dict") is None:
+        argument = ", and pass it as state_dict" if driver.runner == "accelerate" else ""
+        draft.add_todo("driver_saves_shards", call, instead=_FULL_STATE[driver.runner], argument=argument)
+    elif survey.callee(call) == "torch.save" and call.args and _is_state(text_of(call.args[0].value).lower()):
+        draft.add_todo("driver_saves_shards_by_torch", call, instead=_FULL_STATE[driver.runner])
+    elif survey.callee(call) in known_names("clipping") and driver.runner == "accelerate":
+        draft.add_todo("driver_clips_shards", call)
+    for name in ("load_in_8bit", "load_in_4bit", "quantization_config"):
+        argument_given = keyword(call, name)
+        if argument_given is not None and text_of(argument_given.value) not in ("False", "None"):
+            draft.add_todo("driver_quantizes", call)
+    for name in ("gradient_checkpointing", "activation_checkpointing") if call in driver.calls else ():
+        checkpointing = keyword(call, name)
+        if checkpointing is not None and text_of(checkpointing.value) == "True" and driver.runner == "trainer":
+            draft.add_todo("driver_checkpoints", name=name)
+
+
+def _is_state(text: str) -> bool:
+    """Whether an argument of ``torch.save`` is the state of the model, and not gathered."""
+    return "model" in text and "get_state_dict" not in text
+
+
+def set_arguments(draft: Draft) -> None:
+    """Pass the argument that shards the model, with the class of its repeated layers if the script defines it."""
+    survey = draft.survey
+    driver = driver_of(survey)
+    if driver is None:
+        return
+    modules = [c for c in survey.classes if any("Module" in text_of(base.value) for base in c.bases)]
+    layer = repeated_in(survey, modules)
+    layer = layer if layer.split(".")[0] in survey.module_names() else ""
+    add_cautions(draft, driver, layer)
+    edits = Edits()
+    for call in driver.calls:
+        arguments = _arguments(draft, driver, layer)
+        statement = survey.statement(call)
+        if driver.runner == "accelerate" and isinstance(statement, cst.SimpleStatementLine):
+            name = survey.free_name("fsdp_plugin", "sharding_plugin")
+            edits.insert_before(statement, statements(f"{name} = {arguments['fsdp_plugin']}\n"))
+            arguments["fsdp_plugin"] = name
+        edits.change(call, partial(_with, arguments=arguments))
+    draft.apply(edits)
+    if driver.runner == "accelerate":
+        add_names(draft, "accelerate", ["FullyShardedDataParallelPlugin"])
+
+
+def _arguments(draft: Draft, driver: Driver, layer: str) -> dict[str, str]:
+    version = 1 + (draft.target.kind == "fsdp2")
+    strategy = draft.target.sharding_strategy.lstrip("_") or "full_shard"
+    if driver.runner == "accelerate":
+        options = [f"fsdp_version={version}", 'auto_wrap_policy="transformer_based_wrap"']
+        options += [f'transformer_cls_names_to_wrap=["{layer.rpartition(".")[2]}"]'] if layer else []
+        options += ["use_orig_params=True"] if version == 1 else []
+        if version == 1 and strategy != "full_shard":
+            options.append(f'reshard_after_forward="{strategy.upper()}"')
+        elif strategy == "shard_grad_op":
+            options.append("reshard_after_forward=False")
+        return {"fsdp_plugin": call_text("FullyShardedDataParallelPlugin", options, width=84)}
+    settings = [f'"version": {version}']
+    settings += [f'"transformer_layer_cls_to_wrap": ["{layer.rpartition(".")[2]}"]'] if layer else []
+    # Transformers 4 reshards with FSDP2 only if it is requested.
+    settings += [f'"reshard_after_forward": {strategy != "shard_grad_op"}'] if version == 2 else []
+    option = strategy if version == 1 or strategy == "shard_grad_op" else "full_shard"
+    return {"fsdp": f'"{option} auto_wrap"', "fsdp_config": f"{{{', '.join(settings)}}}"}
+
+
+def _with(call: cst.Call, arguments: dict[str, str]) -> cst.Call:
+    """The call with these arguments, which replace those of the same name."""
+    args = list(call.args)
+    for name, text in arguments.items():
+        value = expression(text)
+        place = next((n for n, arg in enumerate(args) if arg.keyword is not None and arg.keyword.value == name), None)
+        if place is not None:
+            args[place] = args[place].with_changes(value=value)
+        else:
+            args = _appended(call, args, name, value)
+    return call.with_changes(args=args)
+
+
+def _appended(call: cst.Call, args: list[cst.Arg], name: str, value: cst.BaseExpression) -> list[cst.Arg]:
+    """The arguments and one more, on a line of its own if the others are."""
+    equal = cst.AssignEqual(whitespace_before=cst.SimpleWhitespace(""), whitespace_after=cst.SimpleWhitespace(""))
+    added = cst.Arg(keyword=cst.Name(name), value=value, equal=equal)
+    if not args:
+        return [added]
+    last = args[-1]
+    between: cst.BaseParenthesizableWhitespace = cst.SimpleWhitespace(" ")
+    if isinstance(call.whitespace_before_args, cst.ParenthesizedWhitespace):
+        between = call.whitespace_before_args
+    trailing = last.comma
+    last = last.with_changes(comma=cst.Comma(whitespace_after=between), whitespace_after_arg=cst.SimpleWhitespace(""))
+    added = added.with_changes(comma=trailing, whitespace_after_arg=args[-1].whitespace_after_arg)
+    return [*args[:-1], last, added]

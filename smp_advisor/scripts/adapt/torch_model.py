@@ -10,7 +10,6 @@ from smp_advisor.scripts.adapt.aliases import aliases_of, names_of
 from smp_advisor.scripts.adapt.code import Edits, call_text, dotted, expression, statements, walk
 from smp_advisor.scripts.adapt.construction import Construction, find_constructions, imported_layers, repeated_layers
 from smp_advisor.scripts.adapt.draft import add_import, add_names
-from smp_advisor.scripts.adapt.obstacles import files_that_call
 from smp_advisor.scripts.adapt.roles import optimizers
 from smp_advisor.scripts.adapt.wrappers import REPLICATING, unwrap, uses_of_model
 
@@ -162,19 +161,8 @@ def _constructions(draft: Draft) -> list[Construction]:
     before = len(draft.todo)
     constructions = find_constructions(draft)
     if len(draft.todo) > before:
-        _abandon_construction(draft, draft.todo[before])
+        draft.abandon("created_in_another_file", reason=draft.todo[before])
     return constructions
-
-
-def _abandon_construction(draft: Draft, reason: str) -> None:
-    """Leave a script whose model is created in another file, and name the files if they can be found."""
-    owners = {draft.survey.class_of(o.model[0]) for o in optimizers(draft.survey) if o.model is not None}
-    owner = next((owner.name.value for owner in owners if owner is not None), "")
-    callers = files_that_call(draft.file, owner) if owner and draft.file is not None else []
-    if callers:
-        draft.abandon("created_by_callers", owner=owner, callers=", ".join(callers))
-    else:
-        draft.abandon("created_in_another_file", reason=reason)
 
 
 def _wrap(draft: Draft, edits: Edits, constructions: list[Construction], text: Callable[[Construction], str]) -> None:

@@ -1,4 +1,4 @@
-"""Loops that Accelerate, the Trainer of transformers, or Lightning runs: an argument shards the model."""
+"""Loops that Accelerate or the Trainer of transformers runs: an argument shards the model."""
 
 from __future__ import annotations
 
@@ -34,31 +34,12 @@ args = TrainingArguments({arguments})
 Trainer(model=model, args=args, train_dataset=[]).train()
 """
 LIGHTNING = """import lightning as L
-from torch import nn
-
-
-class Block(nn.Module):
-    pass
-
-
-class Net(L.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.blocks = nn.ModuleList([Block() for _ in range(4)])
-
-
-trainer = L.Trainer({arguments})
-trainer.fit(Net())
-"""
-FABRIC = """import lightning as L
 from corpus import Net
 
-fabric = L.Fabric({arguments})
-fabric.seed_everything(1)
-model = fabric.setup(Net())
-fabric.backward(model(1))
+trainer = L.{name}()
+trainer.fit(Net())
 """
-SCRIPTS = {"accelerate": ACCELERATE, "trainer": TRAINER, "lightning": LIGHTNING, "fabric": FABRIC}
+SCRIPTS = {"accelerate": ACCELERATE, "trainer": TRAINER}
 PARSED = """from transformers import HfArgumentParser, Trainer, TrainingArguments
 
 (args,) = HfArgumentParser((TrainingArguments,)).parse_args_into_dataclasses()
@@ -80,8 +61,6 @@ def adapted(runner, arguments="", *, kind="fsdp", loaded="", plan=None):
         ("accelerate", "fsdp2", ["fsdp_version=2", 'auto_wrap_policy="transformer_based_wrap"']),
         ("trainer", "fsdp", ['fsdp="full_shard auto_wrap", fsdp_config={"version": 1}']),
         ("trainer", "fsdp2", ['fsdp_config={"version": 2, "reshard_after_forward": True}']),
-        ("lightning", "fsdp", ["strategy=FSDPStrategy(auto_wrap_policy={Block})", "num_nodes=", "import os"]),
-        ("fabric", "fsdp", ['L.Fabric(strategy="fsdp", num_nodes=']),
     ],
 )
 def test_an_argument_shards_the_model_and_the_rest_of_the_script_is_unchanged(runner, kind, lines):
@@ -99,8 +78,6 @@ def test_an_argument_shards_the_model_and_the_rest_of_the_script_is_unchanged(ru
 def test_a_call_on_several_lines_gets_one_more_line():
     source = adapted("trainer", '\n    output_dir="out",\n    bf16=True,\n').source
     assert '    bf16=True,\n    fsdp="full_shard auto_wrap",\n    fsdp_config={"version": 1},\n)\n' in source
-    source = adapted("fabric", 'devices=1, strategy="auto"').source
-    assert 'L.Fabric(devices="auto", strategy="fsdp", num_nodes=' in source
 
 
 def test_the_strategy_of_the_plan_is_used():
@@ -108,7 +85,6 @@ def test_the_strategy_of_the_plan_is_used():
     assert 'fsdp="shard_grad_op auto_wrap"' in adapted("trainer", plan=plan).source
     assert 'reshard_after_forward="SHARD_GRAD_OP"' in adapted("accelerate", plan=plan).source
     assert "reshard_after_forward=False" in adapted("accelerate", kind="fsdp2", plan=plan).source
-    assert 'sharding_strategy="SHARD_GRAD_OP"' in adapted("fabric", plan=plan).source
 
 
 @pytest.mark.parametrize("runner", SCRIPTS)
@@ -121,8 +97,6 @@ def test_replicas_need_no_change(runner):
 @pytest.mark.parametrize(
     ("runner", "arguments", "reason"),
     [
-        ("fabric", "devices=1", "`devices=1` is one GPU"),
-        ("fabric", 'strategy="fsdp"', "remove the argument"),
         ("accelerate", "deepspeed_plugin=plugin", "deepspeed_plugin=plugin"),
         ("trainer", "**options", "unless the variable"),
     ],
@@ -141,9 +115,6 @@ def test_what_keeps_a_library_from_replicating_is_named(runner, arguments, reaso
         ("trainer", "**options", "fsdp", 'fsdp="full_shard auto_wrap"'),
         ("trainer", 'fsdp_config="fsdp.json"', "fsdp", "fsdp_config without fsdp"),
         ("trainer", 'fsdp="full_shard"', "fsdp", "already"),
-        ("lightning", "strategy=args.strategy", "fsdp", "strategy=args.strategy"),
-        ("lightning", "", "fsdp2", "ModelParallelStrategy"),
-        ("fabric", "", "smp-v1", "library='fsdp'"),
         ("trainer", "", "smp-v1", "transformers 4.29"),
     ],
 )
@@ -153,6 +124,14 @@ def test_an_argument_that_cannot_be_set_is_a_refusal_with_what_to_pass(runner, a
     assert reason in result.todo[0]
 
 
+@pytest.mark.parametrize("name", ["Trainer", "Fabric"])
+@pytest.mark.parametrize("kind", ["ddp", "fsdp", "fsdp2", "smp-v1"])
+def test_lightning_is_told_what_to_pass(name, kind):
+    result = propose(LIGHTNING.format(name=name), library=kind)
+    assert result.diff == ""
+    assert f'strategy="fsdp" to `L.{name}`' in result.todo[0]
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_arguments_from_the_command_line_are_passed_there(version):
     result = propose(PARSED, library="fsdp2" if version == 2 else "fsdp")
@@ -160,8 +139,6 @@ def test_arguments_from_the_command_line_are_passed_there(version):
     words = shlex.split(result.todo[0].partition("Start it with: ")[2])
     assert words[words.index("--fsdp") + 1] == "full_shard auto_wrap"
     assert json.loads(words[words.index("--fsdp_config") + 1])["version"] == version
-    cli = propose("from lightning.pytorch.cli import LightningCLI\nLightningCLI()\n", library="fsdp")
-    assert "--trainer.strategy fsdp" in cli.todo[0]
 
 
 def test_a_model_divided_by_layers_is_refused():
@@ -183,7 +160,6 @@ def test_what_the_argument_does_not_change_is_a_todo():
     assert "accelerator.clip_grad_norm_" in todo
     for name in ("gradient_checkpointing", "activation_checkpointing"):
         assert f"{name}=True" in "\n".join(adapted("trainer", f"{name}=True").todo)
-    assert "auto_wrap_policy" in "\n".join(adapted("fabric").todo)  # the model is in another file
 
 
 @pytest.mark.torch

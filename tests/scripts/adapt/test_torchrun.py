@@ -150,22 +150,6 @@ def test_gradients_of_shards_are_cleared_by_the_optimizer():
     assert "model.zero_grad()" not in source
 
 
-def test_the_callers_that_create_the_model_are_named(tmp_path):
-    (tmp_path / "pyproject.toml").touch()
-    (tmp_path / "package").mkdir()
-    trainer = tmp_path / "package" / "trainer.py"
-    trainer.write_text(
-        "class Trainer:\n    def __init__(self, model):\n        self.model = model\n"
-        "    def run(self):\n        model, epochs = self.model, 1\n        optimizer = model.configure_optimizers()\n"
-        "        model(1).backward()\n        optimizer.step()\n"
-    )
-    (tmp_path / "chat.py").write_text("from package.trainer import Trainer\nTrainer(Net()).run()\n")
-    (tmp_path / "eval.py").write_text("from package.trainer import Trainer\n")
-    refused = propose(trainer, library="ddp")
-    assert refused.diff == ""
-    assert "(chat.py)" in refused.todo[0]
-
-
 def test_the_gradients_of_a_model_kept_by_a_class_are_cleared_by_its_optimizer():
     text = """import torch
 
@@ -187,16 +171,6 @@ model = torch.nn.Linear(2, 2)
 Trainer(model).run()
 """
     assert "        self.optimizer.zero_grad()" in propose(text, library="fsdp2").source
-
-
-def test_an_optimizer_of_another_module_is_the_reason():
-    text = (
-        "from timm import utils\nfrom timm.optim import create_optimizer_v2\n"
-        "device = utils.init_distributed_device(None)\noptimizer = create_optimizer_v2(model)\nloss.backward()\n"
-    )
-    refused = propose(text, library="ddp").todo[0]
-    assert "`create_optimizer_v2` of timm.optim builds the optimizer" in refused
-    assert "`init_distributed_device` of timm.utils starts its processes" in refused
 
 
 @pytest.mark.parametrize(
