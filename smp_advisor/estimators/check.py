@@ -13,7 +13,7 @@ from smp_advisor.cluster.table import Instance, completed_instance
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.cases import Terms, read_configurations
 from smp_advisor.estimators.checks import CHECKS, Case
-from smp_advisor.estimators.checks.memory import estimate_of
+from smp_advisor.estimators.checks.memory import checkpointed_estimate, estimate_of
 from smp_advisor.estimators.corrections import as_pasted, changed_by, corrected
 from smp_advisor.estimators.documents import Document, open_document
 from smp_advisor.estimators.report import EstimatorReport, Reading
@@ -159,6 +159,7 @@ def _reading(document: Document, case: Case) -> Reading:
         job=back.job,
         model=back.model,
         estimate=estimate_of(case),
+        checkpointed=checkpointed_estimate(case),
         inferred=back.inferred,
         open=back.open,
     )

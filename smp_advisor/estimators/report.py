@@ -161,8 +161,12 @@ def _lines(reading: Reading) -> list[str]:
         sentences.append(f"  On {reading.cluster.summary}.")
     sentences += [f"  Inferred: {sentence}" for sentence in reading.inferred]
     if reading.estimate is not None:
-        now = reading.estimate
-        sentences.append(f"  By the memory model, it needs {gib(now.needed_gib)} per GPU: it {fit(now, 0.95)}.")
+        now, words = reading.estimate, ""
+        if reading.checkpointed is not None:
+            words = f"{gib(now.needed_gib)} per GPU without activation checkpointing, which the text does not set, and "
+            now = reading.checkpointed
+        with_it = " with it" if words else " per GPU"
+        sentences.append(f"  By the memory model, it needs {words}{gib(now.needed_gib)}{with_it}: it {fit(now, 0.95)}.")
     return sentences
 
 
@@ -182,6 +186,8 @@ class Reading:
     model: Model | None
     estimate: Estimate | None
     """The estimate of the plan, if the model and the cluster are known."""
+    checkpointed: Estimate | None = None
+    """The estimate with activation checkpointing, if the text does not set it and the plan does not fit without it."""
     inferred: tuple[str, ...]
     """Assumptions for settings that are not in the text."""
     open: tuple[str, ...]

@@ -121,7 +121,12 @@ def configuration_of_trainer(trainer: Call) -> Configuration:
     elif compute is not None or call.open:
         why = call.open if compute is None else why_not(compute, "it is not a Compute(...)")
         configuration.gaps += [Gap(name, why, call.span) for name in ("instance_type", "instance_count")]
-    configuration.settings["source_code"] = Setting(call.get("source_code") is not None, call.span)
+    source = call.get("source_code")
+    configuration.settings["source_code"] = Setting(source is not None, call.span)
+    if isinstance(source, Result):
+        for name, ours in (("entry_script", "entry_point"), ("source_dir", "source_dir"), ("command", "command")):
+            if isinstance(constant(source.call.passed, name), str):
+                configuration.take(source.call.passed, name, ours)
     otherwise = "they are in a file: paste its content"
     if (hyperparameters := configuration.inner(call, "hyperparameters", otherwise)) is not None:
         configuration.take_all(hyperparameters, configuration.hyperparameters, group="hyperparameters")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
@@ -22,7 +23,12 @@ from smp_advisor.estimators.configuration import (
     undescribed,
 )
 from smp_advisor.estimators.documents import yaml_table
-from smp_advisor.estimators.strategies import strategy_of_deepspeed, strategy_of_environment
+from smp_advisor.estimators.strategies import (
+    configuration_of_accelerate,
+    looks_like_accelerate,
+    strategy_of_deepspeed,
+    strategy_of_environment,
+)
 from smp_advisor.estimators.terms import terms_of
 from smp_advisor.libraries.library import get_library
 
@@ -52,6 +58,8 @@ class ScriptFacts:
     rank: int | None = None
     """Rank of the adapter, if it is a constant."""
     four_bit: bool = False
+    checkpoints: bool = False
+    """Whether it checkpoints activations, by itself or by the default of its option."""
     maps_devices: bool = False
     """Whether ``device_map`` spreads one model over the GPUs of a process."""
 
@@ -89,7 +97,20 @@ def read_training_script(text: str) -> ScriptFacts | None:
         rank=ranks[0] if len(set(ranks)) == 1 else None,
         four_bit="prepare_model_for_kbit_training" in by_name
         or any(True in _constants(call, "load_in_4bit") for call in calls),
+        checkpoints=_checkpoints(by_name, keywords),
         maps_devices=any("auto" in _constants(call, "device_map") for call in calls),
+    )
+
+
+def _checkpoints(by_name: dict[str, list[ast.Call]], keywords: list[ast.keyword]) -> bool:
+    """Whether activations are checkpointed: by the default of an option for it, or by a call or argument."""
+    for call in by_name.get("add_argument", []):
+        names = [str(arg.value).lstrip("-").replace("-", "_") for arg in call.args if isinstance(arg, ast.Constant)]
+        if "gradient_checkpointing" in names:
+            return True in _constants(call, "default")
+    return "gradient_checkpointing_enable" in by_name or any(
+        keyword.arg == "gradient_checkpointing" and isinstance(keyword.value, ast.Constant) and keyword.value.value
+        for keyword in keywords
     )
 
 
@@ -151,10 +172,11 @@ def read_strategy(configuration: Configuration, siblings: Siblings) -> None:
     """Add the strategy of a job that uses none of SageMaker's libraries, and its library if plans describe it."""
     if configuration.framework == "tensorflow" or "tensorflow_version" in configuration.settings:
         return
+    started = _read_command(configuration, siblings)
     _merge_file(configuration, siblings)
     script = _script(configuration, siblings)
     environment = inner_table(configuration.tables.get("estimator"), "environment")
-    strategy = _of_settings(configuration, siblings)
+    strategy = started or _of_settings(configuration, siblings)
     if strategy is None and environment is not None:
         strategy = strategy_of_environment(plain_of(environment))
     strategy = strategy or _of_code(configuration, script)
@@ -162,6 +184,55 @@ def read_strategy(configuration: Configuration, siblings: Siblings) -> None:
     if strategy.library is not None:
         strategy = strategy.assuming(*assumptions, _precision(configuration, script))
     configuration.use(strategy)
+
+
+_WORDS = re.compile(r"[\s\"'=]+")
+
+
+def _read_command(configuration: Configuration, siblings: Siblings) -> Strategy | None:
+    """Read the command of a ModelTrainer and the shell script that it starts.
+
+    Accelerate's configuration is the strategy; other YAML files have hyperparameters, and a Python file is the script.
+    """
+    command, entry, folder = (configuration.get(name) for name in ("command", "entry_point", "source_dir"))
+    words = [word for text in (command, entry) if isinstance(text, str) for word in _WORDS.split(text)]
+    if not isinstance(command, str) and not str(entry).endswith(".sh"):
+        return None
+    for shell in [word for word in words if word.endswith(".sh")]:
+        lines = (_sibling(siblings, folder, shell) or "").split("\n")
+        words += [
+            word.rpartition("}/")[2]
+            for line in lines
+            if any(name in line for name in ("ACCELERATE_CONFIG=", "TRAINING_SCRIPT=", "--config_file", "torchrun"))
+            for word in _WORDS.split(line)
+        ]
+    strategy = None
+    configuration.settings["starts"] = Setting(any("launch" in word or "torchrun" in word for word in words))
+    for word in words:
+        if word.endswith(".py") and not str(configuration.get("entry_point")).endswith(".py"):
+            configuration.settings["entry_point"] = Setting(word)
+        if not word.endswith((".yaml", ".yml")):
+            continue
+        try:
+            table = yaml_table(_sibling(siblings, folder, word) or "")
+        except AdvisorError:
+            configuration.settings["unread_file"] = Setting(word)
+            continue
+        if looks_like_accelerate(table):
+            configuration.settings["starts"] = Setting(value=True)
+            strategy = strategy or configuration_of_accelerate(table).strategy
+            continue
+        for key, value in plain_of(table).items():
+            if isinstance(value, str | int | float | bool):
+                configuration.hyperparameters.setdefault(key, Setting(value))
+    on_one = strategy is not None and terms_of(configuration).gpus == 1 and "unread_file" not in configuration.settings
+    return replicated("One GPU") if on_one else strategy
+
+
+def _sibling(siblings: Siblings, folder: object, name: str) -> str | None:
+    """Text of a file by its path in the source folder, or next to the text."""
+    inside = siblings.text(folder, name) if isinstance(folder, str) and "://" not in folder else None
+    return inside or siblings.text(name) or siblings.text(PurePosixPath(name).name)
 
 
 def _merge_file(configuration: Configuration, siblings: Siblings) -> None:
@@ -187,12 +258,8 @@ def _script(configuration: Configuration, siblings: Siblings) -> ScriptFacts | N
     entry = name.value if name is not None and isinstance(name.value, str) else entry
     if not isinstance(entry, str) or "git_config" in configuration.settings:
         return None
-    places = ([folder] if isinstance(folder, str) and "://" not in folder else []) + [""]
-    for place in places:
-        text = siblings.text(*([place, entry] if place else [entry]))
-        if text is not None:
-            return read_training_script(text)
-    return None
+    text = _sibling(siblings, folder, entry)
+    return None if text is None else read_training_script(text)
 
 
 def _of_settings(configuration: Configuration, siblings: Siblings) -> Strategy | None:
@@ -233,16 +300,16 @@ def _of_code(configuration: Configuration, script: ScriptFacts | None) -> Strate
     exported = bool(own) and own <= configuration.hyperparameters.keys()
     if configuration.get("dataparallel") or configuration.get("pytorchddp") or exported:
         return replicated()
-    launched = any(configuration.get(name) for name in ("torch_distributed", "mpi", "driver"))
+    launched = any(configuration.get(name) for name in ("torch_distributed", "mpi", "driver", "starts"))
     if script is not None and script.maps_devices and not launched and (terms.gpus or 0) > 1:
         return undescribed("A model spread over the GPUs of one process (device_map)", "it runs one GPU at a time")
+    if "unread_file" in configuration.settings and (launched or terms.gpus == 1):
+        file = configuration.get("unread_file")
+        return undescribed("The strategy", f"its settings are in the file {file!r}: paste that file")
     if terms.gpus == 1:
         return replicated("One GPU")
     if not launched and terms.launched is False and terms.gpus is not None:
         return undescribed("One process", f"it has {terms.gpus} GPUs and no launcher")
-    if launched and "unread_file" in configuration.settings:
-        file = configuration.get("unread_file")
-        return undescribed("The strategy", f"its settings are in the file {file!r}: paste that file")
     if launched and script is not None and script.trainer and not script.sets_arguments:
         return replicated().assuming("The Trainer replicates the model, because neither fsdp nor deepspeed is set.")
     arguments = _TRAINER_ARGUMENTS & configuration.hyperparameters.keys()
@@ -279,6 +346,8 @@ def _precision(configuration: Configuration, script: ScriptFacts | None) -> str:
     setting = values.get("gradient_checkpointing")
     if setting is not None and "activation_checkpointing" not in values:
         values["activation_checkpointing"] = Setting("each" if is_on(setting.value) else "none", setting.span)
+    elif setting is None and script is not None and script.checkpoints:
+        values.setdefault("activation_checkpointing", Setting("each"))
     if any(is_on(values[name].value) for name in ("bf16", "fp16") if name in values) or "precision" in values:
         return ""
     example = script is None and "git_config" in configuration.settings

@@ -96,6 +96,8 @@ def test_checkpointing_that_nobody_wrote_down_is_no_lack():
     for report in (check_estimator(cell, model=model), check_estimator(cell, model=WITH_MODEL[0][2])):
         for one in report:
             assert one.id != "EST508" or "even with activation checkpointing" in one.message
+        if report.readings[0].checkpointed is not None:
+            assert "without activation checkpointing, which the text does not set, and" in " ".join(str(report).split())
 
 
 def test_several_defects_are_mended_together():

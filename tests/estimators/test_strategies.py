@@ -222,6 +222,61 @@ def test_qlora_in_the_script_is_an_adapter_over_four_bits(tmp_path):
     assert (adapter.rank, adapter.base_bits) == (64, 4)
 
 
+TRAINER = """
+from sagemaker.modules.configs import Compute, SourceCode
+from sagemaker.modules.train import ModelTrainer
+
+args = ["--config", "recipes/sft.yaml"]
+trainer = ModelTrainer(
+    training_image="763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:2.7.1-gpu-py312-cu128-ubuntu22.04-sagemaker",
+    source_code=SourceCode(source_dir="code", command=f"bash start.sh {' '.join(args)}"),
+    compute=Compute(instance_type="ml.p4d.24xlarge", instance_count=1),
+)
+"""
+START = """set -e
+ACCELERATE_CONFIG="${SCRIPT_DIR}/configs/sharded.yaml"
+TRAINING_SCRIPT="${SCRIPT_DIR}/sft.py"
+accelerate launch --config_file "$ACCELERATE_CONFIG" "$TRAINING_SCRIPT" --config "$1"
+"""
+
+
+def test_the_command_of_a_model_trainer_is_read_to_its_files(tmp_path):
+    files = {
+        "launch.py": TRAINER,
+        "code/start.sh": START,
+        "code/configs/sharded.yaml": "distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 3}\n",
+        "code/recipes/sft.yaml": "model_name_or_path: meta-llama/Llama-2-7b-hf\nbf16: true\nmax_length: 4096\n"
+        "per_device_train_batch_size: 3\n",
+        "code/sft.py": "from transformers import Trainer\nmodel.gradient_checkpointing_enable()\nTrainer().train()\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    job_read = reading(tmp_path / "launch.py")
+    assert (job_read.plan.library, job_read.plan.batch_size, job_read.plan.precision) == ("fsdp", 3, "bf16")
+    assert job_read.plan.activation_checkpointing == "each"
+    assert job_read.job.sequence_length == 4096
+    (tmp_path / "code/configs/sharded.yaml").write_text("distributed_type: MULTI_GPU\n")
+    assert reading(tmp_path / "launch.py").plan.library == "ddp"
+    (tmp_path / "code/recipes/sft.yaml").unlink()
+    (tmp_path / "code/configs/sharded.yaml").unlink()
+    missing = reading(tmp_path / "launch.py")
+    assert missing.plan is None
+    assert "paste that file" in missing.open[0]
+
+
+def test_the_entry_script_of_a_model_trainer_is_read(tmp_path):
+    text = TRAINER.replace("command=f\"bash start.sh {' '.join(args)}\"", 'entry_script="train.py"')
+    (tmp_path / "launch.py").write_text(text.replace("compute=", "distributed=Torchrun(),\n    compute="))
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text(
+        "from transformers import Trainer\n"
+        'parser.add_argument("--gradient_checkpointing", type=bool, default=True)\nTrainer().train()\n'
+    )
+    job_read = reading(tmp_path / "launch.py")
+    assert (job_read.plan.library, job_read.plan.activation_checkpointing) == ("ddp", "each")
+
+
 FINE_TUNING = """
 run:
   model_type: llm_finetuning_aws

@@ -135,7 +135,7 @@ def test_manual_optimization_of_lightning():
 @pytest.mark.parametrize(
     ("settings", "severity"),
     [
-        ("", "error"),
+        ("", "warning"),
         ('mixed_precision="fp16"', "error"),
         ('mixed_precision="bf16"', "warning"),
         ('mixed_precision="bf16", gradient_accumulation_steps=4', "error"),

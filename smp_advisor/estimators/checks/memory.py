@@ -147,23 +147,29 @@ def estimate_of(case: Case) -> Estimate | None:
         return None
 
 
+def checkpointed_estimate(case: Case) -> Estimate | None:
+    """The estimate with activation checkpointing, if the text has no setting for it and the plan does not fit."""
+    now, ground = estimate_of(case), _ground(case)
+    if now is None or ground is None or now.fits:
+        return None
+    if "activation_checkpointing" in case.back.settings or ground.plan.activation_checkpointing:
+        return None
+    changes = [variant for variant in larger(ground.plan, ground.cluster) if variant.technique == "checkpointing"]
+    return next((there for _, there in ground.estimates(changes[:1])), None)
+
+
 def fit(case: Case) -> Iterator[Hit]:
     """EST508: a plan whose point estimate does not fit, and the smallest change that fits."""
     now, ground = estimate_of(case), _ground(case)
     if now is None or ground is None or now.fits:
         return
-    checkpointed = ""
-    if "activation_checkpointing" not in case.back.settings and not ground.plan.activation_checkpointing:
+    checkpointed, otherwise = "", checkpointed_estimate(case)
+    if otherwise is not None:
         # The script may checkpoint without a hyperparameter for it: report only what fails even then.
-        checkpointing = [
-            variant for variant in larger(ground.plan, ground.cluster) if variant.technique == "checkpointing"
-        ]
-        results = ground.estimates(checkpointing[:1])
-        if not results or results[0][1].fits:
+        if otherwise.fits:
             return
-        now = results[0][1]
+        now, checkpointed = otherwise, ", even with activation checkpointing"
         ground = _Ground(ground.model, ground.cluster, ground.job, now.plan)
-        checkpointed = ", even with activation checkpointing"
     values: dict[str, Any] = {
         "checkpointed": checkpointed,
         "remedy": _smallest_change(ground, case.min_fit_probability),

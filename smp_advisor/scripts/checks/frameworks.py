@@ -78,9 +78,9 @@ def _backward_of_accelerate(context: Context) -> Iterator[Hit]:
 
 
 def _needs_no_scaling(accelerator: Call) -> bool:
-    """Whether only DeepSpeed, which the launcher may choose, needs Accelerate's own backward."""
+    """Whether only DeepSpeed or fp16, which the launcher may choose, needs Accelerate's own backward."""
     precision = options(accelerator.argument("mixed_precision", 2))
-    unscaled = bool(precision) and all(constant(option) in ("no", "bf16", "fp8") for option in precision)
+    unscaled = all(constant(option) in (None, "no", "bf16", "fp8") for option in precision)
     more = ("gradient_accumulation_steps", "gradient_accumulation_plugin", "deepspeed_plugin", "deepspeed_plugins")
     return unscaled and not accelerator.unpacks and not any(accelerator.gives(name) for name in more)
 
