@@ -225,7 +225,8 @@ def _cluster(
 def _job(configuration: Configuration, plan: Plan | None, model: Model | None, inferred: list[str]) -> Job | None:
     length = next((value for name in _SEQUENCE if (value := _number(configuration, name))), None)
     if length is None:
-        length = DEFAULT_SEQUENCE_LENGTH
+        positions = model.shape.max_positions if model is not None else 0
+        length = min(DEFAULT_SEQUENCE_LENGTH, positions or DEFAULT_SEQUENCE_LENGTH)
         if model is not None:
             inferred.append(f"A sequence length of {length:,} tokens, because the configuration has none.")
     record = get_library(configuration.library) if configuration.library is not None else None

@@ -199,13 +199,7 @@ def _read_command(configuration: Configuration, siblings: Siblings) -> Strategy 
     if not isinstance(command, str) and not str(entry).endswith(".sh"):
         return None
     for shell in [word for word in words if word.endswith(".sh")]:
-        lines = (_sibling(siblings, folder, shell) or "").split("\n")
-        words += [
-            word.rpartition("}/")[2]
-            for line in lines
-            if any(name in line for name in ("ACCELERATE_CONFIG=", "TRAINING_SCRIPT=", "--config_file", "torchrun"))
-            for word in _WORDS.split(line)
-        ]
+        words += _words_of_shell(_sibling(siblings, folder, shell) or "")
     strategy = None
     configuration.settings["starts"] = Setting(any("launch" in word or "torchrun" in word for word in words))
     for word in words:
@@ -225,8 +219,18 @@ def _read_command(configuration: Configuration, siblings: Siblings) -> Strategy 
         for key, value in plain_of(table).items():
             if isinstance(value, str | int | float | bool):
                 configuration.hyperparameters.setdefault(key, Setting(value))
-    on_one = strategy is not None and terms_of(configuration).gpus == 1 and "unread_file" not in configuration.settings
+    if strategy is not None and "unread_file" in configuration.settings:
+        file = configuration.get("unread_file")
+        return undescribed(strategy.name, f"the settings of the script are in the file {file!r}: paste that file")
+    on_one = strategy is not None and terms_of(configuration).gpus == 1
     return replicated("One GPU") if on_one else strategy
+
+
+def _words_of_shell(text: str) -> list[str]:
+    """Words of the lines that start the script, or that assign what is started."""
+    shown = ("ACCELERATE_CONFIG=", "TRAINING_SCRIPT=", "--config_file", "torchrun")
+    lines = [line for line in text.split("\n") if any(name in line for name in shown)]
+    return [word.rpartition("}/")[2] for line in lines for word in _WORDS.split(line)]
 
 
 def _sibling(siblings: Siblings, folder: object, name: str) -> str | None:

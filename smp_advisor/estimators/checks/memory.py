@@ -164,9 +164,9 @@ def fit(case: Case) -> Iterator[Hit]:
     if now is None or ground is None or now.fits:
         return
     checkpointed, otherwise = "", checkpointed_estimate(case)
-    if otherwise is not None:
+    if "activation_checkpointing" not in case.back.settings and not ground.plan.activation_checkpointing:
         # The script may checkpoint without a hyperparameter for it: report only what fails even then.
-        if otherwise.fits:
+        if otherwise is None or otherwise.fits:
             return
         now, checkpointed = otherwise, ", even with activation checkpointing"
         ground = _Ground(ground.model, ground.cluster, ground.job, now.plan)

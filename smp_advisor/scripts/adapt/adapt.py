@@ -13,20 +13,17 @@ import libcst as cst
 from smp_advisor.files import table
 from smp_advisor.reading.source import read
 from smp_advisor.scripts.adapt import (
-    activation_checkpointing,
     full_state,
     launch,
     loader,
     plan_settings,
-    precision,
     torch_model,
 )
 from smp_advisor.scripts.adapt.adaptation import Adaptation, AdaptError, Hunk, Proposal, Target
 from smp_advisor.scripts.adapt.draft import Draft, unified_diff
-from smp_advisor.scripts.adapt.driver import driver_of, set_arguments
+from smp_advisor.scripts.adapt.driver import driver_of, obstacle_to_adapting, set_arguments
 from smp_advisor.scripts.adapt.entry import download_once, seed_by_rank, seed_models
 from smp_advisor.scripts.adapt.evaluation_step import move_evaluation_steps
-from smp_advisor.scripts.adapt.obstacles import obstacle_to_adapting
 from smp_advisor.scripts.adapt.saving import save_by_library
 from smp_advisor.scripts.adapt.smp_model import shard_model, wrap_model, wrap_optimizer
 from smp_advisor.scripts.adapt.training_step import move_training_steps
@@ -181,16 +178,14 @@ def _steps(survey: Survey, target: Target) -> list[tuple[str, Step]]:
             ("v1.seed", seed_by_rank),
             ("v1.loader", loader.shard_data),
             ("v1.batch", plan_settings.set_batch),
-            ("v1.precision", precision.remove_mixed_precision)
-            if target.half
-            else ("v1.grad_scaler", precision.use_library_scaler),
+            ("v1.grad_scaler", plan_settings.use_library_scaler),
             ("v1.unsupported", replace_unsupported),
             ("v1.model", wrap_model),
-            ("v1.activation_checkpointing", activation_checkpointing.checkpoint_activations),
+            ("v1.activation_checkpointing", plan_settings.checkpoint_activations),
             ("v1.optimizer", wrap_optimizer),
             ("v1.training_step", move_training_steps),
             ("v1.evaluation_step", move_evaluation_steps),
-            ("v1.clipping", precision.clip_by_library),
+            ("v1.clipping", plan_settings.clip_by_library),
             ("v1.saving", save_by_library),
         ]
     if target.kind == "smp_fsdp":
@@ -198,10 +193,10 @@ def _steps(survey: Survey, target: Target) -> list[tuple[str, Step]]:
             ("v2.options", accept_unknown_options),
             ("v2.launch", launch.start_library_with_torchrun),
             ("v2.loader", loader.shard_data_by_group),
-            ("v2.precision", precision.remove_mixed_precision),
+            ("v2.scaler", plan_settings.use_sharded_scaler),
             ("v2.model", shard_model),
-            ("v2.activation_checkpointing", activation_checkpointing.checkpoint_sharded_activations),
-            ("v2.clipping", precision.clip_over_shards),
+            ("v2.activation_checkpointing", plan_settings.checkpoint_layers),
+            ("v2.clipping", plan_settings.clip_over_shards),
             ("v2.saving", full_state.save_full_state),
             ("v2.batch", plan_settings.set_batch),
             ("v2.accumulation", plan_settings.accumulate),
@@ -229,10 +224,10 @@ def _steps(survey: Survey, target: Target) -> list[tuple[str, Step]]:
         return [
             *started,
             ("fsdp.seed", seed_models),
-            ("fsdp.scaler", precision.use_sharded_scaler),
+            ("fsdp.scaler", plan_settings.use_sharded_scaler),
             ("fsdp.model", torch_model.shard_models),
-            ("fsdp.activation_checkpointing", activation_checkpointing.checkpoint_sharded_activations),
-            ("fsdp.clipping", precision.clip_by_model),
+            ("fsdp.activation_checkpointing", plan_settings.checkpoint_layers),
+            ("fsdp.clipping", plan_settings.clip_over_shards),
             ("fsdp.saving", full_state.save_full_state_by_checkpoint),
             *ended,
         ]

@@ -1,4 +1,4 @@
-"""Loops that Accelerate or a Trainer runs: an argument of theirs shards the model, or a sentence names what does."""
+"""Scripts that stay as they are, with the nearest thing that works, and loops that a library runs by its arguments."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Literal
 
 import libcst as cst
 
-from smp_advisor.scripts.adapt.code import Edits, call_text, dotted, expression, keyword, statements, text_of
+from smp_advisor.scripts.adapt.code import Edits, call_text, dotted, keyword, statements, text_of, walk, with_arguments
 from smp_advisor.scripts.adapt.construction import repeated_in
 from smp_advisor.scripts.adapt.draft import add_names, sentence
-from smp_advisor.scripts.adapt.roles import backward_calls
+from smp_advisor.scripts.adapt.plan_settings import AUTOCAST, SCALER
+from smp_advisor.scripts.adapt.roles import backward_calls, optimizers
 from smp_advisor.scripts.adapt.survey import known_names
+from smp_advisor.scripts.adapt.wrappers import REPLICATING, SHARDING
 
 if TYPE_CHECKING:
     from smp_advisor.scripts.adapt.adaptation import Target
@@ -240,7 +242,7 @@ def set_arguments(draft: Draft) -> None:
             name = survey.free_name("fsdp_plugin", "sharding_plugin")
             edits.insert_before(statement, statements(f"{name} = {arguments['fsdp_plugin']}\n"))
             arguments["fsdp_plugin"] = name
-        edits.change(call, partial(_with, arguments=arguments))
+        edits.change(call, partial(with_arguments, arguments=arguments))
     draft.apply(edits)
     if driver.runner == "accelerate":
         add_names(draft, "accelerate", ["FullyShardedDataParallelPlugin"])
@@ -266,30 +268,49 @@ def _arguments(draft: Draft, driver: Driver, layer: str) -> dict[str, str]:
     return {"fsdp": f'"{option} auto_wrap"', "fsdp_config": f"{{{', '.join(settings)}}}"}
 
 
-def _with(call: cst.Call, arguments: dict[str, str]) -> cst.Call:
-    """The call with these arguments, which replace those of the same name."""
-    args = list(call.args)
-    for name, text in arguments.items():
-        value = expression(text)
-        place = next((n for n, arg in enumerate(args) if arg.keyword is not None and arg.keyword.value == name), None)
-        if place is not None:
-            args[place] = args[place].with_changes(value=value)
-        else:
-            args = _appended(call, args, name, value)
-    return call.with_changes(args=args)
+_LIBRARIES = ("smdistributed.modelparallel", "torch.sagemaker")
+_PARALLEL = (
+    "deepspeed", "megatron", "colossalai", "fairscale", "horovod", "torch.distributed.pipelining",
+    "torch.distributed.tensor", "torch.distributed.rpc", "torchtitan", "torch_xla",
+)  # fmt: skip
 
 
-def _appended(call: cst.Call, args: list[cst.Arg], name: str, value: cst.BaseExpression) -> list[cst.Arg]:
-    """The arguments and one more, on a line of its own if the others are."""
-    equal = cst.AssignEqual(whitespace_before=cst.SimpleWhitespace(""), whitespace_after=cst.SimpleWhitespace(""))
-    added = cst.Arg(keyword=cst.Name(name), value=value, equal=equal)
-    if not args:
-        return [added]
-    last = args[-1]
-    between: cst.BaseParenthesizableWhitespace = cst.SimpleWhitespace(" ")
-    if isinstance(call.whitespace_before_args, cst.ParenthesizedWhitespace):
-        between = call.whitespace_before_args
-    trailing = last.comma
-    last = last.with_changes(comma=cst.Comma(whitespace_after=between), whitespace_after_arg=cst.SimpleWhitespace(""))
-    added = added.with_changes(comma=trailing, whitespace_after_arg=args[-1].whitespace_after_arg)
-    return [*args[:-1], last, added]
+def obstacle_to_adapting(survey: Survey, target: Target) -> str:
+    """Sentence that explains why the steps do not apply; empty if they do."""
+    for library in _LIBRARIES:
+        if any(origin.startswith(library) for origin in survey.imported.values()):
+            return f"The script already uses {library}, so it is unchanged: run check_script to find what is missing."
+    for library in _PARALLEL:
+        if any(origin == library or origin.startswith(f"{library}.") for origin in survey.imported.values()):
+            return sentence("other_parallelism", library=library)
+    if target.kind != "ddp" and any(survey.callee(call) == "torch.optim.LBFGS" for call in survey.calls):
+        return sentence("lbfgs")
+    half = next((c for c in survey.calls if survey.callee(c) in SCALER | AUTOCAST), None)
+    if target.kind == "smp_step" and target.half and half is not None:
+        return sentence("own_precision", call=text_of(half), dtype=target.dtype)
+    refusal = driven_refusal(survey, target)
+    if refusal or driver_of(survey) is not None:
+        return refusal
+    return _already(survey, target) or _no_loop(survey)
+
+
+def _already(survey: Survey, target: Target) -> str:
+    """Scripts that have the parallelism of the target."""
+    called = {survey.callee(call) for call in survey.calls}
+    sharded = called & SHARDING or any(name.endswith("fsdp.fully_shard") for name in called)
+    if target.kind in ("ddp", "fsdp", "fsdp2") and sharded:
+        return sentence("shards_already")
+    if target.kind == "ddp" and any(name in REPLICATING and "Distributed" in name for name in called):
+        return sentence("replicates_already")
+    return ""
+
+
+def _no_loop(survey: Survey) -> str:
+    if optimizers(survey) and backward_calls(survey):
+        return ""
+    updates = backward_calls(survey)
+    if updates:
+        return sentence("no_optimizer_here", call=dotted(updates[0].func) or "backward")
+    if any(isinstance(node, cst.FunctionDef) and node.name.value == "training_step" for node in walk(survey.module)):
+        return sentence("lightning_module")
+    return sentence("no_training_loop")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 import libcst as cst
 
 from smp_advisor.scripts.adapt.code import Edits, children, dotted, expression, keyword, positional, statements, text_of
-from smp_advisor.scripts.adapt.draft import add_import, drop_unused_imports, is_docstring
+from smp_advisor.scripts.adapt.draft import add_import, drop_unused_imports
 from smp_advisor.scripts.adapt.entry import download_on, entry
 
 if TYPE_CHECKING:
@@ -53,7 +53,6 @@ def remove_process_group(draft: Draft) -> None:
     if not edits:
         return
     draft.apply(edits)
-    _remove_empty_functions(draft)
     drop_unused_imports(
         draft,
         {
@@ -134,23 +133,6 @@ def _environment_key(survey: Survey, node: cst.CSTNode) -> str:
     if isinstance(text, cst.SimpleString) and isinstance(text.evaluated_value, str):
         return text.evaluated_value
     return ""
-
-
-def _remove_empty_functions(draft: Draft) -> None:
-    """Remove functions, and their calls, that did nothing but set up or tear down the process group."""
-    survey, edits = draft.survey, Edits()
-    for function in survey.functions:
-        body = [s for s in function.body.body if not is_docstring(s)]
-        if len(body) != 1 or not isinstance(body[0], cst.SimpleStatementLine) or survey.class_of(function) is not None:
-            continue
-        if not isinstance(body[0].body[0], cst.Pass) or function.decorators:
-            continue
-        calls = [call for call in survey.calls if dotted(call.func) == function.name.value]
-        if calls and all(isinstance(survey.parent(call), cst.Expr) for call in calls):
-            for call in calls:
-                edits.remove(_line(survey, call))
-            edits.remove(function)
-    draft.apply(edits)
 
 
 def start_library(draft: Draft) -> None:

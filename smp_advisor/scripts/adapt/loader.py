@@ -13,13 +13,12 @@ from smp_advisor.scripts.adapt.code import (
     call_text,
     dotted,
     expression,
-    keyword,
-    positional,
     statements,
     text_of,
     walk,
+    with_arguments,
 )
-from smp_advisor.scripts.adapt.draft import add_import, add_names, drop_unused_imports
+from smp_advisor.scripts.adapt.draft import add_import, add_names
 from smp_advisor.scripts.adapt.launch import add_dist
 from smp_advisor.scripts.adapt.roles import (
     assigned_name,
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 
 _POSITIONS = known_names("data_loader_parameters")
 _SAMPLERS = known_names("distributed_samplers")
-_PLAIN = known_names("plain_samplers")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,60 +57,48 @@ def shard_data(draft: Draft) -> None:
     shard_loaders(draft, Shards(size=target.data_size, rank=target.data_rank, drop_all=target.microbatches > 1))
 
 
-def shard_loaders(draft: Draft, shards: Shards) -> None:  # noqa: C901, PLR0912, PLR0915 - a list of cases
-    """Give every data loader its shard, for both versions of the library."""
+def shard_loaders(draft: Draft, shards: Shards) -> None:  # noqa: C901, PLR0912 - a list of cases
+    """Give every data loader of the training its shard, without a partial last batch."""
     _fix_samplers(draft, shards)
     survey, edits = draft.survey, Edits()
     added, shuffled = False, list[cst.Call]()
     for call in loader_calls(survey):
-        name = assigned_name(survey, call)
-        held_out = is_held_out(survey, call)
-        new = _Arguments(call)
-        if held_out and not shards.drop_all:
-            continue
-        if held_out and new.mapping and not _mentions_sampler(survey, call):
-            own = [text_of(a.with_changes(comma=cst.MaybeSentinel.DEFAULT)).strip() for a in call.args if not a.star]
-            texts = [*own, f'**{{**{new.mapping}, "drop_last": True}}']
-            edits.replace(call, expression(call_text(text_of(call.func), texts, width=88)))
-            _count_full_batches(draft, edits, call)
-            continue
-        if held_out and not new.starred and not new.value("batch_sampler"):
+        arguments, held_out = _arguments(call), is_held_out(survey, call)
+        options = arguments.get("**", "")
+        starred = any(arg.star for arg in call.args) and not (options.isidentifier() and "sampler" not in arguments)
+        if held_out:
             # Every replica evaluates all data: the counts of a shard would need a reduction over the replicas.
-            if new.value("drop_last") in (None, "False"):
-                new.set("drop_last", "True")
-                edits.replace(call, new.call(survey, draft.module))
+            if shards.drop_all and (starred or options):
+                draft.add_todo("starred_loader", call, rank=shards.rank, size=shards.size)
+            elif shards.drop_all and "batch_sampler" not in arguments and arguments.get("drop_last") != "True":
+                edits.replace(call, with_arguments(call, {"drop_last": "True"}))
                 _count_full_batches(draft, edits, call)
             continue
-        if new.value("batch_sampler"):
+        if arguments.get("batch_sampler", "None") != "None":
             draft.add_todo("own_batch_sampler", call, rank=shards.rank, size=shards.size)
             continue
-        if new.mapping and new.value("sampler"):
-            continue
-        if new.mapping and not _mentions_sampler(survey, call):
-            _add_mapped_sampler(draft, edits, call, new, shards, held_out=held_out)
-            added = True
-            if not held_out:
-                shuffled.append(call)
-            continue
-        if new.starred:
+        if starred or (options and _mentions_sampler(survey, call)):
             draft.add_todo("starred_loader", call, rank=shards.rank, size=shards.size)
             continue
-        if _is_streamed(survey, call, new):
+        if _is_streamed(survey, call, arguments.get("dataset", "")):
             draft.add_todo("streamed", call, rank=shards.rank, size=shards.size)
-        elif not new.value("sampler"):
-            shuffle = new.remove("shuffle")
-            _add_sampler(draft, edits, call, new, shards, shuffle, name)
+        elif arguments.get("sampler", "None") == "None":
+            shuffle = arguments.pop("shuffle", f'{options}.get("shuffle", False)' if options else "False")
+            _add_sampler(draft, edits, call, arguments, shards, shuffle)
             added = True
-            if shuffle is not None and shuffle != "False":
+            if shuffle != "False":
                 shuffled.append(call)
-        if new.value("drop_last") not in (None, "True", "False"):
+        if options:
+            is_shuffled = any(arg.keyword is not None and arg.keyword.value == "shuffle" for arg in call.args)
+            overruled = '"drop_last": True' if is_shuffled else '"shuffle": False, "drop_last": True'
+            arguments["**"] = f"{{**{options}, {overruled}}}"
+        elif arguments.get("drop_last", "False") not in ("True", "False", "None"):
             draft.add_todo("drop_last_unknown", call)
         else:
-            new.set("drop_last", "True")
-        workers = new.value("num_workers")
-        if workers not in (None, "0") and shards.rank.startswith("smp."):
+            arguments["drop_last"] = "True"
+        if arguments.get("num_workers", "0") != "0" and shards.rank.startswith("smp."):
             draft.add_todo("no_workers", call)
-        edits.replace(call, new.call(survey, draft.module))
+        edits.replace(call, _call(draft, call, arguments))
     todo = _set_epochs(draft, edits, shuffled)
     draft.apply(edits)
     if added:
@@ -121,124 +107,64 @@ def shard_loaders(draft: Draft, shards: Shards) -> None:  # noqa: C901, PLR0912,
         draft.add_sentence(sentence)
 
 
-class _Arguments:
-    """Arguments of a data loader, read and changed by name."""
-
-    def __init__(self, call: cst.Call) -> None:
-        self._call = call
-        self._args = list(call.args)
-        self.starred = any(arg.star for arg in call.args)
-        stars = [arg for arg in call.args if arg.star]
-        self.mapping = ""
-        """Name of the only ``**`` argument; empty if there is none or it is not a name."""
-        if len(stars) == 1 and stars[0].star == "**" and isinstance(stars[0].value, cst.Name):
-            self.mapping = stars[0].value.value
-
-    def _find(self, name: str) -> int | None:
-        for number, arg in enumerate(self._args):
-            if arg.keyword is not None and arg.keyword.value == name:
-                return number
-        position = _POSITIONS.index(name)
-        return position if positional(self._call.with_changes(args=self._args), position) is not None else None
-
-    def value(self, name: str) -> str | None:
-        index = self._find(name)
-        if index is None:
-            return None
-        text = text_of(self._args[index].value)
-        return None if text == "None" else text
-
-    def remove(self, name: str) -> str | None:
-        """Remove an argument and return its source; positional arguments after it become keyword arguments."""
-        index = self._find(name)
-        if index is None:
-            return None
-        text = text_of(self._args[index].value)
-        if self._args[index].keyword is None:
-            for later in range(index + 1, len(self._args)):
-                if self._args[later].keyword is None:
-                    self._args[later] = _named(_POSITIONS[later], self._args[later].value)
-        del self._args[index]
-        return text
-
-    def set(self, name: str, text: str) -> None:
-        index = self._find(name)
-        if index is None:
-            self._args.append(_named(name, expression(text)))
-        else:
-            self._args[index] = self._args[index].with_changes(value=expression(text))
-
-    def without_mapping(self) -> list[str]:
-        """Source of the arguments without the ``**`` argument."""
-        return [text_of(a.with_changes(comma=cst.MaybeSentinel.DEFAULT)).strip() for a in self._args if not a.star]
-
-    def call(self, survey: Survey, module: cst.Module) -> cst.Call:
-        if len(self._args) == len(self._call.args) and all(
-            isinstance(arg.comma, cst.Comma) or number == len(self._args) - 1 for number, arg in enumerate(self._args)
-        ):
-            return self._call.with_changes(args=self._args)
-        lines = any("\n" in module.code_for_node(arg) for arg in self._call.args) or "\n" in text_of(
-            self._call.whitespace_before_args
-        )
-        arguments = [text_of(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT)).strip() for arg in self._args]
-        width = 0 if lines else 88
-        text = call_text(text_of(self._call.func), arguments, width=width)
-        if isinstance(survey.parent(self._call), cst.DictElement | cst.Element):
-            text = text.replace("\n", "\n    ")
-        return cst.ensure_type(expression(text), cst.Call)
+def _arguments(call: cst.Call) -> dict[str, str]:
+    """Source of the arguments by the parameters of a data loader; ``**`` for options in a mapping."""
+    arguments: dict[str, str] = {}
+    for number, arg in enumerate(call.args):
+        name = arg.star or (arg.keyword.value if arg.keyword is not None else _POSITIONS[number])
+        arguments[name] = text_of(arg.value)
+    return arguments
 
 
-def _named(name: str, value: cst.BaseExpression) -> cst.Arg:
-    return cst.Arg(
-        keyword=cst.Name(name),
-        value=value,
-        equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
-    )
+def _call(draft: Draft, call: cst.Call, arguments: dict[str, str]) -> cst.Call:
+    """The call with other arguments: on one line, or one per line if it was so before."""
+    unnamed = {_POSITIONS[n] for n, arg in enumerate(call.args) if arg.keyword is None and not arg.star and n < 2}
+    texts = [
+        text if name in unnamed else f"{name}{text}" if name.startswith("*") else f"{name}={text}"
+        for name, text in sorted(arguments.items(), key=lambda item: item[0] == "**")
+    ]
+    whitespace = call.whitespace_before_args
+    lines = "\n" in text_of(whitespace) or any("\n" in draft.module.code_for_node(arg) for arg in call.args)
+    text = call_text(text_of(call.func), texts, width=0 if lines else 88)
+    if isinstance(draft.survey.parent(call), cst.DictElement | cst.Element):
+        text = text.replace("\n", "\n    ")
+    return cst.ensure_type(expression(text), cst.Call)
 
 
 def _add_sampler(
-    draft: Draft,
-    edits: Edits,
-    call: cst.Call,
-    new: _Arguments,
-    shards: Shards,
-    shuffle: str | None,
-    name: str | None,
+    draft: Draft, edits: Edits, call: cst.Call, arguments: dict[str, str], shards: Shards, shuffle: str
 ) -> None:
     """Add a sampler, in a statement before the loader where possible."""
     survey = draft.survey
-    dataset = keyword(call, "dataset") or positional(call, 0)
-    if dataset is None:
+    text = arguments.get("dataset")
+    if text is None:
         draft.add_todo("no_dataset", call)
         return
-    text = text_of(dataset.value)
     statement = survey.statement(call)
     own = isinstance(statement, cst.SimpleStatementLine | cst.For) and _runs_once(survey, call, statement)
-    stem = (name or "").rpartition(".")[2]
+    stem = (assigned_name(survey, call) or "").rpartition(".")[2]
+    named = "loader" in stem
     lines = []
-    if dotted(dataset.value) is None and own:
-        fresh = survey.free_name(
-            stem.replace("loader", "dataset") if "loader" in stem else "dataset", "sampled_dataset"
-        )
-        fresh = _unused(edits, fresh)
-        lines.append(f"{fresh} = {text}")
-        text = fresh
-        new.set("dataset", fresh)
-    arguments = [
+    if "(" in text and own:
+        dataset = survey.free_name(stem.replace("loader", "dataset") if named else "dataset", "sampled_dataset")
+        arguments["dataset"] = _unused(edits, dataset)
+        lines.append(f"{arguments['dataset']} = {text}")
+        text = arguments["dataset"]
+    options = [
         text,
         f"num_replicas={shards.size}",
         f"rank={shards.rank}",
-        f"shuffle={shuffle or 'False'}",
+        f"shuffle={shuffle}",
         "drop_last=True",  # equal shards give every replica the same number of steps
     ]
     if not own or statement is None:
-        new.set("sampler", call_text("DistributedSampler", arguments, width=88))
+        arguments["sampler"] = call_text("DistributedSampler", options, width=88)
         return
-    preferred = stem.replace("dataloader", "sampler").replace("loader", "sampler") if "loader" in stem else "sampler"
+    preferred = stem.replace("dataloader", "sampler").replace("loader", "sampler") if named else "sampler"
     sampler = _unused(edits, survey.free_name(preferred, f"{preferred}_by_rank"))
-    lines.append(f"{sampler} = " + call_text("DistributedSampler", arguments, width=88, before=f"{sampler} = "))
+    lines.append(f"{sampler} = " + call_text("DistributedSampler", options, width=88, before=f"{sampler} = "))
     edits.insert_before(statement, statements("\n".join(lines)))
-    new.set("sampler", sampler)
+    arguments["sampler"] = sampler
 
 
 def _runs_once(survey: Survey, call: cst.Call, statement: cst.CSTNode) -> bool:
@@ -269,41 +195,6 @@ def _mentions_sampler(survey: Survey, call: cst.Call) -> bool:
     return any(isinstance(node, cst.SimpleString) and "sampler" in node.value for node in walk(scope))
 
 
-def _add_mapped_sampler(
-    draft: Draft, edits: Edits, call: cst.Call, new: _Arguments, shards: Shards, *, held_out: bool
-) -> None:
-    """Override the options of ``DataLoader(dataset, **options)`` in the call."""
-    name = new.mapping
-    dataset = keyword(call, "dataset") or positional(call, 0)
-    statement = draft.survey.statement(call)
-    if dataset is None or statement is None:
-        draft.add_todo("mapped_without_dataset", call, rank=shards.rank, size=shards.size)
-        return
-    text = text_of(dataset.value)
-    if dotted(dataset.value) is None:
-        if not isinstance(statement, cst.SimpleStatementLine) or not _runs_once(draft.survey, call, statement):
-            draft.add_todo("mapped_dataset_inline", call, rank=shards.rank, size=shards.size)
-            return
-        fresh = draft.survey.free_name("dataset", "sampled_dataset")
-        fresh = _unused(edits, fresh)
-        edits.insert_before(statement, statements(f"{fresh} = {text}"))
-        new.set("dataset", fresh)
-        text = fresh
-    drop = shards.drop_all or not held_out
-    shuffle = new.remove("shuffle")
-    sampler = [
-        text,
-        f"num_replicas={shards.size}",
-        f"rank={shards.rank}",
-        f"shuffle={shuffle}" if shuffle is not None else f'shuffle={name}.get("shuffle", False)',
-        *(["drop_last=True"] if drop else []),
-    ]
-    changed = [*(['"shuffle": False'] if shuffle is None else []), *(['"drop_last": True'] if drop else [])]
-    mapping = f"**{{**{name}, {', '.join(changed)}}}" if changed else f"**{name}"
-    texts = [*new.without_mapping(), f"sampler={call_text('DistributedSampler', sampler, width=84)}", mapping]
-    edits.replace(call, expression(call_text(text_of(call.func), texts, width=88)))
-
-
 def _unused(edits: Edits, name: str) -> str:
     """A name that no inserted statement assigns."""
     taken = edits.inserted_names()
@@ -313,8 +204,7 @@ def _unused(edits: Edits, name: str) -> str:
     return f"{name}_{number}" if name in taken else name
 
 
-def _is_streamed(survey: Survey, call: cst.Call, new: _Arguments) -> bool:
-    name = new.value("dataset") or ""
+def _is_streamed(survey: Survey, call: cst.Call, name: str) -> bool:
     sources = [name] if "(" in name else []
     assigned = survey.assignments(survey.function(call), name)
     sources += [text_of(assignment.value) for assignment in assigned if assignment.value is not None]
@@ -329,38 +219,15 @@ def _is_streamed(survey: Survey, call: cst.Call, new: _Arguments) -> bool:
 def _fix_samplers(draft: Draft, shards: Shards) -> None:
     """Replace the rank among processes by the rank among replicas in existing samplers."""
     survey, edits = draft.survey, Edits()
-    used_plain = False
     for call in survey.calls:
         name = survey.callee(call)
-        if name in _SAMPLERS:
-            arguments = [
-                arg for arg in call.args if arg.keyword is None or arg.keyword.value not in ("num_replicas", "rank")
-            ]
-            if sum(arg.keyword is None for arg in arguments) > 1:
-                draft.add_todo("sampler_with_arguments", call, size=shards.size, rank=shards.rank)
-                continue
-            texts = [text_of(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT)).strip() for arg in arguments]
-            texts[1:1] = [f"num_replicas={shards.size}", f"rank={shards.rank}"]
-        elif name in _PLAIN and len(call.args) == 1:
-            used_plain = True
-            texts = [
-                text_of(call.args[0].value),
-                f"num_replicas={shards.size}",
-                f"rank={shards.rank}",
-                f"shuffle={'Random' in name}",
-            ]
+        if name in _SAMPLERS and sum(arg.keyword is None for arg in call.args) <= 1:
+            edits.replace(call, with_arguments(call, {"num_replicas": shards.size, "rank": shards.rank}))
+        elif name in _SAMPLERS:
+            draft.add_todo("sampler_with_arguments", call, size=shards.size, rank=shards.rank)
         elif name.startswith("torch.utils.data.") and name.endswith("Sampler") and "Batch" not in name:
             draft.add_todo("samples_everything", call, rank=shards.rank, size=shards.size)
-            continue
-        else:
-            continue
-        function = text_of(call.func) if name in _SAMPLERS else "DistributedSampler"
-        text = call_text(function, texts, width=88)
-        edits.replace(call, expression(text))
     draft.apply(edits)
-    if used_plain:
-        drop_unused_imports(draft, set(_PLAIN))
-        add_names(draft, "torch.utils.data.distributed", ["DistributedSampler"])
 
 
 def _set_epochs(draft: Draft, edits: Edits, calls: list[cst.Call]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Steps: the batch, the accumulation, the precision and the checkpointing of the plan."""
+"""Steps: the batch, accumulation, precision, clipping and checkpointing of the plan, and gradient scalers."""
 
 from __future__ import annotations
 
@@ -7,18 +7,30 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from smp_advisor.scripts.adapt.aliases import names_of
-from smp_advisor.scripts.adapt.code import Edits, dotted, expression, keyword, positional, statements, text_of, walk
+from smp_advisor.scripts.adapt.code import (
+    Edits,
+    dotted,
+    expression,
+    keyword,
+    names_in,
+    positional,
+    statements,
+    text_of,
+    walk,
+    with_arguments,
+)
 from smp_advisor.scripts.adapt.construction import find_construction, repeated_layers
-from smp_advisor.scripts.adapt.draft import add_import
-from smp_advisor.scripts.adapt.precision import AUTOCAST
+from smp_advisor.scripts.adapt.draft import add_import, drop_unused_imports
 from smp_advisor.scripts.adapt.roles import backward_calls, is_held_out, loader_calls, model_places, optimizer_places
-from smp_advisor.scripts.adapt.survey import targets_of
+from smp_advisor.scripts.adapt.survey import Survey, known_names, targets_of
 
 if TYPE_CHECKING:
     from smp_advisor.scripts.adapt.draft import Draft
-    from smp_advisor.scripts.adapt.survey import Survey
 
-_WRAPPERS = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper"
+
+AUTOCAST = frozenset(known_names("autocast"))
+SCALER = frozenset(known_names("gradient_scalers"))
+CLIP = frozenset(known_names("clipping"))
 
 
 def set_batch(draft: Draft) -> None:
@@ -132,36 +144,21 @@ def _accumulate(draft: Draft, call: cst.Call, loop: cst.For, count: int) -> None
 
 def compute_in_half(draft: Draft) -> None:
     """Compute in the precision of the plan: by the wrapper of shards, or by autocast around the forward pass."""
-    dtype = draft.target.planned_dtype
+    dtype, sharded = draft.target.planned_dtype, draft.target.kind == "fsdp2"
     survey, edits = draft.survey, Edits()
     if not dtype or any(survey.callee(call) in AUTOCAST for call in survey.calls):
         return
     if draft.target.kind == "ddp":
         _autocast(draft, dtype)
         return
-    policy, option = (
-        ("MixedPrecisionPolicy", "mp_policy") if draft.target.kind == "fsdp2" else ("MixedPrecision", "mixed_precision")
-    )
-    reduced = "torch.float32" if draft.target.kind == "fsdp2" else dtype
-    suffix = ".fully_shard" if draft.target.kind == "fsdp2" else ".FullyShardedDataParallel"
+    policy, option = ("MixedPrecisionPolicy", "mp_policy") if sharded else ("MixedPrecision", "mixed_precision")
+    value = f"{policy}(param_dtype={dtype}, reduce_dtype={'torch.float32' if sharded else dtype})"
     for call in survey.calls:
+        suffix = ".fully_shard" if sharded else ".FullyShardedDataParallel"
         if survey.callee(call).endswith(suffix) and keyword(call, option) is None:
-            value = expression(f"{policy}(param_dtype={dtype}, reduce_dtype={reduced})")
-            equal = cst.AssignEqual(
-                whitespace_before=cst.SimpleWhitespace(""), whitespace_after=cst.SimpleWhitespace("")
-            )
-            last = call.args[-1]
-            between = (
-                last.comma
-                if isinstance(last.comma, cst.Comma)
-                else cst.Comma(cst.SimpleWhitespace(""), cst.SimpleWhitespace(" "))
-            )
-            before = call.args[-2].comma if len(call.args) > 1 else between
-            added = cst.Arg(keyword=cst.Name(option), value=value, equal=equal, comma=last.comma)
-            edits.replace(call, call.with_changes(args=[*call.args[:-1], last.with_changes(comma=before), added]))
-    changed = bool(edits)
-    draft.apply(edits)
-    if changed:
+            edits.replace(call, with_arguments(call, {option: value}))
+    if edits:
+        draft.apply(edits)
         add_import(draft, f"from torch.distributed.fsdp import {policy}", local=policy)
 
 
@@ -195,8 +192,110 @@ def _calls(statement: cst.CSTNode, models: set[str]) -> bool:
     return any(isinstance(node, cst.Call) and dotted(node.func) in models for node in walk(statement))
 
 
+def _scalers(survey: Survey) -> list[cst.Call]:
+    """Calls that create a PyTorch gradient scaler."""
+    return [call for call in survey.calls if survey.callee(call) in SCALER]
+
+
+def use_library_scaler(draft: Draft) -> None:
+    """Replace PyTorch's ``GradScaler`` by ``smp.amp.GradScaler``."""
+    edits = Edits()
+    for call in _scalers(draft.survey):
+        options = [arg for arg in call.args if arg.keyword is not None]
+        # smp.amp.GradScaler has no device, the first argument of torch.amp.GradScaler("cuda").
+        new = expression("smp.amp.GradScaler()")
+        edits.replace(call, new.with_changes(args=[arg for arg in options if arg.keyword.value != "device"]))  # type: ignore[union-attr]
+    if edits:
+        draft.apply(edits)
+        drop_unused_imports(draft, set(SCALER))
+        add_import(draft, "import smdistributed.modelparallel.torch as smp", local="smp")
+
+
+def use_sharded_scaler(draft: Draft) -> None:
+    """Replace ``GradScaler``, which would look for overflows in the shards of one process only."""
+    edits = Edits()
+    for call in _scalers(draft.survey):
+        options = [arg for arg in call.args if arg.keyword is not None and arg.keyword.value != "device"]
+        edits.replace(call, cst.Call(func=cst.Name("ShardedGradScaler"), args=options))
+    if edits:
+        draft.apply(edits)
+        drop_unused_imports(draft, set(SCALER))
+        module = "torch.distributed.fsdp.sharded_grad_scaler"
+        add_import(draft, f"from {module} import ShardedGradScaler", local="ShardedGradScaler")
+
+
+def clip_by_library(draft: Draft) -> None:
+    """Replace or remove ``clip_grad_norm_``, depending on the plan."""
+    survey, edits, target = draft.survey, Edits(), draft.target
+    for call in survey.calls:
+        if survey.callee(call) not in CLIP:
+            continue
+        statement = survey.statement(call)
+        alone = isinstance(survey.parent(call), cst.Expr)
+        limit = keyword(call, "max_norm") or positional(call, 1)
+        if target.sharded_data_parallel:
+            if alone and statement is not None:
+                edits.remove(statement)
+                if limit is not None and text_of(limit.value) not in ("1", "1.0"):
+                    draft.add_todo("set_clipping", limit=text_of(limit.value))
+            else:
+                draft.add_todo("clips_under_sharding", call)
+        elif target.fp16:
+            names = sorted(names_of(survey, optimizer_places(survey), survey.function(call)))
+            stepped = [
+                dotted(site.func.value)
+                for site in survey.calls
+                if isinstance(site.func, cst.Attribute)
+                and site.func.attr.value == "step"
+                and survey.function(site) is survey.function(call)
+                and dotted(site.func.value) in names
+            ]
+            if limit is None or not stepped:
+                draft.add_todo("clip_master_grads", call)
+                continue
+            edits.replace(call, expression(f"{stepped[0]}.clip_master_grads({text_of(limit.value)})"))
+        elif target.pipeline_parallel or target.tensor_parallel:
+            draft.add_todo("clips_partition", call)
+    draft.apply(edits)
+    drop_unused_imports(draft, set(CLIP))
+
+
+def clip_over_shards(draft: Draft) -> None:
+    """Replace ``clip_grad_norm_`` by the function of SMP v2 or the method of FSDP, by the norm of all shards."""
+    survey, edits, library = draft.survey, Edits(), draft.target.kind == "smp_fsdp"
+    for call in survey.calls:
+        if survey.callee(call) not in CLIP:
+            continue
+        parameters, limit = positional(call, 0), keyword(call, "max_norm") or positional(call, 1)
+        model = _owner_of_parameters(parameters.value) if parameters is not None else None
+        if model is None or limit is None:
+            function = "torch.sagemaker.grad_norm.clip_grad_norm_" if library else "clip_grad_norm_ of the FSDP model"
+            draft.add_todo("clips_shards", call, function=function)
+            continue
+        most = text_of(limit.value)
+        edits.replace(
+            call, expression(f"clip_grad_norm_({model}, {most})" if library else f"{model}.clip_grad_norm_({most})")
+        )
+    if edits:
+        draft.apply(edits)
+        drop_unused_imports(draft, set(CLIP))
+        if library:
+            add_import(draft, "from torch.sagemaker.grad_norm import clip_grad_norm_", local="clip_grad_norm_")
+
+
+def _owner_of_parameters(node: cst.CSTNode) -> str | None:
+    """``model`` in ``model.parameters()``."""
+    for inner in walk(node):
+        if isinstance(inner, cst.Call) and isinstance(method := inner.func, cst.Attribute):
+            if method.attr.value != "parameters":
+                continue
+            return dotted(method.value)
+    names = names_in(node)
+    return names[0] if len(names) == 1 and "model" in names[0] else None
+
+
 def checkpoint_layers(draft: Draft) -> None:
-    """Wrap the repeated layers with checkpoint_wrapper before the model is replicated or sharded by tensor."""
+    """Checkpoint the repeated layers: after FSDP, or before the model is replicated or sharded by tensor."""
     if not draft.target.activation_checkpointing:
         return
     construction = find_construction(draft)
@@ -205,12 +304,81 @@ def checkpoint_layers(draft: Draft) -> None:
     if construction is None or layers is None or not layers.layer_class:
         draft.add_todo("no_checkpointed_class")
         return
+    name = construction.name
     text = (
-        f"apply_activation_checkpointing(\n    {construction.name},\n    checkpoint_wrapper_fn=checkpoint_wrapper,\n"
+        f"apply_activation_checkpointing(\n    {name},\n    checkpoint_wrapper_fn=checkpoint_wrapper,\n"
         f"    check_fn=lambda module: isinstance(module, {layers.layer_class}),\n)\n"
     )
+    imported = ["apply_activation_checkpointing", "checkpoint_wrapper"]
+    if draft.target.offload_activations:
+        text += f"{name} = offload_wrapper({name})\n"
+        imported.append("offload_wrapper")
     edits = Edits()
-    edits.insert_after(construction.last, statements(text))
+    wrapper = next((c for c in survey.calls if survey.callee(c).endswith(".FullyShardedDataParallel")), None)
+    after = survey.statement(wrapper) if wrapper is not None else None
+    edits.insert_after(after or construction.last, statements(text))
     draft.apply(edits)
-    names = "apply_activation_checkpointing, checkpoint_wrapper"
-    add_import(draft, f"from {_WRAPPERS} import {names}", local="apply_activation_checkpointing")
+    lines = "".join(f"    {name},\n" for name in imported)
+    module = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper"
+    add_import(draft, f"from {module} import (\n{lines})", local=imported[0])
+
+
+def checkpoint_activations(draft: Draft) -> None:
+    """Call the library on the repeated layers, with a to-do if they were not found."""
+    if not draft.target.activation_checkpointing:
+        return
+    survey = draft.survey
+    wrapper = next((c for c in survey.calls if survey.callee(c).endswith(".DistributedModel")), None)
+    statement = survey.statement(wrapper) if wrapper is not None else None
+    parent = survey.parent(wrapper) if wrapper is not None else None
+    name = next((dotted(t) for t in targets_of(parent)), None) if parent is not None else None
+    if wrapper is None or statement is None or name is None:
+        return
+    strategy = draft.target.activation_checkpointing
+    todo: list[str] = []
+    construction = find_construction(draft)
+    layers = repeated_layers(survey, construction) if construction is not None else None
+    if layers is None and _is_transformers(survey):
+        text = _search_text(name, strategy)
+    elif layers is None:
+        todo.append(
+            "The plan checkpoints activations, and no list of repeated layers was found in the model: call"
+            f" smp.set_activation_checkpointing for each layer after `{draft.excerpt(statement)}`."
+        )
+        text = ""
+    elif layers.sequential:
+        text = f"smp.set_activation_checkpointing({name}.module.{layers.attribute}, strategy={strategy!r})\n"
+        text = text.replace("'", '"')
+    else:
+        # Strategies apply to nn.Sequential only.
+        text = f"for layer in {name}.module.{layers.attribute}:\n    smp.set_activation_checkpointing(layer)\n"
+        if strategy != "each":
+            todo.append(
+                f"The strategy {strategy} applies to an nn.Sequential only. `{layers.attribute}` is an nn.ModuleList:"
+                " its layers are checkpointed one by one."
+            )
+    for sentence in todo:
+        draft.add_sentence(sentence)
+    if text:
+        edits = Edits()
+        edits.insert_after(statement, statements(text))
+        draft.apply(edits)
+
+
+def _is_transformers(survey: Survey) -> bool:
+    return any(origin.split(".")[0] == "transformers" for origin in survey.imported.values())
+
+
+def _search_text(name: str, strategy: str) -> str:
+    """Loop that finds the list of layers in a transformers model by its name."""
+    return (
+        "# Find the layers of the transformers model. Strategies apply to nn.Sequential only.\n"
+        f"for path, stack in {name}.named_modules():\n"
+        '    if path.split(".")[-1] not in ("seq_layers", "h", "layer", "layers", "block", "blocks"):\n'
+        "        continue\n"
+        "    if isinstance(stack, torch.nn.Sequential):\n"
+        f'        smp.set_activation_checkpointing(stack, strategy="{strategy}")\n'
+        "    elif isinstance(stack, torch.nn.ModuleList):\n"
+        "        for layer in stack:\n"
+        "            smp.set_activation_checkpointing(layer)\n"
+    )

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from smp_advisor.scripts.adapt.code import Edits, dotted, expression, keyword, text_of
-from smp_advisor.scripts.adapt.draft import add_import, drop_unused_imports
 
 if TYPE_CHECKING:
     from smp_advisor.scripts.adapt.draft import Draft
@@ -84,52 +83,42 @@ def _known_dataclasses(draft: Draft, edits: Edits, call: cst.Call) -> None:
     )
 
 
-_CHECKPOINT = "smdistributed.modelparallel.torch.patches.checkpoint"
+_CHECKPOINT = "torch.utils.checkpoint"
+_BY_HAND = {
+    "torch.distributed.fsdp.fully_shard": "remove_sharding",
+    "torch.nn.SyncBatchNorm": "synchronized_buffers",
+    "torch.nn.SyncBatchNorm.convert_sync_batchnorm": "synchronized_buffers",
+}
+"""Calls that the library does not take, with the sentence on what to do."""
 
 
 def replace_unsupported(draft: Draft) -> None:  # noqa: C901, PLR0912 - a list of cases
     """Replace or remove unsupported calls, with a to-do for calls that need a decision."""
     survey, edits = draft.survey, Edits()
-    checkpoints: set[str] = set()
+    for node in survey.nodes:
+        if isinstance(node, cst.ImportFrom) and node.module is not None and dotted(node.module) == _CHECKPOINT:
+            edits.replace(node.module, expression("smdistributed.modelparallel.torch.patches.checkpoint"))
     for call in survey.calls:
-        name = survey.callee(call)
-        if name in ("torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint.checkpoint_sequential"):
-            last = name.rpartition(".")[2]
-            checkpoints.add(last)
-            arguments = [arg for arg in call.args if arg.keyword is None or arg.keyword.value != "use_reentrant"]
-            if arguments:
-                arguments[-1] = arguments[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
-            edits.replace(call, call.with_changes(func=cst.Name(last), args=arguments))
-        elif name == "torch.compile" or name in ("torch.jit.script", "torch.jit.trace"):
-            statement = survey.statement(call)
-            argument = call.args[0].value if call.args else None
-            parent = survey.parent(call)
-            same = (
-                isinstance(parent, cst.Assign)
-                and argument is not None
-                and text_of(parent.targets[0].target) == text_of(argument)
-            )
-            if same and statement is not None:
+        name, function, statement = survey.callee(call), survey.function(call), survey.statement(call)
+        if name.startswith(f"{_CHECKPOINT}."):
+            if isinstance(call.func, cst.Attribute):
+                draft.add_todo("own_checkpoint", call)
+            elif (option := keyword(call, "use_reentrant")) is not None:
+                edits.replace(call, call.with_changes(args=[arg for arg in call.args if arg is not option]))
+        elif name in ("torch.compile", "torch.jit.script", "torch.jit.trace"):
+            parent, model = survey.parent(call), call.args[0].value if call.args else None
+            same = isinstance(parent, cst.Assign) and model is not None
+            if same and text_of(parent.targets[0].target) == text_of(model) and statement is not None:
                 edits.remove(statement)
-            elif argument is not None and not isinstance(survey.parent(call), cst.Decorator):
-                edits.replace(call, argument)
+            elif model is not None and not isinstance(parent, cst.Decorator):
+                edits.replace(call, model)
             else:
                 draft.add_todo("remove_compiler", call, name=name)
-        elif text_of(call.func) == "super().forward" and getattr(survey.function(call), "name", None) is not None:
-            function = survey.function(call)
-            if function is not None and function.name.value == "forward":
-                edits.replace(call.func, expression("super()._orig_forward"))
-        elif name.endswith("fsdp.fully_shard"):
-            draft.add_todo("remove_sharding", call)
-        elif name.split(".")[0] == "apex":
-            draft.add_todo("apex", call)
-        elif name.endswith(("convert_sync_batchnorm", "SyncBatchNorm")):
-            draft.add_todo("synchronized_buffers", call)
-        elif isinstance(call.func, cst.Attribute) and call.func.attr.value in (
-            "gradient_checkpointing_enable",
-            "gradient_checkpointing_disable",
-        ):
-            statement = survey.statement(call)
+        elif name in _BY_HAND or name.split(".")[0] == "apex":
+            draft.add_todo(_BY_HAND.get(name, "apex"), call)
+        elif text_of(call.func) == "super().forward" and function is not None and function.name.value == "forward":
+            edits.replace(call.func, expression("super()._orig_forward"))
+        elif isinstance(call.func, cst.Attribute) and call.func.attr.value.startswith("gradient_checkpointing_"):
             if statement is not None and isinstance(survey.parent(call), cst.Expr):
                 edits.remove(statement)
                 if not draft.target.activation_checkpointing:
@@ -137,28 +126,3 @@ def replace_unsupported(draft: Draft) -> None:  # noqa: C901, PLR0912 - a list o
         elif keyword(call, "closure") is not None and dotted(call.func):
             draft.add_todo("closure_argument", call)
     draft.apply(edits)
-    if checkpoints:
-        drop_unused_imports(
-            draft,
-            {
-                "torch.utils.checkpoint",
-                "torch.utils.checkpoint.checkpoint",
-                "torch.utils.checkpoint.checkpoint_sequential",
-            },
-        )
-        _switch_import(draft, checkpoints)
-
-
-def _switch_import(draft: Draft, names: set[str]) -> None:
-    edits = Edits()
-    for node in draft.survey.nodes:
-        if (
-            isinstance(node, cst.ImportFrom)
-            and node.module is not None
-            and dotted(node.module) == "torch.utils.checkpoint"
-        ):
-            edits.replace(node.module, expression(_CHECKPOINT))
-    draft.apply(edits)
-    for name in sorted(names):
-        if draft.survey.imported.get(name) != f"{_CHECKPOINT}.{name}":
-            add_import(draft, f"from {_CHECKPOINT} import {name}", local=name)
