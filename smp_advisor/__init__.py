@@ -12,7 +12,11 @@ if sys.argv[:1] == ["-m"] and any(
     # imported before this, not even `__future__`: modules of the package are found by its own path.
     import os
 
-    sys.path[:] = [place for place in sys.path if place and os.path.realpath(place) != os.path.realpath(".")]
+    try:
+        here = os.path.realpath(".")
+    except FileNotFoundError:  # the folder was deleted, which the command reports
+        here = ""
+    sys.path[:] = [place for place in sys.path if place and os.path.realpath(place) != here]
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

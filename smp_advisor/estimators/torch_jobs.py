@@ -189,7 +189,9 @@ def read_strategy(configuration: Configuration, siblings: Siblings) -> None:
 _WORDS = re.compile(r"[\s\"'=]+")
 
 
-def _read_command(configuration: Configuration, siblings: Siblings) -> Strategy | None:
+def _read_command(  # noqa: C901 - a list of cases
+    configuration: Configuration, siblings: Siblings
+) -> Strategy | None:
     """Read the command of a ModelTrainer and the shell script that it starts.
 
     Accelerate's configuration is the strategy; other YAML files have hyperparameters, and a Python file is the script.
@@ -207,10 +209,12 @@ def _read_command(configuration: Configuration, siblings: Siblings) -> Strategy 
             configuration.settings["entry_point"] = Setting(word)
         if not word.endswith((".yaml", ".yml")):
             continue
+        text = _sibling(siblings, folder, word)
         try:
-            table = yaml_table(_sibling(siblings, folder, word) or "")
+            table = yaml_table(text or "")
         except AdvisorError:
-            configuration.settings["unread_file"] = Setting(word)
+            advice = "paste that file" if text is None else "it is not valid YAML"
+            configuration.settings["unread_file"] = Setting(f"{word!r}: {advice}")
             continue
         if looks_like_accelerate(table):
             configuration.settings["starts"] = Setting(value=True)
@@ -221,7 +225,7 @@ def _read_command(configuration: Configuration, siblings: Siblings) -> Strategy 
                 configuration.hyperparameters.setdefault(key, Setting(value))
     if strategy is not None and "unread_file" in configuration.settings:
         file = configuration.get("unread_file")
-        return undescribed(strategy.name, f"the settings of the script are in the file {file!r}: paste that file")
+        return undescribed(strategy.name, f"the settings of the script are in the file {file}")
     on_one = strategy is not None and terms_of(configuration).gpus == 1
     return replicated("One GPU") if on_one else strategy
 
@@ -249,7 +253,7 @@ def _merge_file(configuration: Configuration, siblings: Siblings) -> None:
         try:
             data = plain_of(yaml_table(text or ""))
         except AdvisorError:
-            configuration.settings["unread_file"] = Setting(str(setting.value), setting.span)
+            configuration.settings["unread_file"] = Setting(f"{setting.value!r}: paste that file", setting.span)
             continue
         for key, value in data.items():
             if isinstance(value, str | int | float | bool | dict):
@@ -309,7 +313,7 @@ def _of_code(configuration: Configuration, script: ScriptFacts | None) -> Strate
         return undescribed("A model spread over the GPUs of one process (device_map)", "it runs one GPU at a time")
     if "unread_file" in configuration.settings and (launched or terms.gpus == 1):
         file = configuration.get("unread_file")
-        return undescribed("The strategy", f"its settings are in the file {file!r}: paste that file")
+        return undescribed("The strategy", f"its settings are in the file {file}")
     if terms.gpus == 1:
         return replicated("One GPU")
     if not launched and terms.launched is False and terms.gpus is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -253,3 +254,13 @@ def test_a_module_is_judged_where_the_script_calls_it(project, capsys):
     assert shown.count("error SMP106") == 1
     Path("engine.py").write_text(Path("engine.py").read_text() + "\nif __name__ == '__main__':\n    save(Net())\n")
     assert "Judged with" not in run(capsys, ".", *NUMBERS)[1]
+
+
+@pytest.mark.slow
+def test_a_deleted_folder_is_one_sentence(tmp_path):
+    (tmp_path / "gone").mkdir()
+    words = ["sh", "-c", 'rmdir "$PWD" && exec "$0" -m smp_advisor.scripts train.py', sys.executable]
+    ended = subprocess.run(words, cwd=tmp_path / "gone", capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert "The working directory no longer exists" in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1

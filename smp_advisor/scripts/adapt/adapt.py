@@ -19,22 +19,26 @@ from smp_advisor.scripts.adapt import (
     plan_settings,
     torch_model,
 )
-from smp_advisor.scripts.adapt.adaptation import Adaptation, AdaptError, Hunk, Proposal, Target
-from smp_advisor.scripts.adapt.draft import Draft, unified_diff
+from smp_advisor.scripts.adapt.adaptation import Adaptation, AdaptError, Draft, Hunk, Proposal, Target, unified_diff
 from smp_advisor.scripts.adapt.driver import driver_of, obstacle_to_adapting, set_arguments
-from smp_advisor.scripts.adapt.entry import download_once, seed_by_rank, seed_models
+from smp_advisor.scripts.adapt.entry import (
+    accept_unknown_options,
+    download_once,
+    replace_unsupported,
+    seed_by_rank,
+    seed_models,
+)
 from smp_advisor.scripts.adapt.evaluation_step import move_evaluation_steps
 from smp_advisor.scripts.adapt.saving import save_by_library
 from smp_advisor.scripts.adapt.smp_model import shard_model, wrap_model, wrap_optimizer
 from smp_advisor.scripts.adapt.training_step import move_training_steps
-from smp_advisor.scripts.adapt.unsupported import accept_unknown_options, replace_unsupported
 from smp_advisor.scripts.settings import missing_batch, missing_checkpointing, missing_precision
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from smp_advisor.libraries.plan import Plan
-    from smp_advisor.scripts.adapt.draft import Step
+    from smp_advisor.scripts.adapt.adaptation import Step
     from smp_advisor.scripts.adapt.survey import Survey
 
 
@@ -118,11 +122,17 @@ def _proposals(source: str, drafted: Adaptation) -> Iterator[Proposal]:
             )  # fmt: skip
 
 
+_MOST_LINES = 20_000
+"""Lines of a script: its tree takes 9 kB for each."""
+
+
 def propose(path_or_source: str | Path, plan: Plan | None = None, *, library: str | None = None) -> Adaptation:
     """The adaptation by the documented steps, which nothing has proven, in the form of a proven one."""
     script = read(path_or_source)
     path, source = script.path, script.text
     target = Target.from_plan(plan, library)
+    if source.count("\n") > _MOST_LINES:
+        raise AdaptError(f"{path} has more than {_MOST_LINES:,} lines: move the training loop to a file of its own.")
     try:
         compile(source, path, "exec", dont_inherit=True)
         module = cst.parse_module(source)

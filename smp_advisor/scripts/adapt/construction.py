@@ -17,7 +17,7 @@ from smp_advisor.scripts.adapt.survey import Survey, targets_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from smp_advisor.scripts.adapt.draft import Draft
+    from smp_advisor.scripts.adapt.adaptation import Draft
     from smp_advisor.scripts.adapt.survey import Function, Statement
 
 

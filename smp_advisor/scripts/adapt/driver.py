@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Literal
 
 import libcst as cst
 
+from smp_advisor.scripts.adapt.adaptation import add_names, sentence
 from smp_advisor.scripts.adapt.code import Edits, call_text, dotted, keyword, statements, text_of, walk, with_arguments
 from smp_advisor.scripts.adapt.construction import repeated_in
-from smp_advisor.scripts.adapt.draft import add_names, sentence
 from smp_advisor.scripts.adapt.plan_settings import AUTOCAST, SCALER
 from smp_advisor.scripts.adapt.roles import backward_calls, optimizers
 from smp_advisor.scripts.adapt.survey import known_names
 from smp_advisor.scripts.adapt.wrappers import REPLICATING, SHARDING
 
 if TYPE_CHECKING:
-    from smp_advisor.scripts.adapt.adaptation import Target
-    from smp_advisor.scripts.adapt.draft import Draft
+    from smp_advisor.scripts.adapt.adaptation import Draft, Target
     from smp_advisor.scripts.adapt.survey import Survey
 
 

@@ -17,7 +17,7 @@ from smp_advisor.scripts.adapt.training_step import insert_function, replace_fie
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from smp_advisor.scripts.adapt.draft import Draft
+    from smp_advisor.scripts.adapt.adaptation import Draft
     from smp_advisor.scripts.adapt.survey import Function, Survey
 
 

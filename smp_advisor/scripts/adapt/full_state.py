@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from smp_advisor.scripts.adapt.adaptation import add_import, add_names
 from smp_advisor.scripts.adapt.aliases import names_of
 from smp_advisor.scripts.adapt.code import (
     Edits,
@@ -20,7 +21,6 @@ from smp_advisor.scripts.adapt.code import (
     text_of,
     walk,
 )
-from smp_advisor.scripts.adapt.draft import add_import, add_names
 from smp_advisor.scripts.adapt.launch import add_dist
 from smp_advisor.scripts.adapt.roles import model_places, optimizer_places, reaches
 from smp_advisor.scripts.adapt.saving import Saved, guards, is_rank_guard, saved_states
@@ -28,7 +28,7 @@ from smp_advisor.scripts.adapt.saving import Saved, guards, is_rank_guard, saved
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from smp_advisor.scripts.adapt.draft import Draft
+    from smp_advisor.scripts.adapt.adaptation import Draft
     from smp_advisor.scripts.adapt.survey import Function, Statement, Survey
 
 
@@ -92,9 +92,7 @@ def _gather(draft: Draft, saved: Saved, number: int, *, by_context: bool) -> boo
     survey, edits, suffix = draft.survey, Edits(), "" if number == 0 else f"_{number + 1}"
     above = guards(survey, saved.statement)
     entire = dotted(saved.value) in (saved.model, f"{saved.model}.module")
-    simple = isinstance(saved.statement, cst.SimpleStatementLine) or (
-        isinstance(saved.statement, cst.With) and not by_context
-    )
+    simple = isinstance(saved.statement, cst.SimpleStatementLine)
     if not saved.plain or saved.pretrained or (entire and not by_context) or above is None or not simple:
         draft.add_todo("gather_by_context" if by_context else "gather_by_checkpoint", saved.call)
         return False

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, cast
 
 import libcst as cst
 
+from smp_advisor.scripts.adapt.adaptation import add_import, drop_unused_imports
 from smp_advisor.scripts.adapt.code import Edits, children, dotted, expression, keyword, positional, statements, text_of
-from smp_advisor.scripts.adapt.draft import add_import, drop_unused_imports
 from smp_advisor.scripts.adapt.entry import download_on, entry
 
 if TYPE_CHECKING:
-    from smp_advisor.scripts.adapt.draft import Draft
+    from smp_advisor.scripts.adapt.adaptation import Draft
     from smp_advisor.scripts.adapt.survey import Survey
 
 

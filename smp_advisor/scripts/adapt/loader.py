@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from smp_advisor.scripts.adapt.adaptation import add_import, add_names
 from smp_advisor.scripts.adapt.aliases import Place, names_of
 from smp_advisor.scripts.adapt.code import (
     Edits,
@@ -18,7 +19,6 @@ from smp_advisor.scripts.adapt.code import (
     walk,
     with_arguments,
 )
-from smp_advisor.scripts.adapt.draft import add_import, add_names
 from smp_advisor.scripts.adapt.launch import add_dist
 from smp_advisor.scripts.adapt.roles import (
     assigned_name,
@@ -31,7 +31,7 @@ from smp_advisor.scripts.adapt.roles import (
 from smp_advisor.scripts.adapt.survey import known_names
 
 if TYPE_CHECKING:
-    from smp_advisor.scripts.adapt.draft import Draft
+    from smp_advisor.scripts.adapt.adaptation import Draft
     from smp_advisor.scripts.adapt.survey import Survey
 
 
@@ -68,11 +68,14 @@ def shard_loaders(draft: Draft, shards: Shards) -> None:  # noqa: C901, PLR0912 
         starred = any(arg.star for arg in call.args) and not (options.isidentifier() and "sampler" not in arguments)
         if held_out:
             # Every replica evaluates all data: the counts of a shard would need a reduction over the replicas.
-            if shards.drop_all and (starred or options):
+            if not shards.drop_all or "batch_sampler" in arguments or arguments.get("drop_last") == "True":
+                continue
+            if starred or (options and _mentions_sampler(survey, call)):
                 draft.add_todo("starred_loader", call, rank=shards.rank, size=shards.size)
-            elif shards.drop_all and "batch_sampler" not in arguments and arguments.get("drop_last") != "True":
-                edits.replace(call, with_arguments(call, {"drop_last": "True"}))
-                _count_full_batches(draft, edits, call)
+                continue
+            arguments["**" if options else "drop_last"] = f'{{**{options}, "drop_last": True}}' if options else "True"
+            edits.replace(call, _call(draft, call, arguments))
+            _count_full_batches(draft, edits, call)
             continue
         if arguments.get("batch_sampler", "None") != "None":
             draft.add_todo("own_batch_sampler", call, rank=shards.rank, size=shards.size)

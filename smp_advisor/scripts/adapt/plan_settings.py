@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from smp_advisor.scripts.adapt.adaptation import add_import, drop_unused_imports
 from smp_advisor.scripts.adapt.aliases import names_of
 from smp_advisor.scripts.adapt.code import (
     Edits,
@@ -20,12 +21,11 @@ from smp_advisor.scripts.adapt.code import (
     with_arguments,
 )
 from smp_advisor.scripts.adapt.construction import find_construction, repeated_layers
-from smp_advisor.scripts.adapt.draft import add_import, drop_unused_imports
 from smp_advisor.scripts.adapt.roles import backward_calls, is_held_out, loader_calls, model_places, optimizer_places
 from smp_advisor.scripts.adapt.survey import Survey, known_names, targets_of
 
 if TYPE_CHECKING:
-    from smp_advisor.scripts.adapt.draft import Draft
+    from smp_advisor.scripts.adapt.adaptation import Draft
 
 
 AUTOCAST = frozenset(known_names("autocast"))

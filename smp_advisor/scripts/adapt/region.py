@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from smp_advisor.reading.block_names import BlockNames, names_of_block
+from smp_advisor.scripts.adapt.adaptation import sentence
 from smp_advisor.scripts.adapt.aliases import names_of
 from smp_advisor.scripts.adapt.code import dotted, text_of, walk
-from smp_advisor.scripts.adapt.draft import sentence
 from smp_advisor.scripts.adapt.roles import model_places
 from smp_advisor.scripts.adapt.survey import Function, Statement, Survey, assigned_names, known_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from smp_advisor.scripts.adapt.draft import Draft
+    from smp_advisor.scripts.adapt.adaptation import Draft
 
 
 def block_names(statements: Iterable[cst.CSTNode], defined: Iterable[str] = ()) -> BlockNames:

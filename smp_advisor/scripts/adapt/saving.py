@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from smp_advisor.scripts.adapt.adaptation import add_import
 from smp_advisor.scripts.adapt.aliases import names_of
 from smp_advisor.scripts.adapt.code import (
     Edits,
@@ -19,11 +20,10 @@ from smp_advisor.scripts.adapt.code import (
     text_of,
     walk,
 )
-from smp_advisor.scripts.adapt.draft import add_import
 from smp_advisor.scripts.adapt.roles import model_places, optimizer_places
 
 if TYPE_CHECKING:
-    from smp_advisor.scripts.adapt.draft import Draft
+    from smp_advisor.scripts.adapt.adaptation import Draft
     from smp_advisor.scripts.adapt.survey import Statement, Survey
 
 
@@ -36,7 +36,6 @@ class Saved:
 
     call: cst.Call
     statement: Statement
-    """The ``with open(...)`` block of a save to an open file."""
     model: str
     optimizer: str | None = None
     """None if the state of the optimizer is not saved."""
@@ -65,8 +64,14 @@ def saved_states(survey: Survey) -> list[Saved]:
             path = keyword(call, "f") or positional(call, 1)
             if content is None or path is None:
                 continue
-            value, plain = content.value, True
-            target, statement, plain = _opened(survey, path.value, statement)
+            value, target = content.value, path.value
+            opened = any(
+                item.asname is not None and dotted(item.asname.name) == dotted(target)
+                for above in survey.ancestors(statement)
+                if isinstance(above, cst.With)
+                for item in above.items
+            )
+            plain = not opened
             if isinstance(value, cst.Name) and value.value not in models:
                 assignments = survey.assignments(function, value.value)
                 if len(assignments) == 1 and assignments[0].value is not None:
@@ -130,31 +135,6 @@ def _parse_state(
     )
 
 
-def _opened(
-    survey: Survey, path: cst.BaseExpression, statement: Statement
-) -> tuple[cst.BaseExpression, Statement, bool]:
-    """Path, statement and whether both are known, of a save to ``with open(path, "wb") as file``."""
-    for above in survey.ancestors(statement):
-        if not isinstance(above, cst.With):
-            continue
-        for item in above.items:
-            name = item.asname.name if item.asname is not None else None
-            if name is None or dotted(name) != dotted(path):
-                continue
-            opening = item.item
-            if (
-                isinstance(opening, cst.Call)
-                and dotted(opening.func) == "open"
-                and opening.args
-                and len(above.items) == 1
-                and len(above.body.body) == 1
-                and above.body.body[0] is statement
-            ):
-                return opening.args[0].value, above, True
-            return path, statement, False
-    return path, statement, True
-
-
 def _entries(value: cst.BaseExpression) -> list[tuple[str, cst.BaseExpression]] | None:
     if isinstance(value, cst.Dict) and all(isinstance(element, cst.DictElement) for element in value.elements):
         return [(text_of(e.key), e.value) for e in value.elements if isinstance(e, cst.DictElement)]
@@ -207,7 +187,7 @@ def _report_other_saves(draft: Draft) -> None:
 
 def _save_by_library(draft: Draft, saved: Saved) -> bool:
     survey, edits = draft.survey, Edits()
-    if not saved.plain or not isinstance(saved.statement, cst.SimpleStatementLine | cst.With):
+    if not saved.plain or not isinstance(saved.statement, cst.SimpleStatementLine):
         draft.add_todo("save_by_hand", saved.call)
         return False
     partial = saved.optimizer is not None
@@ -291,14 +271,7 @@ def _split_path(survey: Survey, path: cst.BaseExpression) -> tuple[str, str, boo
         return repr(head or ".").replace("'", '"'), repr(tail).replace("'", '"'), False
     if isinstance(path, cst.Call) and survey.callee(path) == "os.path.join" and len(path.args) == 2:
         return text_of(path.args[0].value), text_of(path.args[1].value), False
-    if isinstance(path, cst.BinaryOperation) and isinstance(path.operator, cst.Divide):
-        return text_of(path.left), text_of(path.right), False
     text = text_of(path)
-    if isinstance(path, cst.FormattedString):
-        head, slash, tail = text.rpartition("/")
-        quote = path.start.lstrip("fFrR")
-        if "{" not in tail.replace("{{", "") or tail.count("{") == tail.count("}"):
-            return (f"{head}{quote}" if slash else '"."'), (f"{path.start}{tail}" if slash else text), False
     return f'os.path.dirname({text}) or "."', f"os.path.basename({text})", True
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from smp_advisor.scripts.adapt.adaptation import add_import, add_names
 from smp_advisor.scripts.adapt.aliases import names_of
 from smp_advisor.scripts.adapt.code import (
     Edits,
@@ -20,13 +21,12 @@ from smp_advisor.scripts.adapt.code import (
     walk,
 )
 from smp_advisor.scripts.adapt.construction import Construction, find_construction, repeated_layers, wrap_construction
-from smp_advisor.scripts.adapt.draft import add_import, add_names
 from smp_advisor.scripts.adapt.roles import model_places, optimizer_places, optimizers
 from smp_advisor.scripts.adapt.survey import Survey, assigned_names
 from smp_advisor.scripts.adapt.wrappers import REPLICATING, SHARDING, take_out_wrappers, uses_of_model
 
 if TYPE_CHECKING:
-    from smp_advisor.scripts.adapt.draft import Draft
+    from smp_advisor.scripts.adapt.adaptation import Draft
 
 
 _OF_LIBRARY = frozenset(

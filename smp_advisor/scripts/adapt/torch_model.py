@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from smp_advisor.scripts.adapt.adaptation import add_import, add_names
 from smp_advisor.scripts.adapt.aliases import aliases_of, names_of
 from smp_advisor.scripts.adapt.code import Edits, call_text, dotted, expression, statements, walk
 from smp_advisor.scripts.adapt.construction import Construction, find_constructions, imported_layers, repeated_layers
-from smp_advisor.scripts.adapt.draft import add_import, add_names
 from smp_advisor.scripts.adapt.roles import optimizers
 from smp_advisor.scripts.adapt.wrappers import REPLICATING, unwrap, uses_of_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from smp_advisor.scripts.adapt.draft import Draft
+    from smp_advisor.scripts.adapt.adaptation import Draft
     from smp_advisor.scripts.adapt.survey import Statement
 
 

@@ -29,7 +29,7 @@ from smp_advisor.scripts.adapt.step_function import (
 from smp_advisor.scripts.adapt.survey import Statement, Survey, assigned_names, read_after, reads, until_reassigned
 
 if TYPE_CHECKING:
-    from smp_advisor.scripts.adapt.draft import Draft
+    from smp_advisor.scripts.adapt.adaptation import Draft
 
 
 def move_training_steps(draft: Draft) -> None:

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from smp_advisor.scripts.adapt.adaptation import drop_unused_imports
 from smp_advisor.scripts.adapt.aliases import aliases_of, names_of, source_of
 from smp_advisor.scripts.adapt.code import Edits, dotted, text_of, walk
-from smp_advisor.scripts.adapt.draft import drop_unused_imports
 from smp_advisor.scripts.adapt.roles import backward_calls, model_places, root_name
 from smp_advisor.scripts.adapt.survey import known_names, targets_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from smp_advisor.scripts.adapt.adaptation import Draft
     from smp_advisor.scripts.adapt.construction import Construction
-    from smp_advisor.scripts.adapt.draft import Draft
     from smp_advisor.scripts.adapt.survey import Statement, Survey
 
 

@@ -14,13 +14,15 @@ import pytest
 from smp_advisor.errors import AdvisorError
 from smp_advisor.scripts import check_script
 from smp_advisor.scripts.adapt import propose
-from tests.scripts.adapt.conftest import LOOPS, PLANS, adapt
+from tests.scripts.adapt.conftest import LOOPS, PLANS, REFUSED, adapt
+from tests.steps import Steps
 
 OTHERS = ("pipeline", "sharded", "data")
 CASES = [
     pytest.param(loop, name, library, id=f"{loop.stem}-{library or name}")
     for place, loop in enumerate(LOOPS)
     for name, library in (("tensor_fp16", None), ("data", "smp-v2"), (OTHERS[place % len(OTHERS)], None))
+    if (loop.stem, name) != REFUSED
 ]
 """Each loop with the plan that has most to adapt, with the other library, and with one of the other plans."""
 
@@ -418,3 +420,9 @@ def test_another_meaning_of_the_name_stays_a_to_do(tmp_path):
     adapted = propose(tmp_path / "train.py", library="fsdp")
     assert any("repeated layers" in todo for todo in adapted.todo)
     assert "ModuleWrapPolicy" not in adapted.source
+
+
+def test_a_script_of_100_000_lines_is_refused_before_it_is_parsed():
+    with Steps() as work, pytest.raises(AdvisorError, match="more than 20,000 lines"):
+        propose("x=1\n" * 100_000, library="fsdp2")
+    assert work.count < 1000

@@ -69,15 +69,6 @@ def test_train_mode_survives_the_removal_of_a_move():
     assert ".to('cuda')" not in source
 
 
-def test_a_checkpoint_in_an_open_file_is_saved_to_its_path():
-    loop = "for x, y in loader:\n" + STEP.format("loss = F.mse_loss(model(x), y)")
-    save = 'with open("out/m.pt", "wb") as file:\n    torch.save({"model": model.state_dict(), "epoch": 3}, file)\n'
-    source = adapted(loop + save).source
-    assert "open(" not in source
-    assert 'path="out"' in source
-    assert 'tag="m.pt"' in source
-
-
 def test_code_that_reads_the_old_checkpoint_is_listed():
     load = 'state = torch.load("m.pt")\nmodel.load_state_dict(state["net"])\noptimizer.load_state_dict(state["opt"])\n'
     todo = adapted(load + "for x, y in loader:\n" + STEP.format("loss = F.mse_loss(model(x), y)")).todo
