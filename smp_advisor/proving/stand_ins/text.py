@@ -14,23 +14,10 @@ if TYPE_CHECKING:
 __all__ = ["modules"]
 
 _ROWS = 48
-_WORDS = [
-    "the",
-    "model",
-    "reads",
-    "one",
-    "short",
-    "line",
-    "of",
-    "text",
-    "and",
-    "learns",
-    "to",
-    "predict",
-    "its",
-    "next",
-    "word",
-]
+_WORDS = (
+    "the", "model", "reads", "one", "short", "line", "of", "text", "and",
+    "learns", "to", "predict", "its", "next", "word",
+)  # fmt: skip
 
 
 def _sentence(number: int) -> str:

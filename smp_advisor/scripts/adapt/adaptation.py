@@ -234,9 +234,10 @@ class Draft:
         return self._survey
 
     def apply(self, edits: Edits) -> None:
-        """Make the edits; nodes read before are no longer part of the script."""
-        self.module = edits.apply(self.module)
-        self._survey = None
+        """Make the edits; nodes read before are no longer part of the script if there is one."""
+        if edits:
+            self.module = edits.apply(self.module)
+            self._survey = None
 
     def add_todo(self, key: str, node: cst.CSTNode | None = None, **fields: object) -> None:
         """Add the sentence of this key, in which `{code}` quotes the statement around `node`."""

@@ -25,8 +25,8 @@ PLANS = {
     "sharded": Plan(sharded_data_parallel_degree=2, bf16=True, activation_checkpointing="each"),
     "data": Plan(),
 }
-REFUSED = ("grad_scaler", "tensor_fp16")
-"""A loop that scales its own loss, and the plan under which the library does."""
+REFUSED = {("grad_scaler", "tensor_fp16"), ("grad_scaler", "sharded")}
+"""A loop that scales its own loss, and the plans under which the library does."""
 
 
 @cache
