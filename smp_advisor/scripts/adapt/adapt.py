@@ -30,7 +30,7 @@ from smp_advisor.scripts.adapt.entry import (
 )
 from smp_advisor.scripts.adapt.evaluation_step import move_evaluation_steps
 from smp_advisor.scripts.adapt.saving import save_by_library
-from smp_advisor.scripts.adapt.smp_model import shard_model, wrap_model, wrap_optimizer
+from smp_advisor.scripts.adapt.smp_model import wrap_model, wrap_optimizer
 from smp_advisor.scripts.adapt.training_step import move_training_steps
 from smp_advisor.scripts.settings import missing_batch, missing_checkpointing, missing_precision
 
@@ -204,7 +204,7 @@ def _steps(survey: Survey, target: Target) -> list[tuple[str, Step]]:
             ("v2.launch", launch.start_library_with_torchrun),
             ("v2.loader", loader.shard_data_by_group),
             ("v2.scaler", plan_settings.use_sharded_scaler),
-            ("v2.model", shard_model),
+            ("v2.model", torch_model.shard_models),
             ("v2.activation_checkpointing", plan_settings.checkpoint_layers),
             ("v2.clipping", plan_settings.clip_over_shards),
             ("v2.saving", full_state.save_full_state),

@@ -1,4 +1,4 @@
-"""Steps: create and wrap the model and the optimizer as SMP v1 or v2 requires."""
+"""Steps: create and wrap the model and the optimizer as SMP v1 requires."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from smp_advisor.scripts.adapt.adaptation import add_import, add_names
 from smp_advisor.scripts.adapt.aliases import names_of
 from smp_advisor.scripts.adapt.code import (
     Edits,
@@ -20,7 +19,7 @@ from smp_advisor.scripts.adapt.code import (
     text_of,
     walk,
 )
-from smp_advisor.scripts.adapt.construction import Construction, find_construction, repeated_layers, wrap_construction
+from smp_advisor.scripts.adapt.construction import Construction, find_construction, wrap_construction
 from smp_advisor.scripts.adapt.roles import model_places, optimizer_places, optimizers
 from smp_advisor.scripts.adapt.survey import Survey, assigned_names
 from smp_advisor.scripts.adapt.wrappers import REPLICATING, SHARDING, take_out_wrappers, uses_of_model
@@ -205,42 +204,3 @@ def is_schedule(survey: Survey, call: cst.Call) -> bool:
     return (
         name.startswith("torch.optim.lr_scheduler.") or (last.startswith("get_") and "schedul" in last)
     ) and not survey.named(last)
-
-
-def shard_model(draft: Draft) -> None:
-    """Transform the model if planned, then shard it."""
-    take_out_wrappers(draft, REPLICATING)
-    construction = find_construction(draft)
-    if construction is None:
-        return
-    target, name = draft.target, construction.name
-    layers = repeated_layers(draft.survey, construction)
-    lines = []
-    if target.tensor_parallel or target.context_parallel or target.expert_parallel:
-        lines.append(f"{name} = tsm.transform({name})")
-        if target.expert_parallel:
-            draft.add_todo("needs_moe_config", call=lines[0])
-    sharded = next((call for call in draft.survey.calls if draft.survey.callee(call) in SHARDING), None)
-    if sharded is not None:
-        # The script already uses FSDP: insert the parallel layers before it.
-        statement = draft.survey.statement(sharded)
-        if lines and statement is not None:
-            edits = Edits()
-            edits.insert_before(statement, statements(lines[0]))
-            draft.apply(edits)
-        return
-    policy = ""
-    if layers is not None and layers.layer_class:
-        policy = f"    auto_wrap_policy=ModuleWrapPolicy({{{layers.layer_class}}}),\n"
-    else:
-        draft.add_todo("no_wrapping_policy")
-    mixed = f"MixedPrecision(param_dtype={target.dtype}, reduce_dtype={target.dtype})"
-    lines.append(
-        f"{name} = FSDP(\n    {name},\n{policy}    mixed_precision={mixed},\n"
-        "    device_id=torch.cuda.current_device(),\n    use_orig_params=True,\n)"
-    )
-    wrap_construction(draft, construction, context="", wrap="\n".join(lines) + "\n")
-    add_import(draft, "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP", local="FSDP")
-    add_names(draft, "torch.distributed.fsdp", ["MixedPrecision"])
-    if policy:
-        add_names(draft, "torch.distributed.fsdp.wrap", ["ModuleWrapPolicy"])

@@ -11,7 +11,7 @@ from smp_advisor.scripts.adapt.aliases import aliases_of, names_of
 from smp_advisor.scripts.adapt.code import Edits, call_text, dotted, expression, statements, walk
 from smp_advisor.scripts.adapt.construction import Construction, find_constructions, imported_layers, repeated_layers
 from smp_advisor.scripts.adapt.roles import optimizers
-from smp_advisor.scripts.adapt.wrappers import REPLICATING, unwrap, uses_of_model
+from smp_advisor.scripts.adapt.wrappers import REPLICATING, SHARDING, take_out_wrappers, unwrap, uses_of_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,44 +41,64 @@ def replicate_models(draft: Draft) -> None:
 
 
 def shard_models(draft: Draft) -> None:  # noqa: C901 - a list of cases
-    """Wrap each model with ``FullyShardedDataParallel``."""
-    unwrap(draft, REPLICATING, attribute=True)
+    """Wrap each model with ``FullyShardedDataParallel``, for SMP v2 after its layers are transformed as planned."""
+    target = draft.target
+    library = target.kind == "smp_fsdp"
+    divided = library and (target.tensor_parallel or target.context_parallel or target.expert_parallel)
+    if library:
+        take_out_wrappers(draft, REPLICATING)
+        own = next((call for call in draft.survey.calls if draft.survey.callee(call) in SHARDING), None)
+        if own is not None:
+            _transform_before(draft, own, divided=divided)
+            return
+    else:
+        unwrap(draft, REPLICATING, attribute=True)
     constructions = _constructions(draft)
+    imports: dict[str, str] = {}
+    texts: dict[Statement, str] = {}
+    names = set()
     for construction in constructions:
+        name = construction.name
         use = next((use for use in uses_of_model(draft, construction) if use.runs_layers), None)
         if use is not None:
             draft.abandon("runs_layers_fsdp", use.node, use=use.name)
             return
-    strategy = draft.target.sharding_strategy
-    policies = {}
-    imports: dict[str, str] = {}
-    for construction in constructions:
+        arguments = [name]
         if layer_class := _layer_class(draft, construction, imports):
-            policies[construction.statement] = layer_class
+            arguments.append(f"auto_wrap_policy=ModuleWrapPolicy({{{layer_class}}})")
+            imports["ModuleWrapPolicy"] = "torch.distributed.fsdp.wrap"
         else:
             draft.add_todo("no_wrapping_policy")
-
-    def wrapper(construction: Construction) -> str:
-        arguments = [construction.name]
-        if construction.statement in policies:
-            arguments.append(f"auto_wrap_policy=ModuleWrapPolicy({{{policies[construction.statement]}}})")
-        if strategy not in ("", "full_shard"):
-            arguments.append(f"sharding_strategy=ShardingStrategy.{strategy.upper()}")
+        if library:
+            arguments.append(f"mixed_precision=MixedPrecision(param_dtype={target.dtype}, reduce_dtype={target.dtype})")
+            names.add("MixedPrecision")
+        elif target.sharding_strategy not in ("", "full_shard"):
+            arguments.append(f"sharding_strategy=ShardingStrategy.{target.sharding_strategy.upper()}")
+            names.add("ShardingStrategy")
+        device = "torch.cuda.current_device()"
         arguments += [
-            'device_id=torch.cuda.current_device() if torch.cuda.is_available() else torch.device("cpu")',
+            f"device_id={device}" + ("" if library else ' if torch.cuda.is_available() else torch.device("cpu")'),
             "use_orig_params=True",
         ]
-        return f"{construction.name} = " + call_text("FSDP", arguments) + "\n"
-
-    _wrap(draft, Edits(), constructions, wrapper)
+        transform = f"{name} = tsm.transform({name})\n" if divided else ""
+        if transform and target.expert_parallel:
+            draft.add_todo("needs_moe_config", call=transform.rstrip())
+        texts[construction.statement] = f"{transform}{name} = {call_text('FSDP', arguments)}\n"
+    _wrap(draft, Edits(), constructions, lambda construction: texts[construction.statement])
     if constructions:
         add_import(draft, "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP", local="FSDP")
-        if strategy not in ("", "full_shard"):
-            add_names(draft, "torch.distributed.fsdp", ["ShardingStrategy"])
-        if policies:
-            add_names(draft, "torch.distributed.fsdp.wrap", ["ModuleWrapPolicy"])
+        add_names(draft, "torch.distributed.fsdp", sorted(names))
         for name, module in imports.items():
             add_names(draft, module, [name])
+
+
+def _transform_before(draft: Draft, sharded: cst.Call, *, divided: bool) -> None:
+    """Insert the parallel layers of SMP v2 before the FSDP of the script."""
+    statement, name = draft.survey.statement(sharded), dotted(sharded.args[0].value) if sharded.args else None
+    if divided and statement is not None and name is not None:
+        edits = Edits()
+        edits.insert_before(statement, statements(f"{name} = tsm.transform({name})\n"))
+        draft.apply(edits)
 
 
 def _layer_class(draft: Draft, construction: Construction, imports: dict[str, str]) -> str:
