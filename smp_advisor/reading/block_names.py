@@ -30,21 +30,7 @@ class BlockNames:
 
 
 def names_of_block(code: str | Sequence[ast.stmt], *, defined: Iterable[str] = ()) -> BlockNames:
-    """Names of a block of statements.
-
-    Parameters
-    ----------
-    code
-        Python source, or its statements.
-    defined
-        Names that are bound before the block, such as the variables of the loop around it; they do not count as read.
-
-    Examples
-    --------
-    >>> names = names_of_block("hidden = model(input, hidden)")
-    >>> names.read, sorted(names.updated)
-    (('model', 'input', 'hidden'), ['hidden'])
-    """
+    """Names of a block of statements."""
     statements = ast.parse(code).body if isinstance(code, str) else code
     flow = _Flow(set(defined))
     flow.block(statements)

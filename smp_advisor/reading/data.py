@@ -71,13 +71,7 @@ def within(value: Value) -> Value:
 
 
 def plain(value: Value) -> Any:
-    """The value as Python data.
-
-    Raises
-    ------
-    LookupError
-        If it is not known, or has too many items.
-    """
+    """The value as Python data."""
     if not isinstance(value, Constant) and size(value) > _MOST_ITEMS:
         raise LookupError
     return _plain(value)

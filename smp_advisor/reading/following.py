@@ -285,32 +285,7 @@ def follow(
     is_entry: Callable[[Run], bool] = lambda _run: False,
     can_wait: Callable[[str], bool] = lambda _text: False,
 ) -> Run:
-    """Follow the text of a script or cell, and the modules next to its file.
-
-    Parameters
-    ----------
-    source
-        The text.
-    computes
-        Whether loops and functions are followed as often as they run; see `Run`.
-    variables
-        Plain data of names that the text itself does not assign.
-    texts
-        Modules that are taken from here instead of their files.
-    concerns
-        Which functions are followed that running the file does not call.
-    is_entry
-        Whether other files call the functions of this file that no line of it names.
-    can_wait
-        Whether a module with this text, which a module imports, is followed only when a name of it is read.
-
-    Raises
-    ------
-    ScriptError
-        If the text is not Python 3, or nested too deeply.
-    TooLongError
-        If `computes` and the text does more than configure a job.
-    """
+    """Follow the text of a script or cell, and the modules next to its file."""
     directory = source.file.resolve().parent if source.file is not None else None
     module = parse(source, directory=directory)
     module.scope.names |= {name: from_plain(value) for name, value in (variables or {}).items()}

@@ -89,13 +89,7 @@ class Module:
 
 
 def parse(source: Source, *, entry: bool = True, directory: Path | None = None) -> Module:
-    """Parse, without compiling or running.
-
-    Raises
-    ------
-    ScriptError
-        If the text is not Python 3.
-    """
+    """Parse, without compiling or running."""
     trees = _SHARED.get()
     if trees is not None:
         return trees.module(source, entry=entry, directory=directory)

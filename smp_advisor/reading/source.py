@@ -132,13 +132,7 @@ def applied(text: str, edits: Iterable[Edit]) -> str:
 
 
 def read(path_or_source: str | Path) -> Source:
-    """Read a path to a ``.py`` or ``.ipynb`` file, or take text as it is.
-
-    Raises
-    ------
-    UnreadableScriptError
-        If the file is missing, too large or not text.
-    """
+    """Read a path to a ``.py`` or ``.ipynb`` file, or take text as it is."""
     if isinstance(path_or_source, Path):
         return _read_file(path_or_source)
     if not isinstance(path_or_source, str):

@@ -118,13 +118,7 @@ def _listed(names: list[str]) -> str:
 
 
 def write_output(path: Path, text: str) -> None:
-    """Write a report to a file completely or not at all.
-
-    Raises
-    ------
-    AdvisorError
-        If it cannot be written, or is not a regular file.
-    """
+    """Write a report to a file completely or not at all."""
     try:
         write_text(path, text if text.endswith("\n") else f"{text}\n")
     except OSError as error:

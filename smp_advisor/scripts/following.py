@@ -60,13 +60,7 @@ def follow(
     texts: Mapping[Path, Source] | None = None,
     variables: Mapping[str, Any] | None = None,
 ) -> Context:
-    """Input of the checks. Modules in `texts` are read from there instead of their files.
-
-    Raises
-    ------
-    ScriptError
-        If the text is not Python 3, or nested too deeply.
-    """
+    """Input of the checks. Modules in `texts` are read from there instead of their files."""
     run = _followed(source, texts, variables)
     settings = with_script(settings, run.trace)
     libraries = _libraries(run.trace, settings)

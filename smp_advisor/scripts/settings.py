@@ -82,13 +82,7 @@ def checked_libraries() -> tuple[str, ...]:
 
 
 def from_plan(plan: object, library: str | None, hyperparameters: MappingABC[str, Any] | None = None) -> Settings:
-    """Settings from a `Plan` or a dictionary of library parameters; all unknown without one.
-
-    Raises
-    ------
-    AdvisorError
-        Where `library` is not one of `checked_libraries`, or `plan` is neither.
-    """
+    """Settings from a `Plan` or a dictionary of library parameters; all unknown without one."""
     mapping = (MappingABC, type(None))
     require_types(
         {"library": (library, (str, type(None))), "hyperparameters": (hyperparameters, mapping)}, "check_script"

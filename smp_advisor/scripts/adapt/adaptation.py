@@ -164,13 +164,7 @@ class Target:
 
     @classmethod
     def from_plan(cls, plan: Plan | None, library: str | None = None) -> Target:
-        """Read the settings of a `smp_advisor.Plan`; None stands for the defaults of the library.
-
-        Raises
-        ------
-        AdaptError
-            The library has no documented steps.
-        """
+        """Read the settings of a `smp_advisor.Plan`; None stands for the defaults of the library."""
         require_types({"plan": (plan, (Plan, type(None))), "library": (library, (str, type(None)))}, "adapt_script")
         library = library or (plan.library if plan is not None else DEFAULT_LIBRARY)
         if library not in _KINDS:

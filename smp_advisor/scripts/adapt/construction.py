@@ -219,17 +219,7 @@ def repeated_layers(survey: Survey, construction: Construction) -> Layers | None
 
 
 def imported_layers(survey: Survey, construction: Construction, folder: Path) -> tuple[str, str] | None:
-    """Module and class of the repeated layers of a model whose class a file next to the script defines.
-
-    Parameters
-    ----------
-    survey
-        Index of the script.
-    construction
-        The statement that creates the model.
-    folder
-        Folder of the script.
-    """
+    """Module and class of the repeated layers of a model whose class a file next to the script defines."""
     for call in (node for node in walk(construction.statement) if isinstance(node, cst.Call)):
         module, _, name = (survey.callee(call) or "").rpartition(".")
         file = folder.joinpath(*module.split(".")).with_suffix(".py")

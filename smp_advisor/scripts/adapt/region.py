@@ -66,19 +66,7 @@ def obstacle_to_moving(
     backwards: list[cst.Call],
     models: set[str],
 ) -> str:
-    """Sentence that explains why a step function would change the meaning of the loop; empty if it would not.
-
-    Parameters
-    ----------
-    moved
-        Statements of `part` that move into the function.
-    part
-        Statements from the forward pass to the backward pass.
-    backwards
-        All backward passes of the script.
-    models
-        Names of the model.
-    """
+    """Sentence that explains why a step function would change the meaning of the loop; empty if it would not."""
     own = block_names(moved)
     if own.leaving:
         return sentence("region_leaves", statement=own.leaving[0])

@@ -50,17 +50,7 @@ def returned_keys(function: ast.FunctionDef | ast.AsyncFunctionDef, value: ast.e
 
 
 def read_keys(module: Module, call: ast.Call, keys: tuple[object, ...]) -> frozenset[object] | None:
-    """The keys or positions of the call's result that the code around it reads; None if that is not visible.
-
-    Parameters
-    ----------
-    module
-        The file of the call.
-    call
-        A call that returns a tuple or a dictionary.
-    keys
-        What it returns, by `returned_keys`.
-    """
+    """The keys or positions of the call's result that the code around it reads; None if that is not visible."""
     parent = module.parent(call)
     if isinstance(parent, (ast.Subscript, ast.Attribute)):
         key = _key(module, call)

@@ -34,13 +34,7 @@ class Selection:
 
     @classmethod
     def of(cls, select: Iterable[str], ignore: Iterable[str]) -> Selection:
-        """A selection by ids and prefixes in any case; ``ALL`` is every check.
-
-        Raises
-        ------
-        AdvisorError
-            If no check has an id with one of the prefixes.
-        """
+        """A selection by ids and prefixes in any case; ``ALL`` is every check."""
         return cls(tuple(map(_prefix, select)), tuple(map(_prefix, ignore)))
 
     def has(self, identifier: str) -> bool:
@@ -99,11 +93,6 @@ def read_configuration(paths: Iterable[str]) -> Configuration:
     """The table in the nearest ``pyproject.toml`` that has one, from the common folder of `paths` upward.
 
     The search ends at the top of a Git repository. Without a table, every setting has its default.
-
-    Raises
-    ------
-    AdvisorError
-        If a ``pyproject.toml`` on the way cannot be read, or the table has an unknown key or a value of another kind.
     """
     folder = _common_folder(paths)
     for place in (folder, *list(folder.parents)[:_MOST_PARENTS]):
@@ -118,13 +107,7 @@ def read_configuration(paths: Iterable[str]) -> Configuration:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file.
-
-    Raises
-    ------
-    AdvisorError
-        If it cannot be read, or contains something else.
-    """
+    """The JSON object in a file."""
     try:
         text = read_bytes(path, CONFIGURATION).decode("utf-8")
         content = None if has_too_many_values(text) else json.loads(text)
@@ -231,15 +214,7 @@ class Options:
 
 
 def parse(arguments: Sequence[str] | None) -> Options:
-    """Options of the command line. What it leaves out comes from the nearest ``pyproject.toml``.
-
-    Raises
-    ------
-    AdvisorError
-        If a file with settings cannot be read, or a setting is not valid.
-    SystemExit
-        If an option is not known, as argparse does.
-    """
+    """Options of the command line. What it leaves out comes from the nearest ``pyproject.toml``."""
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.diff and options.fix:

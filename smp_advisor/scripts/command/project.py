@@ -42,11 +42,6 @@ def files_of(paths: Sequence[str], exclude: Sequence[str]) -> list[Path]:
     """Scripts and notebooks of files, folders and patterns, each once, in the order of `paths`.
 
     A path of a file is taken whatever its name is. In folders, links to folders are not followed.
-
-    Raises
-    ------
-    AdvisorError
-        If a folder or pattern has no script, or they have more than 10,000.
     """
     chosen: dict[Path, Path] = {}
     for text in paths:
@@ -70,13 +65,7 @@ def files_of(paths: Sequence[str], exclude: Sequence[str]) -> list[Path]:
 
 
 def standard_input(name: str) -> Source:
-    """The text on the standard input, as the file `name` if there is one; imports are followed from its folder.
-
-    Raises
-    ------
-    AdvisorError
-        If it is not text in UTF-8, or larger than any script.
-    """
+    """The text on the standard input, as the file `name` if there is one; imports are followed from its folder."""
     raw = sys.stdin.buffer.read(SCRIPT + 1)
     if len(raw) > SCRIPT:
         raise AdvisorError(f"The standard input is larger than {SCRIPT / 1e6:.3g} MB, which no script is.")
@@ -144,13 +133,7 @@ class Outcome:
 
 
 def judged(source: Source, settings: Settings) -> Outcome:
-    """Follow and check one script.
-
-    Raises
-    ------
-    AdvisorError
-        If it is not Python 3.
-    """
+    """Follow and check one script."""
     context = follow(source, settings)
     modules = [module for module in context.trace.modules[1:] if module.source.file is not None]
     uncalled = {
