@@ -187,6 +187,8 @@ def read_strategy(configuration: Configuration, siblings: Siblings) -> None:
 
 
 _WORDS = re.compile(r"[\s\"'=]+")
+_MOST_WORDS = 200
+"""Words of a command that may name files."""
 
 
 def _read_command(  # noqa: C901 - a list of cases
@@ -200,11 +202,11 @@ def _read_command(  # noqa: C901 - a list of cases
     words = [word for text in (command, entry) if isinstance(text, str) for word in _WORDS.split(text)]
     if not isinstance(command, str) and not str(entry).endswith(".sh"):
         return None
-    for shell in [word for word in words if word.endswith(".sh")]:
+    for shell in [word for word in words if word.endswith(".sh")][:2]:
         words += _words_of_shell(_sibling(siblings, folder, shell) or "")
     strategy = None
     configuration.settings["starts"] = Setting(any("launch" in word or "torchrun" in word for word in words))
-    for word in words:
+    for word in words[:_MOST_WORDS]:
         if word.endswith(".py") and not str(configuration.get("entry_point")).endswith(".py"):
             configuration.settings["entry_point"] = Setting(word)
         if not word.endswith((".yaml", ".yml")):

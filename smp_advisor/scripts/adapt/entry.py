@@ -285,8 +285,9 @@ def replace_unsupported(draft: Draft) -> None:  # noqa: C901, PLR0912 - a list o
                 edits.replace(call, call.with_changes(args=[arg for arg in call.args if arg is not option]))
         elif name in ("torch.compile", "torch.jit.script", "torch.jit.trace"):
             parent, model = survey.parent(call), call.args[0].value if call.args else None
-            same = isinstance(parent, cst.Assign) and model is not None
-            if same and text_of(parent.targets[0].target) == text_of(model) and statement is not None:
+            assigned = parent.targets[0].target if isinstance(parent, cst.Assign) else None
+            same = assigned is not None and model is not None and text_of(assigned) == text_of(model)
+            if same and statement is not None:
                 edits.remove(statement)
             elif model is not None and not isinstance(parent, cst.Decorator):
                 edits.replace(call, model)
