@@ -234,8 +234,8 @@ def _read_command(  # noqa: C901 - a list of cases
 
 def _words_of_shell(text: str) -> list[str]:
     """Words of the lines that start the script, or that assign what is started."""
-    shown = ("ACCELERATE_CONFIG=", "TRAINING_SCRIPT=", "--config_file", "torchrun")
-    lines = [line for line in text.split("\n") if any(name in line for name in shown)]
+    marks = ("ACCELERATE_CONFIG=", "TRAINING_SCRIPT=", "--config_file", "torchrun")
+    lines = [line for line in text.split("\n") if any(mark in line for mark in marks)]
     return [word.rpartition("}/")[2] for line in lines for word in _WORDS.split(line)]
 
 

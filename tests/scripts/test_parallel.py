@@ -142,7 +142,7 @@ def test_manual_optimization_of_lightning():
     ],
 )
 def test_plain_backward_is_an_error_where_accelerate_scales_the_loss(settings, severity):
-    text = catalog()["TRN701"].examples[0].bad.replace("Accelerator()", f"Accelerator({settings})")
+    text = catalog()["TRN701"].examples[0].bad.replace('mixed_precision="fp16"', settings)
     assert [finding.severity for finding in check_script(text) if finding.id == "TRN701"] == [severity]
 
 

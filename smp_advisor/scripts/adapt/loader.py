@@ -146,10 +146,10 @@ def _add_sampler(
     statement = survey.statement(call)
     own = isinstance(statement, cst.SimpleStatementLine | cst.For) and _runs_once(survey, call, statement)
     stem = (assigned_name(survey, call) or "").rpartition(".")[2]
-    named = "loader" in stem
+    is_loader = "loader" in stem
     lines = []
     if "(" in text and own:
-        dataset = survey.free_name(stem.replace("loader", "dataset") if named else "dataset", "sampled_dataset")
+        dataset = survey.free_name(stem.replace("loader", "dataset") if is_loader else "dataset", "sampled_dataset")
         arguments["dataset"] = _unused(edits, dataset)
         lines.append(f"{arguments['dataset']} = {text}")
         text = arguments["dataset"]
@@ -163,7 +163,7 @@ def _add_sampler(
     if not own or statement is None:
         arguments["sampler"] = call_text("DistributedSampler", options, width=88)
         return
-    preferred = stem.replace("dataloader", "sampler").replace("loader", "sampler") if named else "sampler"
+    preferred = stem.replace("dataloader", "sampler").replace("loader", "sampler") if is_loader else "sampler"
     sampler = _unused(edits, survey.free_name(preferred, f"{preferred}_by_rank"))
     lines.append(f"{sampler} = " + call_text("DistributedSampler", options, width=88, before=f"{sampler} = "))
     edits.insert_before(statement, statements("\n".join(lines)))

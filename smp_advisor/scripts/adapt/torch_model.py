@@ -47,9 +47,9 @@ def shard_models(draft: Draft) -> None:  # noqa: C901 - a list of cases
     divided = library and (target.tensor_parallel or target.context_parallel or target.expert_parallel)
     if library:
         take_out_wrappers(draft, REPLICATING)
-        own = next((call for call in draft.survey.calls if draft.survey.callee(call) in SHARDING), None)
-        if own is not None:
-            _transform_before(draft, own, divided=divided)
+        fsdp = next((call for call in draft.survey.calls if draft.survey.callee(call) in SHARDING), None)
+        if fsdp is not None:
+            _transform_before(draft, fsdp, divided=divided)
             return
     else:
         unwrap(draft, REPLICATING, attribute=True)
