@@ -17,7 +17,6 @@ from smp_advisor.scripts.adapt.code import (
     statements,
     text_of,
     walk,
-    with_arguments,
 )
 from smp_advisor.scripts.adapt.launch import add_dist
 from smp_advisor.scripts.adapt.roles import (
@@ -225,7 +224,10 @@ def _fix_samplers(draft: Draft, shards: Shards) -> None:
     for call in survey.calls:
         name = survey.callee(call)
         if name in _SAMPLERS and sum(arg.keyword is None for arg in call.args) <= 1:
-            edits.replace(call, with_arguments(call, {"num_replicas": shards.size, "rank": shards.rank}))
+            further = [a for a in call.args if a.keyword is None or a.keyword.value not in ("num_replicas", "rank")]
+            texts = [text_of(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT)).strip() for arg in further]
+            texts[1:1] = [f"num_replicas={shards.size}", f"rank={shards.rank}"]
+            edits.replace(call, expression(call_text(text_of(call.func), texts, width=88)))
         elif name in _SAMPLERS:
             draft.add_todo("sampler_with_arguments", call, size=shards.size, rank=shards.rank)
         elif name.startswith("torch.utils.data.") and name.endswith("Sampler") and "Batch" not in name:
