@@ -98,9 +98,9 @@ def make_specs(folder):
     batch = {"input_ids": [[4, 5, 6, 7]] * 2, "labels": [[4, 5, 6, 7]] * 2}
     full, lora = script_of(FULL), script_of(LORA)
     add("trial", full, max_steps=3)
-    add("killed", full, "chats", train="chats", stand_in="killed.py")
-    add("resumed", full, "chats", train="chats")
-    add("again", full, "chats", train="chats")
+    add("killed", full, "one job", train="chats", stand_in="killed.py")
+    add("resumed", full, "one job", train="chats")
+    add("again", full, "one job", train="chats")
     add("whole", full, train="chats")
     specs["whole"]["environment"]["SM_CHANNEL_VALIDATION"] = str(folder / "few chats")
     specs["whole"]["batch"] = batch
@@ -108,7 +108,7 @@ def make_specs(folder):
     add("adapter", lora, train="pairs", merge_adapter=1, max_steps=12)
     specs["adapter"]["answered"] = [str(folder / name) for name in ("trial", "adapter")]
     add("preferences", script_of(LORA, objective="dpo"), train="preferences", max_steps=4)
-    add("preferences of all weights", script_of(FULL, objective="dpo"), train="preferences", max_steps=2)
+    add("preferences of all weights", script_of(FULL, objective="dpo"), train="preferences", max_steps=4)
     add("unmarked", full, train="chats", tokenizer="tokenizer")
     add("other model", script_of(FULL, TASKS["mistral"]), train="chats")
     for family, model in FAMILIES.items():
