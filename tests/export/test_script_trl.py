@@ -76,7 +76,7 @@ def make_specs(folder):
     (folder / "preferences").mkdir()
     answers = [{"prompt": f"w{row % 8}", "chosen": f" w{(row + 1) % 8}", "rejected": " w20 w21"} for row in range(60)]
     (folder / "preferences" / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in answers))
-    (folder / "killed.py").write_text(KILLED)
+    (folder / "kill.py").write_text(KILLED)
     specs = {}
 
     def add(name, script, place=None, *, train=None, model="trial", tokenizer="marked", stand_in=None, **options):
@@ -98,7 +98,7 @@ def make_specs(folder):
     batch = {"input_ids": [[4, 5, 6, 7]] * 2, "labels": [[4, 5, 6, 7]] * 2}
     full, lora = script_of(FULL), script_of(LORA)
     add("trial", full, max_steps=3)
-    add("killed", full, "one job", train="chats", stand_in="killed.py")
+    add("killed", full, "one job", train="chats", stand_in="kill.py")
     add("resumed", full, "one job", train="chats")
     add("again", full, "one job", train="chats")
     add("whole", full, train="chats")
