@@ -196,6 +196,12 @@ def cluster_job(
         script_check=script_check,
     )
     text = ""
-    if content.generated:
+    if content.training is not None:
+        weights = "SM_CHANNEL_MODEL" in (chosen.environment or {})
+        if content.training.trainer == "trl" and chosen.data is not None and not weights:
+            raise ExportError(
+                "Fine-tuning starts from weights: pass environment={'SM_CHANNEL_MODEL': ...} with the directory of a"
+                " model of transformers (save_pretrained)."
+            )
         text = training_script(model, cluster, job, plan, trainer=chosen.trainer, objective=chosen.objective)
     return ClusterJob(launch=content, options=chosen, script=text)

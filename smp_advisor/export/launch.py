@@ -156,10 +156,8 @@ def launch(
     training = None
     if generated:
         training = writable(model, cluster, job, plan, trainer=options.trainer, objective=options.objective)
-        if training.objective == "dpo" and on_sagemaker and "train" not in options.channels:
-            raise ExportError(
-                "Preferences are read from a channel: pass data= with the place of chosen and rejected rows."
-            )
+        if on_sagemaker and training.trainer == "trl":
+            _require_channels(training, options)
         checks.script_settings(options.extra_hyperparameters)
     checks.require_sound(cluster, None if options.image_uri else image(plan.library, plan.version).container)
     inputs = options.channels
@@ -218,6 +216,17 @@ def launch(
         warnings=(*model.verdicts, *_script_warnings(options, plan, passed, script_check)),
         volume_gb=options.volume_gb or _volume_gb(model, run, checkpoints=s3_uri is not None),
     )
+
+
+def _require_channels(training: Training, options: JobOptions) -> None:
+    """Raise `ExportError` if fine-tuning has no weights, or preferences have no rows."""
+    if training.objective == "dpo" and "train" not in options.channels:
+        raise ExportError("Preferences are read from a channel: pass data= with the place of chosen and rejected rows.")
+    if "train" in options.channels and "model" not in options.channels:
+        raise ExportError(
+            "Fine-tuning starts from weights: pass data= with the channels train and model, whose place has a model of"
+            " transformers (save_pretrained)."
+        )
 
 
 def _plan_settings(model: Model, job: Job, plan: Plan, run: Run, training: Training | None) -> dict[str, Any]:

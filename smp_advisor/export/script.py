@@ -175,7 +175,8 @@ _KINDS = {
     "smp_step": (_require_smp_v1, _patched_transformers, _write_smp_v1),
     "keras": (_require_keras, lambda _: [], _write_keras),
     "trainer": (_require_trainer, _missing_transformers, _write_trainer),
-    "trl": (script_trl.require, script_trl.requirements, script_trl.write),
+    # `trainer_of` chooses it only for plans that it trains.
+    "trl": (lambda _: None, script_trl.requirements, script_trl.write),
 }
 
 

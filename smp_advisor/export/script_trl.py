@@ -102,10 +102,6 @@ def _loaded_bytes(training: Training) -> int:
     return 2 if training.job.adapter is not None and training.plan.precision == "bf16" else 4
 
 
-def require(training: Training) -> None:
-    """`trainer_of` has chosen this script for the plan."""
-
-
 def requirements(training: Training) -> list[str]:
     """Packages missing from the container."""
     version, adapter = training.container.framework_version, training.job.adapter

@@ -337,4 +337,6 @@ def test_the_cell_brings_the_packages_and_says_what_follows():
     assert "then down to 0 at the last step" in cell
     with pytest.raises(ExportError, match="Preferences are read from a channel"):
         estimator_cell(*parts, sdk="v2", objective="dpo")
+    with pytest.raises(ExportError, match="pass data= with the channels train and model"):
+        estimator_cell(*parts, sdk="v2", data="s3://data/chats")
     assert "trl==" not in estimator_cell(*parts, sdk="v2", trainer="plain")
