@@ -261,7 +261,7 @@ def writable(
             f"The generated script trains with Adam or SGD, and the job has the optimizer {job.optimizer!r}: pass"
             " script= with your own script."
         )
-    if objection := unscripted_adapter(plan.library, job):
+    if objection := unscripted_adapter(plan.library, job, model, cluster.instance):
         raise ExportError(objection)
     training = Training(
         model=model,

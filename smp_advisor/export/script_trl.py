@@ -81,16 +81,9 @@ def _objection(training: Training) -> str:
 
 def _too_small(training: Training) -> str:
     """Why the batch or the memory does not suffice, as a clause; empty if they do."""
-    plan, adapter = training.plan, training.job.adapter
+    plan = training.plan
     if training.objective == "dpo" and plan.batch_size % 2:
         return f"a pair of preferences has two sequences, and batch_size is {plan.batch_size}"
-    if adapter is not None and _shards_quantized(training):
-        # Embedding and head stay in 16 bits.
-        half = training.model.embedding_parameters + training.model.head.parameters
-        quantized = (training.model.parameter_count - half) * adapter.base_bytes_per_parameter
-        loaded_gib = (quantized + 2 * half) / 2**30
-        if loaded_gib > training.cluster.instance.usable_gpu_memory_gib:
-            return f"each GPU holds the entire quantized model while it loads, {loaded_gib:,.0f} GiB"
     copies = 1 if _sharded(training) else training.cluster.gpus_per_node
     if not copies_fit(training, _loaded_bytes(training) * copies / training.cluster.gpus_per_node):
         return "the host memory is too small to load the model"

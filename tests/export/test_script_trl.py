@@ -321,6 +321,15 @@ def test_what_no_script_trains_is_refused(job, plan, options, sentence):
         script_of(job, **{"precision": "bf16"} | plan, **options)
 
 
+def test_a_quantized_base_that_does_not_fit_on_one_gpu_is_refused():
+    """Each GPU holds all of it while it is loaded (accelerate 1.15, `fsdp2_prepare_model`)."""
+    job = Job(sequence_length=LENGTH, precision="bf16", adapter=Adapter(base_bits=4))
+    plan = Plan(library="fsdp", batch_size=BATCH)
+    with pytest.raises(ExportError, match=r"on each GPU before it shards it, 40 of 39\.4 GiB"):
+        training_script(Model.from_name("llama-3-70b"), Cluster(P4D, 1), job, plan)
+    training_script(Model.from_name("llama-3-70b"), Cluster("ml.p5.48xlarge", 1), job, plan)
+
+
 def test_the_cell_brings_the_packages_and_says_what_follows():
     plan, job = Plan(library="fsdp", batch_size=BATCH), Job(sequence_length=LENGTH, precision="bf16", **LORA)
     parts = (TASKS["llama"], TWO_NODES, job, plan)
