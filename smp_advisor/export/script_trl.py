@@ -61,17 +61,17 @@ def _sharded(training: Training) -> bool:
 
 
 def _objection(training: Training) -> str:
-    """Why TRL's trainers cannot train exactly as the plan says, as a clause; empty if they can."""
+    """Why TRL's trainers cannot train exactly the plan, as a clause; empty if they can."""
     job, plan = training.job, training.plan
-    other = unimplemented(training, _IMPLEMENTED)
+    setting = unimplemented(training, _IMPLEMENTED)
     if training.library.script != "torch" or training.library.smdistributed:
         return f"it uses FSDP or DDP, not {training.library.title}"
     if training.architecture.task != "causal" or training.small_copy:
         return f"it trains language models, not {training.architecture.title}"
     if not trl_packages(training.container.framework_version):
         return f"its transformers require PyTorch 2.11 or later, not {training.container.framework_version}"
-    if plan.precision == "fp16" or job.optimizer != "adam" or other:
-        return f"it trains in bf16 or fp32 with Adam, without {other or plan.precision}"
+    if plan.precision == "fp16" or job.optimizer != "adam" or setting:
+        return f"it trains in bf16 or fp32 with Adam, without {setting or plan.precision}"
     if plan.activation_checkpointing not in (False, "each"):
         return f"it checkpoints all layers or none, not {plan.activation_checkpointing!r}"
     if _sharded(training) and "hybrid" in plan.sharding_strategy:
