@@ -35,6 +35,11 @@ def trainer_of(training: Training, trainer: str | None) -> str:
     ExportError
         The requested trainer or objective does not train the plan.
     """
+    if training.objective not in _OBJECTIVES or trainer not in (None, "trl", "plain"):
+        raise ExportError(
+            f"trainer must be 'trl' or 'plain', and objective 'sft' or 'dpo', not {trainer!r} and"
+            f" {training.objective!r}."
+        )
     job, preferences = training.job, training.objective == "dpo"
     if trainer == "plain" and (preferences or _shards_quantized(training)):
         what = "has no objective 'dpo'" if preferences else "does not shard a quantized base"

@@ -306,6 +306,7 @@ def test_the_plain_script_trains_what_trl_does_not(job, plan, options):
     [
         (FULL, {"precision": "fp16"}, {"trainer": "trl"}, "in bf16 or fp32 with Adam, without fp16"),
         (FULL, {"batch_size": 3}, {"objective": "dpo"}, "a pair of preferences has two sequences, and batch_size is 3"),
+        (FULL, {}, {"objective": "ppo"}, "objective 'sft' or 'dpo', not None and 'ppo'"),
         (FULL, {}, {"objective": "dpo", "trainer": "plain"}, "has no objective 'dpo': leave out trainer="),
         (
             {"adapter": Adapter(base_bits=4)},
