@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from smp_advisor.calibration.readers import read_text
 from smp_advisor.cluster import Cluster
 from smp_advisor.errors import ExportError
 from smp_advisor.export import estimator_cell, training_script
 from smp_advisor.export.script import requirements, writable
 from smp_advisor.libraries import Plan
+from smp_advisor.runs.readers import read_text
 from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
