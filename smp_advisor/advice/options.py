@@ -79,6 +79,8 @@ class JobOptionSettings(TypedDict, total=False):
     output_path: str | None
     output_kms_key: str | None
     volume_kms_key: str | None
+    trainer: str | None
+    objective: str | None
     input_mode: str | None
     packages: Sequence[str]
     environment: Mapping[str, str] | None

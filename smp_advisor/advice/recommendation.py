@@ -232,7 +232,7 @@ def advise(
         *workload.verdicts,
         low_utilisation(plan_estimate),
         "" if code is None else code.summary,
-        unscripted_adapter(library, job) if script is None else "",
+        unscripted_adapter(library, job, workload, best.cluster.instance) if script is None else "",
     )
     value = Advice(
         model=workload,

@@ -517,11 +517,17 @@ class Advice:
     def _options(self, options: JobOptionSettings) -> dict[str, Any]:
         return {"script": self.script, "data": self.data, **options}
 
-    def script_cell(self, plan: Plan | None = None) -> str:
-        """The ``%%writefile`` cell with a complete training script for this model; empty for the user's own script."""
+    def script_cell(self, plan: Plan | None = None, *, trainer: str | None = None, objective: str | None = None) -> str:
+        """The ``%%writefile`` cell with a complete training script for this model; empty for the user's own script.
+
+        `trainer` and `objective` are those of the job's cell, see `JobOptions`.
+        """
         from smp_advisor.export import script_cell
 
-        return "" if self.script else script_cell(self.model, self.cluster, self.job, plan or self.plan)
+        if self.script:
+            return ""
+        chosen = plan or self.plan
+        return script_cell(self.model, self.cluster, self.job, chosen, trainer=trainer, objective=objective)
 
     def ladder(self, plan: Plan | int | None = None) -> Ladder:
         """AWS's techniques in order, each added to those before it, up to the plan: memory, fit, time, decision.

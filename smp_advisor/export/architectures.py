@@ -114,6 +114,14 @@ def adapter_packages(pytorch_version: str, *, quantized: bool) -> list[str]:
     return [f"peft=={packages['peft']}", *([f"bitsandbytes=={packages['bitsandbytes']}"] if quantized else [])]
 
 
+def trl_packages(pytorch_version: str) -> list[str]:
+    """Packages of TRL's trainers for `newest_release`, with exact versions; empty where TRL does not support it."""
+    releases = _table()["release"]["trl"]
+    since = [first for first in releases if release(first) <= release(pytorch_version)]
+    packages = releases[max(since, key=release)] if since else {}
+    return [f"{name}=={version}" for name, version in packages.items()]
+
+
 def _task(model: Model, usual: str) -> str:
     if model.head.kind == "none":
         raise ExportError(

@@ -62,6 +62,10 @@ class ClusterOptions:
     """Partition of the job in Slurm."""
     time_limit_hours: int | None = None
     """Time limit in Slurm; None for the run's duration at the upper end of its interval."""
+    trainer: str | None = None
+    """Trainer of the generated script, see `JobOptions`."""
+    objective: str | None = None
+    """Objective of fine-tuning, see `JobOptions`."""
     environment: Mapping[str, str] | None = None
     """Environment variables of the processes."""
     extra_hyperparameters: Mapping[str, Any] | None = None
@@ -178,7 +182,7 @@ def cluster_job(
 ) -> ClusterJob:
     """Collect the content of a job."""
     chosen = ClusterOptions.of(options)
-    names = ("script", "image_uri", "extra_hyperparameters")
+    names = ("script", "image_uri", "trainer", "objective", "extra_hyperparameters")
     own = JobOptions(**{name: getattr(chosen, name) for name in names})
     content = launch(
         model,
@@ -191,5 +195,13 @@ def cluster_job(
         reads_data=chosen.data is not None,
         script_check=script_check,
     )
-    text = training_script(model, cluster, job, plan) if content.generated else ""
+    text = ""
+    if content.training is not None:
+        weights = "SM_CHANNEL_MODEL" in (chosen.environment or {})
+        if content.training.trainer == "trl" and chosen.data is not None and not weights:
+            raise ExportError(
+                "Fine-tuning starts from weights: pass environment={'SM_CHANNEL_MODEL': ...} with the directory of a"
+                " model of transformers (save_pretrained)."
+            )
+        text = training_script(model, cluster, job, plan, trainer=chosen.trainer, objective=chosen.objective)
     return ClusterJob(launch=content, options=chosen, script=text)

@@ -193,7 +193,7 @@ def permissions_cell(cluster: Cluster, plan: Plan, *, model_name: str = "", sdk:
 
 
 def quota_cell(cluster: Cluster, **options: Any) -> str:
-    """Cell that queries AWS for the quota of the account and the current price, with a time limit."""
+    """Cell that queries AWS for quota, price and the training plans on offer, with a time limit."""
     checks.sagemaker_instance(cluster)
     chosen = JobOptions.of(options)
     name = cluster.instance.name
@@ -212,4 +212,5 @@ def quota_cell(cluster: Cluster, **options: Any) -> str:
         "table_words": f"the advisor's table of {table_date()}",
         "region": chosen.region,
     }
-    return render("quota.py.in", values=values, flags={"in_region": chosen.region is not None})
+    plans = name in data_file("export", "launch")["training_plans"]["instances"]
+    return render("quota.py.in", values=values, flags={"in_region": chosen.region is not None, "plans": plans})

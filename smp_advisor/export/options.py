@@ -88,6 +88,8 @@ _PATTERNS = {
     "output_kms_key": (r"[\w:/-]{1,2048}", "'alias/training'"),
     "region": (r"[a-z]{2}(-[a-z]+)+-\d", "'us-west-2'"),
     "input_mode": ("File|FastFile", "'FastFile'"),
+    "trainer": ("trl|plain", "'trl' or 'plain'"),
+    "objective": ("sft|dpo", "'sft' or 'dpo'"),
 }
 _TAG = re.compile(r"[\w .:/=+@-]*")
 _PACKAGE = re.compile(r"[A-Za-z0-9][\w.-]*(\[[\w, .-]+\])? ?([<>=!~].{1,100})?", re.ASCII)
@@ -207,6 +209,11 @@ class JobOptions:
     """KMS key for the output in S3: its id, ARN or alias."""
     volume_kms_key: str | None = None
     """KMS key for the disks of instances that have no local disks."""
+    trainer: str | None = None
+    """Trainer of the generated script: ``trl`` (TRL's), or ``plain`` (a PyTorch loop). None: ``trl`` for fine-tuning
+    with FSDP and DDP if it can follow the plan."""
+    objective: str | None = None
+    """Objective of fine-tuning: ``sft``, or ``dpo`` for preferences. None for ``sft``."""
     input_mode: str | None = None
     """``File`` downloads data from S3 before training, ``FastFile`` reads it during training. None for ``File``."""
     packages: tuple[str, ...] = ()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from smp_advisor.errors import ExportError
-from smp_advisor.export import script_torch
+from smp_advisor.export import script_torch, script_trl
 from smp_advisor.export.architectures import architecture_of, first_library_version, patched_release
 from smp_advisor.export.script_parts import (
     Training,
@@ -174,6 +175,8 @@ _KINDS = {
     "smp_step": (_require_smp_v1, _patched_transformers, _write_smp_v1),
     "keras": (_require_keras, lambda _: [], _write_keras),
     "trainer": (_require_trainer, _missing_transformers, _write_trainer),
+    # `trainer_of` chooses it only for plans that it trains.
+    "trl": (lambda _: None, script_trl.requirements, script_trl.write),
 }
 
 
@@ -182,17 +185,30 @@ def builds(model: Model) -> bool:
     return model.config_json.strip() not in ("", "{}")
 
 
-def script_cell(model: Model, cluster: Cluster, job: Job, plan: Plan) -> str:
+def script_cell(
+    model: Model, cluster: Cluster, job: Job, plan: Plan, *, trainer: str | None = None, objective: str | None = None
+) -> str:
     """Cell that writes the training script; empty if the model is defined by the user's code.
 
-    It runs before the job cell, which packs the script together with its requirements.
+    It runs before the job cell, which packs the script together with its requirements, and has the same `trainer` and
+    `objective`.
     """
     if not builds(model):
         return ""
-    return f"%%writefile {SCRIPT_NAME}\n" + training_script(model, cluster, job, plan)
+    script = training_script(model, cluster, job, plan, trainer=trainer, objective=objective)
+    return f"%%writefile {SCRIPT_NAME}\n{script}"
 
 
-def training_script(model: Model, cluster: Cluster, job: Job, plan: Plan, *, small_copy: bool = False) -> str:
+def training_script(
+    model: Model,
+    cluster: Cluster,
+    job: Job,
+    plan: Plan,
+    *,
+    trainer: str | None = None,
+    objective: str | None = None,
+    small_copy: bool = False,
+) -> str:
     """Complete training script for `model` with the library and the techniques of `plan`.
 
     Precision, kind of sharding, prescaled batch and task are fixed in the script. It reads degrees, microbatches and
@@ -200,6 +216,8 @@ def training_script(model: Model, cluster: Cluster, job: Job, plan: Plan, *, sma
 
     Parameters
     ----------
+    trainer, objective
+        See `JobOptions`.
     small_copy
         Whether `model` stands for a larger one whose data it is to read: the script reduces its vocabulary.
 
@@ -209,23 +227,30 @@ def training_script(model: Model, cluster: Cluster, job: Job, plan: Plan, *, sma
         No transformers release in the containers of the library supports the model, or a setting of the plan requires
         changes that depend on the model.
     """
-    training = _training(model, cluster, job, plan, small_copy=small_copy)
-    return _KINDS[training.library.script][2](training)
+    training = writable(model, cluster, job, plan, trainer=trainer, objective=objective, small_copy=small_copy)
+    return _KINDS[_kind(training)][2](training)
 
 
-def require_writable(model: Model, cluster: Cluster, job: Job, plan: Plan) -> None:
-    """Raise `ExportError` if no script can be generated for a model and plan."""
-    _training(model, cluster, job, plan)
-
-
-def requirements(model: Model, cluster: Cluster, job: Job, plan: Plan) -> str:
+def requirements(training: Training) -> str:
     """``requirements.txt`` of the generated script: packages missing from its container."""
-    training = Training(model=model, cluster=cluster, job=job, plan=plan, architecture=architecture_of(model))
-    return "".join(f"{package}\n" for package in _KINDS[training.library.script][1](training))
+    return "".join(f"{package}\n" for package in _KINDS[_kind(training)][1](training))
 
 
-def _training(model: Model, cluster: Cluster, job: Job, plan: Plan, *, small_copy: bool = False) -> Training:
-    """The training run, if a script can be generated for it."""
+def _kind(training: Training) -> str:
+    return "trl" if training.trainer == "trl" else training.library.script
+
+
+def writable(
+    model: Model,
+    cluster: Cluster,
+    job: Job,
+    plan: Plan,
+    *,
+    trainer: str | None = None,
+    objective: str | None = None,
+    small_copy: bool = False,
+) -> Training:
+    """The training run, if a script can be generated for it; else raise `ExportError`."""
     if not builds(model):
         raise ExportError(
             f"No training script can be generated for {model.name!r}, which has no transformers configuration: pass"
@@ -236,7 +261,7 @@ def _training(model: Model, cluster: Cluster, job: Job, plan: Plan, *, small_cop
             f"The generated script trains with Adam or SGD, and the job has the optimizer {job.optimizer!r}: pass"
             " script= with your own script."
         )
-    if objection := unscripted_adapter(plan.library, job):
+    if objection := unscripted_adapter(plan.library, job, model, cluster.instance):
         raise ExportError(objection)
     training = Training(
         model=model,
@@ -244,12 +269,14 @@ def _training(model: Model, cluster: Cluster, job: Job, plan: Plan, *, small_cop
         job=job,
         plan=plan,
         architecture=architecture_of(model),
+        objective=objective or "sft",
         small_copy=small_copy,
     )
+    training = replace(training, trainer=script_trl.trainer_of(training, trainer))
     if training.lacks_positions and model.origin != "inferred":
         raise ExportError(
             f"{model.name!r} has {training.positions} positions and cannot train on sequences of"
             f" {training.sequence_length} tokens: shorten the sequence, or describe the model with more positions."
         )
-    _KINDS[training.library.script][0](training)
+    _KINDS[_kind(training)][0](training)
     return training

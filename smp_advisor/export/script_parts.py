@@ -11,6 +11,7 @@ from smp_advisor.errors import ExportError
 from smp_advisor.export.architectures import Architecture, configuration
 from smp_advisor.export.describing import describe, library_name
 from smp_advisor.export.template import Comment, comment
+from smp_advisor.files import data_file
 from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.version import image
 from smp_advisor.wording import parameters_text
@@ -48,6 +49,10 @@ class Training:
     job: Job
     plan: Plan
     architecture: Architecture
+    trainer: str = "plain"
+    """Trainer of the script: ``plain`` (a loop of its own), or ``trl``."""
+    objective: str = "sft"
+    """Objective of fine-tuning: ``sft`` or ``dpo``."""
     small_copy: bool = False
     """Whether the configuration is that of a small copy of the model; the sizes of `model` are the original's."""
 
@@ -60,6 +65,11 @@ class Training:
     def container(self) -> Image:
         """Container of the library version."""
         return image(self.plan.library, self.plan.version)
+
+    @property
+    def usual_epochs(self) -> int:
+        """Epochs of a run without a length."""
+        return int(data_file("export", "launch")["run"]["adapter_epochs" if self.job.adapter else "epochs"])
 
     @property
     def sequence_length(self) -> int:
@@ -146,14 +156,19 @@ def require_auto_partition(plan: Plan) -> None:
         )
 
 
+def unimplemented(training: Training, implemented: Mapping[str, Collection[object]]) -> str:
+    """A training setting of the job that a script does not implement; empty without one."""
+    settings = training.job.training_settings().items()
+    return next((f"{name}={value!r}" for name, value in settings if value not in implemented.get(name, ())), "")
+
+
 def require_implemented(training: Training, implemented: Mapping[str, Collection[object]]) -> None:
     """Raise `ExportError` for a training setting of the job that the script does not implement."""
-    for name, value in training.job.training_settings().items():
-        if value not in implemented.get(name, ()):
-            raise ExportError(
-                f"The generated script does not implement {name}={value!r}: leave it out of the job, or pass script="
-                " with your own script."
-            )
+    if setting := unimplemented(training, implemented):
+        raise ExportError(
+            f"The generated script does not implement {setting}: leave it out of the job, or pass script= with your own"
+            " script."
+        )
 
 
 def checkpoint_period(plan: Plan) -> int:

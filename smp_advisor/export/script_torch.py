@@ -55,7 +55,7 @@ def _adapter_requirements(training: Training) -> list[str]:
     return adapter_packages(training.container.framework_version, quantized=adapter.quantized)
 
 
-def _adapter_values(training: Training) -> dict[str, object]:
+def adapter_values(training: Training) -> dict[str, object]:
     """Template values."""
     adapter = training.job.adapter
     if adapter is None:
@@ -71,7 +71,7 @@ def _adapter_values(training: Training) -> dict[str, object]:
     }
 
 
-def _adapter_flags(training: Training) -> dict[str, bool]:
+def adapter_flags(training: Training) -> dict[str, bool]:
     """Template flags."""
     adapter = training.job.adapter
     return {
@@ -177,14 +177,14 @@ def write(training: Training) -> str:
         "sharding_strategy": Comment(strategy.upper()),
         "reshard_after_forward": strategy in ("full_shard", "hybrid_shard"),
         "model_dtype": "bfloat16" if plan.precision == "bf16" else "float32",
-        "fixed_settings": {name: str(plan.hyperparameters[name]) for name in _fixed_settings(plan)},
+        "fixed_settings": {name: str(plan.hyperparameters[name]) for name in fixed_settings(plan)},
         "built_in": Comment(plan.precision if pure or training.job.adapter is not None else "fp32"),
         "step_option": Comment(_STEP_OPTIONS.get(training.job.optimizer_step, "")),
         "checkpoint_period": Comment(str(period)),
         "wrapped": Comment("with sharded layers" if sharded else "with a full copy on every GPU"),
         # Activation offloading by the library requires reentrant checkpoints.
         "checkpoint_kind": Comment("REENTRANT" if smp and plan.offload_activations else "NO_REENTRANT"),
-        **_adapter_values(training),
+        **adapter_values(training),
     }
     flags = common_flags(training) | {
         "reads_text": training.architecture.reads_text,
@@ -224,12 +224,12 @@ def write(training: Training) -> str:
         "finds_layers": sharded or checkpoints,
         "delay_initialization": building == "library",
         "first_builds": building == "first process",
-        **_adapter_flags(training),
+        **adapter_flags(training),
     }
     return gathered(render("train_torch.py.in", values=values, flags=flags))
 
 
-def _fixed_settings(plan: Plan) -> list[str]:
+def fixed_settings(plan: Plan) -> list[str]:
     """Script settings of a plan that the generated code has built in."""
     return [name for name in plan.hyperparameters if name not in _READ_SETTINGS]
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.cluster.table import Instance
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.libraries.schema import Rule
     from smp_advisor.workload.job import Job
@@ -378,18 +379,32 @@ def undocumented_settings(library: str, job: Job) -> tuple[str, ...]:
     )
 
 
-def unscripted_adapter(library: str, job: Job) -> str:
+def unscripted_adapter(library: str, job: Job, model: Model, instance: Instance) -> str:
     """Why the generated script does not train a job's adapter in a library, as a sentence; empty if it does.
 
     Examples
     --------
-    >>> from smp_advisor.workload import Adapter, Job
-    >>> unscripted_adapter("ddp", Job(adapter=Adapter(base_bits=4)))
+    >>> from smp_advisor.cluster import Cluster
+    >>> from smp_advisor.workload import Adapter, Job, Model
+    >>> small = Cluster("ml.g5.2xlarge").instance
+    >>> unscripted_adapter("ddp", Job(adapter=Adapter(base_bits=4)), Model.from_name("llama-3-8b"), small)
     ''
     """
     own, adapter = get_library(library), job.adapter
-    if adapter is None or adapter.base_bits in own.adapter_bases:
+    if adapter is None:
         return ""
+    if adapter.base_bits in own.adapter_bases:
+        # Embedding and head stay in 16 bits.
+        half = model.embedding_parameters + model.head.parameters
+        quantized = (model.parameter_count - half) * adapter.base_bytes_per_parameter
+        loaded_gib, usable_gib = (quantized + 2 * half) / 2**30, instance.usable_gpu_memory_gib
+        if not (own.divides_model and adapter.quantized) or loaded_gib <= usable_gib:
+            return ""
+        return (
+            "The generated script loads the entire quantized model on each GPU before it shards it,"
+            f" {loaded_gib:,.0f} of {usable_gib:.1f} GiB: use GPUs with more memory, set base_bits=16, or pass script="
+            " with your own script."
+        )
     able = [record for record in libraries() if adapter.base_bits in record.adapter_bases]
     names = " or ".join(repr(record.name) for record in able)
     only = "" if any(record.divides_model for record in able) else " if a replica fits on one GPU"

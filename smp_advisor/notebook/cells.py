@@ -44,12 +44,13 @@ def cells(advice: Advice, plan: Plan, what: str = "job", sdk: str = "auto", **op
     options
         Options of the job, see `smp_advisor.export.JobOptions`.
     """
+    kind = {name: options[name] for name in ("trainer", "objective") if name in options}
     if what == "job":
         # The estimator first: if it refuses the plan, no cell is returned.
         estimator = advice.cell(sdk, plan, **options)
-        sources = ["" if options.get("script") else advice.script_cell(plan), estimator]
+        sources = ["" if options.get("script") else advice.script_cell(plan, **kind), estimator]
     elif what == "script":
-        sources = [advice.script_cell(plan)]
+        sources = [advice.script_cell(plan, **kind)]
     elif what == "local":
         sources = [advice.local_cell(plan, **options)]
     elif what == "monitoring":

@@ -196,7 +196,7 @@ def _fastest_divided(request: Request, job: Job, result: SearchResult) -> float:
 
 def has_script(library: str, request: Request) -> bool:
     """Whether a script can be generated for a request, or the user has one."""
-    return request.own_script or not unscripted_adapter(library, request.job)
+    return request.own_script or not unscripted_adapter(library, request.job, request.model, request.cluster.instance)
 
 
 def _too_large(library: str, request: Request, job: Job, *, imposed: bool) -> Candidate:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -17,6 +18,7 @@ from smp_advisor.export import (
     training_script,
 )
 from smp_advisor.libraries import Plan
+from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.job import Job
 from tests.export.examples import P4D, TASKS, Case
 from tests.moto_harness.notebooks import ENVIRONMENTS, run_notebooks
@@ -228,6 +230,13 @@ def notebooks(environment):
         )
     ]
     cells["quota"] = [quota_cell(TWO)]
+    tuned = Case(LLAMA, TWO, replace(JOB, precision="bf16", adapter=Adapter()), Plan(library="fsdp", batch_size=4))
+    channels = {"data": {"train": "s3://bucket/chats", "model": "s3://bucket/llama"}}
+    for objective in ("sft", "dpo"):
+        cells[f"TRL, {objective}"] = [
+            script_cell(*tuned.parts, objective=objective),
+            estimator_cell(*tuned.parts, sdk=sdk, objective=objective, **channels),
+        ]
     return cells
 
 
@@ -334,6 +343,17 @@ def test_monitoring_divides_by_the_gpus_of_a_host(ran):
     assert "Run the cell that starts the job, or set job_name" in results["monitoring without a job"]["error"]
 
 
+@pytest.mark.parametrize("objective", ["sft", "dpo"])
+def test_fine_tuning_runs_in_an_image_that_aws_patches(ran, objective):
+    _, results = ran
+    result = results[f"TRL, {objective}"]
+    assert result["error"] is None, result["error"]
+    (request,) = result["requests"]
+    assert "/pytorch:2.13" in request["AlgorithmSpecification"]["TrainingImage"]
+    assert json.loads(request["HyperParameters"]["epochs"]) == 5
+    assert {"train", "model"} <= {channel["ChannelName"] for channel in request["InputDataConfig"]}
+
+
 def test_permissions_are_printed_or_given(ran):
     _, results = ran
     printed = results["permissions"]["printed"]
@@ -351,6 +371,7 @@ def test_where_aws_does_not_answer_the_table_does(ran):
     result = results["quota"]
     assert result["error"] is None, result["error"]
     assert "AWS did not return the quota" in result["printed"]
+    assert "AWS did not return the training plans" in result["printed"]
     assert f"$50.50 per hour for 2 x ml.p4d.24xlarge (the advisor's table of {table_date()})." in result["printed"]
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import ast
 import json
 import re
+from datetime import UTC, datetime
 from functools import cache
 from types import SimpleNamespace
 
+import boto3
 import pytest
+from botocore.stub import Stubber
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -112,6 +115,39 @@ def test_the_price_tells_its_whole_source(instance):
     last = next(place for place in range(first, len(lines)) if not lines[place].startswith("# "))
     assert " ".join(line.removeprefix("# ") for line in lines[first:last]) == cluster.instance.price_note
     assert max(map(len, lines[first:last])) <= 90
+
+
+def test_the_quota_cell_offers_training_plans():
+    """Of instances that training plans reserve. The service's stub checks names and types of the request."""
+    cell = quota_cell(Cluster("ml.p5.48xlarge", 2))
+    client = boto3.client("sagemaker", region_name="us-west-2", aws_access_key_id="a", aws_secret_access_key="b")
+    query = {"InstanceType": "ml.p5.48xlarge", "InstanceCount": 2, "DurationHours": 24}
+    offer = {
+        "TrainingPlanOfferingId": "tpo-1",
+        "TargetResources": ["training-job"],
+        "DurationHours": 24,
+        "UpfrontFee": "1500.00",
+        "CurrencyCode": "USD",
+        "ReservedCapacityOfferings": [
+            {
+                "InstanceType": "ml.p5.48xlarge",
+                "InstanceCount": 2,
+                "StartTime": datetime(2026, 12, 1, 11, 30, tzinfo=UTC),
+            }
+        ],
+    }
+    names = {"INSTANCE": "ml.p5.48xlarge", "INSTANCES": 2, "RESERVED_HOURS": 24, "patience": None}
+    names["aws"] = SimpleNamespace(client=lambda *_, **__: client)
+    function = next(node for node in ast.parse(cell).body if getattr(node, "name", "") == "training_plans")
+    exec(ast.unparse(function), names)
+    with Stubber(client) as stub:
+        stub.add_response(
+            "search_training_plan_offerings",
+            {"TrainingPlanOfferings": [offer]},
+            {**query, "TargetResources": ["training-job"]},
+        )
+        assert names["training_plans"]() == ["24 h from 2026-12-01 11:30, price USD 1500.00 (tpo-1)"]
+    assert "training_plan" not in quota_cell(Cluster("ml.g5.12xlarge", 2))
 
 
 def test_a_small_model_has_a_readable_size():

@@ -21,7 +21,7 @@ from smp_advisor.cluster import Cluster
 from smp_advisor.costs.compute import model_flops_per_sample
 from smp_advisor.errors import ExportError
 from smp_advisor.export import training_script
-from smp_advisor.export.script import requirements
+from smp_advisor.export.script import requirements, writable
 from smp_advisor.libraries import Plan
 from smp_advisor.runs.readers import read_text
 from smp_advisor.workload.adapter import Adapter
@@ -76,7 +76,7 @@ def make_data(folder):
 def script(folder, name, plan, *, model=MODEL, **job):
     path = folder / f"{name}.py"
     job = Job(sequence_length=LENGTH, precision=plan.precision, **job)
-    path.write_text(training_script(model, TWO_NODES, job, plan))
+    path.write_text(training_script(model, TWO_NODES, job, plan, trainer="plain"))
     return path
 
 
@@ -319,7 +319,8 @@ ADAPTED = {"sequence_length": LENGTH, "precision": "bf16"}
             {},
             "with PyTorch 2.6 or later, and the container",
         ),
-        ("llama", {"library": "fsdp"}, {"adapter": Adapter(base_bits=4)}, "does not shard a base of 4 bits"),
+        ("llama", {"library": "fsdp"}, {"adapter": Adapter(base_bits=4)}, "does not shard a quantized base: leave out"),
+        ("llama", {"library": "fsdp"}, {"adapter": Adapter(base_bits=8)}, "does not shard a base of 8 bits"),
         ("llama", {"library": "ddp"}, {"loss": "chunked"}, "with the loss of the model and 32-bit states"),
         ("bert", {"library": "ddp"}, {}, "adapters of language models, not of masked-token prediction"),
     ],
@@ -327,14 +328,13 @@ ADAPTED = {"sequence_length": LENGTH, "precision": "bf16"}
 def test_adapters_that_no_script_trains_are_refused(task, plan, job, sentence):
     job = Job(**(ADAPTED | {"adapter": Adapter()} | job))
     with pytest.raises(ExportError, match=sentence):
-        training_script(TASKS[task], TWO_NODES, job, Plan(batch_size=BATCH, **plan))
+        training_script(TASKS[task], TWO_NODES, job, Plan(batch_size=BATCH, **plan), trainer="plain")
 
 
 def test_adapters_bring_their_packages():
-    plan = Plan(library="ddp", batch_size=BATCH)
-    packages = requirements(MODEL, TWO_NODES, Job(**ADAPTED, adapter=Adapter(base_bits=4)), plan).splitlines()
+    parts, plan = (MODEL, TWO_NODES), Plan(library="ddp", batch_size=BATCH)
+    job = Job(**ADAPTED, adapter=Adapter(base_bits=4))
+    packages = requirements(writable(*parts, job, plan, trainer="plain")).splitlines()
     assert [package.split("==")[0] for package in packages] == ["transformers", "peft", "bitsandbytes"]
-    script = training_script(MODEL, TWO_NODES, Job(**ADAPTED, adapter=Adapter(base_bits=4)), plan)
-    assert "load_in_4bit=True" in script
-    plain = requirements(MODEL, TWO_NODES, Job(**ADAPTED), plan)
-    assert "peft" not in plain
+    assert "load_in_4bit=True" in training_script(*parts, job, plan, trainer="plain")
+    assert "peft" not in requirements(writable(*parts, Job(**ADAPTED), plan))

@@ -43,7 +43,7 @@ def test_auto_chooses_and_says_why(model, cluster, framework, library, words):
 
 
 def test_auto_prefers_libraries_with_a_script_for_the_adapter():
-    settings = {"instance_count": 1, "sequence_length": 2048, "adapter": Adapter(rank=16, base_bits=4)}
+    settings = {"instance_count": 1, "sequence_length": 2048, "adapter": Adapter(rank=16, base_bits=8)}
     chosen = advise("llama-3-8b", "ml.p4d.24xlarge", **settings)
     assert chosen.plan.library == "ddp"
     assert any(
@@ -60,7 +60,7 @@ def test_auto_prefers_libraries_with_a_script_for_the_adapter():
     # Where no replica fits, only sharding remains.
     large = advise("llama-3-70b", "ml.p4d.24xlarge", **settings)
     assert large.plan.library == "fsdp"
-    assert "does not shard a base of 4 bits" in large.because
+    assert "does not shard a base of 8 bits" in large.because
 
 
 def test_every_other_library_for_pytorch_is_compared():

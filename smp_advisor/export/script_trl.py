@@ -1,0 +1,136 @@
+"""The fine-tuning script on TRL's trainers, for PyTorch FSDP and DDP."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smp_advisor.errors import ExportError
+from smp_advisor.export.architectures import adapter_packages, newest_release, trl_packages
+from smp_advisor.export.script_parts import common_flags, common_values, copies_fit, unimplemented
+from smp_advisor.export.script_torch import adapter_flags, adapter_values, fixed_settings
+from smp_advisor.export.template import Comment, gathered, render
+
+if TYPE_CHECKING:
+    from smp_advisor.export.script_parts import Training
+
+_IMPLEMENTED = {
+    "loss": ("chunked",),
+    "optimizer_step": ("fused",),
+    "unsharded_accumulation": (True,),
+    "separate_embeddings": (True,),
+}
+"""Values of the job's training settings besides the defaults that TRL's trainers have as well."""
+_OBJECTIVES = {
+    # Objective: title, class of the settings, class of the trainer.
+    "sft": ("supervised fine-tuning", "SFTConfig", "SFTTrainer"),
+    "dpo": ("direct preference optimization (DPO)", "DPOConfig", "DPOTrainer"),
+}
+
+
+def trainer_of(training: Training, trainer: str | None) -> str:
+    """The trainer of a script: ``trl`` for fine-tuning with a plan that TRL can follow, else ``plain``.
+
+    Raises
+    ------
+    ExportError
+        The requested trainer or objective does not train the plan.
+    """
+    if training.objective not in _OBJECTIVES or trainer not in (None, "trl", "plain"):
+        raise ExportError(
+            f"trainer must be 'trl' or 'plain', and objective 'sft' or 'dpo', not {trainer!r} and"
+            f" {training.objective!r}."
+        )
+    job, preferences = training.job, training.objective == "dpo"
+    if trainer == "plain" and (preferences or _shards_quantized(training)):
+        what = "has no objective 'dpo'" if preferences else "does not shard a quantized base"
+        raise ExportError(f"The plain script {what}: leave out trainer=.")
+    if trainer == "plain" or not (trainer or preferences or job.adapter or job.training == "fine-tuning"):
+        return "plain"
+    objection = _objection(training)
+    if not objection:
+        return "trl"
+    if trainer is None and not (preferences or _shards_quantized(training)):
+        return "plain"
+    raise ExportError(
+        f"The script on TRL's trainers does not train this plan: {objection}. Change the plan, or pass script="
+        " with your own script."
+    )
+
+
+def _shards_quantized(training: Training) -> bool:
+    return training.job.adapter is not None and training.job.adapter.quantized and _sharded(training)
+
+
+def _sharded(training: Training) -> bool:
+    return training.plan.shards_parameters
+
+
+def _objection(training: Training) -> str:
+    """Why TRL's trainers cannot train exactly the plan, as a clause; empty if they can."""
+    job, plan = training.job, training.plan
+    setting = unimplemented(training, _IMPLEMENTED)
+    if training.library.script != "torch" or training.library.smdistributed:
+        return f"it uses FSDP or DDP, not {training.library.title}"
+    if training.architecture.task != "causal" or training.small_copy:
+        return f"it trains language models, not {training.architecture.title}"
+    if not trl_packages(training.container.framework_version):
+        return f"its transformers require PyTorch 2.11 or later, not {training.container.framework_version}"
+    if plan.precision == "fp16" or job.optimizer != "adam" or setting:
+        return f"it trains in bf16 or fp32 with Adam, without {setting or plan.precision}"
+    if plan.activation_checkpointing not in (False, "each"):
+        return f"it checkpoints all layers or none, not {plan.activation_checkpointing!r}"
+    if _sharded(training) and "hybrid" in plan.sharding_strategy:
+        return f"it shards over all GPUs, not by {plan.sharding_strategy!r}"
+    return _too_small(training)
+
+
+def _too_small(training: Training) -> str:
+    """Why the batch or the memory does not suffice, as a clause; empty if they do."""
+    plan = training.plan
+    if training.objective == "dpo" and plan.batch_size % 2:
+        return f"a pair of preferences has two sequences, and batch_size is {plan.batch_size}"
+    copies = 1 if _sharded(training) else training.cluster.gpus_per_node
+    if not copies_fit(training, _loaded_bytes(training) * copies / training.cluster.gpus_per_node):
+        return "the host memory is too small to load the model"
+    return ""
+
+
+def _loaded_bytes(training: Training) -> int:
+    """Bytes per parameter of the model as it is loaded: fp32 unless frozen."""
+    return 2 if training.job.adapter is not None and training.plan.precision == "bf16" else 4
+
+
+def requirements(training: Training) -> list[str]:
+    """Packages missing from the container."""
+    version, adapter = training.container.framework_version, training.job.adapter
+    packages = [f"transformers=={newest_release(version, training.architecture)}", *trl_packages(version)]
+    return packages + adapter_packages(version, quantized=adapter is not None and adapter.quantized)
+
+
+def write(training: Training) -> str:
+    """Generate the script."""
+    plan, sharded = training.plan, _sharded(training)
+    title, config_class, trainer_class = _OBJECTIVES[training.objective]
+    common = common_values(training)
+    values = common | {
+        "objective": Comment(title),
+        "config_class": Comment(config_class),
+        "trainer_class": Comment(trainer_class),
+        "accumulation": plan.gradient_accumulation_steps,
+        "epochs": float(training.usual_epochs),
+        "fixed_settings": {name: str(plan.hyperparameters[name]) for name in fixed_settings(plan)},
+        "flops_per_token": float(f"{float(str(common['flops_per_sample'])) / training.sequence_length:.6g}"),
+        "bf16": plan.precision == "bf16",
+        "reshard_after_forward": sharded and plan.sharding_strategy == "full_shard",
+        "checkpoints": bool(plan.activation_checkpointing),
+        "reduces_each": not training.job.unsharded_accumulation,
+        "base_dtype": Comment("torch.bfloat16" if _loaded_bytes(training) == 2 else "torch.float32"),
+        **adapter_values(training),
+    }
+    flags = common_flags(training) | {
+        "sharded": sharded,
+        "preferences": training.objective == "dpo",
+        "starts_pretrained": True,
+        **adapter_flags(training),
+    }
+    return gathered(render("train_trl.py.in", values=values, flags=flags))

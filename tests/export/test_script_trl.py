@@ -1,0 +1,352 @@
+"""The scripts on TRL's trainers: jobs of two processes over gloo, and the settings that they give FSDP.
+
+One child process runs the jobs, see `run_jobs.py`. The first job leaves the model with which others start.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from smp_advisor.cluster import Cluster
+from smp_advisor.errors import ExportError
+from smp_advisor.export import estimator_cell, training_script
+from smp_advisor.export.script import requirements, writable
+from smp_advisor.libraries import Plan
+from smp_advisor.runs.readers import read_text
+from smp_advisor.workload.adapter import Adapter
+from smp_advisor.workload.job import Job
+from smp_advisor.workload.model import Model
+from tests.export.examples import P4D, POSITIONS, TASKS, TINY, WORDS
+from tests.export.test_script_data_jobs import make_data
+
+TWO_NODES = Cluster(P4D, 2)
+LENGTH, BATCH = 16, 4
+FULL: dict[str, object] = {"training": "fine-tuning"}
+LORA: dict[str, object] = {"adapter": Adapter(dropout=False)}
+FAMILIES = {
+    "qwen3": Model.from_config(
+        {"model_type": "qwen3", "head_dim": 8, "num_key_value_heads": 2} | TINY | POSITIONS | WORDS
+    ),
+    "gpt_oss": Model.from_config(
+        {"model_type": "gpt_oss", "head_dim": 8, "num_key_value_heads": 2, "num_local_experts": 4}
+        | {"num_experts_per_tok": 2, "layer_types": ["sliding_attention", "full_attention"]}
+        | TINY
+        | POSITIONS
+        | WORDS
+    ),
+}
+TEMPLATE = (
+    "{% for message in messages %}<{{ message['role'] }}> {% if message['role'] == 'assistant' %}{% generation %}"
+    "{{ message['content'] }} </s> {% endgeneration %}{% else %}{{ message['content'] }} </s> {% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<assistant> {% endif %}"
+)
+KILLED = """
+import os
+from transformers import TrainerState
+
+save = TrainerState.save_to_json
+
+def killed(self, path):
+    if self.global_step == 4:
+        os._exit(9)
+    save(self, path)
+
+TrainerState.save_to_json = killed
+"""
+
+
+def script_of(job, model=TASKS["llama"], objective=None, trainer=None, **settings):
+    plan = Plan(**{"library": "ddp", "batch_size": BATCH, "precision": "fp32"} | settings)
+    job = Job(sequence_length=LENGTH, precision=plan.precision, **job)
+    return training_script(model, TWO_NODES, job, plan, objective=objective, trainer=trainer)
+
+
+def make_specs(folder):
+    make_data(folder)
+    settings = json.loads((folder / "tokenizer" / "tokenizer_config.json").read_text())
+    (folder / "marked").mkdir()
+    (folder / "marked" / "tokenizer.json").write_bytes((folder / "tokenizer" / "tokenizer.json").read_bytes())
+    (folder / "marked" / "tokenizer_config.json").write_text(json.dumps(settings | {"chat_template": TEMPLATE}))
+    (folder / "preferences").mkdir()
+    answers = [{"prompt": f"w{row % 8}", "chosen": f" w{(row + 1) % 8}", "rejected": " w20 w21"} for row in range(60)]
+    (folder / "preferences" / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in answers))
+    (folder / "kill.py").write_text(KILLED)
+    specs = {}
+
+    def add(name, script, place=None, *, train=None, model="trial", tokenizer="marked", stand_in=None, **options):
+        path, place = folder / f"{name}.py", folder / (place or name)
+        path.write_text(script)
+        channels = {"TRAIN": train, "MODEL": model if train else None, "TOKENIZER": tokenizer if train else None}
+        chosen = {"learning_rate": 0.01, "warmup_steps": 1, "log_every": 1, "max_steps": 6, "checkpoint_every": 2}
+        chosen |= {"checkpoint_directory": place / "checkpoints", "tensorboard_directory": place / "board"} | options
+        specs[name] = {
+            "script": str(path),
+            "folder": str(place),
+            "stand_in": stand_in and str(folder / stand_in),
+            "processes": 2,
+            "environment": {"SM_MODEL_DIR": str(place), "HF_HOME": str(folder / "cache"), "TMPDIR": str(place)}
+            | {f"SM_CHANNEL_{channel}": str(folder / data) for channel, data in channels.items() if data},
+            "options": [text for key, value in chosen.items() for text in (f"--{key}", str(value))],
+        }
+
+    batch = {"input_ids": [[4, 5, 6, 7]] * 2, "labels": [[4, 5, 6, 7]] * 2}
+    full, lora = script_of(FULL), script_of(LORA)
+    add("trial", full, max_steps=3)
+    add("killed", full, "one job", train="chats", stand_in="kill.py")
+    add("resumed", full, "one job", train="chats")
+    add("again", full, "one job", train="chats")
+    add("whole", full, train="chats")
+    specs["whole"]["environment"]["SM_CHANNEL_VALIDATION"] = str(folder / "few chats")
+    specs["whole"]["batch"] = batch
+    add("diverged", full, train="text", learning_rate=1e30, checkpoint_every=1, max_steps=20)
+    add("adapter", lora, train="pairs", merge_adapter=1, max_steps=12)
+    specs["adapter"]["answered"] = [str(folder / name) for name in ("trial", "adapter")]
+    add("preferences", script_of(LORA, objective="dpo"), train="preferences", max_steps=4)
+    add("preferences of all weights", script_of(FULL, objective="dpo"), train="preferences", max_steps=4)
+    add("unmarked", full, train="chats", tokenizer="tokenizer")
+    add("other model", script_of(FULL, TASKS["mistral"]), train="chats")
+    for family, model in FAMILIES.items():
+        add(family, script_of(FULL, model), max_steps=2)
+        specs[family]["batch"] = batch
+    return specs
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("trl")
+
+
+@pytest.fixture(scope="module")
+def jobs(folder):
+    (folder / "jobs.json").write_text(json.dumps(make_specs(folder)))
+    runner = Path(__file__).with_name("run_jobs.py")
+    command = [sys.executable, runner, folder / "jobs.json", folder / "results.json"]
+    subprocess.run(command, check=True, cwd=folder)
+    return json.loads((folder / "results.json").read_text())
+
+
+def losses_of(job):
+    assert job["error"] is None, job["error"][-3000:]
+    return {
+        int(step): float(loss) for step, loss in re.findall(r"^step (\d+) loss (\S+)", job["printed"], re.MULTILINE)
+    }
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+class TestJobs:
+    def test_random_data_measure_the_speed_that_calibration_reads(self, jobs):
+        losses = losses_of(jobs["trial"])
+        log = read_text(jobs["trial"]["printed"])
+        assert list(losses) == [1, 2, 3]
+        assert (log.title, log.unit) == ("exported script", "seconds")
+        assert [sample.step for sample in log.samples] == [2, 3]
+        assert {"tokens_per_second", "mfu", "loss", "steps"} <= jobs["trial"]["summary"].keys()
+
+    def test_a_killed_job_resumes_from_the_newest_complete_checkpoint_with_the_same_losses(self, jobs):
+        """It was killed while it saved step 4."""
+        assert jobs["killed"]["error"] is not None
+        assert "checkpoint-4" in jobs["killed"]["checkpoints"]
+        whole, later = losses_of(jobs["whole"]), losses_of(jobs["resumed"])
+        assert list(later) == [3, 4, 5, 6]
+        assert later == {step: whole[step] for step in later}
+        assert whole[6] < whole[1]
+
+    def test_padded_steps_report_their_tokens_only(self, jobs):
+        assert "seconds_per_step" not in jobs["whole"]["printed"]
+        assert read_text(jobs["whole"]["printed"]).unit == "tokens_per_second"
+
+    def test_a_finished_job_reports_no_loss(self, jobs):
+        assert jobs["again"]["error"] is None
+        assert jobs["again"]["summary"] == {"steps": 6}
+
+    def test_the_model_is_loaded_and_continued(self, jobs, folder):
+        for name in ("whole", *FAMILIES):
+            losses_of(jobs[name])
+            assert jobs[name]["losses"]["missing"] == []
+            losses = jobs[name]["losses"]["losses"]
+            assert losses[2] < losses[0]
+        assert jobs["whole"]["summary"]["validation_loss"] > 0
+        config = json.loads((folder / "whole" / "generation_config.json").read_text())
+        assert config.get("use_cache", True)
+
+    def test_a_loss_that_is_no_number_stops_the_job_before_it_saves(self, jobs):
+        assert "was not a number" in jobs["diverged"]["error"]
+        assert jobs["diverged"]["summary"] is None
+        assert len([name for name in jobs["diverged"]["checkpoints"] if name.startswith("checkpoint-")]) <= 2
+
+    def test_an_adapter_is_trained_saved_and_merged(self, jobs, folder):
+        losses = losses_of(jobs["adapter"])
+        assert losses[12] < losses[1]
+        base, adapted = jobs["adapter"]["losses"]
+        assert adapted < base
+        assert (folder / "adapter" / "adapter_model.safetensors").stat().st_size < 100_000
+        assert (folder / "adapter" / "merged" / "model.safetensors").exists()
+
+    @pytest.mark.parametrize("name", ["preferences", "preferences of all weights"])
+    def test_preferences_are_trained(self, jobs, name):
+        losses = losses_of(jobs[name])
+        assert losses[1] == pytest.approx(0.6931, abs=1e-3)
+        assert losses[max(losses)] < losses[1]
+
+    def test_what_a_job_lacks_is_reported_in_a_sentence(self, jobs):
+        assert "export both cells with trainer='plain'" in jobs["unmarked"]["error"]
+        assert "The model has model_type llama, the plan's mistral" in jobs["other model"]["error"]
+
+
+SETTINGS = """
+import json, os, runpy, sys
+from accelerate import FullyShardedDataParallelPlugin
+from accelerate.utils.fsdp_utils import fsdp2_prepare_auto_wrap_policy
+from transformers import AutoConfig, AutoModelForCausalLM
+from peft import get_peft_model
+import torch
+
+found = {}
+for path in sys.argv[1:]:
+    names = runpy.run_path(path)
+    sys.argv = [path]
+    settings = names["make_settings"](names["parse_arguments"](), ["messages"])
+    plugin = FullyShardedDataParallelPlugin(**settings.fsdp_plugin_args)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(names["MODEL_TYPE"], **names["MODEL"]))
+        if "ADAPTER" in names:
+            model = get_peft_model(model, names["ADAPTER"])
+    plugin.set_auto_wrap_policy(model)
+    wraps = fsdp2_prepare_auto_wrap_policy(plugin, model)
+    found[path] = {
+        "wrapped": sorted({type(module).__name__ for module in model.modules() if wraps(module)}),
+        "trained": sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad),
+        "version": plugin.fsdp_version,
+        "reshards": plugin.reshard_after_forward,
+        "checkpoints": [plugin.activation_checkpointing, settings.gradient_checkpointing],
+        "loads_once": plugin.cpu_ram_efficient_loading,
+        "state": plugin.state_dict_type.name,
+        "reduces_each": settings.accelerator_config.gradient_accumulation_kwargs["sync_each_batch"],
+        "batch": [settings.per_device_train_batch_size, settings.gradient_accumulation_steps, settings.max_length],
+        "bf16": settings.bf16,
+        "optimizer": settings.optim,
+        "schedule": [settings.lr_scheduler_type, settings.warmup_steps, settings.num_train_epochs],
+        "dtype": str(names["MODEL_SETTINGS"]["dtype"]),
+    }
+print(json.dumps(found))
+"""
+PLANS = {
+    "default": ({}, {}),
+    "all": (
+        {"sharding_strategy": "shard_grad_op", "activation_checkpointing": "each", "gradient_accumulation_steps": 4},
+        {"unsharded_accumulation": True, "loss": "chunked"},
+    ),
+    "fp32": ({"precision": "fp32", "batch_size": 2}, {}),
+}
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_the_settings_of_fsdp_are_those_of_the_plan(tmp_path):
+    """accelerate cannot shard without a GPU: its plugin is made from the settings and compared field by field."""
+    expected = {}
+    for kind, base in (("full", FULL), ("adapter", LORA)):
+        for name, (plan, job) in PLANS.items():
+            path = tmp_path / f"{kind} {name}.py"
+            path.write_text(script_of(base | job, **{"library": "fsdp", "precision": "bf16"} | plan))
+            half, chosen = plan.get("precision") != "fp32", Plan(library="fsdp", **plan)
+            trained = TASKS["llama"].parameter_count if kind == "full" else Adapter().parameter_count(TASKS["llama"])
+            expected[str(path)] = {
+                "wrapped": ["LlamaDecoderLayer"],
+                "trained": trained,
+                "version": 2,
+                "reshards": chosen.sharding_strategy == "full_shard",
+                "checkpoints": [bool(chosen.activation_checkpointing), False],
+                "loads_once": True,
+                "state": "SHARDED_STATE_DICT",
+                "reduces_each": "unsharded_accumulation" not in job,
+                "batch": [plan.get("batch_size", BATCH), chosen.gradient_accumulation_steps, LENGTH],
+                "bf16": half,
+                "optimizer": "adamw_torch_fused",
+                "schedule": ["cosine", 0.1, 1.0 if kind == "full" else 5.0],
+                "dtype": "torch.bfloat16" if half and kind == "adapter" else "torch.float32",
+            }
+    command = [sys.executable, "-c", SETTINGS, *expected]
+    answer = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path)
+    assert json.loads(answer.stdout.splitlines()[-1]) == expected
+
+
+def test_a_quantized_base_is_stored_in_values_that_fsdp_shards():
+    text = script_of({"adapter": Adapter(base_bits=4, double_quantization=True)}, library="fsdp", precision="bf16")
+    assert "bnb_4bit_quant_storage=torch.bfloat16" in text
+    assert "bnb_4bit_use_double_quant=True" in text
+
+
+@pytest.mark.parametrize(
+    ("job", "plan", "options"),
+    [
+        ({}, {}, {}),
+        (FULL, {}, {"trainer": "plain"}),
+        (FULL, {"version": "2.8.0", "library": "fsdp"}, {}),
+        (FULL, {"activation_checkpointing": "every_2"}, {}),
+        (FULL, {"library": "fsdp", "sharding_strategy": "hybrid_shard"}, {}),
+        (FULL | {"state_precision": "16-bit"}, {"precision": "bf16"}, {}),
+        (FULL | {"optimizer": "sgd"}, {}, {}),
+        (FULL, {"library": "smp-v2", "hybrid_shard_degree": 8}, {}),
+    ],
+)
+def test_the_plain_script_trains_what_trl_does_not(job, plan, options):
+    assert "trl" not in script_of(job, **plan, **options)
+
+
+@pytest.mark.parametrize(
+    ("job", "plan", "options", "sentence"),
+    [
+        (FULL, {"precision": "fp16"}, {"trainer": "trl"}, "in bf16 or fp32 with Adam, without fp16"),
+        (FULL, {"batch_size": 3}, {"objective": "dpo"}, "a pair of preferences has two sequences, and batch_size is 3"),
+        (FULL, {}, {"objective": "ppo"}, "objective 'sft' or 'dpo', not None and 'ppo'"),
+        (FULL, {}, {"objective": "dpo", "trainer": "plain"}, "has no objective 'dpo': leave out trainer="),
+        (
+            {"adapter": Adapter(base_bits=4)},
+            {"library": "fsdp", "version": "2.8.0"},
+            {},
+            "require PyTorch 2.11 or later",
+        ),
+        (FULL, {"library": "smp-v2", "hybrid_shard_degree": 8}, {"trainer": "trl"}, "it uses FSDP or DDP, not SMP v2"),
+    ],
+)
+def test_what_no_script_trains_is_refused(job, plan, options, sentence):
+    with pytest.raises(ExportError, match=re.escape(sentence)):
+        script_of(job, **{"precision": "bf16"} | plan, **options)
+
+
+def test_a_quantized_base_that_does_not_fit_on_one_gpu_is_refused():
+    """Each GPU holds all of it while it is loaded (accelerate 1.15, `fsdp2_prepare_model`)."""
+    job = Job(sequence_length=LENGTH, precision="bf16", adapter=Adapter(base_bits=4))
+    plan = Plan(library="fsdp", batch_size=BATCH)
+    with pytest.raises(ExportError, match=r"on each GPU before it shards it, 40 of 39\.4 GiB"):
+        training_script(Model.from_name("llama-3-70b"), Cluster(P4D, 1), job, plan)
+    training_script(Model.from_name("llama-3-70b"), Cluster("ml.p5.48xlarge", 1), job, plan)
+
+
+def test_the_cell_brings_the_packages_and_says_what_follows():
+    plan, job = Plan(library="fsdp", batch_size=BATCH), Job(sequence_length=LENGTH, precision="bf16", **LORA)
+    parts = (TASKS["llama"], TWO_NODES, job, plan)
+    packages = requirements(writable(*parts)).splitlines()
+    assert [package.partition("==")[0] for package in packages] == [
+        "transformers",
+        "trl",
+        "accelerate",
+        "datasets",
+        "peft",
+    ]
+    cell = estimator_cell(*parts, sdk="v2", data={"train": "s3://data/chats", "model": "s3://data/llama"})
+    assert "5 epochs of the channel `train`" in cell
+    assert "then down to 0 at the last step" in cell
+    with pytest.raises(ExportError, match="Preferences are read from a channel"):
+        estimator_cell(*parts, sdk="v2", objective="dpo")
+    with pytest.raises(ExportError, match="pass data= with the channels train and model"):
+        estimator_cell(*parts, sdk="v2", data="s3://data/chats")
+    assert "trl==" not in estimator_cell(*parts, sdk="v2", trainer="plain")
