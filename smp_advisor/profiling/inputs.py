@@ -71,20 +71,7 @@ class ExampleInputs:
 
 
 def example_inputs(model: nn.Module, supplied: Any = None, *, config: Any = None) -> ExampleInputs:
-    """Inputs as supplied; otherwise of the configuration, or by the first layer that reads each argument.
-
-    Parameters
-    ----------
-    supplied
-        A tensor, a tuple or dict, a data loader, two batches of different sizes, or a function of (batch, sequence).
-    config
-        The transformers configuration of the model.
-
-    Raises
-    ------
-    ProfileError
-        The inputs can't be inferred. The sentence explains what to pass.
-    """
+    """Inputs as supplied; otherwise of the configuration, or by the first layer that reads each argument."""
     if supplied is not None:
         return _supplied(model, supplied)
     config = config if config is not None else getattr(model, "config", None)
@@ -112,11 +99,12 @@ def _required(model: nn.Module) -> list[str]:
 
 
 def line_to_write(model: nn.Module) -> str:
-    """Arguments of the forward method, and the line that passes them."""
-    names = _required(model)
+    """What the forward method takes, and the line that passes it."""
+    parameters = _arguments(forward_method(model))
+    names = _required(model) or [name for name, p in parameters.items() if p.kind not in _VARIADIC][:2]
     values = ", ".join(names) or "tensor"
     return (
-        f"{type(model).__name__}.forward takes ({', '.join(_arguments(forward_method(model)))}): write "
+        f"{type(model).__name__}.forward takes ({', '.join(parameters)}): write "
         f"smpa.profile(model, inputs=({values}{',' if len(names) < 2 else ''})) with tensors, or a function of (batch,"
         " sequence) that returns them"
     )
@@ -124,7 +112,7 @@ def line_to_write(model: nn.Module) -> str:
 
 def _supplied(model: nn.Module, inputs: Any) -> ExampleInputs:
     if callable(inputs) and not isinstance(inputs, Tensor):
-        return _of_function(inputs)
+        return _of_function(model, inputs)
     if isinstance(inputs, Tensor):
         inputs = (inputs,)
     if not isinstance(inputs, Mapping | tuple | list) and isinstance(inputs, Iterable):
@@ -161,7 +149,7 @@ def _shape(tensor: Tensor) -> str:
     return " x ".join(f"{size:,}" for size in tensor.shape) or "one number"
 
 
-def _of_function(function: Callable[..., Any]) -> ExampleInputs:
+def _of_function(model: nn.Module, function: Callable[..., Any]) -> ExampleInputs:
     """Inputs of a function; they have a sequence if its second argument changes a shape."""
     positional = [p for p in _arguments(function).values() if p.kind not in _VARIADIC]
     make: Make = function if len(positional) != 1 else lambda batch, _: function(batch)
@@ -171,8 +159,13 @@ def _of_function(function: Callable[..., Any]) -> ExampleInputs:
         return (inputs,) if isinstance(inputs, Tensor) else _plain(inputs)
 
     shapes = [[tuple(leaf.shape) for leaf in tree_leaves(checked(2, n)) if isinstance(leaf, Tensor)] for n in (8, 16)]
+    has_sequence = shapes[0] != shapes[1]
     return ExampleInputs(
-        make=checked, has_sequence=shapes[0] != shapes[1], description="your function (supplied)", is_inferred=False
+        make=checked,
+        has_sequence=has_sequence,
+        longest=_longest(model) if has_sequence else 0,
+        description="your function (supplied)",
+        is_inferred=False,
     )
 
 
