@@ -1,4 +1,4 @@
-"""Profile modules of other libraries and classes of transformers, ask for advice, and write the log of the results.
+"""Profile modules of other libraries and classes of transformers, request advice, and write the log of the results.
 
 ``python scripts/profiling_coverage.py modules`` profiles the modules of profiling_modules.toml by the default call, in
 the environment of modules_environment.sh; ``classes`` profiles every class in four of transformers' tables with its
@@ -161,9 +161,11 @@ def main() -> int:
         if options.results:
             with options.results.open("a") as file:
                 file.write(json.dumps({"title": title, **done[title]}) + "\n")
-    sections = dict(zip(TITLES, re.split(r"(?m)^(?=## )", DOCUMENT.read_text())[1:], strict=False))
-    sections[options.kind] = section(options.kind, {title: done[title] for title in builders if title in done})
-    text = "\n".join(part.strip() + "\n" for part in sections.values())
+    parts = re.split(r"(?m)^(?=## )", DOCUMENT.read_text())[1:]  # and one that is written by hand
+    parts[list(TITLES).index(options.kind)] = section(
+        options.kind, {title: done[title] for title in builders if title in done}
+    )
+    text = "\n".join(part.strip() + "\n" for part in parts)
     DOCUMENT.write_text(f"# Profiling of modules and of transformers classes\n\n{text}")
     return 0
 

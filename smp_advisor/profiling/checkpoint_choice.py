@@ -139,8 +139,8 @@ def checkpoint_choice(
     """Choose the blocks to checkpoint; see `Profile.checkpoint_for`."""
     batch = _size("batch", profile.batch if batch is None else batch)
     sequence = _size("sequence", profile.sequence if sequence is None else sequence)
-    given: object = memory_gib
-    gib = float(given) if isinstance(given, int | float) and not isinstance(given, bool) else math.nan
+    value: object = memory_gib
+    gib = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
     if not 0 < gib < math.inf:
         raise ProfileError(f"memory_gib must be a positive number of GiB, not {memory_gib!r}.")
     intervals = _intervals(profile, batch, sequence)
@@ -205,7 +205,7 @@ def _intervals(profile: Profile, batch: int, sequence: int) -> list[Interval]:
             " choice of blocks can be computed."
         )
     plain, recomputing = ([(part.change_bytes(*size), part.rise_bytes(*size)) for part in line] for line in lines)
-    changes = [one[0] - other[0] for one, other in zip(plain, recomputing, strict=True)]
+    changes = [usual[0] - checkpointed[0] for usual, checkpointed in zip(plain, recomputing, strict=True)]
     released = [
         min(
             changes[2 * place + 1],

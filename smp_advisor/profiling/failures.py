@@ -23,15 +23,15 @@ __all__ = [
 ]  # fmt: skip
 
 
-_VALUES = (
-    "DataDependentOutputException",
-    "DynamicOutputShapeException",
-    "_local_scalar_dense",
-    "nonzero",
-    ".numpy() is not supported",
-    "is not supported for tensor subclasses",
+_MEANINGS = (
+    ("DataDependentOutputException", "its forward pass depends on a tensor's values"),
+    ("DynamicOutputShapeException", "its forward pass creates shapes that depend on values"),
+    ("_local_scalar_dense", "its forward pass depends on a tensor's values"),
+    ("nonzero", "its forward pass creates shapes that depend on values"),
+    (".numpy() is not supported", "its forward pass converts tensors to NumPy"),
+    ("is not supported for tensor subclasses", "its forward pass converts tensors to Python values"),
 )
-"""Parts of the errors that a forward pass raises on fake tensors because it reads values."""
+"""Parts of the errors that a forward pass raises on fake tensors because it reads values, and what they mean."""
 _SHAPES = re.compile(
     r"shape|size|dimension|dims|channels|indices|expected .*(tensor|input|scalar)|broadcast|dtype|divisible|reshape|"
     r"NoneType|argument|unpack|index|rank|einsum|D input|embedding|must have|padding|not None|specify",
@@ -45,7 +45,7 @@ _TYPES = re.compile(r"scalar type|dtype|Input type|BFloat16|bfloat16|Half|weight
 def is_about_values(error: BaseException) -> bool:
     """Whether the forward pass failed because it reads values, which fake tensors do not have."""
     text = f"{type(error).__name__}: {error}"
-    return any(part in text for part in _VALUES)
+    return any(part in text for part, _ in _MEANINGS)
 
 
 def is_about_types(error: BaseException) -> bool:
@@ -79,16 +79,6 @@ def source_frame(error: BaseException) -> str:
             continue
         return f"{path.rsplit('/', 1)[-1]}:{frame.lineno}"
     return ""
-
-
-_MEANINGS = (
-    ("DataDependentOutputException", "its forward pass depends on a tensor's values"),
-    ("DynamicOutputShapeException", "its forward pass creates shapes that depend on values"),
-    ("_local_scalar_dense", "its forward pass depends on a tensor's values"),
-    ("nonzero", "its forward pass creates shapes that depend on values"),
-    (".numpy() is not supported", "its forward pass converts tensors to NumPy"),
-    ("is not supported for tensor subclasses", "its forward pass converts tensors to Python values"),
-)
 
 
 def reason(error: BaseException) -> str:

@@ -100,8 +100,8 @@ def materialized(model: nn.Module) -> nn.Module:
     if any(p.is_meta for p in model.parameters()):
         groups = ties(model)
         model.to_empty(device="cpu")
-        for first, *others in groups:  # which to_empty separates
-            for name in others:
+        for first, *copies in groups:  # which to_empty separates
+            for name in copies:
                 path, _, leaf = name.rpartition(".")
                 model.get_submodule(path).register_parameter(leaf, model.get_parameter(first))
         torch.manual_seed(0)

@@ -158,13 +158,13 @@ _PHASES = {"forward": "forward pass", "backward": "backward pass", "optimizer": 
 
 
 def _at_peak(peak: PeakMemory) -> list[tuple[str, int]]:
-    """What is in memory at the peak; the parts add up to it."""
+    """Memory at the peak by content; the parts add up to it."""
     parts = [("parameters", peak.parameters_bytes), ("optimizer state", peak.optimizer_state_bytes)]
     if peak.phase == "optimizer":
         parts.append(("gradients", peak.gradients_bytes))
-    rest = peak.peak_bytes - sum(value for _, value in parts)
-    others = "temporaries and inputs" if peak.phase == "optimizer" else "activations, gradients and temporaries"
-    return [*parts, (others, rest)]
+    remainder = peak.peak_bytes - sum(value for _, value in parts)
+    temporaries = "temporaries and inputs" if peak.phase == "optimizer" else "activations, gradients and temporaries"
+    return [*parts, (temporaries, remainder)]
 
 
 def report(profile: Profile, shown: int | None = _SHOWN_WARNINGS) -> list[tuple[str, str]]:
@@ -220,9 +220,9 @@ def _trust(profile: Profile) -> str:
     text = "; ".join(f"{', '.join(figures)} {confidence}" for confidence, figures in by_confidence.items())
     comparisons = getattr(profile.scaled, "comparisons", ())
     confirmed = [row.figure for row in comparisons if abs(row.ratio - 1) <= TOLERANCE]
-    other = [f"{row.figure} ({row.ratio - 1:+.0%})" for row in comparisons if row.figure not in confirmed]
+    unconfirmed = [f"{row.figure} ({row.ratio - 1:+.0%})" for row in comparisons if row.figure not in confirmed]
     text += f"; confirmed by steps of the copy: {', '.join(confirmed)}" if confirmed else ""
-    return text + (f"; not confirmed: {', '.join(other)}" if other else "")
+    return text + (f"; not confirmed: {', '.join(unconfirmed)}" if unconfirmed else "")
 
 
 def _notes(profile: Profile) -> list[tuple[str, str]]:
@@ -239,7 +239,7 @@ def _sources(profile: Profile) -> list[tuple[str, str]]:
     if not profile.is_traced:
         return []
     settings = f"{PRECISIONS[profile.precision].label}, {profile.optimizer}"
-    if any(block.attentions for block in profile.blocks):
+    if any(block.attention_flops(1, profile.sequence) for block in profile.blocks):
         settings += f"; {profile.attention} attention: {profile.attention_reason}"
     rows = [("Settings", settings)]
     for source in profile.provenance:

@@ -53,15 +53,15 @@ def module_table(profile: Profile, sort: str | None) -> pd.DataFrame:
     model = (
         profile.parameter_count, profile.forward_flops(*size), profile.backward_flops(*size), profile.saved_bytes(*size)
     )  # fmt: skip
-    rest = list(model)
+    outside_figures = list(model)
     rows: list[dict[str, object]] = []
     for block, paths in _equal_blocks(profile).items():
-        one = block.parameters, block.forward_flops(*size), block.backward_flops(*size), block.saved_bytes(*size)
-        figures = [len(paths) * value for value in one]
-        rest = [value - own for value, own in zip(rest, figures, strict=True)]
-        named = dict(zip(_MODULE_FIGURES, figures, strict=True))
-        rows.append({"module": paths[0], "kind": block.kind, "count": len(paths), **named})
-    outside = dict(zip(_MODULE_FIGURES, rest, strict=True))
+        of_a_block = block.parameters, block.forward_flops(*size), block.backward_flops(*size), block.saved_bytes(*size)
+        figures = [len(paths) * value for value in of_a_block]
+        outside_figures = [value - own for value, own in zip(outside_figures, figures, strict=True)]
+        row = dict(zip(_MODULE_FIGURES, figures, strict=True))
+        rows.append({"module": paths[0], "kind": block.kind, "count": len(paths), **row})
+    outside = dict(zip(_MODULE_FIGURES, outside_figures, strict=True))
     rows.append({"module": "outside the blocks", "kind": "", "count": 1, **outside})
     table = _frame(rows, ["module"])
     table["saved_share"] = table["saved_bytes"] / max(1, model[-1])

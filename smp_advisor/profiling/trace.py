@@ -50,7 +50,6 @@ __all__ = [
     "gathered_bytes",
     "passing_checks",
     "trace",
-    "traced_step",
     "versions",
     "with_gathered_parameters",
 ]
@@ -83,13 +82,6 @@ def trace(profiled: ProfiledModel, settings: Settings) -> Traced:
         has_drawn=tracer.mode.has_drawn,
         has_recurrent_layers=has_recurrent_layers(tracer.model),
     )
-
-
-def traced_step(profiled: ProfiledModel, settings: Settings) -> tuple[StepMeasure, str]:
-    """One step of the full model at the settings' sequence length, and a description of its inputs."""
-    with quiet():
-        tracer = _Tracer(profiled, settings)
-        return tracer.step(*tracer.samples.largest, _ALL_REPEATS), tracer.example.description
 
 
 def passing_checks(profiled: ProfiledModel, settings: Settings) -> dict[Site, bool]:

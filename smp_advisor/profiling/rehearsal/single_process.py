@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from smp_advisor.profiling.patching import patched
-from smp_advisor.profiling.rehearsal.diagnosis import line_of_loss, line_of_parameter, nonfinite_line
 from smp_advisor.profiling.rehearsal.result import Problem
+from smp_advisor.profiling.rehearsal.source import line_of_loss, line_of_parameter, nonfinite_line
 from smp_advisor.profiling.scaled.training import samples_of
 from smp_advisor.profiling.step import call_model, loss_of
 

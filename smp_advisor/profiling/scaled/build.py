@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from smp_advisor.profiling.step import StepMeasure
     from smp_advisor.profiling.structure import Stack
 
-__all__ = ["Affordable", "Copy", "affordable_inputs", "idle_layers", "make_copy", "token_count"]
+__all__ = ["Affordable", "Copy", "affordable_inputs", "idle_layers", "make_copy", "narrower", "token_count"]
 
 _BYTES_PER_PARAMETER = 20
 """Parameter, gradient and Adam state; upper bound over all precisions."""
@@ -88,7 +88,6 @@ def make_copy(
     dtype: torch.dtype,
     blocks: int = 2,
     inputs: Any = None,
-    most_parameters: int | None = None,
 ) -> Copy:
     """Build the smallest copy with the same architecture: from a reduced configuration, or else with fewer layers.
 
@@ -96,8 +95,6 @@ def make_copy(
     `blocks` repeats of each block.
     """
     limit = _Limit(memory=int(memory_bytes * _SHARE_OF_MEMORY / _BYTES_PER_PARAMETER))
-    if most_parameters is not None:
-        limit = _Limit(memory=min(limit.memory, most_parameters))
     if profiled.model_class is not None:
         return _by_configuration(profiled, limit, dtype, blocks)
     if profiled.module is None:
@@ -158,37 +155,42 @@ def _by_truncation(
     inputs: Any,
 ) -> Copy:
     repeated = _removable(model, inputs, blocks)
-    counts_by_label = {row.label: (len(row.names), len(remaining_children(row, blocks))) for row in repeated}
-    with truncated(model, repeated, blocks):
-        count = parameter_total([model])
+    depths = {row.label: (len(row.names), len(remaining_children(row, blocks))) for row in repeated}
+    reductions = [Reduction(label, *sizes) for label, sizes in depths.items() if sizes[0] != sizes[1]]
     stack.enter_context(truncated(model, repeated, blocks))
-    reductions = _depths(counts_by_label)
-    if count > limit.parameters:
-        narrowed = narrow_copy(model, limit.parameters, lambda copy: _accepts(copy, inputs))
-        if narrowed is not None:
-            return Copy(
-                model=narrowed.model.to(dtype),
-                profiled=profiled,
-                how="a few blocks, narrowed by renaming dimensions",
-                reductions=(*reductions, *narrowed.reductions),
-                blocks=_blocks(narrowed.model, repeated, blocks),
-            )
-    if count > limit.parameters:
-        raise ProfileError(
-            f"A few blocks of {profiled.name} at full width have {count / 1e6:,.0f} million parameters, over {limit}. "
-            "Its dimensions could not be reduced consistently: raise this limit, or pass a narrower module."
-        )
-    if any(p.device.type not in {"cpu", "meta"} for p in model.parameters()):
-        raise ProfileError(f"{profiled.name} is on a GPU, which the child process cannot access: move it with .cpu().")
-    materialized(model)
-    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in model.parameters()):
-        raise ProfileError(f"{profiled.name} has lazy layers: call it once on example inputs before profiling.")
-    return Copy(
-        model=model.to(dtype),
+    count = parameter_total([model])
+    copy = Copy(
+        model=model,
         profiled=profiled,
         how=f"{'truncated to a few blocks at full width' if reductions else 'full model'}, with its own weights",
         reductions=tuple(reductions),
         blocks=_blocks(model, repeated, blocks),
+    )
+    if any(p.device.type not in {"cpu", "meta"} for p in model.parameters()):
+        raise ProfileError(f"{profiled.name} is on a GPU, which the child process cannot access: move it with .cpu().")
+    if count > limit.parameters:
+        narrowed = narrower(copy, limit.parameters, inputs)
+        if narrowed is None:
+            raise ProfileError(
+                f"A few blocks of {profiled.name} at full width have {count / 1e6:,.0f} million parameters, over"
+                f" {limit}. Its dimensions could not be reduced consistently: raise this limit, or pass a narrower"
+                " module."
+            )
+        return dataclasses.replace(narrowed, model=narrowed.model.to(dtype))
+    materialized(model)
+    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in model.parameters()):
+        raise ProfileError(f"{profiled.name} has lazy layers: call it once on example inputs before profiling.")
+    return dataclasses.replace(copy, model=model.to(dtype))
+
+
+def narrower(copy: Copy, most_parameters: int, inputs: Any) -> Copy | None:
+    """The copy of a live module with renamed dimensions; None if no consistent one is found."""
+    narrowed = narrow_copy(copy.model, most_parameters, lambda model: _accepts(model, inputs))
+    if narrowed is None:
+        return None
+    model, reductions = narrowed.model, (*copy.reductions, *narrowed.reductions)
+    return dataclasses.replace(
+        copy, model=model, reductions=reductions, how="a few blocks, narrowed by renaming dimensions"
     )
 
 
@@ -215,10 +217,6 @@ def _removable(model: nn.Module, inputs: Any, blocks: int = 2) -> list[Stack]:
         form = next((form for form in dict.fromkeys((row, identities[row])) if works([*selected, form])), None)
         selected += [form] if form is not None and form.repeats > blocks else []
     return selected
-
-
-def _depths(counts_by_label: Mapping[str, tuple[int, int]]) -> list[Reduction]:
-    return [Reduction(label, *sizes) for label, sizes in counts_by_label.items() if sizes[0] != sizes[1]]
 
 
 def _blocks(model: nn.Module, cut: Sequence[Stack] = (), blocks: int = 0) -> tuple[str, ...]:

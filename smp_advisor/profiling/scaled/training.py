@@ -20,7 +20,7 @@ from smp_advisor.profiling.precision import training_precision
 from smp_advisor.profiling.profiled_model import has_formulas_of_head
 from smp_advisor.profiling.recurrent_kernels import has_recurrent_layers
 from smp_advisor.profiling.sandbox import progress
-from smp_advisor.profiling.scaled.build import affordable_inputs, make_copy, token_count
+from smp_advisor.profiling.scaled.build import affordable_inputs, make_copy, narrower, token_count
 from smp_advisor.profiling.scaled.result import Comparison, ScaledRun
 from smp_advisor.profiling.step import call_model, checkpointed, loss_of, make_optimizer, measure_step
 from smp_advisor.profiling.structure import parameter_total, ties
@@ -46,32 +46,25 @@ _MOST_WORK = 20_000_000_000
 images and sounds are reduced to it, and then the width of the copy."""
 _EXCESS = 10
 """A copy that cannot be reduced to the limit is not trained if a step has this many times the work."""
-_UNLIMITED = 2**62
 
 
 def train(profiled: ProfiledModel, inputs: Any, planned: PlannedSteps) -> ScaledRun:
     """Build the copy, train it for two steps, and compare one with its trace."""
-    most_parameters: int | None = None
-    while True:
-        with ExitStack() as stack:
-            try:
-                sized = _sized(profiled, inputs, planned, stack, most_parameters)
-            except ProfileError:
-                if most_parameters is None:
-                    raise
-                most_parameters = _UNLIMITED  # it cannot be narrower
-                continue
-            traced = sized.affordable.traced
-            work = 0 if traced is None else traced.work * len(sized.sizes)
-            if most_parameters is None and work > _MOST_WORK and profiled.model_class is None:
-                most_parameters = max(1, parameter_total([sized.copy.model]) * _MOST_WORK // work)
-                continue
-            if work > _EXCESS * _MOST_WORK:
-                raise ProfileError(
-                    f"A step of the copy of {profiled.name} takes {work / 1e9:,.0f} GFLOPs on this machine, over the "
-                    f"limit of {_EXCESS * _MOST_WORK / 1e9:,.0f}: pass smaller inputs for the stage 'copy'."
-                )
-            return _stepped(profiled, sized, planned)
+    with ExitStack() as stack:
+        progress(0, _STAGES, "copy: building")
+        dtype = torch.float32 if planned.precision in {"fp32", "amp"} else torch.bfloat16
+        copy = make_copy(profiled, stack, memory_bytes=planned.memory_bytes, dtype=dtype, inputs=inputs)
+        sized = _sized(copy, inputs, planned, dtype)
+        if sized.work > _MOST_WORK and profiled.model_class is None:
+            most_parameters = max(1, parameter_total([copy.model]) * _MOST_WORK // sized.work)
+            narrowed = narrower(copy, most_parameters, inputs)
+            sized = sized if narrowed is None else _sized(narrowed, inputs, planned, dtype)
+        if sized.work > _EXCESS * _MOST_WORK:
+            raise ProfileError(
+                f"A step of the copy of {profiled.name} takes {sized.work / 1e9:,.0f} GFLOPs on this machine, over the "
+                f"limit of {_EXCESS * _MOST_WORK / 1e9:,.0f}: pass smaller inputs for the stage 'copy'."
+            )
+        return _stepped(profiled, sized, planned)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,19 +81,18 @@ class _Sized:
     notes: tuple[str, ...]
     options: Mapping[str, Any]
 
+    @property
+    def work(self) -> int:
+        """`StepMeasure.work` of a step; 0 if the copy could not be traced."""
+        traced = self.affordable.traced
+        return 0 if traced is None else traced.work * len(self.sizes)
 
-def _sized(
-    profiled: ProfiledModel, inputs: Any, planned: PlannedSteps, stack: ExitStack, most_parameters: int | None
-) -> _Sized:
-    """Build the copy and trace a step of it."""
-    progress(0, _STAGES, "copy: building")
-    dtype = torch.float32 if planned.precision in {"fp32", "amp"} else torch.bfloat16
+
+def _sized(copy: Copy, inputs: Any, planned: PlannedSteps, dtype: torch.dtype) -> _Sized:
+    """Trace a step of the copy."""
     notes = list(planned.notes)
     if planned.precision == "fp16":
         notes.append("fp16 was computed in bf16, which has the same size: on a CPU, fp16 is about 20 times slower.")
-    copy = make_copy(
-        profiled, stack, memory_bytes=planned.memory_bytes, dtype=dtype, inputs=inputs, most_parameters=most_parameters
-    )
     model = copy.model.train()
     example = example_inputs(model, inputs, config=copy.profiled.config)
     full = min(planned.sequence, example.longest or planned.sequence) if example.has_sequence else 1
