@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # modules_environment.sh DIR: an environment with the libraries of profiling_modules.txt, on top of the test environment.
-# Then: DIR/bin/python scripts/profiling_coverage.py --modules --results results.jsonl
+# Then: DIR/bin/python scripts/profiling_coverage.py modules --results results.jsonl
 set -euo pipefail
 cd "$(dirname "$0")/.."
 base=$PWD/.venv-test

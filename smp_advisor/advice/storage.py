@@ -60,7 +60,7 @@ _HOMES = {
     "costs.effective_time": ("EffectiveTime",),
     "costs.estimate": ("Estimate", "Memory", "StageMemory", "StepTime"),
     "guidance.practices": ("Difference", "Pitfall", "Reference", "Step"),
-    "profiling.traced_rank.result": ("CategoryMemory", "TracedRank"),
+    "profiling.traced_rank.run": ("CategoryMemory", "TracedRank"),
     "search.candidates": ("Request",),
     "search.clusters": ("ClusterSize", "Limits", "Question"),
     "search.decision": ("BatchChoice", "Decision"),

@@ -6,11 +6,10 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 from itertools import groupby
-from numbers import Real
 from typing import TYPE_CHECKING
 
 from smp_advisor.errors import ProfileError
-from smp_advisor.profiling.result_html import NotebookResult, box, table
+from smp_advisor.profiling.result_html import NotebookResult
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,13 +21,13 @@ __all__ = ["CheckpointChoice", "Interval", "block_paths", "cheapest_first", "che
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """One interval of a step, in order, with both forms of its block. Bytes."""
+    """One interval of a step, in order, with both forms of its block: as it is, and checkpointed. Bytes."""
 
     block: int | None
     """Number of the block that runs in it; None between blocks."""
     is_forward: bool
     change: tuple[int, int]
-    """Live memory at the end minus that at the start: with the block as it is, and checkpointed."""
+    """Live memory at the end minus that at the start."""
     rise: tuple[int, int]
     """Peak within the interval minus live memory at the start."""
 
@@ -93,9 +92,8 @@ class CheckpointChoice(NotebookResult):
         """The modules as text, with consecutive numbers joined: ``model.layers.0 to 11``."""
         parts: list[str] = []
         for parent, group in groupby(self.modules, key=lambda path: path.rpartition(".")[0]):
-            names = [path.rpartition(".")[2] for path in group]
             runs: list[list[str]] = []
-            for name in names:
+            for name in (path.rpartition(".")[2] for path in group):
                 follows = runs and name.isdecimal() and runs[-1][-1].isdecimal()
                 if follows and int(name) == int(runs[-1][-1]) + 1:
                     runs[-1].append(name)
@@ -108,14 +106,12 @@ class CheckpointChoice(NotebookResult):
     @property
     def summary(self) -> str:
         """The choice in one line."""
+        peak = f"{self.peak_gib:.2f} GiB of {self.memory_gib:g} GiB"
         if not self.modules:
-            return (
-                f"{self.name} needs no activation checkpointing: its peak is {self.peak_gib:.2f} GiB of"
-                f" {self.memory_gib:g} GiB."
-            )
+            return f"{self.name} needs no activation checkpointing: its peak is {peak}."
         return (
-            f"Checkpoint {len(self.modules)} of {self.blocks} blocks of {self.name}: peak {self.peak_gib:.2f} GiB of"
-            f" {self.memory_gib:g} GiB, {self.time_share:.1%} more time in forward and backward pass."
+            f"Checkpoint {len(self.modules)} of {self.blocks} blocks of {self.name}: peak {peak}, "
+            f"{self.time_share:.1%} more time in forward and backward pass."
         )
 
     @property
@@ -134,77 +130,56 @@ class CheckpointChoice(NotebookResult):
             rows.append(("Order", order))
         return tuple(rows)
 
-    def as_html(self) -> str:
-        """HTML form for a notebook."""
-        return box(self.summary, table(self.findings))
-
     _repr_pretty_ = NotebookResult._repr_pretty_
-
-    def __str__(self) -> str:
-        return "\n".join([self.summary, *(f"  {label}: {text}" for label, text in self.findings)])
 
 
 def checkpoint_choice(
-    profile: Profile,
-    memory_gib: float,
-    *,
-    batch: int | None = None,
-    sequence: int | None = None,
-    persistent_gradients: bool = False,
+    profile: Profile, memory_gib: float, *, batch: int | None, sequence: int | None, persistent_gradients: bool
 ) -> CheckpointChoice:
     """Choose the blocks to checkpoint; see `Profile.checkpoint_for`."""
     batch = _size("batch", profile.batch if batch is None else batch)
     sequence = _size("sequence", profile.sequence if sequence is None else sequence)
-    available = _memory_bytes(memory_gib)
+    value: object = memory_gib
+    gib = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    if not 0 < gib < math.inf:
+        raise ProfileError(f"memory_gib must be a positive number of GiB, not {memory_gib!r}.")
     intervals = _intervals(profile, batch, sequence)
-    count = len(profile.blocks)
     flops = [block.forward_flops(batch, sequence) for block in profile.blocks]
-    resting = _resting_bytes(profile, batch, sequence)
+    everything, plain = (
+        profile.peak_memory(batch, sequence, checkpointing=on, persistent_gradients=persistent_gradients)
+        for on in (True, False)
+    )
+    resting = plain.parameters_bytes + plain.optimizer_state_bytes + profile.input_bytes(batch, sequence)
     passes = profile.gradient_bytes if persistent_gradients else 0
-    limit = available - resting
-
-    def peak_of(*, checkpointing: bool) -> int:
-        size = {"checkpointing": checkpointing, "persistent_gradients": persistent_gradients}
-        return profile.peak_memory(batch, sequence, **size).peak_bytes
-
+    limit = int(gib * 2**30) - resting
     optimizer_step = profile.gradient_bytes + profile.optimizer_rise_bytes
-    everything, plain = peak_of(checkpointing=True), peak_of(checkpointing=False)
-    choice: tuple[bool, ...] | None = (False,) * count
-    peak = plain
-    if plain > resting + limit:
-        choice = cheapest_first(intervals, flops, limit - passes) if optimizer_step <= limit else None
-        if choice is not None:
-            peak = resting + max(optimizer_step, passes + peak_bytes(intervals, choice))
-    if choice is None:
-        raise ProfileError(
-            f"No choice of checkpointed blocks fits {profile.name} in {memory_gib:g} GiB: with every block"
-            f" checkpointed, the peak is {everything / 2**30:.2f} GiB. Use a smaller batch, or shard the model."
-        )
+    choice: tuple[bool, ...] = (False,) * len(flops)
+    peak = plain.peak_bytes
+    if peak > resting + limit:
+        cheapest = cheapest_first(intervals, flops, limit - passes) if optimizer_step <= limit else None
+        if cheapest is None:
+            raise ProfileError(
+                f"No choice of checkpointed blocks fits {profile.name} in {memory_gib:g} GiB: with every block"
+                f" checkpointed, the peak is {everything.peak_gib:.2f} GiB. Use a smaller batch, or shard the model."
+            )
+        choice = cheapest
+        peak = resting + max(optimizer_step, passes + peak_bytes(intervals, choice))
     work = max(1, profile.forward_flops(batch, sequence) + profile.backward_flops(batch, sequence))
-    recomputed = sum(flops[place] for place in range(count) if choice[place])
-    paths = block_paths(profile)
+    recomputed = sum(cost for cost, chosen in zip(flops, choice, strict=True) if chosen)
     return CheckpointChoice(
         name=profile.name,
         batch=batch,
         sequence=sequence,
-        memory_gib=float(memory_gib),
-        modules=tuple(path for path, chosen in zip(paths, choice, strict=True) if chosen),
-        blocks=count,
+        memory_gib=gib,
+        modules=tuple(path for path, chosen in zip(block_paths(profile), choice, strict=True) if chosen),
+        blocks=len(flops),
         peak_gib=peak / 2**30,
-        plain_peak_gib=plain / 2**30,
-        full_peak_gib=everything / 2**30,
+        plain_peak_gib=plain.peak_gib,
+        full_peak_gib=everything.peak_gib,
         recomputed_flops=recomputed,
         time_share=recomputed / work,
         full_time_share=sum(flops) / work,
     )
-
-
-def _memory_bytes(memory_gib: object) -> int:
-    is_number = isinstance(memory_gib, Real) and not isinstance(memory_gib, bool)
-    gib = float(memory_gib) if is_number else math.nan  # type: ignore[arg-type]
-    if not 0 < gib < math.inf:
-        raise ProfileError(f"memory_gib must be a positive number of GiB, not {memory_gib!r}.")
-    return int(gib * 2**30)
 
 
 def _size(name: str, value: object) -> int:
@@ -213,38 +188,24 @@ def _size(name: str, value: object) -> int:
     return value
 
 
-def _resting_bytes(profile: Profile, batch: int, sequence: int) -> int:
-    """Parameters, optimizer state and inputs: resident in the entire step."""
-    peak = profile.peak_memory(batch, sequence)
-    return peak.parameters_bytes + peak.optimizer_state_bytes + profile.input_bytes(batch, sequence)
-
-
 def _intervals(profile: Profile, batch: int, sequence: int) -> list[Interval]:
     """The traced step, with the form of each interval with and without checkpointing.
 
     A block is taken to release the smallest of three traced figures: that of its forward pass, that of its backward
     pass, and its saved bytes minus its input. They differ where blocks share tensors, which stay while one block needs
     them. Where all blocks together release less than their sum, the difference is added to the interval.
-
-    Raises
-    ------
-    ProfileError
-        The profile has no step with checkpointed blocks, or its intervals are not those of the blocks.
     """
-    count = len(profile.blocks)
-    size = batch, sequence
-    traced = [
-        [(segment.change_bytes(*size), segment.rise_bytes(*size)) for segment in timeline]
-        for timeline in (profile.timeline, profile.checkpointed_timeline)
-    ]
-    phases = [[segment.phase for segment in timeline] for timeline in (profile.timeline, profile.checkpointed_timeline)]
+    count, size = len(profile.blocks), (batch, sequence)
+    lines = (profile.timeline, profile.checkpointed_timeline)
     # One interval before, between and after the blocks of the forward pass, and one before those of the backward pass.
-    if not count or any(phase != ["forward"] * (2 * count + 1) + ["backward"] * (count + 1) for phase in phases):
+    order = ["forward"] * (2 * count + 1) + ["backward"] * (count + 1)
+    if not count or any([segment.phase for segment in line] != order for line in lines):
         raise ProfileError(
             f"The step of {profile.name} was not traced block by block with and without checkpointing, so that no"
             " choice of blocks can be computed."
         )
-    changes = [plain[0] - checkpointed[0] for plain, checkpointed in zip(*traced, strict=True)]
+    plain, recomputing = ([(part.change_bytes(*size), part.rise_bytes(*size)) for part in line] for line in lines)
+    changes = [usual[0] - checkpointed[0] for usual, checkpointed in zip(plain, recomputing, strict=True)]
     released = [
         min(
             changes[2 * place + 1],
@@ -253,11 +214,12 @@ def _intervals(profile: Profile, batch: int, sequence: int) -> list[Interval]:
         )
         for place, block in enumerate(profile.blocks)
     ]
+    owners = [place // 2 if place % 2 else None for place in range(2 * count + 1)] + [None, *reversed(range(count))]
     intervals: list[Interval] = []
     total = difference = 0
-    for place, ((change, rise), (_, checkpointed_rise)) in enumerate(zip(*traced, strict=True)):
-        is_forward = place < 2 * count + 1
-        block = _owner(place, count)
+    for place, block in enumerate(owners):
+        is_forward = order[place] == "forward"
+        (change, rise), (_, checkpointed_rise) = plain[place], recomputing[place]
         step = 0 if block is None else released[block] if is_forward else -released[block]
         extra = max(0, total - difference)
         rises = (rise + extra, (rise if block is None else checkpointed_rise) + extra)
@@ -265,13 +227,6 @@ def _intervals(profile: Profile, batch: int, sequence: int) -> list[Interval]:
         total += step
         difference += changes[place]
     return intervals
-
-
-def _owner(place: int, count: int) -> int | None:
-    """Number of the block of an interval; None between blocks."""
-    if place <= 2 * count:
-        return place // 2 if place % 2 else None
-    return None if place == 2 * count + 1 else 3 * count + 1 - place
 
 
 def block_paths(profile: Profile) -> tuple[str, ...]:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import sys
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from smp_advisor.arguments import require_path, require_types
 from smp_advisor.errors import ProfileError
 from smp_advisor.libraries.plan import Plan
-from smp_advisor.profiling.attention_kernel import AttentionKernel, kernel_for
-from smp_advisor.profiling.description import GUARD_SECONDS, as_json, from_json, without_collections
-from smp_advisor.profiling.precision import precision_of_job
+from smp_advisor.profiling.precision import AttentionKernel, kernel_for, precision_of_job
 from smp_advisor.profiling.result import Profile
-from smp_advisor.profiling.sandbox import Limits, run_isolated
+from smp_advisor.profiling.sandbox import GUARD_SECONDS, Limits, run_isolated
 from smp_advisor.uninterrupted import uninterrupted
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.stack import AUTO
@@ -23,17 +20,14 @@ from smp_advisor.workload.stack import AUTO
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from smp_advisor.profiling.profiled_model import ProfiledModel
+__all__ = ["STAGES", "Stage", "profile"]
 
-__all__ = ["STAGES", "Stage", "profile", "trace_described"]
-
-Stage = Literal["trace", "copy", "extrapolation", "local", "rehearsal"]
-STAGES: tuple[Stage, ...] = ("trace", "copy", "extrapolation", "local", "rehearsal")
+Stage = Literal["trace", "copy", "local", "rehearsal"]
+STAGES: tuple[Stage, ...] = ("trace", "copy", "local", "rehearsal")
 
 _STAGE_TEXTS = {
     "trace": "trace",
     "copy": "scaled copy",
-    "extrapolation": "extrapolation",
     "local": "local run",
     "rehearsal": "rehearsal",
 }
@@ -69,8 +63,7 @@ def profile(
     job
         The training job. Its fields can be passed as keywords instead (``sequence_length=512``).
     stages
-        Any of ``trace`` (the full model, without allocating it), ``copy`` (two real steps of a scaled copy),
-        ``extrapolation`` (real steps of copies at several widths and depths, extrapolated to the full size), ``local``
+        Any of ``trace`` (the full model, without allocating it), ``copy`` (two real steps of a scaled copy), ``local``
         (the script as SageMaker would run it) and ``rehearsal`` (the plan on local processes). None runs the trace and
         the copy, the local run if there is a `script`, and the rehearsal if there is a `plan`.
     plan
@@ -146,13 +139,19 @@ def profile(
     else:
         traced = None
         if "trace" in selected:
-            traced = runner.run("trace", lambda: _trace(model, trace_settings, choice, inputs, limits, callbacks))
+            arguments = (model, trace_settings, choice, inputs)
+            traced = runner.run(
+                "trace",
+                lambda: Profile.from_dict(
+                    run_isolated(_trace_live, *arguments, what="the trace", limits=limits, **callbacks)
+                ),
+            )
         try:
             result = traced or _counted(model, trace_settings, choice)
         except Exception:
             runner.raise_first()
             raise
-    if {"copy", "extrapolation"} & set(selected):
+    if "copy" in selected:
         from smp_advisor.profiling import scaled
 
         copy = runner.run(
@@ -164,8 +163,6 @@ def profile(
                 name=result.name,
                 inputs=inputs,
                 precision=trace_settings["precision"],
-                attention=result.attention,
-                extrapolates="extrapolation" in selected,
                 **bounds,
                 **callbacks,
             ),
@@ -195,13 +192,7 @@ def profile(
 
 
 class _Stages:
-    """Stages that do not depend on each other: a failure of one keeps the results of the others.
-
-    Parameters
-    ----------
-    single
-        Whether only one stage is requested, so that its failure is raised.
-    """
+    """Stages that do not depend on each other: a failure of one keeps the results of the others."""
 
     def __init__(self, *, single: bool) -> None:
         self._single = single
@@ -253,13 +244,7 @@ def _job(job: Job | None, settings: dict[str, Any]) -> Job:
 
 
 def _require(*, plan: object, script: object, inputs: object, **numbers: object) -> None:
-    """Refuse arguments of a wrong type before a process starts.
-
-    Raises
-    ------
-    AdvisorError
-        The plan is none, the inputs are neither tensors nor a function, or a limit is no positive number.
-    """
+    """Refuse arguments of a wrong type before a process starts."""
     require_types({"plan": (plan, (Plan, type(None)))}, "profile")
     if script is not None:
         require_path(script, "profile")
@@ -293,7 +278,6 @@ def _stages(stages: Sequence[Stage] | None, *, model: Any, plan: Any, script: An
         "rehearsal": ("plan", plan),
         "trace": ("model", model),
         "copy": ("model", model),
-        "extrapolation": ("model", model),
     }
     for stage in stages:
         name, value = requirements[stage]
@@ -302,43 +286,8 @@ def _stages(stages: Sequence[Stage] | None, *, model: Any, plan: Any, script: An
     return tuple(stages)
 
 
-def _trace(
-    model: Any,
-    trace_settings: dict[str, Any],
-    choice: dict[str, Any],
-    inputs: Any,
-    limits: Limits,
-    callbacks: dict[str, Any],
-) -> Profile:
-    """Trace in a child process: a fresh interpreter if JSON can describe the model, else a fork of this process."""
-    argument = as_json(model) if inputs is None and "torch" not in sys.modules else None
-    if argument is not None:
-        target = "smp_advisor.profiling.entry:trace_described"
-        values = run_isolated(target, argument, trace_settings, choice, what="the trace", limits=limits, **callbacks)
-    else:
-        values = run_isolated(
-            _trace_live, model, trace_settings, choice, inputs, what="the trace", limits=limits, **callbacks
-        )
-    return Profile.from_dict(values)
-
-
-def trace_described(model: Any, trace_settings: dict[str, Any], choice: dict[str, Any]) -> dict[str, Any]:
-    """Trace a model described in JSON; called in a fresh interpreter."""
-    with without_collections():
-        profiled = _read(from_json(model))
-    return _trace_live(profiled, trace_settings, choice, None)
-
-
-def _read(model: Any) -> ProfiledModel:
-    """The model, with the modules that its trace requires imported."""
-    from smp_advisor.profiling import fallback
-    from smp_advisor.profiling.profiled_model import read_model
-
-    del fallback
-    return read_model(model)
-
-
 def _trace_live(model: Any, trace_settings: dict[str, Any], choice: dict[str, Any], inputs: Any) -> dict[str, Any]:
+    """Trace the model; called in the child process."""
     from smp_advisor.profiling.fallback import profile_with_fallbacks
     from smp_advisor.profiling.profiled_model import read_model
     from smp_advisor.profiling.sandbox import progress

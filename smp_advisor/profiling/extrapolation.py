@@ -65,15 +65,7 @@ def truncated_paths(stack: Stack, repeats: int) -> tuple[str, ...]:
 
 
 def extrapolate(points: Points, model: nn.Module, stacks: Sequence[Stack], repeats: int) -> Extrapolated:
-    """Fit every figure over the points and add the repeats that were removed.
-
-    Parameters
-    ----------
-    points
-        Steps of the model truncated to `repeats` repeats of each stack, by (batch, sequence).
-    model
-        The full model, to count the parameters of its blocks.
-    """
+    """Fit every figure over the points and add the repeats that were removed."""
     any_step = next(iter(points.values()))
     used = [
         stack

@@ -13,11 +13,23 @@ from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.gpu_kernels import without_initialization
 from smp_advisor.profiling.known_values import KnownValuesMode
 from smp_advisor.profiling.sandbox.limits import default_memory_bytes
+from smp_advisor.profiling.structure import ties
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["build_fake", "build_under_fake", "default_dtype", "fake_copy", "fake_inputs", "fake_mode", "real_copy"]
+    from smp_advisor.profiling.profiled_model import ProfiledModel
+
+__all__ = [
+    "build_fake",
+    "build_under_fake",
+    "default_dtype",
+    "fake_copy",
+    "fake_inputs",
+    "fake_mode",
+    "materialized",
+    "real_copy",
+]
 
 
 def fake_mode() -> KnownValuesMode:
@@ -62,14 +74,12 @@ def fake_copy(model: nn.Module, mode: KnownValuesMode, dtype: torch.dtype | None
     return copy.deepcopy(model, copies)
 
 
-def real_copy(model: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Copy a live module with real tensors, to run real steps of it.
-
-    Raises
-    ------
-    ProfileError
-        A step of the module would need more memory than child processes get.
-    """
+def real_copy(profiled: ProfiledModel, dtype: torch.dtype, attention: str) -> nn.Module:
+    """Copy of a live module, or a new model of a configuration, with real tensors, to run real steps of it."""
+    model = profiled.module
+    if model is None:
+        with torch.device("meta"), without_initialization():
+            model = profiled.build(attention=attention)
     needed = 3 * dtype.itemsize * sum(p.numel() for p in model.parameters())  # copy, gradients, activations
     available = default_memory_bytes()
     if needed > available:
@@ -78,9 +88,26 @@ def real_copy(model: nn.Module, dtype: torch.dtype) -> nn.Module:
             f"{available / 2**30:.3g} GiB",
             kind="error",
         )
+    if profiled.module is None:
+        torch.manual_seed(0)
+        with default_dtype(dtype):
+            return profiled.build(attention=attention)
+    return materialized(copy.deepcopy(model)).to(device="cpu", dtype=dtype)
+
+
+def materialized(model: nn.Module) -> nn.Module:
+    """The model itself; if it is on the meta device, with random weights, and its ties preserved."""
     if any(p.is_meta for p in model.parameters()):
-        raise ProfileError("the module is on the meta device, so no real step can run", kind="error")
-    return copy.deepcopy(model).to(device="cpu", dtype=dtype)
+        groups = ties(model)
+        model.to_empty(device="cpu")
+        for first, *copies in groups:  # which to_empty separates
+            for name in copies:
+                path, _, leaf = name.rpartition(".")
+                model.get_submodule(path).register_parameter(leaf, model.get_parameter(first))
+        torch.manual_seed(0)
+        for parameter in model.parameters():
+            nn.init.normal_(parameter, std=0.02) if parameter.ndim > 1 else nn.init.ones_(parameter)
+    return model
 
 
 def _fakeify(model: nn.Module, mode: KnownValuesMode, dtype: torch.dtype | None) -> nn.Module:

@@ -8,9 +8,8 @@ import math
 from typing import TYPE_CHECKING
 
 from smp_advisor.errors import ProfileError
-from smp_advisor.profiling.assumptions import Assumptions
 from smp_advisor.profiling.extrapolation import TOLERANCE
-from smp_advisor.profiling.failures import is_about_inputs, is_about_types, is_about_values, reason
+from smp_advisor.profiling.failures import Assumptions, is_about_inputs, is_about_types, is_about_values, reason
 from smp_advisor.profiling.inputs import line_to_write
 from smp_advisor.profiling.precision import higher_precision, training_precision
 from smp_advisor.profiling.result import Provenance
@@ -32,21 +31,14 @@ _SAME = 1e-3
 
 _ALL_SELECTED = "masks select everything or nothing, which makes a difference; the larger result was used"
 """Note on figures that count only if no real steps work: all experts for all tokens, instead of a few."""
-_COPIES = "real steps of narrower copies"
 
 
 def profile_with_fallbacks(profiled: ProfiledModel, settings: Settings) -> Profile:
-    """Profile by the first method that works: trace, trace of a model built fake, guided trace, real steps.
-
-    Raises
-    ------
-    ProfileError
-        No method works. The sentence names the first obstacle and what to supply.
-    """
+    """Profile by the first method that works: trace, trace of a model built fake, guided trace, real steps."""
     attempts: list[tuple[str, BaseException]] = []
     doubtful: list[Profile] = []
     for name, method in _methods(profiled, settings):
-        if name in {"trace with known values", _COPIES} and not is_about_values(attempts[0][1]):
+        if name == "trace with known values" and not is_about_values(attempts[0][1]):
             continue
         try:
             profile = method(profiled, settings)
@@ -81,11 +73,7 @@ def _methods(
     reading = dataclasses.replace(settings, known_constructors=True)
     methods.append(("trace with known values", lambda model, _: _traced(model, reading)))
     methods.append(("guided trace", lambda model, _: _guided(model, reading)))
-    if profiled.model_class is not None:
-        methods.append(("real steps of scaled copies", _steps_of_copies))
-    if profiled.module is not None:
-        methods.append(("real steps", _own_steps))
-        methods.append((_COPIES, _steps_of_copies))
+    methods.append(("real steps", _own_steps))
     return methods
 
 
@@ -94,11 +82,11 @@ def _failure(profiled: ProfiledModel, attempts: list[tuple[str, BaseException]],
     first = attempts[0][1]
     module = profiled.module
     if module is not None and is_about_inputs(first):
-        fault = "the inputs that you passed" if supplied else "the guessed inputs"
-        return (
-            f"{profiled.name}.forward fails with {fault}, and not because of the module alone: {reason(first)}. "
-            f"{line_to_write(module)}."
-        )
+        if supplied:
+            fault, remedy = "the inputs that you passed", "If model(*inputs) fails, too, the module is at fault; else "
+        else:
+            fault, remedy = "the guessed inputs", ""
+        return f"{profiled.name}.forward fails with {fault}: {reason(first)}. {remedy}{line_to_write(module)}."
     last = f" Real steps failed too: {reason(attempts[-1][1])}." if attempts[-1][0].startswith("real steps") else ""
     if isinstance(first, MemoryError):
         hint = "Raise memory_bytes="
@@ -113,13 +101,7 @@ def _failure(profiled: ProfiledModel, attempts: list[tuple[str, BaseException]],
 
 
 def _in_higher_precision(profiled: ProfiledModel, settings: Settings, error: BaseException) -> Profile:
-    """Profile a model that fails in 16 bits with autocast, or else in fp32.
-
-    Raises
-    ------
-    ProfileError
-        It fails in these, too.
-    """
+    """Profile a model that fails in 16 bits with autocast, or else in fp32."""
     higher = higher_precision(settings.precision)
     if not higher:
         raise ProfileError(reason(error), kind="error")
@@ -185,19 +167,12 @@ def _forward_flops(traced: Traced) -> float:
 
 
 def _own_steps(profiled: ProfiledModel, settings: Settings) -> Profile:
-    """Real steps of the module itself, at a few short sequences; its figures may depend on the inputs' values."""
+    """Real steps of the model itself, at a few short sequences; its figures may depend on the inputs' values."""
     real = dataclasses.replace(settings, build="real", assumptions=None)
     traced = trace(profiled, real)
-    note = "steps of the module on short random inputs, excluding work in NumPy"
+    note = "steps of the model on short random inputs, excluding work in NumPy"
     confirmed = all(abs(check.ratio - 1) <= TOLERANCE for check in traced.profile.agreements)
     return _labeled(traced, "real steps", "high" if confirmed else "low", note)
-
-
-def _steps_of_copies(profiled: ProfiledModel, settings: Settings) -> Profile:
-    """Real steps of copies of a configuration, or of a live module whose own steps need too much memory."""
-    from smp_advisor.profiling.real_steps import profile_by_copies
-
-    return _with_lower_bound(profile_by_copies(profiled, settings))
 
 
 def _with_lower_bound(profile: Profile) -> Profile:

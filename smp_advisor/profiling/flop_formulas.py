@@ -56,15 +56,7 @@ def flop_formula(operator: Any) -> Callable[..., int] | None:
 
 @cache
 def computes_products(operator: Any, *, has_weight: bool) -> bool:
-    """Whether an operator without a formula may compute products, so that its FLOPs are missing from the count.
-
-    Parameters
-    ----------
-    operator
-        An operator of PyTorch's dispatcher (an overload).
-    has_weight
-        Whether a parameter of two or more dimensions is among its operands.
-    """
+    """Whether an operator without a formula may compute products, so that its FLOPs are missing from the count."""
     name = operator._schema.name.rsplit("::", 1)[-1].lower()
     if operator.namespace in {"prim", "prims", "profiler", "c10d", "_c10d_functional"}:
         return False
@@ -203,19 +195,6 @@ _BY_NAME: dict[str, Callable[..., int]] = {
     "aten.dot": _inner_product,
     "aten.vdot": _inner_product,
     "aten.addbmm": _summed_products,
-    "aten._int_mm": _product,
-    "aten._weight_int8pack_mm": _product,
-    "aten._weight_int4pack_mm": _product,
-    "aten._weight_int4pack_mm_for_cpu": _product,
-    "aten._dyn_quant_matmul_4bit": _product,
-    "aten._mixed_dtypes_linear": _product,
-    "aten.mkldnn_linear": _product,
-    "mkldnn._linear_pointwise": _product,
-    "mkl._mkl_linear": _product,
-    "quantized.linear": _product,
-    "quantized.linear_dynamic": _product,
-    "quantized.linear_relu": _product,
-    "quantized.linear_dynamic_fp16": _product,
     "bitsandbytes.int8_linear_matmul": _product,
     "bitsandbytes.int8_scaled_mm": _product,
     "aten._sparse_mm": _sparse_product,

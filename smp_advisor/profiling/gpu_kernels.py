@@ -34,16 +34,7 @@ _ATEN = torch.ops.aten
 
 @contextlib.contextmanager
 def gpu_kernels(attention: str, on_attention: Callable[[Tensor, Tensor, Tensor, bool, float], None]) -> Iterator[None]:
-    """Run attention, dropout, recurrent layers and mask creation as on a GPU.
-
-    Parameters
-    ----------
-    attention
-        ``fused``: the flash kernel, or the memory-efficient one with a mask or in fp32; ``eager``: products and a
-        softmax, as in PyTorch 1.x.
-    on_attention
-        Called with query, key, value, whether the attention is causal, and its dropout.
-    """
+    """Run attention, dropout, recurrent layers and mask creation as on a GPU."""
 
     def attend(
         query: Tensor,

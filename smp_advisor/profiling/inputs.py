@@ -71,20 +71,7 @@ class ExampleInputs:
 
 
 def example_inputs(model: nn.Module, supplied: Any = None, *, config: Any = None) -> ExampleInputs:
-    """Inputs as supplied; otherwise of the configuration, or by the first layer that reads each argument.
-
-    Parameters
-    ----------
-    supplied
-        A tensor, a tuple or dict, a data loader, two batches of different sizes, or a function of (batch, sequence).
-    config
-        The transformers configuration of the model.
-
-    Raises
-    ------
-    ProfileError
-        The inputs can't be inferred. The sentence explains what to pass.
-    """
+    """Inputs as supplied; otherwise of the configuration, or by the first layer that reads each argument."""
     if supplied is not None:
         return _supplied(model, supplied)
     config = config if config is not None else getattr(model, "config", None)
@@ -113,10 +100,11 @@ def _required(model: nn.Module) -> list[str]:
 
 def line_to_write(model: nn.Module) -> str:
     """Arguments of the forward method, and the line that passes them."""
-    names = _required(model)
+    parameters = _arguments(forward_method(model))
+    names = _required(model) or [name for name, p in parameters.items() if p.kind not in _VARIADIC][:2]
     values = ", ".join(names) or "tensor"
     return (
-        f"{type(model).__name__}.forward takes ({', '.join(_arguments(forward_method(model)))}): write "
+        f"{type(model).__name__}.forward takes ({', '.join(parameters)}): write "
         f"smpa.profile(model, inputs=({values}{',' if len(names) < 2 else ''})) with tensors, or a function of (batch,"
         " sequence) that returns them"
     )
@@ -124,7 +112,7 @@ def line_to_write(model: nn.Module) -> str:
 
 def _supplied(model: nn.Module, inputs: Any) -> ExampleInputs:
     if callable(inputs) and not isinstance(inputs, Tensor):
-        return _of_function(inputs)
+        return _of_function(model, inputs)
     if isinstance(inputs, Tensor):
         inputs = (inputs,)
     if not isinstance(inputs, Mapping | tuple | list) and isinstance(inputs, Iterable):
@@ -161,7 +149,7 @@ def _shape(tensor: Tensor) -> str:
     return " x ".join(f"{size:,}" for size in tensor.shape) or "one number"
 
 
-def _of_function(function: Callable[..., Any]) -> ExampleInputs:
+def _of_function(model: nn.Module, function: Callable[..., Any]) -> ExampleInputs:
     """Inputs of a function; they have a sequence if its second argument changes a shape."""
     positional = [p for p in _arguments(function).values() if p.kind not in _VARIADIC]
     make: Make = function if len(positional) != 1 else lambda batch, _: function(batch)
@@ -171,8 +159,13 @@ def _of_function(function: Callable[..., Any]) -> ExampleInputs:
         return (inputs,) if isinstance(inputs, Tensor) else _plain(inputs)
 
     shapes = [[tuple(leaf.shape) for leaf in tree_leaves(checked(2, n)) if isinstance(leaf, Tensor)] for n in (8, 16)]
+    has_sequence = shapes[0] != shapes[1]
     return ExampleInputs(
-        make=checked, has_sequence=shapes[0] != shapes[1], description="your function (supplied)", is_inferred=False
+        make=checked,
+        has_sequence=has_sequence,
+        longest=_longest(model) if has_sequence else 0,
+        description="your function (supplied)",
+        is_inferred=False,
     )
 
 
@@ -180,15 +173,15 @@ def _first_batch(model: nn.Module, loader: Iterable[Any]) -> Any:
     """First batch of a data loader, without the parts after the last one that the forward method takes."""
     batch = next(iter(loader), None)
     parameters = _arguments(forward_method(model))
-    named = [name for name, p in parameters.items() if p.kind not in _VARIADIC]
+    arguments = [name for name, p in parameters.items() if p.kind not in _VARIADIC]
     if isinstance(batch, Mapping):
-        return batch if set(batch) & set(parameters) or len(named) != 1 else (dict(batch),)
+        return batch if set(batch) & set(parameters) or len(arguments) != 1 else (dict(batch),)
     if isinstance(batch, Tensor):
         return (batch,)
     if not isinstance(batch, tuple | list):
         raise ProfileError(f"The first batch of inputs is {type(batch).__name__}, which has no tensors: pass tensors.")
     takes_any = any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
-    return tuple(batch) if takes_any else tuple(batch)[: len(named)]
+    return tuple(batch) if takes_any else tuple(batch)[: len(arguments)]
 
 
 def _two_batches(inputs: Any) -> ExampleInputs | None:
@@ -197,23 +190,23 @@ def _two_batches(inputs: Any) -> ExampleInputs | None:
         return None
     if not all(isinstance(batch, Mapping | tuple | list) for batch in inputs):
         return None
-    (first, form), (second, other) = (tree_flatten(_plain(batch)) for batch in inputs)
+    (first, form), (second, second_form) = (tree_flatten(_plain(batch)) for batch in inputs)
     pairs = list(zip(first, second, strict=False))
     tensors = [pair for pair in pairs if all(isinstance(leaf, Tensor) for leaf in pair)]
-    if form != other or not tensors or any(a.ndim != b.ndim for a, b in tensors):
+    if form != second_form or not tensors or any(a.ndim != b.ndim for a, b in tensors):
         return None
-    changed = [(a, b) for one, two in tensors for a, b in zip(one.shape, two.shape, strict=True) if a != b]
+    changed = [(a, b) for low, high in tensors for a, b in zip(low.shape, high.shape, strict=True) if a != b]
     if not changed:
         return None
     low, high = changed[0]
 
     def make(batch: int, _: int) -> Any:
-        def resized(one: Any, two: Any) -> Any:
-            if not isinstance(one, Tensor):
-                return one
+        def resized(smaller: Any, larger: Any) -> Any:
+            if not isinstance(smaller, Tensor):
+                return smaller
             rise = (batch - low) / (high - low)
-            shape = [round(a + (b - a) * rise) for a, b in zip(one.shape, two.shape, strict=True)]
-            return _repeated(one, shape)
+            shape = [round(a + (b - a) * rise) for a, b in zip(smaller.shape, larger.shape, strict=True)]
+            return _repeated(smaller, shape)
 
         return tree_unflatten([resized(*pair) for pair in pairs], form)
 
@@ -486,13 +479,13 @@ def _reader(owner: nn.Module, method: Callable[..., Any], name: str, depth: int)
         for part in path.removeprefix("self.").split("."):
             target = getattr(target, part, None)
         if isinstance(target, nn.Module):
-            found = _entered(target, depth, places[0])
+            layer = _entered(target, depth, places[0])
         elif inspect.ismethod(target) and depth and len(_arguments(target)) > places[0]:
-            found = _reader(owner, target, list(_arguments(target))[places[0]], depth - 1)
+            layer = _reader(owner, target, list(_arguments(target))[places[0]], depth - 1)
         else:
             continue
-        if found is not None:
-            return found
+        if layer is not None:
+            return layer
     return None
 
 
@@ -501,8 +494,8 @@ def _entered(module: nn.Module, depth: int, place: int = 0) -> nn.Module | None:
     if not module._modules or isinstance(module, nn.MultiheadAttention | nn.TransformerEncoderLayer):
         return module if module._parameters or module._modules else None
     names = list(_arguments(module.forward))
-    found = _reader(module, module.forward, names[place], depth - 1) if depth and place < len(names) else None
-    return found or next((layer for layer in _layers(module) if layer._parameters), None)
+    layer = _reader(module, module.forward, names[place], depth - 1) if depth and place < len(names) else None
+    return layer or next((layer for layer in _layers(module) if layer._parameters), None)
 
 
 def _form(model: nn.Module, layer: nn.Module) -> tuple[str, Callable[[int, int], Tensor], bool] | None:

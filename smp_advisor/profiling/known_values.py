@@ -16,7 +16,7 @@ from torch.utils._mode_utils import no_dispatch
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
 
-    from smp_advisor.profiling.assumptions import Assumptions
+    from smp_advisor.profiling.failures import Assumptions
 
 __all__ = ["MISSING", "KnownValuesMode", "OperatorReplay"]
 
@@ -52,13 +52,7 @@ class _NotKept(Exception):  # noqa: N818 (no error: the result is computed again
 
 
 class OperatorReplay:
-    """Results by operator and description of its operands.
-
-    Parameters
-    ----------
-    mode
-        The fake tensor mode whose operators are replayed.
-    """
+    """Results by operator and description of its operands."""
 
     def __init__(self, mode: FakeTensorMode) -> None:
         self._mode = mode

@@ -52,12 +52,6 @@ def peak_memory(
     If gradients are freed between steps, the peak of a transformer with an fp32 loss is
     ``P + O + max(A + 8bsV, G + one block)``: at the start of the backward pass, with all activations, or at its end,
     with all gradients. The timeline covers every point in between.
-
-    Parameters
-    ----------
-    persistent_gradients
-        Whether gradients stay allocated between steps (buckets of data-parallel libraries, SMP). They then add to the
-        peak of the passes.
     """
     precision = training_precision(profile.precision)
     timeline = profile.checkpointed_timeline if checkpointing else profile.timeline

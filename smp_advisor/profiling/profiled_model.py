@@ -61,13 +61,7 @@ class ProfiledModel:
     """The transformers class to build from the configuration."""
 
     def build(self, *, attention: str | None = None) -> nn.Module:
-        """Build a new model from the configuration, on the default device and in the default dtype.
-
-        Parameters
-        ----------
-        attention
-            ``fused`` or ``eager``: the attention implementation of transformers' layers. None keeps the default.
-        """
+        """Build a new model from the configuration, on the default device and in the default dtype."""
         if self.model_class is None:
             raise ProfileError(f"{self.name} is a live module and cannot be rebuilt; it is copied instead.")
         config = copy.deepcopy(self.config)
@@ -114,19 +108,7 @@ def task_of(cls: type, config: Any) -> Task:
 
 
 def read_model(model: Any) -> ProfiledModel:
-    """Read the model that the user passed.
-
-    Parameters
-    ----------
-    model
-        A ``torch.nn.Module``; a transformers configuration (object, dict, path of a ``config.json`` or of its folder);
-        a `Model`; or a parameter count (``10e9``, ``"10B"``), from which a shape is inferred.
-
-    Raises
-    ------
-    ProfileError
-        The value is none of these, or transformers cannot build it.
-    """
+    """Read the model that the user passed."""
     from torch import nn
 
     if isinstance(model, ProfiledModel):

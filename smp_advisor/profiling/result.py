@@ -11,10 +11,12 @@ from smp_advisor.profiling.result_html import NotebookResult
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import pandas as pd
+
     from smp_advisor.profiling.checkpoint_choice import CheckpointChoice
     from smp_advisor.profiling.operator_log import OperatorKind
     from smp_advisor.profiling.peak import PeakMemory
-    from smp_advisor.profiling.tables import Grouping, ModuleTable, OperatorTable
+    from smp_advisor.profiling.tables import Grouping
 
 __all__ = [
     "Agreement",
@@ -272,8 +274,8 @@ class Profile(NotebookResult):
             self, batch, sequence, checkpointing=checkpointing, persistent_gradients=persistent_gradients
         )
 
-    def modules(self, sort: str | None = None) -> ModuleTable:
-        """Table of the modules: parameters, FLOPs, saved bytes and their share, as text, HTML or DataFrame (`frame`).
+    def modules(self, sort: str | None = None) -> pd.DataFrame:
+        """Table of the modules: parameters, FLOPs, saved bytes and their share; the rows add up to the model.
 
         Parameters
         ----------
@@ -298,8 +300,11 @@ class Profile(NotebookResult):
         batch: int | None = None,
         sequence: int | None = None,
         instance_type: str | None = None,
-    ) -> OperatorTable:
+    ) -> pd.DataFrame:
         """Table of the operators that run a kernel, with count, FLOPs and memory traffic of both passes.
+
+        Bytes are operands read and results written, each once. FLOPs are those of products and attention. Views and
+        allocations run no kernel and are not counted. The rows add up to one step of a microbatch.
 
         Parameters
         ----------
@@ -310,7 +315,8 @@ class Profile(NotebookResult):
         batch, sequence
             Size of a microbatch; the profile's if None.
         instance_type
-            Instance for whose GPU the time of the operators is estimated, at the rates of the step-time model.
+            Instance for whose GPU the time of the operators is estimated: the slower of FLOPs and bytes at the rates of
+            the step-time model, for large products, without launches and communication.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""HTML fragments of a result, in JupyterLab's theme colors; all user text is escaped."""
+"""Notebook display of results: one form for all, in JupyterLab's theme colors; all user text is escaped."""
 
 from __future__ import annotations
 
@@ -15,16 +15,29 @@ _FAILED = "var(--jp-error-color1, #b3261e)"
 
 
 class NotebookResult:
-    """Notebook display of a result: `as_html`, or ``str(result)`` where only text can be shown.
+    """A result with a `summary` in one line, and labeled `findings`; ``ok`` if it has an outcome.
 
     A dataclass assigns `_repr_pretty_` again, since IPython prefers a class's own ``__repr__`` to inherited methods.
     """
 
     __slots__ = ()
 
+    @property
+    def summary(self) -> str:
+        """The result in one line."""
+        raise NotImplementedError
+
+    @property
+    def findings(self) -> tuple[tuple[str, str], ...]:
+        """Label and text of each part of the result."""
+        raise NotImplementedError
+
     def as_html(self) -> str:
         """HTML form for a notebook."""
-        raise NotImplementedError
+        return box(self.summary, table(self.findings), ok=getattr(self, "ok", None))
+
+    def __str__(self) -> str:
+        return "\n".join([self.summary, *(f"  {label}: {text}" for label, text in self.findings)])
 
     def _repr_html_(self) -> str:
         return self.as_html()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.profiling.local_run.result import LocalRun
+from smp_advisor.profiling.local_run.run import LocalRun
 from smp_advisor.profiling.polynomial import Polynomial
 from smp_advisor.profiling.rehearsal.result import Rehearsal
 from smp_advisor.profiling.result import (

@@ -23,7 +23,7 @@ from smp_advisor.profiling.structure import callable_parts
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from smp_advisor.profiling.assumptions import Assumptions
+    from smp_advisor.profiling.failures import Assumptions
     from smp_advisor.profiling.operator_log import OperatorKey, OperatorMeasure
     from smp_advisor.profiling.precision import TrainingPrecision
     from smp_advisor.profiling.step_recorder import BlockMeasure, Interval
@@ -103,19 +103,6 @@ def measure_step(
 
     The model and its inputs must already have the dtypes of the precision; ``amp`` adds autocast. Under an active
     `FakeTensorMode` nothing is allocated.
-
-    Parameters
-    ----------
-    blocks
-        Paths of the modules to measure separately.
-    optimizer
-        Stepped after each backward pass; gradients are then freed.
-    assumptions
-        Values of data-dependent conditions; None raises on fake tensors.
-    checkpointing
-        Whether each of `blocks` is recomputed in the backward pass.
-    operators
-        Whether to log every operator.
     """
     parameters = dict(model.named_parameters())
     log = OperatorLog(model) if operators else None

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Self
 
-    from smp_advisor.profiling.assumptions import Assumptions
+    from smp_advisor.profiling.failures import Assumptions
     from smp_advisor.profiling.known_values import OperatorReplay
     from smp_advisor.profiling.operator_log import OperatorLog
 
@@ -76,17 +76,7 @@ class Interval:
 
 
 class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Dispatch mode that records a step operator by operator.
-
-    Parameters
-    ----------
-    parameters
-        Weights by name, to attribute products to them.
-    assumptions
-        Values of data-dependent conditions; None lets them fail on fake tensors.
-    log
-        Log of the operators of the forward and the backward pass; None keeps none.
-    """
+    """Dispatch mode that records a step operator by operator."""
 
     def __init__(
         self,

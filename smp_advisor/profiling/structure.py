@@ -101,6 +101,9 @@ def stacks(model: nn.Module) -> list[Stack]:
             parameters = parameter_total(child for _, child in children)
             distinct = len({id(child) for _, child in children}) == len(children)
             prefix, period = repeated_children or (0, 0)
+            looks_up = all(isinstance(child, nn.Embedding | nn.EmbeddingBag) for _, child in children)  # no blocks
+            if looks_up:
+                return
             if repeated_children and parameter_total(child for _, child in children[prefix:]) and distinct:
                 repeated.append(
                     Stack(

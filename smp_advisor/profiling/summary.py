@@ -1,4 +1,4 @@
-"""Summary of a profile: figures, their comparison with real steps of copies, and verdicts."""
+"""Summary of a profile: its figures, verdicts, and how far to trust them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.errors import AdvisorError
 from smp_advisor.profiling.precision import PRECISIONS
 from smp_advisor.profiling.profiled_model import has_formulas_of_head
-from smp_advisor.profiling.scaled.result import Comparison, figure_text
 from smp_advisor.uninterrupted import uninterrupted
 from smp_advisor.workload.counts import format_count
 from smp_advisor.workload.job import Job
@@ -17,53 +16,12 @@ from smp_advisor.workload.model import Model
 if TYPE_CHECKING:
     from smp_advisor.profiling.peak import PeakMemory
     from smp_advisor.profiling.result import Profile
-    from smp_advisor.profiling.scaled.result import FullSize
 
-__all__ = ["comparisons", "details", "rows", "summary", "summary_html", "verdicts"]
-
-
-def comparisons(profile: Profile) -> tuple[Comparison, ...]:
-    """Figures of the full model by the trace, and as extrapolated from real steps of copies.
-
-    Empty if one of them is missing or both are from copies, or if they are not of the same precision, attention kernel
-    and size.
-    """
-    full_size: FullSize | None = getattr(profile.scaled, "full_size", None)
-    is_copied = any(source.figure == "saved bytes" and "copies" in source.note for source in profile.provenance)
-    if full_size is None or not profile.is_traced or is_copied:
-        return ()
-    settings = (full_size.precision, full_size.attention, full_size.sequence)
-    if settings != (profile.precision, profile.attention, profile.sequence):
-        return ()
-    size = full_size.batch, full_size.sequence
-    traced = {
-        "parameters": profile.parameter_count,
-        "saved bytes": profile.saved_bytes(*size),
-        "forward FLOPs": profile.forward_flops(*size),
-        "backward FLOPs": profile.backward_flops(*size),
-    }
-    return tuple(
-        Comparison(figure, traced[figure], measured, "the trace") for figure, measured in full_size.figures.items()
-    )
-
-
-def comparison_text(profile: Profile) -> str:
-    """The comparison as text, with the size of the microbatch and its basis; empty if there is none."""
-    rows = comparisons(profile)
-    if not rows:
-        return ""
-    texts = (
-        f"{row.figure} {figure_text(row.figure, row.measured)} (trace {figure_text(row.figure, row.predicted)},"
-        f" {row.ratio - 1:+.2%})"
-        for row in rows
-    )
-    full_size: FullSize = profile.scaled.full_size
-    return f"{', '.join(texts)} at {full_size.size}, extrapolated from {full_size.basis}"
+__all__ = ["details", "report", "summary", "summary_html", "verdicts"]
 
 
 TOLERANCE = 0.05
-"""Relative difference between the profile and the formulas of its configuration, or real steps of copies, above which
-there is a verdict."""
+"""Relative difference between the profile and the formulas of its configuration above which there is a verdict."""
 
 
 def verdicts(profile: Profile) -> tuple[str, ...]:
@@ -71,13 +29,12 @@ def verdicts(profile: Profile) -> tuple[str, ...]:
 
     These are a stage that failed, a copy that does not train, a local run that fails, a rehearsal that disagrees with
     one process, FLOPs of low confidence, and figures that differ by more than 5 % from the formulas of the
-    configuration, or from real steps of copies at the full size. A stage that was not run has no verdict.
+    configuration. A stage that was not run has no verdict.
     """
     return (
         *_of_inputs(profile),
         *profile.failures,
         *_of_stages(profile),
-        *_of_copies(profile),
         *_of_confidence(profile),
         *_of_formulas(profile),
     )
@@ -87,21 +44,6 @@ def _of_inputs(profile: Profile) -> list[str]:
     """Parts with parameters that the inputs did not reach."""
     parts = [f"{path or 'the module'} ({format_count(size)})" for path, size in profile.unreached[:5]]
     return [f"The inputs did not reach parameters of {', '.join(parts)}: their costs are missing."] if parts else []
-
-
-def _of_copies(profile: Profile) -> list[str]:
-    """Figures of the trace that differ from real steps of copies at the full size."""
-    far = [
-        f"{row.figure} {(row.ratio - 1) * 100:+.0f} %" for row in comparisons(profile) if abs(row.ratio - 1) > TOLERANCE
-    ]
-    if not far:
-        return []
-    verdict = (
-        f"The trace of {profile.name} differs from real steps of copies, extrapolated to the full size:"
-        f" {', '.join(far)}. Either its cost does not grow with width and depth as in the copies, or a kernel of this"
-        " machine differs from that of a GPU."
-    )
-    return [verdict]
 
 
 def _of_stages(profile: Profile) -> list[str]:
@@ -190,8 +132,8 @@ def summary(profile: Profile) -> str:
 
 
 def details(profile: Profile) -> str:
-    """Every figure with its source, and the results of the stages."""
-    text = _text(profile, [*rows(profile), *_notes(profile)])
+    """The summary with the source of every figure, all warnings, and the results of the stages."""
+    text = _text(profile, [*report(profile, shown=None), *_sources(profile)])
     return "\n".join([text, *(str(stage) for stage in _stages(profile))])
 
 
@@ -205,7 +147,8 @@ def summary_html(profile: Profile) -> str:
     from smp_advisor.profiling.result_html import box, table
     from smp_advisor.profiling.result_html import details as section
 
-    parts = [table(report(profile)), section("Details", table([*rows(profile), *_notes(profile)]))]
+    notes = _notes(profile)[_SHOWN_WARNINGS:]
+    parts = [table(report(profile)), section("Details", table([*_sources(profile), *notes]))]
     parts += [stage.as_html() if hasattr(stage, "as_html") else "" for stage in _stages(profile)]
     return box(f"Profile of {profile.name}", *parts)
 
@@ -224,24 +167,25 @@ def _at_peak(peak: PeakMemory) -> list[tuple[str, int]]:
     return [*parts, (temporaries, remainder)]
 
 
-def report(profile: Profile) -> list[tuple[str, str]]:
-    """Label and text of each line of the summary."""
+def report(profile: Profile, shown: int | None = _SHOWN_WARNINGS) -> list[tuple[str, str]]:
+    """Label and text of each line of the summary, with the first warnings; None shows all."""
     lines = []
     if profile.parameter_count:
         lines.append(("Parameters", _parameters(profile)))
     if profile.is_traced:
         size = profile.batch, profile.sequence
-        unit = "one call with the inputs" if not profile.scales else "sample"
+        unit = "sample" if profile.scales else "call with the inputs"
+        shape = f"batch {size[0]}" if profile.scales else "these inputs" if size[0] == 1 else f"{size[0]} such calls"
         peak = profile.peak_memory(*size)
         precision = PRECISIONS[profile.precision].title
         work = profile.forward_flops(1, size[1]), profile.backward_flops(1, size[1])
         lines += [
             ("Inputs", profile.inputs),
-            ("Repeated parts", f"{_blocks(profile)}: {_division(profile)}"),
+            ("Repeated parts", _blocks(profile)),
             ("FLOPs", f"{_scaled(work[0])} forward and {_scaled(work[1])} backward per {unit}"),
             (
                 "Memory on one GPU",
-                f"{_size(peak.peak_bytes)} at batch {size[0]}"
+                f"{_size(peak.peak_bytes)} at {shape}"
                 + (f" of {size[1]:,} tokens" if profile.has_sequence else "")
                 + f" ({precision}), in the {_PHASES[peak.phase]}: "
                 + " + ".join(f"{name} {_size(value)}" for name, value in _at_peak(peak)),
@@ -253,21 +197,18 @@ def report(profile: Profile) -> list[tuple[str, str]]:
             lines.append(("With checkpointing", f"{_size(less.peak_bytes)}: {saved}, for a second forward pass"))
         lines.append(("Trust", _trust(profile)))
     for stage in _stages(profile):
-        lines.append(("Ran here", stage.summary if hasattr(stage, "summary") else str(stage)))
-    warnings = _notes(profile)
-    lines += [("Warning", text) for _, text in warnings[:_SHOWN_WARNINGS]]
-    if len(warnings) > _SHOWN_WARNINGS:
-        lines.append(("Warnings", f"{len(warnings) - _SHOWN_WARNINGS} more in profile.details()"))
+        lines.append(("Ran here", stage.summary))
+    stages = {stage.summary for stage in _stages(profile)}
+    warnings = [row for row in _notes(profile) if row[1].partition(": ")[2] not in stages]  # which are above
+    lines += warnings[:shown]
+    if len(warnings) > len(warnings[:shown]):
+        lines.append(("Warnings", f"{len(warnings[shown:])} more in profile.details()"))
     if profile.is_traced:
         lines.append(("Next", 'smpa.advise(profile, "ml.p4d.24xlarge"); sources: profile.details()'))
-        further = 'profile.operators(); smpa.profile(model, stages=["extrapolation"]) (a minute), plan= for a rehearsal'
-        lines.append(("Further", further))
+        lines.append(
+            ("Further", "profile.operators(); smpa.profile(model, plan=...) also rehearses the plan (a minute)")
+        )
     return lines
-
-
-def _division(profile: Profile) -> str:
-    """Consequences of repeated parts for dividing the model."""
-    return "it is divided block by block" if profile.blocks else "it is divided along its layers, by their size"
 
 
 def _trust(profile: Profile) -> str:
@@ -279,9 +220,9 @@ def _trust(profile: Profile) -> str:
     text = "; ".join(f"{', '.join(figures)} {confidence}" for confidence, figures in by_confidence.items())
     comparisons = getattr(profile.scaled, "comparisons", ())
     confirmed = [row.figure for row in comparisons if abs(row.ratio - 1) <= TOLERANCE]
-    other = [f"{row.figure} ({row.ratio - 1:+.0%})" for row in comparisons if row.figure not in confirmed]
+    unconfirmed = [f"{row.figure} ({row.ratio - 1:+.0%})" for row in comparisons if row.figure not in confirmed]
     text += f"; confirmed by steps of the copy: {', '.join(confirmed)}" if confirmed else ""
-    return text + (f"; not confirmed: {', '.join(other)}" if other else "")
+    return text + (f"; not confirmed: {', '.join(unconfirmed)}" if unconfirmed else "")
 
 
 def _notes(profile: Profile) -> list[tuple[str, str]]:
@@ -293,39 +234,26 @@ def _stages(profile: Profile) -> list[Any]:
     return [stage for stage in (profile.scaled, profile.local, profile.rehearsal) if stage is not None]
 
 
-def rows(profile: Profile) -> list[tuple[str, str]]:
-    """Label and text of each figure: parameters, blocks, activations, FLOPs, peak memory, and their sources."""
+def _sources(profile: Profile) -> list[tuple[str, str]]:
+    """Settings of the trace, and the source of each figure."""
     if not profile.is_traced:
-        return [("Parameters", _parameters(profile))] if profile.parameter_count else []
-    batch, sequence = profile.batch, profile.sequence
-    size = f"batch {batch}, {sequence:,} tokens" if profile.has_sequence else f"batch {batch}"
-    figures = [
-        ("Parameters", _parameters(profile)),
-        ("Blocks", _blocks(profile)),
-        (
-            "Settings",
-            f"{PRECISIONS[profile.precision].label}, {profile.attention} attention, {profile.optimizer}; {size}",
-        ),
-        *([("Attention", f"{profile.attention}: {profile.attention_reason}")] if profile.attention_reason else []),
-        ("Inputs", profile.inputs),
-        ("Activations", _activations(profile)),
-        ("FLOPs", _flops(profile)),
-        ("Peak per GPU", _peak(profile)),
-    ]
+        return []
+    settings = f"{PRECISIONS[profile.precision].label}, {profile.optimizer}"
+    if any(block.attention_flops(1, profile.sequence) for block in profile.blocks):
+        settings += f"; {profile.attention} attention: {profile.attention_reason}"
+    rows = [("Settings", settings)]
     for source in profile.provenance:
         if source.figure != "inputs":
             method = f"{source.method}, confidence {source.confidence}" + (f" ({source.note})" if source.note else "")
-            figures.append((f"Source of {source.figure}", method))
+            rows.append((f"Source of {source.figure}", method))
     checks = [check for check in profile.agreements if check.measured]
     if checks:
         worst = max(checks, key=lambda check: abs(check.ratio - 1))
         error = 100 * (worst.ratio - 1)
         outcome = f"largest error {error:+.2g} %" if abs(worst.ratio - 1) > _ROUNDING else "all equal"
-        figures.append(("Checks", f"{len(checks)} figures against the full trace and an unseen size: {outcome}"))
-    if extrapolated := comparison_text(profile):
-        figures.append(("Real steps of copies", extrapolated))
-    figures.append(("Trace", f"{profile.operations:,} operations"))
-    return figures
+        rows.append(("Checks", f"{len(checks)} figures against the full trace and an unseen size: {outcome}"))
+    excluded = "Memory on one GPU excludes the allocator's reserve and the CUDA context"
+    return [*rows, ("Trace", f"{profile.operations:,} operations. {excluded}.")]
 
 
 def _parameters(profile: Profile) -> str:
@@ -338,17 +266,17 @@ def _parameters(profile: Profile) -> str:
 
 
 def _blocks(profile: Profile) -> str:
-    kinds: dict[tuple[str, int], int] = {}
+    """Number and sizes of each kind of block, and what they mean for dividing the model."""
+    kinds: dict[str, list[int]] = {}
     for block in profile.blocks:
-        key = (block.kind, block.parameters)
-        kinds[key] = kinds.get(key, 0) + 1
-    texts = [f"{count} x {kind} of {format_count(size)}" for (kind, size), count in kinds.items()]
-    return ", ".join(texts) or "no repeated blocks"
-
-
-def _flops(profile: Profile) -> str:
-    size = profile.batch, profile.sequence
-    return f"{_scaled(profile.forward_flops(*size))} forward, {_scaled(profile.backward_flops(*size))} backward"
+        kinds.setdefault(block.kind, []).append(block.parameters)
+    texts = []
+    for kind, sizes in kinds.items():
+        smallest, largest = format_count(min(sizes)), format_count(max(sizes))
+        texts.append(f"{len(sizes)} x {kind} of {smallest}" + (f" to {largest}" if largest != smallest else ""))
+    if not texts:
+        return "no repeated blocks: it is divided along its layers, by their size"
+    return f"{', '.join(texts)}: it is divided block by block"
 
 
 def _scaled(flops: float) -> str:
@@ -363,17 +291,3 @@ def _size(count: float) -> str:
         if count >= 0.01 * scale:
             return f"{count / scale:.3f} {unit}"
     return f"{count / 2**10:.3g} KiB"
-
-
-def _peak(profile: Profile) -> str:
-    peak = profile.peak_memory(profile.batch, profile.sequence)
-    phase = "optimizer step" if peak.phase == "optimizer" else f"{peak.phase} pass"
-    return f"{_size(peak.peak_bytes)} in the {phase}, excluding the allocator's reserve and the CUDA context"
-
-
-def _activations(profile: Profile) -> str:
-    batch, sequence = profile.batch, profile.sequence
-    text = _size(profile.activation_bytes(batch, sequence))
-    if profile.checkpointed_bytes is not None:
-        text += f", {_size(profile.activation_bytes(batch, sequence, checkpointing=True))} with checkpointing"
-    return text

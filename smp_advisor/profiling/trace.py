@@ -13,7 +13,6 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from smp_advisor.errors import ProfileError
-from smp_advisor.profiling.assumptions import checks_of
 from smp_advisor.profiling.extrapolation import (
     Extrapolated,
     against_full,
@@ -23,6 +22,7 @@ from smp_advisor.profiling.extrapolation import (
     timeline,
     truncated_paths,
 )
+from smp_advisor.profiling.failures import checks_of
 from smp_advisor.profiling.fake import fake_inputs
 from smp_advisor.profiling.patching import quiet
 from smp_advisor.profiling.polynomial import Polynomial
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from smp_advisor.profiling.assumptions import Site
+    from smp_advisor.profiling.failures import Site
     from smp_advisor.profiling.profiled_model import ProfiledModel
     from smp_advisor.profiling.result import BlockProfile, Segment
     from smp_advisor.profiling.step import StepMeasure
@@ -50,7 +50,6 @@ __all__ = [
     "gathered_bytes",
     "passing_checks",
     "trace",
-    "traced_step",
     "versions",
     "with_gathered_parameters",
 ]
@@ -74,13 +73,7 @@ class Traced:
 
 
 def trace(profiled: ProfiledModel, settings: Settings) -> Traced:
-    """Profile a model at full size without allocating it.
-
-    Raises
-    ------
-    Exception
-        Any exception that the model raises on fake tensors; `profile_with_fallbacks` then tries the next method.
-    """
+    """Profile a model at full size without allocating it."""
     with quiet():
         tracer = _Tracer(profiled, settings)
         profile = tracer.profile()
@@ -89,13 +82,6 @@ def trace(profiled: ProfiledModel, settings: Settings) -> Traced:
         has_drawn=tracer.mode.has_drawn,
         has_recurrent_layers=has_recurrent_layers(tracer.model),
     )
-
-
-def traced_step(profiled: ProfiledModel, settings: Settings) -> tuple[StepMeasure, str]:
-    """One step of the full model at the settings' sequence length, and a description of its inputs."""
-    with quiet():
-        tracer = _Tracer(profiled, settings)
-        return tracer.step(*tracer.samples.largest, _ALL_REPEATS), tracer.example.description
 
 
 def passing_checks(profiled: ProfiledModel, settings: Settings) -> dict[Site, bool]:
@@ -158,13 +144,7 @@ class _Tracer(TracedSteps):
         return self._fully_fitted()
 
     def _truncated_fit(self) -> tuple[int, Extrapolated, dict[tuple[int, int], StepMeasure], list[Agreement]]:
-        """Fit a truncation and check it against the full trace, unless that has too many operations.
-
-        Raises
-        ------
-        _NotTruncatable
-            The truncated model fails, or does not extrapolate to the full one.
-        """
+        """Fit a truncation and check it against the full trace, unless that has too many operations."""
         self.report(0.1, "tracing a few repeats of each block")
         try:
             long = self.shortened(FEWEST_REPEATS)
@@ -322,17 +302,7 @@ def gathered_bytes(parameter_count: int, blocks: Sequence[BlockProfile]) -> int:
 def with_gathered_parameters(
     timeline: Sequence[Segment], *, gathered_bytes: int, gradient_bytes: int
 ) -> tuple[Segment, ...]:
-    """The timeline with gathered parameters from its first to its last interval, and with fp32 gradients.
-
-    Parameters
-    ----------
-    timeline
-        Intervals of a model with 16-bit parameters and gradients.
-    gathered_bytes
-        Gathered parameters.
-    gradient_bytes
-        Bytes of all fp32 gradients. Half of it is in the timeline: the bytes that backward intervals add at any size.
-    """
+    """The timeline with gathered parameters from its first to its last interval, and with fp32 gradients."""
     if not timeline:
         return ()
     constants = [max(Fraction(0), part.change_bytes.coefficient(0, 0)) for part in timeline]

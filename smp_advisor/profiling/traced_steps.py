@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from smp_advisor.profiling.assumptions import Assumptions
+    from smp_advisor.profiling.failures import Assumptions
     from smp_advisor.profiling.inputs import ExampleInputs
     from smp_advisor.profiling.known_values import KnownValuesMode
     from smp_advisor.profiling.precision import TrainingPrecision
@@ -49,7 +49,7 @@ class Settings:
     known_constructors: bool = False
     """Whether the values of tensors of ones, zeros and consecutive numbers are computed, for models that read them."""
     build: str = "meta"
-    """``meta``; ``fake`` for models with unregistered tensors; ``real`` for steps of a live module on real tensors."""
+    """``meta``; ``fake`` for models with unregistered tensors; ``real`` for steps on real tensors."""
     on_progress: Callable[[float, float, str], None] | None = field(default=None, compare=False)
 
     @property
@@ -93,15 +93,7 @@ class Samples:
 
 
 def choose_samples(sequence: int, *, has_sequence: bool, longest: int = 0, window: int = 0) -> Samples:
-    """Select three sequence lengths up to the job's, on the same side of a sliding window.
-
-    Parameters
-    ----------
-    longest
-        Maximum positions of the model; 0 for no limit.
-    window
-        Tokens of sliding-window attention, 0 without it. Cost formulas differ beyond the window.
-    """
+    """Select three sequence lengths up to the job's, on the same side of a sliding window."""
     if not has_sequence:
         return Samples(sequences=(1,), unseen=(_UNSEEN_BATCH, 1), sequence=1)
     target = min(sequence, longest) if longest else sequence
@@ -177,8 +169,8 @@ class TracedSteps:
     def _build(self) -> nn.Module:
         dtype = self._dtype
         profiled, attention = self.profiled, self.settings.attention
-        if profiled.module is not None and self.is_real:
-            return real_copy(profiled.module, dtype)
+        if self.is_real:
+            return real_copy(profiled, dtype, attention)
         if profiled.module is not None:
             model = fake_copy(profiled.module, self.mode, dtype)
             choose = getattr(model, "set_attn_implementation", None)

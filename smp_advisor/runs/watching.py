@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import RunError
-from smp_advisor.profiling.local_run.result import losses_in
+from smp_advisor.profiling.local_run import losses_in
 from smp_advisor.runs.causes import Cause, causes_of
 from smp_advisor.runs.figures import IN_A_ROW, Figure, alarms_of, elapsed, figures_of
 from smp_advisor.runs.measure import PREFERRED, Typical, log_of_text, step_seconds_of, typical

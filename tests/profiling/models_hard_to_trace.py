@@ -88,17 +88,6 @@ class Holder(nn.Module):
         return self.inner(x, y)
 
 
-class Timed(nn.Module):
-    """Noise prediction: numbers and a time per sample."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer, self.times = nn.Linear(8, 8), nn.Embedding(1000, 8)
-
-    def forward(self, x, t):
-        return self.layer(x) + self.times(t)
-
-
 class BurningError(Exception):
     pass
 

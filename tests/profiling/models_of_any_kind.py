@@ -170,20 +170,6 @@ class Graph(nn.Module):
         return x
 
 
-class Captioned(nn.Module):
-    """Takes images of one size, fixed by its table of positions, with text."""
-
-    def __init__(self, width=32):
-        super().__init__()
-        self.words = nn.Embedding(96, width)
-        self.patches = nn.Conv2d(3, width, kernel_size=16, stride=16)
-        self.positions = nn.Parameter(torch.zeros(1, 36, width))
-
-    def forward(self, images, text):
-        patches = self.patches(images).flatten(2).transpose(1, 2) + self.positions
-        return (patches.mean(1) * self.words(text).mean(1)).sum(1).mean()
-
-
 class Numbered(nn.Module):
     """Blocks as numbered attributes, which the forward pass names."""
 

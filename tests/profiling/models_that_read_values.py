@@ -84,25 +84,3 @@ class Branched(Layers):
     def forward(self, x):
         x = self.input(x)
         return self.run(x) if x.mean() > 0 else x * 2
-
-
-class Detector(Layers):
-    """A list of images with boxes; a few predictions of unknown values are selected by a mask."""
-
-    def __init__(self):
-        super().__init__()
-        self.patches = nn.Conv2d(3, 16, 16, 16)
-        self.boxes = nn.Linear(16, 4)
-
-    def forward(self, images, targets=None):
-        losses = []
-        for image, target in zip(images, targets, strict=True):
-            x = self.run(self.input(self.patches(image[None]).flatten(2).mT[0]))
-            stride = torch.empty((), dtype=torch.int64).fill_(16)
-            centers = torch.arange(x.shape[0]) % 16 * stride
-            left, _, right, _ = target["boxes"][0]
-            foreground = torch.where((centers > left) & (centers < right))[0]
-            assert len(foreground) > 0
-            overlap = self.boxes(x)[foreground]
-            losses.append(overlap[overlap[:, 0] > 0].sum() + overlap.mean())
-        return torch.stack(losses).mean()

@@ -18,9 +18,7 @@ PlainGPT, PlainGPTOfOneSize, Unrolled = deferred(
 Odd = Deferred("tests.profiling.models_hard_to_trace", "Odd")
 stacks = Deferred("smp_advisor.profiling.structure", "stacks")
 NAMES = (
-    "Captioned",
     "FixedDepth",
-    "Graph",
     "JoinedViT",
     "Mixed",
     "NestedViT",
@@ -29,7 +27,7 @@ NAMES = (
     "Recurrent",
     "Unused",
 )
-Captioned, FixedDepth, Graph, JoinedViT, Mixed, NestedViT, Numbered, Opaque, Recurrent, Unused = deferred(
+FixedDepth, JoinedViT, Mixed, NestedViT, Numbered, Opaque, Recurrent, Unused = deferred(
     "tests.profiling.models_of_any_kind", *NAMES
 )
 

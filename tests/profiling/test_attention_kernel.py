@@ -40,7 +40,7 @@ def test_every_library_has_installed_versions():
 
 @pytest.mark.torch
 def test_the_kernel_follows_the_versions_of_the_job():
-    from smp_advisor.profiling.attention_kernel import kernel_for
+    from smp_advisor.profiling.precision import kernel_for
     from smp_advisor.profiling.profiled_model import read_model
 
     t5, gpt2 = read_model(T5), read_model({"model_type": "gpt2"})

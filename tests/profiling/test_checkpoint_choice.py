@@ -132,16 +132,13 @@ def test_limits_of_the_choice():
 @pytest.mark.torch
 def test_modules_add_up_to_the_model():
     profile = profiled("gpt2")
-    modules = profile.modules()
-    frame = modules.frame()
+    frame = profile.modules()
     assert frame["parameters"].sum() == profile.parameter_count
     assert frame["saved_bytes"].sum() == profile.saved_bytes(BATCH, SEQUENCE)
     assert frame["forward_flops"].sum() == profile.forward_flops(BATCH, SEQUENCE)
     assert frame["saved_share"].sum() == pytest.approx(1)
     assert frame["count"].sum() == len(profile.blocks) + 1
-    by_saved = [row.saved_bytes for row in profile.modules(sort="saved_bytes").rows]
-    assert by_saved == sorted(by_saved, reverse=True)
-    assert "transformer.h.0 (GPT2Block)" in str(modules)
-    assert "<th" in modules.as_html()
+    assert profile.modules(sort="saved_bytes")["saved_bytes"].is_monotonic_decreasing
+    assert frame.loc["transformer.h.0", "kind"] == "GPT2Block"
     with pytest.raises(ProfileError, match="sort must be one of"):
         profile.modules(sort="name")

@@ -6,17 +6,16 @@ from contextlib import ExitStack
 import pytest
 
 from smp_advisor.errors import ProfileError
-from smp_advisor.workload import Job, Model
+from smp_advisor.workload import Model
 from tests.deferred import Deferred
 
 pytestmark = pytest.mark.torch
 
-copy_run = Deferred("smp_advisor.profiling.scaled.run")
 example_inputs = Deferred("smp_advisor.profiling.inputs", "example_inputs")
 forms = Deferred("tests.profiling.modules_with_batches")
 loss_of = Deferred("smp_advisor.profiling.step", "loss_of")
 make_copy = Deferred("smp_advisor.profiling.scaled.build", "make_copy")
-idle_layers = Deferred("smp_advisor.profiling.scaled.trial", "idle_layers")
+idle_layers = Deferred("smp_advisor.profiling.scaled.build", "idle_layers")
 profile_with_fallbacks = Deferred("smp_advisor.profiling.fallback", "profile_with_fallbacks")
 read_model = Deferred("smp_advisor.profiling.profiled_model", "read_model")
 Settings = Deferred("smp_advisor.profiling.traced_steps", "Settings")
@@ -25,22 +24,6 @@ users = Deferred("tests.profiling.modules_of_users")
 values = Deferred("tests.profiling.models_that_read_values")
 token_count = Deferred("smp_advisor.profiling.scaled.build", "token_count")
 torch = Deferred("torch")
-
-
-def test_a_copy_that_crashes_while_it_is_extrapolated_keeps_its_result(monkeypatch):
-    calls = []
-
-    def crashing(function, planned, **_):
-        calls.append(function)
-        if len(calls) == 1:
-            raise ProfileError("The scaled copy crashed (SIGSEGV).", kind="crash")
-        return function(planned)
-
-    monkeypatch.setitem(copy_run.run.__globals__, "run_isolated", crashing)
-    copy = copy_run.run(read_model(users.VAE()), Job(precision="fp32"), extrapolates=True)
-    assert copy.ok
-    assert copy.full_size is None
-    assert "No figures were extrapolated to the full model: The scaled copy crashed (SIGSEGV)." in copy.notes
 
 
 def test_a_loop_over_two_lists_keeps_all_layers_of_the_copy_in_use():
@@ -98,6 +81,7 @@ def test_two_batches_and_functions_show_the_batch():
     assert two.make(10, 1)[1] == 3
     tokens = example_inputs(model, lambda batch, sequence: torch.zeros(batch, sequence, 8))
     assert (tokens.scales, tokens.has_sequence) == (True, True)
+    assert example_inputs(users.MinimalGPT(), lambda b, s: torch.zeros(b, s, dtype=torch.long)).longest == 256
     rows = example_inputs(model, lambda batch: (torch.zeros(batch, 8),))
     assert (rows.scales, rows.has_sequence) == (True, False)
 

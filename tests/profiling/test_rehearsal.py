@@ -9,7 +9,7 @@ import pytest
 from smp_advisor import Job, Plan
 from smp_advisor.profiling.profiled_model import read_model
 from smp_advisor.profiling.rehearsal import Rehearsal, run
-from smp_advisor.profiling.rehearsal.degrees import degrees_of
+from smp_advisor.profiling.rehearsal.result import degrees_of
 
 pytestmark = pytest.mark.torch
 

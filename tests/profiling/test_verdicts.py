@@ -12,7 +12,7 @@ import smp_advisor
 from smp_advisor.notebook.static_view import static_html
 from smp_advisor.notebook.view_state import explanation, recommendation
 from smp_advisor.profiling.result import Profile
-from smp_advisor.profiling.scaled.result import Dimension, FullSize, ScaledRun
+from smp_advisor.profiling.scaled.result import ScaledRun
 from smp_advisor.workload import Job, Model
 from tests.deferred import Deferred
 
@@ -85,7 +85,8 @@ def test_a_copy_that_does_not_train(losses, values, problem):
     run = copy(losses, **values)
     assert not run.ok
     assert problem in run.summary
-    assert "does not train correctly" in run.summary
+    outcome = "trains only in part" if "without_gradient" in values else "does not train correctly"
+    assert outcome in run.summary
     (verdict,) = Profile(
         name="GPT-2", source="module", precision="fp16", attention="fused", batch=1, sequence=1, scaled=run
     ).verdicts
@@ -131,30 +132,6 @@ def test_a_profile_far_from_the_formulas_of_its_configuration(profile):
     (verdict,) = other.verdicts
     assert "parameters +12 %" in verdict
     assert "saved bytes of the blocks +33 %" in verdict
-
-
-def test_a_trace_far_from_real_steps_of_copies_at_the_full_size(profile):
-    size = (2, SEQUENCE)
-    full_size = FullSize(
-        parameters=profile.parameter_count,
-        saved_bytes=round(profile.saved_bytes(*size) / 0.9),
-        forward_flops=profile.forward_flops(*size),
-        backward_flops=round(profile.backward_flops(*size) * 1.02),
-        batch=2,
-        sequence=SEQUENCE,
-        precision="fp16",
-        attention="fused",
-        dimensions=(Dimension("n_embd", (48, 96, 144), 768),),
-        copies=8,
-    )
-    compared = dataclasses.replace(profile, scaled=copy((4.0, 3.9), full_size=full_size))
-    (verdict,) = compared.verdicts
-    assert "real steps of copies, extrapolated to the full size: saved bytes -10 %." in verdict
-    assert "-10.00%" in compared.details()
-    assert "-10.00%" in compared.as_html()
-    assert Profile.from_dict(json.loads(json.dumps(compared.as_dict()))) == compared
-    advice = smp_advisor.advise(compared, "ml.p4d.24xlarge", sequence_length=SEQUENCE)
-    assert verdict in advice.warnings
 
 
 def test_low_confidence_of_flops_is_a_verdict(profile):

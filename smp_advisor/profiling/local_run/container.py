@@ -219,13 +219,7 @@ def _gpus() -> int:
 
 
 def as_arguments(hyperparameters: Mapping[str, Any]) -> list[str]:
-    """Command-line options for the script, sorted by name.
-
-    Examples
-    --------
-    >>> as_arguments({"lr": 0.1, "bf16": True, "mp_parameters": {"microbatches": 4, "ddp": True}})
-    ['--bf16', 'True', '--lr', '0.1', '--mp_parameters', 'ddp=True,microbatches=4']
-    """
+    """Command-line options for the script, sorted by name."""
     words: list[str] = []
     for name in sorted(hyperparameters):
         words += [f"--{name}" if len(name) > 1 else f"-{name}", _argument(hyperparameters[name])]

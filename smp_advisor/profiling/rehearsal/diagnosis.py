@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from smp_advisor.profiling.rehearsal.degrees import Degrees
+    from smp_advisor.profiling.rehearsal.result import Degrees
     from smp_advisor.profiling.rehearsal.single_process import Reference
 
 __all__ = ["difference_of_ranks", "shared_weights", "usage"]

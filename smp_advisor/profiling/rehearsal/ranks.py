@@ -26,9 +26,8 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from smp_advisor.errors import ProfileError
-from smp_advisor.profiling.rehearsal.degrees import in_flight
 from smp_advisor.profiling.rehearsal.division import Boundary, Stage, divide, ranges
-from smp_advisor.profiling.rehearsal.result import Problem
+from smp_advisor.profiling.rehearsal.result import Problem, in_flight
 from smp_advisor.profiling.rehearsal.single_process import Reference, by_name, largest_difference, microbatches_of
 from smp_advisor.profiling.sandbox.deadlock import answer_in, ends_of
 from smp_advisor.profiling.sandbox.failure import user_source_line
@@ -37,7 +36,7 @@ from smp_advisor.profiling.step import checkpointed, loss_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from smp_advisor.profiling.rehearsal.degrees import Degrees, Slots
+    from smp_advisor.profiling.rehearsal.result import Degrees, Slots
     from smp_advisor.profiling.sandbox.deadlock import End
 
 __all__ = ["LEARNING_RATE", "Prepared", "RanksFailed", "run_rank", "run_ranks"]

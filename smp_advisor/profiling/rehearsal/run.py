@@ -5,8 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.profiling.rehearsal.degrees import expected_slots, in_flight
-from smp_advisor.profiling.rehearsal.result import Rehearsal, StageSlots
+from smp_advisor.profiling.rehearsal.result import Rehearsal, StageSlots, expected_slots, in_flight
 from smp_advisor.profiling.sandbox import Limits, progress, run_isolated
 from smp_advisor.profiling.sandbox.limits import default_memory_bytes
 
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.profiling.profiled_model import ProfiledModel
-    from smp_advisor.profiling.rehearsal.degrees import Degrees
+    from smp_advisor.profiling.rehearsal.result import Degrees
     from smp_advisor.workload.job import Job
 
 __all__ = ["run"]
@@ -45,11 +44,6 @@ def run(
     by their state, so no result depends on the speed of the machine. The parameters are those of `smp_advisor.profile`;
     `seconds` is a last guard, and the error names it if it strikes. A live module is neither modified nor copied in
     this process.
-
-    Raises
-    ------
-    ProfileError
-        The copy cannot be built, or does not train in one process. A rank that fails is a problem of the result.
     """
     if memory_bytes is None:
         memory_bytes = default_memory_bytes()
@@ -78,9 +72,14 @@ def _rehearse(
 
     from smp_advisor.profiling.rehearsal.diagnosis import difference_of_ranks, shared_weights, usage
     from smp_advisor.profiling.rehearsal.ranks import LEARNING_RATE, Prepared, RanksFailed, run_rank, run_ranks
-    from smp_advisor.profiling.rehearsal.repeatable import repeatable
     from smp_advisor.profiling.rehearsal.setup import set_up
-    from smp_advisor.profiling.rehearsal.single_process import check_division, microbatches_of, reference, used_by
+    from smp_advisor.profiling.rehearsal.single_process import (
+        check_division,
+        microbatches_of,
+        reference,
+        repeatable,
+        used_by,
+    )
 
     torch.manual_seed(0)
     progress(0, 4, "building the copy")

@@ -8,25 +8,26 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from smp_advisor.errors import ProfileError
-from smp_advisor.profiling.flop_formulas import flop_formula
 from smp_advisor.profiling.inputs import example_inputs, filled
-from smp_advisor.profiling.rehearsal.degrees import degrees_of
 from smp_advisor.profiling.rehearsal.division import find_boundary
-from smp_advisor.profiling.rehearsal.repeatable import batch_norms, restored_buffers, seeded
+from smp_advisor.profiling.rehearsal.result import degrees_of
 from smp_advisor.profiling.rehearsal.single_process import (
+    batch_norms,
     by_name,
     mapped,
     microbatches_of,
     named_batch,
+    restored_buffers,
+    seeded,
     shared_by_blocks,
+    unnamed,
 )
 from smp_advisor.profiling.scaled.build import make_copy, token_count
 from smp_advisor.profiling.scaled.training import samples_of
-from smp_advisor.profiling.step import loss_of
+from smp_advisor.profiling.step import measure_step
 from smp_advisor.profiling.structure import parameter_total, stacks
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.profiling.inputs import ExampleInputs
     from smp_advisor.profiling.profiled_model import ProfiledModel
-    from smp_advisor.profiling.rehearsal.degrees import Degrees
     from smp_advisor.profiling.rehearsal.division import Boundary
+    from smp_advisor.profiling.rehearsal.result import Degrees
     from smp_advisor.profiling.scaled.build import Copy
     from smp_advisor.workload.job import Job
 
@@ -192,39 +193,15 @@ class _BatchSource:
         return named_batch(filled(batch, self.tokens) if self.is_reduced else batch)
 
 
-class _Flops(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sum of the FLOPs of all operators."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.total = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        output = func(*args, **(kwargs or {}))
-        formula = flop_formula(func._overloadpacket)
-        self.total += 0 if formula is None else formula(*args, **(kwargs or {}), out_val=output)
-        return output
-
-
 def _affordable_samples(
     model: nn.Module, source: _BatchSource, degrees: Degrees, planned: int, memory_bytes: int, minimum: int
 ) -> int:
     """Samples per microbatch: as planned, or fewer if the steps are too large or have too many FLOPs."""
     if planned <= minimum:
         return max(planned, 1)
-    saved: dict[int, int] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        saved[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    batch = source.batch(2, 0)
-    counted = _Flops()
-    with restored_buffers(model), counted, torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        loss_of(by_name(model, batch)).backward()  # type: ignore[no-untyped-call]
-    model.zero_grad(set_to_none=True)
+    with restored_buffers(model):
+        step = measure_step(model, unnamed(source.batch(2, 0)), attention="eager")
     total = degrees.data * degrees.microbatches
-    by_memory = memory_bytes / 2 / max(sum(saved.values()) / 2 * total * degrees.tensor, 1)
-    by_flops = _FLOPS / max(counted.total / 2 * total * _PASSES, 1)
+    by_memory = memory_bytes / 2 / max(step.saved_bytes / 2 * total * degrees.tensor, 1)
+    by_flops = _FLOPS / max((step.forward_flops + step.backward_flops) / 2 * total * _PASSES, 1)
     return max(minimum, min(planned, _MAX_SAMPLES, int(by_memory), int(by_flops)))

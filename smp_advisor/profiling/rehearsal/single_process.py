@@ -1,30 +1,139 @@
-"""Steps of a single process: the reference of the ranks, and whether a batch may be divided at all."""
+"""Repeatable steps of a single process: the reference of the ranks, and whether a batch may be divided."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from smp_advisor.profiling.rehearsal.repeatable import batch_norms, evaluated, restored_buffers, seeded
+from smp_advisor.profiling.patching import patched
 from smp_advisor.profiling.rehearsal.result import Problem
 from smp_advisor.profiling.rehearsal.source import line_of_loss, line_of_parameter, nonfinite_line
 from smp_advisor.profiling.scaled.training import samples_of
 from smp_advisor.profiling.step import call_model, loss_of
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
 __all__ = [
-    "Reference", "by_name", "check_division", "joined", "largest_difference", "mapped", "microbatches_of",
-    "named_batch", "reference", "shared_by_blocks", "used_by",
+    "Reference", "batch_norms", "by_name", "check_division", "evaluated", "joined", "largest_difference", "mapped",
+    "microbatches_of", "named_batch", "reference", "repeatable", "restored_buffers", "seeded", "shared_by_blocks",
+    "unnamed", "used_by",
 ]  # fmt: skip
+
+
+_MAX_PERIOD = 64
+
+
+@contextlib.contextmanager
+def repeatable(attention_dropouts: list[float] | None = None) -> Iterator[None]:
+    """Replace dropout by one with the same mask for every sample, so that runs in training mode are comparable.
+
+    Every 2nd, 4th, ... element of the last dimension is dropped, by the power of two closest to the dropout rate. A
+    divided dimension has the same mask as the entire one if its part is a multiple of that power. The dropout of
+    PyTorch's attention kernel is skipped; its rates are appended to `attention_dropouts`.
+    """
+    attend = F.scaled_dot_product_attention
+
+    def attention(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,  # noqa: FBT001, FBT002 (PyTorch's signature)
+        **keywords: Any,
+    ) -> Tensor:
+        if dropout_p and attention_dropouts is not None:
+            attention_dropouts.append(dropout_p)
+        attended: Tensor = attend(query, key, value, attn_mask, 0.0, is_causal, **keywords)
+        return attended
+
+    def direct(tensor: Tensor, p: float, train: bool) -> Tensor:  # noqa: FBT001 (PyTorch's signature)
+        return _dropout(tensor, p, train)
+
+    with (
+        patched(F, "dropout", _dropout),
+        patched(torch, "dropout", direct),
+        patched(F, "scaled_dot_product_attention", attention),
+    ):
+        yield
+
+
+def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:  # noqa: A002, ARG001, FBT001, FBT002 (PyTorch's signature)
+    if not training or not 0 < p < 1 or not input.ndim:
+        return input * 0 if training and p == 1 else input
+    period = min(2 ** max(1, round(-math.log2(p))), _MAX_PERIOD)
+    mask = (torch.arange(input.shape[-1], device=input.device) % period != period - 1).to(input.dtype)
+    scaled: Tensor = mask * (period / (period - 1))
+    return input * scaled
+
+
+def seeded(model: nn.Module, paths: Sequence[str], *, offset: int = 0) -> Callable[[], None]:
+    """Seed each forward pass, and each block's, so that a model's own random numbers are the same in every run.
+
+    Returns a function that removes the seeds.
+    """
+    handles = [
+        module.register_forward_pre_hook(_seed(offset + number))
+        for number, module in enumerate([model, *(model.get_submodule(path) for path in paths)])
+    ]
+
+    def remove() -> None:
+        for handle in handles:
+            handle.remove()
+
+    return remove
+
+
+def _seed(number: int) -> Callable[..., None]:
+    def hook(*_: Any) -> None:
+        torch.manual_seed(number)
+
+    return hook
+
+
+def batch_norms(model: nn.Module) -> list[str]:
+    """Paths of the layers that normalize with statistics of the batch."""
+    kinds = nn.modules.batchnorm._BatchNorm
+    return [name for name, module in model.named_modules() if isinstance(module, kinds) and module.training]
+
+
+@contextlib.contextmanager
+def evaluated(model: nn.Module, paths: Sequence[str]) -> Iterator[None]:
+    """Set some modules to evaluation mode inside the block."""
+    modules = [model.get_submodule(path) for path in paths]
+    for module in modules:
+        module.eval()
+    try:
+        yield
+    finally:
+        for module in modules:
+            module.train()
+
+
+@contextlib.contextmanager
+def restored_buffers(model: nn.Module) -> Iterator[None]:
+    """Restore the values of the model's buffers after the block."""
+    saved = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in saved:
+                buffer.copy_(value)
+
 
 Batch = Mapping[str, Any]
 
-_TOLERANCE = 1e-3
+_DIVIDED_TOLERANCE = 1e-3
 """Relative difference between a batch and its parts; sums over more elements are rounded differently."""
 _NEGLIGIBLE = 0.01
 """Elements that are smaller on average, relative to those of all gradients, are compared with this share instead."""
@@ -40,11 +149,15 @@ def named_batch(inputs: Any) -> dict[str, Any]:
     return {f"_{i}": value for i, value in enumerate(inputs)}
 
 
+def unnamed(batch: Batch) -> Batch | list[Any]:
+    """Inverse of `named_batch`."""
+    is_positional = all(name[:1] == "_" and name[1:].isdigit() for name in batch)
+    return [batch[f"_{i}"] for i in range(len(batch))] if is_positional else batch
+
+
 def by_name(model: nn.Module, batch: Batch) -> Any:
     """Call the model with a batch from `named_batch`."""
-    if all(name[:1] == "_" and name[1:].isdigit() for name in batch):
-        return call_model(model, [batch[f"_{i}"] for i in range(len(batch))])
-    return call_model(model, batch)
+    return call_model(model, unnamed(batch))
 
 
 def mapped(change: Callable[..., Tensor], batch: Any, *batches: Any) -> Any:
@@ -132,7 +245,7 @@ def check_division(
         return [_nonfinite(model, parts[0], loss, unsound)], [], None
     again, again_gradients = _restored(model, parts[0])
     different, name = largest_difference(again_gradients, gradients)
-    if _differs(again, loss) or different > _TOLERANCE:
+    if _differs(again, loss) or different > _DIVIDED_TOLERANCE:
         return [_stateful(model, parts[0], loss, again, name)], [], None
     if _draws_random_numbers(model, parts[0], paths, loss):
         sentence = (
@@ -162,7 +275,7 @@ def check_division(
                 return [replace(problem, text=text)], sentences, None
             means = _weighted([own for _, own in results], [1.0] * len(parts))
             difference, worst = largest_difference(entire_gradients, means)
-            if _differs(entire, sum(losses) / len(losses)) or difference > _TOLERANCE:
+            if _differs(entire, sum(losses) / len(losses)) or difference > _DIVIDED_TOLERANCE:
                 return [_classified(model, division, results, (entire, entire_gradients), worst)], sentences, entire
     return [], sentences, entire
 
@@ -190,7 +303,7 @@ def _restored(model: nn.Module, batch: Batch) -> tuple[float, dict[str, Tensor]]
 
 
 def _differs(value: float, expected: float) -> bool:
-    return not abs(value - expected) <= _TOLERANCE * max(abs(expected), 1e-3)
+    return not abs(value - expected) <= _DIVIDED_TOLERANCE * max(abs(expected), 1e-3)
 
 
 def _draws_random_numbers(model: nn.Module, part: Batch, paths: Sequence[str], loss: float) -> bool:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from smp_advisor.profiling.sandbox.failure import last_error_in_log
-from smp_advisor.profiling.sandbox.supervisor import ANSWER_SECONDS, is_handling
+from smp_advisor.profiling.sandbox.limits import ANSWER_SECONDS
+from smp_advisor.profiling.sandbox.supervisor import is_handling
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

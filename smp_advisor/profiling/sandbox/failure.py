@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError, ProfileError
-from smp_advisor.profiling.sandbox.supervisor import ANSWER_SECONDS
+from smp_advisor.profiling.sandbox.limits import ANSWER_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from smp_advisor.profiling.sandbox.limits import Limits
-    from smp_advisor.profiling.sandbox.monitor import ChildReport
+    from smp_advisor.profiling.sandbox.supervisor import ChildReport
 
 __all__ = [
     "LoggedError", "SourceLine", "describe_exception", "failed", "is_dump", "last_error_in_log", "user_source_line",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import json
 import os
 import shutil
@@ -17,7 +18,7 @@ from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.sandbox import supervisor
 from smp_advisor.profiling.sandbox.failure import describe_exception, failed
 from smp_advisor.profiling.sandbox.limits import Limits, apply
-from smp_advisor.profiling.sandbox.monitor import run_monitored
+from smp_advisor.profiling.sandbox.supervisor import run_monitored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +30,8 @@ _FRESH = "from smp_advisor.profiling.sandbox.isolated import run_fresh; run_fres
 _STACK_SIGNAL = signal.SIGUSR1
 """Signal on which a child process writes its Python stack."""
 _RESET_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGCHLD)
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+_OBJECTS_PER_COLLECTION = 20_000
 _shared: list[bool] = []
 
 
@@ -118,8 +121,7 @@ def _exec_fresh(request: str, log: int, messages: int, variables: Mapping[str, s
         environment = {
             **variables,
             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-            "OMP_NUM_THREADS": "1",
-            "TOKENIZERS_PARALLELISM": "false",
+            **_ONE_THREAD,
         }
         program = [
             sys.executable, "-P", "-c", _FRESH, str(messages), str(file.fileno()),
@@ -203,6 +205,10 @@ def _run_forked(function: Callable[..., Any], arguments: tuple[Any, ...], bounds
     # The kernel's streams would send to the notebook through sockets that belong to the kernel.
     sys.stdout = sys.__stdout__ = open(1, "w", buffering=1, closefd=False, errors="replace")  # type: ignore[misc]  # noqa: SIM115
     sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, closefd=False, errors="replace")  # type: ignore[misc]  # noqa: SIM115
+    # Work on models creates many objects and few cycles, and a collection would copy the kernel's pages.
+    gc.freeze()
+    gc.set_threshold(_OBJECTS_PER_COLLECTION)
+    os.environ |= _ONE_THREAD
     if "torch" in sys.modules:
         # The kernel's thread pool is not forked, so waiting for it would never end.
         sys.modules["torch"].set_num_threads(1)

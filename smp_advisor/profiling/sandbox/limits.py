@@ -11,10 +11,16 @@ from pathlib import Path
 import psutil
 
 __all__ = [
-    "GIB", "Limits", "apply", "available_memory_bytes", "default_memory_bytes", "memory_bytes", "status_bytes",
+    "ANSWER_SECONDS", "GIB", "GUARD_SECONDS", "Limits", "apply", "available_memory_bytes", "default_memory_bytes",
+    "memory_bytes", "status_bytes",
 ]  # fmt: skip
 
 GIB = 2**30
+GUARD_SECONDS = 3600.0
+"""Time after which a child process is stopped, with an error: ten times what the slowest profile takes on one core. It
+guards against code that hangs; counts of operators, FLOPs and bytes limit the work of a stage."""
+ANSWER_SECONDS = 60.0
+"""A last guard against a process that never answers a signal; a result names it when it strikes."""
 
 _CGROUPS = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),

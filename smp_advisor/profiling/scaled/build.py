@@ -1,29 +1,31 @@
-"""Building the scaled copy; runs in the child process."""
+"""Building the scaled copy and its inputs; runs in the child process."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
 
-from smp_advisor.errors import ProfileError
-from smp_advisor.profiling.fake import default_dtype
-from smp_advisor.profiling.gpu_kernels import without_initialization
-from smp_advisor.profiling.inputs import example_inputs, valid_ids
-from smp_advisor.profiling.scaled.experts import experts_of, with_experts
-from smp_advisor.profiling.scaled.narrow import narrow_copy
-from smp_advisor.profiling.scaled.reduction import reduced, reductions_between
+from smp_advisor.errors import AdvisorError, ProfileError
+from smp_advisor.profiling.failures import is_about_values
+from smp_advisor.profiling.fake import default_dtype, fake_copy, fake_inputs, fake_mode, materialized
+from smp_advisor.profiling.gpu_kernels import gpu_kernels, without_initialization
+from smp_advisor.profiling.inputs import cast_inputs, example_inputs, filled, valid_ids
+from smp_advisor.profiling.patching import quiet
+from smp_advisor.profiling.scaled.reduction import narrow_copy, reduced, reductions_between
 from smp_advisor.profiling.scaled.result import Reduction
-from smp_advisor.profiling.scaled.trial import idle_layers
+from smp_advisor.profiling.step import call_model, measure_step
 from smp_advisor.profiling.structure import (
     callable_parts,
     named_blocks,
     parameter_total,
     remaining_children,
     stacks,
-    ties,
     truncated,
 )
 
@@ -31,12 +33,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from contextlib import ExitStack
 
+    from smp_advisor.profiling.inputs import ExampleInputs
     from smp_advisor.profiling.profiled_model import ProfiledModel
+    from smp_advisor.profiling.step import StepMeasure
     from smp_advisor.profiling.structure import Stack
 
-__all__ = ["Copy", "make_copy", "removable", "token_count"]
+__all__ = ["Affordable", "Copy", "affordable_inputs", "idle_layers", "make_copy", "narrower", "token_count"]
 
-BYTES_PER_PARAMETER = 20
+_BYTES_PER_PARAMETER = 20
 """Parameter, gradient and Adam state; upper bound over all precisions."""
 _SHARE_OF_MEMORY = 0.5
 """The remaining memory is for activations, logits and temporaries."""
@@ -59,8 +63,6 @@ class Copy:
     reductions: tuple[Reduction, ...]
     blocks: tuple[str, ...]
     """Paths of the repeated blocks."""
-    cut: tuple[Stack, ...] = ()
-    """Stacks of the full module from which blocks were removed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,33 +88,13 @@ def make_copy(
     dtype: torch.dtype,
     blocks: int = 2,
     inputs: Any = None,
-    most_parameters: int | None = None,
 ) -> Copy:
-    """Build the smallest copy with the same architecture: from a reduced configuration, or else by truncation.
+    """Build the smallest copy with the same architecture: from a reduced configuration, or else with fewer layers.
 
-    Parameters
-    ----------
-    profiled
-        A live module is truncated in place, so call this in a child process only.
-    stack
-        Restores the module when it is closed.
-    memory_bytes, dtype
-        Memory available to train the copy, and the dtype of its parameters.
-    blocks
-        Minimum number of remaining repeats.
-    inputs
-        Example inputs; None infers them.
-    most_parameters
-        Further limit of the parameters of a copy, by the work of its steps.
-
-    Raises
-    ------
-    ProfileError
-        No copy fits in `memory_bytes`.
+    A live module is truncated in place until `stack` is closed, so call this in a child process only. It keeps at least
+    `blocks` repeats of each block.
     """
-    limit = _Limit(memory=int(memory_bytes * _SHARE_OF_MEMORY / BYTES_PER_PARAMETER))
-    if most_parameters is not None:
-        limit = _Limit(memory=min(limit.memory, most_parameters))
+    limit = _Limit(memory=int(memory_bytes * _SHARE_OF_MEMORY / _BYTES_PER_PARAMETER))
     if profiled.model_class is not None:
         return _by_configuration(profiled, limit, dtype, blocks)
     if profiled.module is None:
@@ -172,59 +154,49 @@ def _by_truncation(
     blocks: int,
     inputs: Any,
 ) -> Copy:
-    repeated = removable(model, inputs, blocks)
-    counts_by_label = {row.label: (len(row.names), len(remaining_children(row, blocks))) for row in repeated}
-    with truncated(model, repeated, blocks):
-        count = parameter_total([model])
+    repeated = _removable(model, inputs, blocks)
+    depths = {row.label: (len(row.names), len(remaining_children(row, blocks))) for row in repeated}
+    reductions = [Reduction(label, *sizes) for label, sizes in depths.items() if sizes[0] != sizes[1]]
     stack.enter_context(truncated(model, repeated, blocks))
-    reductions = _depths(counts_by_label)
-    experts = experts_of(model) if count > limit.parameters else None
-    if experts is not None and experts.few < experts.number:
-        stack.enter_context(with_experts(model, experts, experts.few))
-        reductions.append(Reduction("experts", experts.number, experts.few))
-        count = parameter_total([model])
-    if count > limit.parameters:
-        narrowed = narrow_copy(model, limit.parameters, inputs)
-        if narrowed is not None:
-            return Copy(
-                model=narrowed.model.to(dtype),
-                profiled=profiled,
-                how="a few blocks, narrowed by renaming dimensions",
-                reductions=(*reductions, *narrowed.reductions),
-                blocks=_blocks(narrowed.model, repeated, blocks),
-                cut=tuple(repeated),
-            )
-    if count > limit.parameters:
-        raise ProfileError(
-            f"A few blocks of {profiled.name} at full width have {count / 1e6:,.0f} million parameters, over {limit}. "
-            "Its dimensions could not be reduced consistently: raise this limit, or pass a narrower module."
-        )
-    if any(p.device.type not in {"cpu", "meta"} for p in model.parameters()):
-        raise ProfileError(f"{profiled.name} is on a GPU, which the child process cannot access: move it with .cpu().")
-    if any(p.is_meta for p in model.parameters()):
-        shared = ties(model)
-        model.to_empty(device="cpu")
-        _tie(model, shared)  # which to_empty undoes
-        torch.manual_seed(0)
-        for parameter in model.parameters():
-            nn.init.normal_(parameter, std=0.02) if parameter.ndim > 1 else nn.init.ones_(parameter)
-    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in model.parameters()):
-        raise ProfileError(f"{profiled.name} has lazy layers: call it once on example inputs before profiling.")
-    return Copy(
-        model=model.to(dtype),
+    count = parameter_total([model])
+    copy = Copy(
+        model=model,
         profiled=profiled,
         how=f"{'truncated to a few blocks at full width' if reductions else 'full model'}, with its own weights",
         reductions=tuple(reductions),
         blocks=_blocks(model, repeated, blocks),
-        cut=tuple(repeated),
+    )
+    if any(p.device.type not in {"cpu", "meta"} for p in model.parameters()):
+        raise ProfileError(f"{profiled.name} is on a GPU, which the child process cannot access: move it with .cpu().")
+    if count > limit.parameters:
+        narrowed = narrower(copy, limit.parameters, inputs)
+        if narrowed is None:
+            raise ProfileError(
+                f"A few blocks of {profiled.name} at full width have {count / 1e6:,.0f} million parameters, over"
+                f" {limit}. Its dimensions could not be reduced consistently: raise this limit, or pass a narrower"
+                " module."
+            )
+        return dataclasses.replace(narrowed, model=narrowed.model.to(dtype))
+    materialized(model)
+    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in model.parameters()):
+        raise ProfileError(f"{profiled.name} has lazy layers: call it once on example inputs before profiling.")
+    return dataclasses.replace(copy, model=model.to(dtype))
+
+
+def narrower(copy: Copy, most_parameters: int, inputs: Any) -> Copy | None:
+    """The copy of a live module with renamed dimensions; None if no consistent one is found."""
+    narrowed = narrow_copy(copy.model, most_parameters, lambda model: _accepts(model, inputs))
+    if narrowed is None:
+        return None
+    model, reductions = narrowed.model, (*copy.reductions, *narrowed.reductions)
+    return dataclasses.replace(
+        copy, model=model, reductions=reductions, how="a few blocks, narrowed by renaming dimensions"
     )
 
 
-def removable(model: nn.Module, inputs: Any, blocks: int = 2) -> list[Stack]:
+def _removable(model: nn.Module, inputs: Any, blocks: int = 2) -> list[Stack]:
     """Stacks whose blocks can be removed: none if the forward pass then fails, as with a fixed number of layers."""
-    experts = experts_of(model)
-    lists = [path for layer in experts.layers for path in layer.lists] if experts else []
-    repeated = [row for row in stacks(model) if row.path not in lists]
+    repeated = stacks(model)
     if all(len(row.names) <= blocks for row in repeated):
         return repeated
     example = example_inputs(model, inputs)
@@ -247,19 +219,6 @@ def removable(model: nn.Module, inputs: Any, blocks: int = 2) -> list[Stack]:
     return selected
 
 
-def _tie(model: nn.Module, groups: tuple[tuple[str, ...], ...]) -> None:
-    """Make the parameters of each group one parameter."""
-    for first, *copies in groups:
-        parameter = model.get_parameter(first)
-        for name in copies:
-            path, _, leaf = name.rpartition(".")
-            model.get_submodule(path).register_parameter(leaf, parameter)
-
-
-def _depths(counts_by_label: Mapping[str, tuple[int, int]]) -> list[Reduction]:
-    return [Reduction(label, *sizes) for label, sizes in counts_by_label.items() if sizes[0] != sizes[1]]
-
-
 def _blocks(model: nn.Module, cut: Sequence[Stack] = (), blocks: int = 0) -> tuple[str, ...]:
     """Paths of the repeated blocks; of `cut` stacks with named children, those that remain."""
     paths = [path for row in stacks(model) for path in row.paths]
@@ -279,3 +238,139 @@ def token_count(copy: Copy) -> int:
     # The first embedding is for tokens; one for positions follows it.
     table = next((module for module in copy.model.modules() if isinstance(module, nn.Embedding)), None)
     return table.num_embeddings if table is not None else int(getattr(config, "num_labels", 0) or 2)
+
+
+_TRIAL_BATCH = 2
+_TRIAL_TOKENS = 48
+
+
+def _accepts(model: nn.Module, inputs: Any) -> bool:
+    """Whether the model's forward pass accepts the inputs, or inferred ones; reading values decides nothing."""
+    try:
+        return idle_layers(model, example_inputs(model, inputs)) is not None
+    except (AdvisorError, RuntimeError, ValueError, TypeError, IndexError):
+        return False
+
+
+def idle_layers(model: nn.Module, example: ExampleInputs) -> frozenset[str] | None:
+    """Layers with parameters that a forward pass does not call; None if it fails."""
+    mode = fake_mode()
+    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+    called: set[str] = set()
+    tokens = max(1, min(_TRIAL_TOKENS, example.longest * 3 // 4 or _TRIAL_TOKENS))
+    try:
+        with quiet(), torch.no_grad(), gpu_kernels("fused", lambda *_: None):
+            copy = fake_copy(model, mode, None).train()
+            layers = {name: part for name, part in copy.named_modules() if part._parameters and not part._modules}
+            for name, part in layers.items():
+                part.register_forward_pre_hook(lambda *_, name=name: called.add(name))
+            inputs = fake_inputs(example.make(_TRIAL_BATCH, tokens), mode, dtype)
+            with mode:
+                call_model(copy, inputs)
+    except Exception as error:  # noqa: BLE001 - a model may raise anything
+        return frozenset() if is_about_values(error) else None
+    return frozenset(layers) - called
+
+
+_DIVISORS = (2, 4, 8)
+_LEAST_SIZE = 32
+"""Images are not reduced below this size."""
+_LEAST_SAMPLES = 4096
+"""The same for sounds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Affordable:
+    """Inputs of a copy and its trace with them."""
+
+    example: ExampleInputs
+    traced: StepMeasure | None
+    """None if the copy could not be traced."""
+    failure: str = ""
+    """Error of the trace."""
+    note: str = ""
+    """Sizes before and after, as text; empty if the inputs have their full size."""
+
+
+def affordable_inputs(
+    model: nn.Module,
+    example: ExampleInputs,
+    *,
+    samples: int,
+    sequence: int,
+    vocab: int,
+    dtype: torch.dtype,
+    options: Mapping[str, Any],
+    memory_bytes: int,
+    most_work: int,
+) -> Affordable:
+    """The largest inputs whose traced step fits; the smallest that the model accepts if none fits.
+
+    Only inferred images, volumes, videos, latents and sounds are reduced, by 2, 4 or 8 in every direction. `most_work`
+    limits `StepMeasure.work` of a microbatch of `samples`.
+    """
+
+    def at(candidate: ExampleInputs, note: str = "") -> Affordable:
+        inputs = cast_inputs(filled(candidate.make(samples, sequence), vocab), dtype)
+        mode = fake_mode()
+        fake, sample = fake_copy(model, mode, None), fake_inputs(inputs, mode, dtype)
+        with mode:
+            return Affordable(example=candidate, traced=measure_step(fake, sample, **options), note=note)
+
+    def fits(step: StepMeasure | None) -> bool:
+        return step is None or (step.peak_bytes <= _SHARE_OF_MEMORY * memory_bytes and step.work <= most_work)
+
+    try:
+        best = at(example)
+    except Exception as error:  # noqa: BLE001 - a model may raise anything under a trace
+        failure = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        return Affordable(example=example, traced=None, failure=failure)
+    full = _shape(example.make(samples, sequence))
+    for divisor in _DIVISORS if example.is_inferred else ():
+        if fits(best.traced):
+            break
+        candidate = _divided(example, divisor)
+        size = _shape(candidate.make(samples, sequence))
+        if size != full:
+            with contextlib.suppress(Exception):  # a table of positions, for example, fits one size only
+                best = at(candidate, f"inputs reduced from {full} to {size} for the memory and the FLOPs of a copy.")
+    return best
+
+
+def _divided(example: ExampleInputs, divisor: int) -> ExampleInputs:
+    """The inputs with smaller images or sounds; labels and masks of their sizes follow."""
+
+    def make(batch: int, sequence: int) -> Any:
+        inputs = example.make(batch, sequence)
+        # Next to images or volumes, a tensor of fewer dimensions holds features, whose width remains.
+        images = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+        images = [leaf for leaf in images if leaf.ndim == max(image.ndim for image in images)]
+        sizes = {size for leaf in images for size in _sizes(leaf, divisor) if size != sequence}
+
+        def divide(value: Any) -> Any:
+            if not isinstance(value, Tensor) or not value.is_meta:
+                return value
+            first = 2 if value.is_floating_point() and value.ndim > 2 else 1
+            shape = [size // divisor if i >= first and size in sizes else size for i, size in enumerate(value.shape)]
+            return torch.empty(shape, dtype=value.dtype, device="meta")
+
+        return tree_map(divide, inputs)
+
+    return dataclasses.replace(
+        example, make=make, description=example.description.replace(" (inferred)", f", divided by {divisor} (inferred)")
+    )
+
+
+def _sizes(leaf: Tensor, divisor: int) -> list[int]:
+    """Heights, widths, depths and lengths in a tensor, after its channels."""
+    if not leaf.is_meta:
+        return []
+    if leaf.ndim == 2:
+        return [size for size in leaf.shape[1:] if size % divisor == 0 and size // divisor >= _LEAST_SAMPLES]
+    return [size for size in leaf.shape[2:] if size % divisor == 0 and size // divisor >= _LEAST_SIZE]
+
+
+def _shape(inputs: Any) -> str:
+    """Sizes of the first tensor, without the batch."""
+    first = next(leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor) and leaf.ndim)
+    return " x ".join(f"{size:,}" for size in first.shape[1:])

@@ -1,97 +1,16 @@
-"""Results of training the scaled copy, and figures of the full model that are extrapolated from copies."""
+"""Result of training the scaled copy."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.profiling.result_html import NotebookResult, box, table
-from smp_advisor.workload.counts import format_count
+from smp_advisor.profiling.result_html import NotebookResult
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Comparison", "Dimension", "FullSize", "Reduction", "ScaledRun"]
-
-
-@dataclass(frozen=True, slots=True)
-class Dimension:
-    """One dimension of the copies, and its size in the full model."""
-
-    name: str
-    copies: tuple[int, ...]
-    full: int
-
-    def __str__(self) -> str:
-        sizes = [f"{size:,}" for size in self.copies]
-        return f"{self.name} {', '.join(sizes[:-1])} and {sizes[-1]} → {self.full:,}"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FullSize:
-    """Measured figures of copies, extrapolated to the full model.
-
-    Parameters, FLOPs and saved bytes are polynomials: of degree 2 in the width and in the sequence, and of degree 1 in
-    depth, vocabulary and experts. Two further steps, at another width and at a longer sequence, confirmed them.
-    """
-
-    parameters: int
-    """Tied parameters count once."""
-    saved_bytes: int
-    """Saved by autograd at the end of the forward pass of one microbatch, excluding parameters and buffers. 0 if the
-    kernels of this machine save other tensors than those of a GPU, as for recurrent layers."""
-    forward_flops: int
-    backward_flops: int
-    batch: int
-    """Samples of the microbatch."""
-    sequence: int
-    """Tokens per sample; 1 without a sequence."""
-    precision: str
-    attention: str
-    """Attention kernel whose saved tensors were measured: ``fused`` or ``eager``."""
-    dimensions: tuple[Dimension, ...]
-    """Dimensions that were extrapolated; all others are those of the full model."""
-    copies: int
-    """Number of copies that were built."""
-
-    @property
-    def figures(self) -> dict[str, int]:
-        """Figures by name, as in `smp_advisor.profiling.trace.FIGURES`; without those that are unknown."""
-        figures = {
-            "parameters": self.parameters,
-            "saved bytes": self.saved_bytes,
-            "forward FLOPs": self.forward_flops,
-            "backward FLOPs": self.backward_flops,
-        }
-        return {name: value for name, value in figures.items() if value}
-
-    @property
-    def size(self) -> str:
-        """Size of the microbatch, as text."""
-        return f"batch {self.batch}" + (f", {self.sequence:,} tokens" if self.sequence > 1 else "")
-
-    @property
-    def basis(self) -> str:
-        """The measured steps, as text for the user."""
-        steps = f"real steps of {self.copies} copies" if self.copies > 1 else "real steps of one copy"
-        return f"{steps}: {'; '.join(map(str, self.dimensions)) or 'no dimension is reduced'}"
-
-    def __str__(self) -> str:
-        texts = (f"{name} {figure_text(name, value)}" for name, value in self.figures.items())
-        return f"{', '.join(texts)} ({self.size}), from {self.basis}"
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> FullSize:
-        """Inverse of `dataclasses.asdict`, also after a JSON round trip."""
-        dimensions = (Dimension(row["name"], tuple(row["copies"]), row["full"]) for row in values["dimensions"])
-        return cls(**{**values, "dimensions": tuple(dimensions)})
-
-
-def figure_text(name: str, value: float) -> str:
-    """A figure with its unit: ``8.03 B``, ``13.3 GiB`` or ``32.9 T``."""
-    if name == "saved bytes":
-        return f"{value / 2**30:.4g} GiB" if value >= 2**30 / 100 else f"{value / 2**20:.4g} MiB"
-    return format_count(value)
+__all__ = ["Comparison", "Reduction", "ScaledRun"]
 
 
 _EXPLOSION = 10.0
@@ -169,8 +88,6 @@ class ScaledRun(NotebookResult):
     """Whether the model returns a loss; if not, the mean of its outputs was trained."""
     unused: tuple[str, ...] = ()
     """Those of `without_gradient` whose layers do not run in the forward pass."""
-    full_size: FullSize | None = None
-    """Figures of the full model, extrapolated from copies at several widths and depths; None if that failed."""
 
     @property
     def finite(self) -> bool:
@@ -203,7 +120,8 @@ class ScaledRun(NotebookResult):
     def summary(self) -> str:
         """The result in one line."""
         size = f"{self.parameter_count / 1e6:.3g} M parameters"
-        outcome = "trains" if self.ok else "does not train correctly"
+        is_partial = self.problems == (f"gradients are {self._gradient_text}",)
+        outcome = "trains" if self.ok else "trains only in part" if is_partial else "does not train correctly"
         gradients = () if set(self.without_gradient) - set(self.unused) else (self._gradient_text,)
         return (
             f"A copy of {self.name} with {size} {outcome}: {'; '.join((self._loss_text, *gradients, *self.problems))}."
@@ -222,7 +140,6 @@ class ScaledRun(NotebookResult):
             ("Checkpointing", self._checkpointing_text),
             ("Tied weights", "; ".join(" = ".join(group) for group in self.tied) or "none"),
             *((f"Predicted {comparison.figure}", _comparison_text(comparison)) for comparison in self.comparisons),
-            *([("Extrapolated to the full model", str(self.full_size))] if self.full_size is not None else []),
             *(("Note", note) for note in self.notes),
         ]
         return tuple(rows)
@@ -272,21 +189,11 @@ class ScaledRun(NotebookResult):
         fields["reductions"] = tuple(Reduction(**part) for part in fields["reductions"])
         fields["comparisons"] = tuple(Comparison(**part) for part in fields["comparisons"])
         fields["tied"] = tuple(tuple(group) for group in fields["tied"])
-        if fields.get("full_size") is not None:
-            fields["full_size"] = FullSize.from_dict(fields["full_size"])
         for name in ("losses", "microbatches", "without_gradient", "unused", "notes"):
             fields[name] = tuple(fields.get(name, ()))
         return cls(**fields)
 
-    def as_html(self) -> str:
-        """HTML form for a notebook."""
-        return box(self.summary, table(self.findings), ok=self.ok)
-
     _repr_pretty_ = NotebookResult._repr_pretty_
-
-    def __str__(self) -> str:
-        lines = [f"  {name}: {text}" for name, text in self.findings]
-        return "\n".join([self.summary, *lines])
 
 
 def _comparison_text(comparison: Comparison) -> str:

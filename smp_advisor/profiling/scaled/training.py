@@ -1,9 +1,10 @@
-"""Real training steps with the plan's precision, microbatches and activation checkpointing."""
+"""Real training steps of the scaled copy in the child process, with the plan's precision and microbatches."""
 
 from __future__ import annotations
 
 import contextlib
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -11,16 +12,204 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from smp_advisor.profiling.inputs import cast_inputs
+from smp_advisor.errors import AdvisorError, ProfileError
+from smp_advisor.profiling.extrapolation import FIGURES
+from smp_advisor.profiling.inputs import cast_inputs, example_inputs, filled
 from smp_advisor.profiling.patching import wrapped_forwards
 from smp_advisor.profiling.precision import training_precision
-from smp_advisor.profiling.step import call_model, checkpointed, loss_of, make_optimizer
+from smp_advisor.profiling.profiled_model import has_formulas_of_head
+from smp_advisor.profiling.recurrent_kernels import has_recurrent_layers
+from smp_advisor.profiling.sandbox import progress
+from smp_advisor.profiling.scaled.build import affordable_inputs, make_copy, narrower, token_count
+from smp_advisor.profiling.scaled.result import Comparison, ScaledRun
+from smp_advisor.profiling.step import call_model, checkpointed, loss_of, make_optimizer, measure_step
+from smp_advisor.profiling.structure import parameter_total, ties
+from smp_advisor.workload import Model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-__all__ = ["Trained", "Trainer", "split"]
+    from smp_advisor.profiling.profiled_model import ProfiledModel
+    from smp_advisor.profiling.scaled.build import Affordable, Copy
+    from smp_advisor.profiling.scaled.run import PlannedSteps
+    from smp_advisor.profiling.step import StepMeasure
+
+__all__ = ["samples_of", "train"]
+
+_STEPS = 2
+_STAGES = _STEPS + 2
+"""Building the copy, its trace, and the steps."""
+_MOST_TOKENS = 64
+_MOST_WORK = 20_000_000_000
+"""Limit of `StepMeasure.work` of a step with all its microbatches: one to two seconds of one core in 16 bits. Guessed
+images and sounds are reduced to it, and then the width of the copy."""
+_EXCESS = 10
+"""A copy that cannot be reduced to the limit is not trained if a step has this many times the work."""
+
+
+def train(profiled: ProfiledModel, inputs: Any, planned: PlannedSteps) -> ScaledRun:
+    """Build the copy, train it for two steps, and compare one with its trace."""
+    with ExitStack() as stack:
+        progress(0, _STAGES, "copy: building")
+        dtype = torch.float32 if planned.precision in {"fp32", "amp"} else torch.bfloat16
+        copy = make_copy(profiled, stack, memory_bytes=planned.memory_bytes, dtype=dtype, inputs=inputs)
+        sized = _sized(copy, inputs, planned, dtype)
+        if sized.work > _MOST_WORK and profiled.model_class is None:
+            most_parameters = max(1, parameter_total([copy.model]) * _MOST_WORK // sized.work)
+            narrowed = narrower(copy, most_parameters, inputs)
+            sized = sized if narrowed is None else _sized(narrowed, inputs, planned, dtype)
+        if sized.work > _EXCESS * _MOST_WORK:
+            raise ProfileError(
+                f"A step of the copy of {profiled.name} takes {sized.work / 1e9:,.0f} GFLOPs on this machine, over the "
+                f"limit of {_EXCESS * _MOST_WORK / 1e9:,.0f}: pass smaller inputs for the stage 'copy'."
+            )
+        return _stepped(profiled, sized, planned)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sized:
+    """A copy whose inputs, and the work of a step with them, are known."""
+
+    copy: Copy
+    affordable: Affordable
+    sizes: tuple[int, ...]
+    """Samples of each microbatch."""
+    sequence: int
+    vocab: int
+    dtype: torch.dtype
+    notes: tuple[str, ...]
+    options: Mapping[str, Any]
+
+    @property
+    def work(self) -> int:
+        """`StepMeasure.work` of a step; 0 if the copy could not be traced."""
+        traced = self.affordable.traced
+        return 0 if traced is None else traced.work * len(self.sizes)
+
+
+def _sized(copy: Copy, inputs: Any, planned: PlannedSteps, dtype: torch.dtype) -> _Sized:
+    """Trace a step of the copy."""
+    notes = list(planned.notes)
+    if planned.precision == "fp16":
+        notes.append("fp16 was computed in bf16, which has the same size: on a CPU, fp16 is about 20 times slower.")
+    model = copy.model.train()
+    example = example_inputs(model, inputs, config=copy.profiled.config)
+    full = min(planned.sequence, example.longest or planned.sequence) if example.has_sequence else 1
+    sequence = min(full, _MOST_TOKENS)
+    if sequence < full:
+        notes.append(f"tokens per sample reduced from {full} to {sequence}.")
+    has_batch_norm = any("BatchNorm" in type(module).__name__ for module in model.modules())
+    sizes = tuple(max(size, 2) if has_batch_norm else size for size in planned.sizes)
+    vocab = token_count(copy)
+    options = {
+        "attention": "eager",
+        "blocks": copy.blocks,
+        "checkpointing": planned.checkpointing,
+        "precision": planned.precision,
+    }
+    progress(1, _STAGES, "copy: trace")
+    affordable = affordable_inputs(
+        model,
+        example,
+        samples=sizes[0],
+        sequence=sequence,
+        vocab=vocab,
+        dtype=dtype,
+        options=options,
+        memory_bytes=planned.memory_bytes,
+        most_work=_MOST_WORK // len(sizes),
+    )
+    notes += filter(None, [affordable.note])
+    return _Sized(
+        copy=copy, affordable=affordable, sizes=sizes, sequence=sequence, vocab=vocab, dtype=dtype, notes=tuple(notes),
+        options=options,
+    )  # fmt: skip
+
+
+def _stepped(profiled: ProfiledModel, sized: _Sized, planned: PlannedSteps) -> ScaledRun:
+    """Train the copy for two steps, and compare one with its trace."""
+    copy, example, sizes = sized.copy, sized.affordable.example, sized.sizes
+    model, precision, checkpointing = copy.model, planned.precision, planned.checkpointing
+    if example.scales:
+        batch = _split(filled(example.make(sum(sizes), sized.sequence), sized.vocab), sizes)
+    else:
+        batch = [filled(example.make(1, 1), sized.vocab)] * len(sizes)
+    groups = ties(model)
+    sample = cast_inputs(filled(example.make(sizes[0], sized.sequence), sized.vocab), sized.dtype)
+    comparisons, comparison_notes, real = _compare(copy, sample, sized.affordable, sized.options)
+    trainer = _Trainer(
+        model,
+        precision=precision,
+        dtype=sized.dtype,
+        optimizer=planned.optimizer,
+        blocks=copy.blocks if checkpointing else (),
+        counted=copy.blocks,
+    )
+    torch.manual_seed(0)  # of dropout: otherwise the kernel's state would make every run a different one
+    losses: list[float] = []
+    for step in range(_STEPS):
+        progress(2 + step, _STAGES, f"copy: step {step + 1} of {_STEPS}")
+        trained = trainer.train(batch)
+        losses.append(trained.loss)
+        print(f"step {step + 1} loss {losses[-1]:.6g}", flush=True)  # noqa: T201 (the live log)
+    trainable = (name for name, p in model.named_parameters() if p.requires_grad)
+    missing = tuple(name for name in trainable if name not in trained.with_gradient)
+    run_blocks = [path for path in copy.blocks if trained.forwards[path]]
+    text = "bf16 with fp32 master copies and a loss scale, instead of fp16"
+    return ScaledRun(
+        name=profiled.name,
+        how=copy.how,
+        reductions=copy.reductions,
+        parameter_count=parameter_total([model]),
+        precision=text if precision == "fp16" else training_precision(precision).label,
+        optimizer=planned.optimizer,
+        losses=tuple(losses),
+        returns_loss=real.returns_loss,
+        microbatches=tuple(sizes),
+        sequence=sized.sequence,
+        inputs=example.description,
+        trained=len(trained.with_gradient),
+        without_gradient=missing,
+        unused=tuple(name for name in missing if name.rpartition(".")[0] not in trained.ran),
+        frozen=sum(not p.requires_grad for p in model.parameters()),
+        tied=tuple(group for group in groups if group in ties(model)),
+        checkpointed=len(run_blocks) if checkpointing else 0,
+        recomputed=checkpointing and all(trained.forwards[path] >= 2 * len(sizes) for path in run_blocks),
+        comparisons=tuple(comparisons),
+        notes=(*sized.notes, *comparison_notes),
+    )
+
+
+def _compare(
+    copy: Copy, inputs: Any, affordable: Affordable, options: Mapping[str, Any]
+) -> tuple[list[Comparison], list[str], StepMeasure]:
+    """Compare predictions for the copy with one real microbatch; also returns notes, and the measured step."""
+    model = copy.model
+    comparisons: list[Comparison] = []
+    notes: list[str] = []
+    if copy.profiled.model_class is not None and not has_formulas_of_head(copy.profiled.model_class.__name__):
+        notes.append("The advisor's formulas are those of another head; the parameters are counted directly.")
+    elif copy.profiled.model_class is not None:
+        try:
+            predicted = Model.from_config(copy.profiled.config).parameter_count
+            comparisons.append(Comparison("parameters", predicted, parameter_total([model]), "the advisor's formulas"))
+        except AdvisorError:
+            notes.append("The advisor has no formulas for this model family; its parameters are counted directly.")
+    real = measure_step(model, inputs, **options)
+    traced = affordable.traced
+    if traced is None:
+        notes.append(f"The copy could not be traced ({affordable.failure}): its figures are from real steps alone.")
+        return comparisons, notes, real
+    comparable = dict(FIGURES)
+    if has_recurrent_layers(model):
+        del comparable["saved bytes"]
+        notes.append(
+            "Recurrent layers: the trace has the saved bytes of GPU kernels, and the kernels of this machine save more."
+        )
+    comparisons += [Comparison(figure, read(traced), read(real), "its trace") for figure, read in comparable.items()]
+    return comparisons, notes, real
+
 
 _LOSS_SCALE = 2.0**10
 _LEARNING_RATE = 5e-4
@@ -28,10 +217,11 @@ _LEARNING_RATE = 5e-4
 
 
 @dataclass(slots=True)
-class Trained:
-    """Results of a number of training steps."""
+class _Trained:
+    """Results of a training step."""
 
-    losses: list[float] = field(default_factory=list)
+    loss: float = 0.0
+    """Averaged over the microbatches."""
     with_gradient: set[str] = field(default_factory=set)
     """Parameters with a gradient in any step so far: a step may drop layers at random."""
     forwards: Counter[str] = field(default_factory=Counter)
@@ -40,16 +230,10 @@ class Trained:
     """Paths of the modules with parameters of their own that ran."""
 
 
-class Trainer:
-    """A model, its optimizer and its precision.
+class _Trainer:
+    """A model, its optimizer and its precision; 16-bit parameters of ``mixed`` and ``fp16`` are copies of fp32 ones.
 
-    Parameters
-    ----------
-    precision
-        ``fp32``; ``amp``: autocast; ``bf16``: pure; ``mixed``: 16-bit copies of fp32 parameters, as with FSDP;
-        ``fp16``: the same with a loss scale, like SMP v1's wrapper.
-    blocks
-        Paths of the blocks with activation checkpointing.
+    `blocks` have activation checkpointing, and the forward passes of `counted` are counted.
     """
 
     def __init__(
@@ -74,26 +258,23 @@ class Trainer:
         self.blocks, self.counted = blocks, counted
         self.with_gradient: set[str] = set()
 
-    def train(self, batches: Sequence[Sequence[Any]]) -> Trained:
-        """Run one step per batch; a batch is a sequence of microbatches."""
-        trained = Trained(with_gradient=self.with_gradient)
+    def train(self, microbatches: Sequence[Any]) -> _Trained:
+        """Run one step."""
+        trained = _Trained(with_gradient=self.with_gradient)
         with (
             self._counted(trained),
             _running(self.model, trained.ran),
             checkpointed(self.model, self.blocks, preserve_rng_state=True),
         ):
-            for microbatches in batches:
-                samples = [samples_of(microbatch) for microbatch in microbatches]
-                loss_sum = 0.0
-                for inputs, count in zip(microbatches, samples, strict=True):
-                    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.precision == "amp"):
-                        loss = loss_of(call_model(self.model, cast_inputs(inputs, self.dtype)))
-                    share = count / sum(samples)
-                    (loss * share * self.scale).backward()  # type: ignore[no-untyped-call]
-                    loss_sum += float(loss.detach()) * share
-                trained.with_gradient |= {name for name, p in self.model.named_parameters() if p.grad is not None}
-                self._step()
-                trained.losses.append(loss_sum)
+            samples = [samples_of(microbatch) for microbatch in microbatches]
+            for inputs, count in zip(microbatches, samples, strict=True):
+                with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.precision == "amp"):
+                    loss = loss_of(call_model(self.model, cast_inputs(inputs, self.dtype)))
+                share = count / sum(samples)
+                (loss * share * self.scale).backward()  # type: ignore[no-untyped-call]
+                trained.loss += float(loss.detach()) * share
+            trained.with_gradient |= {name for name, p in self.model.named_parameters() if p.grad is not None}
+            self._step()
         return trained
 
     def _step(self) -> None:
@@ -109,7 +290,7 @@ class Trainer:
                 parameter.copy_(master)
                 parameter.grad = None
 
-    def _counted(self, trained: Trained) -> AbstractContextManager[None]:
+    def _counted(self, trained: _Trained) -> AbstractContextManager[None]:
         """Count the forward passes of the blocks, including recomputation."""
 
         def wrap(path: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -137,7 +318,7 @@ def _running(model: nn.Module, paths: set[str]) -> Iterator[None]:
             handle.remove()
 
 
-def split(inputs: Any, sizes: Sequence[int]) -> list[Any]:
+def _split(inputs: Any, sizes: Sequence[int]) -> list[Any]:
     """Split a batch into microbatches of the given sizes, along the first dimension of each tensor."""
     batch = sum(sizes)
     parts, start = [], 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from smp_advisor.profiling.traced_rank.result import CategoryMemory, TracedRank
-from smp_advisor.profiling.traced_rank.run import trace_rank
+from smp_advisor.profiling.traced_rank.run import CategoryMemory, TracedRank, trace_rank
 
 __all__ = ["CategoryMemory", "TracedRank", "trace_rank"]

@@ -114,14 +114,7 @@ class LiveMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._highest = (self.live_bytes, self._clock, "forward")
 
     def peak(self, categories: Callable[[str, bool, bool], str]) -> Peak:
-        """Live memory at the peak.
-
-        Parameters
-        ----------
-        categories
-            Category of a storage without one, from the phase of its allocation, whether it is of the head, and whether
-            it outlived the forward pass.
-        """
+        """Live memory at the peak."""
         _, when, phase = self._highest
         sizes: dict[str, int] = defaultdict(int)
         for storage in self._storages:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from smp_advisor.costs.world import World, in_flight, stages
 from smp_advisor.errors import ProfileError
@@ -76,24 +76,9 @@ class Rank:
         """Process of the trace, whose groups are in the order stages, replicas, shards, tensor parallelism."""
         return self.stage * (self.world // self.stages)
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Rank:
-        """Inverse of `as_dict`."""
-        return cls(**(values | {"stage_blocks": tuple(values["stage_blocks"])}))
-
 
 def rank_of(model: Model, cluster: Cluster, job: Job, plan: Plan, stage: int) -> tuple[Rank, tuple[str, ...]]:
-    """The first rank of a pipeline stage, and one sentence for each difference from the plan.
-
-    Raises
-    ------
-    ProfileError
-        PyTorch cannot express the plan.
-    """
+    """The first rank of a pipeline stage, and one sentence for each difference from the plan."""
     layout = layout_of_plan(plan, job, cluster)
     world = World.of(model, cluster, job, layout)
     # The library's own layers, which tensor parallelism divides, run fused attention.
