@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -68,7 +69,10 @@ def run_of(row: Row) -> Run:
     degrees = degrees_of(row, cluster.gpus, cluster.gpus_per_node)
     column = optimizer_column(row)
     job = _job(row, column)
-    model = model_of(row, dropout=not _modern(row))
+    task = "language-model" if habits(row).pretrains else ""
+    model = model_of(row, task=task, dropout=not _modern(row))
+    if any(word in row.text("model") for word in habits(row).loss_in_16_bits):
+        model = replace(model, head=replace(model.head, loss_in_fp32=False))
     if degrees.pipeline * degrees.chunks > model.layer_count:
         raise SkippedError("more pipeline stages than layers")
     stage = _stage(row, degrees.pipeline)
@@ -122,12 +126,21 @@ def _adapter(row: Row) -> Adapter | None:
     targets: AdapterTargets = "query-value"
     if any(word in row.text("model") for word in recipe.all_linear):
         targets = "all-linear"
+    rank, named = 8, re.search(r"lora r=(\d+) on (q, k, v, o)?", row.text("model"))
+    if named:
+        rank, targets = int(named.group(1)), "attention" if named.group(2) else "all-linear"
     if not quantized:
-        return Adapter(rank=8, targets=targets)
+        return Adapter(rank=rank, targets=targets)
     precision = row.text("precision")
     bits: Literal[4, 8] = 8 if "int8" in precision or "8bit" in precision else 4
     doubly = "dq" in precision or recipe.double_quantization
-    return Adapter(rank=8, targets=targets, base_bits=bits, double_quantization=bits == 4 and doubly)
+    return Adapter(
+        rank=rank,
+        targets=targets,
+        base_bits=bits,
+        double_quantization=bits == 4 and doubly,
+        upcast=recipe.upcast and not shard_level(row),
+    )
 
 
 def _state_bytes(row: Row, job: Job, column: OptimizerColumn, degrees: Degrees) -> StateBytes:
