@@ -91,12 +91,7 @@ def _checkpoint_bytes(model: Model, layout: Layout, world: World, stage: Stage) 
     """Checkpointed inputs of one microbatch on one stage, one per unit, bytes per GPU."""
     unit = maximum(unit_layers(layout, stage), 1)
     split = where(layout.split_checkpoints | layout.sequence_parallel, layout.tensor_parallel_degree, 1)
-    state = layout.state_bytes
-    element: Floats = max(state.input_bytes, world.bytes_per_element)
-    if state.frozen_bytes is not None and state.root_stays_gathered:
-        # With adapters in FSDP's flat parameters, runs of PEFT hold about twice the inputs of the same runs on one GPU.
-        # The cause is not known: 7B to 70B, 16-bit and quantized (fms-acceleration, refs/a100_80gb.csv).
-        element = element * where(layout.shard_level >= 3, 2.0, 1.0)
+    element = layout.state_bytes.input_copies * (4 if layout.state_bytes.fp32_inputs else world.bytes_per_element)
     total: Floats = 0.0
     for group, count in zip(model.groups, stage.block_counts, strict=True):
         width = element * group.block.hidden

@@ -113,7 +113,7 @@ def _elementwise_seconds(kernels: Kernels, layout: Layout, world: World, instanc
     tp = layout.tensor_parallel_degree
     # Autocast computes norms and the residual stream in fp32 (documentation of torch.amp).
     state = layout.state_bytes
-    width = kernels.autocast_traffic if max(state.cast_bytes, state.input_bytes) > 0 else 1.0
+    width = kernels.autocast_traffic if state.cast_bytes > 0 or state.fp32_inputs else 1.0
     elements = width * kernels.elements / where(layout.sequence_parallel, tp, 1) + kernels.split_elements / tp
     moved = constant("time.elementwise_passes") * elements * world.bytes_per_element * world.microbatch_tokens
     seconds: Floats = moved / memory_bandwidth(instance)

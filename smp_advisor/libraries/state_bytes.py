@@ -63,9 +63,10 @@ class StateBytes:
     """Whether gradients of sharded parameters stay unsharded, in the compute type, while batches are accumulated."""
     paged_moment_bytes: float = 0.0
     """Optimizer state in pageable host memory, not part of `moment_bytes`."""
-    input_bytes: float = 0.0
-    """Bytes per element of the values between blocks, which checkpointing saves, if they are wider than
-    `compute_bytes`."""
+    fp32_inputs: bool = False
+    """Whether the values between blocks, which checkpointing saves, are fp32 whatever `compute_bytes` is."""
+    input_copies: int = 1
+    """Copies of the checkpointed inputs."""
     frozen_bytes: float | None = None
     """A frozen weight under an adapter, including scales; None if every parameter is trained. The other values are then
     those of the adapter's parameters."""
@@ -139,7 +140,7 @@ def over_frozen(state_bytes: StateBytes, job: Job) -> StateBytes:
     if job.adapter is None:
         return state_bytes
     frozen = job.adapter.base_bytes_per_parameter if job.adapter.quantized else float(state_bytes.compute_bytes)
-    return replace(state_bytes, frozen_bytes=frozen, input_bytes=4.0 if job.adapter.upcast else 0.0)
+    return replace(state_bytes, frozen_bytes=frozen, fp32_inputs=job.adapter.upcast)
 
 
 def smp_v1(job: Job) -> StateBytes:
