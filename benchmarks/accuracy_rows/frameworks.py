@@ -34,7 +34,7 @@ class Habits:
     gathered_units: int = 2
     """Units of FSDP that are gathered at a time: the running one, and with prefetching the next."""
     pretrains: bool = False
-    """Whether an encoder has the head of its pre-training."""
+    """Whether an encoder has the head of its pre-training, with a vocabulary padded to a multiple of 8."""
     upcast: bool = False
     """Whether PEFT's preparation casts unquantized parameters to fp32, if no parameter is sharded."""
     loss_in_16_bits: tuple[str, ...] = ()

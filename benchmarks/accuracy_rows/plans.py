@@ -69,7 +69,7 @@ def run_of(row: Row) -> Run:
     degrees = degrees_of(row, cluster.gpus, cluster.gpus_per_node)
     column = optimizer_column(row)
     job = _job(row, column)
-    task = "language-model" if habits(row).pretrains else ""
+    task = "pre-training" if habits(row).pretrains else ""
     model = model_of(row, task=task, dropout=not _modern(row))
     if any(word in row.text("model") for word in habits(row).loss_in_16_bits):
         model = replace(model, head=replace(model.head, loss_in_fp32=False))
