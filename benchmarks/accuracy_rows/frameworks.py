@@ -35,6 +35,8 @@ class Habits:
     """Units of FSDP that are gathered at a time: the running one, and with prefetching the next."""
     pretrains: bool = False
     """Whether an encoder has the head of its pre-training, with a vocabulary padded to a multiple of 8."""
+    reduces_late: bool = False
+    """Whether gradients are reduced after the backward pass."""
     upcast: bool = False
     """Whether PEFT's preparation casts unquantized parameters to fp32, if no parameter is sharded."""
     loss_in_16_bits: tuple[str, ...] = ()

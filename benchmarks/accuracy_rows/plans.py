@@ -79,7 +79,10 @@ def run_of(row: Row) -> Run:
     form = public_form(row, model, cluster, job, degrees, column)
     if form is not None:
         job, plan = form
-        return Run(model, cluster, job, layout_of([plan], job, cluster), stage, plan)
+        layout = layout_of([plan], job, cluster)
+        if habits(row).reduces_late:
+            layout = replace(layout, state_bytes=replace(layout.state_bytes, reduces_late=True))
+        return Run(model, cluster, job, layout, stage, plan)
     return Run(model, cluster, job, _private_layout(row, job, degrees, column), stage)
 
 
@@ -173,7 +176,7 @@ def _by_habit(row: Row, state: StateBytes, job: Job) -> StateBytes:
         state = replace(state, logit_bytes=library.logit_bytes)
     if library.default_optimizer == "paged-in-backward" and job.adapter is None and leaves_optimizer_open(row):
         state = replace(state, gradient_bytes=0, moment_bytes=0)
-    state = replace(state, root_stays_gathered=not library.root_units)
+    state = replace(state, root_stays_gathered=not library.root_units, reduces_late=library.reduces_late)
     # A row with one microbatch accumulates no gradients.
     if library.accumulates_unsharded and row.count("num_microbatches") != 1:
         state = replace(state, gradients_persist=True)

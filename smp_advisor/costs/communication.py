@@ -305,7 +305,8 @@ def data_parallel_seconds(
 ) -> Floats:
     """Seconds of reductions and all-gathers that compute does not hide.
 
-    Without sharding, gradients are all-reduced during the last microbatch's backward pass. With sharded optimizer state
+    Without sharding, gradients are all-reduced during the last microbatch's backward pass, or after it
+    (`StateBytes.reduces_late`). With sharded optimizer state
     they are reduce-scattered there, and the all-gather of updated parameters after the optimizer step is exposed (SMP
     documentation, Introduction to model parallelism). Sharded parameters are gathered, with prefetch, in the forward
     and again in the backward pass of every microbatch, where gradients are also reduce-scattered: three times their
@@ -325,6 +326,7 @@ def data_parallel_seconds(
     trained = trained_parameters(local, layout)
     split = trained.split + trained.experts
     last = passes.backward + passes.recomputation
+    hiding = 0.0 * last if state.reduces_late else last
 
     level = layout.shard_level
     gradient_bytes = state.reduced_bytes * trained.total
@@ -336,7 +338,7 @@ def data_parallel_seconds(
         reduced: Floats = all_reduce_seconds(
             cluster, state.reduced_bytes * split, reduction, stride
         ) + all_reduce_seconds(cluster, state.reduced_bytes * trained.replicated, dp, wide)
-        by_level = _exposed(reduced, last, inside)
+        by_level = _exposed(reduced, hiding, inside)
     if anywhere((level == 1) | (level == 2)):
         scattered = _sharded_seconds(reduce_scatter_seconds, cluster, gradient_bytes, world)
         reduced = all_reduce_seconds(
@@ -347,7 +349,7 @@ def data_parallel_seconds(
         scattered = where(sharing, maximum(scattered, reduced), scattered + reduced)
         gathered = _sharded_seconds(all_gather_seconds, cluster, state.compute_bytes * trained.total, world)
         waited = where(layout.gather_after_step, gathered, _exposed(gathered, forward, sharing))
-        by_level = where(level == 0, by_level, _exposed(scattered, last, inside) + waited)
+        by_level = where(level == 0, by_level, _exposed(scattered, hiding, inside) + waited)
     if not anywhere(level >= 3):
         return by_level
 

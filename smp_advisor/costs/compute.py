@@ -169,7 +169,13 @@ def block_seconds(block: Block, layout: Layout, world: World, instance: Instance
         host = HostSeconds(
             where(is_divided, own_host.forward, host.forward), where(is_divided, own_host.backward, host.backward)
         )
-    unpacking = _unpacking_seconds(block, layout, instance)
+    # FSDP lets the host prepare two units ahead (``limit_all_gathers``), and the units of an adapter's products have next
+    # to no work on the GPU, which therefore waits for each.
+    waited: Floats = 0.0
+    if layout.state_bytes.adapter_units:
+        pace = gpu_constant("host_pace", instance.gpu) * stack.unit_share
+        waited = where(layout.shard_level == 3, pace * constant("time.unit_seconds") * block.adapter_products, 0.0)
+    unpacking = _unpacking_seconds(block, layout, instance) + waited
     # A frozen weight has no gradient, so the backward pass has one product instead of two.
     passes = 1.0 if block.adapter_parameters else 2.0
     casts, gradient_casts = _cast_seconds(block, layout, world, instance, job)

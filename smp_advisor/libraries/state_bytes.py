@@ -36,6 +36,8 @@ class StateBytes:
     16-bit gradients to fp32 then."""
     reduced_bytes: float
     """Bytes per element of gradients in reductions over data parallelism."""
+    reduces_late: bool = False
+    """Whether gradients are reduced after the backward pass rather than during it."""
     extra_gradient_bytes: float = 0.0
     """fp32 accumulation of gradients, which is never sharded."""
     gradients_persist: bool = True
@@ -65,8 +67,9 @@ class StateBytes:
     """Optimizer state in pageable host memory, not part of `moment_bytes`."""
     fp32_inputs: bool = False
     """Whether the values between blocks, which checkpointing saves, are fp32 whatever `compute_bytes` is."""
-    input_copies: int = 1
-    """Copies of the checkpointed inputs."""
+    adapter_units: bool = False
+    """Whether FSDP shards every product of an adapter as a unit of its own. Such runs hold the checkpointed inputs about
+    twice."""
     frozen_bytes: float | None = None
     """A frozen weight under an adapter, including scales; None if every parameter is trained. The other values are then
     those of the adapter's parameters."""

@@ -232,5 +232,6 @@ def _adapted(adapter: Adapter, block: Block) -> Block:
             weight_split_elements=0.0,
             weight_replicated_elements=0.0,
         ),
+        adapter_products=2 * sum(pair.copies for pair in pairs),
         adapter_parameters=sum(adapter.rank * (pair.inputs + pair.outputs) * pair.copies for pair in pairs),
     )

@@ -90,7 +90,7 @@ def layout(plans: PlanColumns, job: Job, cluster: Cluster | None = None) -> Layo
     node, gpus = (0, 0) if cluster is None else (min(cluster.gpus_per_node, cluster.gpus), cluster.gpus)
     state = trained(fully_sharded(job), job)
     if _has_adapter_units(job):
-        state = replace(state, input_copies=2)
+        state = replace(state, adapter_units=True)
     return Layout.of_columns(
         state,
         rows=plans.rows,
