@@ -169,8 +169,8 @@ def block_seconds(block: Block, layout: Layout, world: World, instance: Instance
         host = HostSeconds(
             where(is_divided, own_host.forward, host.forward), where(is_divided, own_host.backward, host.backward)
         )
-    # FSDP lets the host prepare two units ahead (``limit_all_gathers``), and the units of an adapter's products have next
-    # to no work on the GPU, which therefore waits for each.
+    # FSDP lets the host prepare two units ahead (``limit_all_gathers``). Units of an adapter's products have next to no
+    # work on the GPU, which therefore waits for each.
     waited: Floats = 0.0
     if layout.state_bytes.adapter_units:
         pace = gpu_constant("host_pace", instance.gpu) * stack.unit_share

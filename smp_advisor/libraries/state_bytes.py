@@ -68,8 +68,8 @@ class StateBytes:
     fp32_inputs: bool = False
     """Whether the values between blocks, which checkpointing saves, are fp32 whatever `compute_bytes` is."""
     adapter_units: bool = False
-    """Whether FSDP shards every product of an adapter as a unit of its own. Such runs hold the checkpointed inputs about
-    twice."""
+    """Whether FSDP shards every product of an adapter as a unit of its own. Such runs hold about twice the checkpointed
+    inputs."""
     frozen_bytes: float | None = None
     """A frozen weight under an adapter, including scales; None if every parameter is trained. The other values are then
     those of the adapter's parameters."""
