@@ -97,6 +97,9 @@ class BlockSeconds:
     backward: Floats
     core_attention: Floats
     """Part of `forward` that selective recomputation repeats."""
+    forward_of_host: Floats
+    """`forward`, if the host's launches take longer than the kernels; else 0."""
+    backward_of_host: Floats
 
 
 def _unpacking_seconds(block: Block, layout: Layout, instance: Instance) -> Floats:
@@ -185,6 +188,8 @@ def block_seconds(block: Block, layout: Layout, world: World, instance: Instance
         forward=maximum(forward, host.forward),
         backward=maximum(backward, host.backward),
         core_attention=attention.forward,
+        forward_of_host=where(host.forward > forward, host.forward, 0.0),
+        backward_of_host=where(host.backward > backward, host.backward, 0.0),
     )
 
 
@@ -244,6 +249,8 @@ class Passes:
     """The same for the backward pass and recomputation."""
     accumulation: Floats
     """Addition of the microbatch's gradients to those of earlier ones. No communication overlaps with it."""
+    of_host: Floats
+    """Of the seconds of compute, those of blocks whose launches by the host take longer than their kernels."""
 
     @property
     def total(self) -> Floats:
@@ -261,7 +268,7 @@ class Passes:
         return self.backward + self.recomputation + self.exchange_backward + self.accumulation
 
 
-_OF_BLOCKS = ("forward", "backward", "recomputation", "exchange_forward", "exchange_backward")
+_OF_BLOCKS = ("forward", "backward", "recomputation", "exchange_forward", "exchange_backward", "of_host")
 """Fields that are sums over the blocks of a stage."""
 
 
@@ -307,6 +314,7 @@ def _block_passes(block: Block, cluster: Cluster, job: Job, layout: Layout, worl
         exchange_forward=forward_exchange,
         exchange_backward=backward_exchange + where(full, forward_exchange / layout.checkpoint_period, 0.0),
         accumulation=0.0,
+        of_host=compute.backward_of_host + where(full, 2.0, 1.0) * compute.forward_of_host,
     )
 
 
