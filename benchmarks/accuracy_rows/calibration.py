@@ -15,7 +15,7 @@ from smp_advisor.costs.constants import constants
 from .judge import judge
 from .quick import quick_lines
 from .sites import Linear, fit
-from .spreads import composition, kind_correlation, spread_table
+from .spreads import composition, kind_correlation, spread_table, without_parts
 from .table import TableError, read_table
 from .timed import Timed
 from .write import write_constants, write_draws, write_intervals
@@ -66,8 +66,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         fitted = runs.take(point.fitted)
         offered = {word for instance in instances() for word in instance.gpu.split()}
         gpus = sorted(offered & {row.row.text("gpu").split("-")[0].upper() for row in rows.rows})
-        correlation = kind_correlation(fitted, rows.sites[point.fitted])
-        write_intervals(spread_table(runs), composition(fitted), correlation, gpus)
+        composed = composition(fitted)
+        correlation = kind_correlation(without_parts(fitted, composed), rows.sites[point.fitted])
+        normal = composed["everything"] * (composed["low"] + composed["high"]) / (2 * 1.96)
+        write_intervals(spread_table(without_parts(runs, composed), normal), composed, correlation, gpus)
     return 0
 
 

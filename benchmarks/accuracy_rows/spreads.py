@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,13 +11,23 @@ import numpy as np
 from smp_advisor.costs.uncertainty import Doubt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
 
-__all__ = ["ANY", "Covered", "Runs", "Spread", "composition", "coverage", "kind_correlation", "spread_table"]
+__all__ = [
+    "ANY",
+    "Covered",
+    "Runs",
+    "Spread",
+    "composition",
+    "coverage",
+    "kind_correlation",
+    "spread_table",
+    "without_parts",
+]
 
 ANY = "any"
 _LEVEL = 0.95
@@ -62,13 +72,14 @@ class Runs:
         return Runs(self.errors[rows], self.groups[rows], self.kinds[rows], self.sources[rows], self.doubts[rows])
 
 
-def spread_table(runs: Runs) -> dict[str, dict[str, Spread]]:
+def spread_table(runs: Runs, most: float = math.inf) -> dict[str, dict[str, Spread]]:
     """Figures by group of stacks and kind of plan.
 
-    Every kind has a scale of its own, shrunk to that of its group as far as it has few runs.
+    Every kind has a scale of its own, shrunk to that of its group as far as it has few runs, and at most `most`: draws
+    are not wider than the interval, whose penalty for a few sources far out is limited.
     """
     return {
-        group: {kind: _spread(runs, group, kind, scale) for kind, scale in kinds.items()}
+        group: {kind: _spread(runs, group, kind, min(scale, most)) for kind, scale in kinds.items()}
         for group, kinds in _scales(runs).items()
     }
 
@@ -194,6 +205,12 @@ def composition(runs: Runs) -> dict[str, float]:
 
     assumed = {"unmeasured": _PRIORS[_NAMES.index("unmeasured")]}
     return dict(zip(_NAMES, np.exp(_minimum(loss, prior)).tolist(), strict=True)) | assumed
+
+
+def without_parts(runs: Runs, composed: Mapping[str, float]) -> Runs:
+    """Runs with the errors that they would have without the parts of the step that the composition describes."""
+    low, _ = _ends(runs, np.log(list(composed.values())))
+    return replace(runs, errors=runs.errors * composed["everything"] * composed["low"] / -low)
 
 
 def _ends(runs: Runs, logarithms: Floats) -> tuple[Floats, Floats]:
