@@ -185,8 +185,8 @@ _PRIORS = (0.1, 0.5, 0.4, 0.4, 0.2, 0.2, 1.96, 2.4)
 squares; and quantiles of the errors in units of their sum."""
 _PRIOR_SPREADS = (0.5, 0.3, 0.3, 0.3, 0.7, 0.3, 0.3, 0.3)
 _PRIOR_WEIGHT = 0.15
-"""Few runs have large shares of one part, so the priors of the parts count: with a tenth of this weight, the interval of
-a source that no other resembles is too narrow, and its score worse."""
+"""Few runs have large shares of one part, so the priors of the parts count. With a tenth of this weight, the interval
+of a source that no other resembles is too narrow, and its score worse."""
 _PENALTY = 2 / (1 - _LEVEL)
 
 
