@@ -12,7 +12,6 @@ from smp_advisor.libraries.plan import Checkpointing, Plan
 from smp_advisor.libraries.space import replica_space
 from smp_advisor.libraries.state_bytes import fully_sharded, trained
 from smp_advisor.libraries.version import release
-from smp_advisor.workload.stack import AUTO
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,7 +77,7 @@ def _has_adapter_units(job: Job) -> bool:
     (fms-acceleration, refs/a100_80gb.csv of August 2024); the cause is not known. The exported script (``fully_shard``)
     and torchtune's runs are not like that, nor code whose adapters share the blocks' flat parameters.
     """
-    own_code = job.stack != AUTO or (job.adapter is not None and job.adapter.quantized)
+    own_code = job.stack != "auto" or (job.adapter is not None and job.adapter.quantized)
     return job.adapter is not None and own_code and not (job.separate_embeddings or job.unsharded_accumulation)
 
 
