@@ -196,7 +196,7 @@ def composition(runs: Runs) -> dict[str, float]:
     The score of an interval is its width plus 40 times the distance of a value outside of it (Gneiting and Raftery
     2007, "Strictly proper scoring rules", section 6.2). Every source counts as the square root of its number of runs.
     """
-    # What a GPU without runs adds is assumed: those with rows and no instance are cards of workstations.
+    # The error of a GPU without runs is assumed: those with rows and no instance are cards of workstations.
     runs = runs.take(runs.doubts[:, _NAMES.index("unmeasured") - 1] == 0)
     weights = _weights(runs, np.ones(len(runs.errors), dtype=bool))
     prior, spreads = np.log(_PRIORS), np.array(_PRIOR_SPREADS)

@@ -185,7 +185,7 @@ def learned_width(model: Model, cluster: Cluster, job: Job, layout: Layout) -> N
 
 
 def step_time_doubt(model: Model, cluster: Cluster, job: Job, layout: Layout) -> Doubt:
-    """What the width of the interval of one plan's step time depends on; `layout` has a single row."""
+    """Shares that determine the interval of one plan's step time; `layout` has a single row."""
     model, degree = trained(model, job), int(layout.pipeline_parallel_degree[0])
     world = World.of(model, cluster, job, layout)
     seconds, of_host = step_and_host_seconds(model, cluster, job, layout, world, degree)

@@ -108,7 +108,7 @@ def _kind_names(*, one_node: bool) -> NDArray[np.str_]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Doubt:
-    """What the width of a plan's interval depends on: each part of the step has an error of its own."""
+    """Shares of a step that determine its interval: each of its parts has an error of its own."""
 
     host: float = 0.0
     """Share of the step that the host takes."""
