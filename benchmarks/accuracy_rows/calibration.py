@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from smp_advisor.cluster.table import instances
 from smp_advisor.costs.constants import constants
 
 from .judge import judge
 from .quick import quick_lines
 from .sites import Linear, fit
-from .spreads import kind_correlation, spread_table
+from .spreads import composition, kind_correlation, spread_table, without_parts
 from .table import TableError, read_table
 from .timed import Timed
 from .write import write_constants, write_draws, write_intervals
@@ -63,7 +64,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write_draws(list(point.values), point.solve(point.fitted).covariance)
         runs = point.runs_left_out()
         fitted = runs.take(point.fitted)
-        write_intervals(spread_table(runs), kind_correlation(fitted, rows.sites[point.fitted]))
+        offered = {word for instance in instances() for word in instance.gpu.split()}
+        gpus = sorted(offered & {row.row.text("gpu").split("-")[0].upper() for row in rows.rows})
+        composed = composition(fitted)
+        correlation = kind_correlation(without_parts(fitted, composed), rows.sites[point.fitted])
+        normal = composed["everything"] * (composed["low"] + composed["high"]) / (2 * 1.96)
+        write_intervals(spread_table(without_parts(runs, composed), normal), composed, correlation, gpus)
     return 0
 
 

@@ -33,6 +33,14 @@ class Habits:
     """Words in the names of models whose recipes adapt every product; others adapt queries and values."""
     gathered_units: int = 2
     """Units of FSDP that are gathered at a time: the running one, and with prefetching the next."""
+    pretrains: bool = False
+    """Whether an encoder has the head of its pre-training, with a vocabulary padded to a multiple of 8."""
+    reduces_late: bool = False
+    """Whether gradients are reduced after the backward pass."""
+    upcast: bool = False
+    """Whether PEFT's preparation casts unquantized parameters to fp32, if no parameter is sharded."""
+    loss_in_16_bits: tuple[str, ...] = ()
+    """Words in the names of models whose loss reads the 16-bit logits."""
     root_units: bool = False
     """Whether embedding and head are gathered and freed separately."""
 
@@ -54,13 +62,17 @@ def _hashable(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+def _name(row: Row) -> str:
+    return f"{row.text('framework')}, {row.text('source')}"
+
+
 def habits(row: Row) -> Habits:
     """Habits of the library in a row."""
-    name = row.text("framework")
+    name = _name(row)
     return next((entry for pattern, entry, _ in _entries() if pattern in name), Habits())
 
 
 def public_settings(row: Row) -> Mapping[str, Any]:
     """The same habits as fields of `Job`, as far as it has them."""
-    name = row.text("framework")
+    name = _name(row)
     return next((settings for pattern, _, settings in _entries() if pattern in name), MappingProxyType({}))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from smp_advisor.costs.evaluate import estimate
+from smp_advisor.costs.evaluate import estimate, step_time_doubt
 from smp_advisor.costs.uncertainty import step_time_factors
 from smp_advisor.errors import AdvisorError
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from .plans import Run
     from .sites import Linear
+    from .spreads import Covered
 
     Floats = NDArray[np.float64]
     Chosen = NDArray[np.bool_]
@@ -33,7 +34,8 @@ def headlines(point: Linear) -> dict[str, Any]:
     """Figures as plain data. Errors are natural logarithms of predicted over measured."""
     rows, runs = point.rows, point.runs_left_out()
     tuned, users = ~rows.users_code, rows.users_code
-    inside, public = coverage(runs), rows.public()
+    covered, public = coverage(runs, tuned), rows.public()
+    inside = covered.inside
     result: dict[str, Any] = {"left_out": {}, "users": {}, "residual": {}}
     if tuned.any():
         left = runs.errors
@@ -45,9 +47,11 @@ def headlines(point: Linear) -> dict[str, Any]:
             "after_one_run": _figures(point.after_one_run(rows.publications)),
             "within": asdict(rate(int(inside[tuned].sum()), int(tuned.sum()))),
             "sources": len(np.unique(rows.publications[tuned])),
-            "by_kind": _by(left, inside, tuned, rows.kinds()),
-            "by_stack": _by(left, inside, tuned, rows.groups()),
-            "by_source": _by(left, inside, tuned, rows.publications),
+            "width": float(np.median(covered.widths[tuned])),
+            "score": float(np.mean(covered.scores[tuned])),
+            "by_kind": _by(left, covered, tuned, rows.kinds()),
+            "by_stack": _by(left, covered, tuned, rows.groups()),
+            "by_source": _by(left, covered, tuned, rows.publications),
         }
         result["residual"] = {
             "all": _figures(point.errors[tuned]),
@@ -61,14 +65,14 @@ def headlines(point: Linear) -> dict[str, Any]:
 
 def _users(point: Linear, inside: Chosen, public: Chosen) -> dict[str, Any]:
     rows, users, now = point.rows, point.rows.users_code, point.errors
-    groups, kinds = np.array([users_group(row.row) for row in rows.rows]), rows.kinds()
+    groups = np.array([users_group(row.row) for row in rows.rows])
     each = []
     for index in np.flatnonzero(users):
         scored = rows.rows[index]
         run = scored.run
         if run is None:
             continue
-        low, high = step_time_factors(str(kinds[index]), run.job.stack)
+        low, high = step_time_factors(step_time_doubt(run.model, run.cluster, run.job, run.layout))
         each.append(
             {
                 "id": scored.row.values.get("id", ""),
@@ -106,11 +110,13 @@ def _cause(run: Run) -> str:
     return next((text for text in found.assumptions if "unexplained" in text), "")
 
 
-def _by(values: Floats, inside: Chosen, chosen: Chosen, labels: NDArray[np.str_]) -> dict[str, Any]:
+def _by(values: Floats, covered: Covered, chosen: Chosen, labels: NDArray[np.str_]) -> dict[str, Any]:
     return {
         str(name): {
             **_figures(values[chosen & (labels == name)]),
-            "within": float(inside[chosen & (labels == name)].mean()),
+            "scatter": float(np.std(values[chosen & (labels == name)])),
+            "within": float(covered.inside[chosen & (labels == name)].mean()),
+            "width": float(np.median(covered.widths[chosen & (labels == name)])),
         }
         for name in np.unique(labels[chosen])
     }

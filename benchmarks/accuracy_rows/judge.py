@@ -127,6 +127,9 @@ def judge(tables: Iterable[Table]) -> Judged:
         for row in table.rows:
             if row.judged:
                 by_kind[table.kind](judged, row)
+    published = {entry.row.text("source") for name in _CLASSES.values() for entry in judged.scored[name]}
+    others = [entry for entry in judged.scored["memory_of_timed"] if entry.row.text("source") not in published]
+    judged.scored["memory_of_timed"] = others
     timed = [*judged.scored["step_time_a100_h100"], *judged.scored["step_time_other"], *judged.scored["assumed"]]
     judged.sweeps = sweeps(
         (entry.row, entry.run, entry.predicted, entry.measured) for entry in timed if entry.run is not None
@@ -147,15 +150,19 @@ def _memory_row(judged: Judged, row: Row) -> None:
         run = run_of(row)
         if not per_stage:
             _fit(judged, row, run)
-        if scores and figure is not None and measured is not None:
-            prediction = predict.memory(run)
-            predicted = prediction.of_class(row.text("mem_class"))
-            half = _TWO_SIDED * prediction.error_gib[row.text("mem_class")]
-            interval = (predicted - half, predicted + half)
-            judged.scored[figure].append(Scored(row, run, predicted, measured, prediction.terms, interval))
+        if scores and figure is not None:
+            judged.scored[figure].append(_memory(row, run))
     except _UNUSABLE as reason:
         # A row without scored memory is still judged for its fit.
         judged.skipped[figure or "fit"][str(reason)] += 1
+
+
+def _memory(row: Row, run: Run) -> Scored:
+    prediction = predict.memory(run)
+    predicted = prediction.of_class(row.text("mem_class"))
+    half = _TWO_SIDED * prediction.error_gib[row.text("mem_class")]
+    measured = row.positive("memory_gib_per_gpu") or math.nan
+    return Scored(row, run, predicted, measured, prediction.terms, (predicted - half, predicted + half))
 
 
 def _throughput_row(judged: Judged, row: Row) -> None:
@@ -168,6 +175,8 @@ def _throughput_row(judged: Judged, row: Row) -> None:
         run = run_of(row)
         if not per_stage:
             _fit(judged, row, run)
+        if timed and not per_stage and row.text("mem_class") in _CLASSES and row.positive("memory_gib_per_gpu"):
+            judged.scored["memory_of_timed"].append(_memory(row, run))
         if timed:
             terms = predict.step_seconds(run)
             seconds = sum(terms.values())
@@ -223,7 +232,7 @@ def _max_batch_row(judged: Judged, row: Row) -> None:
 def figures(judged: Judged) -> dict[str, Any]:
     """The scores as plain data. Errors are natural logarithms of predicted over measured."""
     result: dict[str, Any] = {}
-    for name in ("memory_allocated", "memory_total", "step_time_a100_h100", "step_time_other"):
+    for name in ("memory_allocated", "memory_total", "memory_of_timed", "step_time_a100_h100", "step_time_other"):
         result[name] = _error_figures(judged, name)
     ran, out = list(judged.ran.values()), list(judged.ran_out.values())
     false, missed = _rate(ran, fits=False), _rate(out, fits=True)

@@ -36,7 +36,8 @@ def model_of(row: Row, *, task: str = "", dropout: bool = True) -> Model:
     Parameters
     ----------
     task
-        ``language-model`` or ``classification``, if the kind of table determines the head of an encoder.
+        ``language-model`` or ``classification``, if the kind of table determines the head of an encoder;
+        ``pre-training`` also pads its vocabulary.
     dropout
         Whether a GPT trains with dropout.
     """
@@ -246,7 +247,9 @@ def _of_family(columns: dict[str, int | None], family: str, task: str) -> Model:
     }
     config: dict[str, Any] = {"model_type": family}
     config |= {facts.shape_keys[key]: value for key, value in shape.items() if value and key in facts.shape_keys}
-    if family in {"bert", "roberta"} and task != "language-model":
+    if task == "pre-training":
+        config["vocab_size"] = -(-(columns["vocab"] or 0) // 8) * 8
+    elif family in {"bert", "roberta"} and task != "language-model":
         config["architectures"] = [f"{facts.config_class.removesuffix('Config')}ForSequenceClassification"]
     return Model.from_config(config)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from smp_advisor.costs.constants import constants
+from smp_advisor.costs.evaluate import step_time_doubt
 from smp_advisor.costs.learned import learned_time
 from smp_advisor.costs.observation import observed, predicted_seconds
 from smp_advisor.costs.transfer import Targets, rule
@@ -94,11 +95,12 @@ class _Rows:
         total = float(sum(self.seconds[target].values()))
         seconds = measured.step_seconds or math.nan
         conditions = measured.conditions
-        factors = step_time_factors(conditions.kind, conditions.stack)
+        doubt = step_time_doubt(run.model, cluster, run.job, self.layouts[target])
+        factors = step_time_factors(doubt)
         after, width = total, 1.0
         if learned is not None:
             after, width = float(sum(v[0] for v in learned.applied(self.seconds[target]).values())), learned.width[0]
-        ends = narrowed(conditions.kind, conditions.stack, float(width))
+        ends = narrowed(conditions.kind, conditions.stack, float(width), doubt)
         return Pair(
             source=str(self.rows.publications[target]),
             users_code=bool(self.rows.users_code[target]),

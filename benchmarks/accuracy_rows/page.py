@@ -18,6 +18,7 @@ __all__ = ["page", "with_accuracy"]
 _TABLES = {
     "memory_allocated": "Peak memory, allocated",
     "memory_total": "Peak memory, reserved and total",
+    "memory_of_timed": "Peak memory, publications of step times only",
     "step_time_a100_h100": "Step time, A100 and H100, network known",
     "step_time_other": "Step time, other GPUs",
 }
@@ -33,6 +34,14 @@ _BREAKDOWNS = {
     "by_parallelism": "Parallelism",
     "by_quality": "Quality",
     "by_precision": "Precision",
+}
+_PARTS = {
+    "everything": "every step",
+    "host": "a step that the host takes: launches, its work around the passes",
+    "across_nodes": "a step of exposed communication across nodes",
+    "in_node": "a step of exposed communication inside nodes",
+    "offloaded": "a plan that copies activations to the host",
+    "unmeasured": "a GPU without a published run (assumed)",
 }
 _TEXTS = Path(__file__).parent / "data" / "accuracy_page.toml"
 _BEGIN, _END = "<!-- accuracy, written by benchmarks/accuracy.py -->", "<!-- end of accuracy -->"
@@ -142,7 +151,9 @@ def _lines(result: dict[str, Any]) -> Iterator[str]:
             yield ""
     yield from _step_intervals()
     yield texts["method"]
-    yield texts["limits"]
+    shown = {target["title"]: f"{target['achieved']}, target {target['aim']}" for target in result["targets"]}
+    limits = texts["limits"].replace("MEASURED_LEFT_OUT", shown.get("Within the 95 % interval, source left out", "-"))
+    yield limits.replace("MEASURED_USERS", shown.get("Within the 95 % interval, users' code on AWS", "-"))
     yield from _constants()
 
 
@@ -174,13 +185,16 @@ def _left_out(entry: dict[str, Any]) -> Iterator[str]:
     ):
         yield f"| {title} | {_cells(entry[key])} |"
     yield ""
-    yield f"Within the 95 % interval from the other sources: {_share(entry['within'])}."
+    yield f"Within the 95 % interval from the other sources: {_share(entry['within'])}. The median width of the"
+    yield f"logarithm is {_number(entry['width'])}. The mean interval score, the width plus 40 times the distance of a"
+    yield f"run outside of it, is {_number(entry['score'])}."
     yield ""
-    yield "| | | rows | median | p90 | bias | within |"
-    yield "|---|---|---:|---:|---:|---:|---:|"
+    yield "| | | rows | median | p90 | bias | scatter | within | width |"
+    yield "|---|---|---:|---:|---:|---:|---:|---:|---:|"
     for key, title in (("by_stack", "Code"), ("by_kind", "Plan"), ("by_source", "Source")):
         for name, errors in entry[key].items():
-            yield f"| {title} | `{name}` | {_cells(errors)} | {_percent(errors['within'])} |"
+            rest = f"{_percent(errors['scatter'])} | {_percent(errors['within'])} | {_number(errors['width'])}"
+            yield f"| {title} | `{name}` | {_cells(errors)} | {rest} |"
     yield ""
 
 
@@ -230,20 +244,30 @@ def _breakdown(title: str, entry: dict[str, Any]) -> Iterator[str]:
 
 def _step_intervals() -> Iterator[str]:
     text = resources.files("smp_advisor.costs").joinpath("data/intervals.toml").read_text("utf-8")
+    table = tomllib.loads(text)
+    composed = table.pop("composition")
+    low, high = composed.pop("low"), composed.pop("high")
     yield "## Intervals of the step time that the advisor shows"
     yield ""
-    yield "Factors of the predicted step time between which 95 % of the runs are, and standard deviations of the"
-    yield "logarithm between sources and between runs of one source, by kind of code and plan."
+    yield "The squares of these errors add up, each with the part's share of the step. The interval is from"
+    yield f"{low:.2f} times the root of their sum below the prediction to {high:.2f} times above it, in logarithms."
     yield ""
-    yield "| code | plan | rows | sources | from | to | between sources | within a source |"
-    yield "|---|---|---:|---:|---:|---:|---:|---:|"
-    for group, kinds in tomllib.loads(text).items():
+    yield "| error of | one standard deviation |"
+    yield "|---|---:|"
+    for name, words in _PARTS.items():
+        yield f"| {words} | {_percent(composed[name])} |"
+    yield ""
+    yield "Standard deviations of the logarithm between sources and between runs of one source, by kind of code and"
+    yield "plan. One measured run removes the first."
+    yield ""
+    yield "| code | plan | rows | sources | between sources | within a source |"
+    yield "|---|---|---:|---:|---:|---:|"
+    for group, kinds in table.items():
         if not isinstance(kinds, dict):
             continue
         for kind, entry in kinds.items():
-            low, high = (2.718281828459045 ** entry[name] for name in ("low", "high"))
             spreads = f"{_percent(entry['source_spread'])} | {_percent(entry['run_spread'])}"
-            yield f"| {group} | {kind} | {entry['rows']} | {entry['sources']} | {low:.2f} | {high:.2f} | {spreads} |"
+            yield f"| {group} | {kind} | {entry['rows']} | {entry['sources']} | {spreads} |"
     yield ""
 
 

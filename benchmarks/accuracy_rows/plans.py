@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -68,14 +69,20 @@ def run_of(row: Row) -> Run:
     degrees = degrees_of(row, cluster.gpus, cluster.gpus_per_node)
     column = optimizer_column(row)
     job = _job(row, column)
-    model = model_of(row, dropout=not _modern(row))
+    task = "pre-training" if habits(row).pretrains else ""
+    model = model_of(row, task=task, dropout=not _modern(row))
+    if any(word in row.text("model") for word in habits(row).loss_in_16_bits):
+        model = replace(model, head=replace(model.head, loss_in_fp32=False))
     if degrees.pipeline * degrees.chunks > model.layer_count:
         raise SkippedError("more pipeline stages than layers")
     stage = _stage(row, degrees.pipeline)
     form = public_form(row, model, cluster, job, degrees, column)
     if form is not None:
         job, plan = form
-        return Run(model, cluster, job, layout_of([plan], job, cluster), stage, plan)
+        layout = layout_of([plan], job, cluster)
+        if habits(row).reduces_late:
+            layout = replace(layout, state_bytes=replace(layout.state_bytes, reduces_late=True))
+        return Run(model, cluster, job, layout, stage, plan)
     return Run(model, cluster, job, _private_layout(row, job, degrees, column), stage)
 
 
@@ -122,12 +129,21 @@ def _adapter(row: Row) -> Adapter | None:
     targets: AdapterTargets = "query-value"
     if any(word in row.text("model") for word in recipe.all_linear):
         targets = "all-linear"
+    rank, named = 8, re.search(r"lora r=(\d+) on (q, k, v, o)?", row.text("model"))
+    if named:
+        rank, targets = int(named.group(1)), "attention" if named.group(2) else "all-linear"
     if not quantized:
-        return Adapter(rank=8, targets=targets)
+        return Adapter(rank=rank, targets=targets)
     precision = row.text("precision")
     bits: Literal[4, 8] = 8 if "int8" in precision or "8bit" in precision else 4
     doubly = "dq" in precision or recipe.double_quantization
-    return Adapter(rank=8, targets=targets, base_bits=bits, double_quantization=bits == 4 and doubly)
+    return Adapter(
+        rank=rank,
+        targets=targets,
+        base_bits=bits,
+        double_quantization=bits == 4 and doubly,
+        upcast=recipe.upcast and not shard_level(row),
+    )
 
 
 def _state_bytes(row: Row, job: Job, column: OptimizerColumn, degrees: Degrees) -> StateBytes:
@@ -160,7 +176,7 @@ def _by_habit(row: Row, state: StateBytes, job: Job) -> StateBytes:
         state = replace(state, logit_bytes=library.logit_bytes)
     if library.default_optimizer == "paged-in-backward" and job.adapter is None and leaves_optimizer_open(row):
         state = replace(state, gradient_bytes=0, moment_bytes=0)
-    state = replace(state, root_stays_gathered=not library.root_units)
+    state = replace(state, root_stays_gathered=not library.root_units, reduces_late=library.reduces_late)
     # A row with one microbatch accumulates no gradients.
     if library.accumulates_unsharded and row.count("num_microbatches") != 1:
         state = replace(state, gradients_persist=True)

@@ -139,7 +139,7 @@ class Linear:
     def runs_left_out(self) -> Runs:
         """Every row with its publication left out of the fit."""
         rows = self.rows
-        return Runs(self.left_out(rows.publications), rows.groups(), rows.kinds(), rows.publications)
+        return Runs(self.left_out(rows.publications), rows.groups(), rows.kinds(), rows.publications, rows.doubts())
 
     def after_one_run(self, groups: NDArray[np.str_]) -> Floats:
         """Errors of rows after one other row of their site is known, with the group left out of the fit.

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from smp_advisor.costs.uncertainty import Doubt
+
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
 
-__all__ = ["ANY", "Runs", "Spread", "coverage", "kind_correlation", "spread_table"]
+__all__ = [
+    "ANY",
+    "Covered",
+    "Runs",
+    "Spread",
+    "composition",
+    "coverage",
+    "kind_correlation",
+    "spread_table",
+    "without_parts",
+]
 
 ANY = "any"
 _LEVEL = 0.95
@@ -31,10 +45,8 @@ _LEAST_SPREAD = 0.03
 
 @dataclass(frozen=True)
 class Spread:
-    """Figures of one kind of code and plan, as logarithms of measured over predicted step time."""
+    """Spreads of one kind of code and plan, of the logarithm of measured over predicted step time."""
 
-    low: float
-    high: float
     source_spread: float
     run_spread: float
     rows: int
@@ -52,26 +64,23 @@ class Runs:
     """Group of stacks."""
     kinds: NDArray[np.str_]
     sources: NDArray[np.str_]
+    doubts: Floats
+    """The fields of `Doubt` of every row, shape (rows, fields)."""
 
     def take(self, rows: NDArray[np.bool_]) -> Runs:
         """Selected rows."""
-        return Runs(self.errors[rows], self.groups[rows], self.kinds[rows], self.sources[rows])
+        return Runs(self.errors[rows], self.groups[rows], self.kinds[rows], self.sources[rows], self.doubts[rows])
 
 
-def spread_table(runs: Runs) -> dict[str, dict[str, Spread]]:
+def spread_table(runs: Runs, most: float = math.inf) -> dict[str, dict[str, Spread]]:
     """Figures by group of stacks and kind of plan.
 
-    Every kind has a scale of its own, shrunk to that of its group as far as it has few runs. The shape of the errors,
-    with its skew and its tails, is that of all runs in units of their scales.
+    Every kind has a scale of its own, shrunk to that of its group as far as it has few runs, and at most `most`: draws
+    are not wider than the interval, whose penalty for a few sources far out is limited.
     """
-    scales = _scales(runs)
-    weights = _weights(runs, np.ones(len(runs.errors), dtype=bool))
-    pairs = zip(map(str, runs.groups), map(str, runs.kinds), strict=True)
-    of_row = np.array([scales[group].get(kind, scales[group][ANY]) for group, kind in pairs])
-    shape = [_quantile(-runs.errors / of_row, weights, (1 + side * _LEVEL) / 2) for side in (-1, 1)]
     return {
-        group: {kind: _spread(runs, group, kind, scale, shape) for kind, scale in kinds.items()}
-        for group, kinds in scales.items()
+        group: {kind: _spread(runs, group, kind, min(scale, most)) for kind, scale in kinds.items()}
+        for group, kinds in _scales(runs).items()
     }
 
 
@@ -100,15 +109,13 @@ def _scale(runs: Runs, chosen: NDArray[np.bool_], pooled: float) -> float:
     return max(math.sqrt((count * own**2 + shrunk * pooled**2) / (count + shrunk)), _LEAST_SPREAD)
 
 
-def _spread(runs: Runs, group: str, kind: str, scale: float, shape: list[float]) -> Spread:
+def _spread(runs: Runs, group: str, kind: str, scale: float) -> Spread:
     chosen = (runs.groups == group) & ((runs.kinds == kind) if kind != ANY else True)
     between, within = _variances(-runs.errors, _weights(runs, chosen), runs)
     # The spreads keep their proportion and have the shrunk scale in all.
     total = between + within
     share = min(max(between / total if total else 0.0, _SHARES[0]), _SHARES[1])
     return Spread(
-        low=min(scale * shape[0], -2 * _LEAST_SPREAD),
-        high=max(scale * shape[1], 2 * _LEAST_SPREAD),
         source_spread=max(scale * math.sqrt(share), _LEAST_SPREAD),
         run_spread=max(scale * math.sqrt(1 - share), _LEAST_SPREAD),
         rows=int(chosen.sum()),
@@ -124,17 +131,6 @@ def _weights(runs: Runs, chosen: NDArray[np.bool_]) -> Floats:
         rows = chosen & (runs.sources == source)
         weights[rows] = 1 / math.sqrt(rows.sum())
     return weights
-
-
-def _quantile(values: Floats, weights: Floats, level: float) -> float:
-    """Weighted quantile. The next run has the weight of an average one and may be further out than all (conformal)."""
-    order = np.argsort(values)
-    share = np.cumsum(weights[order]) - weights[order] / 2
-    total = weights.sum()
-    # Widening for few rows: the outermost of n rows is the quantile of n / (n + 1).
-    count = total**2 / (weights**2).sum()
-    outward = 0.5 + (level - 0.5) * min((count + 1) / count, 1 / (2 * abs(level - 0.5)) if level != 0.5 else 1.0)
-    return float(np.interp(outward * total, share, values[order]))
 
 
 def _variances(slower: Floats, weights: Floats, runs: Runs) -> tuple[float, float]:
@@ -183,17 +179,101 @@ def kind_correlation(runs: Runs, sites: NDArray[np.str_]) -> float:
     return min(max(products / squares if squares else 0.0, 0.0), 1.0)
 
 
-def coverage(runs: Runs) -> NDArray[np.bool_]:
-    """Whether every row lies within the interval that the other sources give, shape (rows,)."""
-    inside = np.zeros(len(runs.errors), dtype=bool)
+_NAMES = ("everything", *Doubt.__dataclass_fields__, "low", "high")
+_PRIORS = (0.1, 0.5, 0.4, 0.4, 0.2, 0.2, 1.96, 2.4)
+"""The error of every step; of the parts of the step, of offloading and of a GPU without runs, which add to it in
+squares; and quantiles of the errors in units of their sum."""
+_PRIOR_SPREADS = (0.5, 0.3, 0.3, 0.3, 0.7, 0.3, 0.3, 0.3)
+_PRIOR_WEIGHT = 0.15
+"""Few runs have large shares of one part, so the priors of the parts count. With a tenth of this weight, the interval
+of a source that no other resembles is too narrow, and its score worse."""
+_PENALTY = 2 / (1 - _LEVEL)
+
+
+def composition(runs: Runs) -> dict[str, float]:
+    """Figures of which the interval of a plan is composed: those with the least interval score.
+
+    The score of an interval is its width plus 40 times the distance of a value outside of it (Gneiting and Raftery
+    2007, "Strictly proper scoring rules", section 6.2). Every source counts as the square root of its number of runs.
+    """
+    # The error of a GPU without runs is assumed: those with rows and no instance are cards of workstations.
+    runs = runs.take(runs.doubts[:, _NAMES.index("unmeasured") - 1] == 0)
+    weights = _weights(runs, np.ones(len(runs.errors), dtype=bool))
+    prior, spreads = np.log(_PRIORS), np.array(_PRIOR_SPREADS)
+
+    def loss(values: Floats) -> float:
+        score = np.average(interval_score(runs, values), weights=weights)
+        return float(score + _PRIOR_WEIGHT * np.mean(((values - prior) / spreads) ** 2))
+
+    assumed = {"unmeasured": _PRIORS[_NAMES.index("unmeasured")]}
+    return dict(zip(_NAMES, np.exp(_minimum(loss, prior)).tolist(), strict=True)) | assumed
+
+
+def without_parts(runs: Runs, composed: Mapping[str, float]) -> Runs:
+    """Runs with the errors that they would have without the parts of the step that the composition describes."""
+    low, _ = _ends(runs, np.log(list(composed.values())))
+    return replace(runs, errors=runs.errors * composed["everything"] * composed["low"] / -low)
+
+
+def _ends(runs: Runs, logarithms: Floats) -> tuple[Floats, Floats]:
+    """Ends of the interval of every row, as logarithms of measured over predicted."""
+    everything, *parts, low, high = np.exp(logarithms)
+    scale = np.sqrt(everything**2 + (runs.doubts * np.array(parts)) ** 2 @ np.ones(len(parts)))
+    return -low * scale, high * scale
+
+
+def interval_score(runs: Runs, logarithms: Floats) -> Floats:
+    """Interval score of every row, shape (rows,)."""
+    low, high = _ends(runs, logarithms)
+    outside = np.maximum(low + runs.errors, 0) + np.maximum(-runs.errors - high, 0)
+    score: Floats = high - low + _PENALTY * outside
+    return score
+
+
+def _minimum(function: Callable[[Floats], float], start: Floats, steps: int = 600) -> Floats:
+    """Minimum of a function of a few numbers (Nelder and Mead 1965)."""
+    points = [start, *(start + 0.3 * np.eye(len(start)))]
+    values = [function(point) for point in points]
+    for _ in range(steps):
+        order = np.argsort(values, kind="stable")
+        points, values = [points[i] for i in order], [values[i] for i in order]
+        middle = np.mean(points[:-1], axis=0)
+        tried = middle + (middle - points[-1])
+        value = function(tried)
+        if value < values[0]:
+            further = middle + 2 * (middle - points[-1])
+            if (reached := function(further)) < value:
+                tried, value = further, reached
+        elif value >= values[-2]:
+            tried = middle + 0.5 * (points[-1] - middle)
+            value = function(tried)
+        if value < values[-1]:
+            points[-1], values[-1] = tried, value
+        else:
+            points = [points[0], *(points[0] + 0.5 * (point - points[0]) for point in points[1:])]
+            values = [values[0], *(function(point) for point in points[1:])]
+    return points[int(np.argmin(values))]
+
+
+@dataclass(frozen=True)
+class Covered:
+    """Intervals of every row that the other sources give, arrays of shape (rows,)."""
+
+    inside: NDArray[np.bool_]
+    widths: Floats
+    """Widths of the intervals of the logarithm."""
+    scores: Floats
+
+
+def coverage(runs: Runs, fitted: NDArray[np.bool_]) -> Covered:
+    """Intervals of every row from the `fitted` rows of other sources."""
+    ends, scores = np.zeros((2, len(runs.errors))), np.zeros(len(runs.errors))
     for source in np.unique(runs.sources):
-        others = runs.sources != source
-        if not others.any():
-            continue
-        table = spread_table(runs.take(others))
-        pooled = table.get("users") or next(iter(table.values()))
-        for row in np.flatnonzero(~others):
-            entries = table.get(str(runs.groups[row]), pooled)
-            entry = entries.get(str(runs.kinds[row]), entries[ANY])
-            inside[row] = entry.low <= -runs.errors[row] <= entry.high
-    return inside
+        rows = runs.sources == source
+        others = fitted & ~rows
+        if others.any():
+            values = np.log(list(composition(runs.take(others)).values()))
+            ends[:, rows] = _ends(runs.take(rows), values)
+            scores[rows] = interval_score(runs.take(rows), values)
+    inside = (ends[0] <= -runs.errors) & (-runs.errors <= ends[1])
+    return Covered(inside, ends[1] - ends[0], scores)

@@ -42,7 +42,7 @@ def _step_time(result: dict[str, Any]) -> Iterator[Target]:
     if left:
         yield _at_most("Step time, source left out (median / p90)", left["all"], median=9, p90=28)
         yield _at_most("The same after one measured run of the source (median)", left["after_one_run"], median=7)
-        yield _within("Within the 95 % interval, source left out", left["within"], 90, 98)
+        yield _within("Within the 95 % interval, source left out", left["within"], 93, 97)
     if users:
         yield _at_most("Users' code on AWS (median)", users["all"], median=15)
         unnamed = [row["id"] for row in users["each"] if abs(row["error"]) > 0.6931 and not row["cause"]]

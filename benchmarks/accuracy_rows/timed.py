@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from smp_advisor.costs.constants import constants, overriding
-from smp_advisor.costs.evaluate import seconds_columns
-from smp_advisor.costs.uncertainty import plan_kinds, stack_group
+from smp_advisor.costs.evaluate import seconds_columns, step_time_doubt
+from smp_advisor.costs.uncertainty import Doubt, plan_kinds, stack_group
 from smp_advisor.libraries.layout import Layout
 
 if TYPE_CHECKING:
@@ -90,6 +90,15 @@ class Timed:
     def groups(self) -> NDArray[np.str_]:
         """Group of stacks of every row."""
         return np.array([stack_group(run.job.stack) for row in self.rows if (run := row.run) is not None])
+
+    def doubts(self) -> Floats:
+        """The fields of `Doubt` of every row, shape (rows, fields)."""
+        doubts = [
+            step_time_doubt(run.model, run.cluster, run.job, run.layout)
+            for row in self.rows
+            if (run := row.run) is not None
+        ]
+        return np.array([[float(getattr(of, name)) for name in Doubt.__dataclass_fields__] for of in doubts])
 
     def public(self) -> NDArray[np.bool_]:
         """Whether public settings describe the row."""

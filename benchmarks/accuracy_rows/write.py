@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import UTC, datetime
 from importlib import resources
@@ -67,22 +68,29 @@ def write_draws(fitted: Sequence[str], covariance: NDArray[np.float64]) -> None:
     _path("draws.csv").write_text("\n".join(lines) + "\n", "utf-8")
 
 
-def write_intervals(groups: Mapping[str, Mapping[str, Spread]], correlation: float) -> None:
-    """Write the intervals of the step time by group of stacks and kind of plan."""
+def write_intervals(
+    groups: Mapping[str, Mapping[str, Spread]], composed: Mapping[str, float], correlation: float, gpus: Sequence[str]
+) -> None:
+    """Write what intervals of the step time are composed of, and spreads by group of stacks and kind of plan."""
     lines = [
         "# Logarithms of measured over predicted step time of published runs whose entire source was left out of the",
-        "# fit: 2.5 % and 97.5 % quantiles, and one standard deviation between sources and between runs of a source.",
-        "# `tuned` are stacks whose element-wise operations share kernels. Written by benchmarks/calibrate.py.",
+        "# fit. The composition has the error of every step; that of a step which the host, the network or the links",
+        "# of a node take entirely; of offloading and of a GPU without runs, which is assumed; and the 2.5 and 97.5 %",
+        "# quantiles in units of the root of the sum of their squares. The tables have one standard deviation between",
+        "# sources and between runs of a source. `tuned` are stacks whose element-wise operations share kernels.",
+        "# Written by benchmarks/calibrate.py.",
         f'date = "{datetime.now(UTC).date().isoformat()}"',
         f"kind_correlation = {correlation:.2f} # of a source's errors of plans of two kinds",
+        f"measured = {json.dumps(list(gpus))} # GPUs with runs",
+        "",
+        "[composition]",
+        *(f"{name} = {value:.3f}" for name, value in composed.items()),
         "",
     ]
     for group, kinds in groups.items():
         for kind, entry in kinds.items():
             lines += [
                 f'[{group}."{kind}"]',
-                f"low = {entry.low:.3f}",
-                f"high = {entry.high:.3f}",
                 f"source_spread = {entry.source_spread:.3f}",
                 f"run_spread = {entry.run_spread:.3f}",
                 f"rows = {entry.rows}",

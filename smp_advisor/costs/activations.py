@@ -91,9 +91,11 @@ def _checkpoint_bytes(model: Model, layout: Layout, world: World, stage: Stage) 
     """Checkpointed inputs of one microbatch on one stage, one per unit, bytes per GPU."""
     unit = maximum(unit_layers(layout, stage), 1)
     split = where(layout.split_checkpoints | layout.sequence_parallel, layout.tensor_parallel_degree, 1)
+    state = layout.state_bytes
+    element = (2 if state.adapter_units else 1) * (4 if state.fp32_inputs else world.bytes_per_element)
     total: Floats = 0.0
     for group, count in zip(model.groups, stage.block_counts, strict=True):
-        width = world.bytes_per_element * group.block.hidden
+        width = element * group.block.hidden
         # Every unit saves its own input. The encoder's output, which all of them read, is saved once.
         tensors = ceil(count / unit) + (group.block.input_tensors - 1 if count else 0)
         total = total + tensors * width * world.microbatch_tokens / split

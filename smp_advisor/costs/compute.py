@@ -97,6 +97,9 @@ class BlockSeconds:
     backward: Floats
     core_attention: Floats
     """Part of `forward` that selective recomputation repeats."""
+    forward_of_host: Floats
+    """`forward`, if the host's launches take longer than the kernels; else 0."""
+    backward_of_host: Floats
 
 
 def _unpacking_seconds(block: Block, layout: Layout, instance: Instance) -> Floats:
@@ -112,7 +115,8 @@ def _elementwise_seconds(kernels: Kernels, layout: Layout, world: World, instanc
     """Seconds of norms, rotations, activation functions and residuals of a forward pass, shape (n,)."""
     tp = layout.tensor_parallel_degree
     # Autocast computes norms and the residual stream in fp32 (documentation of torch.amp).
-    width = kernels.autocast_traffic if layout.state_bytes.cast_bytes > 0 else 1.0
+    state = layout.state_bytes
+    width = kernels.autocast_traffic if state.cast_bytes > 0 or state.fp32_inputs else 1.0
     elements = width * kernels.elements / where(layout.sequence_parallel, tp, 1) + kernels.split_elements / tp
     moved = constant("time.elementwise_passes") * elements * world.bytes_per_element * world.microbatch_tokens
     seconds: Floats = moved / memory_bandwidth(instance)
@@ -168,7 +172,13 @@ def block_seconds(block: Block, layout: Layout, world: World, instance: Instance
         host = HostSeconds(
             where(is_divided, own_host.forward, host.forward), where(is_divided, own_host.backward, host.backward)
         )
-    unpacking = _unpacking_seconds(block, layout, instance)
+    # FSDP lets the host prepare two units ahead (``limit_all_gathers``). Units of an adapter's products have next to no
+    # work on the GPU, which therefore waits for each.
+    waited: Floats = 0.0
+    if layout.state_bytes.adapter_units:
+        pace = gpu_constant("host_pace", instance.gpu) * stack.unit_share
+        waited = where(layout.shard_level == 3, pace * constant("time.unit_seconds") * block.adapter_products, 0.0)
+    unpacking = _unpacking_seconds(block, layout, instance) + waited
     # A frozen weight has no gradient, so the backward pass has one product instead of two.
     passes = 1.0 if block.adapter_parameters else 2.0
     casts, gradient_casts = _cast_seconds(block, layout, world, instance, job)
@@ -178,6 +188,8 @@ def block_seconds(block: Block, layout: Layout, world: World, instance: Instance
         forward=maximum(forward, host.forward),
         backward=maximum(backward, host.backward),
         core_attention=attention.forward,
+        forward_of_host=where(host.forward > forward, host.forward, 0.0),
+        backward_of_host=where(host.backward > backward, host.backward, 0.0),
     )
 
 
@@ -237,6 +249,8 @@ class Passes:
     """The same for the backward pass and recomputation."""
     accumulation: Floats
     """Addition of the microbatch's gradients to those of earlier ones. No communication overlaps with it."""
+    of_host: Floats
+    """Of the seconds of compute, those of blocks whose launches by the host take longer than their kernels."""
 
     @property
     def total(self) -> Floats:
@@ -254,7 +268,7 @@ class Passes:
         return self.backward + self.recomputation + self.exchange_backward + self.accumulation
 
 
-_OF_BLOCKS = ("forward", "backward", "recomputation", "exchange_forward", "exchange_backward")
+_OF_BLOCKS = ("forward", "backward", "recomputation", "exchange_forward", "exchange_backward", "of_host")
 """Fields that are sums over the blocks of a stage."""
 
 
@@ -300,6 +314,7 @@ def _block_passes(block: Block, cluster: Cluster, job: Job, layout: Layout, worl
         exchange_forward=forward_exchange,
         exchange_backward=backward_exchange + where(full, forward_exchange / layout.checkpoint_period, 0.0),
         accumulation=0.0,
+        of_host=compute.backward_of_host + where(full, 2.0, 1.0) * compute.forward_of_host,
     )
 
 

@@ -150,7 +150,7 @@ class Estimate:
     days: float | None
     """Elapsed days to train on `Job.tokens`; None if they are not set."""
     step_factors: tuple[float, float]
-    """Factors of the predicted step time between which 95 % of published runs of this kind of plan are."""
+    """Factors of the predicted step time between which 95 % of published runs are, for a step with these parts."""
     assumptions: tuple[str, ...]
     """Assumptions of the figures that no source confirms, one sentence each."""
 

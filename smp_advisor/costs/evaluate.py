@@ -13,7 +13,7 @@ import numpy as np
 from smp_advisor.arguments import require_types
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.costs.activations import block_saved_bytes
-from smp_advisor.costs.communication import MOST_MEASURED, is_first_generation
+from smp_advisor.costs.communication import MOST_MEASURED, Group, is_first_generation
 from smp_advisor.costs.compute import model_flops_per_sample
 from smp_advisor.costs.constants import peak_flops
 from smp_advisor.costs.effective_time import effective_time
@@ -28,8 +28,8 @@ from smp_advisor.costs.memory import (
     pressure_warning,
     stage_bytes,
 )
-from smp_advisor.costs.step_time import step_seconds
-from smp_advisor.costs.uncertainty import narrowed, plan_kinds, step_time_factors
+from smp_advisor.costs.step_time import step_and_host_seconds, step_seconds
+from smp_advisor.costs.uncertainty import Doubt, has_runs, narrowed, plan_kinds, step_time_factors
 from smp_advisor.costs.world import World, in_flight, stack_of, stage_kinds, stages, vocabulary_shards
 from smp_advisor.elementwise import largest, smallest
 from smp_advisor.libraries.groups import global_batch_size
@@ -44,7 +44,7 @@ from smp_advisor.workload.model import Model
 from smp_advisor.workload.stack import AUTO, stack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -184,6 +184,37 @@ def learned_width(model: Model, cluster: Cluster, job: Job, layout: Layout) -> N
     return result
 
 
+def step_time_doubt(model: Model, cluster: Cluster, job: Job, layout: Layout) -> Doubt:
+    """Shares that determine the interval of one plan's step time; `layout` has a single row."""
+    model, degree = trained(model, job), int(layout.pipeline_parallel_degree[0])
+    world = World.of(model, cluster, job, layout)
+    seconds, of_host = step_and_host_seconds(model, cluster, job, layout, world, degree)
+    return _doubt(
+        cluster, layout, world, {name: np.ravel(part)[0] for name, part in seconds.items()}, np.ravel(of_host)[0]
+    )
+
+
+def _doubt(cluster: Cluster, layout: Layout, world: World, seconds: Mapping[str, Floats], of_host: Floats) -> Doubt:
+    total = float(sum(seconds.values()))
+    exchanged = (
+        (seconds["tensor_parallel_seconds"], world.data_parallel_degree // world.reduction_degree, world.tensor_stride),
+        (seconds["data_parallel_seconds"], world.reduction_degree, world.data_stride),
+    )
+    across = in_node = 0.0
+    for part, members, stride in exchanged:
+        if bool(Group.of(cluster, members, stride).inside):
+            in_node += float(part) / total
+        else:
+            across += float(part) / total
+    return Doubt(
+        host=min(float(of_host) / total, 1.0),
+        across_nodes=across,
+        in_node=in_node,
+        offloaded=bool(layout.offload_activations),
+        unmeasured=not has_runs(cluster.instance.gpu),
+    )
+
+
 def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
     """Costs of one plan.
 
@@ -214,12 +245,12 @@ def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
     degree = plan.pipeline_parallel_degree
     model = trained(model, job)
     world = World.of(model, cluster, job, layout)
-    seconds = step_seconds(model, cluster, job, layout, world, degree)
-    kind, code = str(plan_kinds(layout, cluster)), stack_of(job, layout).name
-    factors = step_time_factors(kind, code)
+    seconds, of_host = step_and_host_seconds(model, cluster, job, layout, world, degree)
+    doubt = _doubt(cluster, layout, world, seconds, of_host)
+    factors = step_time_factors(doubt)
     if job.calibration is not None:
         seconds, width = learned_seconds(job.calibration, model, cluster, job, layout, seconds)
-        factors = narrowed(kind, code, float(width))
+        factors = narrowed(str(plan_kinds(layout, cluster)), stack_of(job, layout).name, float(width), doubt)
     kinds = _judged(model, cluster, job, layout, world, degree)
     pressure = pressure_factor(
         max(float(needed) for *_, needed, _ in kinds), cluster.instance.usable_gpu_memory_gib * GIB

@@ -164,12 +164,22 @@ def step_seconds(
     model: Model, cluster: Cluster, job: Job, layout: Layout, world: World, degree: int
 ) -> dict[str, Floats]:
     """Seconds of one optimizer step by part (the fields of `StepTime`), arrays of shape (n,)."""
+    return step_and_host_seconds(model, cluster, job, layout, world, degree)[0]
+
+
+def step_and_host_seconds(
+    model: Model, cluster: Cluster, job: Job, layout: Layout, world: World, degree: int
+) -> tuple[dict[str, Floats], Floats]:
+    """Seconds of one optimizer step by part, and those of them that the host takes, arrays of shape (n,)."""
     locals_ = [local_parameters(model, layout, stage) for stage in stage_kinds(model, degree)]
     every = stage_passes(model, cluster, job, layout, world, degree, locals_)
     slowest = _chosen(Passes, every, largest_index([p.total for p in every]))
     local = _chosen(LocalParameters, locals_, largest_index([p.total for p in locals_]))
     m = layout.microbatches
     compute = m * (slowest.forward + slowest.backward + slowest.recomputation)
+    launches = optimizer_host_seconds(model, layout, cluster.instance, job, stack_of(job, layout))
+    update = _optimizer(cluster, layout, world, local)
+    around = where(layout.host_handover, constant("time.host_step_seconds"), constant("time.step_seconds"))
     result = {
         "forward_seconds": m * slowest.forward,
         "backward_seconds": m * (slowest.backward + slowest.accumulation),
@@ -177,19 +187,16 @@ def step_seconds(
         "tensor_parallel_seconds": m * (slowest.exchange_forward + slowest.exchange_backward),
         "pipeline_bubble_seconds": _bubble(model, cluster, layout, world, degree, every),
         "data_parallel_seconds": data_parallel_seconds(model, cluster, layout, world, degree, local, slowest),
-        "optimizer_seconds": maximum(
-            _optimizer(cluster, layout, world, local),
-            optimizer_host_seconds(model, layout, cluster.instance, job, stack_of(job, layout)),
-        )
-        + where(layout.host_handover, constant("time.host_step_seconds"), constant("time.step_seconds")),
+        "optimizer_seconds": maximum(update, launches) + around,
         "offload_seconds": activation_copy_seconds(model, cluster, layout, world, degree, compute)
         + state_copy_seconds(cluster, layout, world, local, compute),
     }
     waiting = _host_floor(layout, sum(result.values(), 0.0))
     part = "pipeline_bubble_seconds" if degree > 1 else "data_parallel_seconds"
     result[part] = result[part] + waiting
-    nodes = math.log2(max(cluster.nodes, 1))
-    return {name: values * (1 + constant("time.straggler_per_doubling") * nodes) for name, values in result.items()}
+    of_host = m * slowest.of_host + where(launches > update, launches, 0.0) + around + waiting
+    slowest_node = 1 + constant("time.straggler_per_doubling") * math.log2(max(cluster.nodes, 1))
+    return {name: values * slowest_node for name, values in result.items()}, of_host * slowest_node
 
 
 def _chosen(kind: type[_Columns], every: Sequence[_Columns], index: Ints) -> _Columns:

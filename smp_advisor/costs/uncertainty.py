@@ -36,12 +36,8 @@ _TAIL_POWER = 3
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """Logarithms of measured over predicted step time of one kind of code and plan."""
+    """Standard deviations of the logarithm of measured over predicted step time of one kind of code and plan."""
 
-    low: float
-    """2.5 % quantile."""
-    high: float
-    """97.5 % quantile. It is further from 0 than `low`: runs are slower than predicted more often than faster."""
     source_spread: float
     run_spread: float
 
@@ -58,7 +54,7 @@ def _table() -> dict[str, dict[str, _Entry]]:
     return {
         group: {kind: _Entry(**{name: float(entry[name]) for name in names}) for kind, entry in kinds.items()}
         for group, kinds in data_file("costs", "intervals").items()
-        if isinstance(kinds, dict)
+        if isinstance(kinds, dict) and ANY in kinds
     }
 
 
@@ -110,14 +106,45 @@ def _kind_names(*, one_node: bool) -> NDArray[np.str_]:
     return np.char.add(DIVISIONS, ", one node" if one_node else ", nodes")
 
 
-def step_time_factors(kind: str, stack: str = "") -> tuple[float, float]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Doubt:
+    """Shares of a step that determine its interval: each of its parts has an error of its own."""
+
+    host: float = 0.0
+    """Share of the step that the host takes."""
+    across_nodes: float = 0.0
+    """Share of exposed communication across nodes."""
+    in_node: float = 0.0
+    """Share of exposed communication inside nodes."""
+    offloaded: bool = False
+    """Whether activations are copied to the host."""
+    unmeasured: bool = False
+    """Whether no published run used this GPU."""
+
+
+@cache
+def _composition() -> dict[str, float]:
+    return {name: float(value) for name, value in data_file("costs", "intervals")["composition"].items()}
+
+
+@cache
+def has_runs(gpu: str) -> bool:
+    """Whether published runs used a GPU, by its name."""
+    words = gpu.replace("-", " ").split()
+    return any(word in data_file("costs", "intervals")["measured"] for word in words)
+
+
+def step_time_factors(doubt: Doubt) -> tuple[float, float]:
     """Factors of the predicted step time between which 95 % of the measured ones are.
 
-    They come from published runs whose entire source was left out of the fit of the constants, as your script and
-    cluster are.
+    The squares of the errors of the parts add up, each with the part's share of the step. They come from published runs
+    whose entire source was left out of the fit of the constants, as your script and cluster are. The upper end is
+    further from 1: runs are slower than predicted more often than faster.
     """
-    entry = _entry(kind, stack)
-    return math.exp(entry.low), math.exp(entry.high)
+    of = _composition()
+    parts = (of[name] * float(getattr(doubt, name)) for name in Doubt.__dataclass_fields__)
+    scale = math.hypot(of["everything"], *parts)
+    return math.exp(-of["low"] * scale), math.exp(of["high"] * scale)
 
 
 def spreads(kind: str, stack: str = "") -> tuple[float, float]:
@@ -126,14 +153,14 @@ def spreads(kind: str, stack: str = "") -> tuple[float, float]:
     return entry.source_spread, entry.run_spread
 
 
-def narrowed(kind: str, stack: str, width: float) -> tuple[float, float]:
+def narrowed(kind: str, stack: str, width: float, doubt: Doubt) -> tuple[float, float]:
     """`step_time_factors` after measured runs, for a relative `width` of the posterior distribution.
 
     Without any information (a width of 1) it is the interval of published runs, whose tails are those of sources that
     differ in an unknown way. A measured run of one's own excludes such a source, so the interval approaches that of a
     normal distribution with the spreads between and within sources.
     """
-    factors = step_time_factors(kind, stack)
+    factors = step_time_factors(doubt)
     if width >= 1:
         return factors
     usual = _TWO_SIDED * math.hypot(*spreads(kind, stack))

@@ -145,7 +145,7 @@ def small_training(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Smal
     plain: dict[str, Any] = {name: training_settings()[name].default for name in job.training_settings()}
     if job.adapter is not None:
         # Weights of 4 and 8 bits require a GPU.
-        plain["adapter"] = replace(job.adapter, base_bits=16, double_quantization=False)
+        plain["adapter"] = replace(job.adapter, base_bits=16, double_quantization=False, upcast=False)
     if model.reads_tokens:
         plain["sequence_length"] = min(job.sequence_length, _LONGEST_SEQUENCE)
     short = replace(job, **plain)

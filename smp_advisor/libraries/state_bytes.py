@@ -36,6 +36,8 @@ class StateBytes:
     16-bit gradients to fp32 then."""
     reduced_bytes: float
     """Bytes per element of gradients in reductions over data parallelism."""
+    reduces_late: bool = False
+    """Whether gradients are reduced after the backward pass rather than during it."""
     extra_gradient_bytes: float = 0.0
     """fp32 accumulation of gradients, which is never sharded."""
     gradients_persist: bool = True
@@ -63,6 +65,11 @@ class StateBytes:
     """Whether gradients of sharded parameters stay unsharded, in the compute type, while batches are accumulated."""
     paged_moment_bytes: float = 0.0
     """Optimizer state in pageable host memory, not part of `moment_bytes`."""
+    fp32_inputs: bool = False
+    """Whether the values between blocks, which checkpointing saves, are fp32 whatever `compute_bytes` is."""
+    adapter_units: bool = False
+    """Whether FSDP shards every product of an adapter as a unit of its own. Such runs hold about twice the checkpointed
+    inputs."""
     frozen_bytes: float | None = None
     """A frozen weight under an adapter, including scales; None if every parameter is trained. The other values are then
     those of the adapter's parameters."""
@@ -136,7 +143,7 @@ def over_frozen(state_bytes: StateBytes, job: Job) -> StateBytes:
     if job.adapter is None:
         return state_bytes
     frozen = job.adapter.base_bytes_per_parameter if job.adapter.quantized else float(state_bytes.compute_bytes)
-    return replace(state_bytes, frozen_bytes=frozen)
+    return replace(state_bytes, frozen_bytes=frozen, fp32_inputs=job.adapter.upcast)
 
 
 def smp_v1(job: Job) -> StateBytes:

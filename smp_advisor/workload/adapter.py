@@ -48,6 +48,10 @@ class Adapter:
     """``lora_alpha``; twice the rank if None, as in AWS's recipes."""
     dropout: bool = True
     """Whether the adapter's input passes through dropout, which saves a copy and a mask."""
+    upcast: bool = False
+    """Whether the script calls PEFT's ``prepare_model_for_kbit_training``, as TRL does, which casts all parameters that
+    are not quantized to fp32. The values between the blocks are then fp32, too, and checkpointed inputs twice as
+    large."""
 
     def __post_init__(self) -> None:
         rank: object = self.rank  # a notebook may pass text despite the annotation
@@ -60,11 +64,13 @@ class Adapter:
             if getattr(self, name) not in allowed:
                 choices = ", ".join(str(value) for value in allowed)
                 raise JobError(f"The adapter's {name} must be one of {choices}, not {getattr(self, name)!r}.")
-        for name in ("double_quantization", "dropout"):
+        for name in ("double_quantization", "dropout", "upcast"):
             if not isinstance(getattr(self, name), bool):
                 raise JobError(f"The adapter's {name} must be True or False, not {getattr(self, name)!r}.")
         if self.double_quantization and self.base_bits != 4:
             raise JobError("double_quantization requires a 4-bit base: set base_bits=4 as well.")
+        if self.upcast and not self.quantized:
+            raise JobError("upcast requires a quantized base: set base_bits to 4 or 8 as well.")
 
     @property
     def quantized(self) -> bool:
@@ -226,5 +232,6 @@ def _adapted(adapter: Adapter, block: Block) -> Block:
             weight_split_elements=0.0,
             weight_replicated_elements=0.0,
         ),
+        adapter_products=2 * sum(pair.copies for pair in pairs),
         adapter_parameters=sum(adapter.rank * (pair.inputs + pair.outputs) * pair.copies for pair in pairs),
     )

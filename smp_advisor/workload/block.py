@@ -202,6 +202,8 @@ class Block:
     """Tensors of tokens x hidden that enter the block (2 for a decoder with cross-attention)."""
     adapter_parameters: int = 0
     """Trained parameters that an adapter adds to the frozen ones (`Adapter.applied_to`)."""
+    adapter_products: int = 0
+    """Trained products that an adapter adds: two for every adapted one."""
 
     @property
     def gate_elements(self) -> int:

@@ -10,14 +10,18 @@ from hypothesis import strategies as st
 from benchmarks.accuracy_rows import calibration
 from benchmarks.accuracy_rows.judge import judge
 from benchmarks.accuracy_rows.sites import Linear, fit
-from benchmarks.accuracy_rows.spreads import Runs, kind_correlation, spread_table
+from benchmarks.accuracy_rows.spreads import (
+    Runs,
+    composition,
+    coverage,
+    kind_correlation,
+    spread_table,
+    without_parts,
+)
 from benchmarks.accuracy_rows.table import Table
 from benchmarks.accuracy_rows.timed import Timed
 from smp_advisor.costs.constants import constants, overriding
-from smp_advisor.costs.evaluate import estimate
-from smp_advisor.costs.uncertainty import step_time_factors
 from tests.benchmarks.rows import TIMED, row, table
-from tests.costs.shapes import row_30b
 
 EFFICIENCY = "gpu.matmul_efficiency.A100"
 
@@ -97,9 +101,14 @@ def test_runs_of_users_code_do_not_move_the_constants():
     assert abs(point.solve(point.fitted).moves[0]) < 0.02
 
 
-def table_of(errors, sources):
+def runs_of(errors, kinds, sources, doubts=None):
     same = np.full(len(errors), "same")
-    return spread_table(Runs(errors, same, same, sources))["same"]
+    plain = np.zeros((len(errors), 5)) if doubts is None else doubts
+    return Runs(errors, same, same if kinds is None else kinds, sources, plain)
+
+
+def table_of(errors, sources):
+    return spread_table(runs_of(errors, None, sources))["same"]
 
 
 @given(
@@ -111,11 +120,23 @@ def test_intervals_follow_the_errors_and_are_skewed_like_them(shift, wide, seed)
     draw = np.random.default_rng(seed)
     sources = np.repeat([f"s{number}" for number in range(20)], 6)
     errors = shift - wide * np.repeat(draw.exponential(size=20), 6)
-    entry = table_of(errors, sources)["any"]
-    inside = (entry.low <= -errors) & (-errors <= entry.high)
-    assert inside.mean() >= 0.9
+    covered = coverage(runs_of(errors, None, sources), np.full(120, True))
+    assert covered.inside.mean() >= 0.85
+    composed = composition(runs_of(errors, None, sources))
     if wide > 2 * abs(shift):
-        assert entry.high > -entry.low
+        assert composed["high"] > composed["low"]
+
+
+def test_plans_that_wait_for_the_host_have_the_errors_of_such_plans():
+    sources = np.repeat([f"s{number}" for number in range(20)], 6)
+    waits = np.tile([0.0, 0.0, 0.0, 1.0, 1.0, 1.0], 20)
+    level = np.repeat(np.random.default_rng(0).standard_normal(20), 6)
+    doubts = np.zeros((120, 5))
+    doubts[:, 0] = waits
+    runs = runs_of(level * (0.05 + 0.45 * waits), None, sources, doubts)
+    covered = coverage(runs, np.full(120, True))
+    assert np.median(covered.widths[waits == 1]) > 4 * np.median(covered.widths[waits == 0])
+    assert np.abs(without_parts(runs, composition(runs)).errors).max() < 0.3
 
 
 def test_a_source_with_one_error_for_all_runs_has_its_spread_between_sources():
@@ -130,9 +151,8 @@ def test_kinds_of_plan_with_the_same_error_at_every_source_are_correlated():
     sites, kinds = np.repeat(["a", "b", "c", "d"], 4), np.tile(["x", "x", "y", "y"], 4)
     shared = np.repeat([-0.2, 0.1, 0.2, -0.1], 4)
     opposite = shared * np.where(kinds == "x", 1, -1)
-    same = np.full(16, "tuned")
-    assert kind_correlation(Runs(shared, same, kinds, sites), sites) == pytest.approx(1)
-    assert kind_correlation(Runs(opposite, same, kinds, sites), sites) == 0
+    assert kind_correlation(runs_of(shared, kinds, sites), sites) == pytest.approx(1)
+    assert kind_correlation(runs_of(opposite, kinds, sites), sites) == 0
 
 
 def test_keeping_the_constants_writes_none(tmp_path, capsys):
@@ -155,10 +175,3 @@ def test_the_quick_report_lists_every_run_of_users_code_and_pools_none_of_them(t
     assert [line.split()[0] for line in lines if line.strip().startswith("aws-")] == ["aws-0", "aws-1"]
     (residual,) = [line for line in lines if line.startswith("fit residual")]
     assert residual.split()[2] == "3"
-
-
-def test_estimates_show_the_interval_of_users_code():
-    model, cluster, job, plan = row_30b()
-    assert estimate(model, cluster, job, plan).step_factors == step_time_factors("tensor, nodes", "smp-v1")
-    tuned = replace(job, stack="megatron")
-    assert estimate(model, cluster, tuned, plan).step_factors == step_time_factors("tensor, nodes", "megatron")

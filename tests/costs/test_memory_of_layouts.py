@@ -19,6 +19,7 @@ from smp_advisor.costs.constants import constant
 from smp_advisor.costs.evaluate import memory_columns, seconds_columns
 from smp_advisor.costs.memory import memory_error_bytes, stage_bytes
 from smp_advisor.costs.world import World, stages
+from smp_advisor.errors import JobError
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.layout import Layout
 from smp_advisor.libraries.state_bytes import StateBytes, amp, ddp, fully_sharded
@@ -202,6 +203,46 @@ def test_quantised_weights_are_gathered_as_they_are_stored() -> None:
     # All blocks stay gathered: 2 bytes a weight, or half a byte and its scale; and the largest product, unpacked.
     assert gathered[16] == pytest.approx(2 * (blocks + root), rel=0.02)
     assert gathered[4] == pytest.approx((0.5 + 1 / 16) * blocks + 2 * root + 2 * 4096 * 22016, rel=0.03)
+
+
+def test_a_quantized_model_that_peft_casts_to_fp32_checkpoints_twice_the_bytes() -> None:
+    model, cluster = Model.from_parameters("7B", family="llama"), Cluster("ml.g5.12xlarge", 1)
+    plan = Plan(library="ddp", precision="bf16", batch_size=4, activation_checkpointing="each")
+
+    def activations(**adapter: Any) -> float:
+        job = Job(sequence_length=2048, precision="bf16", attention="fused", adapter=Adapter(base_bits=4, **adapter))
+        return estimate(model, cluster, job, plan).memory.stages[0].activations_gib * GIB
+
+    inputs = 2 * model.layer_count * model.shape.hidden * 4 * 2048
+    assert activations(upcast=True) - activations() == pytest.approx(inputs, rel=0.02)
+    with pytest.raises(JobError, match="base_bits"):
+        Adapter(upcast=True)
+
+
+def test_two_gpus_may_not_hold_a_quantized_70b_with_four_long_sequences_each() -> None:
+    """Both runs of Hugging Face's Trainer with FSDP and PEFT ran out of memory; two sequences each took 43.5 GiB."""
+    model = Model.from_name("llama-2-70b")
+    cluster = Cluster.custom(
+        gpu="A100",
+        gpus_per_node=2,
+        nodes=1,
+        gpu_memory_gib=80,
+        usable_gpu_memory_gib=79.15,
+        peak_tflops=312,
+        inter_node_gbps=400,
+        intra_node_gb_per_s=600,
+    )
+    job = Job(
+        sequence_length=4096, precision="bf16", attention="fused", stack="hf-flash-2", state_precision="16-bit",
+        adapter=Adapter(rank=16, targets="attention", base_bits=4, double_quantization=True),
+    )  # fmt: skip
+    two, four = (
+        estimate(model, cluster, job, Plan(library="fsdp", batch_size=batch, activation_checkpointing="each"))
+        for batch in (2, 4)
+    )
+    allocated = two.needed_gib - two.memory.stages[0].context_gib
+    assert allocated == pytest.approx(43.5, rel=0.1)
+    assert four.fit_probability < 0.95
 
 
 @given(

@@ -10,9 +10,11 @@ from smp_advisor.costs import step_time_draws
 from smp_advisor.costs.constants import constant, constants, overriding
 from smp_advisor.costs.evaluate import estimate, seconds_columns
 from smp_advisor.costs.uncertainty import (
+    Doubt,
     comparison_spread,
     constant_draws,
     constant_names,
+    has_runs,
     run_spread,
     source_spread,
     step_time_factors,
@@ -83,12 +85,35 @@ def test_another_thread_does_not_see_overridden_constants():
 @pytest.mark.parametrize("stack", ["megatron", "hf-sdpa", "no such stack"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_spreads_and_intervals_belong_together(kind, stack):
-    low, high = step_time_factors(kind, stack)
+    low, high = step_time_factors(Doubt())
     assert low < 1 < high
     total = np.hypot(source_spread(stack, kind), run_spread(stack, kind))
     assert total > 0.02
     # The interval is not narrower than what the spreads of a normal error reach on either side together.
     assert np.log(high / low) > 2 * total
+
+
+@pytest.mark.parametrize("part", ["host", "across_nodes", "in_node", "offloaded", "unmeasured"])
+def test_every_part_of_a_step_widens_its_interval_as_far_as_it_has_a_share(part):
+    def width(share):
+        low, high = step_time_factors(Doubt(**{part: share}))
+        return high / low
+
+    assert width(0) < width(0.5) < width(1)
+
+
+def test_a_step_that_waits_for_the_host_or_the_network_has_a_wider_interval():
+    def width(plan, cluster, parameters):
+        low, high = estimate(Model.from_parameters(parameters), cluster, job, plan).step_factors
+        return high / low
+
+    job, large, small = Job(sequence_length=2048, precision="bf16"), 3e9, 2e7
+    one, several = Cluster("ml.p4d.24xlarge", 1), Cluster("ml.g5.12xlarge", 4)
+    plan = Plan(library="fsdp", batch_size=4, activation_checkpointing="each")
+    assert width(Plan(library="ddp", batch_size=1), one, small) > width(plan, one, large)
+    assert width(plan, several, large) > width(plan, one, large)
+    assert not has_runs("NVIDIA L40S")
+    assert has_runs("NVIDIA A100 80GB")
 
 
 def test_errors_of_plans_of_one_kind_are_correlated_and_those_of_a_plan_are_its_interval():
@@ -113,14 +138,6 @@ def test_errors_of_plans_of_one_kind_are_correlated_and_those_of_a_plan_are_its_
 def test_draws_are_of_a_bounded_number_of_plans():
     with pytest.raises(ValueError, match="at most 10,000 plans"):
         step_time_draws(*row_30b()[:3], [row_30b()[3]] * 10_001)
-
-
-def test_users_code_has_an_interval_no_narrower_than_tuned_stacks():
-    def width(stack):
-        low, high = step_time_factors("any", stack)
-        return high / low
-
-    assert width("hf-eager") >= width("megatron")
 
 
 def test_doubt_about_unmeasured_collectives_goes_both_ways() -> None:
