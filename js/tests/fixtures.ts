@@ -1,6 +1,5 @@
 import type { AnyModel } from '@anywidget/types';
-import type { Chart } from '../src/charts/chart';
-import type { LadderRow } from '../src/charts/ladder';
+import type { Chart } from '../src/charts/figure';
 import type { Ahead, Control, Field, Pitfall, Snapshot, Recommendation, Settings, State, Traits, Why } from '../src/widget/wire';
 
 /** A world with two sliders, in which memory is the batch and the degree decides nothing but itself. */
@@ -43,18 +42,14 @@ const WORKLOAD: Field[] = [
 
 export const HOSTILE = '<img src=x onerror="alert(1)">';
 
-const rung = (title: string, memory: number, used: boolean): LadderRow => ({
-  title, memory, memory_before: null, step: memory > 30 ? null : 3, step_before: null, fits: memory <= 30, decision: 'used', used, because: ''
-});
-
-export const LADDER: Chart<'ladder'> = {
-  kind: 'ladder',
+export const LADDER: Chart = {
   title: 'Techniques',
-  data: { limit: 30, rows: [rung(HOSTILE, 61, true), rung('offloading', 16, false)] },
+  svg: '<svg class="smp-chart"><rect class="smp-memory-bar"><title>offloading: 16 GiB</title></rect></svg>',
   columns: ['Technique', 'Memory needed'],
   rows: [[HOSTILE, '61 GiB'], ['offloading', '16 GiB']],
   notes: ['Dashed outlines are the figures before.'],
-  key: []
+  legend: [],
+  choices: []
 };
 
 export function state(batch: number, degree: number, answers = ''): State {

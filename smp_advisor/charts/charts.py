@@ -19,7 +19,7 @@ from smp_advisor.libraries.schema import schema
 from smp_advisor.wording import fits, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from smp_advisor.advice import Advice
     from smp_advisor.charts.bar_drawings import LadderRow, RankColumn
@@ -51,6 +51,7 @@ def ladder_chart(advice: Advice, estimate: Estimate) -> Chart:
             "Each technique is added to those above it; dashed outlines are the figures before it."
             + (" Below the line: the plan on the screen with one change each." if ladder.unused else ""),
         ),
+        marks=("usable memory", "fits", "does not fit", "step time", "before"),
     )
 
 
@@ -92,8 +93,8 @@ _COLUMNS = {
 _MOST_NODES = 16
 
 
-def ranks_chart(advice: Advice, estimate: Estimate) -> Chart:
-    """Stage, slices, shard and replica of every GPU of the first nodes."""
+def ranks_chart(advice: Advice, estimate: Estimate, by: int = 0) -> Chart:
+    """Stage, slices, shard and replica of every GPU of the first nodes, in the colors of column `by`."""
     table = ranks_of(advice, estimate.plan, None)
     ranks = table.ranks
     nodes = list(range(min(ranks.nodes, _MOST_NODES)))
@@ -117,7 +118,7 @@ def ranks_chart(advice: Advice, estimate: Estimate) -> Chart:
             "gpus_per_node": ranks.gpus_per_node,
             "nodes": nodes,
             "columns": columns,
-            "by": 0,
+            "by": by if 0 <= by < len(columns) else 0,
             "description": " ".join(filter(None, (*table.summary, more))),
         },
         columns=("Node", "GPU", "Rank", *(column["name"].capitalize() for column in columns)),
@@ -131,6 +132,7 @@ def ranks_chart(advice: Advice, estimate: Estimate) -> Chart:
             for index in range(count)
         ),
         notes=tuple(filter(None, (letters and f"{letters}.", *table.summary, more))),
+        choices=tuple(column["name"] for column in columns),
     )
 
 
@@ -146,9 +148,9 @@ def settings_with_sweeps(advice: Advice) -> tuple[str, ...]:
     return tuple(name for name, values in _positions(advice, advice.estimate).items() if len(values) > 1)
 
 
-def sweep_chart(advice: Advice, estimate: Estimate, name: str) -> Chart:
-    """The estimate of every position of a setting. Settings that depend on it follow."""
-    values = _positions(advice, estimate)[name]
+def sweep_chart(advice: Advice, estimate: Estimate, name: str, values: Sequence[Setting] = ()) -> Chart:
+    """The estimate of every position of a setting, or of some values. Settings that depend on it follow."""
+    values = list(values) or _positions(advice, estimate)[name]
     record = get_library(estimate.plan.library)
     current = record.control_codec.settings((name,), fields_of(estimate.plan))[name]
     best = record.control_codec.settings((name,), fields_of(advice.recommended.plan))[name]
@@ -188,7 +190,18 @@ def sweep_chart(advice: Advice, estimate: Estimate, name: str) -> Chart:
             for text, rate, outcome, state in zip(texts, rates, outcomes, states, strict=True)
         ),
         notes=("The other settings are fixed; those that depend on this one follow.",),
+        marks=(
+            "throughput",
+            "memory",
+            "usable memory",
+            "on screen",
+            "recommended",
+            *tuple(name for name, state in _AREAS if state in states),
+        ),
     )
+
+
+_AREAS = (("at risk", "risk"), ("out of memory", "over"), ("not possible", "refused"))
 
 
 def _positions(advice: Advice, estimate: Estimate) -> dict[str, list[Setting]]:

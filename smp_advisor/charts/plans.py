@@ -82,6 +82,7 @@ def alternatives_chart(advice: Advice, estimate: Estimate) -> Chart:
         ),
         notes=("One point per combination of techniques: its best plan that fits with the required probability.",),
         key=tuple(_DIVISIONS[name] if index in groups else "" for index, name in enumerate(DIVISIONS)),
+        marks=("this plan",),
     )
 
 
@@ -158,10 +159,14 @@ def sizes_chart(sizes: ClusterSizes, advice: Advice) -> Chart:
     """A line per instance type, with the knees and the advice's cluster."""
     run = advice.job.tokens is not None
     knees = {id(size) for size in sizes.knees}
-    priced = [(size, size.estimate) for size in sizes.sizes if size.estimate is not None and size.usd is not None]
+    priced = [
+        (row, size, size.estimate)
+        for row, size in enumerate(sizes.sizes)
+        if size.estimate is not None and size.usd is not None
+    ]
     lines: list[ClusterLine] = [
-        {"name": name, "points": [_point(*pair, sizes, advice, knees) for pair in group]}
-        for name, group in groupby(priced, key=lambda pair: pair[0].cluster.instance.name)
+        {"name": name, "points": [_point(*triple, sizes, advice, knees) for triple in group]}
+        for name, group in groupby(priced, key=lambda triple: triple[1].cluster.instance.name)
     ]
     missing = [size for size in sizes.sizes if size.estimate is None]
     notes = list(sizes.lines())
@@ -176,7 +181,6 @@ def sizes_chart(sizes: ClusterSizes, advice: Advice) -> Chart:
             "time": "days of the run" if run else "hours per billion tokens",
             "cost": "USD of the run" if run else "USD per million tokens",
             "lines": lines,
-            "further": _further(sizes, advice),
             "max_time": sizes.limits.max_days if run else None,
             "max_cost": sizes.limits.max_usd if run else None,
         },
@@ -184,6 +188,8 @@ def sizes_chart(sizes: ClusterSizes, advice: Advice) -> Chart:
         rows=tuple(sizes.cells(size) for size in sizes.sizes),
         notes=tuple(notes),
         key=tuple(line["name"] for line in lines),
+        marks=("this cluster", "95 % interval"),
+        choices=tuple(_further(sizes, advice)),
     )
 
 
@@ -194,7 +200,9 @@ def _further(sizes: ClusterSizes, advice: Advice) -> list[str]:
     return [machine.name for machine in suitable(library) if machine.name not in shown]
 
 
-def _point(size: ClusterSize, estimate: Estimate, sizes: ClusterSizes, advice: Advice, knees: set[int]) -> ClusterPoint:
+def _point(
+    row: int, size: ClusterSize, estimate: Estimate, sizes: ClusterSizes, advice: Advice, knees: set[int]
+) -> ClusterPoint:
     name, library, time, cost, memory, notes = sizes.cells(size)
     days, days_ends, usd, usd_ends = estimate.days, estimate.days_range, estimate.usd_total, estimate.usd_total_range
     if days is None or days_ends is None:
@@ -209,6 +217,7 @@ def _point(size: ClusterSize, estimate: Estimate, sizes: ClusterSizes, advice: A
         "cost_range": (0.0, 0.0) if usd_ends is None else (_five(usd_ends[0]), _five(usd_ends[1])),
         "mark": "now" if size.cluster == advice.cluster else "knee" if id(size) in knees else "",
         "title": ", ".join(filter(None, (f"{name}: {time}", cost, memory, library, notes))),
+        "row": row,
     }
 
 

@@ -1,8 +1,28 @@
 /** The curve over a slider: throughput and memory at every position, next to the states that do not run. */
 
-import { linear } from './scale';
-import { regions, positionTitle, type Sweep } from './sweep';
+import { fixed, linear, short } from './scale';
 import { dot, line, path, rect } from './svg';
+
+/** Fits with the requested probability, with a lower one, does not fit, or cannot be combined. */
+export type Fit = 'fits' | 'risk' | 'over' | 'refused';
+
+/** Positions of a setting while the others are fixed. */
+export interface Sweep {
+  texts: string[];
+  /** Of the throughput. */
+  unit: string;
+  rates: (number | null)[];
+  /** GiB needed per GPU. */
+  memory: (number | null)[];
+  fits: Fit[];
+  /** Usable GiB per GPU. */
+  limit: number;
+  current: number;
+  /** -1 if it has no position. */
+  recommended: number;
+}
+
+const WORDS = { fits: 'fits', risk: 'at risk', over: 'does not fit', refused: 'cannot be combined' };
 
 /** Height of the drawing in pixels. */
 export const TRACK_HEIGHT = 30;
@@ -34,4 +54,23 @@ export function sliderTrack(data: Sweep, width: number): string {
   }
   // The chart of the setting has the same figures with a name and a table.
   return `<svg class="smp-chart" aria-hidden="true" width="${width}" height="${TRACK_HEIGHT}">${parts.join('')}</svg>`;
+}
+
+/** Neighboring positions in the same state. */
+function regions(fits: readonly Fit[]): { state: Fit; start: number; size: number }[] {
+  const result: { state: Fit; start: number; size: number }[] = [];
+  fits.forEach((state, index) => {
+    const last = result[result.length - 1];
+    if (last?.state === state) last.size += 1;
+    else result.push({ state, start: index, size: 1 });
+  });
+  return result;
+}
+
+/** Figures of a position: `32: 278k tokens/s, 29.0 GiB, fits`. */
+function positionTitle(data: Sweep, index: number): string {
+  const [rate, memory, state] = [data.rates[index] ?? null, data.memory[index] ?? null, data.fits[index]!];
+  const figures = rate === null || state === 'over' ? [] : [`${short(rate)} ${data.unit}`];
+  if (memory !== null) figures.push(`${fixed(memory, 1)} GiB`);
+  return `${data.texts[index]}: ${[...figures, WORDS[state]].join(', ')}`;
 }

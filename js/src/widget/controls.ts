@@ -1,4 +1,4 @@
-import type { Sweep } from '../charts/sweep';
+import type { Sweep } from '../charts/track';
 import { button, element, keepKeys, setText } from './dom';
 import { RepairBox, type RepairListener } from './repair_box';
 import type { Screen } from './session';

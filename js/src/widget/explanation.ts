@@ -13,7 +13,7 @@ export function whyPanel(view: string, connection: Connection): RemotePanel<Why>
     into.replaceChildren(...whyParts(data, figure.node));
     figure.draw(data.ladder);
     for (const details of into.querySelectorAll('details')) details.open = open.has(details.querySelector('summary')?.textContent);
-  });
+  }, (_, width) => ({ width }));
 }
 
 function whyParts({ because, compared, steps, reference }: Why, ladder: HTMLElement): HTMLElement[] {

@@ -1,5 +1,5 @@
 import type { RenderProps } from '@anywidget/types';
-import { alternativesPanel, chartPanel, clustersPanel, ranksPanel } from './chart_panels';
+import { alternativesPanel, chartPanel, clustersPanel, curvesPanel, ranksPanel } from './chart_panels';
 import { MemoryChart, TimeChart } from './charts';
 import { Checker } from './checker';
 import { Compare } from './compare';
@@ -14,7 +14,6 @@ import { hasExtension } from './insert';
 import { Paste } from './paste';
 import { Session, type Screen } from './session';
 import { Settings } from './settings';
-import { SweepChart } from './sweeps';
 import { Tabs } from './tabs';
 import { Undo } from './undo';
 import { Verdict } from './verdict';
@@ -73,14 +72,13 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
   const memory = new MemoryChart(shown);
   const time = new TimeChart(shown);
   const undo = new Undo(session);
-  const sweep = new SweepChart(shown, ahead, session);
   const checker = new Checker(view, (request, fail) => connection.request(request, fail));
   const paste = new Paste(view, (request, fail) => connection.request(request, fail));
   const tabs = new Tabs(view)
     .add('why', 'Why', whyPanel(view, connection))
-    .add('curves', 'Curves', sweep)
+    .add('curves', 'Curves', curvesPanel(view, connection, session))
     .add('alternatives', 'Alternatives', alternativesPanel(view, connection, session))
-    .add('clusters', 'Cluster size', clustersPanel(view, connection))
+    .add('clusters', 'Cluster size', clustersPanel(view, connection, changes => workload.change(changes)))
     .add('ranks', 'Rank map', ranksPanel(view, connection))
     .add('schedule', 'Schedule', chartPanel('schedule', view, connection))
     .add('compare', 'Compare', new Compare(view, connection, session))

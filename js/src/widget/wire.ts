@@ -1,6 +1,6 @@
 /** Messages between kernel and view; `view_state.py`, `look_ahead.py` and `advisor.py` are the other side. */
 
-import type { Chart } from '../charts/chart';
+import type { Chart } from '../charts/figure';
 
 export type Setting = number | string | boolean;
 export type Settings = Readonly<Record<string, Setting>>;
@@ -221,7 +221,7 @@ export interface Why {
   /** The recommended plan and that on the screen; null if they are the same. */
   compared: Comparison | null;
   /** Techniques of the plan, each added to those above. */
-  ladder: Chart<'ladder'>;
+  ladder: Chart;
   steps: Step[];
   /** Null if AWS publishes no configurations of the library. */
   reference: Reference | null;

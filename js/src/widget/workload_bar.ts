@@ -62,6 +62,11 @@ export class WorkloadBar {
     this.settle('');
   }
 
+  /** Search with other texts of some fields. */
+  change(changes: Readonly<Record<string, string>>): void {
+    this.search(changes);
+  }
+
   /** Pin a setting at a value that the others exclude, and search them. */
   searchWith(name: string, value: Setting): void {
     this.search({}, true, { name, value });
