@@ -37,8 +37,13 @@ def ladder_chart(advice: Advice, estimate: Estimate) -> Chart:
     ladder = ladder_of(advice, estimate.plan)
     before = [None, *ladder.rungs[:-1]]
     itself = ladder.rungs[-1]
-    rows = [_row(rung, last, used=True) for rung, last in zip(ladder.rungs, before, strict=True)]
-    rows += [_row(rung, itself, used=False) for rung in ladder.unused]
+    steps = advice.steps if advice.plan == estimate.plan else ()
+    reasons = {step.technique: step.because.partition(". ")[0].rstrip(".") + "." for step in steps}
+    rows = [
+        _row(rung, last, reasons.get(rung.technique, "") if last is not None else "", used=True)
+        for rung, last in zip(ladder.rungs, before, strict=True)
+    ]
+    rows += [_row(rung, itself, "", used=False) for rung in ladder.unused]
     texts = [cells(rung, first=not position) for position, rung in enumerate(ladder.rungs)]
     texts += [cells(rung, first=True) for rung in ladder.unused]
     return Chart(
@@ -55,7 +60,7 @@ def ladder_chart(advice: Advice, estimate: Estimate) -> Chart:
     )
 
 
-def _row(rung: Rung, before: Rung | None, *, used: bool) -> LadderRow:
+def _row(rung: Rung, before: Rung | None, reason: str, *, used: bool) -> LadderRow:
     title = f"+ {rung.title}" if used and before is not None else rung.title
     same_batch = (
         before is not None
@@ -73,7 +78,7 @@ def _row(rung: Rung, before: Rung | None, *, used: bool) -> LadderRow:
         "fits": rung.fits,
         "decision": rung.decision,
         "used": used,
-        "because": rung.because,
+        "because": rung.because or reason,
     }
 
 
@@ -183,7 +188,7 @@ def sweep_chart(advice: Advice, estimate: Estimate, name: str, values: Sequence[
         rows=tuple(
             (
                 text,
-                "" if rate is None else f"{rate:,.0f}",
+                "" if rate is None or state == "over" else f"{rate:,.0f}",
                 "" if outcome is None else f"{outcome.needed_gib:.1f}",
                 state,
             )

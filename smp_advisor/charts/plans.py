@@ -52,9 +52,10 @@ def alternatives_chart(advice: Advice, estimate: Estimate) -> Chart:
     scale, unit = (1, "tokens/s") if tokens else (1 / sequence, "samples/s")
     rates = [float(f"{scale * rate:.5g}") for rate in result.scores.tokens_per_second]
     free = [round(usable - float(result.needed_gib[row]), 2) for row in result.ranked]
+    reasons = _REASONS.of(advice)[: len(plans)]
     titles = [
-        f"{plan_text(plan)}: {number(rate)} {unit}, {room:.1f} GiB free"
-        for plan, rate, room in zip(plans, rates, free, strict=True)
+        f"{plan_text(plan)}: {number(rate)} {unit}, {room:.1f} GiB free. {reason}"
+        for plan, rate, room, reason in zip(plans, rates, free, reasons, strict=True)
     ]
     now = (
         round(estimate.headroom_gib, 2),
@@ -75,15 +76,34 @@ def alternatives_chart(advice: Advice, estimate: Estimate) -> Chart:
             "best": next((index for index, plan in enumerate(plans) if plan == advice.recommended.plan), -1),
             "now": now,
         },
-        columns=("Plan", f"Throughput ({unit})", "Against the best", "Free (GiB per GPU)"),
+        columns=("Plan", f"Throughput ({unit})", "Against the best", "Free (GiB per GPU)", "Why not"),
         rows=tuple(
-            (plan_text(plan), number(rate), f"{100 * (rate / best - 1):+.1f} %", f"{room:.1f}")
-            for plan, rate, room in zip(plans, rates, free, strict=True)
+            (plan_text(plan), number(rate), f"{100 * (rate / best - 1):+.1f} %", f"{room:.1f}", reason)
+            for plan, rate, room, reason in zip(plans, rates, free, reasons, strict=True)
         ),
         notes=("One point per combination of techniques: its best plan that fits with the required probability.",),
         key=tuple(_DIVISIONS[name] if index in groups else "" for index, name in enumerate(DIVISIONS)),
         marks=("this plan",),
     )
+
+
+class _Reasons:
+    """Why each alternative of the search drawn last is not recommended: an estimate each, over a second in all."""
+
+    def __init__(self) -> None:
+        self._turn = Lock()
+        self._search: tuple[SearchResult | None, list[str]] = (None, [])
+
+    def of(self, advice: Advice) -> list[str]:
+        """The reasons in the order of `plotted_plans`."""
+        with self._turn:
+            result = _result(advice)
+            if self._search[0] is not result:
+                self._search = result, advice.recommended.alternatives["why"].tolist()
+            return self._search[1]
+
+
+_REASONS = _Reasons()
 
 
 def _result(advice: Advice) -> SearchResult:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from threading import Lock, Thread
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from smp_advisor.advice.live import control_state
 from smp_advisor.advice.live.controls import controls
 from smp_advisor.advice.live.live_advice import ON_SCREEN, RECOMMENDED
 from smp_advisor.advice.live.settings import require_settings, with_labels
 from smp_advisor.charts import chart_of
+from smp_advisor.charts.bar_drawings import ladder_table
 from smp_advisor.charts.charts import ladder_chart, ranks_chart, sweep_chart
 from smp_advisor.charts.plans import clusters_chart
 from smp_advisor.errors import AdvisorError, PlanError
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from smp_advisor.advice.live import LiveAdvice
     from smp_advisor.advice.live.comparison import Comparison, Row
     from smp_advisor.advice.live.control_state import ControlState, Entry
+    from smp_advisor.charts.bar_drawings import LadderBars
 
 __all__ = ["PANELS", "PanelRequests", "perform", "plan_line", "session_steps"]
 
@@ -112,11 +114,17 @@ def _row(row: Row) -> list[str]:
 def plan_line(entry: Entry) -> list[str]:
     """Fit, memory, speed, time and money of a plan."""
     estimate, required = entry.state.estimate, entry.recommended.min_fit_probability
-    figures = headlines(entry.state.advice.model, estimate)
-    return [FITS[fit(estimate, required)][1], memory(estimate), *(f"{value.value} {value.unit}" for value in figures)]
+    state = fit(estimate, required)
+    # A plan that cannot run has no speed and no price.
+    figures = (
+        ["–"] * 3
+        if state == "over"
+        else [f"{of.value} {of.unit}" for of in headlines(entry.state.advice.model, estimate)]
+    )
+    return [FITS[state][1], memory(estimate), *figures]
 
 
-def why(advice: LiveAdvice, state: ControlState, options: Mapping[str, object]) -> Mapping[str, object]:
+def why(advice: LiveAdvice, state: ControlState, _: Mapping[str, object]) -> Mapping[str, object]:
     """Reasons for the plan, and for another plan than the recommended one, the difference and its price.
 
     ``because`` is how the search chose the recommended plan; everything else is about the plan on screen.
@@ -127,10 +135,15 @@ def why(advice: LiveAdvice, state: ControlState, options: Mapping[str, object]) 
     return {
         "because": explanation(recommended)["because"],
         "compared": None if shown is recommended else comparison_data(advice.compare_at(state)),
-        "ladder": ladder_chart(shown, state.estimate).plain(options.get("width")),
         "steps": own["steps"],
         "reference": own["reference"],
     }
+
+
+def ladder(advice: LiveAdvice, state: ControlState, _: Mapping[str, object]) -> Mapping[str, object]:
+    """The techniques of the plan and those against which it decides, each with its reason."""
+    chart = ladder_chart(advice.at(state), state.estimate)
+    return {"html": ladder_table(cast("LadderBars", chart.data))}
 
 
 def requirements(advice: LiveAdvice, state: ControlState, _: Mapping[str, object]) -> Mapping[str, object]:
@@ -138,7 +151,7 @@ def requirements(advice: LiveAdvice, state: ControlState, _: Mapping[str, object
     return {"pitfalls": explanation(advice.at(state))["pitfalls"]}
 
 
-SLOW_PANELS = frozenset({"clusters"})
+SLOW_PANELS = frozenset({"alternatives", "clusters"})
 """Panels that take seconds: they are computed while the kernel answers other requests."""
 
 
@@ -147,6 +160,7 @@ PANELS: dict[str, Panel] = {
     "schedule": chart_panel("schedule"),
     "ranks": ranks,
     "curves": curves,
+    "ladder": ladder,
     "why": why,
     "requirements": requirements,
     "compare": compare,

@@ -235,10 +235,12 @@ def verdict_html(shown: Recommendation, now: Snapshot) -> str:
     """Whether the plan fits, its speed, time and money, and what decides."""
     costs = now["costs"]
     sign, words = FITS[costs["fit"]]
+    void = costs["fit"] == "over"  # a plan that cannot run has no speed and no price
+    style = "text-decoration:line-through" if void else ""
     figures = "".join(
-        f'<div><div><span style="{_LARGE}">{escape(value)}</span> {escape(unit)}</div>'
-        f'<div style="{_MUTED}">{escape(note)}</div></div>'
-        for value, unit, note in costs["headline"]
+        f'<div><div style="{style}">{escape(about)} <span style="{_LARGE}">{escape(value)}</span> {escape(unit)}</div>'
+        f'<div style="{_MUTED}">{"if it fitted" if void else escape(note or ends)}</div></div>'
+        for about, value, unit, note, ends in costs["headline"]
     )
     lead, reason = shown["decisive"] if _is_recommended(shown, now) else ("Your plan.", "Its settings are below.")
     return (

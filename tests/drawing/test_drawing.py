@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from smp_advisor.charts.bar_drawings import ladder_table
 from smp_advisor.charts.chart import Chart
 from smp_advisor.charts.marks import linear, log_ticks, short, ticks
 from smp_advisor.errors import AdvisorError
@@ -42,6 +43,16 @@ def test_a_drawing_is_inside_its_frame_and_names_its_marks(case):
         assert 0 <= float(circle.attrib["cy"]) <= height
         assert circle.find("title").text
     assert root.attrib["aria-label"]
+
+
+def test_the_ladder_is_a_table_with_its_reasons():
+    """Views show it as it is, so it escapes its texts."""
+    data = next(case["data"] for case in DRAWN if case["kind"] == "ladder")
+    table = ET.fromstring(ladder_table(data))
+    assert not list(table.iter("img"))
+    rows = [" ".join(row.itertext()) for row in table.iter("tr")]
+    assert any(HOSTILE.removeprefix("+ ") in row and "With 2 GPUs." in row and "29.0 GiB" in row for row in rows)
+    assert "no such plan" in rows[-1]
 
 
 def test_texts_of_users_are_never_markup():

@@ -40,6 +40,8 @@ export function sliderTrack(data: Sweep, width: number): string {
     const [left, right] = [Math.max(x(start) - half, 0), Math.min(x(start + size - 1) + half, width)];
     return [rect(`smp-shade smp-${state}`, left, 0, right - left, TRACK_HEIGHT)];
   });
+  const enough = enoughOf(data);
+  if (enough >= 0 && enough < data.fits.lastIndexOf('fits')) parts.push(line('smp-enough', x(enough), 2, x(enough), bottom));
   const runs = data.rates.map((value, index) => (data.fits[index] === 'over' ? null : value));
   for (const [style, values, least] of [['smp-need', data.memory, data.limit], ['smp-rate', runs, 0]] as const) {
     const most = Math.max(...values.map(value => value ?? 0), least, 1e-9);
@@ -54,6 +56,16 @@ export function sliderTrack(data: Sweep, width: number): string {
   }
   // The chart of the setting has the same figures with a name and a table.
   return `<svg class="smp-chart" aria-hidden="true" width="${width}" height="${TRACK_HEIGHT}">${parts.join('')}</svg>`;
+}
+
+/** From this share of the highest throughput, more of a setting brings nothing that the estimate could resolve. */
+const ENOUGH = 0.98;
+
+/** First position whose throughput more of the setting does not raise; -1 if it fits at none. */
+export function enoughOf({ fits, rates }: Sweep): number {
+  const paying = rates.map((rate, index) => (fits[index] === 'fits' ? (rate ?? 0) : 0));
+  const most = Math.max(...paying);
+  return most > 0 ? paying.findIndex(rate => rate >= ENOUGH * most) : -1;
 }
 
 /** Neighboring positions in the same state. */

@@ -50,6 +50,7 @@ export function curveKey(): HTMLElement {
     ['memory', line('smp-curve smp-need', 0, 5, 16, 5)],
     ['now', dot('smp-dot smp-rate smp-now', 8, 5, 4)],
     ['recommended', dot('smp-dot smp-rate smp-best', 8, 5, 4)],
+    ['no more gain', line('smp-enough', 8, 0, 8, 10)],
     ['at risk', rect('smp-shade smp-risk', 2, 0, 12, 10)],
     ['out of memory', rect('smp-shade smp-over', 2, 0, 12, 10)]
   ] as const;
