@@ -71,7 +71,7 @@ class Row {
     name.id = `${this.input.id}-name`;
     this.note.id = `${this.input.id}-note`;
     this.input.setAttribute('aria-describedby', this.note.id);
-    this.pin.setAttribute('aria-describedby', name.id);
+    for (const tool of [this.pin, this.reset, this.largest]) tool.setAttribute('aria-describedby', name.id);
     const label = element('label', 'smp-control', name, this.place(control), this.output);
     label.title = control.help;
     const line = element('div', 'smp-line', label, this.note, element('div', 'smp-tools', this.pin, this.reset, this.largest));
@@ -104,7 +104,7 @@ class Row {
     this.reset.hidden = !this.isChanged || !control.values.includes(this.recommended as Setting);
     setText(this.reset, `↺ ${recommendedText}`);
     this.reset.title = `Back to the recommended value: ${recommendedText}`;
-    this.reset.setAttribute('aria-label', `Reset ${control.label} to ${recommendedText}`);
+    this.reset.setAttribute('aria-label', `Reset to ${recommendedText}`);
     setText(this.note, control.fixed_because || (this.isChanged && this.reset.hidden ? `recommended: ${recommendedText}` : this.reach));
     this.note.title = this.note.textContent ?? '';
     this.repairs.draw(isRefused ? screen : undefined, text);

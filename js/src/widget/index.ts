@@ -104,14 +104,14 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
     for (const part of [memory, time]) part.node.classList.toggle('smp-no-figures', screen.problem !== '');
   }
 
-  const charts = element('section', 'smp-charts', memory.node, fit.node, settings.change);
+  const charts = element('section', 'smp-charts', memory.node, settings.change);
   charts.setAttribute('aria-label', 'Memory');
   const root = element(
     'section',
     'smp',
     element('div', 'smp-top', workload.node, undo.node),
     verdict.node,
-    element('div', 'smp-bench', charts, element('div', 'smp-left', settings.node, time.node), ladder.node, tabs.node)
+    element('div', 'smp-bench', charts, element('div', 'smp-left', settings.node, time.node), fit.node, ladder.node, tabs.node)
   );
   root.setAttribute('aria-label', 'SMP Advisor');
   root.addEventListener('keydown', event => undo.onKey(event));
