@@ -428,10 +428,10 @@ test('a changed field searches with all fields, shows progress, and can be cance
   expect(field.value).toBe('10B');
   field.value = '30B';
   field.dispatchEvent(new Event('change'));
-  const ways = [{ text: '8 nodes', workload: { max_days: '30' } }];
+  const ways = [{ text: '8 nodes', note: '20 GiB per GPU', workload: { max_days: '30' } }];
   model.emit('msg:custom', { kind: 'searched', id, problem: 'Nothing fits.', ways } satisfies FromKernel);
   expect(text('.smp-search-text')).toBe('Nothing fits.');
-  press('Use 8 nodes');
+  press('Use 8 nodes20 GiB per GPU');
   expect(model.sent.at(-1)).toMatchObject({ kind: 'search', workload: { model: '30B', max_days: '30' } });
 });
 

@@ -21,6 +21,7 @@ __all__ = [
     "facts_html",
     "legend",
     "memory_chart",
+    "memory_needed_html",
     "session_html",
     "static_html",
     "title_html",
@@ -58,6 +59,14 @@ def memory_chart(shown: Recommendation, costs: Costs) -> str:
         marks = whisker + _marks(usable, shown["nominal_gib"], full)
         rows.append(_chart_row(stage["label"], bar + marks, f"{total:.1f} GiB"))
     return "".join(rows)
+
+
+def memory_needed_html(needed: float, usable: float) -> str:
+    """A bar of the memory that a plan needs per GPU, with a mark at the usable memory."""
+    full = 1.04 * max(needed, usable)
+    label = f"{needed:.1f} GiB per GPU needed by the nearest plan, {usable:.1f} usable"
+    bar = _bar(label, [label], [needed], "GiB", full)
+    return f'<div style="max-width:520px;margin-top:6px">{bar}{_marks(usable, usable, full)}<div>{label}</div></div>'
 
 
 def time_chart(shown: Recommendation, costs: Costs) -> str:

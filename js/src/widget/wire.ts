@@ -89,6 +89,8 @@ export interface Field {
 /** A change of the workload after which a plan fits. */
 export interface WayOut {
   text: string;
+  /** Memory, speed and cost of the best plan after it. */
+  note: string;
   workload: Readonly<Record<string, string>>;
 }
 
