@@ -121,7 +121,7 @@ class Row {
     if (sweep !== undefined) this.reach = reachOf(sweep);
     if (this.control.name !== 'batch_size' || sweep === undefined) return;
     this.limit = sweep.fits.lastIndexOf('fits');
-    this.largest.hidden = this.limit < 0 || this.input.disabled;
+    this.largest.hidden = this.limit < 0 || this.input.disabled || this.input.value === String(this.limit);
     setText(this.largest, `max ${sweep.texts[this.limit] ?? ''}`);
     this.largest.title = 'Largest batch size that fits with the required probability, while the other settings stay';
   }
