@@ -351,14 +351,14 @@ def ladder_table(data: LadderBars) -> str:
             f'<tr class="smp-rung-{style}"><th scope="row">{title} {decision} {note}</th>'
             f'<td class="smp-rung-memory">{bar}{size}</td><td>{step}</td></tr>'
         )
-    other = '<tr class="smp-rung-other"><th colspan="3" scope="colgroup">With one change</th></tr>'
+    divider = '<tr class="smp-rung-other"><th colspan="3" scope="colgroup">With one change</th></tr>'
     titles = ("Technique, decision and reason", "Memory per GPU", "Step time")
     head = "".join(f'<th scope="col">{title}</th>' for title in titles)
     return (
         '<table class="smp-ladder"><caption>Techniques in AWS\'s order, each added to those above'
         f' <span class="smp-note">(line: {fixed(limit, 1)} GiB)</span></caption><thead><tr>{head}</tr></thead>'
         f"<tbody>{''.join(groups[True])}</tbody>"
-        + (f"<tbody>{other}{''.join(groups[False])}</tbody>" if groups[False] else "")
+        + (f"<tbody>{divider}{''.join(groups[False])}</tbody>" if groups[False] else "")
         + "</table>"
     )
 

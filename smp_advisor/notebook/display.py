@@ -289,9 +289,9 @@ class NothingFits:
 
     def _button(self, way: WayOut) -> w.Button:
         text = f"{way.words[:1].upper()}{way.words[1:]}: {effect_of(self._ways, way)}"
-        made = w.Button(description=text, layout=w.Layout(width="auto", align_self="flex-start"))
-        made.on_click(lambda _: self._use(way))
-        return made
+        button = w.Button(description=text, layout=w.Layout(width="auto", align_self="flex-start"))
+        button.on_click(lambda _: self._use(way))
+        return button
 
     def _use(self, way: WayOut) -> None:
         self._say(f"Searching with {way.words} …")

@@ -155,7 +155,7 @@ def headlines(model: Model, estimate: Estimate) -> list[Headline]:
 
 
 def decisive(advice: Advice) -> tuple[str, str]:
-    """What is trained, library, techniques and batch of the recommended plan, and the certainty of the choice."""
+    """Adapter, library, techniques and batch of the recommended plan, and the certainty of the choice."""
     titles = [rung.title for rung in advice.ladder().rungs]
     techniques = ", ".join(titles[1:]) or titles[0]
     fitting = f"{advice.plans_fit:,} of {advice.plans_enumerated:,} plans fit."

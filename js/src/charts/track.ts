@@ -58,7 +58,7 @@ export function sliderTrack(data: Sweep, width: number): string {
   return `<svg class="smp-chart" aria-hidden="true" width="${width}" height="${TRACK_HEIGHT}">${parts.join('')}</svg>`;
 }
 
-/** From this share of the highest throughput, more of a setting brings nothing that the estimate could resolve. */
+/** From this share of the highest throughput, a higher value has no gain that the estimate resolves. */
 const ENOUGH = 0.98;
 
 /** First position whose throughput more of the setting does not raise; -1 if it fits at none. */

@@ -6,7 +6,7 @@ import { RemotePanel } from './remote_panel';
 import type { Screen, Session } from './session';
 import type { Setting, Settings } from './wire';
 
-/** What a panel with a choice above its chart asks for. */
+/** The choice above the chart of a panel. */
 interface Choice {
   label: string;
   /** Options of the choice from what the kernel drew, value and text; fewer than two hide it. */

@@ -5,7 +5,7 @@ import type { Ahead, Recommendation, Settings, Snapshot } from './wire';
 /** Changes that are offered at once. */
 const MOST = 4;
 
-/** Beside a memory bar that is too long: the single moves after which the plan fits, the fastest first, one click each. */
+/** For a memory bar that is too long: the single moves after which the plan fits, the fastest first, one click each. */
 export class MakeItFit {
   readonly node: HTMLElement;
   private readonly list = element('div', 'smp-repairs');
