@@ -342,7 +342,7 @@ def recommendation(advice: Advice) -> Recommendation:
         "seconds": list(time_labels(advice.plan.library).values()),
         "figures": [figure.label for figure in figures(advice.model, advice.estimate)],
         "groups": [
-            "In the order of AWS's best practices",
+            "AWS's best practices, in order",
             f"Also in {get_library(advice.plan.library).title}",
             "Rarely changed",
         ],
