@@ -41,7 +41,7 @@ test('totals are those of the figures, not of rounded parts', () => {
   const memory = new MemoryChart(recommendation());
   memory.draw(screen({ stages: [{ label: 'Each GPU', gib: [10.05, 5.05, 5.05], total_gib: 20.1499, peak: true }] }));
   expect(memory.node.querySelector('.smp-total')!.textContent).toBe('20.1 GiB');
-  const time = new TimeChart(recommendation());
+  const time = new TimeChart(recommendation(), () => undefined);
   time.draw(screen({ seconds: [16, 0.28], step_seconds: 16.286 }));
   expect(time.node.querySelector('.smp-total')!.textContent).toBe('16.29 s');
   expect(time.node.querySelector('figcaption')!.textContent).toContain(snapshot(16, 1).costs.step_range);

@@ -1,6 +1,4 @@
 import type { AnyModel } from '@anywidget/types';
-import type { Chart } from '../src/charts/chart';
-import type { LadderRow } from '../src/charts/ladder';
 import type { Ahead, Control, Field, Pitfall, Snapshot, Recommendation, Settings, State, Traits, Why } from '../src/widget/wire';
 
 /** A world with two sliders, in which memory is the batch and the degree decides nothing but itself. */
@@ -13,7 +11,7 @@ export function snapshot(batch: number, degree: number): Snapshot {
       fit: batch <= 24 ? 'fits' : batch <= 30 ? 'risk' : 'over',
       memory: `${batch} of 30.0 GiB per GPU`,
       likely: '90 % likely, 95 % required',
-      headline: [[`${10 * batch}`, 'samples/s', '1 to 9'], ['3', 'days', '2 to 5'], ['$7k', 'in total', '$4 per hour']],
+      headline: [['about', `${10 * batch}`, 'samples/s', '', '1 to 9'], ['', '3', 'days', '', '2 to 5'], ['', '$7k', 'in total', '$4 per hour', '']],
       figures: [[`${batch} GiB`, 'note']],
       needed_gib: batch,
       interval: [batch - 3, batch, batch + 3],
@@ -31,8 +29,8 @@ export const DEGREES = [1, 2, 4];
 export const REFUSED = 'A degree of 4 cannot be.';
 
 const CONTROLS: Control[] = [
-  { name: 'batch_size', label: 'Batch size', kind: 'slider', values: BATCHES, texts: BATCHES.map(String), help: 'Samples.', fixed_because: '' },
-  { name: 'tensor_parallel_degree', label: 'Degree', kind: 'slider', values: DEGREES, texts: DEGREES.map(String), help: '', fixed_because: '' }
+  { name: 'batch_size', label: 'Batch size', kind: 'slider', values: BATCHES, texts: BATCHES.map(String), help: 'Samples.', group: 0, fixed_because: '' },
+  { name: 'tensor_parallel_degree', label: 'Degree', kind: 'slider', values: DEGREES, texts: DEGREES.map(String), help: '', group: 1, fixed_because: '' }
 ];
 
 const WORKLOAD: Field[] = [
@@ -42,20 +40,6 @@ const WORKLOAD: Field[] = [
 ];
 
 export const HOSTILE = '<img src=x onerror="alert(1)">';
-
-const rung = (title: string, memory: number, used: boolean): LadderRow => ({
-  title, memory, memory_before: null, step: memory > 30 ? null : 3, step_before: null, fits: memory <= 30, decision: 'used', used, because: ''
-});
-
-export const LADDER: Chart<'ladder'> = {
-  kind: 'ladder',
-  title: 'Techniques',
-  data: { limit: 30, rows: [rung(HOSTILE, 61, true), rung('offloading', 16, false)] },
-  columns: ['Technique', 'Memory needed'],
-  rows: [[HOSTILE, '61 GiB'], ['offloading', '16 GiB']],
-  notes: ['Dashed outlines are the figures before.'],
-  key: []
-};
 
 export function state(batch: number, degree: number, answers = ''): State {
   const at = snapshot(batch, degree);
@@ -84,6 +68,7 @@ export function recommendation(): Recommendation {
     categories: ['Parameters', 'Gradients', 'Activations'],
     seconds: ['Forward', 'Backward'],
     figures: ['Memory'],
+    groups: ['First', 'Second', 'Rare'],
     names: ['batch_size', 'tensor_parallel_degree'],
     rows: ['Batch size', 'Degree'],
     recommended: snapshot(16, 1),
@@ -104,7 +89,6 @@ export const WHY: Why = {
     settings: [['Batch size', '16', '24', '']],
     figures: [['Cost of the run', '$7k', '$8k', '+$1k']]
   },
-  ladder: LADDER,
   steps: [
     {
       order: 1,

@@ -1,4 +1,4 @@
-"""Charts of an advice: what each one shows, and its drawing as SVG text, the same as that of ``js/src/charts``."""
+"""Charts of an advice: what each one shows, and its drawing as SVG text."""
 
 from smp_advisor.charts.charts import CHARTS, chart_of
 

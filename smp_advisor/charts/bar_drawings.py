@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypedDict
 
-from smp_advisor.charts.marks import dot, fixed, frame, grouped, label, line, linear, rect, short, text_width, ticks
+from smp_advisor.charts.marks import (
+    dot,
+    escape,
+    fixed,
+    frame,
+    grouped,
+    label,
+    line,
+    linear,
+    number,
+    rect,
+    short,
+    text_width,
+    ticks,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +38,7 @@ __all__ = [
     "bars",
     "gantt",
     "ladder",
+    "ladder_table",
     "ranks",
 ]
 
@@ -313,6 +328,39 @@ def _memory(row: LadderRow, limit: float, x: Scale, y: float) -> list[str]:
     arrow = " »" if row["memory"] > most else ""
     parts.append(label("smp-tick", x(most) + 6, y + 17, f"{amount(row['memory'], 'GiB')}{arrow}"))
     return parts
+
+
+def ladder_table(data: LadderBars) -> str:
+    """The rungs with their decisions and reasons as an HTML table."""
+    limit = data["limit"]
+    groups: dict[bool, list[str]] = {True: [], False: []}
+    for row in data["rows"]:
+        memory, style = row["memory"], "fit" if row["fits"] else "over"
+        bar, size = "", "no such plan"
+        if memory is not None:
+            wide, size = 100 * min(memory, _CLIP * limit) / (_CLIP * limit), amount(memory, "GiB")
+            bar = f'<span class="smp-rung-bar" aria-hidden="true"><i style="width:{number(wide)}%"></i></span>'
+        # The decision has this already.
+        reason = row["because"].removeprefix("The plan would not fit").strip(" .()")
+        note = f'<span class="smp-note">{escape(f"{reason[:1].upper()}{reason[1:]}.")}</span>' if reason else ""
+        text = row["title"].removeprefix("+ ")
+        title = f'<span class="smp-rung-title">{escape(text[:1].upper() + text[1:])}</span>'
+        decision = f'<span class="smp-rung-decision">{escape(row["decision"])}</span>'
+        step = "" if row["step"] is None else amount(row["step"], "s")
+        groups[row["used"]].append(
+            f'<tr class="smp-rung-{style}"><th scope="row">{title} {decision} {note}</th>'
+            f'<td class="smp-rung-memory">{bar}{size}</td><td>{step}</td></tr>'
+        )
+    divider = '<tr class="smp-rung-other"><th colspan="3" scope="colgroup">With one change</th></tr>'
+    titles = ("Technique, decision and reason", "Memory per GPU", "Step time")
+    head = "".join(f'<th scope="col">{title}</th>' for title in titles)
+    return (
+        '<table class="smp-ladder"><caption>Techniques in AWS\'s order, each added to those above'
+        f' <span class="smp-note">(line: {fixed(limit, 1)} GiB)</span></caption><thead><tr>{head}</tr></thead>'
+        f"<tbody>{''.join(groups[True])}</tbody>"
+        + (f"<tbody>{divider}{''.join(groups[False])}</tbody>" if groups[False] else "")
+        + "</table>"
+    )
 
 
 def _cut(text: str, room: float) -> str:

@@ -9,10 +9,11 @@ from functools import cache
 from html import escape
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from smp_advisor.charts.bar_drawings import Bars, Gantt, LadderBars, Ranks, bars, gantt, ladder, ranks
 from smp_advisor.charts.curve_drawings import Frontier, Scatter, Sweep, frontier, scatter, sweep
+from smp_advisor.charts.marks import dot, line, rect
 from smp_advisor.errors import AdvisorError
 from smp_advisor.files import write_text
 
@@ -34,6 +35,28 @@ DRAWINGS: Mapping[str, Callable[[Any, float], str]] = {
 }
 """Function that draws each kind of data."""
 
+MARKS: Mapping[str, str] = {
+    "throughput": line("smp-curve smp-rate", 0, 5, 16, 5),
+    "memory": line("smp-curve smp-need", 0, 5, 16, 5),
+    "on screen": dot("smp-dot smp-rate smp-now", 8, 5, 4),
+    "this plan": dot("smp-here", 8, 5, 4),
+    "this cluster": dot("smp-here", 8, 5, 4),
+    "recommended": dot("smp-dot smp-rate smp-best", 8, 5, 4),
+    "at risk": rect("smp-shade smp-risk", 2, 0, 12, 10),
+    "out of memory": rect("smp-shade smp-over", 2, 0, 12, 10),
+    "not possible": rect("smp-shade smp-refused", 2, 0, 12, 10),
+    "usable memory": line("smp-limit-mark", 8, 0, 8, 10),
+    "95 % interval": line("smp-whisker", 1, 5, 15, 5)
+    + line("smp-whisker", 1, 1, 1, 9)
+    + line("smp-whisker", 15, 1, 15, 9),
+    "before": rect("smp-ghost", 1, 1, 14, 8),
+    "fits": rect("smp-memory-bar smp-is-fit", 1, 1, 14, 8),
+    "does not fit": rect("smp-memory-bar smp-is-over", 1, 1, 14, 8),
+    "step time": rect("smp-step-bar", 1, 1, 14, 8),
+    "idle": rect("smp-idle", 1, 1, 14, 8),
+}
+"""Marks of the legends by their meaning."""
+
 _WIDTH = 760
 _NARROWEST, _WIDEST = 280, 4000
 
@@ -53,6 +76,10 @@ class Chart:
     """Sentences below the drawing: what it leaves out, and where its figures come from."""
     key: tuple[str, ...] = ()
     """Names of the colors, in their order; empty names have none in the drawing."""
+    marks: tuple[str, ...] = ()
+    """Names of `MARKS` that the drawing has."""
+    choices: tuple[str, ...] = ()
+    """Names between which views can choose: columns that color the ranks, instance types to add."""
 
     def svg(self, width: float = _WIDTH) -> str:
         """The drawing, `width` pixels wide.
@@ -79,17 +106,30 @@ class Chart:
             raise AdvisorError(f"The chart cannot be written to {str(target)!r:.200}: {reason}.") from None
         return target
 
-    def plain(self) -> dict[str, Any]:
-        """The chart as plain data, for the views."""
+    def plain(self, width: object = None) -> dict[str, Any]:
+        """The drawing, as wide as its place, and the table as plain data, for the views."""
+        wide = width if isinstance(width, int) else _WIDTH
         return {
-            "kind": self.kind,
             "title": self.title,
-            "data": cast("dict[str, Any]", self.data),
+            "svg": self.svg(min(max(wide, _NARROWEST), _WIDEST)),
             "columns": list(self.columns),
             "rows": [list(row) for row in self.rows],
             "notes": list(self.notes),
-            "key": list(self.key),
+            "legend": self._legend(),
+            "choices": list(self.choices),
         }
+
+    def _legend(self) -> list[tuple[str, str]]:
+        """Swatch (SVG) and name of every color and mark."""
+        color = "smp-g" if self.kind in {"scatter", "frontier"} else "smp-c"
+        size = 'width="10" height="10"'
+        colors = [
+            (f'<svg {size} aria-hidden="true"><rect class="{color}{index}" {size}/></svg>', name)
+            for index, name in enumerate(self.key)
+            if name
+        ]
+        start = '<svg class="smp-chart" width="16" height="10" aria-hidden="true">'
+        return colors + [(f"{start}{MARKS[name]}</svg>", name) for name in self.marks]
 
     def as_html(self, *, images: bool = False) -> str:
         """The chart with its key, notes and table as HTML.
@@ -104,9 +144,8 @@ class Chart:
         head = "".join(f'<th scope="col" {cell}>{escape(text)}</th>' for text in self.columns)
         body = "".join(f"<tr>{''.join(f'<td {cell}>{escape(text)}</td>' for text in row)}</tr>" for row in self.rows)
         key = " ".join(
-            f'<span style="white-space:nowrap;margin-right:12px">{self._swatch(index, images)} {escape(name)}</span>'
-            for index, name in enumerate(self.key)
-            if name
+            f'<span style="white-space:nowrap;margin-right:12px">{mark} {escape(name)}</span>'
+            for mark, name in ((_swatch(mark) if images else mark, name) for mark, name in self._legend())
         )
         notes = "".join(f"<div>{escape(note)}</div>" for note in self.notes)
         svg = self.svg()
@@ -118,16 +157,6 @@ class Chart:
             f"<details><summary>Table</summary><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></details>"
             "</figure>"
         )
-
-    def _swatch(self, index: int, images: bool) -> str:  # noqa: FBT001
-        """The color of a name of the key."""
-        color = f"{'smp-g' if self.kind in {'scatter', 'frontier'} else 'smp-c'}{index}"
-        size = 'width="10" height="10"'
-        mark = f'<svg {size} aria-hidden="true"><rect class="{color}" {size}/></svg>'
-        if not images:
-            return mark
-        css = "".join(line for line in _css().splitlines() if f".{color}" in re.split(r"[ ,]", line))
-        return _image(_document(mark, css), "")
 
     def _repr_html_(self) -> str:
         return self.as_html(images=True)
@@ -141,6 +170,17 @@ class Chart:
         return "\n".join([self.title, *lines, *self.notes])
 
     __repr__ = __str__
+
+
+def _swatch(mark: str) -> str:
+    """A mark of the legend as an image, with the rules of its classes alone."""
+    styles = {f".{style}" for styles in re.findall(r'class="([^"]*)"', mark) for style in styles.split()}
+    head, _, rules = _css().partition("}\n")
+    css = [rule for rule in rules.splitlines() if styles & set(re.findall(r"\.[\w-]+", rule.partition("{")[0]))]
+    if ".smp-chart" in styles:
+        own = styles - {".smp-chart"}
+        css = [f"{head}}}", *(rule for rule in css if own & set(re.findall(r"\.[\w-]+", rule)))]
+    return _image(_document(mark, "".join(css)), "")
 
 
 def _document(svg: str, css: str | None = None) -> str:

@@ -19,7 +19,7 @@ from smp_advisor.libraries.schema import schema
 from smp_advisor.wording import fits, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from smp_advisor.advice import Advice
     from smp_advisor.charts.bar_drawings import LadderRow, RankColumn
@@ -37,8 +37,13 @@ def ladder_chart(advice: Advice, estimate: Estimate) -> Chart:
     ladder = ladder_of(advice, estimate.plan)
     before = [None, *ladder.rungs[:-1]]
     itself = ladder.rungs[-1]
-    rows = [_row(rung, last, used=True) for rung, last in zip(ladder.rungs, before, strict=True)]
-    rows += [_row(rung, itself, used=False) for rung in ladder.unused]
+    steps = advice.steps if advice.plan == estimate.plan else ()
+    reasons = {step.technique: step.because.partition(". ")[0].rstrip(".") + "." for step in steps}
+    rows = [
+        _row(rung, last, reasons.get(rung.technique, "") if last is not None else "", used=True)
+        for rung, last in zip(ladder.rungs, before, strict=True)
+    ]
+    rows += [_row(rung, itself, "", used=False) for rung in ladder.unused]
     texts = [cells(rung, first=not position) for position, rung in enumerate(ladder.rungs)]
     texts += [cells(rung, first=True) for rung in ladder.unused]
     return Chart(
@@ -51,10 +56,11 @@ def ladder_chart(advice: Advice, estimate: Estimate) -> Chart:
             "Each technique is added to those above it; dashed outlines are the figures before it."
             + (" Below the line: the plan on the screen with one change each." if ladder.unused else ""),
         ),
+        marks=("usable memory", "fits", "does not fit", "step time", "before"),
     )
 
 
-def _row(rung: Rung, before: Rung | None, *, used: bool) -> LadderRow:
+def _row(rung: Rung, before: Rung | None, reason: str, *, used: bool) -> LadderRow:
     title = f"+ {rung.title}" if used and before is not None else rung.title
     same_batch = (
         before is not None
@@ -72,7 +78,7 @@ def _row(rung: Rung, before: Rung | None, *, used: bool) -> LadderRow:
         "fits": rung.fits,
         "decision": rung.decision,
         "used": used,
-        "because": rung.because,
+        "because": rung.because or reason,
     }
 
 
@@ -92,8 +98,8 @@ _COLUMNS = {
 _MOST_NODES = 16
 
 
-def ranks_chart(advice: Advice, estimate: Estimate) -> Chart:
-    """Stage, slices, shard and replica of every GPU of the first nodes."""
+def ranks_chart(advice: Advice, estimate: Estimate, by: int = 0) -> Chart:
+    """Stage, slices, shard and replica of every GPU of the first nodes, in the colors of column `by`."""
     table = ranks_of(advice, estimate.plan, None)
     ranks = table.ranks
     nodes = list(range(min(ranks.nodes, _MOST_NODES)))
@@ -117,7 +123,7 @@ def ranks_chart(advice: Advice, estimate: Estimate) -> Chart:
             "gpus_per_node": ranks.gpus_per_node,
             "nodes": nodes,
             "columns": columns,
-            "by": 0,
+            "by": by if 0 <= by < len(columns) else 0,
             "description": " ".join(filter(None, (*table.summary, more))),
         },
         columns=("Node", "GPU", "Rank", *(column["name"].capitalize() for column in columns)),
@@ -131,6 +137,7 @@ def ranks_chart(advice: Advice, estimate: Estimate) -> Chart:
             for index in range(count)
         ),
         notes=tuple(filter(None, (letters and f"{letters}.", *table.summary, more))),
+        choices=tuple(column["name"] for column in columns),
     )
 
 
@@ -146,9 +153,9 @@ def settings_with_sweeps(advice: Advice) -> tuple[str, ...]:
     return tuple(name for name, values in _positions(advice, advice.estimate).items() if len(values) > 1)
 
 
-def sweep_chart(advice: Advice, estimate: Estimate, name: str) -> Chart:
-    """The estimate of every position of a setting. Settings that depend on it follow."""
-    values = _positions(advice, estimate)[name]
+def sweep_chart(advice: Advice, estimate: Estimate, name: str, values: Sequence[Setting] = ()) -> Chart:
+    """The estimate of every position of a setting, or of some values. Settings that depend on it follow."""
+    values = list(values) or _positions(advice, estimate)[name]
     record = get_library(estimate.plan.library)
     current = record.control_codec.settings((name,), fields_of(estimate.plan))[name]
     best = record.control_codec.settings((name,), fields_of(advice.recommended.plan))[name]
@@ -181,14 +188,25 @@ def sweep_chart(advice: Advice, estimate: Estimate, name: str) -> Chart:
         rows=tuple(
             (
                 text,
-                "" if rate is None else f"{rate:,.0f}",
+                "" if rate is None or state == "over" else f"{rate:,.0f}",
                 "" if outcome is None else f"{outcome.needed_gib:.1f}",
                 state,
             )
             for text, rate, outcome, state in zip(texts, rates, outcomes, states, strict=True)
         ),
         notes=("The other settings are fixed; those that depend on this one follow.",),
+        marks=(
+            "throughput",
+            "memory",
+            "usable memory",
+            "on screen",
+            "recommended",
+            *tuple(name for name, state in _AREAS if state in states),
+        ),
     )
+
+
+_AREAS = (("at risk", "risk"), ("out of memory", "over"), ("not possible", "refused"))
 
 
 def _positions(advice: Advice, estimate: Estimate) -> dict[str, list[Setting]]:

@@ -40,6 +40,8 @@ class ClusterPoint(TypedDict):
     mark: str
     """``now`` for the present cluster, ``knee``, or empty."""
     title: str
+    row: int
+    """Of the table."""
 
 
 class ClusterLine(TypedDict):
@@ -57,8 +59,6 @@ class Frontier(TypedDict):
     cost: str
     """Title of the vertical axis, with its unit."""
     lines: list[ClusterLine]
-    further: list[str]
-    """Instance types that may be added."""
     max_time: float | None
     """Deadline."""
     max_cost: float | None
@@ -128,7 +128,9 @@ def _axes(
 
 def _point(point: ClusterPoint, group: int, x: float, y: float) -> list[str]:
     marked = f" smp-is-{point['mark']}" if point["mark"] else ""
-    return [dot(f"smp-point smp-g{group}{marked}", x, y, 7 if point["mark"] == "now" else 4.5, point["title"])]
+    return [
+        dot(f"smp-point smp-g{group}{marked}", x, y, 7 if point["mark"] == "now" else 4.5, point["title"], point["row"])
+    ]
 
 
 class Scatter(TypedDict):
@@ -173,7 +175,8 @@ def scatter(data: Scatter, width: float) -> str:
     for index in reversed(range(len(data["titles"]))):
         style = f"smp-point smp-g{data['groups'][index]}{' smp-best' if index == data['best'] else ''}"
         radius = 6 if index == data["best"] else 4
-        parts.append(dot(style, x(data["free"][index]), y(data["rates"][index]), radius, data["titles"][index]))
+        place = x(data["free"][index]), y(data["rates"][index])
+        parts.append(dot(style, *place, radius, data["titles"][index], index))
     if now:
         title = f"this plan: {short(now[1])} {data['unit']}, {fixed(now[0], 1)} GiB free"
         parts.append(dot("smp-here", x(now[0]), y(now[1]), 8, title))
@@ -237,7 +240,7 @@ def sweep(data: Sweep, width: float) -> str:
                 chosen = " smp-now" if index == data["current"] else ""
                 best = " smp-best" if index == data["recommended"] else ""
                 radius = 5 if chosen or best else 3
-                parts.append(dot(f"smp-dot {style}{chosen}{best}", *point, radius, _title(data, index)))
+                parts.append(dot(f"smp-dot {style}{chosen}{best}", *point, radius, _title(data, index), index))
     bottom = 14 + 2 * _PANE + 26
     widest = max(text_width(text) for text in data["texts"]) + 8
     every = math.ceil(widest / cell)

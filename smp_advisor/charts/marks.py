@@ -138,9 +138,10 @@ def line(style: str, x1: float, y1: float, x2: float, y2: float, title: str = ""
     return _element("line", f'class="{style}" {ends}', title)
 
 
-def dot(style: str, x: float, y: float, radius: float, title: str = "") -> str:
-    """A circle."""
-    return _element("circle", f'class="{style}" cx="{number(x)}" cy="{number(y)}" r="{number(radius)}"', title)
+def dot(style: str, x: float, y: float, radius: float, title: str = "", row: int | None = None) -> str:
+    """A circle. Views load the row of the table that it stands for."""
+    of = "" if row is None else f' data-row="{row}"'
+    return _element("circle", f'class="{style}" cx="{number(x)}" cy="{number(y)}" r="{number(radius)}"{of}', title)
 
 
 def path(style: str, points: list[tuple[float, float] | None]) -> str:

@@ -52,9 +52,10 @@ def alternatives_chart(advice: Advice, estimate: Estimate) -> Chart:
     scale, unit = (1, "tokens/s") if tokens else (1 / sequence, "samples/s")
     rates = [float(f"{scale * rate:.5g}") for rate in result.scores.tokens_per_second]
     free = [round(usable - float(result.needed_gib[row]), 2) for row in result.ranked]
+    reasons = _REASONS.of(advice)[: len(plans)]
     titles = [
-        f"{plan_text(plan)}: {number(rate)} {unit}, {room:.1f} GiB free"
-        for plan, rate, room in zip(plans, rates, free, strict=True)
+        f"{plan_text(plan)}: {number(rate)} {unit}, {room:.1f} GiB free. {reason}"
+        for plan, rate, room, reason in zip(plans, rates, free, reasons, strict=True)
     ]
     now = (
         round(estimate.headroom_gib, 2),
@@ -75,14 +76,34 @@ def alternatives_chart(advice: Advice, estimate: Estimate) -> Chart:
             "best": next((index for index, plan in enumerate(plans) if plan == advice.recommended.plan), -1),
             "now": now,
         },
-        columns=("Plan", f"Throughput ({unit})", "Against the best", "Free (GiB per GPU)"),
+        columns=("Plan", f"Throughput ({unit})", "Against the best", "Free (GiB per GPU)", "Why not"),
         rows=tuple(
-            (plan_text(plan), number(rate), f"{100 * (rate / best - 1):+.1f} %", f"{room:.1f}")
-            for plan, rate, room in zip(plans, rates, free, strict=True)
+            (plan_text(plan), number(rate), f"{100 * (rate / best - 1):+.1f} %", f"{room:.1f}", reason)
+            for plan, rate, room, reason in zip(plans, rates, free, reasons, strict=True)
         ),
         notes=("One point per combination of techniques: its best plan that fits with the required probability.",),
         key=tuple(_DIVISIONS[name] if index in groups else "" for index, name in enumerate(DIVISIONS)),
+        marks=("this plan",),
     )
+
+
+class _Reasons:
+    """Why each alternative of the search drawn last is not recommended: an estimate each, over a second in all."""
+
+    def __init__(self) -> None:
+        self._turn = Lock()
+        self._search: tuple[SearchResult | None, list[str]] = (None, [])
+
+    def of(self, advice: Advice) -> list[str]:
+        """The reasons in the order of `plotted_plans`."""
+        with self._turn:
+            result = _result(advice)
+            if self._search[0] is not result:
+                self._search = result, advice.recommended.alternatives["why"].tolist()
+            return self._search[1]
+
+
+_REASONS = _Reasons()
 
 
 def _result(advice: Advice) -> SearchResult:
@@ -158,10 +179,14 @@ def sizes_chart(sizes: ClusterSizes, advice: Advice) -> Chart:
     """A line per instance type, with the knees and the advice's cluster."""
     run = advice.job.tokens is not None
     knees = {id(size) for size in sizes.knees}
-    priced = [(size, size.estimate) for size in sizes.sizes if size.estimate is not None and size.usd is not None]
+    priced = [
+        (row, size, size.estimate)
+        for row, size in enumerate(sizes.sizes)
+        if size.estimate is not None and size.usd is not None
+    ]
     lines: list[ClusterLine] = [
-        {"name": name, "points": [_point(*pair, sizes, advice, knees) for pair in group]}
-        for name, group in groupby(priced, key=lambda pair: pair[0].cluster.instance.name)
+        {"name": name, "points": [_point(*triple, sizes, advice, knees) for triple in group]}
+        for name, group in groupby(priced, key=lambda triple: triple[1].cluster.instance.name)
     ]
     missing = [size for size in sizes.sizes if size.estimate is None]
     notes = list(sizes.lines())
@@ -176,7 +201,6 @@ def sizes_chart(sizes: ClusterSizes, advice: Advice) -> Chart:
             "time": "days of the run" if run else "hours per billion tokens",
             "cost": "USD of the run" if run else "USD per million tokens",
             "lines": lines,
-            "further": _further(sizes, advice),
             "max_time": sizes.limits.max_days if run else None,
             "max_cost": sizes.limits.max_usd if run else None,
         },
@@ -184,6 +208,8 @@ def sizes_chart(sizes: ClusterSizes, advice: Advice) -> Chart:
         rows=tuple(sizes.cells(size) for size in sizes.sizes),
         notes=tuple(notes),
         key=tuple(line["name"] for line in lines),
+        marks=("this cluster", "95 % interval"),
+        choices=tuple(_further(sizes, advice)),
     )
 
 
@@ -194,7 +220,9 @@ def _further(sizes: ClusterSizes, advice: Advice) -> list[str]:
     return [machine.name for machine in suitable(library) if machine.name not in shown]
 
 
-def _point(size: ClusterSize, estimate: Estimate, sizes: ClusterSizes, advice: Advice, knees: set[int]) -> ClusterPoint:
+def _point(
+    row: int, size: ClusterSize, estimate: Estimate, sizes: ClusterSizes, advice: Advice, knees: set[int]
+) -> ClusterPoint:
     name, library, time, cost, memory, notes = sizes.cells(size)
     days, days_ends, usd, usd_ends = estimate.days, estimate.days_range, estimate.usd_total, estimate.usd_total_range
     if days is None or days_ends is None:
@@ -209,6 +237,7 @@ def _point(size: ClusterSize, estimate: Estimate, sizes: ClusterSizes, advice: A
         "cost_range": (0.0, 0.0) if usd_ends is None else (_five(usd_ends[0]), _five(usd_ends[1])),
         "mark": "now" if size.cluster == advice.cluster else "knee" if id(size) in knees else "",
         "title": ", ".join(filter(None, (f"{name}: {time}", cost, memory, library, notes))),
+        "row": row,
     }
 
 

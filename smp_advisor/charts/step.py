@@ -166,6 +166,7 @@ def memory_chart(advice: Advice, estimate: Estimate) -> Chart:
             f"{needed:.1f} GiB needed (95 %: {low:.1f} to {high:.1f}) of {instance.usable_gpu_memory_gib:.1f} usable.",
         ),
         key=tuple(label if any(group.gib[index] for group in groups) else "" for index, label in enumerate(labels)),
+        marks=("usable memory", "95 % interval", *(("before",) if ghost is not None else ())),
     )
 
 
@@ -266,6 +267,7 @@ def schedule_chart(advice: Advice, estimate: Estimate) -> Chart:
         ),
         notes=notes,
         key=tuple(labels[part] if part in used else "" for part in parts),
+        marks=("idle",),
     )
 
 

@@ -14,7 +14,8 @@ from IPython.display import display
 from smp_advisor.errors import AdvisorError
 from smp_advisor.notebook.cells import cells
 from smp_advisor.notebook.shown import set_displayed_last
-from smp_advisor.notebook.static_view import bars_html, facts_html, title_html, verdict_html
+from smp_advisor.notebook.static_view import bars_html, facts_html, memory_needed_html, title_html, verdict_html
+from smp_advisor.notebook.workload_fields import by_cost, effect_of, keywords_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,8 +23,18 @@ if TYPE_CHECKING:
     from IPython.core.events import EventManager
 
     from smp_advisor.notebook.advisor import Advisor
+    from smp_advisor.search.ways_out import WayOut, WaysOut
 
-__all__ = ["NOTICE", "PATIENCE_SECONDS", "Fallback", "Handshake", "SavedOutputs", "fallback_bundle", "show"]
+__all__ = [
+    "NOTICE",
+    "PATIENCE_SECONDS",
+    "Fallback",
+    "Handshake",
+    "NothingFits",
+    "SavedOutputs",
+    "fallback_bundle",
+    "show",
+]
 
 
 PATIENCE_SECONDS = 3.0
@@ -244,6 +255,57 @@ def fallback_bundle(advisor: Advisor) -> dict[str, Any]:
 
 # mypy: allow-untyped-calls
 # IPython does not annotate the functions called here.
+
+
+class NothingFits:
+    """The page of a request for which no plan fits: the shortfall, and changes after which one fits, one click each.
+
+    `widget` contains them, and after a click the advisor of the changed request.
+
+    Parameters
+    ----------
+    advise
+        Makes the advisor with changed keywords of the request; None removes one.
+    """
+
+    def __init__(self, sentence: str, ways: WaysOut, advise: Callable[[dict[str, Any]], Advisor]) -> None:
+        self._ways, self._advise = ways, advise
+        self._note = w.HTML('<p role="status"></p>')
+        usable, nearest = ways.request.cluster.instance.usable_gpu_memory_gib, ways.nearest_gib
+        bar = "" if nearest is None else memory_needed_html(nearest, usable)
+        head = (
+            '<div style="border-left:4px solid #b3261e;padding:4px 14px;line-height:1.5">'
+            '<div style="font-size:22px;font-weight:700">✗ Does not fit</div>'
+            f"<div>{escape(sentence)}</div>{bar}</div>"
+            '<div style="margin:10px 0 4px;font-weight:600">Make it fit: by price per hour, then by what changes</div>'
+        )
+        buttons = [self._button(way) for way in by_cost(ways)]
+        self.widget = w.VBox([w.HTML(_lines(head)), *buttons, self._note])
+
+    def display(self) -> None:
+        """Show the page; where widgets cannot be shown, the changes as a table."""
+        data = {**self.widget._repr_mimebundle_(), "text/html": self._ways._repr_html_(), "text/plain": str(self._ways)}
+        display(data, raw=True)
+
+    def _button(self, way: WayOut) -> w.Button:
+        text = f"{way.words[:1].upper()}{way.words[1:]}: {effect_of(self._ways, way)}"
+        button = w.Button(description=text, layout=w.Layout(width="auto", align_self="flex-start"))
+        button.on_click(lambda _: self._use(way))
+        return button
+
+    def _use(self, way: WayOut) -> None:
+        self._say(f"Searching with {way.words} …")
+        try:
+            advisor = self._advise(keywords_of(way, self._ways.request.pins))
+        except AdvisorError as error:
+            self._say(str(error))
+            return
+        self._say(f"With {way.words}:")
+        set_displayed_last(get_ipython(), advisor)
+        self.widget.children = (self._note, advisor)
+
+    def _say(self, text: str) -> None:
+        self._note.value = f'<p role="status">{escape(text)}</p>'
 
 
 def show(advisor: Advisor) -> None:

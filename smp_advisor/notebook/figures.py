@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from smp_advisor.advice.live.settings import dollars
-from smp_advisor.charts.step import plan_text
 from smp_advisor.guidance.choice import certainty_in_short
 from smp_advisor.libraries.schema import schema
 from smp_advisor.wording import (
+    adapter_text,
     between,
     cost_per_million,
     gives_back,
@@ -119,11 +119,15 @@ FITS: dict[Fit, tuple[str, str]] = {"fits": ("✓", "Fits"), "risk": ("!", "At r
 
 
 class Headline(NamedTuple):
-    """One large figure: its value, its unit, and the interval or rate below it."""
+    """One large figure: how exact it is, its value and unit, a rate, and its interval."""
 
+    about: str
+    """``about`` or ``roughly`` for a value with a wide interval; empty for another."""
     value: str
     unit: str
     note: str
+    range: str
+    """Its 95 % interval; empty without one."""
 
 
 def fit(estimate: Estimate, required: float) -> Fit:
@@ -151,14 +155,14 @@ def headlines(model: Model, estimate: Estimate) -> list[Headline]:
 
 
 def decisive(advice: Advice) -> tuple[str, str]:
-    """Library and techniques of the recommended plan, and the certainty of the choice."""
+    """Adapter, library, techniques and batch of the recommended plan, and the certainty of the choice."""
     titles = [rung.title for rung in advice.ladder().rungs]
     techniques = ", ".join(titles[1:]) or titles[0]
     fitting = f"{advice.plans_fit:,} of {advice.plans_enumerated:,} plans fit."
     certain = certainty_in_short(advice.decision)
-    plan = plan_text(advice.plan, limit=3)
-    carried = ": ".join(filter(None, (schema(advice.plan.library).name, plan)))
-    return f"{carried}. {_capital(techniques)}.", f"{fitting} {_capital(certain)}"
+    trained = "" if advice.job.adapter is None else f"{adapter_text(advice.job.adapter)} with "
+    carried = f"{trained}{schema(advice.plan.library).name}: {techniques}, batch size {advice.plan.batch_size}"
+    return f"{carried}.", f"{fitting} {_capital(certain)}"
 
 
 def _capital(text: str) -> str:
@@ -170,25 +174,34 @@ def _speed(model: Model, estimate: Estimate) -> Headline:
         value, ends, unit = estimate.tokens_per_second, estimate.tokens_per_second_range, "tokens/s"
     else:
         value, ends, unit = estimate.samples_per_second, estimate.samples_per_second_range, "samples/s"
-    return Headline(_short(value), unit, f"{_short(ends[0])} to {_short(ends[1])}")
+    return Headline(_about(ends), _short(value), unit, "", f"{_short(ends[0])} to {_short(ends[1])}")
 
 
 def _time(estimate: Estimate) -> Headline:
     if (ends := estimate.days_range) is not None and estimate.days is not None:
         unit, scale = ("days", 1) if estimate.days >= 1 else ("hours", 24)
-        return Headline(number(scale * estimate.days), unit, between(ends, scale))
+        return Headline(_about(ends), number(scale * estimate.days), unit, "", between(ends, scale))
     value, unit = seconds(estimate.step_seconds).split(" ", 1)
-    return Headline(value, f"{unit} per step", between(estimate.step_seconds_range, 1000 if unit == "ms" else 1))
+    ends, scale = estimate.step_seconds_range, 1000 if unit == "ms" else 1
+    return Headline(_about(ends), value, f"{unit} per step", "", between(ends, scale))
 
 
 def _money(model: Model, estimate: Estimate) -> Headline:
     if estimate.usd_per_hour is None:
-        return Headline("–", "no price known", "")
+        return Headline("", "–", "no price known", "", "")
     hourly = f"{dollars(estimate.usd_per_hour)}/hour"
     if estimate.usd_total is not None and (ends := estimate.usd_total_range) is not None:
-        return Headline(f"${_short(estimate.usd_total)}", f"at {hourly}", f"${_short(ends[0])} to ${_short(ends[1])}")
+        interval = f"${_short(ends[0])} to ${_short(ends[1])}"
+        return Headline(_about(ends), f"${_short(estimate.usd_total)}", "in total", hourly, interval)
     amount, _, unit = cost_per_million(model, estimate).partition(" USD ")
-    return Headline(f"${amount}", unit.partition(") ")[2].replace("per million", "per M"), hourly)
+    about = _about(estimate.samples_per_second_range)
+    return Headline(about, f"${amount}", unit.partition(") ")[2].replace("per million", "per M"), hourly, "")
+
+
+def _about(ends: tuple[float, float]) -> str:
+    """The word for a value whose interval is wide."""
+    low, high = ends
+    return "roughly" if high > 1.5 * low else "about" if high > 1.1 * low else ""
 
 
 def _short(value: float) -> str:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
-from IPython.display import display
 
 from smp_advisor.advice.options import keywords_of
 from smp_advisor.errors import AdvisorError, NoPlanFitsError
@@ -64,10 +63,6 @@ class AdvisorMagics(Magics):
         arguments = parsed(self.smp_advise, line)
         try:
             advisor = self._advise(arguments)
-        except NoPlanFitsError as error:
-            if error.ways_out is not None and error.ways_out.ways:
-                display(error.ways_out)
-            raise UsageError(str(error)) from None
         except AdvisorError as error:
             raise UsageError(str(error)) from None
         advisor.show_now()
@@ -75,9 +70,11 @@ class AdvisorMagics(Magics):
 
     def _advise(self, arguments: Namespace) -> Advisor:
         with uninterrupted():
+            from smp_advisor.advice.live.search_again import changed_call
             from smp_advisor.advice.recommendation import advise
             from smp_advisor.advice.request import has_formulas, read_model
             from smp_advisor.notebook.advisor import advisor_of
+            from smp_advisor.notebook.display import NothingFits
             from smp_advisor.notebook.shown import ProgressDisplay
 
         keywords = keywords_of({name: text for name, text in vars(arguments).items() if name != "model"})
@@ -87,8 +84,15 @@ class AdvisorMagics(Magics):
             with ProgressDisplay(f"Trace of {arguments.model}, whose family has no formulas") as progress:
                 length = keywords.get("sequence_length", DEFAULT_SEQUENCE_LENGTH)
                 model = read_model(model, sequence_length=length, on_progress=progress.update)
-        with comparing(arguments) as progress:
-            return advisor_of(advise(model, cluster, **keywords, **progress))
+        try:
+            with comparing(arguments) as progress:
+                return advisor_of(advise(model, cluster, **keywords, **progress))
+        except NoPlanFitsError as error:
+            if error.ways_out is not None and error.ways_out.ways:
+                question = {"model": model, "cluster": cluster, **keywords}
+                again = lambda changes: advisor_of(advise(**changed_call(question, changes)))  # noqa: E731
+                NothingFits(str(error), error.ways_out, again).display()
+            raise
 
     @with_help
     @magic_arguments()

@@ -2,41 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from threading import Lock, Thread
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from smp_advisor.advice.live import control_state
+from smp_advisor.advice.live.controls import controls
 from smp_advisor.advice.live.live_advice import ON_SCREEN, RECOMMENDED
 from smp_advisor.advice.live.settings import require_settings, with_labels
 from smp_advisor.charts import chart_of
-from smp_advisor.charts.charts import ladder_chart
+from smp_advisor.charts.bar_drawings import ladder_table
+from smp_advisor.charts.charts import ladder_chart, ranks_chart, sweep_chart
 from smp_advisor.charts.plans import clusters_chart
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.notebook.figures import FITS, fit, headlines, memory
 from smp_advisor.notebook.view_state import explanation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from smp_advisor.advice import Advice
     from smp_advisor.advice.live import LiveAdvice
     from smp_advisor.advice.live.comparison import Comparison, Row
     from smp_advisor.advice.live.control_state import ControlState, Entry
-    from smp_advisor.libraries.plan import Plan
+    from smp_advisor.charts.bar_drawings import LadderBars
 
-__all__ = ["LIVE_PANELS", "PANELS", "PanelRequests", "perform", "plan_line", "session_steps"]
+__all__ = ["PANELS", "PanelRequests", "perform", "plan_line", "session_steps"]
 
 
-def chart_panel(name: str) -> Callable[[Advice, Plan], dict[str, Any]]:
-    """Function that computes a chart of `smp_advisor.charts.CHARTS` as plain data."""
-    return lambda advice, plan: chart_of(advice, name, plan).plain()
+Panel = Callable[["LiveAdvice", "ControlState", Mapping[str, object]], Mapping[str, object]]
+
+
+def chart_panel(name: str) -> Panel:
+    """Function that draws a chart of `smp_advisor.charts.CHARTS` as wide as the panel."""
+    return lambda _, state, options: chart_of(state.advice, name, state.plan).plain(options.get("width"))
+
+
+def ranks(_: LiveAdvice, state: ControlState, options: Mapping[str, object]) -> dict[str, Any]:
+    """The rank map; ``by`` is the column of its colors."""
+    by = options.get("by")
+    return ranks_chart(state.advice, state.estimate, by if isinstance(by, int) else 0).plain(options.get("width"))
+
+
+def curves(advice: LiveAdvice, state: ControlState, options: Mapping[str, object]) -> dict[str, Any]:
+    """Throughput and memory at every position of the slider ``setting``."""
+    del advice
+    sliders = {control.name: control for control in controls(state.advice, state.valid_settings)}
+    name = str(options.get("setting"))
+    if name not in sliders:
+        raise PlanError(f"The plan has no setting {name!r:.60} to draw; it has {', '.join(sliders)}.")
+    return sweep_chart(state.advice, state.estimate, name, sliders[name].values).plain(options.get("width"))
 
 
 def clusters(advice: LiveAdvice, state: ControlState, options: Mapping[str, object]) -> dict[str, Any]:
     """Days against dollars. `options` may have further ``instances``: names of types between commas."""
     del advice
     names = str(options.get("instances") or "").split(",")
-    return clusters_chart(state.advice, state.estimate, [name for name in names if name]).plain()
+    return clusters_chart(state.advice, state.estimate, [name for name in names if name]).plain(options.get("width"))
 
 
 _SHOWN = 40
@@ -95,8 +114,14 @@ def _row(row: Row) -> list[str]:
 def plan_line(entry: Entry) -> list[str]:
     """Fit, memory, speed, time and money of a plan."""
     estimate, required = entry.state.estimate, entry.recommended.min_fit_probability
-    figures = headlines(entry.state.advice.model, estimate)
-    return [FITS[fit(estimate, required)][1], memory(estimate), *(f"{value.value} {value.unit}" for value in figures)]
+    state = fit(estimate, required)
+    # A plan that cannot run has no speed and no price.
+    figures = (
+        ["–"] * 3
+        if state == "over"
+        else [f"{of.value} {of.unit}" for of in headlines(entry.state.advice.model, estimate)]
+    )
+    return [FITS[state][1], memory(estimate), *figures]
 
 
 def why(advice: LiveAdvice, state: ControlState, _: Mapping[str, object]) -> Mapping[str, object]:
@@ -110,10 +135,15 @@ def why(advice: LiveAdvice, state: ControlState, _: Mapping[str, object]) -> Map
     return {
         "because": explanation(recommended)["because"],
         "compared": None if shown is recommended else comparison_data(advice.compare_at(state)),
-        "ladder": ladder_chart(shown, state.estimate).plain(),
         "steps": own["steps"],
         "reference": own["reference"],
     }
+
+
+def ladder(advice: LiveAdvice, state: ControlState, _: Mapping[str, object]) -> Mapping[str, object]:
+    """The techniques of the plan and those against which it decides, each with its reason."""
+    chart = ladder_chart(advice.at(state), state.estimate)
+    return {"html": ladder_table(cast("LadderBars", chart.data))}
 
 
 def requirements(advice: LiveAdvice, state: ControlState, _: Mapping[str, object]) -> Mapping[str, object]:
@@ -121,22 +151,23 @@ def requirements(advice: LiveAdvice, state: ControlState, _: Mapping[str, object
     return {"pitfalls": explanation(advice.at(state))["pitfalls"]}
 
 
-PANELS: dict[str, Callable[[Advice, Plan], Mapping[str, object]]] = {
-    name: chart_panel(name) for name in ("alternatives", "ladder", "ranks", "schedule")
-}
-"""Function that computes the data of a panel for the plan on the screen, by the name in the view's request."""
-SLOW_PANELS = frozenset({"clusters"})
+SLOW_PANELS = frozenset({"alternatives", "clusters"})
 """Panels that take seconds: they are computed while the kernel answers other requests."""
 
 
-LIVE_PANELS: dict[str, Callable[[LiveAdvice, ControlState, Mapping[str, object]], Mapping[str, object]]] = {
+PANELS: dict[str, Panel] = {
+    "alternatives": chart_panel("alternatives"),
+    "schedule": chart_panel("schedule"),
+    "ranks": ranks,
+    "curves": curves,
+    "ladder": ladder,
     "why": why,
     "requirements": requirements,
     "compare": compare,
     "clusters": clusters,
 }
-"""The same for panels that read the recommendation, the history or the snapshots, too. The last parameter contains the
-options that the view set in the panel."""
+"""Function that computes the data of a panel for the plan on the screen, by the name in the view's request. The last
+parameter contains the options that the view set in the panel, and its width in pixels."""
 
 
 def panel_data(name: str, advice: LiveAdvice, state: ControlState, options: object = None) -> Mapping[str, object]:
@@ -147,11 +178,9 @@ def panel_data(name: str, advice: LiveAdvice, state: ControlState, options: obje
     AdvisorError
         There is no such panel, the plan has no such data, or an option is wrong.
     """
-    if name in LIVE_PANELS:
-        return LIVE_PANELS[name](advice, state, options if isinstance(options, dict) else {})
     if name not in PANELS:
-        raise PlanError(f"The advisor has no panel {name!r}; it has {', '.join((*LIVE_PANELS, *PANELS))}.")
-    return PANELS[name](state.advice, state.plan)
+        raise PlanError(f"The advisor has no panel {name!r}; it has {', '.join(PANELS)}.")
+    return PANELS[name](advice, state, options if isinstance(options, dict) else {})
 
 
 class PanelRequests:

@@ -112,6 +112,7 @@ class Searching:
         self._advice, self._send = advice, send
         self._task: SearchTask | None = None
         self._number = 0
+        self._ways: list[dict[str, Any]] = []
         self._lock = Lock()
 
     def start(self, content: Mapping[str, Any]) -> None:
@@ -126,6 +127,9 @@ class Searching:
             try:
                 pins = _pins_of(content.get("pin"), self._advice)
                 changes = changes_of(self._advice.recommended, workload if isinstance(workload, dict) else {})
+                # A way out that no field shows: the kernel has its values.
+                way = content.get("way")
+                changes |= self._ways[way] if isinstance(way, int) and 0 <= way < len(self._ways) else {}
             except AdvisorError as error:
                 self._answer(identity, error)
                 return
@@ -172,6 +176,7 @@ class Searching:
         problem = "" if error is None else with_labels(self._advice.plan.library, str(error))
         ways = error.ways_out if isinstance(error, NoPlanFitsError) else None
         offers = [] if ways is None else ways_of(self._advice.recommended, ways)
+        self._ways = [offer.pop("changes") for offer in offers]
         self._send({"kind": "searched", "id": identity, "problem": problem, "ways": offers})
 
 

@@ -21,6 +21,7 @@ __all__ = [
     "facts_html",
     "legend",
     "memory_chart",
+    "memory_needed_html",
     "session_html",
     "static_html",
     "title_html",
@@ -58,6 +59,14 @@ def memory_chart(shown: Recommendation, costs: Costs) -> str:
         marks = whisker + _marks(usable, shown["nominal_gib"], full)
         rows.append(_chart_row(stage["label"], bar + marks, f"{total:.1f} GiB"))
     return "".join(rows)
+
+
+def memory_needed_html(needed: float, usable: float) -> str:
+    """A bar of the memory that a plan needs per GPU, with a mark at the usable memory."""
+    full = 1.04 * max(needed, usable)
+    label = f"{needed:.1f} GiB per GPU needed by the nearest plan, {usable:.1f} usable"
+    bar = _bar(label, [label], [needed], "GiB", full)
+    return f'<div style="max-width:520px;margin-top:6px">{bar}{_marks(usable, usable, full)}<div>{label}</div></div>'
 
 
 def time_chart(shown: Recommendation, costs: Costs) -> str:
@@ -235,10 +244,12 @@ def verdict_html(shown: Recommendation, now: Snapshot) -> str:
     """Whether the plan fits, its speed, time and money, and what decides."""
     costs = now["costs"]
     sign, words = FITS[costs["fit"]]
+    void = costs["fit"] == "over"  # a plan that cannot run has no speed and no price
+    style = "text-decoration:line-through" if void else ""
     figures = "".join(
-        f'<div><div><span style="{_LARGE}">{escape(value)}</span> {escape(unit)}</div>'
-        f'<div style="{_MUTED}">{escape(note)}</div></div>'
-        for value, unit, note in costs["headline"]
+        f'<div><div style="{style}">{escape(about)} <span style="{_LARGE}">{escape(value)}</span> {escape(unit)}</div>'
+        f'<div style="{_MUTED}">{"if it fitted" if void else escape(note or ends)}</div></div>'
+        for about, value, unit, note, ends in costs["headline"]
     )
     lead, reason = shown["decisive"] if _is_recommended(shown, now) else ("Your plan.", "Its settings are below.")
     return (

@@ -79,8 +79,8 @@ class Costs(TypedDict):
     """Memory that decides the fit: ``28.1 of 39.4 GiB per GPU``."""
     likely: str
     """Probability of the fit next to the required one."""
-    headline: list[tuple[str, str, str]]
-    """Value, unit and note of speed, time and money."""
+    headline: list[tuple[str, str, str, str, str]]
+    """How exact, value, unit, note and interval of speed, time and money."""
     figures: list[tuple[str, str]]
     """(value, note) of each figure, in the order of `Recommendation.figures`."""
     needed_gib: float
@@ -123,6 +123,8 @@ class Recommendation(TypedDict):
     categories: list[str]
     seconds: list[str]
     figures: list[str]
+    groups: list[str]
+    """Titles of the groups of controls."""
     names: list[str]
     """Settings in the order of `rows`. The rows after them (the global batch) follow from the others."""
     rows: list[str]
@@ -156,7 +158,7 @@ def costs(model: Model, estimate: Estimate, required: float) -> Costs:
         "fit": fit(estimate, required),
         "memory": memory(estimate),
         "likely": likelihood(estimate, required),
-        "headline": [(value, unit, note) for value, unit, note in headlines(model, estimate)],
+        "headline": [(*figure,) for figure in headlines(model, estimate)],
         "figures": [(figure.value, figure.note) for figure in figures(model, estimate)],
         "needed_gib": round(estimate.needed_gib, 3),
         "interval": memory_interval(estimate),
@@ -186,8 +188,39 @@ def snapshot_of(state: ControlState) -> Snapshot:
 
 
 def control_dicts(advice: Advice, settings: Settings) -> list[dict[str, Any]]:
-    """The controls as plain data."""
-    return [{**asdict(c), "values": list(c.values), "texts": list(c.texts)} for c in controls(advice, settings)]
+    """The controls as plain data, by the group in which they are shown, in the order of AWS's best practices."""
+    shown = [
+        {**asdict(c), "values": list(c.values), "texts": list(c.texts), "group": _group(c.name)}
+        for c in controls(advice, settings)
+    ]
+    return sorted(shown, key=lambda control: (control["group"], _order(control["name"])))
+
+
+_IN_ORDER = (
+    "sharding",
+    "sharding_strategy",
+    "hybrid_shard_degree",
+    "activation_checkpointing",
+    "tensor_parallel_degree",
+    "pipeline_parallel_degree",
+    "partitions",
+    "offload_activations",
+    "microbatches",
+    "gradient_accumulation_steps",
+    "batch_size",
+)
+"""Controls of the techniques of AWS's best practices."""
+_OF_LIBRARY = ("context_parallel_degree", "expert_parallel_degree", "active_microbatches", "pipeline")
+"""Controls that only some libraries have."""
+
+
+def _group(name: str) -> int:
+    """Position of a control's group: AWS's order, further settings of the library, and those rarely changed."""
+    return 0 if name in _IN_ORDER else 1 if name in _OF_LIBRARY else 2
+
+
+def _order(name: str) -> int:
+    return [*_IN_ORDER, *_OF_LIBRARY, name].index(name)
 
 
 def facts(advice: Advice) -> list[Fact]:
@@ -308,6 +341,11 @@ def recommendation(advice: Advice) -> Recommendation:
         "categories": [CATEGORY_LABELS[name] for name in CATEGORIES],
         "seconds": list(time_labels(advice.plan.library).values()),
         "figures": [figure.label for figure in figures(advice.model, advice.estimate)],
+        "groups": [
+            "AWS's best practices, in order",
+            f"Also in {get_library(advice.plan.library).title}",
+            "Rarely changed",
+        ],
         "names": list(rows),
         "rows": list(rows.values()),
         "recommended": snapshot(advice, settings_of(advice.plan, advice.job), advice.plan, advice.estimate),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from smp_advisor.arguments import amount_of, options
@@ -10,6 +12,8 @@ from smp_advisor.cluster.table import Instance, instances
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.library import get_library, libraries
 from smp_advisor.search.clusters import ANY, AUTO
+from smp_advisor.search.sizes import time_and_cost
+from smp_advisor.wording import number
 from smp_advisor.workload.counts import format_count
 from smp_advisor.workload.from_config import model_names
 from smp_advisor.workload.job import Job
@@ -18,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from smp_advisor.advice import Advice
-    from smp_advisor.search.ways_out import WaysOut
+    from smp_advisor.search.ways_out import WayOut, WaysOut
 
-__all__ = ["Field", "changes_of", "ways_of", "workload_fields"]
+__all__ = ["Field", "by_cost", "changes_of", "effect_of", "keywords_of", "ways_of", "workload_fields"]
 
 _OBJECTIVES = {
     "throughput": "fastest",
@@ -113,24 +117,58 @@ def changes_of(advice: Advice, texts: Mapping[str, object]) -> dict[str, Any]:
     return changes
 
 
+_BURDENS = ("setting", "library", "optimizer", "batch", "adapter", "sequence", "nodes", "instance")
+"""Kinds of changes by what they change of the training; more or other machines also cost more per hour."""
+
+
+def by_cost(ways: WaysOut) -> list[WayOut]:
+    """The ways out by their cost to the user: price per hour, then what they change of the training."""
+    return sorted(
+        ways.ways, key=lambda way: (way.size.cluster.usd_per_hour or math.inf, _BURDENS.index(way.change), way.words)
+    )
+
+
+def keywords_of(way: WayOut, pins: Mapping[str, Any]) -> dict[str, Any]:
+    """Keywords of `advise` that a way out changes; None removes a setting."""
+    size = way.size
+    freed = list(pins) if way.words == "no fixed settings" else [way.words.removesuffix(" not fixed")]
+    changes: dict[str, dict[str, Any]] = {
+        "setting": dict.fromkeys(freed),
+        "nodes": {"instance_count": size.cluster.nodes},
+        "instance": {"cluster": size.cluster.instance.name, "instance_count": size.cluster.nodes},
+        "library": {},
+        "batch": {"global_batch_size": size.job.global_batch_size},
+        "optimizer": {"optimizer": size.job.optimizer},
+        "sequence": {"sequence_length": size.job.sequence_length},
+        "adapter": {"adapter": size.job.adapter},
+    }
+    return changes[way.change] | ({"library": size.library} if way.change in {"library", "adapter"} else {})
+
+
+def effect_of(ways: WaysOut, way: WayOut) -> str:
+    """Memory, speed and cost of the best plan after a way out."""
+    now = way.size.estimate
+    if now is None:
+        return ""
+    cost = re.sub(r" \([^)]*\)", "", time_and_cost(ways.request.model, now)[1])
+    return f"{way.memory} per GPU, {number(now.tokens_per_second)} tokens/s, {cost}"
+
+
 def ways_of(advice: Advice, ways: WaysOut) -> list[dict[str, Any]]:
-    """Ways out that fields of the bar can take, with their texts."""
+    """Ways out that a search from the page can take: texts of fields, or other changes of the request."""
     present, library = _values(advice), advice.plan.library
     offers: list[dict[str, Any]] = []
-    for way in ways.ways:
-        size = way.size
-        texts = {
-            "nodes": {"instance_count": str(size.cluster.nodes)},
-            "instance": {"cluster": size.cluster.instance.name, "instance_count": str(size.cluster.nodes)},
-            "library": {"library": size.library},
-            "batch": {"global_batch_size": str(size.job.global_batch_size or "")},
-            "sequence": {"sequence_length": str(size.job.sequence_length)},
-        }.get(way.change)
-        if texts is None:
+    for way in by_cost(ways):
+        changes = keywords_of(way, {})
+        if way.change == "setting":
             continue
-        if present["library"] not in (AUTO, size.library) and size.library != library:
-            texts = {**texts, "library": size.library}
-        offers.append({"text": way.words, "workload": texts})
+        texts = {name: str(value) for name, value in changes.items() if name in present}
+        if present["library"] not in (AUTO, way.size.library) and way.size.library != library:
+            texts["library"] = way.size.library
+        elif present["library"] == AUTO:
+            texts.pop("library", None)
+        more = {name: value for name, value in changes.items() if name not in present}
+        offers.append({"text": way.words, "note": effect_of(ways, way), "workload": texts, "changes": more})
     return offers
 
 

@@ -24,8 +24,9 @@ def open_tab(page, name: str) -> Locator:
 def test_the_curve_of_a_setting_sets_it_from_the_keyboard(host, advice):
     page = host(advice.recommended)
     page.view.get_by_role("tab", name="Curves").click()
-    chart = page.view.locator(".smp-sweep")
+    chart = page.view.get_by_role("tabpanel", name="Curves")
     chart.get_by_label("Setting of the curve").select_option("batch_size")
+    page.settle()
     before = page.advisor.plan.batch_size
     expect(chart.locator(".smp-now title").first).to_contain_text(f"{before}: ")
     chart.locator(".smp-plot").focus()
@@ -34,7 +35,7 @@ def test_the_curve_of_a_setting_sets_it_from_the_keyboard(host, advice):
     page.page.keyboard.press("Enter")
     page.settle()
     assert page.advisor.plan.batch_size < before
-    expect(chart.locator(".smp-best")).to_have_count(2)
+    expect(chart.locator(".smp-plot .smp-best")).to_have_count(2)
     expect(page.view.locator(".smp-charts .smp-ghost")).not_to_have_count(0)
     assert page.view.locator(".smp-curve-box .smp-chart").count() >= 3
     assert page.errors == []
@@ -80,10 +81,10 @@ def test_rank_map_and_schedule_follow_the_plan(host, advice):
     page = host(advice.recommended)
     panel = open_tab(page, "Schedule")
     stages = page.advisor.plan.pipeline_parallel_degree
-    expect(panel.locator(".smp-idle")).to_have_count(stages)
+    expect(panel.locator(".smp-plot .smp-idle")).to_have_count(stages)
     page.view.get_by_role("slider", name="Pipeline parallel degree").press("ArrowRight")
     page.settle()
-    expect(panel.locator(".smp-idle")).to_have_count(page.advisor.plan.pipeline_parallel_degree)
+    expect(panel.locator(".smp-plot .smp-idle")).to_have_count(page.advisor.plan.pipeline_parallel_degree)
     panel = open_tab(page, "Rank map")
     expect(panel.locator(".smp-gpu")).to_have_count(32)
     panel.get_by_label("Colors by").select_option(index=1)

@@ -91,13 +91,86 @@ def test_a_kernel_that_was_restarted_is_no_zombie(host, application):
 def test_nothing_moves_and_nothing_is_cut_off(host, width):
     page = host(make_advice(PIPELINE), width=width, height=900)
     verdict = page.view.locator(".smp-verdict").bounding_box()
-    assert verdict["height"] < (205 if width > 400 else 280)
-    assert page.view.get_by_label("Batch size").bounding_box()["y"] < 450
+    assert verdict["height"] < (260 if width > 400 else 430)
     assert page.view.evaluate(POSITIONS) == []
     page.settle()
     assert page.view.locator(".smp-verdict").bounding_box()["height"] == verdict["height"]
     box = page.view.bounding_box()
     assert width - 40 <= box["x"] + box["width"] <= width
+
+
+def test_what_decides_is_on_one_screen(host, recommended):
+    """JupyterLab next to its file browser, in a window of 1440 x 900."""
+    page = host(recommended.recommended, width=1072, height=800)
+    page.settle()
+    view = page.view
+    rows = view.locator(".smp-controls > section").first.locator(".smp-row")
+    parts = [view.locator(".smp-verdict"), view.locator(".smp-charts .smp-chart"), rows.last]
+    parts.append(view.locator(".smp-ladder tbody").first)
+    for part in parts:
+        box = part.bounding_box()
+        assert box["y"] + box["height"] <= 800
+    left, right = rows.first.bounding_box(), view.locator(".smp-ladder").bounding_box()
+    assert left["x"] + left["width"] <= right["x"]
+
+
+@pytest.mark.parametrize("width", [532, 392])
+def test_on_a_narrow_page_parts_are_stacked_and_names_are_complete(host, recommended, width):
+    page = host(recommended.recommended, width=width, height=900)
+    page.settle()
+    parts = (".smp-verdict", ".smp-charts", ".smp-controls", ".smp-ladder")
+    tops = [page.view.locator(part).bounding_box()["y"] for part in parts]
+    assert tops == sorted(tops)
+    fits = "fields => fields.every(field => field.scrollWidth <= field.clientWidth)"
+    assert page.view.locator("input.smp-field-input:visible").evaluate_all(fits)
+    inside = "(texts, width) => texts.every(text => text.getBoundingClientRect().right <= width)"
+    assert page.view.locator(".smp-label, .smp-advised, .smp-rung-title").evaluate_all(inside, width)
+
+
+def test_changed_settings_are_marked_counted_and_reset_one_by_one(host):
+    page = host(make_advice())
+    batch = page.view.get_by_role("slider", name="Batch size")
+    batch.press("ArrowLeft")
+    page.view.get_by_text("Rarely changed", exact=True).click()
+    page.view.locator("select[name=loss]").select_option(index=1)
+    page.settle()
+    expect(page.view.locator(".smp-changed")).to_have_count(2)
+    expect(page.view.get_by_text("Rarely changed (1 changed)")).to_be_visible()
+    page.view.get_by_role("button", name="Reset to 20").click()
+    expect(batch).to_have_attribute("aria-valuetext", "20")
+    expect(batch).to_be_focused()
+    expect(page.view.locator(".smp-changed")).to_have_count(1)
+
+
+def test_a_plan_that_does_not_fit_has_changes_that_make_it_fit(host):
+    page = host(make_advice())
+    offers = page.view.get_by_role("heading", name="Make it fit")
+    expect(offers).to_be_hidden()
+    slide_to_the_end(page, "Batch size")
+    expect(offers).to_be_visible()
+    expect(page.view.locator(".smp-headline .smp-note").first).to_contain_text("if it fitted")
+    page.view.locator(".smp-fit button").first.press("Enter")
+    page.settle()
+    expect(page.view.locator(".smp-verdict")).to_have_attribute("data-answer", "fits")
+    expect(offers).to_be_hidden()
+
+
+def test_the_interval_of_a_figure_is_under_the_focus(host):
+    page = host(make_advice())
+    figure = page.view.locator(".smp-headline").first
+    expect(figure.get_by_text("95 %")).to_be_hidden()
+    figure.focus()
+    page.page.keyboard.press("Tab")
+    page.page.keyboard.press("Shift+Tab")
+    expect(figure.get_by_text("95 %")).to_be_visible()
+
+
+def test_the_step_time_leads_to_the_cell_that_measures_it(host):
+    page = host(make_advice())
+    page.view.get_by_role("button", name="Measure this").click()
+    expect(page.view.locator(".smp-status")).to_contain_text("Inserted")
+    page.settle()
+    assert page.inserted[-1]["what"] == "probe"
 
 
 def test_tabs_move_by_arrows(host):

@@ -65,16 +65,20 @@ def test_a_long_search_shows_its_progress_and_is_canceled(page, monkeypatch):
     expect(page.view.get_by_label("Instance", exact=True)).to_have_value("ml.p4d.24xlarge")
 
 
-def test_a_position_that_cannot_be_reached_offers_its_repair_and_moves_nothing(page):
+def test_a_position_that_cannot_be_reached_offers_its_repair_and_covers_no_control(page):
     slider = page.view.get_by_label("Pipeline parallel degree")
-    top = page.view.locator(".smp-tabs").bounding_box()["y"]
+    top = slider.bounding_box()["y"]
     slider.focus()
     slider.press("ArrowRight")
     repair = page.view.get_by_role("button", name="pipeline parallel degree 2").first
     expect(repair).to_contain_text("GiB per GPU")
     expect(page.view.locator(".smp-words")).to_have_text("Not possible")
-    expect(page.view.locator(".smp-charts > *").first).not_to_be_visible()
-    assert page.view.locator(".smp-tabs").bounding_box()["y"] == top
+    expect(page.view.locator(".smp-charts .smp-plot")).not_to_be_visible()
+    assert slider.bounding_box()["y"] == top
+    box = page.view.locator(".smp-repair-box:visible").bounding_box()
+    for row in page.view.locator(".smp-line:visible").all():
+        line = row.bounding_box()
+        assert line["y"] + line["height"] <= box["y"] + 1 or line["y"] >= box["y"] + box["height"] - 1
     slider.press("Escape")
     page.settle()
     assert page.advisor.plan == page.advisor.advice.recommended.plan

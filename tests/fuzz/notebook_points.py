@@ -12,7 +12,7 @@ from IPython.core.interactiveshell import InteractiveShell
 import smp_advisor as smpa
 from smp_advisor.notebook.cells import KINDS
 from smp_advisor.notebook.extension import MAGICS
-from smp_advisor.notebook.panels import LIVE_PANELS, PANELS
+from smp_advisor.notebook.panels import PANELS
 from smp_advisor.notebook.workload_fields import workload_fields
 
 from .values import VALUES, Values
@@ -122,7 +122,7 @@ class NotebookPoints(Values):
             "act": {"action": self.any(*ACTIONS), "value": self.any("a", 1)},
             "search": {"workload": self.any(workload), "pin": self.any({"name": self.any(), "value": self.any()})},
             "panel": {
-                "name": self.any(*({*LIVE_PANELS, *PANELS} - {"clusters"})),
+                "name": self.any(*(set(PANELS) - {"clusters"})),
                 "settings": self._settings(),
                 "options": self.any({"first": self.any("a"), "second": self.any()}),
             },

@@ -7,11 +7,13 @@ from threading import Event
 import pytest
 
 from smp_advisor import advise
+from smp_advisor.advice.live.search_again import changed_call
 from smp_advisor.errors import NoPlanFitsError, PlanError
-from smp_advisor.notebook.advisor import Advisor
+from smp_advisor.notebook.advisor import Advisor, advisor_of
+from smp_advisor.notebook.display import NothingFits
 from smp_advisor.notebook.searching import SearchTask
 from smp_advisor.notebook.shown import ProgressDisplay
-from smp_advisor.notebook.workload_fields import changes_of, workload_fields
+from smp_advisor.notebook.workload_fields import by_cost, changes_of, workload_fields
 
 P4D = "ml.p4d.24xlarge"
 
@@ -83,6 +85,39 @@ def test_where_nothing_fits_the_plan_stays_and_ways_out_are_offered(advisor):
     assert search(advisor, model="70B", **nodes["workload"])["problem"] == ""
     with pytest.raises(NoPlanFitsError):
         advisor.advice.change(instance_count=1)
+
+
+def test_a_way_out_that_no_field_shows_is_searched_by_its_position(advisor):
+    answer = search(advisor, model="70B", instance_count="1")
+    ways = [way["text"].partition(" ")[0] for way in answer["ways"]]
+    assert "GiB per GPU" in answer["ways"][0]["note"]
+    way = ways.index("QLoRA" if "QLoRA" in ways else "LoRA")
+    content = {"kind": "search", "id": "v-search-9", "workload": {"model": "70B", "instance_count": "1"}, "way": way}
+    advisor._on_message(advisor, content, [])
+    advisor._searching.join(60)
+    assert advisor.advice.job.adapter is not None
+    assert "LoRA" in advisor.state["summary"]
+
+
+def test_an_impossible_request_has_a_page_whose_changes_are_one_click_each():
+    question = {"model": "70B", "cluster": "ml.g5.12xlarge", "instance_count": 4}
+    with pytest.raises(NoPlanFitsError) as refused:
+        advise(**question)
+    made = []
+
+    def again(changes):
+        made.append(advisor_of(advise(**changed_call(question, changes))))
+        return made[-1]
+
+    page = NothingFits(str(refused.value), refused.value.ways_out, again)
+    head, first, *_ = page.widget.children
+    assert "Does not fit" in head.value
+    assert "GiB per GPU" in first.description
+    prices = [way.size.cluster.usd_per_hour for way in by_cost(refused.value.ways_out)]
+    assert prices == sorted(prices)
+    first.click()
+    assert page.widget.children[-1] is made[0]
+    assert made[0].estimate.fits
 
 
 def test_a_text_that_cannot_be_read_is_refused_in_a_sentence(advisor):

@@ -1,4 +1,4 @@
-/** Stacked bars: memory of pipeline stages next to the limit, and the parts of a step. Twin: `drawing/bars.py`. */
+/** Stacked bars: memory of pipeline stages next to the limit, and the parts of a step. Drawn in saved notebooks by `bar_drawings.py`, alike. */
 
 import { fixed, grouped, linear, short, textWidth, ticks, type Scale } from './scale';
 import { dot, frame, label, line, rect } from './svg';

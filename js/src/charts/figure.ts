@@ -1,15 +1,25 @@
 import { disclosure, element, headerCell, keepKeys, setText } from '../widget/dom';
-import { drawing, type Chart } from './chart';
-import { Fitted } from './fitted';
 
-const NARROWEST = 280;
+/** A chart of the kernel, which escapes every text in its drawing; `smp_advisor/charts/chart.py` is the other side. */
+export interface Chart {
+  title: string;
+  /** The drawing as SVG text, as wide as the panel. Marks with figures have a title, and the row of the table. */
+  svg: string;
+  /** The same figures as a table. */
+  columns: string[];
+  rows: string[][];
+  /** Sentences below the drawing. */
+  notes: string[];
+  /** Swatch (SVG text) and meaning of each color and mark. */
+  legend: [swatch: string, name: string][];
+  /** Names between which the panel can choose. */
+  choices: string[];
+}
 
 /** What a chart offers besides its drawing. */
 export interface Actions {
   /** Use a mark or a row of the table, and the word for it. */
   use?: { word: string; row: (row: number) => void };
-  /** Row of the table for the text of a mark; -1 for none. */
-  rowOf?: (text: string) => number;
   /** Whether an area of points can be selected, which filters the table. */
   brush?: boolean;
 }
@@ -24,7 +34,6 @@ export class Figure {
   private readonly notes = element('div', 'smp-chart-notes');
   private readonly table = keepKeys(element('div', 'smp-scroll'));
   private readonly details: HTMLDetailsElement;
-  private readonly fitted: Fitted;
   private chart: Chart | undefined;
   private active = -1;
   private selected: Set<number> | undefined;
@@ -46,7 +55,6 @@ export class Figure {
     this.plot.addEventListener('keydown', event => this.onKey(event));
     this.plot.addEventListener('click', () => this.use());
     if (actions.brush) this.brush();
-    this.fitted = new Fitted(this.plot, NARROWEST, width => this.chart && drawing(this.chart, width));
   }
 
   draw(chart: Chart): void {
@@ -54,17 +62,20 @@ export class Figure {
     this.selected = undefined;
     setText(this.caption, chart.title);
     this.plot.setAttribute('aria-label', `${chart.title || 'Curve'}. ${this.hint}`);
-    const prefix = chart.kind === 'scatter' || chart.kind === 'frontier' ? 'smp-g' : 'smp-c';
-    const names = chart.key.map((name, index) => ({ name, index })).filter(({ name }) => name);
     this.key.replaceChildren(
-      ...names.map(({ name, index }) => {
+      ...chart.legend.map(([swatch, name]) => {
         const item = element('li', '', name);
-        item.insertAdjacentHTML('afterbegin', `<svg width="10" height="10" aria-hidden="true"><rect class="${prefix}${index}" width="10" height="10"/></svg>`);
+        item.insertAdjacentHTML('afterbegin', swatch);
         return item;
       })
     );
     this.notes.replaceChildren(...chart.notes.map(text => element('p', 'smp-note', text)));
-    this.paint();
+    this.plot.innerHTML = chart.svg;
+    // Who moves through the marks by keyboard stays at the same one.
+    const { active } = this;
+    this.active = -1;
+    setText(this.readout, '');
+    if (active >= 0) this.activate(Math.min(active, this.marks().length - 1));
     this.fill();
   }
 
@@ -73,21 +84,8 @@ export class Figure {
     setText(this.readout, text);
   }
 
-  dispose(): void {
-    this.fitted.dispose();
-  }
-
   private get hint(): string {
     return `Arrow keys show the figures of each mark${this.actions.use ? `, Enter: ${this.actions.use.word}` : ''}.`;
-  }
-
-  private paint(): void {
-    if (!this.fitted.paint()) return;
-    // Who moves through the marks by keyboard stays at the same one.
-    const { active } = this;
-    this.active = -1;
-    setText(this.readout, '');
-    if (active >= 0) this.activate(Math.min(active, this.marks().length - 1));
   }
 
   /** Elements with figures, points from left to right. */
@@ -116,8 +114,8 @@ export class Figure {
   }
 
   private use(): void {
-    const row = this.actions.rowOf?.(this.readout.textContent ?? '') ?? -1;
-    if (this.active >= 0 && row >= 0) this.actions.use?.row(row);
+    const row = this.marks()[this.active]?.getAttribute('data-row');
+    if (row != null) this.actions.use?.row(Number(row));
   }
 
   private fill(): void {
@@ -169,7 +167,7 @@ export class Figure {
     const inside = (value: number, a: number, b: number): boolean => value >= Math.min(a, b) && value <= Math.max(a, b);
     const rows = this.marks().flatMap(mark => {
       const [x, y] = [Number(mark.getAttribute('cx')), Number(mark.getAttribute('cy'))];
-      return inside(x, from[0], to[0]) && inside(y, from[1], to[1]) ? [this.actions.rowOf?.(mark.textContent ?? '') ?? -1] : [];
+      return inside(x, from[0], to[0]) && inside(y, from[1], to[1]) ? [Number(mark.getAttribute('data-row') ?? -1)] : [];
     });
     this.selected = new Set(rows.filter(row => row >= 0));
     setText(this.readout, `${this.selected.size} selected: the table lists them.`);

@@ -11,12 +11,6 @@ export function linear(low: number, high: number, start: number, end: number): S
   return value => start + ((end - start) * (value - low)) / span;
 }
 
-/** Equal distances for equal ratios of positive values. */
-export function logarithmic(low: number, high: number, start: number, end: number): Scale {
-  const span = high > low ? Math.log(high / low) : 1;
-  return value => start + ((end - start) * Math.log(value / low)) / span;
-}
-
 /** The largest power of ten that is not above a positive value. */
 function powerBelow(value: number): number {
   let power = 1;
@@ -33,19 +27,6 @@ export function ticks(low: number, high: number, count: number): number[] {
   const step = power * ([1, 2, 5].find(factor => power * factor >= raw) ?? 10);
   const [first, last] = [Math.ceil(low / step - 1e-9), Math.floor(high / step + 1e-9)];
   return Array.from({ length: Math.max(last - first + 1, 0) }, (_, index) => (first + index) * step);
-}
-
-/** Multiples of the powers of ten between two positive values: at most `count`. */
-export function logTicks(low: number, high: number, count: number): number[] {
-  let values: number[] = [];
-  for (const factors of [[1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9], [1, 2, 3, 5], [1, 2, 5], [1, 3], [1]]) {
-    values = [];
-    for (let power = powerBelow(low); power <= high; power *= 10) {
-      values.push(...factors.map(factor => power * factor).filter(value => low <= value && value <= high));
-    }
-    if (values.length <= count) return values;
-  }
-  return values;
 }
 
 /** A number with `digits` decimals, halves rounded up. */

@@ -1,6 +1,6 @@
 import { amount, bars, beyond, isWorth, sum, type Bars } from '../charts/bars';
 import { Fitted } from '../charts/fitted';
-import { element, explain, setText } from './dom';
+import { button, element, explain, setText } from './dom';
 import type { Screen } from './session';
 import type { Costs, Recommendation } from './wire';
 import '../../../smp_advisor/charts/data/charts.css';
@@ -74,9 +74,15 @@ export class TimeChart {
   private readonly key: Key;
   private readonly range = element('span', 'smp-limit');
 
-  constructor(private readonly shown: Recommendation) {
+  /** @param onMeasure Insert the cell of the short job that measures the step. */
+  constructor(
+    private readonly shown: Recommendation,
+    onMeasure: () => void
+  ) {
     this.key = new Key(shown.seconds, shown.tooltips);
-    const caption = element('figcaption', 'smp-caption', 'Step time', this.range);
+    const measure = button('smp-button smp-small', 'Measure this', onMeasure);
+    measure.title = 'Insert the cell of a short job that measures this step on one or two nodes';
+    const caption = element('figcaption', 'smp-caption', 'Step time', this.range, measure);
     this.node = element('figure', 'smp-figure', caption, this.plot.node, this.key.node);
   }
 

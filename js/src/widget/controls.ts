@@ -1,5 +1,5 @@
-import type { Sweep } from '../charts/sweep';
-import { button, element, keepKeys, setText } from './dom';
+import { enoughOf, type Sweep } from '../charts/track';
+import { button, disclosure, element, keepKeys, setText } from './dom';
 import { RepairBox, type RepairListener } from './repair_box';
 import type { Screen } from './session';
 import { sweepOf, Track } from './sweeps';
@@ -25,13 +25,19 @@ class Row {
   private readonly input: Input;
   private readonly marks = element('span', 'smp-marks');
   private readonly output = element('output', 'smp-value');
-  private readonly advised = element('span', 'smp-advised');
+  private readonly note = element('span', 'smp-advised');
+  private readonly reset: HTMLButtonElement;
   private readonly pin: HTMLButtonElement;
   private readonly largest: HTMLButtonElement;
   private readonly repairs: RepairBox;
   private readonly track = new Track();
   private control: Control;
   private marked = '';
+  private recommended: Setting | undefined;
+  /** Whether the value on the screen is another than the recommended one. */
+  isChanged = false;
+  /** Where the setting fits, and where it stops to pay. */
+  private reach = '';
   /** Position of the largest batch that fits; -1 if none does. */
   private limit = -1;
 
@@ -56,16 +62,20 @@ class Row {
       revert: () => this.revert()
     });
     this.pin = button('smp-pin', '', () => listener.pin(this.control.name));
-    this.pin.setAttribute('aria-label', 'Pin');
     this.pin.dataset['setting'] = control.name;
-    this.largest = button('smp-largest', '', () => this.moveToLargest());
+    this.reset = button('smp-reset', '', () => this.moveTo(this.recommended));
+    this.reset.hidden = true;
+    this.largest = button('smp-largest', '', () => this.moveTo(this.control.values[this.limit]));
     this.largest.hidden = true;
     const name = element('span', 'smp-label', control.label);
     name.id = `${this.input.id}-name`;
-    this.pin.setAttribute('aria-describedby', name.id);
+    this.note.id = `${this.input.id}-note`;
+    this.input.setAttribute('aria-describedby', this.note.id);
+    for (const tool of [this.pin, this.reset, this.largest]) tool.setAttribute('aria-describedby', name.id);
     const label = element('label', 'smp-control', name, this.place(control), this.output);
     label.title = control.help;
-    this.node = element('div', 'smp-row', label, this.pin, this.advised, this.largest, this.repairs.node);
+    const line = element('div', 'smp-line', label, this.note, element('div', 'smp-tools', this.pin, this.reset, this.largest));
+    this.node = element('div', 'smp-row', line, this.repairs.node);
     this.fill(control);
   }
 
@@ -88,13 +98,19 @@ class Row {
     if (control.kind === 'slider') this.input.setAttribute('aria-valuetext', isRefused ? `${text}, not possible` : text);
     if (control.kind === 'slider') this.drawCurve(sweepOf(control, ahead, screen, shown));
     setText(this.output, control.kind === 'select' ? '' : text);
-    const isRecommended = current === recommended.settings[control.name];
-    const note = isRecommended || !recommendedText ? '' : `recommended: ${recommendedText}`;
-    setText(this.advised, control.fixed_because || note);
-    this.advised.title = control.fixed_because;
+    this.recommended = recommended.settings[control.name];
+    this.isChanged = current !== this.recommended && !!recommendedText;
+    this.node.classList.toggle('smp-changed', this.isChanged);
+    this.reset.hidden = !this.isChanged || !control.values.includes(this.recommended as Setting);
+    setText(this.reset, `↺ ${recommendedText}`);
+    this.reset.title = `Back to the recommended value: ${recommendedText}`;
+    this.reset.setAttribute('aria-label', `Reset to ${recommendedText}`);
+    setText(this.note, control.fixed_because || (this.isChanged && this.reset.hidden ? `recommended: ${recommendedText}` : this.reach));
+    this.note.title = this.note.textContent ?? '';
     this.repairs.draw(isRefused ? screen : undefined, text);
     this.node.classList.toggle('smp-wrong', isRefused);
     const isPinned = screen.pins.includes(control.name);
+    setText(this.pin, isPinned ? 'Pinned' : 'Pin');
     this.pin.setAttribute('aria-pressed', String(isPinned));
     this.pin.title = isPinned ? 'Pinned: the next search keeps this value' : 'Pin: the next search keeps this value';
   }
@@ -102,16 +118,17 @@ class Row {
   /** The curve, and for the batch the largest size that fits. Both stay while there is no data of the plan on the screen. */
   private drawCurve(sweep: Sweep | undefined): void {
     this.track.draw(sweep);
+    if (sweep !== undefined) this.reach = reachOf(sweep);
     if (this.control.name !== 'batch_size' || sweep === undefined) return;
     this.limit = sweep.fits.lastIndexOf('fits');
-    this.largest.hidden = this.limit < 0 || this.input.disabled;
+    this.largest.hidden = this.limit < 0 || this.input.disabled || this.input.value === String(this.limit);
     setText(this.largest, `max ${sweep.texts[this.limit] ?? ''}`);
     this.largest.title = 'Largest batch size that fits with the required probability, while the other settings stay';
   }
 
-  private moveToLargest(): void {
-    const value = this.control.values[this.limit];
-    if (value === undefined || this.input.value === String(this.limit)) return;
+  private moveTo(value: Setting | undefined): void {
+    if (value === undefined || this.value === value) return;
+    this.input.focus(); // the button may disappear
     this.listener.move(this.control.name, value);
     this.listener.commit();
   }
@@ -170,10 +187,23 @@ class Row {
   }
 }
 
-/** Rows of all controls that apply to the plan. */
+/** Where a setting fits and stops to pay, in words: `fits up to 124, no gain beyond 64`. */
+export function reachOf(sweep: Sweep): string {
+  const { fits, texts } = sweep;
+  const [first, last] = [fits.indexOf('fits'), fits.lastIndexOf('fits')];
+  if (first < 0) return 'does not fit at any value';
+  const end = texts.length - 1;
+  const where =
+    first === 0 && last === end ? '' : first === last ? `fits only at ${texts[first]}` : first === 0 ? `fits up to ${texts[last]}` : last === end ? `fits from ${texts[first]}` : `fits from ${texts[first]} to ${texts[last]}`;
+  const enough = enoughOf(sweep);
+  return [where, enough < last ? `no gain beyond ${texts[enough]}` : ''].filter(Boolean).join(', ');
+}
+
+/** Rows of all controls that apply to the plan, in groups. */
 export class Controls {
   readonly node = element('div', 'smp-controls');
   private readonly rows = new Map<string, Row>();
+  private readonly groups: { node: HTMLElement; title: HTMLElement; place: HTMLElement }[] = [];
 
   constructor(
     private readonly view: string,
@@ -187,21 +217,42 @@ export class Controls {
 
   draw(screen: Screen, shown: Recommendation): void {
     const { recommended, names: settings } = shown;
+    if (this.groups.length === 0) this.addGroups(shown.groups);
     const names = screen.controls.map(control => control.name);
     for (const name of [...this.rows.keys()]) {
       if (names.includes(name)) continue;
       this.rows.get(name)!.remove();
       this.rows.delete(name);
     }
-    screen.controls.forEach((control, index) => {
+    const counts = shown.groups.map(() => ({ shown: 0, changed: 0 }));
+    screen.controls.forEach(control => {
+      const group = this.groups[control.group]!;
+      const count = counts[control.group]!;
       let row = this.rows.get(control.name);
       if (!row) {
         row = new Row(control, this.view, this.listener);
         this.rows.set(control.name, row);
-        this.node.insertBefore(row.node, this.node.children[index] ?? null);
+        group.place.insertBefore(row.node, group.place.children[count.shown] ?? null);
       }
       // The kernel's text, because the control may no longer have a position for the recommended value.
       row.draw(control, screen, shown, recommended.configuration[settings.indexOf(control.name)] ?? '', this.ahead());
+      count.shown += 1;
+      count.changed += Number(row.isChanged);
     });
+    counts.forEach(({ shown: number, changed }, index) => {
+      const { node, title } = this.groups[index]!;
+      node.hidden = number === 0;
+      setText(title, changed > 0 ? `${shown.groups[index]} (${changed} changed)` : shown.groups[index]!);
+    });
+  }
+
+  /** The last group is closed: its settings are rarely changed. */
+  private addGroups(titles: string[]): void {
+    for (const [index, text] of titles.entries()) {
+      const [title, place] = [element('span', 'smp-group-title', text), element('div', '')];
+      const node = index < titles.length - 1 ? element('section', '', title, place) : disclosure('smp-group-closed', [title], place);
+      this.groups.push({ node, title, place });
+      this.node.append(node);
+    }
   }
 }

@@ -1,4 +1,3 @@
-import { Figure } from '../charts/figure';
 import { comparisonTable } from './comparison';
 import type { Connection } from './connection';
 import { disclosure, element, headerCell, sourceLink } from './dom';
@@ -7,21 +6,25 @@ import type { Pitfall, Recommendation, Reference, Step, Term, Why } from './wire
 
 /** Reasons for the plan on the screen: its difference from the recommended one, the ladder, practices, AWS's reference. */
 export function whyPanel(view: string, connection: Connection): RemotePanel<Why> {
-  const figure = new Figure();
   return new RemotePanel('why', view, connection, (data, into) => {
     const open = new Set([...into.querySelectorAll('details[open]')].map(details => details.querySelector('summary')?.textContent));
-    into.replaceChildren(...whyParts(data, figure.node));
-    figure.draw(data.ladder);
+    into.replaceChildren(...whyParts(data));
     for (const details of into.querySelectorAll('details')) details.open = open.has(details.querySelector('summary')?.textContent);
   });
 }
 
-function whyParts({ because, compared, steps, reference }: Why, ladder: HTMLElement): HTMLElement[] {
+/** The techniques of the plan with their reasons: a table of the kernel, which escapes every text in it. */
+export function ladderPanel(view: string, connection: Connection): RemotePanel<{ html: string }> {
+  return new RemotePanel('ladder', view, connection, ({ html }, into) => {
+    into.innerHTML = html;
+  });
+}
+
+function whyParts({ because, compared, steps, reference }: Why): HTMLElement[] {
   return [
     compared === null
       ? element('p', 'smp-because', 'This is the recommended plan.')
       : element('section', 'smp-yours', element('h3', 'smp-title', 'Your plan against the recommended one'), comparisonTable(compared)),
-    ladder,
     element('ol', 'smp-steps', ...steps.map(stepItem)),
     disclosure('smp-section', ['How the search chose the recommended plan'], textList(because)),
     ...(reference === null ? [] : [referenceDetails(reference)])

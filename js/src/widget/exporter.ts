@@ -93,7 +93,7 @@ export class Exporter {
     return false;
   }
 
-  private insertKind(kind: string): void {
+  insertKind(kind: string): void {
     if (!this.isConfirmed(kind)) return;
     setText(this.status, REQUESTED);
     this.kind = kind;
@@ -156,9 +156,10 @@ const KINDS: Record<string, string> = {
   local: 'Local run',
   monitoring: 'Monitoring',
   permissions: 'Permissions',
-  quota: 'Quota and price'
+  quota: 'Quota and price',
+  probe: 'Short job that measures'
 };
-const STARTS_A_JOB = new Set(['job']);
+const STARTS_A_JOB = new Set(['job', 'probe']);
 const SDKS: Record<string, string> = { auto: 'Installed SDK', v2: 'SDK v2', v3: 'SDK v3' };
 
 /** A labeled choice. The first option is selected. */
@@ -173,7 +174,7 @@ function choice(label: string, texts: Record<string, string>, action: () => void
   return element('label', 'smp-choice', element('span', 'smp-choice-name', label), select);
 }
 
-const label = (kind: string): string => (STARTS_A_JOB.has(kind) ? 'Insert estimator cell' : 'Insert cell');
+const label = (kind: string): string => (kind === 'job' ? 'Insert estimator cell' : 'Insert cell');
 
 const chosen = (labeled: HTMLLabelElement): string => labeled.querySelector('select')!.value;
 

@@ -1,20 +1,20 @@
 import type { RenderProps } from '@anywidget/types';
-import { alternativesPanel, chartPanel, clustersPanel, ranksPanel } from './chart_panels';
+import { alternativesPanel, chartPanel, clustersPanel, curvesPanel, ranksPanel } from './chart_panels';
 import { MemoryChart, TimeChart } from './charts';
 import { Checker } from './checker';
 import { Compare } from './compare';
 import { Connection } from './connection';
 import { Controls } from './controls';
 import { element, passShortcuts } from './dom';
-import { requirementsPanel, whyPanel } from './explanation';
+import { ladderPanel, requirementsPanel, whyPanel } from './explanation';
 import { Exporter } from './exporter';
 import { Facts } from './facts';
 import { stacked } from './panel';
 import { hasExtension } from './insert';
+import { MakeItFit } from './make_it_fit';
 import { Paste } from './paste';
 import { Session, type Screen } from './session';
 import { Settings } from './settings';
-import { SweepChart } from './sweeps';
 import { Tabs } from './tabs';
 import { Undo } from './undo';
 import { Verdict } from './verdict';
@@ -71,16 +71,17 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
   const controls = new Controls(view, session, ahead);
   const settings = new Settings(shown, controls);
   const memory = new MemoryChart(shown);
-  const time = new TimeChart(shown);
+  const fit = new MakeItFit(shown, ahead, session);
+  const time = new TimeChart(shown, () => exporter.insertKind('probe'));
+  const ladder = ladderPanel(view, connection);
   const undo = new Undo(session);
-  const sweep = new SweepChart(shown, ahead, session);
   const checker = new Checker(view, (request, fail) => connection.request(request, fail));
   const paste = new Paste(view, (request, fail) => connection.request(request, fail));
   const tabs = new Tabs(view)
     .add('why', 'Why', whyPanel(view, connection))
-    .add('curves', 'Curves', sweep)
+    .add('curves', 'Curves', curvesPanel(view, connection, session))
     .add('alternatives', 'Alternatives', alternativesPanel(view, connection, session))
-    .add('clusters', 'Cluster size', clustersPanel(view, connection))
+    .add('clusters', 'Cluster size', clustersPanel(view, connection, changes => workload.change(changes)))
     .add('ranks', 'Rank map', ranksPanel(view, connection))
     .add('schedule', 'Schedule', chartPanel('schedule', view, connection))
     .add('compare', 'Compare', new Compare(view, connection, session))
@@ -93,21 +94,24 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
     verdict.draw(screen, workload.hold);
     settings.draw(screen);
     memory.draw(screen);
+    fit.draw(screen);
     time.draw(screen);
+    ladder.draw(screen);
     tabs.draw(screen);
     exporter.refresh();
     root.setAttribute('aria-busy', String(session.isBusy));
     // The figures of the last valid plan are not those of settings that cannot be combined.
-    charts.classList.toggle('smp-no-figures', screen.problem !== '');
+    for (const part of [memory, time]) part.node.classList.toggle('smp-no-figures', screen.problem !== '');
   }
 
-  const charts = element('section', 'smp-charts', memory.node, settings.change, time.node);
+  const charts = element('section', 'smp-charts', memory.node, settings.change);
+  charts.setAttribute('aria-label', 'Memory');
   const root = element(
     'section',
     'smp',
     element('div', 'smp-top', workload.node, undo.node),
     verdict.node,
-    element('div', 'smp-bench', settings.node, charts, tabs.node)
+    element('div', 'smp-bench', charts, element('div', 'smp-left', settings.node, time.node), fit.node, ladder.node, tabs.node)
   );
   root.setAttribute('aria-label', 'SMP Advisor');
   root.addEventListener('keydown', event => undo.onKey(event));
@@ -121,6 +125,7 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
     if (message.kind === 'failed') session.onFailure(message.id, message.text);
     workload.onMessage(message);
     tabs.onMessage(message);
+    ladder.onMessage(message);
     void exporter.onMessage(message);
   };
   const onAhead = (): void => draw(session.screen);
@@ -144,6 +149,7 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
       connection.dispose();
       exporter.dispose();
       tabs.dispose();
+      ladder.dispose();
       workload.dispose();
       for (const chart of [memory, time, controls]) chart.dispose();
       return { tab: tabs.current, isBarOpen: workload.isOpen, ...(focused ? { focus: focused } : {}) };

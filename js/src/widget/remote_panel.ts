@@ -6,6 +6,7 @@ import type { Screen } from './session';
 import type { FromKernel, Settings } from './wire';
 
 const DELAY_MS = 150;
+const [USUAL, NARROWEST] = [560, 280];
 
 /**
  * A panel whose data the kernel computes on request: when its tab is first opened, and again when the plan on the screen
@@ -24,15 +25,25 @@ export class RemotePanel<Data> implements Panel {
   /**
    * @param name Name of the panel in the kernel's table (`notebook/panels`), and part of its requests' ids.
    * @param paint Draws the data into the panel's element.
-   * @param options What the user set in the panel, for the kernel, and whatever else requires new data when it changes.
+   * @param options What the user set in the panel, for the kernel, and whatever else requires new data when it changes:
+   * for a drawing, the width of the panel.
    */
   constructor(
     private readonly name: string,
     private readonly view: string,
     private readonly connection: Connection,
     private readonly paint: (data: Data, into: HTMLElement, screen: Screen) => void,
-    private readonly options: (screen: Screen) => Settings = () => ({})
+    private readonly options: (screen: Screen, width: number) => Settings = () => ({})
   ) {
+    if (typeof ResizeObserver !== 'undefined') {
+      this.observer = new ResizeObserver(entries => {
+        const width = Math.floor(entries[entries.length - 1]!.contentRect.width);
+        if (width === 0 || width === this.width) return;
+        this.width = width;
+        this.refresh();
+      });
+      this.observer.observe(this.body);
+    }
     this.note.setAttribute('role', 'status');
     this.again = button('smp-button smp-small', 'Request again', () => this.screen && this.request(this.screen));
     this.again.hidden = true;
@@ -40,10 +51,12 @@ export class RemotePanel<Data> implements Panel {
   }
 
   private screen: Screen | undefined;
+  private readonly observer: ResizeObserver | undefined;
+  private width = 0;
 
   draw(screen: Screen): void {
     this.screen = screen;
-    const settings = { ...screen.snapshot.settings, ...this.options(screen) };
+    const settings = { ...screen.snapshot.settings, ...this.chosen(screen) };
     if (this.wanted && same(settings, this.wanted)) return;
     this.wanted = settings;
     this.node.classList.add('smp-older');
@@ -70,7 +83,12 @@ export class RemotePanel<Data> implements Panel {
   }
 
   dispose(): void {
+    this.observer?.disconnect();
     clearTimeout(this.timer);
+  }
+
+  private chosen(screen: Screen): Settings {
+    return this.options(screen, Math.max(this.width || this.body.clientWidth || USUAL, NARROWEST));
   }
 
   private request(screen: Screen): void {
@@ -80,7 +98,9 @@ export class RemotePanel<Data> implements Panel {
     setText(this.note, this.body.childElementCount > 0 ? 'Updating …' : 'Computing …');
     this.again.hidden = true;
     const { settings } = screen.snapshot;
-    this.connection.request({ kind: 'panel', id: this.pending, name: this.name, settings, options: this.options(screen) }, text => this.fail(text));
+    const options = this.chosen(screen);
+    this.wanted = { ...settings, ...options };
+    this.connection.request({ kind: 'panel', id: this.pending, name: this.name, settings, options }, text => this.fail(text));
   }
 
   private fail(text: string): void {

@@ -21,12 +21,15 @@ export class Verdict {
   private readonly memory = element('p', 'smp-memory');
   private readonly likely = element('p', 'smp-note');
   private readonly figures = [0, 1, 2].map(() => ({
+    about: element('span', 'smp-about'),
     value: element('b', 'smp-large'),
     unit: element('span', 'smp-unit'),
-    note: element('p', 'smp-note')
+    note: element('span', ''),
+    range: element('p', 'smp-note smp-range')
   }));
   private readonly lead = element('b', 'smp-decisive-lead');
   private readonly reason = element('span', '');
+  private readonly because = keepKeys(element('p', 'smp-because', this.lead, ' ', this.reason));
   private readonly reset: HTMLButtonElement;
 
   /**
@@ -41,6 +44,10 @@ export class Verdict {
   ) {
     this.sign.setAttribute('aria-hidden', 'true');
     this.words.tabIndex = -1;
+    // A longer text scrolls, also by keyboard.
+    this.because.tabIndex = 0;
+    this.because.setAttribute('role', 'group');
+    this.because.setAttribute('aria-label', 'Reason');
     this.reset = button('smp-button smp-small', 'Reset to recommended', () => {
       onReset();
       // The button disappears. Without this, the page would take the focus, and its shortcuts the next keys.
@@ -50,12 +57,20 @@ export class Verdict {
       'section',
       'smp-verdict',
       element('div', 'smp-answer', this.sign, element('div', '', this.words, this.memory, this.likely)),
-      ...this.figures.map(({ value, unit, note }) => element('div', 'smp-headline', element('p', '', value, ' ', unit), note)),
+      ...this.figures.map(parts => this.figure(parts)),
       element('div', 'smp-act', actions),
-      element('div', 'smp-decisive', element('p', '', this.lead, ' ', this.reason), this.reset),
+      element('div', 'smp-decisive', this.because, this.reset),
       element('div', 'smp-status-line', ...status)
     );
     this.node.setAttribute('aria-label', 'Verdict');
+  }
+
+  /** A large figure; the pointer and the focus show its interval. */
+  private figure({ about, value, unit, note, range }: (typeof this.figures)[number]): HTMLElement {
+    const node = keepKeys(element('div', 'smp-headline', element('p', '', about, ' ', value), element('div', 'smp-below', element('p', 'smp-note', unit, ' ', note), range)));
+    node.tabIndex = 0;
+    node.setAttribute('role', 'group');
+    return node;
   }
 
   /** @param hold Why the plan is an older one than that of the fields; empty if it is not. */
@@ -73,12 +88,14 @@ export class Verdict {
     setText(this.words, hold ? `${words} (plan of the fields before)` : words);
     setText(this.memory, screen.problem ? 'Cannot be combined' : costs.memory);
     setText(this.likely, screen.problem ? '' : costs.likely);
-    this.figures.forEach(({ value, unit, note }, index) => {
+    this.figures.forEach(({ about, value, unit, note, range }, index) => {
       // The figures of another plan are never shown as those of this one.
-      const [number, of, below] = costs.headline[index] ?? ['', '', ''];
+      const [word, number, of, below, ends] = costs.headline[index] ?? ['', '', '', '', ''];
+      setText(about, screen.problem ? '' : word);
       setText(value, screen.problem ? '–' : number);
       setText(unit, screen.problem ? '' : of);
-      setText(note, screen.problem ? '' : isVoid ? 'if it fitted' : below);
+      setText(note, screen.problem ? '' : isVoid ? '(if it fitted)' : below && `at ${below}`);
+      setText(range, screen.problem || !ends ? '' : `95 %: ${ends}`);
     });
     const isRecommended = !screen.problem && differences(rows, screen.snapshot, recommended).length === 0;
     const [lead, reason] = screen.problem
@@ -88,7 +105,6 @@ export class Verdict {
         : [...compared(rows, screen.snapshot, recommended)];
     setText(this.lead, lead ?? '');
     setText(this.reason, reason ?? '');
-    this.reason.parentElement!.title = `${lead} ${reason}`.trim();
     this.reset.hidden = isRecommended;
   }
 }
@@ -108,7 +124,8 @@ function differences(rows: string[], now: Snapshot, recommended: Snapshot): numb
 function against(now: Snapshot, recommended: Snapshot): string {
   const percent = 100 * (now.costs.samples_per_second / recommended.costs.samples_per_second - 1);
   if (now.costs.fit === 'over') return 'which does not fit';
-  if (Math.abs(percent) < 0.5) return 'as fast as the recommended one';
+  const risk = now.costs.fit === 'risk' ? ' if it fits' : '';
+  if (Math.abs(percent) < 0.5) return `as fast as the recommended one${risk}`;
   const size = Math.abs(percent).toFixed(Math.abs(percent) < 9.95 ? 1 : 0);
-  return `${size} % ${percent < 0 ? 'slower' : 'faster'} than the recommended one`;
+  return `${size} % ${percent < 0 ? 'slower' : 'faster'} than the recommended one${risk}`;
 }

@@ -1,7 +1,5 @@
 /** Messages between kernel and view; `view_state.py`, `look_ahead.py` and `advisor.py` are the other side. */
 
-import type { Chart } from '../charts/chart';
-
 export type Setting = number | string | boolean;
 export type Settings = Readonly<Record<string, Setting>>;
 
@@ -29,8 +27,8 @@ export interface Costs {
   memory: string;
   /** Probability of the fit next to the required one. */
   likely: string;
-  /** Value, unit and note of speed, time and money. */
-  headline: [value: string, unit: string, note: string][];
+  /** How exact (a word), value, unit, note and 95 % interval of speed, time and money. */
+  headline: [about: string, value: string, unit: string, note: string, range: string][];
   /** Value and note of each figure. */
   figures: [value: string, note: string][];
   /** Memory needed per GPU of the stage with the least headroom. The bars show the peaks. */
@@ -61,6 +59,8 @@ export interface Control {
   values: Setting[];
   texts: string[];
   help: string;
+  /** Position in `Recommendation.groups`. */
+  group: number;
   /** Reason for a single value; empty if there are several. */
   fixed_because: string;
 }
@@ -89,6 +89,8 @@ export interface Field {
 /** A change of the workload after which a plan fits. */
 export interface WayOut {
   text: string;
+  /** Memory, speed and cost of the best plan after it. */
+  note: string;
   workload: Readonly<Record<string, string>>;
 }
 
@@ -197,6 +199,8 @@ export interface Recommendation {
   categories: string[];
   seconds: string[];
   figures: string[];
+  /** Titles of the groups of controls: AWS's order, further ones of the library, and those rarely changed. */
+  groups: string[];
   names: string[];
   rows: string[];
   recommended: Snapshot;
@@ -220,8 +224,6 @@ export interface Why {
   because: string[];
   /** The recommended plan and that on the screen; null if they are the same. */
   compared: Comparison | null;
-  /** Techniques of the plan, each added to those above. */
-  ladder: Chart<'ladder'>;
   steps: Step[];
   /** Null if AWS publishes no configurations of the library. */
   reference: Reference | null;

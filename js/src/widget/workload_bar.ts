@@ -62,6 +62,11 @@ export class WorkloadBar {
     this.settle('');
   }
 
+  /** Search with other texts of some fields. */
+  change(changes: Readonly<Record<string, string>>): void {
+    this.search(changes);
+  }
+
   /** Pin a setting at a value that the others exclude, and search them. */
   searchWith(name: string, value: Setting): void {
     this.search({}, true, { name, value });
@@ -170,8 +175,8 @@ export class WorkloadBar {
     this.settle(answer);
   }
 
-  /** @param changes Texts of fields. @param again Whether to search without a change, too. @param pin A setting to pin. */
-  private search(changes: Readonly<Record<string, string>>, again = false, pin?: { name: string; value: Setting }): void {
+  /** @param changes Texts of fields. @param again Whether to search without a change, too. @param pin A setting to pin. @param way Position of an offered way out. */
+  private search(changes: Readonly<Record<string, string>>, again = false, pin?: { name: string; value: Setting }, way?: number): void {
     for (const [name, text] of Object.entries(changes)) {
       const input = this.inputs.get(name);
       if (input) input.value = text;
@@ -182,7 +187,7 @@ export class WorkloadBar {
     this.sent = JSON.stringify(workload);
     this.running = id;
     this.run('', 0, 0, null);
-    this.connection.request({ kind: 'search', id, workload, again, pin }, text => this.settle(text));
+    this.connection.request({ kind: 'search', id, workload, again, pin, way }, text => this.settle(text));
   }
 
   private stop(): void {
@@ -225,7 +230,11 @@ export class WorkloadBar {
     setText(this.text, answer || (this.pins > 0 ? `${pinned}: a search keeps ${this.pins === 1 ? 'it' : 'them'}.` : HINT));
     this.status.classList.toggle('smp-refused', answer !== '');
     this.ways.replaceChildren(
-      ...ways.map(({ text, workload }) => button('smp-button smp-small', `Use ${text}`, () => this.search(workload)))
+      ...ways.map(({ text, note, workload }, way) => {
+        const made = button('smp-button smp-repair', '', () => this.search(workload, true, undefined, way));
+        made.append(element('b', '', `Use ${text}`), element('span', 'smp-note', note));
+        return made;
+      })
     );
     this.node.setAttribute('aria-busy', 'false');
     this.watch();

@@ -10,7 +10,8 @@ from smp_advisor.arguments import amount_of
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.library import get_library, plan_fields
-from smp_advisor.wording import listed
+from smp_advisor.wording import adapter_text, listed
+from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.job import Job
 
 if TYPE_CHECKING:
@@ -174,6 +175,8 @@ def _title(name: str) -> str:
 def _text(value: object) -> str:
     if value is None:
         return "not set"
+    if isinstance(value, Adapter):
+        return adapter_text(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(getattr(value, "name", value))
     return f"{value:,}" if isinstance(value, int) else f"{value:,g}"
