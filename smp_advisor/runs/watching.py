@@ -74,7 +74,8 @@ class Run:
         self._clock = clock
         self._turn = threading.RLock()
         """A notebook polls in a thread of its own."""
-        self.advice = advice
+        # Live advice can show another plan later: a run keeps the one that it was started or attached with.
+        self.advice: Advice | None = getattr(advice, "explained", advice)
         """The prediction, whose plan is that of the run; None if none was found."""
         self.notes = notes
         """Where the prediction is from, and what is inferred."""
