@@ -114,7 +114,7 @@ def alarms_of(run: Run) -> tuple[str, ...]:
 
 def _failure(run: Run) -> str:
     """The failure as a sentence."""
-    # The place where messages of failures are read (smp_advisor.runs.failures).
+    # `run.failure_text` is the text in which the message of a failure and the change that fixes it are read.
     text = " ".join(run.last.failure.split())[:400]
     return f"The run failed: {text}" if text else "The run ran out of GPU memory."
 

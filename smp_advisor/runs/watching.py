@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 STEADY_STEPS = 20
 """Regular steps after which a run calibrates its own prediction."""
 _MOST_SAMPLES = 200_000
+_TAIL = 200_000
+"""Characters at the end of the log in which a failure is read."""
 _DAY = 86_400
 _FIRST_SECONDS, _MOST_SECONDS, _FACTOR = 15.0, 300.0, 1.5
 """Pause between polls: at first, at most, and its growth while nothing happens."""
@@ -72,7 +74,8 @@ class Run:
         self._clock = clock
         self._turn = threading.RLock()
         """A notebook polls in a thread of its own."""
-        self.advice = advice
+        # Live advice can show another plan later: a run keeps the one that it was started or attached with.
+        self.advice: Advice | None = getattr(advice, "explained", advice)
         """The prediction, whose plan is that of the run; None if none was found."""
         self.notes = notes
         """Where the prediction is from, and what is inferred."""
@@ -88,7 +91,7 @@ class Run:
         self.infinite_loss = ""
         self.silent_polls = 0
         self.silent_seconds = self._since_metrics = 0.0
-        self._failure_text = ""
+        self._tail = ""
 
     @property
     def name(self) -> str:
@@ -99,6 +102,11 @@ class Run:
     def is_local(self) -> bool:
         """Whether the run is a process tree of this machine."""
         return isinstance(self.source, LocalFolder)
+
+    @property
+    def failure_text(self) -> str:
+        """End of the log and SageMaker's reason of a failure."""
+        return f"{self._tail}{self.last.failure}"
 
     @property
     def log(self) -> Log:
@@ -169,8 +177,7 @@ class Run:
         else:
             self.silent_polls += 1
             self.silent_seconds += waited_seconds
-        if poll.failure:
-            self._failure_text = f"{poll.text[-20_000:]}\n{poll.failure}"
+        self._tail = f"{self._tail}{poll.text}\n"[-_TAIL:] if poll.text else self._tail
         self.__dict__.pop("_typical", None)
         return self
 

@@ -84,7 +84,7 @@ class NotebookPoints(Values):
     def _options(self, name: str) -> str:
         options = [option for action in self._function(name).parser._actions for option in action.option_strings]
         variable = f"v{self.random.randrange(len(VALUES))}"
-        chosen = [option for option in self.random.sample(options, 2) if option not in SKIPPED]
+        chosen = [option for option in self.random.sample(options, min(2, len(options))) if option not in SKIPPED]
         return " ".join(f"{option} {self.text(variable, '1', '')}" for option in chosen)
 
     def _settings(self) -> object:

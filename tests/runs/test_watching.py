@@ -90,6 +90,16 @@ def test_status_and_figures_are_next_to_the_prediction(watched: Callable[..., Ru
     assert all(text in html for text in ("Downloading 40 s", "<polyline", "Step time"))
 
 
+def test_a_run_keeps_its_plan_when_the_advice_shows_another(tokens: smpa.Advice) -> None:
+    live = tokens.again()
+    run = Run(Script(training(at(tokens, 1.0))), live).poll()  # type: ignore[arg-type]
+    before = run.figures()
+    live.plan = _plans(tokens)[0]  # type: ignore[misc]
+    assert run.advice is not None
+    assert run.advice.plan == tokens.plan != live.plan
+    assert run.figures() == before
+
+
 def test_text_of_the_job_is_escaped(watched: Callable[..., Run]) -> None:
     html = watched(training(status="Failed", failure="<script>alert(1)</script>"))._repr_html_()
     assert "<script>" not in html
