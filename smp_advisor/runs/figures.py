@@ -114,7 +114,8 @@ def alarms_of(run: Run) -> tuple[str, ...]:
 
 def _failure(run: Run) -> str:
     """The failure as a sentence."""
-    # `run.failure_text` is the text in which the message of a failure and the change that fixes it are read.
+    if run.failure is not None:
+        return f"The run failed. {run.failure.cause} {run.failure.change}"
     text = " ".join(run.last.failure.split())[:400]
     return f"The run failed: {text}" if text else "The run ran out of GPU memory."
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.errors import RunError
 from smp_advisor.profiling.local_run import losses_in
 from smp_advisor.runs.causes import Cause, causes_of
+from smp_advisor.runs.failures import Failure, read_failure
 from smp_advisor.runs.figures import IN_A_ROW, Figure, alarms_of, elapsed, figures_of
 from smp_advisor.runs.measure import PREFERRED, Typical, log_of_text, step_seconds_of, typical
 from smp_advisor.runs.offer import Offer, offer_of
@@ -103,10 +104,16 @@ class Run:
         """Whether the run is a process tree of this machine."""
         return isinstance(self.source, LocalFolder)
 
+    @cached_property
+    def _failure(self) -> Failure | None:
+        if not self.last.failure and not self._log.out_of_memory:
+            return None
+        return read_failure(f"{self._tail}{self.last.failure}", plan=None if self.advice is None else self.advice.plan)
+
     @property
-    def failure_text(self) -> str:
-        """End of the log and SageMaker's reason of a failure."""
-        return f"{self._tail}{self.last.failure}"
+    def failure(self) -> Failure | None:
+        """Cause of a failure, by the log and SageMaker's reason, for `Advice.after`; None if none is known."""
+        return self._failure
 
     @property
     def log(self) -> Log:
@@ -178,7 +185,8 @@ class Run:
             self.silent_polls += 1
             self.silent_seconds += waited_seconds
         self._tail = f"{self._tail}{poll.text}\n"[-_TAIL:] if poll.text else self._tail
-        self.__dict__.pop("_typical", None)
+        for name in ("_typical", "_failure"):
+            self.__dict__.pop(name, None)
         return self
 
     def _read(self, text: str) -> bool:

@@ -112,7 +112,7 @@ def test_text_of_the_job_is_escaped(watched: Callable[..., Run]) -> None:
         ("fast", "faster than the predicted interval"),
         ("nan", "loss is nan at step 7"),
         ("full", "of the GPU's"),
-        ("oom", "ran out of GPU memory"),
+        ("oom", "A GPU ran out of memory."),
     ],
 )
 def test_alarms_are_sentences(watched: Callable[..., Run], tokens: smpa.Advice, text: str, words: str) -> None:
@@ -124,6 +124,18 @@ def test_alarms_are_sentences(watched: Callable[..., Run], tokens: smpa.Advice, 
     (alarm,) = run.alarms
     assert words in alarm
     assert "\n" not in alarm
+
+
+def test_a_failure_is_read_for_the_next_plan(watched: Callable[..., Run]) -> None:
+    log = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+    run = watched(training(log, status="Failed", failure="AlgorithmError: exit code 1"))
+    assert run.failure is not None
+    assert run.failure.of_plan
+    assert run.failure.change in run.alarms[0]
+    quota = watched(Poll(status="Failed", failure="ResourceLimitExceeded: the account-level service limit is 0"))
+    assert quota.failure is not None
+    assert not quota.failure.of_plan
+    assert watched(training()).failure is None
 
 
 def test_silence_is_counted_in_polls_and_steps(watched: Callable[..., Run], tokens: smpa.Advice) -> None:
