@@ -92,7 +92,7 @@ def _checkpoint_bytes(model: Model, layout: Layout, world: World, stage: Stage) 
     unit = maximum(unit_layers(layout, stage), 1)
     split = where(layout.split_checkpoints | layout.sequence_parallel, layout.tensor_parallel_degree, 1)
     state = layout.state_bytes
-    element = (2 if state.adapter_units else 1) * (4 if state.fp32_inputs else world.bytes_per_element)
+    element = (2 if state.doubled_inputs else 1) * (4 if state.fp32_inputs else world.bytes_per_element)
     total: Floats = 0.0
     for group, count in zip(model.groups, stage.block_counts, strict=True):
         width = element * group.block.hidden

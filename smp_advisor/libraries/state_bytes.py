@@ -67,9 +67,10 @@ class StateBytes:
     """Optimizer state in pageable host memory, not part of `moment_bytes`."""
     fp32_inputs: bool = False
     """Whether the values between blocks, which checkpointing saves, are fp32 whatever `compute_bytes` is."""
+    doubled_inputs: bool = False
+    """Whether a run holds about twice the checkpointed inputs."""
     adapter_units: bool = False
-    """Whether FSDP shards every product of an adapter as a unit of its own. Such runs hold about twice the checkpointed
-    inputs."""
+    """Whether FSDP shards every product of an adapter as a unit of its own."""
     frozen_bytes: float | None = None
     """A frozen weight under an adapter, including scales; None if every parameter is trained. The other values are then
     those of the adapter's parameters."""

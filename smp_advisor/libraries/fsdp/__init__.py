@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from smp_advisor.elementwise import Floats
     from smp_advisor.libraries.layout import PlanColumns
     from smp_advisor.libraries.space import Space
+    from smp_advisor.libraries.state_bytes import StateBytes
     from smp_advisor.workload.job import Job, Precision
     from smp_advisor.workload.model import Model
 
@@ -70,15 +71,18 @@ def prefetched_units(plans: PlanColumns) -> Floats:
     return where(is_in(plans["sharding_strategy"], _KEEPING), 0, _PREFETCHED_UNITS)
 
 
-def _has_adapter_units(job: Job) -> bool:
-    """Whether an adapter has flat parameters of its own, as in Hugging Face's Trainer with PEFT (FSDP1).
+def _adapter_units(job: Job, state: StateBytes) -> StateBytes:
+    """The state with the units of adapters, as in Hugging Face's Trainer with PEFT (FSDP1).
 
     Such runs hold about twice the checkpointed inputs of the same runs on one GPU, 7B to 70B, in 16 bits and quantized
-    (fms-acceleration, refs/a100_80gb.csv of August 2024); the cause is not known. The exported script (``fully_shard``)
-    and torchtune's runs are not like that, nor code whose adapters share the blocks' flat parameters.
+    (fms-acceleration, refs/a100_80gb.csv of August 2024); the cause is not known. In the exported script
+    (``fully_shard``) adapters belong to the units of their blocks, as in torchtune. Its quantized form was not measured
+    on GPUs, and is counted with twice the inputs, too.
     """
-    own_code = job.stack != "auto" or (job.adapter is not None and job.adapter.quantized)
-    return job.adapter is not None and own_code and not (job.separate_embeddings or job.unsharded_accumulation)
+    if job.adapter is None or job.separate_embeddings or job.unsharded_accumulation:
+        return state
+    own_code = job.stack != "auto"
+    return replace(state, adapter_units=own_code, doubled_inputs=own_code or job.adapter.quantized)
 
 
 def layout(plans: PlanColumns, job: Job, cluster: Cluster | None = None) -> Layout:
@@ -87,11 +91,8 @@ def layout(plans: PlanColumns, job: Job, cluster: Cluster | None = None) -> Layo
     if cluster is None and anywhere(hybrid):
         raise ValueError("FSDP's hybrid strategies shard within a node: pass the cluster")
     node, gpus = (0, 0) if cluster is None else (min(cluster.gpus_per_node, cluster.gpus), cluster.gpus)
-    state = trained(fully_sharded(job), job)
-    if _has_adapter_units(job):
-        state = replace(state, adapter_units=True)
     return Layout.of_columns(
-        state,
+        _adapter_units(job, trained(fully_sharded(job), job)),
         rows=plans.rows,
         shard_level=3,
         shard_degree=where(hybrid, node, gpus),
