@@ -56,6 +56,7 @@ def adapter_of(configuration: Configuration, inferred: list[str]) -> Adapter | N
         base_bits=4 if quantized else 16,
         double_quantization=quantized,
         dropout=not isinstance(dropout, int | float) or dropout > 0,
+        upcast=quantized and configuration.get("adapter_upcast", False) is True,
     )
 
 

@@ -58,6 +58,8 @@ class ScriptFacts:
     rank: int | None = None
     """Rank of the adapter, if it is a constant."""
     four_bit: bool = False
+    upcast: bool = False
+    """Whether it casts what is not quantized to fp32, with ``prepare_model_for_kbit_training``."""
     checkpoints: bool = False
     """Whether it checkpoints activations, by itself or by the default of its option."""
     maps_devices: bool = False
@@ -83,7 +85,7 @@ def read_training_script(text: str) -> ScriptFacts | None:
     for call in calls:
         last = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
         by_name.setdefault(aliases.get(last, last), []).append(call)
-    lora = by_name.get("LoraConfig", [])
+    lora, casts = by_name.get("LoraConfig", []), "prepare_model_for_kbit_training" in by_name
     keywords = [keyword for name in _ARGUMENTS for call in by_name.get(name, []) for keyword in call.keywords]
     ranks = [value for call in lora for value in _constants(call, "r") if type(value) is int]
     return ScriptFacts(
@@ -95,8 +97,8 @@ def read_training_script(text: str) -> ScriptFacts | None:
         ),
         lora=bool(lora) or "get_peft_model" in by_name,
         rank=ranks[0] if len(set(ranks)) == 1 else None,
-        four_bit="prepare_model_for_kbit_training" in by_name
-        or any(True in _constants(call, "load_in_4bit") for call in calls),
+        four_bit=casts or any(True in _constants(call, "load_in_4bit") for call in calls),
+        upcast=casts,
         checkpoints=_checkpoints(by_name, keywords),
         maps_devices=any("auto" in _constants(call, "device_map") for call in calls),
     )
@@ -344,6 +346,8 @@ def _adapter(configuration: Configuration, script: ScriptFacts | None) -> list[s
     rank = count(digits_as_number(values.get("lora_r", script.rank if script is not None else None)))
     adapter = "qlora_4bit" if four_bit else "lora"
     configuration.set(adapter=adapter, adapter_rank=rank or _PEFT_RANK, adapter_targets="all-linear")
+    if script is not None and script.upcast:
+        configuration.set(adapter_upcast=True)
     return [
         "" if rank else f"The adapter's rank is {_PEFT_RANK}, PEFT's default.",
         "The adapter is on all linear products, because its target modules are not read.",

@@ -211,15 +211,19 @@ def test_the_script_next_to_the_text_decides(tmp_path, name):
     assert job_read.plan.library == ("fsdp" if sharding else "ddp")
 
 
-def test_qlora_in_the_script_is_an_adapter_over_four_bits(tmp_path):
+@pytest.mark.parametrize(
+    ("base", "upcast"),
+    [("prepare_model_for_kbit_training(model)", True), ("load(BitsAndBytesConfig(load_in_4bit=True))", False)],
+)
+def test_qlora_in_the_script_is_an_adapter_over_four_bits(tmp_path, base, upcast):
     (tmp_path / "scripts").mkdir()
     (tmp_path / "scripts" / "train.py").write_text(
         "from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training\n"
-        "model = get_peft_model(prepare_model_for_kbit_training(model), LoraConfig(r=64))\n"
+        f"model = get_peft_model({base}, LoraConfig(r=64))\n"
     )
     (tmp_path / "launch.py").write_text(job({"fsdp": "full_shard"}))
     adapter = reading(tmp_path / "launch.py").job.adapter
-    assert (adapter.rank, adapter.base_bits) == (64, 4)
+    assert (adapter.rank, adapter.base_bits, adapter.upcast) == (64, 4, upcast)
 
 
 TRAINER = """
