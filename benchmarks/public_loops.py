@@ -27,7 +27,7 @@ class Outcome:
 
     library: str
     result: str
-    """``proven``, ``differs``, ``refused`` or ``not proven``."""
+    """``proven``, ``not all run``, ``differs``, ``refused`` or ``not proven``."""
     reason: str
     """Reason of a refusal, the differences, or why the proof is missing."""
     todo: tuple[str, ...] = ()
@@ -56,7 +56,8 @@ def outcomes_of(loop: dict[str, object], clones: Path, libraries: tuple[str, ...
 
 
 def _proven(library: str, proof: Proof, todo: tuple[str, ...]) -> Outcome:
-    result = "proven" if proof.proven else "not proven" if proof.failure else "differs"
+    unseen = all("never ran" in difference.what for difference in proof.differences)
+    result = "proven" if proof.proven else "not proven" if proof.failure else "not all run" if unseen else "differs"
     reason = proof.failure or " ".join(str(difference) for difference in proof.differences)
     return Outcome(library=library, result=result, reason=reason, todo=todo, proof=str(proof))
 
@@ -76,7 +77,7 @@ def page(results: list[tuple[dict[str, object], list[Outcome]]]) -> str:
         "A proof runs the script before and after in child processes, on small data: two processes with gloo, or a",
         "simulator of SMP v1 with one and two microbatches. It compares losses, modes of the model, keys of saved",
         "files and printed lines. A run stops after 10 updates: what a script saves or prints after them is not",
-        "compared. `differs` means that the difference is in the to-do list of the adaptation.",
+        "compared. `not all run` means that nothing differs and that a changed line never ran: a person has to read it.",
         "`not proven` means that the script did not run in the child process. `refused` means that the script is",
         "unchanged for the reason below, which may be that nothing has to change.",
         "",
@@ -90,10 +91,11 @@ def page(results: list[tuple[dict[str, object], list[Outcome]]]) -> str:
         f"| `{loop['repository']}` `{loop['path']}` | {' | '.join(o.result for o in outcomes)} |"
         for loop, outcomes in results
     ]
-    lines += ["", "| library | proven | differs | not proven | refused |", "| --- | --- | --- | --- | --- |"]
+    kinds = ("proven", "not all run", "differs", "not proven", "refused")
+    lines += ["", f"| library | {' | '.join(kinds)} |", "| --- |" + " --- |" * len(kinds)]
     for number, library in enumerate(libraries):
         column = [outcomes[number].result for _, outcomes in results]
-        counts = [str(column.count(result)) for result in ("proven", "differs", "not proven", "refused")]
+        counts = [str(column.count(result)) for result in kinds]
         lines.append(f"| {library} | {' | '.join(counts)} |")
     lines += ["", "## Details", ""]
     for loop, outcomes in results:

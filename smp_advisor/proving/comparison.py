@@ -210,6 +210,10 @@ def compare_saves(original: Record, adapted: Record, *, renamed: bool = False) -
             words += [f"has {', '.join(added[:3])} in addition"] if added else []
             what = f"The saved file {second['name']} {' and '.join(words)}."
             differences.append(Difference(what=what, line=second["line"]))
+    for save in adapted.saves:
+        if shard := save.get("shard"):
+            what = f"The saved file {save['name']} has only the first process's part of {shard}."
+            differences.append(Difference(what=what, line=save["line"]))
     return differences
 
 

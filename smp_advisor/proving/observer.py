@@ -75,10 +75,7 @@ class Observer:
 
     def add_loss(self, value: float) -> None:
         """Record one backward pass, and whether random numbers were drawn since the last one."""
-        state = (hash(torch.get_rng_state().numpy().tobytes()), hash(str(np.random.get_state())), random.getstate())  # noqa: NPY002 - of scripts
-        if self._random_state not in (None, state):
-            self.notes.add("random")
-        self._random_state = state
+        self._note_draws()
         if len(self.losses) == self.most_losses:
             self.notes.add("many losses")
             raise SystemExit(0)
@@ -86,11 +83,32 @@ class Observer:
             self.settings.setdefault("batch_size", self.loader.requested_size)
         self.losses.append((value, self.line()))
 
+    def _note_draws(self) -> None:
+        """Note whether random numbers were drawn since the last call."""
+        state = (hash(torch.get_rng_state().numpy().tobytes()), hash(str(np.random.get_state())), random.getstate())  # noqa: NPY002 - of scripts
+        if self._random_state not in (None, state):
+            self.notes.add("random")
+        self._random_state = state
+
+    def _draw_alike(self) -> None:
+        """Before a forward pass that trains: give all processes the same random numbers after it.
+
+        Otherwise an evaluation on the first rank alone would give it other batches than the rest.
+        """
+        self._note_draws()
+        torch.random.default_generator.manual_seed(len(self.losses))
+        np.random.seed(len(self.losses))  # noqa: NPY002 - of scripts
+        random.seed(len(self.losses))
+        self._random_state = None
+        self._note_draws()
+
     def add_save(self, content: object, path: object) -> None:
         """Record the keys of a saved object."""
         name = Path(path).name if isinstance(path, str | Path) else "file"
-        save = {"name": name, "keys": keys_of(content), "line": self.line(), "after": len(self.collectives)}
-        self.saves.append(save)
+        self.saves.append({
+            "name": name, "keys": keys_of(content), "line": self.line(), "after": len(self.collectives),
+            "shard": _shard_in(content),
+        })  # fmt: skip
 
     def install(self) -> None:
         """Observe PyTorch in this process."""
@@ -112,7 +130,17 @@ class Observer:
             if self._replicas:
                 self.collectives.append("gradients")
 
+        run: Any = torch.autograd.backward
+
+        def run_inside(*arguments: Any, **options: Any) -> None:
+            self._depth += 1  # checkpointed layers run again
+            try:
+                run(*arguments, **options)
+            finally:
+                self._depth -= 1
+
         replace(torch.Tensor, backward=backward)
+        replace(torch.autograd, backward=run_inside)
 
     def _observe_forward(self) -> None:
         original = torch.nn.Module.__call__
@@ -120,6 +148,8 @@ class Observer:
         def called(module: torch.nn.Module, *arguments: Any, **options: Any) -> Any:
             if self._depth == 0 and next(module.parameters(), None) is not None:
                 mode = (module.training, torch.is_grad_enabled())
+                if all(mode):
+                    self._draw_alike()
                 if not self.modes or self.modes[-1][:2] != mode:
                     self.modes.append((*mode, self.line()))
                 if any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in module.modules()):  # noqa: SLF001
@@ -240,6 +270,18 @@ class Observer:
             "error": error,
         }
         path.write_text(json.dumps(record), encoding="utf-8")
+
+
+def _shard_in(content: object, name: str = "", depth: int = 5) -> str:
+    """Path of the first tensor of which `content` has only the part of this process; empty without one."""
+    if isinstance(content, DTensor):
+        return name if any(placement.is_shard() for placement in content.placements) else ""
+    if isinstance(content, torch.nn.Module):
+        content = content.state_dict()
+    if not isinstance(content, dict) or not depth:
+        return ""
+    inner = (_shard_in(value, f"{name}/{key}", depth - 1) for key, value in list(content.items())[:_MOST_KEYS])
+    return next(filter(None, inner), "")
 
 
 def keys_of(content: object, depth: int = 2) -> Any:

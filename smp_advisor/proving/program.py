@@ -140,6 +140,22 @@ def _make_runs(request: dict[str, Any]) -> None:
             # A script that depends on its batch size fails with smaller batches before it is adapted too.
             half = {**request["runs"][0], "name": f"{run['name']} half", "parts": run["processes"]}
             _start(request, half, base)
+    for run in request["runs"]:
+        if run["name"].endswith(" repeated"):
+            _resume(request, run, base)
+
+
+def _resume(request: dict[str, Any], run: dict[str, Any], base: Path) -> None:
+    """Run both scripts again where their files are saved, if changed lines did not run, such as those that load."""
+    records = [json.loads(path.read_text(encoding="utf-8")) for path in base.glob(f"{run['library']} *-?.json")]
+    if set(run["changed"]) <= {line for record in records for line in record.get("hits", ())}:
+        return
+    if not any(record.get("saves") for record in records):
+        return
+    pairs = [r for r in request["runs"] if r["name"] == "original pair" and run["processes"] and _succeeded(base, r)]
+    for earlier, name in ((pairs or request["runs"])[0], "original resumed"), (run, "resumed"):
+        again = {**earlier, "name": f"{run['library']} {name}"}
+        _start(request, again, base, folder=base / f"{earlier['name']} code")
 
 
 def _accumulate(request: dict[str, Any], run: dict[str, Any], base: Path) -> None:
@@ -155,11 +171,11 @@ def _accumulate(request: dict[str, Any], run: dict[str, Any], base: Path) -> Non
         _start(request, run, base)
 
 
-def _start(request: dict[str, Any], run: dict[str, Any], base: Path) -> None:
-    """Fork the processes of a run, and wait for them."""
+def _start(request: dict[str, Any], run: dict[str, Any], base: Path, *, folder: Path | None = None) -> None:
+    """Fork the processes of a run in a copy of the folder, and wait for them."""
     code = base / f"{run['name']} code"
     shutil.rmtree(code, ignore_errors=True)
-    shutil.copytree(request["folder"], code)  # the processes of a run share their files
+    shutil.copytree(folder or request["folder"], code)  # the processes of a run share their files
     (code / request["script"]).parent.mkdir(parents=True, exist_ok=True)
     (code / request["script"]).write_text(run["source"], encoding="utf-8")
     with socket.socket() as free:

@@ -47,7 +47,7 @@ _MOST_BYTES = 50 * 2**20
 _LIBRARIES = ("ddp", "fsdp", "fsdp2", "smp-v1", "smp-v2")
 _PRELOADED = ("transformers", "peft", "accelerate", "PIL")
 """Libraries that look for others, of which stand-ins are imported later."""
-_DRIVEN = re.compile(r"^\s*(?:from|import)\s+(?:accelerate|trl)\b|\b(?:Seq2Seq)?Trainer\(", re.MULTILINE)
+_DRIVEN = re.compile(r"^\s*(?:from|import)\s+(?:accelerate|trl|transformers\s.*Trainer)\b", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -183,7 +183,9 @@ def prove_all(
             limits=Limits(seconds=60 + 2 * seconds * len(runs), processes=96, memory_bytes=memory),
         )  # fmt: skip
         halves = [{**runs[0], "name": f"{run['name']} half"} for run in runs]
-        records = {run["name"]: _records(base, run) for run in (*runs, *halves)}
+        resumed = [{**run, "name": f"{run['library']} resumed"} for run in runs if run["adapted"]]
+        originals = [{**runs[0], "name": f"{run['library']} original resumed"} for run in runs if run["adapted"]]
+        records = {run["name"]: _records(base, run) for run in (*runs, *halves, *resumed, *originals)}
     return {
         library: _judge(records, library, _settings(plan, library), original, text, tuple(reachable))
         for library, text in adapted.items()
@@ -215,7 +217,8 @@ def _runs(original: str, adapted: Mapping[str, str]) -> list[dict[str, Any]]:
     for library, source in adapted.items():
         steps = library == "smp-v1"
         new = {**plain, "library": library, "source": source, "processes": 0 if steps else 2, "adapted": True}
-        runs.append({**new, "name": f"{library} repeated"})
+        changed = [line for line, where in changed_statements(original, source).items() if not where]
+        runs.append({**new, "name": f"{library} repeated", "changed": changed})
         if not driven:
             runs.append({**new, "name": f"{library} divided", "divide": True, "microbatches": 2 if steps else 1})
     return runs
@@ -301,6 +304,8 @@ def _judge(  # noqa: C901 - a list of comparisons
         if error:
             differences.append(Difference(what=f"The adapted script fails {name}: {error}."))
     not_compared = _not_compared(notes, library)
+    resumed, resumed_original = records[f"{library} resumed"], records[f"{library} original resumed"][0]
+    resumed_again = not resumed_original.error and not differences  # every line ran, or it does not run again
     if not differences:
         differences += compare_updates(original, repeated[:1] if "driven" in notes else repeated)
         differences += [d for d in (compare_modes(original, repeated[0]),) if d is not None]
@@ -313,10 +318,14 @@ def _judge(  # noqa: C901 - a list of comparisons
         differences += compare_settings(repeated, settings, library)
         if not notes & {"batch_norm", "undivided", "sum", "random", "driven"}:
             differences += compare_updates(original, divided)
-        hits = {line for record in (*repeated, *divided) for line in record.hits}
+        if resumed_again:
+            error = next((record.error for record in resumed if record.error), "")
+            failed = [Difference(what=f"The adapted script fails with the files that it saved: {error}.")]
+            differences += failed if error else compare_updates(resumed_original, resumed)
+        hits = {line for record in (*repeated, *divided, *(resumed if resumed_again else ())) for line in record.hits}
         unseen = {n: where for n, where in changed_statements(before, after).items() if n not in hits}
         differences += [
-            Difference(what="It never ran, because the runs are short.", line=line)
+            Difference(what="It never ran: pass arguments with which it does, or read it.", line=line)
             for line, where in sorted(unseen.items())
             if not where
         ]
@@ -329,6 +338,7 @@ def _judge(  # noqa: C901 - a list of comparisons
         _number(len(original.saves), "saved file", "saved files"),
         _number(len(original.printed), "printed line", "printed lines"),
         _number(len(repeated[0].collectives), "collective", "collectives"),
+        *(["a second run with the files of the first"] if resumed_again else []),
         *([f"settings of the plan ({', '.join(settings)})"] if settings else []),
     )
     return Proof(

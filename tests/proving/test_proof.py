@@ -120,6 +120,49 @@ def test_a_script_that_does_not_run_is_not_proven():
     assert "No module named 'nowhere'" in proof.failure
 
 
+RESUMED = """import os
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+dist.init_process_group("nccl")
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+model = DDP(model)
+raw_model = model.module if dist.is_initialized() else model
+first = 0
+if os.path.exists("state.pt"):
+    state = torch.load("state.pt")
+    raw_model.load_state_dict(state["model"])
+    first = state["step"]
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+state = None
+x = torch.randn(8, 4)
+for step in range(first, 4):
+    if dist.get_rank() == 0:
+        print(torch.randn(1).shape)
+    loss = model(x).square().mean()
+    x = torch.randn(8, 4)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if step == 1:
+        state = {"model": raw_model.state_dict(), "step": 2}
+        torch.save(state, "state.pt")
+"""
+
+
+def test_what_resumes_runs_again_where_the_first_run_saved():
+    adapted = propose(RESUMED, library="fsdp2").source
+    loaded = 'load_state_dict(state["model"]'
+    assert adapted.count(loaded) == 1
+    proof = prove(RESUMED, adapted.replace(loaded, f"{loaded}, strict=True"), library="fsdp2")
+    assert "a second run with the files of the first" in proof.compared, str(proof)
+    assert proof.proven, str(proof)
+    wrong = adapted.replace(loaded, 'load_state_dict({name: 2 * value for name, value in state["model"].items()}')
+    assert "of update 1" in str(prove(RESUMED, wrong, library="fsdp2"))
+
+
 @pytest.fixture
 def fresh_interpreter():
     """Proofs run as for a user, in an interpreter of their own."""

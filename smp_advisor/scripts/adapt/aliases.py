@@ -197,6 +197,9 @@ def source_of(survey: Survey, value: cst.BaseExpression) -> str | None:
             value = value.args[0].value
         else:
             return None
+    if isinstance(value, cst.IfExp):  # model.module if ddp else model
+        either = {(source_of(survey, part) or "").removesuffix(".module") for part in (value.body, value.orelse)}
+        return either.pop() or None if len(either) == 1 else None
     name = dotted(value)
     # Two attributes that are both None at first are not the same object.
     return None if name in ("None", "True", "False") else name

@@ -74,6 +74,10 @@ def saved_states(survey: Survey) -> list[Saved]:
             plain = not opened
             if isinstance(value, cst.Name) and value.value not in models:
                 assignments = survey.assignments(function, value.value)
+                if len(assignments) > 1:  # the last one before the save, if it is in the same block
+                    block = survey.body_of(statement)
+                    before = block[: block.index(statement)] if statement in block else []
+                    assignments = [a for a in assignments if survey.statement(a) in before][-1:]
                 if len(assignments) == 1 and assignments[0].value is not None:
                     value = assignments[0].value
                 else:

@@ -9,7 +9,7 @@ import libcst as cst
 
 from smp_advisor.scripts.adapt.adaptation import drop_unused_imports
 from smp_advisor.scripts.adapt.aliases import aliases_of, names_of, source_of
-from smp_advisor.scripts.adapt.code import Edits, dotted, text_of, walk
+from smp_advisor.scripts.adapt.code import Edits, dotted, expression, text_of, walk
 from smp_advisor.scripts.adapt.roles import backward_calls, model_places, root_name
 from smp_advisor.scripts.adapt.survey import known_names, targets_of
 
@@ -42,6 +42,14 @@ def take_out_wrappers(draft: Draft, wrappers: Iterable[str]) -> None:
 def unwrap(draft: Draft, wrappers: Iterable[str], *, attribute: bool = False) -> None:
     """Replace ``DataParallel(model)`` by ``model``, and ``model.module`` too if `attribute`."""
     wrappers = frozenset(wrappers)
+    survey, edits = draft.survey, Edits()
+    places = model_places(survey)
+    for node in survey.nodes:
+        # raw_model = model.module if ddp else model
+        if isinstance(node, cst.IfExp) and (source := source_of(survey, node)) is not None:
+            if source in names_of(survey, places, survey.function(node)) and ".module" in text_of(node):
+                edits.replace(node, expression(source))
+    draft.apply(edits)
     survey, edits = draft.survey, Edits()
     places = model_places(survey)
     for call in survey.calls:

@@ -75,6 +75,11 @@ WRONG = {
         {"model = DDP(model)": "fully_shard(model)\nraw_model = model\nmodel = DDP(model)"},
         "",
     ),
+    "a_save_of_shards": (
+        "fsdp2",
+        {"model = DDP(model)": "fully_shard(model)", "model.module.": "model."},
+        "only the first process's part of /blocks.0.inner.weight",
+    ),
     "the_model_inside": ("ddp", {"cross_entropy(model(": "cross_entropy(model.module("}, "are not averaged"),
     "a_collective_on_one_rank": (
         "ddp",
