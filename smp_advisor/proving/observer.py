@@ -96,7 +96,7 @@ class Observer:
         Otherwise an evaluation on the first rank alone would give it other batches than the rest.
         """
         self._note_draws()
-        torch.random.default_generator.manual_seed(len(self.losses))
+        torch.default_generator.manual_seed(len(self.losses))
         np.random.seed(len(self.losses))  # noqa: NPY002 - of scripts
         random.seed(len(self.losses))
         self._random_state = None

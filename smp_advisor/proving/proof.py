@@ -318,11 +318,8 @@ def _judge(  # noqa: C901 - a list of comparisons
         differences += compare_settings(repeated, settings, library)
         if not notes & {"batch_norm", "undivided", "sum", "random", "driven"}:
             differences += compare_updates(original, divided)
-        if resumed_again:
-            error = next((record.error for record in resumed if record.error), "")
-            failed = [Difference(what=f"The adapted script fails with the files that it saved: {error}.")]
-            differences += failed if error else compare_updates(resumed_original, resumed)
-        hits = {line for record in (*repeated, *divided, *(resumed if resumed_again else ())) for line in record.hits}
+        differences += _resumed(resumed_original, resumed) if resumed_again else []
+        hits = {line for record in (*repeated, *divided, *resumed) if not record.error for line in record.hits}
         unseen = {n: where for n, where in changed_statements(before, after).items() if n not in hits}
         differences += [
             Difference(what="It never ran: pass arguments with which it does, or read it.", line=line)
@@ -345,6 +342,14 @@ def _judge(  # noqa: C901 - a list of comparisons
         proven=not differences, differences=tuple(differences), failure="", compared=compared,
         not_compared=tuple(not_compared), stand_ins=stand_ins, reachable=reachable,
     )  # fmt: skip
+
+
+def _resumed(original: Record, adapted: list[Record]) -> list[Difference]:
+    """Differences of the runs with the saved files."""
+    error = next((record.error for record in adapted if record.error), "")
+    if error:
+        return [Difference(what=f"The adapted script fails with the files that it saved: {error}.")]
+    return compare_updates(original, adapted)
 
 
 def _number(count: int, singular: str, plural: str) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.errors import CalibrationError
 from smp_advisor.files import data_file
 from smp_advisor.libraries.plan import Plan
-from smp_advisor.runs.readers import Log
+from smp_advisor.runs.readers import ASCII_LOWER, Log, Pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -29,7 +29,6 @@ _WENT_ON = 10
 """Finished steps after a message that show that the job survived it."""
 _EXCEPTION, _SYMPTOM = 2, 3
 """Depths of an exception of no kind, and of consequences of other failures."""
-_ASCII_LOWER = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
 _COLORS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|#033\[[0-9;]*[A-Za-z]")
 _STEPS = re.compile(r"\b(?:step|iter|iters|iteration|global_step)s?\b['\"]?\s?[:=/]?\s?(\d+)|\b(\d+)/\d+ \[\d+:\d\d")
 _WARNING = re.compile(r"\bwarn(?:ing)?\b|\w+warning:|\[w[ \d]|^w\d{4} |\bw tensorflow/")
@@ -56,37 +55,6 @@ _FRAGMENTED = 0.1
 """Share of the GPU that is reserved and not allocated from which on the allocator's fragments are the cause."""
 
 
-@dataclass(frozen=True)
-class _Pattern:
-    """A regular expression for text in lower case, and a part of it without which it does not match."""
-
-    search: re.Pattern[str]
-    literal: str
-
-    @classmethod
-    def of(cls, text: str) -> _Pattern:
-        """The pattern of a text in any case."""
-        lowered = re.sub(r"(\\.|\(\?P<\w+>)|[A-Z]", lambda match: match[1] or match[0].lower(), text)
-        return cls(re.compile(lowered), _literal(lowered))
-
-
-def _literal(pattern: str) -> str:
-    """The longest text that every match contains: a run of plain characters outside groups."""
-    runs, depth, place = [""], 0, 0
-    while place < len(pattern):
-        part: str = re.compile(r"\\.|\[\^?\]?[^]]*\]|\{[^}]*\}|.").match(pattern, place)[0]  # type: ignore[index]
-        place += len(part)
-        depth += (part == "(") - (part == ")")
-        if part == "|" and not depth:
-            return ""
-        plain = part[-1] if re.fullmatch(r"\\\W|[^\\.^$|+?*()[{]", part) else ""
-        if depth or not plain or re.match(r"[?*]|\{0", pattern[place:]):
-            runs.append("")
-        else:
-            runs[-1] += plain
-    return max(runs, key=len)
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Kind:
     """A mechanism of failure, as in ``failures.toml``."""
@@ -94,7 +62,7 @@ class _Kind:
     name: str
     title: str
     depth: int
-    patterns: tuple[_Pattern, ...]
+    patterns: tuple[Pattern, ...]
     cause: str
     change: str
     source: str
@@ -215,7 +183,7 @@ def read_failure(text: str, *, plan: Plan | None = None) -> Failure | None:
     memory = _figures(message) if first.kind.name == "gpu_memory" else {}
     kind = _kinds()[_memory_kind(memory)] if memory else first.kind
     slots = {**first.groups, **{name: f"{gib:.2f}" for name, gib in memory.items()}}
-    rank = _RANK.search(lines[first.row].translate(_ASCII_LOWER))
+    rank = _RANK.search(lines[first.row].translate(ASCII_LOWER))
     return Failure(
         kind=kind.name,
         title=kind.title,
@@ -271,13 +239,13 @@ def _rows(text: str) -> Iterator[tuple[int, str]]:
 def _kinds() -> dict[str, _Kind]:
     def of(entry: dict[str, Any]) -> _Kind:
         named_first = sorted(entry["patterns"], key=lambda pattern: "(?P<" not in pattern)
-        return _Kind(**{**entry, "patterns": tuple(map(_Pattern.of, named_first))})
+        return _Kind(**{**entry, "patterns": tuple(map(Pattern.of, named_first))})
 
     return {entry["name"]: of(entry) for entry in data_file("runs", "failures")["kind"]}
 
 
 def _hits(lines: list[str]) -> list[_Hit]:
-    lowered = [line.translate(_ASCII_LOWER) for line in lines]
+    lowered = [line.translate(ASCII_LOWER) for line in lines]
     patterns = _present(" ".join(lowered))
     hits: list[_Hit] = []
     matched: set[int] = set()
@@ -288,18 +256,18 @@ def _hits(lines: list[str]) -> list[_Hit]:
     for row in range(len(lines) - 1):  # a message that a line break divides
         if not {row, row + 1} & matched:
             joined = f"{lines[row][-_JOINED:].rstrip()} {lines[row + 1][:_JOINED].lstrip()}"
-            low = joined.translate(_ASCII_LOWER)
+            low = joined.translate(ASCII_LOWER)
             matches = _matches(patterns, low, joined)
             hits += [_Hit(kind, row, _depth(kind, low), groups) for kind, groups in matches]
     return hits + [hit for row in range(len(lines)) if row not in matched for hit in _raised(row, lines, lowered)]
 
 
-def _present(lowered: str) -> list[tuple[_Kind, _Pattern]]:
+def _present(lowered: str) -> list[tuple[_Kind, Pattern]]:
     """Patterns whose literal part is in the text."""
     return [(kind, pattern) for kind in _kinds().values() for pattern in kind.patterns if pattern.literal in lowered]
 
 
-def _matches(patterns: list[tuple[_Kind, _Pattern]], lowered: str, line: str) -> Iterator[tuple[_Kind, dict[str, str]]]:
+def _matches(patterns: list[tuple[_Kind, Pattern]], lowered: str, line: str) -> Iterator[tuple[_Kind, dict[str, str]]]:
     """Kinds that a line shows, with the named groups in its own case."""
     last = None
     if _INFORMATION in lowered:
@@ -342,7 +310,7 @@ def _raised(row: int, lines: list[str], lowered: list[str]) -> Iterator[_Hit]:
 
 def _survived(hits: list[_Hit], lines: list[str]) -> list[_Hit]:
     """The hits after which the job did not go on for several steps, without those that torchrun lists as later ones."""
-    matches = ((row, _STEPS.search(line.translate(_ASCII_LOWER))) for row, line in enumerate(lines))
+    matches = ((row, _STEPS.search(line.translate(ASCII_LOWER))) for row, line in enumerate(lines))
     steps = [(row, match[1] or match[2]) for row, match in matches if match]
     of_loss = {hit.row for hit in hits if hit.kind.name == "loss"}
     settled, finite = _settled(steps), _settled([entry for entry in steps if entry[0] not in of_loss])
@@ -382,7 +350,7 @@ def _consequences(hits: Iterable[_Hit], first: _Hit) -> Iterator[str]:
 
 def _figures(message: str) -> dict[str, float]:
     """Figures of an out-of-memory message in GiB."""
-    lowered, figures = message.translate(_ASCII_LOWER), dict[str, float]()
+    lowered, figures = message.translate(ASCII_LOWER), dict[str, float]()
     for name, patterns in _FIGURES.items():
         for pattern in patterns:
             if match := re.search(pattern, lowered):
@@ -426,7 +394,7 @@ def _evidence(line: str, hit: _Hit) -> str:
     text = " ".join(line.split())
     if len(text) <= _LONGEST_EVIDENCE:
         return text
-    low = text.translate(_ASCII_LOWER)
+    low = text.translate(ASCII_LOWER)
     start = min((match.start() for pattern in hit.kind.patterns if (match := pattern.search.search(low))), default=0)
     start = max(0, start - 60)
     cut = text[start : start + _LONGEST_EVIDENCE]

@@ -144,6 +144,19 @@ def test_the_state_of_hugging_faces_trainer_is_read(advice: smpa.Advice, tmp_pat
         assert "including start-up" in run.notes[0]
 
 
+@pytest.mark.parametrize(
+    ("line", "ran_out"),
+    [
+        ("[rank3]: torch.OutOfMemoryError: CUDA \x1b[31mout of memory\x1b[0m. Tried to allocate 2.00 GiB", True),
+        ("RuntimeError: HIP out of memory", True),
+        ("cuMemCreate failed: CUDA_ERROR_OUT_OF_MEMORY", True),
+        ("MemoryError: cannot allocate memory", False),
+    ],
+)
+def test_a_log_runs_out_of_memory_by_the_messages_of_failures(line: str, ran_out: bool) -> None:
+    assert read_text(f"{exported([2.0] * 20)}\n{line}\n").out_of_memory is ran_out
+
+
 def test_the_start_and_the_end_of_a_long_log_are_read(advice: smpa.Advice, tmp_path: Path) -> None:
     short = exported([2.0] * 20) + "\n"
     text = short + "a line between steps\n" * 2**19 + "CUDA out of memory. Tried to allocate 2.00 GiB\n"

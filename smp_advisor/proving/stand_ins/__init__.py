@@ -84,7 +84,6 @@ _TABLES: dict[str, Callable[[], dict[str, types.ModuleType]]] = {
     "torchvision": vision.modules,
     "datasets": text.modules,
     "evaluate": text.modules,
-    "tiktoken": text.modules,
 }
 
 

@@ -1,4 +1,4 @@
-"""Hugging Face datasets and evaluate, and tiktoken: synthetic sentences, accuracy, and bytes as tokens."""
+"""Hugging Face datasets and evaluate: synthetic sentences, and accuracy."""
 
 from __future__ import annotations
 
@@ -148,25 +148,12 @@ class _Metric:
         return {"accuracy": accuracy}
 
 
-class _Encoding:
-    n_vocab = eot_token = 256
-
-    def encode(self, text: str, **_: Any) -> list[int]:
-        return list(text.encode())
-
-    encode_ordinary = encode
-
-    def decode(self, tokens: Any) -> str:
-        return bytes(int(t) % 256 for t in tokens).decode(errors="replace")
-
-
 @cache
 def modules() -> dict[str, types.ModuleType]:
     """The modules by name."""
-    table = {name: types.ModuleType(name) for name in ("datasets", "evaluate", "tiktoken")}
+    table = {name: types.ModuleType(name) for name in ("datasets", "evaluate")}
     data: Any = table["datasets"]
     data.load_dataset, data.Dataset, data.DatasetDict = load_dataset, _Data, _Splits
     data.concatenate_datasets = lambda parts: _Data([row for part in parts for row in part.rows])
     table["evaluate"].load = lambda *_, **__: _Metric()  # type: ignore[attr-defined]
-    table["tiktoken"].get_encoding = lambda _: _Encoding()  # type: ignore[attr-defined]
     return table

@@ -202,7 +202,7 @@ def accept_unknown_options(draft: Draft) -> None:
         elif (
             call.func.attr.value == "parse_args_into_dataclasses" and keyword(call, "return_remaining_strings") is None
         ):
-            _known_dataclasses(draft, edits, call)
+            draft.add_todo("parses_dataclasses", call)
     draft.apply(edits)
 
 
@@ -238,27 +238,6 @@ def _known_args(survey: Survey, edits: Edits, call: cst.Call) -> None:
                 slice=[cst.SubscriptElement(slice=cst.Index(value=cst.Integer("0")))],
             ),
         )
-
-
-def _known_dataclasses(draft: Draft, edits: Edits, call: cst.Call) -> None:
-    parent = draft.survey.parent(call)
-    target = parent.targets[0].target if isinstance(parent, cst.Assign) else None
-    if not isinstance(target, cst.Tuple):
-        draft.add_todo("parses_dataclasses", call)
-        return
-    # The remaining strings are one more element of the result.
-    remaining = cst.Element(value=cst.Name("_"))
-    comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-    elements = [element.with_changes(comma=comma) for element in target.elements]
-    edits.replace(target, target.with_changes(elements=[*elements, remaining]))
-    argument = cst.Arg(
-        keyword=cst.Name("return_remaining_strings"),
-        value=cst.Name("True"),
-        equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
-    )
-    edits.change(
-        call, lambda new: new.with_changes(args=[*(arg.with_changes(comma=comma) for arg in new.args), argument])
-    )
 
 
 _CHECKPOINT = "torch.utils.checkpoint"

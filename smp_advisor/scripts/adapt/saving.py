@@ -73,15 +73,8 @@ def saved_states(survey: Survey) -> list[Saved]:
             )
             plain = not opened
             if isinstance(value, cst.Name) and value.value not in models:
-                assignments = survey.assignments(function, value.value)
-                if len(assignments) > 1:  # the last one before the save, if it is in the same block
-                    block = survey.body_of(statement)
-                    before = block[: block.index(statement)] if statement in block else []
-                    assignments = [a for a in assignments if survey.statement(a) in before][-1:]
-                if len(assignments) == 1 and assignments[0].value is not None:
-                    value = assignments[0].value
-                else:
-                    plain = False
+                assigned = _assigned(survey, statement, value.value)
+                value, plain = assigned or value, plain and assigned is not None
             saved = _parse_state(survey, call, statement, value=value, path=target, models=models, plain=plain)
             if saved is not None:
                 states.append(saved)
@@ -93,6 +86,16 @@ def saved_states(survey: Survey) -> list[Saved]:
                     Saved(call=call, statement=statement, model=owner, value=call.func, path=folder, pretrained=True)
                 )
     return states
+
+
+def _assigned(survey: Survey, statement: Statement, name: str) -> cst.BaseExpression | None:
+    """Value of a variable at a statement: its only one, or the last one before it in the same block."""
+    assignments = survey.assignments(survey.function(statement), name)
+    if len(assignments) > 1:
+        block = survey.body_of(statement)
+        before = block[: block.index(statement)] if statement in block else []
+        assignments = [a for a in assignments if survey.statement(a) in before][-1:]
+    return assignments[0].value if len(assignments) == 1 else None
 
 
 def _parse_state(

@@ -42,14 +42,7 @@ def take_out_wrappers(draft: Draft, wrappers: Iterable[str]) -> None:
 def unwrap(draft: Draft, wrappers: Iterable[str], *, attribute: bool = False) -> None:
     """Replace ``DataParallel(model)`` by ``model``, and ``model.module`` too if `attribute`."""
     wrappers = frozenset(wrappers)
-    survey, edits = draft.survey, Edits()
-    places = model_places(survey)
-    for node in survey.nodes:
-        # raw_model = model.module if ddp else model
-        if isinstance(node, cst.IfExp) and (source := source_of(survey, node)) is not None:
-            if source in names_of(survey, places, survey.function(node)) and ".module" in text_of(node):
-                edits.replace(node, expression(source))
-    draft.apply(edits)
+    _choose_model(draft)
     survey, edits = draft.survey, Edits()
     places = model_places(survey)
     for call in survey.calls:
@@ -72,6 +65,17 @@ def unwrap(draft: Draft, wrappers: Iterable[str], *, attribute: bool = False) ->
                 edits.replace(node, node.value)
     draft.apply(edits)
     drop_unused_imports(draft, set(wrappers))
+
+
+def _choose_model(draft: Draft) -> None:
+    """Replace ``model.module if ddp else model`` by ``model``."""
+    survey, edits = draft.survey, Edits()
+    places = model_places(survey)
+    for node in survey.nodes:
+        source = source_of(survey, node) if isinstance(node, cst.IfExp) and ".module" in text_of(node) else None
+        if source is not None and source in names_of(survey, places, survey.function(node)):
+            edits.replace(node, expression(source))
+    draft.apply(edits)
 
 
 def _strip_assignment(survey: Survey, edits: Edits, node: cst.Assign | cst.AnnAssign, names: set[str]) -> None:
