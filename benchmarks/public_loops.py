@@ -76,7 +76,7 @@ def page(results: list[tuple[dict[str, object], list[Outcome]]]) -> str:
         "",
         "A proof runs the script before and after in child processes, on small data: two processes with gloo, or a",
         "simulator of SMP v1 with one and two microbatches. It compares losses, modes of the model, keys of saved",
-        "files and printed lines. A run stops after 10 updates: what a script saves or prints after them is not",
+        "files and printed lines. A run stops after 24 updates: what a script saves or prints after them is not",
         "compared. `not all run`: nothing differs, and a person has to read changed lines that never ran.",
         "`not proven` means that the script did not run in the child process. `refused` means that the script is",
         "unchanged for the reason below, which may be that nothing has to change.",
