@@ -23,10 +23,10 @@ test('allocations up to the limit are no excess, whatever rounding adds up to', 
 test('the interval is at the peak, and the previous plan is an outline', () => {
   const chart = new MemoryChart(recommendation());
   chart.draw(screen());
-  expect(titles(chart.node, '.smp-middle')).toEqual(['16.0 GiB needed, 95 %: 13.0 to 19.0 GiB']);
-  expect(chart.node.querySelector('.smp-ghost')).toBeNull();
+  expect(titles(chart.node, '.smp-plot .smp-middle')).toEqual(['16.0 GiB needed, 95 %: 13.0 to 19.0 GiB']);
+  expect(chart.node.querySelector('.smp-plot .smp-ghost')).toBeNull();
   chart.draw(screen({}, snapshot(24, 1)));
-  expect(titles(chart.node, '.smp-ghost')).toEqual(['before: 26.0 GiB']);
+  expect(titles(chart.node, '.smp-plot .smp-ghost')).toEqual(['before: 26.0 GiB']);
 });
 
 test('a key names every part that can be seen, with its size', () => {

@@ -20,7 +20,8 @@ export function snapshot(batch: number, degree: number): Snapshot {
       seconds: [1, 2],
       step_seconds: 3,
       step_range: '95 %: 2.00 to 5.00'
-    }
+    },
+    preferred: batch > 16 ? 'A larger batch must gain.' : ''
   };
 }
 

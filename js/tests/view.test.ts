@@ -155,6 +155,7 @@ test('a slider stands on allowed values only and says which', () => {
   expect(text('.smp-memory')).toBe('24 of 30.0 GiB per GPU');
   expect(text('.smp-change')).toContain('Batch size 16 → 24: memory +8.0 GiB per GPU');
   expect(text('.smp-decisive-lead')).toBe('Your plan, 50 % faster than the recommended one.');
+  expect(text('.smp-decisive')).toContain('A larger batch must gain.');
 });
 
 test('labels have their definition as a tooltip, and the glossary lists its terms', () => {

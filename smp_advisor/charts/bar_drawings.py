@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, TypedDict
 
 from smp_advisor.charts.marks import (
@@ -341,7 +342,8 @@ def ladder_table(data: LadderBars) -> str:
             wide, size = 100 * min(memory, _CLIP * limit) / (_CLIP * limit), amount(memory, "GiB")
             bar = f'<span class="smp-rung-bar" aria-hidden="true"><i style="width:{number(wide)}%"></i></span>'
         # The decision has this already.
-        reason = row["because"].removeprefix("The plan would not fit").strip(" .()")
+        stated = "" if row["used"] else r"^The plan would (not )?fit(, either,?)?( with it)?"
+        reason = re.sub(r"^\((.*)\)$", r"\1", re.sub(stated, "", row["because"]).strip(" ."))
         note = f'<span class="smp-note">{escape(f"{reason[:1].upper()}{reason[1:]}.")}</span>' if reason else ""
         text = row["title"].removeprefix("+ ")
         title = f'<span class="smp-rung-title">{escape(text[:1].upper() + text[1:])}</span>'

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from smp_advisor.advice.live.settings import dollars
 from smp_advisor.guidance.choice import certainty_in_short
 from smp_advisor.libraries.schema import schema
+from smp_advisor.search.rank import NEAR_BEST
 from smp_advisor.wording import (
     adapter_text,
     between,
@@ -23,15 +25,18 @@ from smp_advisor.wording import (
     token_rate,
     utilization,
 )
+from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
     from smp_advisor.advice import Advice
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.workload.model import Model
 
-__all__ = ["FITS", "Fit", "decisive", "figures", "fit", "headlines", "likelihood", "memory", "step_range"]
+__all__ = ["FITS", "Fit", "decisive", "figures", "fit", "headlines", "likelihood", "memory", "preferred", "step_range"]
 
 
+_AS_FAST = 0.005
+"""Gain in speed from which a plan is shown as faster."""
 _TWO_SIDED = 1.96
 """Standard deviations to either side of a normal error that contain 95 %."""
 
@@ -163,6 +168,26 @@ def decisive(advice: Advice) -> tuple[str, str]:
     trained = "" if advice.job.adapter is None else f"{adapter_text(advice.job.adapter)} with "
     carried = f"{trained}{schema(advice.plan.library).name}: {techniques}, batch size {advice.plan.batch_size}"
     return f"{carried}.", f"{fitting} {_capital(certain)}"
+
+
+def preferred(advice: Advice, estimate: Estimate) -> str:
+    """Why the search prefers the recommended plan to one that fits and is faster; empty for any other plan."""
+    best, batch = advice.recommended.estimate, advice.decision.batch.policy
+    gain = estimate.samples_per_second / best.samples_per_second - 1
+    if gain < _AS_FAST or fit(estimate, advice.min_fit_probability) != "fits":
+        return ""
+    if advice.objective != "throughput":
+        return f"The objective is {advice.objective}, not speed alone."
+    if batch is not None and estimate.tokens_per_step > batch.target_tokens:
+        least = batch.doubling_gain
+        doublings = math.log2(estimate.tokens_per_step / max(batch.target_tokens, best.tokens_per_step))
+        if doublings > 0 and (1 + gain) * (1 - least) ** doublings <= 1 + NEAR_BEST:
+            size = f"{format_count(batch.target_tokens)} tokens" if advice.model.reads_tokens else "the usual one"
+            rule = f"a batch beyond {size} must gain {percent(least)} per doubling"
+            return f"Not recommended: {rule}, and a gain of {percent(NEAR_BEST)} counts as none."
+    if gain <= NEAR_BEST:
+        return f"Within {percent(NEAR_BEST)}, the search prefers fewer techniques, then smaller batches."
+    return ""
 
 
 def _capital(text: str) -> str:

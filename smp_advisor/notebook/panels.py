@@ -16,6 +16,7 @@ from smp_advisor.charts.charts import ladder_chart, ranks_chart, sweep_chart
 from smp_advisor.charts.plans import clusters_chart
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.notebook.figures import FITS, fit, headlines, memory
+from smp_advisor.notebook.searching import ways_to_fit
 from smp_advisor.notebook.view_state import explanation
 
 if TYPE_CHECKING:
@@ -140,6 +141,11 @@ def why(advice: LiveAdvice, state: ControlState, _: Mapping[str, object]) -> Map
     }
 
 
+def ways(advice: LiveAdvice, state: ControlState, _: Mapping[str, object]) -> Mapping[str, object]:
+    """Changes of the training and the machines after which the plan fits with its settings, by price."""
+    return {"ways": [{name: way[name] for name in ("text", "note", "workload")} for way in ways_to_fit(advice, state)]}
+
+
 def ladder(advice: LiveAdvice, state: ControlState, _: Mapping[str, object]) -> Mapping[str, object]:
     """The techniques of the plan and those against which it decides, each with its reason."""
     chart = ladder_chart(advice.at(state), state.estimate)
@@ -160,6 +166,7 @@ PANELS: dict[str, Panel] = {
     "schedule": chart_panel("schedule"),
     "ranks": ranks,
     "curves": curves,
+    "fit": ways,
     "ladder": ladder,
     "why": why,
     "requirements": requirements,

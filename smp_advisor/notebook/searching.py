@@ -6,6 +6,8 @@ import time
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.advice.live import control_state
+from smp_advisor.advice.live.search_again import changed
 from smp_advisor.advice.live.settings import require_name, require_settings, with_labels
 from smp_advisor.errors import AdvisorError, NoPlanFitsError
 from smp_advisor.notebook.workload_fields import changes_of, ways_of
@@ -15,9 +17,11 @@ if TYPE_CHECKING:
 
     from smp_advisor.advice import Advice
     from smp_advisor.advice.live import LiveAdvice
+    from smp_advisor.advice.live.control_state import ControlState
     from smp_advisor.libraries.library import Settings
+    from smp_advisor.libraries.plan import Plan
 
-__all__ = ["SearchTask", "Searching"]
+__all__ = ["SearchTask", "Searching", "ways_to_fit"]
 
 
 _REPORTS_PER_SECOND = 5.0
@@ -130,6 +134,13 @@ class Searching:
                 # A way out that no field shows: the kernel has its values.
                 way = content.get("way")
                 changes |= self._ways[way] if isinstance(way, int) and 0 <= way < len(self._ways) else {}
+                kept = None
+                if isinstance(fit := content.get("fit"), int):
+                    offers = ways_to_fit(self._advice, self._state_of(content))
+                    if not 0 <= fit < len(offers):
+                        raise AdvisorError("The settings have changed: choose again.")  # noqa: TRY301 (answered below)
+                    changes |= offers[fit]["changes"]
+                    kept = offers[fit]["plan"]
             except AdvisorError as error:
                 self._answer(identity, error)
                 return
@@ -145,7 +156,9 @@ class Searching:
                     if isinstance(result, AdvisorError):
                         self._answer(identity, result)
                     else:
-                        self._advice.renew(result, search.summary(result), pins=search.pins)
+                        state = _with(result, kept)
+                        summary = search.summary(result if state is None else state.advice)
+                        self._advice.renew(result, summary, state=state, pins=search.pins)
                         self._answer(identity, None)
 
             self._task = SearchTask(
@@ -169,6 +182,11 @@ class Searching:
         if task is not None:
             task.join(seconds)
 
+    def _state_of(self, content: Mapping[str, Any]) -> ControlState:
+        controls = self._advice.controls
+        settings = require_settings(content.get("settings"), controls.advice.plan.library)
+        return control_state.require(control_state.apply(controls, settings))
+
     def _report(self, identity: str, progress: Progress) -> None:
         self._send({"kind": "searching", "id": identity, **progress})
 
@@ -177,7 +195,30 @@ class Searching:
         ways = error.ways_out if isinstance(error, NoPlanFitsError) else None
         offers = [] if ways is None else ways_of(self._advice.recommended, ways)
         self._ways = [offer.pop("changes") for offer in offers]
+        for way in offers:
+            del way["plan"]
         self._send({"kind": "searched", "id": identity, "problem": problem, "ways": offers})
+
+
+def ways_to_fit(advice: LiveAdvice, state: ControlState) -> list[dict[str, Any]]:
+    """Changes of the request after which the plan of the controls fits, with all its settings."""
+    try:
+        changed(advice.recommended, {"library": state.advice.plan.library}, state.valid_settings)
+    except NoPlanFitsError as error:
+        return [] if error.ways_out is None else ways_of(advice.recommended, error.ways_out)
+    except AdvisorError:
+        return []
+    return []
+
+
+def _with(result: Advice, plan: Plan | None) -> ControlState | None:
+    """The controls of another recommendation at a plan; None if it has no such plan."""
+    if plan is None or plan.library != result.plan.library:
+        return None
+    try:
+        return control_state.adopt(control_state.recommended(result), plan)
+    except AdvisorError:
+        return None
 
 
 def _pins_of(pin: object, advice: LiveAdvice) -> Settings:

@@ -11,7 +11,17 @@ from smp_advisor.charts.step import CATEGORY_LABELS, TIME_LABELS, memory_interva
 from smp_advisor.costs.estimate import CATEGORIES
 from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.schema import schema
-from smp_advisor.notebook.figures import Fit, decisive, figures, fit, headlines, likelihood, memory, step_range
+from smp_advisor.notebook.figures import (
+    Fit,
+    decisive,
+    figures,
+    fit,
+    headlines,
+    likelihood,
+    memory,
+    preferred,
+    step_range,
+)
 from smp_advisor.notebook.glossary import term_for, terms_of
 from smp_advisor.notebook.workload_fields import Field, workload_fields
 from smp_advisor.wording import adapter_text, batch_limit, listed, overhead_notes, plural, sentences
@@ -104,6 +114,8 @@ class Snapshot(TypedDict):
     settings: Settings
     configuration: list[str]
     costs: Costs
+    preferred: str
+    """Why the recommended plan is another one, if this one fits and is faster."""
 
 
 class Recommendation(TypedDict):
@@ -179,7 +191,8 @@ def snapshot(advice: Advice, settings: Settings, plan: Plan, estimate: Estimate)
     if (traced := advice.traced(plan)) is not None:
         (value, note), *figures_after = shown["figures"]
         shown["figures"] = [(value, f"{note}; tensors of stage {traced.stage}: {traced.comparison}"), *figures_after]
-    return {"settings": settings, "configuration": configuration(advice, plan), "costs": shown}
+    texts = configuration(advice, plan)
+    return {"settings": settings, "configuration": texts, "costs": shown, "preferred": preferred(advice, estimate)}
 
 
 def snapshot_of(state: ControlState) -> Snapshot:

@@ -168,7 +168,9 @@ def ways_of(advice: Advice, ways: WaysOut) -> list[dict[str, Any]]:
         elif present["library"] == AUTO:
             texts.pop("library", None)
         more = {name: value for name, value in changes.items() if name not in present}
-        offers.append({"text": way.words, "note": effect_of(ways, way), "workload": texts, "changes": more})
+        plan = None if way.size.estimate is None else way.size.estimate.plan
+        offer = {"text": way.words, "note": effect_of(ways, way), "workload": texts, "changes": more, "plan": plan}
+        offers.append(offer)
     return offers
 
 

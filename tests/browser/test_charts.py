@@ -36,7 +36,7 @@ def test_the_curve_of_a_setting_sets_it_from_the_keyboard(host, advice):
     page.settle()
     assert page.advisor.plan.batch_size < before
     expect(chart.locator(".smp-plot .smp-best")).to_have_count(2)
-    expect(page.view.locator(".smp-charts .smp-ghost")).not_to_have_count(0)
+    expect(page.view.locator(".smp-plot .smp-ghost")).not_to_have_count(0)
     assert page.view.locator(".smp-curve-box .smp-chart").count() >= 3
     assert page.errors == []
 

@@ -9,7 +9,7 @@ from .page import ADVISE
 
 SCRIPT = "import smdistributed.modelparallel.torch as smp\n\nrank = smp.rank()\n"
 FIRST_SCREEN = """
-() => ['.smp-verdict', '.smp input[type=range]'].map(part => {
+() => ['.smp-verdict', '.smp-charts .smp-plot'].map(part => {
   const { left, right, bottom } = document.querySelector(part).getBoundingClientRect();
   return left >= 0 && right <= innerWidth && bottom <= innerHeight;
 })
@@ -36,7 +36,7 @@ def test_the_kernel_follows_the_keys_and_nothing_leaves_the_machine(open_noteboo
 
 
 @pytest.mark.lab_only
-def test_verdict_and_first_slider_are_on_a_narrow_page_next_to_the_file_browser(advised, screenshot):
+def test_verdict_and_memory_are_on_a_narrow_page_next_to_the_file_browser(advised, screenshot):
     advised.page.set_viewport_size({"width": 720, "height": 900})
     advised.page.wait_for_function(f"({FIRST_SCREEN})().every(Boolean)")
     screenshot(advised, "narrow")

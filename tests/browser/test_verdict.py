@@ -105,7 +105,7 @@ def test_what_decides_is_on_one_screen(host, recommended):
     page.settle()
     view = page.view
     rows = view.locator(".smp-controls > section").first.locator(".smp-row")
-    parts = [view.locator(".smp-verdict"), view.locator(".smp-charts .smp-chart"), rows.last]
+    parts = [view.locator(".smp-verdict"), view.locator(".smp-charts .smp-plot .smp-chart"), rows.last]
     parts.append(view.locator(".smp-ladder tbody").first)
     for part in parts:
         box = part.bounding_box()

@@ -55,6 +55,32 @@ def test_the_ladder_is_a_table_with_its_reasons():
     assert "no such plan" in rows[-1]
 
 
+@pytest.mark.parametrize(
+    ("because", "shown"),
+    [
+        ("The plan would not fit, either, with it.", ""),
+        (
+            "The plan would not fit, either, (with 384 microbatches instead of 4).",
+            "With 384 microbatches instead of 4.",
+        ),
+        ("The plan would fit (with fp16).", "With fp16."),
+        ("Training would be slower (with fp16).", "Training would be slower (with fp16)."),
+    ],
+)
+def test_a_reason_of_the_ladder_is_a_sentence_that_does_not_repeat_the_decision(because, shown):
+    row = {
+        "title": "Offloading",
+        "memory": 29.0,
+        "step": None,
+        "fits": False,
+        "decision": "does not fit",
+        "used": False,
+    }
+    table = ET.fromstring(ladder_table({"limit": 39.4, "rows": [{**row, "because": because}]}))
+    notes = [note.text for note in table.iter("span") if note.get("class") == "smp-note"]
+    assert notes[1:] == ([shown] if shown else [])
+
+
 def test_texts_of_users_are_never_markup():
     hostile = [case for case in DRAWN if HOSTILE in case["data"].values() or case["kind"] in {"bars", "ladder"}]
     for root in [ET.fromstring(case["svg"]) for case in hostile]:

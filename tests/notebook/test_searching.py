@@ -120,6 +120,27 @@ def test_an_impossible_request_has_a_page_whose_changes_are_one_click_each():
     assert made[0].estimate.fits
 
 
+def test_changes_of_the_workload_make_the_plan_on_screen_fit_with_its_settings(monkeypatch):
+    sent = []
+    monkeypatch.setattr(Advisor, "send", lambda _, message, *__: sent.append(message))
+    advisor = Advisor(advise("10B", P4D, instance_count=16, library="smp-v1", sequence_length=512))
+    advisor.move(batch_size=384)
+    settings = advisor._controls.settings
+    advisor._on_message(advisor, {"kind": "panel", "id": "v:1", "name": "fit", "settings": settings}, [])
+    ways = sent[-1]["data"]["ways"]
+    texts = [way["text"] for way in ways]
+    assert texts == ["a sequence of 128 tokens", "16 x ml.p4de.24xlarge"]
+    content = {"kind": "search", "id": "v:2", "again": True, "settings": settings, "workload": ways[1]["workload"]}
+    advisor._on_message(advisor, {**content, "fit": 1}, [])
+    advisor._searching.join(60)
+    assert (advisor.estimate.fits, advisor.plan.batch_size) == (True, 384)
+    assert ways[1]["note"].startswith(f"{advisor.estimate.needed_gib:.1f} GiB per GPU")
+    assert f"{advisor.estimate.needed_gib:.1f} of" in advisor.state["summary"]
+    assert advisor.state["pins"] == []
+    advisor._on_message(advisor, {**content, "fit": 9}, [])
+    assert "choose again" in sent[-1]["problem"]
+
+
 def test_a_text_that_cannot_be_read_is_refused_in_a_sentence(advisor):
     assert search(advisor, sequence_length="long")["problem"].startswith("Sequence: 'long' is not a number")
     assert search(advisor, model="")["problem"].startswith("The model is missing")

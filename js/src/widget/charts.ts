@@ -1,7 +1,9 @@
 import { amount, bars, beyond, isWorth, sum, type Bars } from '../charts/bars';
 import { Fitted } from '../charts/fitted';
+import { dot, line, rect } from '../charts/svg';
 import { button, element, explain, setText } from './dom';
 import type { Screen } from './session';
+import { markKey } from './sweeps';
 import type { Costs, Recommendation } from './wire';
 import '../../../smp_advisor/charts/data/charts.css';
 
@@ -32,7 +34,7 @@ export class MemoryChart {
 
   constructor(private readonly shown: Recommendation) {
     this.key = new Key(shown.categories, shown.tooltips);
-    this.node = element('figure', 'smp-figure', element('figcaption', 'smp-caption', 'Memory per GPU'), this.plot.node, this.keyTitle, this.key.node);
+    this.node = element('figure', 'smp-figure', element('figcaption', 'smp-caption', 'Memory per GPU', memoryKey()), this.plot.node, this.keyTitle, this.key.node);
   }
 
   draw({ snapshot, before }: Screen): void {
@@ -60,6 +62,13 @@ export class MemoryChart {
   }
 }
 
+/** Meaning of the marks at a bar of memory. */
+const memoryKey = (): HTMLElement =>
+  markKey([
+    ['95 % interval', line('smp-whisker', 0, 5, 16, 5) + line('smp-whisker', 0.5, 1, 0.5, 9) + line('smp-whisker', 15.5, 1, 15.5, 9) + dot('smp-middle', 8, 5, 3)],
+    ['before the change', rect('smp-ghost', 0.5, 0.5, 15, 9)]
+  ]);
+
 /** Total of the previous plan behind a bar: of the same group of stages, or the peaks of both if the groups differ. */
 function ghost(last: Costs['stages'] | undefined, count: number, index: number, isPeak: boolean): number | undefined {
   if (last === undefined) return undefined;
@@ -72,7 +81,7 @@ export class TimeChart {
   readonly node: HTMLElement;
   private readonly plot = new Plot();
   private readonly key: Key;
-  private readonly range = element('span', 'smp-limit');
+  private readonly range = element('span', 'smp-limit smp-range');
 
   /** @param onMeasure Insert the cell of the short job that measures the step. */
   constructor(

@@ -71,7 +71,7 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
   const controls = new Controls(view, session, ahead);
   const settings = new Settings(shown, controls);
   const memory = new MemoryChart(shown);
-  const fit = new MakeItFit(shown, ahead, session);
+  const fit = new MakeItFit(shown, ahead, session, view, connection, (...of) => workload.makeItFit(...of));
   const time = new TimeChart(shown, () => exporter.insertKind('probe'));
   const ladder = ladderPanel(view, connection);
   const undo = new Undo(session);
@@ -126,6 +126,7 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
     workload.onMessage(message);
     tabs.onMessage(message);
     ladder.onMessage(message);
+    fit.onMessage(message);
     void exporter.onMessage(message);
   };
   const onAhead = (): void => draw(session.screen);
@@ -151,7 +152,7 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
       tabs.dispose();
       ladder.dispose();
       workload.dispose();
-      for (const chart of [memory, time, controls]) chart.dispose();
+      for (const chart of [memory, fit, time, controls]) chart.dispose();
       return { tab: tabs.current, isBarOpen: workload.isOpen, ...(focused ? { focus: focused } : {}) };
     }
   };

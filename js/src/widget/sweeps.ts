@@ -45,7 +45,7 @@ export class Track {
 
 /** Meaning of the lines, marks and areas over the sliders. */
 export function curveKey(): HTMLElement {
-  const entries = [
+  return markKey([
     ['throughput', line('smp-curve smp-rate', 0, 5, 16, 5)],
     ['memory', line('smp-curve smp-need', 0, 5, 16, 5)],
     ['now', dot('smp-dot smp-rate smp-now', 8, 5, 4)],
@@ -53,7 +53,11 @@ export function curveKey(): HTMLElement {
     ['no more gain', line('smp-enough', 8, 0, 8, 10)],
     ['at risk', rect('smp-shade smp-risk', 2, 0, 12, 10)],
     ['out of memory', rect('smp-shade smp-over', 2, 0, 12, 10)]
-  ] as const;
+  ]);
+}
+
+/** Names of marks, each with its drawing. */
+export function markKey(entries: readonly (readonly [text: string, shape: string])[]): HTMLElement {
   const items = entries.map(([text, shape]) => {
     const item = element('span', '', text);
     item.insertAdjacentHTML('afterbegin', `<svg class="smp-chart" width="16" height="10" aria-hidden="true">${shape}</svg>`);

@@ -106,6 +106,7 @@ export class Verdict {
     setText(this.lead, lead ?? '');
     setText(this.reason, reason ?? '');
     this.reset.hidden = isRecommended;
+    this.reset.title = screen.snapshot.preferred;
   }
 }
 
@@ -114,7 +115,7 @@ function compared(rows: string[], now: Snapshot, recommended: Snapshot): [string
   const changes = differences(rows, now, recommended).map(
     index => `${rows[index]} ${now.configuration[index] || 'none'} (recommended ${recommended.configuration[index] || 'none'})`
   );
-  return [`Your plan, ${against(now, recommended)}.`, `${changes.join(', ')}.`];
+  return [`Your plan, ${against(now, recommended)}.`, `${changes.join(', ')}. ${now.preferred}`];
 }
 
 function differences(rows: string[], now: Snapshot, recommended: Snapshot): number[] {

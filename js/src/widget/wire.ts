@@ -50,6 +50,8 @@ export interface Snapshot {
   settings: Settings;
   configuration: string[];
   costs: Costs;
+  /** Why the recommended plan is another one, if this one fits and is faster. */
+  preferred: string;
 }
 
 export interface Control {

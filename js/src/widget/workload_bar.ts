@@ -1,7 +1,8 @@
 import type { Connection } from './connection';
 import { button, element, keepKeys, setText } from './dom';
+import { offer } from './make_it_fit';
 import type { Screen } from './session';
-import type { Field, FromKernel, Recommendation, Setting, WayOut } from './wire';
+import type { Field, FromKernel, Recommendation, Setting, Settings, WayOut } from './wire';
 
 type Input = HTMLInputElement | HTMLSelectElement;
 
@@ -67,9 +68,14 @@ export class WorkloadBar {
     this.search(changes);
   }
 
+  /** Search with the change of the position among those that make the plan of the settings fit. */
+  makeItFit({ workload }: WayOut, fit: number, settings: Settings): void {
+    this.search(workload, true, { fit, settings });
+  }
+
   /** Pin a setting at a value that the others exclude, and search them. */
   searchWith(name: string, value: Setting): void {
-    this.search({}, true, { name, value });
+    this.search({}, true, { pin: { name, value } });
   }
 
   /** Why the plan on the page is not that of the fields; empty if it is. Nothing is exported or kept meanwhile. */
@@ -175,8 +181,8 @@ export class WorkloadBar {
     this.settle(answer);
   }
 
-  /** @param changes Texts of fields. @param again Whether to search without a change, too. @param pin A setting to pin. @param way Position of an offered way out. */
-  private search(changes: Readonly<Record<string, string>>, again = false, pin?: { name: string; value: Setting }, way?: number): void {
+  /** @param changes Texts of fields. @param again Whether to search without a change, too. @param more A setting to pin, or the position of an offered change. */
+  private search(changes: Readonly<Record<string, string>>, again = false, more: Readonly<Record<string, unknown>> = {}): void {
     for (const [name, text] of Object.entries(changes)) {
       const input = this.inputs.get(name);
       if (input) input.value = text;
@@ -187,7 +193,7 @@ export class WorkloadBar {
     this.sent = JSON.stringify(workload);
     this.running = id;
     this.run('', 0, 0, null);
-    this.connection.request({ kind: 'search', id, workload, again, pin, way }, text => this.settle(text));
+    this.connection.request({ kind: 'search', id, workload, again, ...more }, text => this.settle(text));
   }
 
   private stop(): void {
@@ -230,11 +236,7 @@ export class WorkloadBar {
     setText(this.text, answer || (this.pins > 0 ? `${pinned}: a search keeps ${this.pins === 1 ? 'it' : 'them'}.` : HINT));
     this.status.classList.toggle('smp-refused', answer !== '');
     this.ways.replaceChildren(
-      ...ways.map(({ text, note, workload }, way) => {
-        const made = button('smp-button smp-repair', '', () => this.search(workload, true, undefined, way));
-        made.append(element('b', '', `Use ${text}`), element('span', 'smp-note', note));
-        return made;
-      })
+      ...ways.map(({ text, note, workload }, way) => offer(`Use ${text}`, note, () => this.search(workload, true, { way })))
     );
     this.node.setAttribute('aria-busy', 'false');
     this.watch();
