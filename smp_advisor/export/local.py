@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.errors import UnknownFamilyError
 from smp_advisor.export import checks
 from smp_advisor.export.options import JobOptions
 from smp_advisor.export.script import SCRIPT_NAME, builds, training_script
@@ -123,8 +124,8 @@ class SmallTraining:
     """The small version of a training: its script, and what the script trains."""
 
     script: str
-    model: Model
-    """With the vocabulary to which the script reduces its data."""
+    model: Model | None
+    """With the vocabulary to which the script reduces its data; None for a family without a cost model."""
     job: Job
     plan: Plan
 
@@ -152,8 +153,11 @@ def small_training(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Smal
     script = training_script(small, cluster, short, alone, small_copy=True)
     if isinstance(settings.get("vocab_size"), int):
         settings["vocab_size"] = min(settings["vocab_size"], SMALL_VOCABULARY)
-    trained = Model.from_config(settings)
-    return SmallTraining(script=script, model=replace(trained, name=small.name), job=short, plan=alone)
+    try:
+        trained = replace(Model.from_config(settings), name=small.name)
+    except UnknownFamilyError:
+        trained = None
+    return SmallTraining(script=script, model=trained, job=short, plan=alone)
 
 
 def local_cell(model: Model, cluster: Cluster, job: Job, plan: Plan, **options: Any) -> str:

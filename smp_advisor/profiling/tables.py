@@ -64,6 +64,7 @@ def module_table(profile: Profile, sort: str | None) -> pd.DataFrame:
     outside = dict(zip(_MODULE_FIGURES, outside_figures, strict=True))
     rows.append({"module": "outside the blocks", "kind": "", "count": 1, **outside})
     table = _frame(rows, ["module"])
+    table = table.astype({"forward_flops": float, "backward_flops": float})
     table["saved_share"] = table["saved_bytes"] / max(1, model[-1])
     return table if sort is None else table.sort_values(sort, ascending=False, kind="stable")
 

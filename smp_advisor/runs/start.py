@@ -149,6 +149,8 @@ def _prediction(advice: Advice, small: Any, processes: int, steps: int) -> tuple
     """The advice for the small training on this machine."""
     if advice.request is None:
         return None, ("Only advice made by advise() has a prediction of its local run.",)
+    if small.model is None:
+        return None, ("The family of the model has no cost model, so there is no prediction of its local run.",)
     batch = processes * small.plan.batch_size
     length = small.model.sequence_length(small.job.sequence_length)
     place = Cluster.custom(
@@ -170,7 +172,7 @@ def _prediction(advice: Advice, small: Any, processes: int, steps: int) -> tuple
         overheads=replace(small.job.overheads, parts=()),
     )
     try:
-        prediction = advice.request.func(small.model, place, job, library="ddp")
+        prediction = advice.request.func(small.model, place, job, library=small.plan.library)
         prediction.adopt(small.plan)
     except AdvisorError as error:
         return None, (f"No prediction for this machine: {error}",)

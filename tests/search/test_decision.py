@@ -62,7 +62,7 @@ def test_a_search_with_one_plan_is_certain() -> None:
 
 def test_a_plan_in_bf16_is_compared_with_the_plans_that_require_fp16(advice: smpa.Advice) -> None:
     assert advice.job.precision == "bf16"
-    assert "pipeline parallelism" in advice.decision.indistinct
+    assert "tensor parallelism" in advice.decision.indistinct
 
 
 def test_measured_runs_refine_the_resolution_between_families(advice: smpa.Advice) -> None:
