@@ -90,6 +90,7 @@ def test_a_kernel_that_was_restarted_is_no_zombie(host, application):
 @pytest.mark.parametrize("width", [1920, 720, 340])
 def test_nothing_moves_and_nothing_is_cut_off(host, width):
     page = host(make_advice(PIPELINE), width=width, height=900)
+    page.settle()
     verdict = page.view.locator(".smp-verdict").bounding_box()
     assert verdict["height"] < (260 if width > 400 else 430)
     assert page.view.evaluate(POSITIONS) == []
