@@ -135,6 +135,15 @@ def test_the_widget_shows_its_controls_with_figures_of_every_move(record: Librar
     shown = [control["name"] for control in controls]
     of_job = job_labels(record.name)
     assert sorted(shown) == sorted([*(name for name in record.controls if name in shown), *of_job])
+    groups = [control["group"] for control in controls]
+    assert groups == sorted(groups)  # AWS's order, those of the library, those rarely changed
+    practices = (
+        "activation_checkpointing",
+        "tensor_parallel_degree",
+        "pipeline_parallel_degree",
+        "offload_activations",
+    )
+    assert [name for name in shown if name in practices] == [name for name in practices if name in shown]
     for control in controls:
         assert control["label"]
         assert ("Setting of the job: " if control["name"] in of_job else "Parameter") in control["help"]
