@@ -10,6 +10,7 @@ import tomllib
 from contextlib import asynccontextmanager
 from importlib import import_module
 from inspect import signature
+from tempfile import TemporaryFile
 
 import jsonschema
 import pytest
@@ -34,8 +35,9 @@ async def client(root, folder):
     server = StdioServerParameters(
         command=sys.executable, args=["-P", "-m", "smp_advisor.command", "mcp"], env={"PYTHONPATH": paths}, cwd=folder
     )
-    async with Client(stdio_client(server)) as connected:
-        yield connected
+    with TemporaryFile("w") as errors:  # the library's default is the sys.stderr of its first import
+        async with Client(stdio_client(server, errlog=errors)) as connected:
+            yield connected
 
 
 @pytest.mark.tools
