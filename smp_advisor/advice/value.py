@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice.options import JobOptionSettings, completes
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from smp_advisor.profiling.traced_rank import TracedRank
     from smp_advisor.runs import Probe, Summary
     from smp_advisor.runs.failures import Failure
+    from smp_advisor.runs.start import Terms
     from smp_advisor.runs.watching import Run
     from smp_advisor.runs.worth import Worth
     from smp_advisor.search.clusters import Question
@@ -124,7 +126,9 @@ class Advice:
         return alternatives(self.result, self.model, self.job, min_fit_probability=self.min_fit_probability)
 
     @completes(JobOptionSettings)
-    def cell(self, sdk: str = "auto", plan: Plan | None = None, **options: Unpack[JobOptionSettings]) -> str:
+    def cell(
+        self, sdk: str = "auto", plan: Plan | None = None, *, tag: bool = True, **options: Unpack[JobOptionSettings]
+    ) -> str:
         """The cell that starts the job, for `plan` or the recommended plan.
 
         Parameters
@@ -133,12 +137,19 @@ class Advice:
             Version of the SageMaker Python SDK to write for: ``"v2"``, ``"v3"``, or ``"auto"``, the one installed.
         plan
             Another plan, for example with the values of the controls; the recommended plan if None.
+        tag
+            Whether the job has the tag ``smp-advisor-plan``, by which `smp_advisor.watch` knows the plan. It requires
+            the permission ``sagemaker:AddTags``.
         options
             Options of the job: ``data``, ``checkpoints``, ``spot``, ``subnets`` and others; see `JobOptions`.
         """
         from smp_advisor.export import estimator_cell
+        from smp_advisor.runs.cloudwatch import TAG
+        from smp_advisor.runs.start import plan_tag
 
         chosen = plan or self.plan
+        if tag:
+            options["tags"] = {TAG: plan_tag(self, chosen), **(options.get("tags") or {})}
         return estimator_cell(
             self.model,
             self.cluster,
@@ -251,6 +262,7 @@ class Advice:
             The run cannot be read, contradicts the plan, or has a figure that no hardware reaches.
         """
         from smp_advisor.runs import Probe, measure
+        from smp_advisor.runs.measure import Figures
 
         model, ran = self.model, (cluster or self.cluster, job or self.job, plan or self.plan)
         if probe:
@@ -261,10 +273,7 @@ class Advice:
             *ran,
             run=run,
             job_name=job_name,
-            step_seconds=step_seconds,
-            peak_gib=peak_gib,
-            peak_kind=peak_kind,
-            out_of_memory=out_of_memory,
+            figures=Figures(step_seconds, peak_gib, peak_kind, out_of_memory),
             earlier=self.job.calibration,
             accept=accept,
         )
@@ -285,7 +294,8 @@ class Advice:
 
         A job is started by the exported cell, in a child process with your credentials. Nothing starts without
         `confirm`: without it, the price of the run is the text of the error. The prediction is in ``advice.json`` of
-        the run's folder and of the job's source, where `smp_advisor.watch` finds it.
+        the run's folder and of the job's source, where `smp_advisor.watch` finds it. ``smp_advisor.toml`` of the folder
+        or above supplies the team's tags and container, and its policy is kept.
 
         Parameters
         ----------
@@ -299,7 +309,7 @@ class Advice:
         sdk
             As for `cell`.
         tag
-            Whether to tag the job with ``smp-advisor-plan``, which requires the permission ``sagemaker:AddTags``.
+            As for `cell`.
         steps
             Steps of a local run; 40 if None.
         options
@@ -309,8 +319,8 @@ class Advice:
         ------
         RunError
             The start was not confirmed, or the run cannot be started.
-        ExportError
-            As for `cell`.
+        AdvisorError
+            As for `cell`, or the policy of the project does not allow the job.
 
         Examples
         --------
@@ -320,9 +330,29 @@ class Advice:
         Traceback (most recent call last):
         smp_advisor.errors.RunError: Nothing was started. This job would run on 1 x ml.p4d.24xlarge...
         """
-        from smp_advisor.runs.start import start
+        from smp_advisor.errors import RunError
+        from smp_advisor.runs.start import new_folder, start_job, start_local
 
-        return start(self, local=local, confirm=confirm, folder=folder, sdk=sdk, tag=tag, steps=steps, **options)
+        if local:
+            return start_local(self, new_folder(folder, "local"), steps, options)
+        if steps is not None:
+            raise RunError("steps= is for local runs: pass extra_hyperparameters={'max_steps': ...} for a job.")
+        terms = self.terms(sdk=sdk, tag=tag, **options)
+        if not confirm:
+            raise RunError(
+                f"Nothing was started. This job would run on {terms.run} print(advice.terms().cell) shows its request;"
+                " pass confirm=True to start it."
+            )
+        script = options.get("script", self.script)
+        return start_job(self, terms.cell, new_folder(folder, "job"), generated=script is None)
+
+    def terms(self, *, sdk: str = "auto", tag: bool = True, **options: Any) -> Terms:
+        """The request and the price of the job that `start` would start, and the price of a probe. Starts nothing."""
+        from smp_advisor.advice.project import project_of
+        from smp_advisor.runs.start import terms_of_start
+
+        project = project_of(Path.cwd())
+        return terms_of_start(self, project.started(self.cluster, self.estimate, options), sdk=sdk, tag=tag)
 
     def after(self, failure: Failure | str, *, plan: Plan | None = None) -> Advice:
         """The advice after a run that ran out of GPU memory: the next plan with more headroom, and what the run taught.

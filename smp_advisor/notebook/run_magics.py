@@ -102,7 +102,6 @@ class RunMagics(Magics):
         Without ``--local``, it is a training job: its price is shown, and it starts after the answer ``yes``.
         """
         from smp_advisor.notebook.magics import other_options
-        from smp_advisor.runs.start import terms
 
         arguments = parsed(self.smp_start, line)
         advisor = displayed_last(self.shell)
@@ -112,7 +111,7 @@ class RunMagics(Magics):
         folder = None if arguments.folder is None else arguments.folder.strip("'\"")
         try:
             if not arguments.local and not arguments.yes:
-                print(f"This job would run on {terms(advice, **options)}")  # noqa: T201
+                print(f"This job would run on {advice.terms(sdk=arguments.sdk, **options)}")  # noqa: T201
                 if not _is_confirmed():
                     print("Nothing was started.")  # noqa: T201
                     return None

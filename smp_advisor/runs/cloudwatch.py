@@ -1,17 +1,18 @@
 """Child process: reads a SageMaker training job from AWS and writes it to standard output as JSON.
 
-usage: python -m smp_advisor.runs.cloudwatch JOB [attach | STATE]
+usage: python -m smp_advisor.runs.cloudwatch JOB [attach | stop | STATE]
 
 Without a further word it reads the entire job; `attach` reads its request and the prediction in its source; STATE, a
-JSON object, is that of a watch, whose poll sends at most four requests. It only reads (DescribeTrainingJob, ListTags,
-DescribeLogStreams, GetLogEvents, GetMetricData, GetObject), with the credentials and the region of boto3's usual
-places. The kernel that shows the advisor never imports boto3.
+JSON object, is that of a watch, whose poll sends at most four requests. Except for `stop` (StopTrainingJob) it only
+reads (DescribeTrainingJob, ListTrainingJobs, ListTags, DescribeLogStreams, GetLogEvents, GetMetricData, GetObject),
+with the credentials and the region of boto3's usual places. The kernel that shows the advisor never imports boto3.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 import tarfile
 from datetime import UTC, datetime, timedelta
@@ -27,6 +28,12 @@ _WINDOW = timedelta(minutes=10)
 """Of the metrics of a poll."""
 _QUIET = 3
 """Polls without a line after which the log's stream is looked up again: a job that SageMaker restarted has another."""
+_LIMITS = ("MaxRuntimeExceeded", "MaxWaitTimeExceeded")
+"""Ends of a job after which the exported cell of a longer run starts the next one."""
+_NEXT_POLLS = 8
+"""Polls that wait for it: about 12 minutes."""
+_STAMP = re.compile(r"-(?:\d{4}(?:-\d\d){5}-\d{3}|\d{14}\w*)$")
+"""Time at the end of a name by version 2 and version 3 of the SDK."""
 TAG = "smp-advisor-plan"
 _ADVICE = "advice.json"
 _MOST_ADVICE = 16 * 2**20
@@ -109,8 +116,13 @@ def _queries(name: str, groups: list[dict[str, Any]], statistics: dict[str, str]
 
 
 def polled(name: str, state: dict[str, Any], boto3: Any, config: Any) -> dict[str, Any]:
-    """Status, new lines of the log, and the GPUs of each host, with at most four requests."""
-    job = boto3.client("sagemaker", config=config).describe_training_job(TrainingJobName=name)
+    """Status, new lines of the log, and the GPUs of each host, with at most four requests.
+
+    A run of several jobs is followed from one to the next, with the name of the present job in the state.
+    """
+    sagemaker = boto3.client("sagemaker", config=config)
+    name = state.get("job", name)
+    job = sagemaker.describe_training_job(TrainingJobName=name)
     groups = job["ResourceConfig"].get("InstanceGroups") or [job["ResourceConfig"]]
     requests, lines = 1, []
     stream, token = state.get("stream"), state.get("token")
@@ -129,7 +141,18 @@ def polled(name: str, state: dict[str, Any], boto3: Any, config: Any) -> dict[st
     except logs.exceptions.ResourceNotFoundException:
         stream = token = None
     hosts: dict[str, dict[str, float]] = {}
-    if state.get("metrics") and job.get("TrainingStartTime"):
+    transitions = [
+        [entry["Status"], entry["StartTime"].timestamp(), entry["EndTime"].timestamp() if "EndTime" in entry else None]
+        for entry in job.get("SecondaryStatusTransitions", [])
+    ]
+    status, following, waited = job["TrainingJobStatus"], "", state.get("waited", 0) + 1
+    if status in ("Stopped", "Failed") and job.get("SecondaryStatus") in _LIMITS and _STAMP.search(name):
+        requests += 1
+        following = _next(name, job, sagemaker)
+        if following or waited <= _NEXT_POLLS:
+            end = job.get("TrainingEndTime", job["CreationTime"]).timestamp()
+            status, transitions = "InProgress", [*transitions, ["WaitingForNextJob", end, None]]
+    elif state.get("metrics") and job.get("TrainingStartTime"):
         requests += 1
         end = job.get("TrainingEndTime", datetime.now(UTC))
         result = boto3.client("cloudwatch", config=config).get_metric_data(
@@ -143,27 +166,37 @@ def polled(name: str, state: dict[str, Any], boto3: Any, config: Any) -> dict[st
                 value = max(values) if metric == "GPUMemoryUtilization" else sum(values) / len(values)
                 hosts.setdefault(f"algo-{number}", {})[metric] = value
     return {
-        "status": job["TrainingJobStatus"],
-        "transitions": [
-            [
-                entry["Status"],
-                entry["StartTime"].timestamp(),
-                entry["EndTime"].timestamp() if "EndTime" in entry else None,
-            ]
-            for entry in job.get("SecondaryStatusTransitions", [])
-        ],
-        "failure": job.get("FailureReason", ""),
+        "status": status,
+        "transitions": transitions,
+        "failure": "" if status == "InProgress" else job.get("FailureReason", ""),
         "settings": {key: str(value).strip('"') for key, value in job.get("HyperParameters", {}).items()},
         "checkpoints": job.get("CheckpointConfig", {}).get("S3Uri", ""),
         "text": "\n".join(lines),
         "hosts": hosts,
         "requests": requests,
-        "state": {
+        "state": {"job": following}
+        if following
+        else {
+            "job": name,
+            "waited": waited if status != job["TrainingJobStatus"] else 0,
             "stream": stream,
             "token": token,
             "quiet": 0 if lines or stream != state.get("stream") else state.get("quiet", 0) + 1,
         },
     }
+
+
+def _next(name: str, job: dict[str, Any], sagemaker: Any) -> str:
+    """The first later job with the same name before its time; empty if there is none yet."""
+    base = _STAMP.sub("", name)
+    try:
+        later = sagemaker.list_training_jobs(
+            NameContains=base, CreationTimeAfter=job["CreationTime"], SortBy="CreationTime", SortOrder="Ascending"
+        )["TrainingJobSummaries"]
+    except Exception:  # noqa: BLE001 - listing jobs is a permission of its own: the run then ends with this job
+        return ""
+    names = (entry["TrainingJobName"] for entry in later)
+    return next((found for found in names if found != name and _STAMP.sub("", found) == base), "")
 
 
 def attached(name: str, boto3: Any, config: Any) -> dict[str, Any]:
@@ -221,6 +254,9 @@ def main(arguments: list[str]) -> int:
             result = collected(arguments[0], boto3, config)
         elif arguments[1] == "attach":
             result = attached(arguments[0], boto3, config)
+        elif arguments[1] == "stop":
+            boto3.client("sagemaker", config=config).stop_training_job(TrainingJobName=arguments[0])
+            result = {}
         else:
             result = polled(arguments[0], json.loads(arguments[1]), boto3, config)
     except ClientError as error:

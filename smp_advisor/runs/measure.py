@@ -26,12 +26,12 @@ from smp_advisor.runs.readers import (
     MemoryClass,
     Sample,
     read_frame,
-    read_job,
     read_json_lines,
     read_records,
     read_text,
     read_trainer_state,
 )
+from smp_advisor.runs.sources import read_job
 from smp_advisor.workload.calibration import Calibration
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ _CERTAIN_RUN = 0.1
 PREFERRED: tuple[MemoryClass, ...] = ("total", "reserved", "allocated")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Figures:
     """Measurements without a log."""
 
@@ -209,15 +209,12 @@ def measure(
     *,
     run: Any = None,
     job_name: str | None = None,
-    step_seconds: float | None = None,
-    peak_gib: float | None = None,
-    peak_kind: str | None = None,
-    out_of_memory: bool = False,
+    figures: Figures | None = None,
     earlier: Calibration | None = None,
     accept: bool = False,
 ) -> Calibration:
     """`earlier` with one more run, from a log, a SageMaker job, or figures. See `Advice.calibrate`."""
-    figures = Figures(step_seconds=step_seconds, peak_gib=peak_gib, peak_kind=peak_kind, out_of_memory=out_of_memory)
+    figures = figures or Figures()
     sources = sum((run is not None, job_name is not None, figures != Figures()))
     if sources != 1:
         raise CalibrationError(

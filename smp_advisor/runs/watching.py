@@ -14,12 +14,12 @@ from smp_advisor.errors import RunError
 from smp_advisor.profiling.local_run import losses_in
 from smp_advisor.runs.causes import Cause, causes_of
 from smp_advisor.runs.failures import Failure, read_failure
-from smp_advisor.runs.figures import IN_A_ROW, Figure, alarms_of, elapsed, figures_of
 from smp_advisor.runs.measure import PREFERRED, Typical, log_of_text, step_seconds_of, typical
-from smp_advisor.runs.offer import Offer, offer_of
-from smp_advisor.runs.page import page_of
+from smp_advisor.runs.page import IN_A_ROW, Figure, alarms_of, elapsed, figures_of, page_of
 from smp_advisor.runs.readers import Log, Sample, read_text
-from smp_advisor.runs.sources import ENDED, LocalFolder, LogFile, Poll
+from smp_advisor.runs.sources import ENDED, LocalFolder, LogFile, Poll, TrainingJob
+from smp_advisor.runs.tracking import track
+from smp_advisor.runs.worth import Offer, offer_of
 from smp_advisor.wording import plural, seconds
 
 if TYPE_CHECKING:
@@ -93,6 +93,8 @@ class Run:
         self.silent_polls = 0
         self.silent_seconds = self._since_metrics = 0.0
         self._tail = ""
+        self._tracked: dict[str, Any] = {}
+        """State of the figures in MLflow."""
 
     @property
     def name(self) -> str:
@@ -164,10 +166,11 @@ class Run:
             There is no such job, or it must not be read. Throttling and expired credentials are a `problem` instead.
         """
         with self._turn:
-            return self._polled(self.source.poll(metrics=metrics), waited_seconds)
+            name = self.name
+            return self._polled(self.source.poll(metrics=metrics), name, waited_seconds)
 
-    def _polled(self, poll: Poll, waited_seconds: float) -> Run:
-        """Take over what a poll read."""
+    def _polled(self, poll: Poll, name: str, waited_seconds: float) -> Run:
+        """Take over what a poll of the job with a name read."""
         self.polls += 1
         self.requests += poll.requests
         self.problem = ""
@@ -179,14 +182,19 @@ class Run:
             self.last = replace(self.last, kind=poll.kind)
             return self
         self.last = replace(poll, hosts=poll.hosts or self.last.hosts, text="")
+        if self.name != name:
+            self.notes = (*self.notes, f"{name} reached its time limit; {self.name} goes on with the run.")
         if self._read(poll.text):
             self.silent_polls, self.silent_seconds = 0, 0.0
         else:
             self.silent_polls += 1
             self.silent_seconds += waited_seconds
         self._tail = f"{self._tail}{poll.text}\n"[-_TAIL:] if poll.text else self._tail
-        for name in ("_typical", "_failure"):
-            self.__dict__.pop(name, None)
+        for cached in ("_typical", "_failure"):
+            self.__dict__.pop(cached, None)
+        self._tracked = track(self, self._tracked)
+        if "error" in self._tracked:
+            self.problem = self._tracked.pop("error")
         return self
 
     def _read(self, text: str) -> bool:
@@ -270,10 +278,11 @@ class Run:
     @property
     def seconds(self) -> tuple[float, ...]:
         """Seconds per step of each measured value, in the order of the log."""
-        return tuple(sample.value for sample in self._samples)
+        return tuple(sample.value for sample in self.samples)
 
     @property
-    def _samples(self) -> list[Sample]:
+    def samples(self) -> list[Sample]:
+        """The measured values as seconds per step, with the numbers of their steps."""
         advice = self.advice
         if advice is None or self.estimate is None:
             return [s for s in self._log.samples if self._log.unit in ("seconds", "run_seconds")]
@@ -285,7 +294,7 @@ class Run:
 
     @cached_property
     def _typical(self) -> Typical | None:
-        return typical(self._samples)
+        return typical(self.samples)
 
     @property
     def typical(self) -> Typical | None:
@@ -432,15 +441,15 @@ class Run:
         return offer_of(self.calibrated(), plan, self.remaining_steps, checkpoints=self.last.checkpoints)
 
     def stop(self) -> None:
-        """End a local run.
+        """End the run: the processes of a local one, or the job on AWS, which is billed until it has stopped.
 
         Raises
         ------
         RunError
-            The run is not one of this machine.
+            The run is a log, or AWS refuses.
         """
-        if not isinstance(self.source, LocalFolder):
-            raise RunError(f"{self.name} is not a run of this machine: stop it in the console of SageMaker.")
+        if not isinstance(self.source, LocalFolder | TrainingJob):
+            raise RunError(f"{self.name} is a log: its run can be ended only where it was started.")
         self.source.stop()
 
     def __str__(self) -> str:

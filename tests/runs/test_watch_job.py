@@ -11,7 +11,7 @@ import pytest
 
 import smp_advisor as smpa
 from smp_advisor.errors import RunError
-from smp_advisor.runs.readers import child
+from smp_advisor.runs.sources import child
 from smp_advisor.runs.start import plan_tag
 from tests.moto_harness.proxy import Account, mock_account
 from tests.runs.logs import exported

@@ -14,9 +14,9 @@ import pytest
 import smp_advisor as smpa
 from smp_advisor.command.__main__ import main
 from smp_advisor.errors import AdvisorError, CalibrationError, RunError
-from smp_advisor.runs.offer import offer_of
 from smp_advisor.runs.sources import LogFile, Poll, source_in
 from smp_advisor.runs.watching import Run
+from smp_advisor.runs.worth import offer_of
 from smp_advisor.tools.interface import Caller, call
 from tests.runs.logs import exported
 
