@@ -17,7 +17,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
 from smp_advisor.errors import AdvisorError
-from smp_advisor.notebook.options import parsed, table_options, value_of, with_help
+from smp_advisor.notebook.options import named_values, parsed, table_options, value_of, with_help
 from smp_advisor.notebook.shown import displayed_last, show_result
 
 if TYPE_CHECKING:
@@ -101,15 +101,14 @@ class RunMagics(Magics):
 
         Without ``--local``, it is a training job: its price is shown, and it starts after the answer ``yes``.
         """
-        from smp_advisor.notebook.magics import other_options
-
         arguments = parsed(self.smp_start, line)
         advisor = displayed_last(self.shell)
         if advisor is None:
             raise UsageError("There is no plan to start yet: run %smp_advise first.")
-        advice, options = advisor.advice, other_options(arguments.option)
+        advice = advisor.advice
         folder = None if arguments.folder is None else arguments.folder.strip("'\"")
         try:
+            options = named_values(arguments.option)
             if not arguments.local and not arguments.yes:
                 print(f"This job would run on {advice.terms(sdk=arguments.sdk, **options)}")  # noqa: T201
                 if not _is_confirmed():
