@@ -19,6 +19,7 @@ from smp_advisor.export import small_training, terms_of
 from smp_advisor.export.script import SCRIPT_NAME
 from smp_advisor.files import write_text
 from smp_advisor.runs.local import SETTINGS
+from smp_advisor.runs.measure import PROCESSOR
 from smp_advisor.runs.sources import ADVICE, LOCAL_NOTES, PROCESS, STATUS, LocalFolder, TrainingJob
 from smp_advisor.runs.watching import Run
 
@@ -145,7 +146,7 @@ def _prediction(advice: Advice, small: Any, processes: int, steps: int) -> tuple
     batch = processes * small.plan.batch_size
     length = small.model.sequence_length(small.job.sequence_length)
     place = Cluster.custom(
-        gpu="processor",
+        gpu=PROCESSOR,
         name="this machine",
         usable_gpu_memory_gib=_GIB,
         peak_tflops=_TFLOPS_PER_PROCESS,
