@@ -165,7 +165,7 @@ def requirements(advice: LiveAdvice, state: ControlState, _: Mapping[str, object
 
 _MOST_OFFERS = 20
 _offers: dict[str, Callable[[], Run]] = {}
-"""What starts the runs that pages offer, by tokens that are used once."""
+"""Starts that pages offer, by tokens that are used once."""
 _runs: dict[str, Run] = {}
 """The runs that were started, by their tokens."""
 
