@@ -1,9 +1,9 @@
 """Child process: reads a SageMaker training job from AWS and writes it to standard output as JSON.
 
-usage: python -m smp_advisor.runs.cloudwatch JOB [attach | stop | STATE]
+usage: python -m smp_advisor.runs.cloudwatch JOB (attach | stop | STATE)
 
-Without a further word it reads the entire job; `attach` reads its request and the prediction in its source; STATE, a
-JSON object, is that of a watch, whose poll sends at most four requests. Except for `stop` (StopTrainingJob) it only
+`attach` reads the request of the job and the prediction in its source; STATE, a JSON object, is that of a watch, whose
+poll sends at most four requests. Except for `stop` (StopTrainingJob) it only
 reads (DescribeTrainingJob, ListTrainingJobs, ListTags, DescribeLogStreams, GetLogEvents, GetMetricData, GetObject),
 with the credentials and the region of boto3's usual places. The kernel that shows the advisor never imports boto3.
 """
@@ -19,9 +19,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 _GROUP = "/aws/sagemaker/TrainingJobs"
-MOST_CHARACTERS = 16 * 2**20
-"""Characters of the log that are read, from its start."""
-_MOST_PAGES = 2000
 _MOST_HOSTS = 16
 _TIMEOUT_SECONDS = 10
 _WINDOW = timedelta(minutes=10)
@@ -39,58 +36,6 @@ _ADVICE = "advice.json"
 _MOST_ADVICE = 16 * 2**20
 _TRANSIENT = ("Throttl", "TooManyRequests", "RequestLimitExceeded", "ServiceUnavailable", "InternalFailure")
 _EXPIRED = ("ExpiredToken", "RequestExpired", "InvalidClientTokenId", "UnrecognizedClient", "SignatureDoesNotMatch")
-
-
-def collected(name: str, boto3: Any, config: Any) -> dict[str, Any]:
-    """The job's instance, status and log, and the peak of its GPU memory in percent by host."""
-    job = boto3.client("sagemaker", config=config).describe_training_job(TrainingJobName=name)
-    resources = job["ResourceConfig"]
-    groups = resources.get("InstanceGroups") or [resources]
-    log = _log(name, boto3.client("logs", config=config))
-    if job.get("FailureReason"):
-        log += f"\n{job['FailureReason']}"
-    return {
-        "instance": [group["InstanceType"] for group in groups],
-        "count": sum(group["InstanceCount"] for group in groups),
-        "status": job["TrainingJobStatus"],
-        "log": log,
-        "gpu_memory_percent": _peak(name, job, groups, boto3.client("cloudwatch", config=config)),
-    }
-
-
-def _log(name: str, logs: Any) -> str:
-    """Log of the first host, which has the script's first process."""
-    try:
-        streams = logs.describe_log_streams(logGroupName=_GROUP, logStreamNamePrefix=f"{name}/algo-1-")["logStreams"]
-    except logs.exceptions.ResourceNotFoundException:
-        return ""
-    lines: list[str] = []
-    length = 0
-    for stream in streams:
-        token: dict[str, str] = {}
-        for _ in range(_MOST_PAGES):
-            page = logs.get_log_events(
-                logGroupName=_GROUP, logStreamName=stream["logStreamName"], startFromHead=True, **token
-            )
-            lines += [event["message"] for event in page["events"]]
-            length += sum(len(event["message"]) for event in page["events"])
-            following = {"nextToken": page["nextForwardToken"]}
-            if following == token or length > MOST_CHARACTERS:
-                break
-            token = following
-    return "\n".join(lines)[:MOST_CHARACTERS]
-
-
-def _peak(name: str, job: dict[str, Any], groups: list[dict[str, Any]], cloudwatch: Any) -> float | None:
-    """Highest sum of the memory utilization of a host's GPUs in percent (100 per GPU); None without metrics."""
-    begin = job.get("TrainingStartTime", job["CreationTime"]) - timedelta(minutes=1)
-    end = job.get("TrainingEndTime", datetime.now(UTC)) + timedelta(minutes=1)
-    queries = _queries(name, groups, {"GPUMemoryUtilization": "Maximum"})
-    pages = cloudwatch.get_paginator("get_metric_data").paginate(
-        MetricDataQueries=queries, StartTime=begin, EndTime=end
-    )
-    values = [value for page in pages for result in page["MetricDataResults"] for value in result["Values"]]
-    return max(values, default=None)
 
 
 def _queries(name: str, groups: list[dict[str, Any]], statistics: dict[str, str]) -> list[dict[str, Any]]:
@@ -166,6 +111,8 @@ def polled(name: str, state: dict[str, Any], boto3: Any, config: Any) -> dict[st
                 value = max(values) if metric == "GPUMemoryUtilization" else sum(values) / len(values)
                 hosts.setdefault(f"algo-{number}", {})[metric] = value
     return {
+        "instances": [group["InstanceType"] for group in groups],
+        "count": sum(group["InstanceCount"] for group in groups),
         "status": status,
         "transitions": transitions,
         "failure": "" if status == "InProgress" else job.get("FailureReason", ""),
@@ -250,9 +197,7 @@ def main(arguments: list[str]) -> int:
         return 0
     config = Config(connect_timeout=_TIMEOUT_SECONDS, read_timeout=_TIMEOUT_SECONDS, retries={"max_attempts": 2})
     try:
-        if len(arguments) == 1:
-            result = collected(arguments[0], boto3, config)
-        elif arguments[1] == "attach":
+        if arguments[1] == "attach":
             result = attached(arguments[0], boto3, config)
         elif arguments[1] == "stop":
             boto3.client("sagemaker", config=config).stop_training_job(TrainingJobName=arguments[0])

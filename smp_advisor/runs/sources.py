@@ -38,6 +38,8 @@ ENDED = ("Completed", "Failed", "Stopped")
 class Poll:
     """Result of a poll. After an `error`, the other fields are empty."""
 
+    instances: list[str] = field(default_factory=list)
+    count: int = 0
     status: str = ""
     """``InProgress``, ``Stopping``, ``Completed``, ``Failed``, ``Stopped``; empty for a log, which has none."""
     transitions: tuple[tuple[str, float, float | None], ...] = ()
@@ -205,31 +207,27 @@ def is_job_name(name: str) -> bool:
 
 
 def read_job(name: object, cluster: Cluster, read: Callable[[str], Log]) -> Log:
-    """Log of a training job.
+    """The newest page of a training job's log, with CloudWatch's memory of its last minutes if the log has none.
 
-    Raises
-    ------
-    CalibrationError
-        There is no such job, AWS refuses, or the job ran on another cluster.
+    Refuses a job that cannot be read or ran on another cluster.
     """
     if not isinstance(name, str) or not is_job_name(name):
         raise CalibrationError(f"job_name must be the name of a training job (letters, digits, -), not {name!r:.80}.")
-    job = child(name)
-    error = job.get("error")
-    if error:
-        raise CalibrationError(f"The job {name} cannot be read. {' '.join(str(error).split()):.300}")
-    if job["instance"] != [cluster.instance.name] or job["count"] != cluster.nodes:
+    job = TrainingJob(name).poll(metrics=True)
+    if job.error:
+        raise CalibrationError(f"The job {name} cannot be read. {job.error}")
+    if job.instances != [cluster.instance.name] or job.count != cluster.nodes:
         raise CalibrationError(
-            f"The job {name} ran on {job['count']} x {', '.join(job['instance'])} and the plan is for "
+            f"The job {name} ran on {job.count} x {', '.join(job.instances)} and the plan is for "
             f"{cluster.nodes} x {cluster.instance.name}: pass the job's cluster=Cluster(...) and plan=."
         )
-    log = read(str(job["log"]))
-    notes = (*log.notes, f"SageMaker job {name}, status {job['status']}; its first host's log.")
-    percent = job["gpu_memory_percent"]
+    log = read(f"{job.text}\n{job.failure}")
+    notes = (*log.notes, f"SageMaker job {name}, status {job.status}; the newest lines of its first host's log.")
+    percent = max((entry.get("GPUMemoryUtilization", 0.0) for entry in job.hosts.values()), default=0.0)
     if percent and not log.peak_gib and not log.out_of_memory:
         instance = cluster.instance
         # CloudWatch adds up the GPUs of a host.
-        peak = float(percent) / 100 / instance.gpus * instance.gpu_memory_gib
+        peak = percent / 100 / instance.gpus * instance.gpu_memory_gib
         notes += ("The peak is CloudWatch's, the mean of a host's GPUs, one value per minute: inferred.",)
         log = replace(log, peak_gib={"total": peak})
     if log.is_empty:
