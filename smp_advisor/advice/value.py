@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from smp_advisor.advice.live import LiveAdvice
     from smp_advisor.charts.chart import Chart
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.cluster.table import Instance
@@ -106,9 +105,9 @@ class Advice:
     """The compared clusters, if the request left the cluster open or its objective is the cost."""
     question: Question | None = field(default=None, compare=False)
     """The request as it is searched on other clusters; None for advice made by hand."""
-    request: partial[LiveAdvice] | None = field(default=None, compare=False)
+    request: partial[Any] | None = field(default=None, compare=False)
     """The call of `advise` for the same model, cluster and pins, without its job; None for advice made by hand."""
-    call: partial[LiveAdvice] | None = field(default=None, compare=False)
+    call: partial[Any] | None = field(default=None, compare=False)
     """The call of `advise` as it was made, with all its keywords, to search again with changed ones."""
     traced_ranks: dict[tuple[Cluster, Job, Plan], TracedRank] = field(default_factory=dict, compare=False)
     """Results of `traced_rank`, which report and view show next to the estimate of their plan."""
@@ -147,19 +146,9 @@ class Advice:
         from smp_advisor.runs.cloudwatch import TAG
         from smp_advisor.runs.start import plan_tag
 
-        chosen = plan or self.plan
         if tag:
-            options["tags"] = {TAG: plan_tag(self, chosen), **(options.get("tags") or {})}
-        return estimator_cell(
-            self.model,
-            self.cluster,
-            self.job,
-            chosen,
-            sdk=sdk,
-            min_fit_probability=self.min_fit_probability,
-            script_check=_script_warnings,
-            **self._options(options),
-        )
+            options["tags"] = {TAG: plan_tag(self, plan), **(options.get("tags") or {})}
+        return estimator_cell(*self._run_of(plan), sdk=sdk, **self._checked | self._options(options))
 
     def export(self, format: str, plan: Plan | None = None, **options: Any) -> str:  # noqa: A002 - the users' word
         """The job as a HyperPod recipe, a Kubernetes PyTorchJob or a Slurm batch script.
@@ -177,23 +166,14 @@ class Advice:
         from smp_advisor.export import exported
 
         settings = {"script": self.script, **options} if self.script is not None else options
-        return exported(
-            self.model,
-            self.cluster,
-            self.job,
-            plan or self.plan,
-            format=format,
-            min_fit_probability=self.min_fit_probability,
-            script_check=_script_warnings,
-            **settings,
-        )
+        return exported(*self._run_of(plan), format=format, **self._checked | settings)
 
     @completes(JobOptionSettings)
     def local_cell(self, plan: Plan | None = None, **options: Unpack[JobOptionSettings]) -> str:
         """The ``%%smp_local`` cell that tries the training on this machine, with a small model of the family."""
         from smp_advisor.export import local_cell
 
-        return local_cell(self.model, self.cluster, self.job, plan or self.plan, **self._options(options))
+        return local_cell(*self._run_of(plan), **self._options(options))
 
     def monitoring_cell(self, *, region: str | None = None) -> str:
         """The cell that shows metrics and logs of the running job, with links to the console."""
@@ -268,16 +248,9 @@ class Advice:
         if probe:
             chosen = probe if isinstance(probe, Probe) else self.probe(plan)
             model, ran = chosen.model, (chosen.cluster, chosen.job, chosen.plan)
-        calibration = measure(
-            model,
-            *ran,
-            run=run,
-            job_name=job_name,
-            figures=Figures(step_seconds, peak_gib, peak_kind, out_of_memory),
-            earlier=self.job.calibration,
-            accept=accept,
-        )
-        return self.again(replace(self.job, calibration=calibration))
+        figures, earlier = Figures(step_seconds, peak_gib, peak_kind, out_of_memory), self.job.calibration
+        learned = measure(model, *ran, run=run, job_name=job_name, figures=figures, earlier=earlier, accept=accept)
+        return self.again(replace(self.job, calibration=learned))
 
     def start(
         self,
@@ -431,13 +404,8 @@ class Advice:
             raise AdvisorError("Only advice made by advise() can be compared with other clusters.")
         question = self.question.training(calibration=self.job.calibration)
         limits = Limits.of(question.request.job, max_days=max_days, max_usd=max_usd)
-        places = places_of(
-            self.cluster.instance if instances is None else instances,
-            None,
-            limits=limits,
-            library=question.library,
-            counts=COUNTS if counts is None else counts,
-        )
+        kinds = self.cluster.instance if instances is None else instances
+        places = places_of(kinds, None, limits=limits, library=question.library, counts=counts or COUNTS)
         clusters = tuple(dict.fromkeys((*places.clusters, self.cluster)))
         here = replace(places, clusters=clusters, goal="cheapest", requested=self.cluster)
         return compare(question, here, limits, on_progress)
@@ -452,14 +420,8 @@ class Advice:
         """
         from smp_advisor.runs import best_probe
 
-        return best_probe(
-            self.model,
-            self.cluster,
-            self.job,
-            plan or self.plan,
-            scalable=self.script is None,
-            min_fit_probability=self.min_fit_probability,
-        )
+        least = self.min_fit_probability
+        return best_probe(*self._run_of(plan), scalable=self.script is None, min_fit_probability=least)
 
     def worth_measuring(self) -> Worth:
         """Whether a short probe of the leading plans saves more than it costs, which one, and its cells.
@@ -503,17 +465,8 @@ class Advice:
         settings: dict[str, Any] = short | self._options(options)
         extra: dict[str, Any] = {"max_steps": probe.steps} | ({} if settings["script"] else {"log_every": 1})
         settings["extra_hyperparameters"] = extra | dict(settings.get("extra_hyperparameters") or {})
-        cell = estimator_cell(
-            probe.model,
-            probe.cluster,
-            probe.job,
-            probe.plan,
-            sdk=sdk,
-            min_fit_probability=self.min_fit_probability,
-            script_check=_script_warnings,
-            **settings,
-        )
-        return f"{probe.comment}\n{cell}"
+        ran = (probe.model, probe.cluster, probe.job, probe.plan)
+        return f"{probe.comment}\n{estimator_cell(*ran, sdk=sdk, **self._checked | settings)}"
 
     def probe_script_cell(self, plan: Plan | None = None, *, probe: Probe | None = None) -> str:
         """The ``%%writefile`` cell with the training script of `probe`; empty for the user's own script."""
@@ -529,23 +482,27 @@ class Advice:
         if self.request is None:
             raise CalibrationError("Only advice made by advise() can be made again.")
         advice = self.request(job=self.job if job is None else job, **changes)
-        return replace(
-            advice.recommended,
-            requested=self.requested,
-            defaults=self.defaults,
-            library_because=self.library_because,
-            library_comparisons=self.library_comparisons,
-        )
+        words = ("requested", "defaults", "library_because", "library_comparisons")
+        value: Advice = advice.recommended
+        return replace(value, **{name: getattr(self, name) for name in words})
 
     @property
     def learned(self) -> Summary | None:
         """The effect of your measured runs on the plan, before and after; None without a calibration."""
         from smp_advisor.runs import summary
 
-        return summary(self.model, self.cluster, self.job, self.plan)
+        return summary(*self._run_of())
 
     def _options(self, options: JobOptionSettings) -> dict[str, Any]:
         return {"script": self.script, "data": self.data, **options}
+
+    def _run_of(self, plan: Plan | None = None) -> tuple[Model, Cluster, Job, Plan]:
+        return self.model, self.cluster, self.job, plan or self.plan
+
+    @property
+    def _checked(self) -> dict[str, Any]:
+        """What jobs are checked against before they are written."""
+        return {"min_fit_probability": self.min_fit_probability, "script_check": _script_warnings}
 
     def script_cell(self, plan: Plan | None = None, *, trainer: str | None = None, objective: str | None = None) -> str:
         """The ``%%writefile`` cell with a complete training script for this model; empty for the user's own script.
@@ -554,10 +511,7 @@ class Advice:
         """
         from smp_advisor.export import script_cell
 
-        if self.script:
-            return ""
-        chosen = plan or self.plan
-        return script_cell(self.model, self.cluster, self.job, chosen, trainer=trainer, objective=objective)
+        return "" if self.script else script_cell(*self._run_of(plan), trainer=trainer, objective=objective)
 
     def ladder(self, plan: Plan | int | None = None) -> Ladder:
         """AWS's techniques in order, each added to those before it, up to the plan: memory, fit, time, decision.
@@ -672,17 +626,8 @@ class Advice:
         from smp_advisor.profiling.traced_rank import trace_rank
 
         chosen = plan_of(self, plan)
-        traced = trace_rank(
-            self.model,
-            self.cluster,
-            self.job,
-            chosen,
-            stage=stage,
-            module=module,
-            inputs=inputs,
-            seconds=seconds,
-            on_progress=on_progress,
-        )
+        settings = {"stage": stage, "module": module, "inputs": inputs, "seconds": seconds, "on_progress": on_progress}
+        traced = trace_rank(*self._run_of(chosen), **settings)
         self.traced_ranks[self.cluster, self.job, chosen] = traced
         return traced
 
