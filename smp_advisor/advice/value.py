@@ -501,7 +501,7 @@ class Advice:
 
     @property
     def _checked(self) -> dict[str, Any]:
-        """What jobs are checked against before they are written."""
+        """Options of the checks of a job before it is written."""
         return {"min_fit_probability": self.min_fit_probability, "script_check": _script_warnings}
 
     def script_cell(self, plan: Plan | None = None, *, trainer: str | None = None, objective: str | None = None) -> str:

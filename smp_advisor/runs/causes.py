@@ -51,14 +51,8 @@ def causes_of(
 ) -> tuple[Cause, ...]:
     """Causes of the difference between the measured and the predicted step time, and of steps that were not counted.
 
-    Parameters
-    ----------
-    busy
-        Utilization of the GPUs by host, 0 to 1; empty without metrics.
-    restarts
-        Restarts that SageMaker reports.
-    memory_share
-        Peak memory over that of the GPU; None if unknown.
+    `busy` is the utilization of the GPUs by host, 0 to 1, empty without metrics; `restarts` are those that SageMaker
+    reports; `memory_share` is the peak over the memory of the GPU.
     """
     estimate = advice.estimate
     low, high = estimate.step_seconds_range

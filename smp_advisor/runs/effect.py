@@ -233,15 +233,7 @@ def best_probe(
 ) -> Probe:
     """The probe with the most narrowing per dollar among those that narrow the interval nearly as much as any.
 
-    Parameters
-    ----------
-    scalable
-        Whether the model of the probe may have fewer layers (the generated script builds it).
-
-    Raises
-    ------
-    CalibrationError
-        No short job with the plan's shape fits on one or two nodes.
+    `scalable` is whether its model may have fewer layers: the generated script builds it.
     """
     probes = list(candidates(model, cluster, job, plan, scalable=scalable, min_fit_probability=min_fit_probability))
     if not probes:

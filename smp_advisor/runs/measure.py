@@ -237,14 +237,7 @@ def measure(
 
 
 def read_run(run: Any) -> tuple[Log, str]:
-    """Read a log: (what it has, its name).
-
-    Parameters
-    ----------
-    run
-        Path or text of a log, the dictionary of a ``trainer_state.json``, a DataFrame with one row per step, or a log
-        that was read.
-    """
+    """What a log has and its name: from its path or text, ``trainer_state.json`` as a dictionary, or rows."""
     if isinstance(run, Log):
         return _required(run, "The run")
     if hasattr(run, "to_dict") and hasattr(run, "columns"):
@@ -304,13 +297,7 @@ def log_of_text(text: str) -> Log:
 def measured_run(
     log: Log, model: Model, cluster: Cluster, job: Job, plan: Plan, *, name: str = "", accept: bool = False
 ) -> MeasuredRun:
-    """The run of a plan that a log measured. `accept` takes also what is unlikely.
-
-    Raises
-    ------
-    CalibrationError
-        The log has another global batch than the plan, no usable value, or values that no hardware reaches.
-    """
+    """The run of a plan that a log measured. `accept` takes what is unlikely, never what no hardware reaches."""
     check_against(plan, cluster, model, job)
     batch = global_batch_size(plan, cluster)
     if log.global_batch_size is not None and log.global_batch_size != batch:

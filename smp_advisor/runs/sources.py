@@ -178,13 +178,7 @@ Source = TrainingJob | LogFile
 
 
 def source_in(path: Path) -> Source:
-    """The run in a folder of logs, or of a log.
-
-    Raises
-    ------
-    RunError
-        The folder has no log.
-    """
+    """The run in a folder of logs, or of a log."""
     if not path.is_dir():
         return LogFile(path)
     if (path / STATUS).is_file():

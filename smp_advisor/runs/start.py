@@ -66,13 +66,7 @@ class Terms:
 
 
 def terms_of_start(advice: Advice, options: dict[str, Any], *, sdk: str = "auto", tag: bool = True) -> Terms:
-    """The job of an advice, in the project of the present folder.
-
-    Raises
-    ------
-    RunError
-        The advisor does not expect the job to train.
-    """
+    """The job of an advice; refuses one that is not expected to train."""
     place = (advice.model, advice.cluster, advice.job, advice.plan)
     settings = {"script": advice.script, "data": advice.data, **options}
     words, objections = terms_of(*place, min_fit_probability=advice.min_fit_probability, **settings)

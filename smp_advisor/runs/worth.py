@@ -167,20 +167,13 @@ def _noise(logs: Floats, width: float) -> float:
 
 
 def expected_saving(costs: Floats, logs: Floats, measured: Sequence[int], noise: Floats) -> float:
-    """Expected value of sample information, in the unit of the costs.
+    """Expected value of sample information, in the unit of the costs, whose shape is (draws, plans).
 
-    The posterior expectation of each difference of costs is its linear regression on the measured logarithms, whose
-    coefficients the error of measurement shrinks (Strong, Oakley, Brennan and Breeze 2015, "Estimating the expected
-    value of sample information using the probabilistic sensitivity analysis sample"). It stays within the draws.
-
-    Parameters
-    ----------
-    costs, logs
-        Costs of the run and logarithms of the step time for each draw and plan, shape (draws, plans).
-    measured
-        Columns of the measured plans.
-    noise
-        Spreads of the errors of their measurements.
+    `logs` are logarithms of the step times, `measured` the columns of the measured plans, `noise` the spreads of the
+    errors of their measurements. The posterior expectation of each difference of costs is its linear regression on the
+    measured logarithms, whose coefficients the error of measurement shrinks (Strong, Oakley, Brennan and Breeze 2015,
+    "Estimating the expected value of sample information using the probabilistic sensitivity analysis sample"). It stays
+    within the draws.
     """
     differences = costs - costs[:, [costs.mean(axis=0).argmin()]]
     times = logs[:, list(measured)]

@@ -39,13 +39,7 @@ def changed(advice: Advice, changes: Mapping[str, Any], pins: Settings | None = 
 
 
 def changed_call(keywords: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Keywords of `advise` with changes. None removes a setting.
-
-    Examples
-    --------
-    >>> changed_call({"model": "10B", "cluster": "ml.p4d.24xlarge", "layers": 48}, {"model": "30B", "tokens": "1T"})
-    {'model': '30B', 'cluster': 'ml.p4d.24xlarge', 'tokens': '1T'}
-    """
+    """Keywords of `advise` with changes; None removes a setting."""
     result = dict(keywords)
     remaining = dict(changes)
     if "model" in remaining:
