@@ -21,18 +21,18 @@ from smp_advisor.wording import fits, plural
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from smp_advisor.advice import Advice
     from smp_advisor.charts.bar_drawings import LadderRow, RankColumn
     from smp_advisor.charts.curve_drawings import Fit
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.guidance.ladder import Rung
+    from smp_advisor.guidance.recommended import Recommended
     from smp_advisor.libraries.library import Setting
     from smp_advisor.libraries.plan import Plan
 
 __all__ = ["CHARTS", "chart_of", "ladder_chart"]
 
 
-def ladder_chart(advice: Advice, estimate: Estimate) -> Chart:
+def ladder_chart(advice: Recommended, estimate: Estimate) -> Chart:
     """Memory and step time of each technique, added to those before it, and of the plan with one change each."""
     ladder = ladder_of(advice, estimate.plan)
     before = [None, *ladder.rungs[:-1]]
@@ -98,7 +98,7 @@ _COLUMNS = {
 _MOST_NODES = 16
 
 
-def ranks_chart(advice: Advice, estimate: Estimate, by: int = 0) -> Chart:
+def ranks_chart(advice: Recommended, estimate: Estimate, by: int = 0) -> Chart:
     """Stage, slices, shard and replica of every GPU of the first nodes, in the colors of column `by`."""
     table = ranks_of(advice, estimate.plan, None)
     ranks = table.ranks
@@ -148,12 +148,12 @@ def fit_state(estimate: Estimate, required: float) -> Fit:
     return "risk" if estimate.fits else "over"
 
 
-def settings_with_sweeps(advice: Advice) -> tuple[str, ...]:
+def settings_with_sweeps(advice: Recommended) -> tuple[str, ...]:
     """Settings with several positions, by name."""
     return tuple(name for name, values in _positions(advice, advice.estimate).items() if len(values) > 1)
 
 
-def sweep_chart(advice: Advice, estimate: Estimate, name: str, values: Sequence[Setting] = ()) -> Chart:
+def sweep_chart(advice: Recommended, estimate: Estimate, name: str, values: Sequence[Setting] = ()) -> Chart:
     """The estimate of every position of a setting, or of some values. Settings that depend on it follow."""
     values = list(values) or _positions(advice, estimate)[name]
     record = get_library(estimate.plan.library)
@@ -209,14 +209,14 @@ def sweep_chart(advice: Advice, estimate: Estimate, name: str, values: Sequence[
 _AREAS = (("at risk", "risk"), ("out of memory", "over"), ("not possible", "refused"))
 
 
-def _positions(advice: Advice, estimate: Estimate) -> dict[str, list[Setting]]:
+def _positions(advice: Recommended, estimate: Estimate) -> dict[str, list[Setting]]:
     plan = estimate.plan
     return positions(
         Situation(plan=plan, fields=fields_of(plan), model=advice.model, cluster=advice.cluster, job=advice.job)
     )
 
 
-def _moved(advice: Advice, estimate: Estimate, name: str, value: Setting) -> Estimate | None:
+def _moved(advice: Recommended, estimate: Estimate, name: str, value: Setting) -> Estimate | None:
     """Estimate of the plan with another value of a setting; None if it cannot be combined with the others."""
     plan = estimate.plan
     after = dependent_settings(
@@ -243,7 +243,7 @@ def _text(value: Setting) -> str:
     return ("on" if value else "off") if isinstance(value, bool) else str(value).replace("_", " ")
 
 
-CHARTS: Mapping[str, Callable[[Advice, Estimate], Chart]] = {
+CHARTS: Mapping[str, Callable[[Recommended, Estimate], Chart]] = {
     "memory": memory_chart,
     "time": time_chart,
     "schedule": schedule_chart,
@@ -255,7 +255,7 @@ CHARTS: Mapping[str, Callable[[Advice, Estimate], Chart]] = {
 """Function that makes each chart for a plan of the advice."""
 
 
-def chart_of(advice: Advice, name: str, plan: Plan | int | None = None) -> Chart:
+def chart_of(advice: Recommended, name: str, plan: Plan | int | None = None) -> Chart:
     """A chart of a plan, see `Advice.chart`."""
     require_types({"name": (name, str)}, "chart")
     chosen = plan_of(advice, plan)

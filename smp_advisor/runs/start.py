@@ -24,7 +24,7 @@ from smp_advisor.runs.sources import ADVICE, LOCAL_NOTES, PROCESS, STATUS, Local
 from smp_advisor.runs.watching import Run
 
 if TYPE_CHECKING:
-    from smp_advisor.advice import Advice
+    from smp_advisor.guidance.recommended import Recommended
     from smp_advisor.libraries.plan import Plan
 
 _PROCESSES, _STEPS = 2, 40
@@ -42,7 +42,7 @@ _START_SECONDS = 1800
 """A last guard against a cell that neither starts a job nor ends."""
 
 
-def plan_tag(advice: Advice, plan: Plan | None = None) -> str:
+def plan_tag(advice: Recommended, plan: Plan | None = None) -> str:
     """Eight characters that identify a plan of an advice with its model, cluster and job."""
     job = replace(advice.job, calibration=None)
     parts = [advice.model.name, advice.model.config_json, advice.cluster.instance.name, advice.cluster.nodes]
@@ -65,7 +65,7 @@ class Terms:
         return f"{self.run} {self.probe}".strip()
 
 
-def terms_of_start(advice: Advice, options: dict[str, Any], *, sdk: str = "auto", tag: bool = True) -> Terms:
+def terms_of_start(advice: Recommended, options: dict[str, Any], *, sdk: str = "auto", tag: bool = True) -> Terms:
     """The job of an advice; refuses one that is not expected to train."""
     place = (advice.model, advice.cluster, advice.job, advice.plan)
     settings = {"script": advice.script, "data": advice.data, **options}
@@ -94,7 +94,7 @@ def new_folder(folder: str | os.PathLike[str] | None, kind: str) -> Path:
     return place.resolve()
 
 
-def start_local(advice: Advice, folder: Path, steps: int | None, options: dict[str, Any]) -> Run:
+def start_local(advice: Recommended, folder: Path, steps: int | None, options: dict[str, Any]) -> Run:
     """The small training in a process tree, with the prediction for it."""
     steps = _STEPS if steps is None else steps
     count: object = steps
@@ -107,7 +107,7 @@ def start_local(advice: Advice, folder: Path, steps: int | None, options: dict[s
     source = folder / "source"
     source.mkdir(exist_ok=True)
     settings: dict[str, Any] = {"processes": processes, "seconds": _SECONDS, "hyperparameters": {}}
-    prediction: Advice | None = None
+    prediction: Recommended | None = None
     notes: tuple[str, ...] = LOCAL_NOTES
     if small is not None:
         settings |= {"script": SCRIPT_NAME, "source_dir": str(source)}
@@ -131,7 +131,9 @@ def start_local(advice: Advice, folder: Path, steps: int | None, options: dict[s
     return Run(LocalFolder(folder, process), prediction, notes=notes).poll()
 
 
-def _prediction(advice: Advice, small: Any, processes: int, steps: int) -> tuple[Advice | None, tuple[str, ...]]:
+def _prediction(
+    advice: Recommended, small: Any, processes: int, steps: int
+) -> tuple[Recommended | None, tuple[str, ...]]:
     """The advice for the small training on this machine."""
     if advice.request is None:
         return None, ("Only advice made by advise() has a prediction of its local run.",)
@@ -165,7 +167,7 @@ def _prediction(advice: Advice, small: Any, processes: int, steps: int) -> tuple
     return prediction, ()
 
 
-def start_job(advice: Advice, cell: str, folder: Path, *, generated: bool) -> Run:
+def start_job(advice: Recommended, cell: str, folder: Path, *, generated: bool) -> Run:
     """Run the cell in a child process with the user's environment, until it names its job."""
     write_text(folder / ADVICE, advice.as_json())
     write_text(folder / _JOB, cell)

@@ -25,8 +25,8 @@ from smp_advisor.wording import plural, seconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from smp_advisor.advice import Advice
     from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.guidance.recommended import Recommended
     from smp_advisor.runs.sources import Source
 
 STEADY_STEPS = 20
@@ -66,7 +66,7 @@ class Run:
     def __init__(
         self,
         source: Source,
-        advice: Advice | None = None,
+        advice: Recommended | None = None,
         *,
         notes: tuple[str, ...] = (),
         clock: Callable[[], float] = time.time,
@@ -76,7 +76,7 @@ class Run:
         self._turn = threading.RLock()
         """A notebook polls in a thread of its own."""
         # Live advice can show another plan later: a run keeps the one that it was started or attached with.
-        self.advice: Advice | None = getattr(advice, "explained", advice)
+        self.advice: Recommended | None = getattr(advice, "explained", advice)
         """The prediction, whose plan is that of the run; None if none was found."""
         self.notes = notes
         """Where the prediction is from, and what is inferred."""
@@ -407,7 +407,7 @@ class Run:
         restarts = sum(name == "Restarting" for name, *_ in self.last.transitions)
         return causes_of(self.advice, self.typical, busy=busy, restarts=restarts, memory_share=self.memory_share)
 
-    def calibrated(self) -> Advice:
+    def calibrated(self) -> Recommended:
         """The advice with what the run measured. `Advice.learned` shows its intervals before and after.
 
         Raises

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from smp_advisor.advice import Advice
     from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.guidance.recommended import Recommended
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.runs.effect import Probe
 
@@ -54,7 +54,7 @@ class Worth:
     """The same with the step times of all leading plans known: no measurement saves more on average."""
     compared: tuple[Plan, ...]
     """The leading plans, the recommended one first."""
-    advice: Advice = field(repr=False, compare=False)
+    advice: Recommended = field(repr=False, compare=False)
 
     @property
     def measure(self) -> bool:
@@ -85,7 +85,7 @@ class Worth:
         )
         return tuple(cell for pair in pairs for cell in pair if cell)
 
-    def learn(self, *logs: Any) -> Advice:
+    def learn(self, *logs: Any) -> Recommended:
         """The advice with what the probes taught, from the log of each in the order of `probes`.
 
         Raises
@@ -114,7 +114,7 @@ class Worth:
         return "".join(f"<div>{escape(line)}</div>" for line in str(self).splitlines())
 
 
-def worth_measuring(advice: Advice) -> Worth:
+def worth_measuring(advice: Recommended) -> Worth:
     """The best probes of an advice's leading plans. See `Advice.worth_measuring`."""
     total, rate = advice.estimate.usd_total, advice.estimate.tokens_per_second
     if total is None:
@@ -151,7 +151,7 @@ def worth_measuring(advice: Advice) -> Worth:
     )
 
 
-def _probes(advice: Advice, plan: Plan) -> list[Probe]:
+def _probes(advice: Recommended, plan: Plan) -> list[Probe]:
     """The best short job on one or two nodes, if there is any, and one on the cluster of the run."""
     where = (advice.model, advice.cluster, advice.job, plan)
     try:
@@ -197,7 +197,7 @@ _TAILS = (2.5, 97.5)
 class Offer:
     """Another plan from the next checkpoint on. `cell` resumes the run with it."""
 
-    advice: Advice
+    advice: Recommended
     """The calibrated advice."""
     plan: Plan
     estimate: Estimate
@@ -228,7 +228,7 @@ class Offer:
         printer.text(str(self))
 
 
-def offer_of(advice: Advice, plan: Plan, steps: int, *, checkpoints: str = "") -> Offer | None:
+def offer_of(advice: Recommended, plan: Plan, steps: int, *, checkpoints: str = "") -> Offer | None:
     """The recommended plan of a calibrated advice instead of the plan of a run, for its remaining steps.
 
     A plan counts if it resumes from the same checkpoints: of the same library, whose script is PyTorch's distributed
