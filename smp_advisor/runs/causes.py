@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from smp_advisor.guidance.recommended import Recommended
-    from smp_advisor.runs.measure import Typical
+    from smp_advisor.runs.steps import Typical
 
 _IDLE, _BUSY = 0.75, 0.9
 """Mean utilization of the GPUs below which they wait, and above which they always work (judgment)."""

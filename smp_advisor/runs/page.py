@@ -90,10 +90,8 @@ def alarms_of(run: Run) -> tuple[str, ...]:
     alarms = []
     if run.last.failure or run.log.out_of_memory:
         alarms.append(_failure(run))
-    if run.infinite_loss:
-        alarms.append(
-            f"{run.infinite_loss}: stop the run, and resume from a checkpoint before it with a lower learning rate."
-        )
+    if infinite := run.infinite_loss:
+        alarms.append(f"{infinite}: stop the run, and resume from a checkpoint before it with a lower learning rate.")
     expected, values = run.estimate, run.seconds[1:][-IN_A_ROW:]
     if expected is not None and len(values) == IN_A_ROW:
         low, high = expected.step_seconds_range
