@@ -18,7 +18,7 @@ from smp_advisor.costs.compute import model_flops_per_sample
 from smp_advisor.costs.constants import peak_flops
 from smp_advisor.costs.effective_time import effective_time
 from smp_advisor.costs.estimate import CATEGORIES, TIME_PARTS, Estimate, Memory, StageMemory, StepTime
-from smp_advisor.costs.learned import learned_memory_of, learned_seconds
+from smp_advisor.costs.learned import LearnedMemory, learned_seconds
 from smp_advisor.costs.memory import (
     GIB,
     host_bytes,
@@ -29,6 +29,7 @@ from smp_advisor.costs.memory import (
     stage_bytes,
 )
 from smp_advisor.costs.step_time import step_and_host_seconds, step_seconds
+from smp_advisor.costs.transfer import targets
 from smp_advisor.costs.uncertainty import Doubt, has_runs, narrowed, plan_kinds, step_time_factors
 from smp_advisor.costs.world import World, in_flight, stack_of, stage_kinds, stages, vocabulary_shards
 from smp_advisor.elementwise import largest, smallest
@@ -117,7 +118,8 @@ def _judged(
     """(stage, bytes by category, host bytes, needed bytes, one standard deviation of their error) of each kind."""
     shards, band = vocabulary_shards(model, layout), model.activation_band
     kinds = kinds_bytes(model, job, layout, world, degree)
-    learned = None if job.calibration is None else learned_memory_of(job.calibration, model, cluster, job, layout)
+    of = None if job.calibration is None else targets(model, cluster, job, layout)
+    learned = None if job.calibration is None or of is None else LearnedMemory.of(job.calibration, of)
     if learned is None:
         return [(stage, by, h, needed_bytes(by), memory_error_bytes(by, shards, band)) for stage, by, h in kinds]
     return [(stage, *learned.of_stage(by, shards, band, h)) for stage, by, h in kinds]
@@ -186,7 +188,7 @@ def learned_width(model: Model, cluster: Cluster, job: Job, layout: Layout) -> N
 
 def step_time_doubt(model: Model, cluster: Cluster, job: Job, layout: Layout) -> Doubt:
     """Shares that determine the interval of one plan's step time; `layout` has a single row."""
-    model, degree = trained(model, job), int(layout.pipeline_parallel_degree[0])
+    model, degree = trained(model, job), int(np.ravel(layout.pipeline_parallel_degree)[0])
     world = World.of(model, cluster, job, layout)
     seconds, of_host = step_and_host_seconds(model, cluster, job, layout, world, degree)
     return _doubt(
