@@ -243,13 +243,22 @@ def sharded_gather_seconds(
     return where(levels & inverted(group.inside) & (group.in_node > 1), time, ring)
 
 
-def all_to_all_seconds(cluster: Cluster, bytes_: Floats, members: Floats, stride: Floats) -> Floats:
-    """All-to-all: every GPU sends (n - 1) / n of its `bytes_` to its group, in smaller messages than a ring's.
+_PAIRED_IN_CUBE_MESH = 4
+"""Most GPUs of a cube mesh with a link between every two."""
 
+
+def all_to_all_seconds(cluster: Cluster, bytes_: Floats, members: Floats, stride: Floats) -> Floats:
+    """All-to-all: every GPU sends (n - 1) / n of its `bytes_` to its group.
+
+    Inside a node it has a longer start than a ring, and about its rate, except where links do not connect all pairs.
     What leaves the node shares its network with what the node's other GPUs send.
     """
     group = Group.of(cluster, members, stride)
-    time = _ring_seconds(cluster, bytes_ / constant("communication.all_to_all_share"), group, rounds=1)
+    share: Floats = gpu_constant("all_to_all_share", cluster.instance.gpu)
+    if "cube mesh" in cluster.instance.intra_node.lower():
+        share = where(group.in_node > _PAIRED_IN_CUBE_MESH, constant("communication.cube_mesh_all_to_all_8"), share)
+    sent = quotient(bytes_ * (members - 1) / maximum(members, 1), intra_rate(cluster, group.in_node) * share)
+    time = constant("communication.all_to_all_start_seconds") + sent
     if anywhere(inverted(group.inside)):
         leaving = bytes_ * (members - group.in_node) / maximum(members, 1)
         start: Floats = constant("communication.start_seconds")
