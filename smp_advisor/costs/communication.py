@@ -258,7 +258,7 @@ def all_to_all_seconds(cluster: Cluster, bytes_: Floats, members: Floats, stride
     if "cube mesh" in cluster.instance.intra_node.lower():
         share = where(group.in_node > _PAIRED_IN_CUBE_MESH, constant("communication.cube_mesh_all_to_all_8"), share)
     sent = quotient(bytes_ * (members - 1) / maximum(members, 1), intra_rate(cluster, group.in_node) * share)
-    time = constant("communication.all_to_all_start_seconds") + sent
+    time: Floats = constant("communication.all_to_all_start_seconds") + sent
     if anywhere(inverted(group.inside)):
         leaving = bytes_ * (members - group.in_node) / maximum(members, 1)
         start: Floats = constant("communication.start_seconds")

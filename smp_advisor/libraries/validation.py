@@ -380,16 +380,7 @@ def undocumented_settings(library: str, job: Job) -> tuple[str, ...]:
 
 
 def unscripted_adapter(library: str, job: Job, model: Model, instance: Instance) -> str:
-    """Why the generated script does not train a job's adapter in a library, as a sentence; empty if it does.
-
-    Examples
-    --------
-    >>> from smp_advisor.cluster import Cluster
-    >>> from smp_advisor.workload import Adapter, Job, Model
-    >>> small = Cluster("ml.g5.2xlarge").instance
-    >>> unscripted_adapter("ddp", Job(adapter=Adapter(base_bits=4)), Model.from_name("llama-3-8b"), small)
-    ''
-    """
+    """Why the generated script does not train a job's adapter in a library, as a sentence; empty if it does."""
     own, adapter = get_library(library), job.adapter
     if adapter is None:
         return ""

@@ -255,15 +255,7 @@ def obstacle(library: str, request: Request) -> tuple[Obstacle, str] | None:
 
 
 def allows_bf16(plan: Plan, cluster: Cluster) -> bool:
-    """Whether an fp16 plan also runs in bf16, which has the range of fp32 and needs no loss scaling.
-
-    Examples
-    --------
-    >>> from smp_advisor.cluster import Cluster
-    >>> from smp_advisor.libraries import Plan
-    >>> allows_bf16(Plan(fp16=True, sharded_data_parallel_degree=8), Cluster("ml.p4d.24xlarge"))
-    True
-    """
+    """Whether an fp16 plan also runs in bf16, which has the range of fp32 and needs no loss scaling."""
     if plan.precision != "fp16" or not cluster.instance.bf16 or "bf16" not in plan_fields(plan.library):
         return False
     try:

@@ -252,13 +252,7 @@ _MAX_DEVIATION = 0.03
 
 
 def padded_vocabulary(words: int) -> int:
-    """Rows of a token table for a number of words.
-
-    Examples
-    --------
-    >>> padded_vocabulary(50257)
-    50304
-    """
+    """Rows of a token table for a number of words."""
     return -(-words // _VOCABULARY_MULTIPLE) * _VOCABULARY_MULTIPLE
 
 
