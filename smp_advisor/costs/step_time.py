@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from smp_advisor.costs.activations import offloaded_activation_bytes
 from smp_advisor.costs.communication import Group, data_parallel_seconds, point_to_point_seconds
-from smp_advisor.costs.compute import Passes, optimizer_host_seconds, stage_passes
+from smp_advisor.costs.compute import Passes, optimizer_form, optimizer_host_seconds, stage_passes
 from smp_advisor.costs.constants import constant, memory_bandwidth
 from smp_advisor.costs.world import (
     LocalParameters,
@@ -177,9 +177,11 @@ def step_and_host_seconds(
     local = _chosen(LocalParameters, locals_, largest_index([p.total for p in locals_]))
     m = layout.microbatches
     compute = m * (slowest.forward + slowest.backward + slowest.recomputation)
-    launches = optimizer_host_seconds(model, layout, cluster.instance, job, stack_of(job, layout))
-    update = _optimizer(cluster, layout, world, local)
-    around = where(layout.host_handover, constant("time.host_step_seconds"), constant("time.step_seconds"))
+    stack = stack_of(job, layout)
+    launches = optimizer_host_seconds(model, layout, cluster.instance, job, stack)
+    update = _optimizer(cluster, layout, world, local, optimizer_form(job, stack))
+    loop = stack.step_share * constant("time.step_seconds")
+    around = where(layout.host_handover, constant("time.host_step_seconds"), loop)
     result = {
         "forward_seconds": m * slowest.forward,
         "backward_seconds": m * (slowest.backward + slowest.accumulation),
@@ -258,9 +260,15 @@ def handover_seconds(model: Model, cluster: Cluster, layout: Layout, world: Worl
     return seconds
 
 
-def _optimizer(cluster: Cluster, layout: Layout, world: World, local: LocalParameters) -> Floats:
-    """Seconds of the optimizer's update, which reads and writes every byte of the state on each GPU."""
-    moved = constant("time.optimizer_passes") * layout.state_bytes.total_bytes * owned_parameters(local, layout, world)
+def _optimizer(cluster: Cluster, layout: Layout, world: World, local: LocalParameters, form: str) -> Floats:
+    """Seconds of the optimizer's update, which reads and writes every byte of the state on each GPU.
+
+    The fused form does so once, others for each of their operations.
+    """
+    passes = constant("time.optimizer_passes")
+    if form != "fused":
+        passes = passes * constant(f"time.optimizer_{'foreach' if form == 'foreach' else 'loop'}")
+    moved = passes * layout.state_bytes.total_bytes * owned_parameters(local, layout, world)
     on_gpu = memory_bandwidth(cluster.instance)
     # All GPUs of a node share the host's memory.
     on_host = constant("offload.host_memory_gb_per_s") * 1e9 / cluster.instance.gpus
