@@ -59,15 +59,10 @@ class Group:
 
     @classmethod
     def of(cls, cluster: Cluster, members: Floats, stride: Floats) -> Group:
-        """Placement of a group.
+        """Placement of a group whose adjacent members are `stride` ranks apart.
 
-        Parameters
-        ----------
-        members
-            GPUs per group, shape (n,).
-        stride
-            Distance in ranks between adjacent members, shape (n,). There are k interleaved groups of stride k; across
-            nodes, min(k, GPUs per node) of them share the node's network.
+        There are k interleaved groups of stride k; across nodes, min(k, GPUs per node) of them share the node's
+        network.
         """
         per_node = cluster.instance.gpus
         # A group size that does not divide the node's GPUs leaves the node somewhere.
@@ -224,13 +219,9 @@ def sharded_gather_seconds(
 ) -> Floats:
     """All-gather of the parameters of a sharding group whose full size is `bytes_`.
 
-    Parameters
-    ----------
-    two_level
-        Whether rings between nodes, one for each GPU of a node, gather a part on each GPU, and rings inside the nodes
-        then exchange the parts (Zhang et al. 2022, arXiv 2205.00119, section 3.3).
-    overlapped
-        Whether both happen at the same time (SMDDP), which is an assumption: its collectives have no published curve.
+    On two levels, rings between nodes, one for each GPU of a node, gather a part on each GPU, and rings inside the
+    nodes then exchange the parts (Zhang et al. 2022, arXiv 2205.00119, section 3.3). That both overlap in SMDDP is an
+    assumption: its collectives have no published curve.
     """
     ring = all_gather_seconds(cluster, bytes_, members, stride)
     levels = two_level | overlapped
@@ -315,14 +306,13 @@ def data_parallel_seconds(
     """Seconds of reductions and all-gathers that compute does not hide.
 
     Without sharding, gradients are all-reduced during the last microbatch's backward pass, or after it
-    (`StateBytes.reduces_late`). With sharded optimizer state
-    they are reduce-scattered there, and the all-gather of updated parameters after the optimizer step is exposed (SMP
-    documentation, Introduction to model parallelism). Sharded parameters are gathered, with prefetch, in the forward
-    and again in the backward pass of every microbatch, where gradients are also reduce-scattered: three times their
-    volume. Strategies that keep parameters gathered until the backward pass (``shard_grad_op``) move twice their volume
-    (Rajbhandari et al. 2020, arXiv 1910.02054, section 7; PyTorch documentation of ``ShardingStrategy``). Replicas of
-    the shards (hybrid strategies) reduce their gradients after every reduce-scatter, with MiCS once per step (Zhang et
-    al. 2022, arXiv 2205.00119, section 3.4).
+    (`StateBytes.reduces_late`). With sharded optimizer state they are reduce-scattered there, and the all-gather of
+    updated parameters after the optimizer step is exposed (SMP documentation, Introduction to model parallelism).
+    Sharded parameters are gathered, with prefetch, in the forward and again in the backward pass of every microbatch,
+    where gradients are also reduce-scattered: three times their volume. Strategies that keep parameters gathered until
+    the backward pass (``shard_grad_op``) move twice their volume (Rajbhandari et al. 2020, arXiv 1910.02054, section 7;
+    PyTorch documentation of ``ShardingStrategy``). Replicas of the shards (hybrid strategies) reduce their gradients
+    after every reduce-scatter, with MiCS once per step (Zhang et al. 2022, arXiv 2205.00119, section 3.4).
     """
     state = layout.state_bytes
     reduction, dp, stride = world.reduction_degree, world.data_parallel_degree, world.data_stride

@@ -64,8 +64,6 @@ def makespan_seconds(
 ) -> Floats:
     """Length of each plan's step in seconds, shape (n,), with immediate transfers.
 
-    Notes
-    -----
     Filling and draining the pipeline takes the sum over the stages, every other microbatch the slowest stage. With
     ``pipeline="simple"`` that is exact for any stages: the forward passes, and then the backward passes, are a flow
     shop of equal jobs. In the interleaved order a stage works on later microbatches while the stages behind it work on

@@ -104,8 +104,6 @@ def trained(state_bytes: StateBytes, job: Job) -> StateBytes:
     Sources: the table of training settings (``workload/data/training_settings.toml``).
     """
     state = state_bytes
-    if job.has_fused_operations:
-        state = replace(state, fused_kernels=True)
     if job.state_precision == "16-bit":
         state = replace(
             state,
