@@ -159,22 +159,9 @@ def test_money_and_days() -> None:
     assert value.days == pytest.approx(300e9 / value.tokens_per_second / value.effective.share / 86_400)
     assert value.usd_total == pytest.approx(value.days * 24 * value.usd_per_hour)
     assert value.usd_per_million_tokens == pytest.approx(value.usd_total / 300e3)
-    unpriced = Cluster.custom(
-        gpu="A100",
-        usable_gpu_memory_gib=39,
-        peak_tflops=312,
-        gpus_per_node=8,
-        nodes=16,
-        intra_node_gb_per_s=600,
-        inter_node_gbps=400,
-    )
-    without_price = estimate(model, unpriced, Job(sequence_length=512), plan)
-    assert (
-        without_price.usd_per_hour,
-        without_price.usd_total,
-        without_price.usd_per_million_tokens,
-        without_price.days,
-    ) == (None,) * 4
+    without_price = estimate(model, with_memory(39.0), Job(sequence_length=512), plan)
+    for name in ("usd_per_hour", "usd_total", "usd_per_million_tokens", "days"):
+        assert getattr(without_price, name) is None
 
 
 def test_a_plan_for_another_cluster_is_refused_in_one_sentence() -> None:
