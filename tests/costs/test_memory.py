@@ -154,13 +154,10 @@ def test_sizes_of_sharded_data_parallelism_take_memory() -> None:
     _, cluster, job, _ = row_30b()
     model = gpt(vocab=1_000)
     plan = Plan(sharded_data_parallel_degree=32, batch_size=1, fp16=True, activation_checkpointing="each")
+    less = replace(plan, sdp_max_live_parameters=int(1e8), sdp_reduce_bucket_size=int(1e8))
     usual, large, small = (
         estimate(model, cluster, job, variant).memory.peak.communication_gib
-        for variant in (
-            plan,
-            replace(plan, sdp_max_live_parameters=int(8e9)),
-            replace(plan, sdp_max_live_parameters=int(1e8), sdp_reduce_bucket_size=int(1e8)),
-        )
+        for variant in (plan, replace(plan, sdp_max_live_parameters=int(8e9)), less)
     )
     assert large - usual == pytest.approx(7e9 * 2 * (1 - 1 / 32) / GIB)
     assert usual - small == pytest.approx((9e8 * (1 - 1 / 32) + 4e8) * 2 / GIB)

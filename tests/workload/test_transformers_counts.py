@@ -32,6 +32,7 @@ def count_of(class_name, config_class, values):
     return sum(parameter.numel() for parameter in model.parameters())
 
 
+WIDE = {"hidden_size": 4096, "num_attention_heads": 64}
 CASES = [
     ("GPT2", {}, "LMHeadModel ForSequenceClassification ForTokenClassification Model"),
     ("GPT2", {"n_embd": 1600, "n_layer": 48, "n_head": 25}, "LMHeadModel"),
@@ -54,23 +55,8 @@ CASES = [
     ("ViT", {}, "ForImageClassification Model"),
     ("ViT", {"patch_size": 14, "qkv_bias": False, "num_labels": 1000}, "ForImageClassification"),
     ("Falcon", {}, "ForCausalLM ForSequenceClassification ForTokenClassification Model"),
-    (
-        "Falcon",
-        {"hidden_size": 8192, "num_attention_heads": 128, "num_kv_heads": 8, "new_decoder_architecture": True},
-        "ForCausalLM",
-    ),
-    (
-        "Falcon",
-        {
-            "hidden_size": 4096,
-            "num_attention_heads": 64,
-            "parallel_attn": False,
-            "multi_query": False,
-            "bias": True,
-            "alibi": True,
-        },
-        "ForCausalLM",
-    ),
+    ("Falcon", WIDE | {"num_kv_heads": 8, "new_decoder_architecture": True}, "ForCausalLM"),
+    ("Falcon", WIDE | {"parallel_attn": False, "multi_query": False, "bias": True, "alibi": True}, "ForCausalLM"),
     ("OPT", {}, "ForCausalLM ForSequenceClassification Model"),
     (
         "OPT",
