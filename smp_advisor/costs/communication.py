@@ -295,13 +295,7 @@ def _sharded_seconds(collective: Callable[..., Floats], cluster: Cluster, bytes_
 
 
 def data_parallel_seconds(
-    model: Model,
-    cluster: Cluster,
-    layout: Layout,
-    world: World,
-    degree: int,
-    local: LocalParameters,
-    passes: Passes,
+    model: Model, cluster: Cluster, layout: Layout, world: World, degree: int, local: LocalParameters, passes: Passes
 ) -> Floats:
     """Seconds of reductions and all-gathers that compute does not hide.
 
@@ -364,10 +358,7 @@ def data_parallel_seconds(
     )
     scatter = blocks * reduce_scatter_seconds(cluster, gradient_bytes / blocks, world.shards, tp)
     across = all_reduce_seconds(
-        cluster,
-        gradient_bytes / world.shards,
-        maximum(reduction // world.shards, 1),
-        world.shards * tp,
+        cluster, gradient_bytes / world.shards, maximum(reduction // world.shards, 1), world.shards * tp
     )
     backward = passes.backward + passes.recomputation + passes.exchange_backward
     sharing = Group.of(cluster, world.shards, tp).inside

@@ -103,11 +103,7 @@ def kinds_bytes(
     """(stage, bytes by category, host bytes) of each kind of stage."""
     saved = tuple(block_saved_bytes(group.block, layout, world, job) for group in model.groups)
     return [
-        (
-            stage,
-            stage_bytes(model, layout, world, stage, saved),
-            host_bytes(model, layout, world, stage),
-        )
+        (stage, stage_bytes(model, layout, world, stage, saved), host_bytes(model, layout, world, stage))
         for stage in stage_kinds(model, degree)
     ]
 

@@ -204,12 +204,7 @@ class Pace:
 
 
 def paces(
-    calibration: Calibration,
-    model: Model,
-    cluster: Cluster,
-    job: Job,
-    layout: Layout,
-    seconds: Mapping[str, Numbers],
+    calibration: Calibration, model: Model, cluster: Cluster, job: Job, layout: Layout, seconds: Mapping[str, Numbers]
 ) -> tuple[Pace, ...]:
     """Learned quantities of one plan, of those on which it spends time."""
     solved = _solved_time(calibration)

@@ -247,9 +247,7 @@ def handover_seconds(model: Model, cluster: Cluster, layout: Layout, world: Worl
     parts = where(layout.host_handover, 1, layout.tensor_parallel_degree)
     group = Group.of(cluster, layout.pipeline_parallel_degree, world.pipeline_stride)
     by_nccl = where(
-        group.inside,
-        constant("communication.handover_in_node_seconds"),
-        constant("communication.handover_seconds"),
+        group.inside, constant("communication.handover_in_node_seconds"), constant("communication.handover_seconds")
     )
     latency = where(layout.host_handover, constant("communication.host_handover_seconds"), by_nccl)
     seconds: Floats = latency + point_to_point_seconds(

@@ -94,13 +94,7 @@ class Places:
 
 
 def places_of(
-    cluster: object,
-    count: object,
-    *,
-    limits: Limits,
-    library: str,
-    cost: bool = False,
-    counts: object = None,
+    cluster: object, count: object, *, limits: Limits, library: str, cost: bool = False, counts: object = None
 ) -> Places:
     """The clusters of a request."""
     if isinstance(cluster, Cluster):

@@ -60,9 +60,7 @@ def model_from_name(text: str) -> Model:
     # Settings outside of the shape, such as the base of rotary embeddings: a job starts from a model that has them.
     values = json.loads(model.config_json) | _names()["settings"].get(entry.name, {})
     return replace(
-        model,
-        config_json=json.dumps(values, sort_keys=True),
-        note=f"the shape of {entry.name}, {entry.source}",
+        model, config_json=json.dumps(values, sort_keys=True), note=f"the shape of {entry.name}, {entry.source}"
     )
 
 
