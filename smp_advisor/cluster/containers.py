@@ -56,11 +56,7 @@ class Container:
         return f"{name} {self.framework_version}" + (f" (CUDA {self.cuda})" if self.cuda else "")
 
     def drives(self, instance: Instance) -> bool:
-        """Whether the image has machine code for the GPU of an instance; True if either is unknown.
-
-        Code for an architecture runs on later ones of the same major version (CUDA programming guide, binary
-        compatibility).
-        """
+        """Whether the image has machine code for an instance's GPU (CUDA binary compatibility); True if unknown."""
         if not (instance.architecture and self.architectures):
             return True
         major, minor = version_pair(instance.architecture)

@@ -59,11 +59,7 @@ class Group:
 
     @classmethod
     def of(cls, cluster: Cluster, members: Floats, stride: Floats) -> Group:
-        """Placement of a group whose adjacent members are `stride` ranks apart.
-
-        There are k interleaved groups of stride k; across nodes, min(k, GPUs per node) of them share the node's
-        network.
-        """
+        """Placement of a group with `stride` ranks between members; its interleaved groups share the network."""
         per_node = cluster.instance.gpus
         # A group size that does not divide the node's GPUs leaves the node somewhere.
         inside = (per_node % minimum(members * stride, per_node) == 0) & (members * stride <= per_node)
@@ -105,10 +101,7 @@ def _intra_efficiency(cluster: Cluster, members: Floats) -> Floats:
 
 
 def network_rate(cluster: Cluster, sharing: Floats) -> Floats:
-    """Bytes per second of one of `sharing` groups that use a node's network at the same time.
-
-    The rings of one group use all network cards. Several groups, each with one GPU in the node, slow each other down.
-    """
+    """Bytes per second of one of `sharing` groups that use a node's network, and slow each other down."""
     measured = cluster.instance.efa and cluster.instance.gpudirect_rdma
     name = "communication.efa_efficiency" if measured else "communication.network_efficiency"
     share = constant(name) * where(sharing > 1, constant("communication.shared_network_share"), 1.0)
@@ -264,10 +257,7 @@ def all_to_all_seconds(cluster: Cluster, bytes_: Floats, members: Floats, stride
 
 
 def point_to_point_seconds(cluster: Cluster, bytes_: Floats, line: Group) -> Floats:
-    """Slowest transfer between adjacent stages of a pipeline.
-
-    Where the pipeline leaves the node, all groups that share its network send together.
-    """
+    """Slowest transfer between adjacent stages; all groups that share a node's network send together."""
     rate = where(line.inside, intra_rate(cluster, 2), network_rate(cluster, line.sharing))
     return constant("communication.start_seconds") + quotient(bytes_, rate)
 
@@ -284,10 +274,7 @@ def _exposed(communication: Floats, compute: Floats, inside: Bools) -> Floats:
 
 
 def _sharded_seconds(collective: Callable[..., Floats], cluster: Cluster, bytes_: Floats, world: World) -> Floats:
-    """Seconds of a reduce-scatter or all-gather of all gradients or parameters, one bucket per message.
-
-    A message passes the entire ring, so large groups wait for its hops rather than for its bytes.
-    """
+    """Seconds of a reduce-scatter or all-gather of everything, one bucket per message around the entire ring."""
     messages = ceil(bytes_ / (constant("communication.bucket_mib") * 2**20))
     per_message = collective(cluster, bytes_ / maximum(messages, 1), world.shards, world.data_stride)
     seconds: Floats = messages * per_message

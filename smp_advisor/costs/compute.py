@@ -167,10 +167,7 @@ def _cast_seconds(block: Block, layout: Layout, world: World, instance: Instance
 
 
 def block_seconds(block: Block, layout: Layout, world: World, instance: Instance, job: Job) -> BlockSeconds:
-    """Seconds of one microbatch on one block: the longer of the GPU's work and of its launches by the host.
-
-    The backward pass has two products for each of the forward pass.
-    """
+    """Seconds of one microbatch on one block: the longer of the GPU's work and of its launches by the host."""
     stack = stack_of(job, layout)
     attention = attention_seconds(block, layout, world, instance, job, stack)
     products = products_seconds(block.matmuls, layout, world, instance, job, stack)

@@ -103,10 +103,7 @@ def _generation(name: str, gpu: str) -> str:
 
 @contextmanager
 def overriding(values: Mapping[str, Floats]) -> Iterator[None]:
-    """Override constants by dotted name inside a ``with`` block: with numbers, or with draws of shape (d, 1).
-
-    With draws, the formulas give arrays of shape (d, n) where they depend on the constant.
-    """
+    """Override constants by dotted name inside a ``with`` block: with numbers, or with draws of shape (d, 1)."""
     unknown = sorted(set(values) - set(_committed()))
     if unknown:
         raise KeyError(f"no constant {unknown[0]!r}")

@@ -215,10 +215,7 @@ def _seconds(
 def _fused(
     attention: Attention, layout: Layout, world: World, instance: Instance, job: Job, stack: Stack
 ) -> AttentionSeconds:
-    """Seconds of one fused kernel, from its arithmetic only.
-
-    Its backward pass recomputes the scores and has five products for two (Dao 2023, arXiv 2307.08691).
-    """
+    """Seconds of one fused kernel's arithmetic; five products for two in the backward pass (arXiv 2307.08691)."""
     keys = attention.keys_per_query(world.sequence_length)
     # A causal kernel computes half of the square. A window limits it to a band.
     reach = min(attention.window or keys, keys)

@@ -287,10 +287,7 @@ class LearnedMemory:
         return None if solved is None else cls(_correlations(plans, solved[0]), *solved[1:])
 
     def shifts(self, errors: Floats) -> Floats:
-        """Learned errors in bytes, shape (n, quantities).
-
-        `errors` has one standard deviation of each part of the prediction's error in bytes, shape (n, quantities).
-        """
+        """Learned errors in bytes, of one standard deviation of each part's error, shape (n, quantities)."""
         learned: Floats = errors * ((self.shared * self.posterior.weights) @ self.runs)
         return learned
 
@@ -305,10 +302,7 @@ class LearnedMemory:
     def of_stage(
         self, by_category: dict[str, Numbers], shards: Numbers, activation_band: float, host: Numbers
     ) -> tuple[dict[str, Numbers], Numbers, Numbers, Numbers]:
-        """Corrected (bytes by category, host bytes, needed bytes, one standard deviation of their error).
-
-        A learned error is divided over the categories of its part by their size.
-        """
+        """Corrected (bytes by category, host bytes, needed bytes, one standard deviation of their error)."""
         parts = memory_error_parts(by_category, shards, activation_band)
         errors = np.stack(np.broadcast_arrays(*(np.atleast_1d(parts[name]) for name in MEMORY_QUANTITIES)), axis=1)
         shifts, spread = self.shifts(errors), self.spread(errors)

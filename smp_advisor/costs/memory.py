@@ -83,11 +83,7 @@ def _fp8_copy_bytes(layout: Layout, world: World, stage: Stage, local: LocalPara
 def _without_overlap(
     by_category: dict[str, Floats], recomputed: Floats, buffers: Floats, fresh: Bools
 ) -> dict[str, Floats]:
-    """Memory of gradients and passes at the peak of a step that starts without gradients.
-
-    Gradients grow while the backward pass frees activations. The peak is at its start or at its end, with only the full
-    recomputation of one unit left.
-    """
+    """Memory of a step without gradients at its start: the peak of the backward pass is at either end."""
     start = {name: by_category[name] for name in ("activations", "recomputation", "logits", "communication")}
     nothing = 0.0
     end = {"activations": nothing, "recomputation": recomputed, "logits": nothing, "communication": buffers}

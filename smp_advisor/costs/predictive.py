@@ -76,11 +76,7 @@ def step_time_draws(model: Model, cluster: Cluster, job: Job, plans: Sequence[Pl
 
 
 def layout_draws(model: Model, cluster: Cluster, job: Job, layouts: Sequence[Layout]) -> NDArray[np.float64]:
-    """Joint draws of `step_time_draws` for the rows of some layouts, one after another, shape (64, n).
-
-    Measured runs of a calibration move the middle of the draws and narrow them as they narrow the interval of the
-    step time.
-    """
+    """Joint draws of `step_time_draws` for the rows of some layouts, shape (64, n), narrowed by measured runs."""
     before_runs = replace(job, calibration=None)
     names, draws = constant_names(), constant_draws()
     middle = _logarithm(model, cluster, before_runs, layouts)

@@ -110,11 +110,7 @@ def makespan_seconds(
 def state_copy_seconds(
     cluster: Cluster, layout: Layout, world: World, local: LocalParameters, compute: Floats
 ) -> Floats:
-    """Seconds of copies of state in host memory that compute does not hide.
-
-    Every microbatch copies the shard of the parameters to the GPU twice, for the forward and the backward pass, and its
-    gradients to the host.
-    """
+    """Seconds of copies of host state that compute does not hide: parameters twice per microbatch, and gradients."""
     if not anywhere(layout.offload_state):
         return 0.0
     state = layout.state_bytes
@@ -257,10 +253,7 @@ def handover_seconds(model: Model, cluster: Cluster, layout: Layout, world: Worl
 
 
 def _optimizer(cluster: Cluster, layout: Layout, world: World, local: LocalParameters, form: str) -> Floats:
-    """Seconds of the optimizer's update, which reads and writes every byte of the state on each GPU.
-
-    The fused form does so once, others for each of their operations.
-    """
+    """Seconds of the update, which reads and writes every byte of the state, if not fused for each operation."""
     passes = constant("time.optimizer_passes")
     if form != "fused":
         passes = passes * constant(f"time.optimizer_{'foreach' if form == 'foreach' else 'loop'}")

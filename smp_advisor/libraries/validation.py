@@ -307,10 +307,7 @@ def check_against(plan: Plan, cluster: Cluster, model: Model | None = None, job:
 
 
 def mismatches(plan: Plan, cluster: Cluster, model: Model | None = None, job: Job | None = None) -> Iterator[str]:
-    """Yield a sentence for each mismatch of a plan with its cluster, its model or its job.
-
-    A cluster that the degrees do not divide is reported alone, because the other checks require groups of GPUs.
-    """
+    """Yield a sentence for each mismatch of a plan with its cluster, its model or its job."""
     try:
         replicas = groups.reduced_data_parallel_degree(plan, cluster)
     except PlanError as error:

@@ -285,10 +285,7 @@ def _libraries_on(machine: Instance, framework: str) -> tuple[str, ...]:
 
 
 def nearest_supported(library: str, machine: Instance) -> Instance:
-    """Find the supported instance most similar to another in GPU memory, GPUs per node and price, by ratio.
-
-    Less memory per GPU counts twice, because the model may then not fit.
-    """
+    """Supported instance most similar to another in GPU memory (less counts twice), GPUs per node and price."""
 
     def distance(candidate: Instance) -> float:
         memory = math.log2(candidate.usable_gpu_memory_gib / machine.usable_gpu_memory_gib)

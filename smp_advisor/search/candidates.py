@@ -141,10 +141,7 @@ def job_for(library: str, request: Request) -> Job:
 
 
 def pins_for(library: str, request: Request) -> dict[str, Any]:
-    """The fixed fields of a request, with the version of a library whose container has the script's PyTorch.
-
-    SMP v1 and Training Compiler keep their default version: their search has no plans of older ones.
-    """
+    """The fixed fields of a request, with the version of a library whose container has the script's PyTorch."""
     if request.pytorch is None or library in library_policy().before_pytorch_2:
         return dict(request.pins)
     version = version_with(library, request.pytorch, request.cluster.instance)

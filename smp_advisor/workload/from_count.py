@@ -139,10 +139,7 @@ def activation_band(count: int, family: str) -> float:
 
 
 def can_be_inferred(count: int, family: str) -> bool:
-    """Whether a family has published models about as small as `count` parameters.
-
-    Vocabularies of Llama have 128,256 words: a model of 125 million parameters would have no room for layers.
-    """
+    """Whether a family has published models about as small: the vocabulary must leave room for layers."""
     series = _inference(family).series
     return count >= _SMALLER * min(shape.parameters for shape in published_shapes() if shape.series in series)
 
