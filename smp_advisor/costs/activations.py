@@ -55,10 +55,7 @@ def block_saved_bytes(block: Block, layout: Layout, world: World, job: Job) -> F
 
 
 def _unsaved_expert_elements(block: Block, layout: Layout, job: Job) -> Floats:
-    """Outputs of experts that code with grouped experts does not save.
-
-    It weights the input of an expert's last product (Megatron-Core, ``weighted_bias_swiglu_impl``).
-    """
+    """Outputs of grouped experts, which weight their last product's input (``weighted_bias_swiglu_impl``)."""
     elements = block.saved.separate_expert_elements
     if not elements:
         return 0.0
@@ -163,10 +160,7 @@ def activation_bytes(
 
 
 def _products(block: Block) -> list[tuple[float, bool]]:
-    """Elements per token of the output of each matrix product, in order, and whether tensor parallelism divides them.
-
-    Code with gated layers has separate products for gate and values, and for queries, keys and values.
-    """
+    """Elements per token of each product's output (gates, queries, keys apart), and whether it is divided."""
     gated, attentions = any(m.gate_outputs for m in block.matmuls), iter(block.attentions)
     result: list[tuple[float, bool]] = []
     for product in block.matmuls:

@@ -199,15 +199,7 @@ class Layout:
         saves_frozen: bool = False,
         **columns: ArrayLike,
     ) -> Layout:
-        """Layouts of `rows` rows. A column is an array or one value for all; missing columns have their default.
-
-        Examples
-        --------
-        >>> from smp_advisor.libraries.state_bytes import amp
-        >>> from smp_advisor.workload import Job
-        >>> len(Layout.of_columns(amp(Job()), rows=3, batch_samples=[1, 2, 4]))
-        3
-        """
+        """Layouts of `rows` rows. A column is an array or one value for all; missing columns have their default."""
         unknown = sorted(set(columns) - set(COLUMNS))
         if unknown:
             raise ValueError(f"a layout has no column {unknown[0]!r}")

@@ -99,13 +99,8 @@ with mixed precision parts of both in fp32."""
 
 
 def trained(state_bytes: StateBytes, job: Job) -> StateBytes:
-    """State bytes of a library with the job's own settings of code, states, optimizer, loss and adapter.
-
-    Sources: the table of training settings (``workload/data/training_settings.toml``).
-    """
+    """State bytes with the job's own settings of code, states, optimizer, loss and adapter."""
     state = state_bytes
-    if job.has_fused_operations:
-        state = replace(state, fused_kernels=True)
     if job.state_precision == "16-bit":
         state = replace(
             state,

@@ -39,10 +39,7 @@ _SHORTEST = 128
 """Tokens of the shortest sequence that is tried."""
 _LONGEST = 370
 """Characters of the error's sentence; the error has all ways out."""
-_ADAPTERS = {
-    "LoRA": Adapter(),
-    "QLoRA": Adapter(base_bits=4),
-}
+_ADAPTERS = {"LoRA": Adapter(), "QLoRA": Adapter(base_bits=4)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
