@@ -136,8 +136,6 @@ def _write_smp_v1(training: Training) -> str:
         "delay_initialization": _delays_initialization(training),
         # The library gathers sharded parameters since 1.15 (its release notes).
         "gathers": not plan.shards_parameters or release(plan.version) >= _GATHERS_SHARDS,
-        # Conversations are not read: each microbatch counts equally, so all must have the same number of targets.
-        "reads_text": training.architecture.task == "causal",
         "tracks": True,
         "starts_pretrained": True,
         "evaluates": True,

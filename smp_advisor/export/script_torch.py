@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smp_advisor.errors import ExportError
-from smp_advisor.export.architectures import adapter_packages, newest_release
+from smp_advisor.export.architectures import adapter_packages, datasets_package, newest_release
 from smp_advisor.export.script_parts import (
     checkpoint_period,
     common_flags,
@@ -152,6 +152,8 @@ def requirements(training: Training) -> list[str]:
     packages = [f"transformers=={newest_release(training.container.framework_version, training.architecture)}"]
     if training.library.smdistributed:
         packages.append("accelerate")
+    if training.architecture.reads_text:
+        packages.append(datasets_package(training.container.framework_version))
     return packages + _adapter_requirements(training)
 
 
