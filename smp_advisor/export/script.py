@@ -20,7 +20,7 @@ from smp_advisor.export.template import Comment, gathered, render
 from smp_advisor.files import data_file
 from smp_advisor.libraries.library import supports_tensor_parallelism
 from smp_advisor.libraries.validation import unscripted_adapter
-from smp_advisor.libraries.version import oldest_script_release, release
+from smp_advisor.libraries.version import oldest_script_release, release, version_on
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
@@ -261,6 +261,7 @@ def writable(
         )
     if objection := unscripted_adapter(plan.library, job, model, cluster.instance):
         raise ExportError(objection)
+    plan = replace(plan, version=version_on(plan.library, plan.version, cluster.instance))
     training = Training(
         model=model,
         cluster=cluster,

@@ -311,7 +311,7 @@ ADAPTED = {"sequence_length": LENGTH, "precision": "bf16"}
         ),
         ("llama", {"library": "fsdp"}, {"adapter": Adapter(base_bits=4)}, "does not shard a quantized base: leave out"),
         ("llama", {"library": "fsdp"}, {"adapter": Adapter(base_bits=8)}, "does not shard a base of 8 bits"),
-        ("llama", {"library": "ddp"}, {"loss": "chunked"}, "with the loss of the model and 32-bit states"),
+        ("llama", {"library": "ddp"}, {"state_precision": "16-bit"}, "trains adapters with 32-bit states"),
         ("bert", {"library": "ddp"}, {}, "adapters of language models, not of masked-token prediction"),
     ],
 )

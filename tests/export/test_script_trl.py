@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from smp_advisor.cluster import Cluster
+from smp_advisor.costs.evaluate import estimate
 from smp_advisor.errors import ExportError
 from smp_advisor.export import estimator_cell, training_script
 from smp_advisor.export.script import requirements, writable
@@ -335,6 +336,27 @@ def test_a_quantized_base_that_does_not_fit_on_one_gpu_is_refused():
     with pytest.raises(ExportError, match=r"on each GPU before it shards it, 40 of 39\.4 GiB"):
         training_script(Model.from_name("llama-3-70b"), Cluster(P4D, 1), job, plan)
     training_script(Model.from_name("llama-3-70b"), Cluster("ml.p5.48xlarge", 1), job, plan)
+
+
+def test_the_estimate_counts_the_loss_of_fine_tuning_in_parts():
+    """As both scripts compute it; T5's script has all logits, and so have other codes and pre-training."""
+    plan, llama = Plan(library="fsdp", batch_size=4), Model.from_name("llama-3-8b")
+    logits = lambda model, **job: max(  # noqa: E731
+        stage.logits_gib
+        for stage in estimate(model, TWO_NODES, Job(sequence_length=4096, precision="bf16", **job), plan).memory.stages
+    )
+    assert logits(llama, **LORA) <= logits(llama, **FULL) < logits(llama) / 4
+    assert logits(llama, **FULL, stack="hf-sdpa") == pytest.approx(logits(llama))
+    assert logits(TASKS["t5"], **FULL) == logits(TASKS["t5"])
+    assert "compute_loss_in_parts(model)" in script_of(LORA, trainer="plain")
+    assert "compute_loss_in_parts(model)" not in script_of({}, trainer="plain")
+
+
+def test_an_image_that_drives_the_gpus_is_chosen_by_default():
+    cluster, job = Cluster("ml.p3.16xlarge"), Job(sequence_length=LENGTH)
+    plan = Plan(library="ddp", batch_size=BATCH, precision="fp32")
+    assert "2.8.0" in estimator_cell(TASKS["llama"], cluster, job, plan, sdk="v2")
+    assert "PyTorch 2.8.0" in training_script(TASKS["llama"], cluster, job, plan)
 
 
 def test_the_cell_brings_the_packages_and_says_what_follows():
