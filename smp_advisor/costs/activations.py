@@ -256,7 +256,7 @@ def _logits_bytes(model: Model, layout: Layout, world: World, stage: Stage) -> F
     logit_bytes = layout.state_bytes.logit_bytes
     if not model.head.loss_in_fp32 and world.bytes_per_element == 2 and not layout.state_bytes.cast_bytes:
         logit_bytes = min(logit_bytes, RETURNED_HALF_LOGIT_BYTES)
-    logits = (4 * (microbatches - 1) + logit_bytes) * rows * columns
+    logits: Floats = (4 * (microbatches - 1) + logit_bytes) * rows * columns
     if computes_loss_in_parts(model, layout):
         logits = minimum(logits, _part_bytes(model, layout, world, rows))
     # The output weight's gradient before its accumulation. A frozen weight has none; with sharded parameters it is a

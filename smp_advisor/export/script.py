@@ -127,7 +127,7 @@ def _write_smp_v1(training: Training) -> str:
         "half_inputs": plan.precision != "fp32",
         # Sharded data parallelism clips gradients itself; only fp16 has a norm over all partitions.
         "clip": plan.precision == "fp16" and not plan.shards_parameters,
-        "checkpoints_activations": True,
+        "checks_launch": True,
         "sharded_data_parallel": plan.shards_parameters,
         "shard_optimizer_state": plan.shard_optimizer_state,
         "prescaled": plan.prescaled_batch,

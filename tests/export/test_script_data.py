@@ -79,7 +79,7 @@ def test_each_sample_is_used_once_per_epoch_with_any_number_of_processes(samples
 )
 def test_steps_are_those_of_the_epochs_of_the_data(given, directory, steps, warmup):
     chosen = arguments(4, 1)
-    vars(chosen).update({"max_steps": None, "epochs": 1.0, "warmup_steps": 0.1} | given)
+    vars(chosen).update({"max_steps": -1, "epochs": 1.0, "warmup_steps": 0.1} | given)
     PART.set_steps(chosen, PART.Batches(range(39), chosen, 1, 0), directory)
     assert (chosen.max_steps, chosen.warmup_steps) == (steps, warmup)
     with pytest.raises(SystemExit, match=r"has 3 samples, fewer than one step requires \(4\)"):
@@ -109,14 +109,14 @@ def test_figures_go_to_tensorboard_and_mlflow(monkeypatch):
     """Each only where it is installed and wanted: TensorBoard is in the containers, MLflow has a tracking server."""
     trackers = {}
     exec(render("metrics/trackers.py.in", values={}, flags={}), trackers)
-    settings = SimpleNamespace(tensorboard_directory="board", mlflow_tracking_uri=None, mlflow_experiment="gpt2")
+    settings = SimpleNamespace(tensorboard_directory="board", mlflow_tracking_uri="", mlflow_experiment="gpt2")
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     assert trackers["trackers"](settings) == []
     for name in ("torch", "torch.utils"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     values, board = [], types.ModuleType("torch.utils.tensorboard")
-    board.SummaryWriter = lambda directory: SimpleNamespace(
-        add_scalar=lambda *scalar: values.append((directory, *scalar)), flush=lambda: None
+    board.SummaryWriter = lambda directory, **_: SimpleNamespace(
+        add_scalar=lambda *scalar: values.append((directory, *scalar))
     )
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", board)
     monkeypatch.setitem(sys.modules, "mlflow", None)

@@ -137,7 +137,7 @@ RULES = {
     "SMP101": lambda s: s.rises("smp.init", "smp.local_rank", "smp.dp_rank", "smp.DistributedModel"),
     "SMP102": lambda s: len(s.calls("smp.DistributedModel")) == 1,
     "SMP103": lambda s: len(s.calls("smp.DistributedOptimizer")) == 1,
-    "SMP104": lambda s: s.rises("smp.DistributedModel", "model.parameters", "smp.DistributedOptimizer"),
+    "SMP104": lambda s: s.rises("smp.DistributedModel", "make_optimizer", "smp.DistributedOptimizer"),
     "SMP105": model_is_only_called_in_steps,
     "SMP106": lambda s: len(s.calls("model.backward")) == 1 and not s.calls("loss.backward"),
     "SMP107": step_outputs_are_reduced,

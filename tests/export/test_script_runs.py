@@ -284,7 +284,7 @@ def test_training_starts_from_the_weights_of_the_channel(results):
     [
         ("token outside of the vocabulary", "x.npy contains the token id 128"),
         ("too few samples", "has 1 samples, fewer than one step requires (64)"),
-        ("other precision", "trains in fp16, not bf16"),
+        ("other precision", "generated for precision fp16, not bf16"),
         ("other parameters", "other parameters than the estimator sends (fp16)"),
         ("batch that microbatches do not divide", "must be a multiple of microbatches (3)"),
     ],

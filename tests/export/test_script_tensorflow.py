@@ -106,7 +106,9 @@ class Job:
             "used": Used(self),
             "schedule": float,
             "model": SimpleNamespace(save_model=lambda _: self.events.append("save_model")),
-            "Meter": lambda *_: SimpleNamespace(log=lambda *_: None, summary=lambda step: {"steps": step}),
+            "Meter": lambda *_: SimpleNamespace(
+                log=lambda *_: None, finish=lambda step: print(json.dumps({"steps": step}))
+            ),
         }
         part("loop", names)["main"]()
         return self

@@ -16,7 +16,7 @@ import pytest
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs.evaluate import estimate
 from smp_advisor.errors import ExportError
-from smp_advisor.export import estimator_cell, training_script
+from smp_advisor.export import estimator_cell, local_cell, training_script
 from smp_advisor.export.script import requirements, writable
 from smp_advisor.libraries import Plan
 from smp_advisor.runs.readers import read_text
@@ -179,7 +179,7 @@ class TestJobs:
         assert config.get("use_cache", True)
 
     def test_a_loss_that_is_no_number_stops_the_job_before_it_saves(self, jobs):
-        assert "was not a number" in jobs["diverged"]["error"]
+        assert "is no number" in jobs["diverged"]["error"]
         assert jobs["diverged"]["summary"] is None
         assert len([name for name in jobs["diverged"]["checkpoints"] if name.startswith("checkpoint-")]) <= 2
 
@@ -350,6 +350,13 @@ def test_the_estimate_counts_the_loss_of_fine_tuning_in_parts():
     assert logits(TASKS["t5"], **FULL) == logits(TASKS["t5"])
     assert "compute_loss_in_parts(model)" in script_of(LORA, trainer="plain")
     assert "compute_loss_in_parts(model)" not in script_of({}, trainer="plain")
+
+
+def test_the_local_cell_says_that_it_runs_the_other_script():
+    plan, job = Plan(library="fsdp", batch_size=BATCH), Job(sequence_length=LENGTH, precision="bf16", **LORA)
+    parts = (TASKS["llama"], TWO_NODES, job, plan)
+    assert local_cell(*parts).splitlines()[1].startswith("# The job trains with TRL; the small copy with the PyTorch")
+    assert "TRL" not in local_cell(*parts, trainer="plain")
 
 
 def test_an_image_that_drives_the_gpus_is_chosen_by_default():
