@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from smp_advisor.costs.activations import computes_loss_in_parts
 from smp_advisor.costs.communication import all_gather_seconds, all_reduce_seconds, all_to_all_seconds
 from smp_advisor.costs.constants import constant, gpu_constant, memory_bandwidth, peak_flops
 from smp_advisor.costs.kernels import attention_seconds, product_seconds, products_seconds
@@ -220,6 +221,8 @@ def head_seconds(
     fused = job.loss == "fused" or (job.loss == "plain" and stack_of(job, layout).loss == "fused")
     passes = (_FUSED_LOGIT_BYTES if fused else _LOGIT_BYTES) * rows * columns / memory_bandwidth(instance)
     backward = (1 if job.adapter is not None else 2) * (product + dense) + (0 if fused else 2 * passes)
+    if computes_loss_in_parts(model, layout):
+        backward += product  # of each part again
     return product + dense + passes, backward
 
 

@@ -56,6 +56,8 @@ class StateBytes:
     logit_bytes: float = CAST_LOGIT_BYTES
     """A logit and its loss at the start of the backward pass: 12 with PyTorch's loss on 16-bit logits, for a stored
     fp32 copy (4) and two gradients of it (4 + 4)."""
+    loss_in_parts: bool = False
+    """Whether a language model's loss is computed for a part of its logits at a time, see `loss_in_parts`."""
     fused_kernels: bool = False
     """Whether an RMSNorm stores only its input and output, and a gated activation its two inputs (Megatron, Apex,
     Transformer Engine, ``torch.compile``). Otherwise, they are transformers' own operations, which store more."""
@@ -86,6 +88,15 @@ class StateBytes:
         return (
             self.parameter_bytes + self.gradient_bytes + self.moment_bytes + self.copy_bytes + self.extra_gradient_bytes
         )
+
+
+def loss_in_parts(job: Job) -> bool:
+    """Whether the exported script for FSDP or DDP computes the loss in parts although the job does not say so.
+
+    It does in fine-tuning, as TRL's trainers (1.16.0, ``add_fused_lm_head``), of models that predict the next token.
+    """
+    tunes = job.adapter is not None or job.training == "fine-tuning"
+    return tunes and job.loss == "plain" and job.stack == "auto"
 
 
 _LOSS_ELEMENTS = {"chunked": 1.0, "fused": 2.0}

@@ -132,6 +132,19 @@ def driving_versions(library: str, instance: Instance) -> tuple[str, ...]:
     return tuple(entry.version for entry in images(library) if entry.container.drives(instance))
 
 
+def version_on(library: str, version: str, instance: Instance) -> str:
+    """Version of a plan, or, for the default version, the newest one whose container has code for the instance's GPU.
+
+    Examples
+    --------
+    >>> from smp_advisor.cluster import instance
+    >>> [version_on("ddp", "2.13.0", instance(name)) for name in ("ml.p5.48xlarge", "ml.p3.16xlarge")]
+    ['2.13.0', '2.8.0']
+    """
+    driving = () if instance.custom else driving_versions(library, instance)
+    return driving[-1] if driving and version == default_version(library) and version not in driving else version
+
+
 def version_with(library: str, framework: tuple[int, ...], instance: Instance) -> str:
     """Version of a library for an instance whose container has a framework version, or the nearest that it has."""
     driving = driving_versions(library, instance)
