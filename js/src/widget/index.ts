@@ -1,5 +1,5 @@
 import type { RenderProps } from '@anywidget/types';
-import { alternativesPanel, chartPanel, clustersPanel, curvesPanel, ranksPanel } from './chart_panels';
+import { alternativesPanel, chartPanel, clustersPanel, ranksPanel } from './chart_panels';
 import { MemoryChart, TimeChart } from './charts';
 import { Checker } from './checker';
 import { Compare } from './compare';
@@ -79,7 +79,6 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
   const paste = new Paste(view, (request, fail) => connection.request(request, fail));
   const tabs = new Tabs(view)
     .add('why', 'Why', whyPanel(view, connection))
-    .add('curves', 'Curves', curvesPanel(view, connection, session))
     .add('alternatives', 'Alternatives', alternativesPanel(view, connection, session))
     .add('clusters', 'Cluster size', clustersPanel(view, connection, changes => workload.change(changes)))
     .add('ranks', 'Rank map', ranksPanel(view, connection))
