@@ -92,7 +92,7 @@ def test_nothing_moves_and_nothing_is_cut_off(host, width):
     page = host(make_advice(PIPELINE), width=width, height=900)
     page.settle()
     verdict = page.view.locator(".smp-verdict").bounding_box()
-    assert verdict["height"] < (260 if width > 400 else 430)
+    assert verdict["height"] < (205 if width > 400 else 280)
     assert page.view.evaluate(POSITIONS) == []
     page.settle()
     assert page.view.locator(".smp-verdict").bounding_box()["height"] == verdict["height"]
@@ -122,6 +122,8 @@ def test_on_a_narrow_page_parts_are_stacked_and_names_are_complete(host, recomme
     parts = (".smp-verdict", ".smp-charts", ".smp-controls", ".smp-ladder")
     tops = [page.view.locator(part).bounding_box()["y"] for part in parts]
     assert tops == sorted(tops)
+    plot = page.view.locator(".smp-charts .smp-plot").bounding_box()
+    assert plot["y"] + plot["height"] < 720  # in a window of 900, below the application's bars and the cell
     fits = "fields => fields.every(field => field.scrollWidth <= field.clientWidth)"
     assert page.view.locator("input.smp-field-input:visible").evaluate_all(fits)
     inside = "(texts, width) => texts.every(text => text.getBoundingClientRect().right <= width)"
