@@ -9,6 +9,7 @@ from smp_advisor.arguments import require_types
 from smp_advisor.charts import drawings
 from smp_advisor.charts.chart import Chart
 from smp_advisor.charts.drawings import RankColumn
+from smp_advisor.charts.modules import modules_chart
 from smp_advisor.charts.plans import alternatives_chart, clusters_chart
 from smp_advisor.charts.step import memory_chart, schedule_chart, time_chart
 from smp_advisor.costs import estimate as estimated
@@ -79,6 +80,7 @@ CHARTS: Mapping[str, Callable[[Advice, Estimate], Chart]] = {
     "alternatives": alternatives_chart,
     "clusters": clusters_chart,
     "ranks": ranks_chart,
+    "modules": modules_chart,
 }
 """Function that makes each chart for a plan of the advice."""
 

@@ -11,6 +11,7 @@ from smp_advisor.advice.live.live_advice import ON_SCREEN, RECOMMENDED
 from smp_advisor.advice.live.settings import require_settings, with_labels
 from smp_advisor.charts import chart_of
 from smp_advisor.charts.charts import ranks_chart
+from smp_advisor.charts.modules import modules_chart
 from smp_advisor.charts.plans import clusters_chart
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.guidance.ladder import ladder_html, reasons_of
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from smp_advisor.advice.live import LiveAdvice
     from smp_advisor.advice.live.comparison import Comparison, Row
     from smp_advisor.advice.live.control_state import ControlState, Entry
+    from smp_advisor.charts.chart import Chart
 
 __all__ = ["PANELS", "PanelRequests", "perform", "plan_line", "session_steps"]
 
@@ -35,10 +37,14 @@ def chart_panel(name: str) -> Panel:
     return lambda _, state, options: chart_of(state.advice, name, state.plan).plain(options.get("width"))
 
 
-def ranks(_: LiveAdvice, state: ControlState, options: Mapping[str, object]) -> dict[str, Any]:
-    """The rank map; ``by`` is the column of its colors."""
-    by = options.get("by")
-    return ranks_chart(state.advice, state.estimate, by if isinstance(by, int) else 0).plain(options.get("width"))
+def by_choice(chart: Callable[..., Chart]) -> Panel:
+    """Function that draws a chart by the column of colors or the measure ``by``."""
+
+    def panel(_: LiveAdvice, state: ControlState, options: Mapping[str, object]) -> dict[str, Any]:
+        by = options.get("by")
+        return chart(state.advice, state.estimate, by if isinstance(by, int) else 0).plain(options.get("width"))
+
+    return panel
 
 
 def clusters(advice: LiveAdvice, state: ControlState, options: Mapping[str, object]) -> dict[str, Any]:
@@ -153,7 +159,8 @@ SLOW_PANELS = frozenset({"alternatives", "clusters"})
 PANELS: dict[str, Panel] = {
     "alternatives": chart_panel("alternatives"),
     "schedule": chart_panel("schedule"),
-    "ranks": ranks,
+    "ranks": by_choice(ranks_chart),
+    "modules": by_choice(modules_chart),
     "fit": ways,
     "ladder": ladder,
     "why": why,

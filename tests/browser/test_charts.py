@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Locator, expect
 
+import smp_advisor as smpa
 from smp_advisor import advise
 from smp_advisor.charts.plans import plotted_plans
 
@@ -63,3 +64,27 @@ def test_rank_map_and_schedule_follow_the_plan(host, advice):
     expect(panel.locator(".smp-gpu")).to_have_count(32)
     panel.get_by_label("Colors by").select_option(index=1)
     expect(panel.locator(".smp-gpu").first.locator("title")).to_contain_text("Node 0, GPU 0, rank 0")
+
+
+@pytest.mark.torch
+def test_a_block_of_a_profile_leads_to_the_control_that_checkpoints_it(host):
+    torch = pytest.importorskip("torch")
+    blocks = [
+        torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 64)) for _ in range(4)
+    ]
+    model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.Sequential(*blocks))
+    profile = smpa.profile(model, inputs=torch.randn(8, 32), stages=("trace",))
+    made = smpa.advise(profile, "ml.p4d.24xlarge", library="fsdp", activation_checkpointing=False)
+    rows = made.chart("modules").rows
+    assert [row[0] for row in rows if row[-1]] == ["1.0", "1.1", "1.2", "1.3"]
+    page = host(made.recommended)
+    panel = open_tab(page, "Modules")
+    panel.get_by_label("Size by").select_option("FLOPs")
+    expect(panel.locator(".smp-plot title").first).to_contain_text("100.0 % of the FLOPs")
+    panel.get_by_text("Table", exact=True).click()
+    expect(panel.get_by_role("button", name="Checkpoint")).to_have_count(4)
+    panel.locator(".smp-plot .smp-c2").first.click()
+    page.settle()
+    assert page.advisor.plan.activation_checkpointing
+    expect(page.view.locator("[name=activation_checkpointing]")).to_be_focused()
+    assert page.errors == []

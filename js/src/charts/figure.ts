@@ -19,7 +19,7 @@ export interface Chart {
 /** What a chart offers besides its drawing. */
 export interface Actions {
   /** Use a mark or a row of the table, and the word for it. */
-  use?: { word: string; row: (row: number) => void };
+  use?: { word: string; row: (row: number) => void; offers?: (cells: string[]) => boolean };
 }
 
 /** A chart in the page: drawing, figures of the mark under the pointer or the keyboard, key, notes and table. */
@@ -115,7 +115,7 @@ export class Figure {
     const head = element('tr', '', ...columns.map(text => headerCell(text, 'col')), use && headerCell(use.word, 'col'));
     const body = rows.map((row, index) => {
       const cells = row.map((text, column) => (column ? element('td', '', text) : headerCell(text, 'row')));
-      return element('tr', '', ...cells, use && element('td', '', this.button(use, index, row[0] ?? '')));
+      return element('tr', '', ...cells, use && element('td', '', (use.offers?.(row) ?? true) && this.button(use, index, row[0] ?? '')));
     });
     this.table.replaceChildren(element('table', 'smp-table smp-figures-table', element('thead', '', head), element('tbody', '', ...body)));
   }

@@ -72,12 +72,29 @@ export function clustersPanel(view: string, connection: Connection, search: (wor
 }
 
 /** The rank map, colored by the column that the user selects. */
-export function ranksPanel(view: string, connection: Connection): RemotePanel<Chart> {
+export const ranksPanel = (view: string, connection: Connection): RemotePanel<Chart> => choicePanel('ranks', 'Colors by', view, connection);
+
+/** The modules of a profile, as wide as the measure that the user selects: a block leads to the control that checkpoints it. */
+export function modulesPanel(view: string, connection: Connection, session: Session): RemotePanel<Chart> {
+  let rows: string[][] = [];
+  const isBlock = (cells: string[]): boolean => cells.at(-1) === 'yes';
+  const checkpoint = (row: number): void => {
+    const name = 'activation_checkpointing';
+    const on = session.screen.controls.find(control => control.name === name)?.values.find(value => value !== false && value !== 'none');
+    if (on === undefined || !isBlock(rows[row] ?? [])) return;
+    session.move(name, on);
+    session.commit();
+    document.querySelector<HTMLElement>(`[id="${view}-${name}"]`)?.focus();
+  };
+  return choicePanel('modules', 'Size by', view, connection, { use: { word: 'Checkpoint', row: checkpoint, offers: isBlock } }, chart => void (rows = chart.rows));
+}
+
+function choicePanel(name: string, label: string, view: string, connection: Connection, actions: Actions = {}, onChart?: (chart: Chart) => void): RemotePanel<Chart> {
   let by = 0;
   const choice = {
-    label: 'Colors by',
+    label,
     options: ({ choices }: Chart): [string, string][] => choices.map((name, index) => [String(index), name]),
     onChange: (value: string) => void (by = Number(value))
   };
-  return chartPanel('ranks', view, connection, {}, () => ({ by }), choice);
+  return chartPanel(name, view, connection, actions, () => ({ by }), choice, onChart);
 }

@@ -1,5 +1,5 @@
 import type { RenderProps } from '@anywidget/types';
-import { alternativesPanel, chartPanel, clustersPanel, ranksPanel } from './chart_panels';
+import { alternativesPanel, chartPanel, clustersPanel, modulesPanel, ranksPanel } from './chart_panels';
 import { MemoryChart, TimeChart } from './charts';
 import { Checker } from './checker';
 import { Compare } from './compare';
@@ -86,6 +86,8 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
     .add('compare', 'Compare', new Compare(view, connection, session))
     .add('script', 'Script', stacked('smp-script', exporter.preview, requirementsPanel(view, connection), checker, paste))
     .add('facts', 'Assumptions and facts', new Facts(shown), shown.assumptions.length);
+
+  if (shown.has_modules) tabs.add('modules', 'Modules', modulesPanel(view, connection, session));
 
   function draw(screen: Screen): void {
     workload.draw(screen);
