@@ -316,7 +316,7 @@ def _judge(  # noqa: C901 - a list of comparisons
         else:
             differences += compare_prints(original, again, repeated[0])
         differences += compare_settings(repeated, settings, library)
-        if not notes & {"batch_norm", "undivided", "sum", "random", "driven"}:
+        if not notes & {"batch_norm", "undivided", "sum", "left out", "random", "driven"}:
             differences += compare_updates(original, divided)
         differences += _resumed(resumed_original, resumed) if resumed_again else []
         hits = {line for record in (*repeated, *divided, *resumed) if not record.error for line in record.hits}
@@ -368,6 +368,7 @@ _REASONS = {
     "batch_norm": "losses of divided batches, because batch normalization depends on the batch of a process",
     "undivided": "losses of divided batches, because the script does not run with a smaller batch size",
     "random": "losses of divided batches, because the loop draws random numbers for a batch",
+    "left out": "losses of divided batches, because the loss is a mean over the labels that it does not leave out",
     "sum": "losses of divided batches: the loss is a sum over a batch, whose gradients are averaged over the processes",
     "driven": "sharding, which the library that runs the loop does on GPUs only",
     "stopped": f"updates after the first {_STEPS}",

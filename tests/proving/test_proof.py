@@ -234,3 +234,23 @@ for step in range(4):
 def test_models_of_real_width_run_small():
     proof = prove(WIDE, WIDE, library="smp-v1")
     assert proof.proven, str(proof)
+
+
+LEFT_OUT = """import torch
+from torch.utils.data import DataLoader, TensorDataset
+labels = torch.arange(32) % 3
+labels[::5] = -1
+model = torch.nn.Linear(3, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in DataLoader(TensorDataset(torch.randn(32, 3), labels), batch_size=8):
+    loss = torch.nn.functional.cross_entropy(model(x), y, ignore_index=-1)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_a_mean_over_the_labels_that_count_is_not_that_of_its_parts():
+    proof = adapt_script(LEFT_OUT, library="smp-v1").proof
+    assert proof.proven, str(proof)
+    assert any("leave out" in reason for reason in proof.not_compared)

@@ -238,7 +238,7 @@ def _steps(survey: Survey, target: Target) -> list[tuple[str, Step]]:
             ("fsdp.model", torch_model.shard_models),
             ("fsdp.activation_checkpointing", plan_settings.checkpoint_layers),
             ("fsdp.clipping", plan_settings.clip_over_shards),
-            ("fsdp.saving", full_state.save_full_state_by_checkpoint),
+            ("fsdp.saving", full_state.save_full_state),
             *ended,
         ]
     return [
@@ -246,7 +246,7 @@ def _steps(survey: Survey, target: Target) -> list[tuple[str, Step]]:
         ("fsdp2.seed", seed_models),
         checkpointing,
         ("fsdp2.model", torch_model.shard_models_by_tensor),
-        ("fsdp2.saving", full_state.save_full_state_by_checkpoint),
+        ("fsdp2.saving", full_state.save_full_state),
         *ended,
     ]
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from smp_advisor.scripts.adapt.adaptation import add_import, add_names
-from smp_advisor.scripts.adapt.aliases import names_of
+from smp_advisor.scripts.adapt.adaptation import add_names
+from smp_advisor.scripts.adapt.aliases import aliases_of, names_of
 from smp_advisor.scripts.adapt.code import (
     Edits,
     call_text,
@@ -22,8 +22,9 @@ from smp_advisor.scripts.adapt.code import (
     walk,
 )
 from smp_advisor.scripts.adapt.launch import add_dist
-from smp_advisor.scripts.adapt.roles import model_places, optimizer_places, reaches
-from smp_advisor.scripts.adapt.saving import Saved, guards, is_rank_guard, saved_states
+from smp_advisor.scripts.adapt.roles import model_places, optimizer_places, optimizers, reaches
+from smp_advisor.scripts.adapt.saving import is_rank_guard, names_a_rank
+from smp_advisor.scripts.adapt.survey import assigned_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,100 +55,139 @@ def save_on_first_rank(draft: Draft) -> None:
 
 
 def save_full_state(draft: Draft) -> None:
-    """Gather the shards of SMP v2 before each save, and write on one rank."""
-    for number in range(12):
-        states = [saved for saved in saved_states(draft.survey) if not _is_gathered(draft, saved)]
-        if not states or not _gather(draft, states[0], number, by_context=True):
-            return
-
-
-def save_full_state_by_checkpoint(draft: Draft) -> None:
-    """Gather the shards of FSDP before each save, write on one rank, and distribute states that are loaded."""
-    _load_full_state(draft)
-    _run_on_every_rank(draft)
-    for number in range(12):
-        listed = draft.todo
-        states = [s for s in saved_states(draft.survey) if not any(draft.excerpt(s.call) in text for text in listed)]
-        if not states:
-            break
-        _gather(draft, states[0], number, by_context=False)
-    # Other objects need no gathering.
+    """Gather the shards on every rank before a save, wherever its state is read, and write on one rank."""
+    by_context = draft.target.kind == "smp_fsdp"
+    if not by_context:
+        _load_full_state(draft)
+    survey = draft.survey
+    _run_on_every_rank(draft, {call for call, _ in _saved_states(survey)})
     survey, edits = draft.survey, Edits()
-    gathered = {saved.call for saved in saved_states(survey)}
-    ungathered = [call for call in survey.calls if survey.callee(call) == "torch.save" and call not in gathered]
-    _guard_saves(survey, edits, ungathered)
+    states = _saved_states(survey)
+    gathered: dict[tuple[cst.CSTNode, str], list[str]] = {}
+    for call, is_model in states:
+        owner = (dotted(cst.ensure_type(call.func, cst.Attribute).value) or "").removesuffix(".module")
+        model = owner if is_model else _model_of(survey, call, owner)
+        place = _before_conditions(survey, call)
+        if place is None or not model:
+            draft.add_todo("gather_by_context" if by_context else "gather_by_checkpoint", call)
+            continue
+        owners = gathered.setdefault((place, model), [])
+        if owner not in owners:
+            owners.append(owner)
+        number = list(gathered).index((place, model)) + 1
+        edits.replace(call, cst.Name(_state_name(number, is_model=is_model)))
+        function = survey.function(call)
+        if function is not None and not by_context:
+            _call_on_every_rank(draft, edits, function)
+    names: set[str] = set()
+    for number, ((place, model), owners) in enumerate(gathered.items(), 1):
+        optimizer = next((owner for owner in owners if owner != model), None)
+        text, imported = _gathering(number, model, optimizer, alone=model not in owners, by_context=by_context)
+        edits.insert_before(place, statements(text))
+        names |= imported
+    _report_entire_models(draft, by_context=by_context)
+    _guard_saves(survey, edits, _saves(survey))
     draft.apply(edits)
+    if names:
+        add_names(draft, "torch.distributed.fsdp" if by_context else _STATES, sorted(names))
     add_dist(draft)
 
 
-def _is_gathered(draft: Draft, saved: Saved) -> bool:
-    return any(
-        isinstance(above, cst.With) and "state_dict_type" in text_of(above.items[0])
-        for above in draft.survey.ancestors(saved.value)
-    )
+def _saves(survey: Survey) -> list[cst.Call]:
+    return [call for call in survey.calls if survey.callee(call) == "torch.save"]
 
 
-def _gather(draft: Draft, saved: Saved, number: int, *, by_context: bool) -> bool:
-    """Gather a state on all ranks, by FSDP's context or by functions, and save it on one; False with a to-do."""
-    survey, edits, suffix = draft.survey, Edits(), "" if number == 0 else f"_{number + 1}"
-    above = guards(survey, saved.statement)
-    entire = dotted(saved.value) in (saved.model, f"{saved.model}.module")
-    simple = isinstance(saved.statement, cst.SimpleStatementLine)
-    if not saved.plain or saved.pretrained or (entire and not by_context) or above is None or not simple:
-        draft.add_todo("gather_by_context" if by_context else "gather_by_checkpoint", saved.call)
-        return False
-
-    # The saved object refers to the gathered states.
-    names = {
-        f"{saved.model}.state_dict()": f"model_state{suffix}",
-        f"{saved.model}.module.state_dict()": f"model_state{suffix}",
-        f"{saved.optimizer}.state_dict()": f"optimizer_state{suffix}",
-    }
-    for node in walk(saved.value):
-        if isinstance(node, cst.Call) and text_of(node) in names:
-            edits.replace(node, cst.Name(names[text_of(node)]))
-    if entire:
-        edits.replace(saved.value, cst.Name(f"model_state{suffix}"))
-
-    # All ranks take part in gathering, so it comes before conditions on the rank and before the saved object.
-    place: cst.CSTNode = above[-1] if above else saved.statement
-    origin = survey.statement(saved.value)
-    if origin is not None and survey.follows(origin, place) and origin is not saved.statement:
-        place = origin
-    text, module, imported = _gathering(saved, suffix, by_context=by_context)
-    edits.insert_before(place, statements(text))
-    if not above:
-        function = survey.function(saved.call)
-        if function is not None and not by_context:
-            _call_on_every_rank(draft, edits, function)
-        edits.change(saved.statement, _on_first_rank)
-    draft.apply(edits)
-    add_names(draft, module, imported)
-    if by_context:
-        add_import(draft, "import torch.distributed as dist", local="dist")
-    return True
+def _saved_states(survey: Survey) -> list[tuple[cst.Call, bool]]:
+    """Calls of ``state_dict`` whose result is saved, here or in a function of the script; and whether of a model."""
+    saves = set(_saves(survey))
+    states = []
+    for call in survey.calls:
+        if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "state_dict" or call.args:
+            continue
+        owner, function = (dotted(call.func.value) or "").removesuffix(".module"), survey.function(call)
+        is_model = owner in names_of(survey, model_places(survey), function)
+        if not is_model and owner not in names_of(survey, optimizer_places(survey), function):
+            continue
+        if any("state_dict_type" in text_of(a.items[0]) for a in survey.ancestors(call) if isinstance(a, cst.With)):
+            continue
+        statement = survey.statement(call)
+        if statement is not None and _is_saved(survey, statement, saves):
+            states.append((call, is_model))
+    return states
 
 
-def _gathering(saved: Saved, suffix: str, *, by_context: bool) -> tuple[str, str, list[str]]:
-    """Statements that gather the states, and the module and names that they need."""
+def _is_saved(survey: Survey, statement: Statement, saves: set[cst.Call]) -> bool:
+    """Whether a statement saves, or assigns to a variable that a statement of its function saves."""
+    if not isinstance(statement, cst.SimpleStatementLine) or reaches(survey, statement, saves, 3):
+        return isinstance(statement, cst.SimpleStatementLine)
+    names, function = assigned_names(statement), survey.function(statement)
+    users = (c for c in survey.calls if survey.function(c) is function and names & set(names_in(c)))
+    return any(reaches(survey, call, saves, 3) for call in users)
+
+
+def _model_of(survey: Survey, call: cst.Call, name: str) -> str:
+    """The model of an optimizer, as its function spells it; empty if it has no name there."""
+    function = survey.function(call)
+    for optimizer in optimizers(survey):
+        places = aliases_of(survey, (optimizer.function, optimizer.name)) if optimizer.name is not None else set()
+        if optimizer.model is not None and name in names_of(survey, places, function):
+            return _shortest(names_of(survey, aliases_of(survey, optimizer.model), function))
+    return _shortest(names_of(survey, model_places(survey), function))
+
+
+def _shortest(names: set[str]) -> str:
+    return min(names, key=lambda name: (len(name), name), default="")
+
+
+def _before_conditions(survey: Survey, call: cst.Call) -> cst.CSTNode | None:
+    """Statement before which all ranks gather: the outermost condition on the rank or file around the state."""
+    place: cst.CSTNode | None = survey.statement(call)
+    for above in survey.ancestors(place) if place is not None else ():
+        if isinstance(above, cst.FunctionDef | cst.For | cst.While):
+            break
+        opens = isinstance(above, cst.With) and any("open(" in text_of(item) for item in above.items)
+        if opens or (isinstance(above, cst.If) and names_a_rank(above.test)):
+            place = above
+    return place
+
+
+def _state_name(number: int, *, is_model: bool) -> str:
+    return ("model_state" if is_model else "optimizer_state") + ("" if number == 1 else f"_{number}")
+
+
+def _gathering(
+    number: int, model: str, optimizer: str | None, *, alone: bool, by_context: bool
+) -> tuple[str, set[str]]:
+    """Statements that gather the states, and the names that they need; `alone` leaves the model out."""
+    states = [_state_name(number, is_model=is_model) for is_model in (True, False)]
     if by_context:
         configs = ["FullStateDictConfig(offload_to_cpu=True, rank0_only=True)"]
-        body = f"    model_state{suffix} = {saved.model}.state_dict()\n"
-        imported = ["FullStateDictConfig", "StateDictType"]
-        if saved.optimizer is not None:
+        body = f"    {states[0]} = {model}.state_dict()\n"
+        if optimizer is not None:
             configs.append("FullOptimStateDictConfig(offload_to_cpu=True, rank0_only=True)")
-            imported.append("FullOptimStateDictConfig")
-            body += f"    optimizer_state{suffix} = FSDP.optim_state_dict({saved.model}, {saved.optimizer})\n"
-        head = call_text("with FSDP.state_dict_type", [saved.model, "StateDictType.FULL_STATE_DICT", *configs])
-        return f"{head}:\n{body}", "torch.distributed.fsdp", imported
+            body += f"    {states[1]} = FSDP.optim_state_dict({model}, {optimizer})\n"
+        head = call_text("with FSDP.state_dict_type", [model, "StateDictType.FULL_STATE_DICT", *configs])
+        return f"{head}:\n{body}", {"StateDictType", *(config.partition("(")[0] for config in configs)}
     options = "options=StateDictOptions(full_state_dict=True, cpu_offload=True)"
-    lines = [f"model_state{suffix} = " + call_text("get_model_state_dict", [saved.model, options], width=90)]
-    imported = ["StateDictOptions", "get_model_state_dict"]
-    if saved.optimizer is not None:
-        arguments = [saved.model, saved.optimizer, options]
-        lines.append(f"optimizer_state{suffix} = " + call_text("get_optimizer_state_dict", arguments, width=90))
-        imported.append("get_optimizer_state_dict")
-    return "\n".join(lines), _STATES, imported
+    lines, imported = [], {"StateDictOptions"}
+    for state, kind, owners in ((states[0], "model", [model]), (states[1], "optimizer", [model, optimizer])):
+        if None not in owners and not (alone and kind == "model"):
+            function = f"get_{kind}_state_dict"
+            lines.append(f"{state} = " + call_text(function, [*map(str, owners), options], width=90))
+            imported.add(function)
+    return "\n".join(lines), imported
+
+
+def _report_entire_models(draft: Draft, *, by_context: bool) -> None:
+    """List saves of an object that has shards: a model itself, or the folder of a pretrained one."""
+    survey = draft.survey
+    for call in survey.calls:
+        names = names_of(survey, model_places(survey), survey.function(call))
+        saved = call.args[0].value if survey.callee(call) == "torch.save" and call.args else None
+        if isinstance(call.func, cst.Attribute) and call.func.attr.value == "save_pretrained":
+            saved = call.func.value
+        if saved is not None and (dotted(saved) or "").removesuffix(".module") in names:
+            draft.add_todo("gather_by_context" if by_context else "gather_by_checkpoint", call)
 
 
 def _outer_statement(survey: Survey, call: cst.Call) -> Statement | None:
@@ -202,14 +242,13 @@ def _on_first_rank(old: Statement, users: Sequence[Statement] = ()) -> cst.If:
     return guard.with_changes(leading_lines=old.leading_lines, body=body)
 
 
-def _run_on_every_rank(draft: Draft) -> None:
+def _run_on_every_rank(draft: Draft, collective: set[cst.Call]) -> None:
     """Remove the rank from conditions around forward passes and saves, in which all ranks take part."""
     survey, edits = draft.survey, Edits()
     models = model_places(survey)
     forward = {call for call in survey.calls if dotted(call.func) in names_of(survey, models, survey.function(call))}
-    collective = forward | {saved.call for saved in saved_states(survey)}
     for node in survey.nodes:
-        if not isinstance(node, cst.If) or not reaches(survey, node.body, collective, 3):
+        if not isinstance(node, cst.If) or not reaches(survey, node.body, forward | collective, 3):
             continue
         _drop_rank(node, edits)
         if is_rank_guard(node.test) and reaches(survey, node.body, forward, 3):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from smp_advisor.scripts.adapt.adaptation import add_import, add_names
-from smp_advisor.scripts.adapt.aliases import Place, names_of
+from smp_advisor.scripts.adapt.aliases import names_of
 from smp_advisor.scripts.adapt.code import (
     Edits,
     call_text,
@@ -25,7 +25,9 @@ from smp_advisor.scripts.adapt.roles import (
     is_held_out,
     iterated,
     loader_calls,
+    loops_over,
     places_of_loader,
+    reaches,
 )
 from smp_advisor.scripts.adapt.survey import known_names
 
@@ -101,12 +103,10 @@ def shard_loaders(draft: Draft, shards: Shards) -> None:  # noqa: C901, PLR0912 
         if arguments.get("num_workers", "0") != "0" and shards.rank.startswith("smp."):
             draft.add_todo("no_workers", call)
         edits.replace(call, _call(draft, call, arguments))
-    todo = _set_epochs(draft, edits, shuffled)
+    _set_epochs(draft, edits, shuffled)
     draft.apply(edits)
     if added:
         add_names(draft, "torch.utils.data.distributed", ["DistributedSampler"])
-    for sentence in todo:
-        draft.add_sentence(sentence)
 
 
 def _arguments(call: cst.Call) -> dict[str, str]:
@@ -235,50 +235,25 @@ def _fix_samplers(draft: Draft, shards: Shards) -> None:
     draft.apply(edits)
 
 
-def _set_epochs(draft: Draft, edits: Edits, calls: list[cst.Call]) -> list[str]:
-    """Call ``set_epoch`` before each epoch, because every epoch would have the same order without it.
-
-    Returns the to-dos for the samplers whose training loop was not found.
-    """
+def _set_epochs(draft: Draft, edits: Edits, calls: list[cst.Call]) -> None:
+    """Call ``set_epoch`` before each epoch, because every epoch would have the same order without it."""
     survey = draft.survey
-    todo = []
+    training = set(backward_calls(survey))
     for call in calls:
         places = places_of_loader(survey, call)
-        if not _insert_set_epoch(survey, edits, places):
-            todo.append(
-                "If there are several epochs, call set_epoch(epoch) on the sampler of"
-                f" `{draft.excerpt(call)}` before each."
-            )
-    return todo
-
-
-def _insert_set_epoch(survey: Survey, edits: Edits, places: set[Place]) -> bool:
-    training = [set(survey.loops(call)) for call in backward_calls(survey)]
-    for loop in survey.nodes:
-        if not isinstance(loop, cst.For) or not any(loop in loops for loops in training):
-            continue
-        function = survey.function(loop)
-        loader = next((n for n in iterated(loop.iter) if n in names_of(survey, places, function)), None)
-        if loader is None:
-            continue
-        outer = survey.loops(loop)
-        epoch = next(
-            (
-                o.target.value
-                for o in outer
-                if isinstance(o, cst.For) and isinstance(o.target, cst.Name) and "range(" in text_of(o.iter)
-            ),
-            None,
-        )
-        if epoch in (None, "_") and function is not None and "epoch" in survey.parameters(function):
+        loop = next((o for o in loops_over(survey, call) if reaches(survey, o, training, 4)), None)
+        function = survey.function(loop) if loop is not None else None
+        counted = [o for o in (survey.loops(loop) if loop is not None else ()) if isinstance(o, cst.For)]
+        epochs = [o.target.value for o in counted if isinstance(o.target, cst.Name) and "range(" in text_of(o.iter)]
+        epoch = next((name for name in epochs[:1] if name != "_"), None)
+        if epoch is None and function is not None and "epoch" in survey.parameters(function):
             epoch = "epoch"
-        if epoch in (None, "_"):
-            return False
-        text = f"{loader}.sampler.set_epoch({epoch})\n"
-        if f".set_epoch({epoch})" not in text_of(survey.module if function is None else function):
-            edits.insert_before(loop, statements(text))
-        return True
-    return False
+        names = names_of(survey, places, function)
+        loader = next((n for n in iterated(loop.iter) if n in names), None) if loop is not None else None
+        if loop is None or epoch is None or loader is None:
+            draft.add_todo("set_epoch", call)
+        elif f".set_epoch({epoch})" not in text_of(survey.module if function is None else function):
+            edits.insert_before(loop, statements(f"{loader}.sampler.set_epoch({epoch})\n"))
 
 
 def shard_data_by_group(draft: Draft) -> None:

@@ -219,14 +219,14 @@ def assigned_name(survey: Survey, call: cst.Call) -> str | None:
 
 def is_held_out(survey: Survey, call: cst.Call) -> bool:
     """Whether a loader only feeds evaluation: no loop over it has a backward pass, or only its name is known."""
-    loops = _loops_over(survey, call)
+    loops = loops_over(survey, call)
     if loops:
         training = set(backward_calls(survey))
         return not any(reaches(survey, loop, training, 4) for loop in loops)
     return any(word in (assigned_name(survey, call) or "").lower() for word in _HELD_OUT)
 
 
-def _loops_over(survey: Survey, call: cst.Call) -> list[cst.For]:
+def loops_over(survey: Survey, call: cst.Call) -> list[cst.For]:
     """Loops over the batches of a loader."""
     places = places_of_loader(survey, call)
     loops = []

@@ -161,12 +161,15 @@ def _state_of(value: cst.BaseExpression, names: set[str]) -> str | None:
     return owner if owner in names else None
 
 
+def names_a_rank(test: cst.BaseExpression) -> bool:
+    """Whether a condition depends on the process."""
+    text = text_of(test)
+    return any(word in text for word in _RANK_WORDS)
+
+
 def is_rank_guard(test: cst.BaseExpression) -> bool:
     """Whether a condition only selects processes: ``rank == 0``, ``smp.dp_rank() == 0``, ``is_main_process``."""
-    text = text_of(test)
-    if any(isinstance(node, cst.BooleanOperation) for node in walk(test)):
-        return False
-    return any(word in text for word in _RANK_WORDS)
+    return names_a_rank(test) and not any(isinstance(node, cst.BooleanOperation) for node in walk(test))
 
 
 _METRICS = ("loss", "acc", "best", "metric", "score", "held_", "val", "ppl", "perplexity", "bleu", "f1")

@@ -32,6 +32,8 @@ def replicate_models(draft: Draft) -> None:
     buffers = ", broadcast_buffers=False" if len(constructions) > 1 or _runs_twice(draft, constructions) else ""
     edits = Edits()
     for use in uses:
+        if use.inner:
+            continue
         edits.replace(use.node.value, cst.Attribute(value=use.node.value, attr=cst.Name("module")))
     _wrap(
         draft, edits, constructions, lambda construction: f"{construction.name} = DDP({construction.name}{buffers})\n"

@@ -139,6 +139,8 @@ class Use:
     """Whether it is called and computes with the parameters of the model."""
     trains: bool
     """Whether it is in the innermost loop around a backward pass."""
+    inner: bool
+    """Whether the name stays that of the model inside the wrapper: ``m`` of ``m = model.to(device)``."""
 
 
 def uses_of_model(draft: Draft, construction: Construction, *, start: Statement | None = None) -> list[Use]:
@@ -151,6 +153,14 @@ def uses_of_model(draft: Draft, construction: Construction, *, start: Statement 
     start = start or construction.use or construction.last
     classes = _classes(survey, construction)
     training = {survey.loops(call)[0] for call in backward_calls(survey) if survey.loops(call)}
+    assigned = [
+        (dotted(target), survey.follows(start, node))
+        for node in survey.nodes
+        if isinstance(node, cst.Assign | cst.AnnAssign) and survey.function(node) is construction.function
+        for target in targets_of(node)
+    ]
+    others = {name for name, after in assigned if not after} - {name for name, after in assigned if after}
+    others.discard(construction.name)
     uses = []
     for node in survey.nodes:
         if not isinstance(node, cst.Attribute) or node.attr.value in _MODULE:
@@ -177,6 +187,7 @@ def uses_of_model(draft: Draft, construction: Construction, *, start: Statement 
                 name=f"{name}.{node.attr.value}",
                 is_method=bool(methods) or not _is_layer(classes, node.attr.value),
                 runs_layers=called and _runs_layers(methods, classes, node.attr.value),
+                inner=name in others and (function is construction.function or not survey.is_bound(function, name)),
                 trains=any(loop in training for loop in survey.loops(node)) and not _is_periodic(survey, node),
             )
         )

@@ -192,3 +192,58 @@ def test_a_script_that_reads_the_settings_of_the_plan_needs_no_reminder():
     plan = Plan(library="ddp", batch_size=4, gradient_accumulation_steps=8)
     head = "# --batch_size --gradient_accumulation_steps, torch.autocast(dtype=torch.bfloat16)\n"
     assert not any("The plan" in text for text in propose(head + SCRIPT.format(method="eval"), plan).todo)
+
+
+THROUGH_FUNCTIONS = """import torch
+from torch.utils.data import DataLoader
+from corpus import Corpus, Net
+
+
+def load():
+    return DataLoader(Corpus(), batch_size=4, shuffle=True)
+
+
+def save(state, path="a.pt"):
+    torch.save(state, path)
+
+
+class Loop:
+    def __init__(self, model, data, optimizer):
+        self.model, self.data, self.optimizer = model, data, optimizer
+
+    def update(self, x):
+        self.optimizer.zero_grad()
+        self.model(x).sum().backward()
+        self.optimizer.step()
+
+    def pass_over(self, epoch):
+        for x in self.data:
+            self.update(x)
+
+
+net = Net()
+short = net.to("cuda")
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+data = load()
+loop = Loop(net, data, optimizer)
+for epoch in range(2):
+    loop.pass_over(epoch)
+    if not args.single or (args.several and args.rank == 0):
+        save({"net": net.state_dict(), "opt": optimizer.state_dict()})
+print(short.generate())
+"""
+
+
+def test_loaders_states_and_second_names_are_followed_through_functions():
+    for kind in KINDS[1:]:
+        source = propose(THROUGH_FUNCTIONS.replace("short.generate()", "short.training"), library=kind).source
+        gathered = source.partition("    optimizer_state = get_optimizer_state_dict(")[2]
+        assert (
+            gathered.index("options=") < gathered.index("    if not args.single") < gathered.index("optimizer_state}")
+        )
+        assert '{"net": model_state,' in source
+        assert "    if dist.get_rank() == 0:\n        torch.save(state, path)\n" in source
+    source = propose(THROUGH_FUNCTIONS, library="ddp").source
+    assert "        self.data.sampler.set_epoch(epoch)\n        for x in self.data:" in source
+    assert "print(short.generate())" in source  # the model inside the wrapper
+    assert '"net": net.module.state_dict()' in source
