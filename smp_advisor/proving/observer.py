@@ -147,10 +147,9 @@ class Observer:
         """Note labels that a mean loss leaves out: parts of a batch have different numbers of them."""
         functional: Any = torch.nn.functional
         for name in ("cross_entropy", "nll_loss"):
+            compute: Any = getattr(functional, name)
 
-            def loss(
-                scores: Any, target: Any, *arguments: Any, _loss: Any = getattr(functional, name), **options: Any
-            ) -> Any:
+            def loss(scores: Any, target: Any, *arguments: Any, _loss: Any = compute, **options: Any) -> Any:
                 left_out = options.get("ignore_index", arguments[2] if len(arguments) > 2 else -100)
                 if torch.is_grad_enabled() and not target.is_floating_point() and bool((target == left_out).any()):
                     self.notes.add("left out")

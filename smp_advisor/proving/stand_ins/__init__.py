@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from smp_advisor.proving.preparation import shrink_config
-from smp_advisor.proving.stand_ins import text, vision
+from smp_advisor.proving.stand_ins import vision
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -82,8 +82,6 @@ class _Finder(MetaPathFinder, Loader):
 
 _TABLES: dict[str, Callable[[], dict[str, types.ModuleType]]] = {
     "torchvision": vision.modules,
-    "datasets": text.modules,
-    "evaluate": text.modules,
 }
 
 
@@ -91,9 +89,28 @@ def install_stand_ins(observer: Observer, *, shrink: bool) -> None:
     """Import the stand-ins instead of the libraries; transformers, if it is imported already, looks for them before."""
     if "transformers" in sys.modules:
         _patch_transformers(observer, shrink=shrink)
+    if "datasets" in sys.modules:
+        _patch_datasets(observer)
     for name in [name for name in sys.modules if name.partition(".")[0] in {*_TABLES, *_SILENT}]:
         del sys.modules[name]
     sys.meta_path.insert(0, _Finder(observer))
+
+
+def _patch_datasets(observer: Observer) -> None:
+    """Give every data set of Hugging Face the same few rows, in the tables of the library itself."""
+    import datasets  # type: ignore[import-untyped]
+
+    words = ("the", "model", "reads", "one", "short", "line", "of", "text", "and", "predicts", "its", "next", "word")
+    lines = [" ".join(words[(7 * row + k) % len(words)] for k in range(8 + row % 3)) for row in range(48)]
+    columns = ("text", "sentence", "sentence1", "sentence2", "question", "content", "instruction", "response")
+
+    def load_dataset(name: Any = "data", *_: Any, split: Any = None, **__: Any) -> Any:
+        observer.notes.add(f"stand-in: data set {name}")
+        rows = {"idx": list(range(48)), "label": [row % 2 for row in range(48)], **dict.fromkeys(columns, lines)}
+        table = datasets.Dataset.from_dict(rows)
+        return table if split is not None else datasets.DatasetDict(train=table, validation=table, test=table)
+
+    datasets.load_dataset = load_dataset
 
 
 class _Tokenizer:
@@ -184,7 +201,8 @@ def _patch_transformers(observer: Observer, *, shrink: bool) -> None:
 
         transformers.PreTrainedModel.__init__ = create_small
     auto = transformers.models.auto.auto_factory._BaseAutoModelClass  # noqa: SLF001 - base of the AutoModel classes
-    auto.from_pretrained = classmethod(model_of)
+    for kind in (auto, *auto.__subclasses__()):  # each has a copy of the method
+        kind.from_pretrained = classmethod(model_of)
     transformers.PreTrainedModel.from_pretrained = classmethod(model_of)
 
 

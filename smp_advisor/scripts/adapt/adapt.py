@@ -20,7 +20,7 @@ from smp_advisor.scripts.adapt import (
     torch_model,
 )
 from smp_advisor.scripts.adapt.adaptation import Adaptation, AdaptError, Draft, Hunk, Proposal, Target, unified_diff
-from smp_advisor.scripts.adapt.driver import driver_of, obstacle_to_adapting, set_arguments
+from smp_advisor.scripts.adapt.driver import obstacles_to_adapting
 from smp_advisor.scripts.adapt.entry import (
     accept_unknown_options,
     download_once,
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.scripts.adapt.adaptation import Step
-    from smp_advisor.scripts.adapt.survey import Survey
 
 
 def adapt_script(
@@ -141,11 +140,11 @@ def propose(path_or_source: str | Path, plan: Plan | None = None, *, library: st
         where = f", line {line}" if line else ""
         raise AdaptError(f"{path} is not Python 3 source{where}: fix the syntax error first.") from None
     draft = Draft(module, target, script.file)
-    obstacle = obstacle_to_adapting(draft.survey, target)
-    if obstacle:
-        return Adaptation(path=path, source=source, diff="", todo=(obstacle,))
+    obstacles = obstacles_to_adapting(draft)
+    if obstacles:
+        return Adaptation(path=path, source=source, diff="", todo=tuple(obstacles))
     hunks = []
-    for name, step in _steps(draft.survey, target):
+    for name, step in _steps(target):
         before = draft.module.code
         step(draft)
         if draft.abandoned:
@@ -174,11 +173,8 @@ def propose(path_or_source: str | Path, plan: Plan | None = None, *, library: st
     )
 
 
-def _steps(survey: Survey, target: Target) -> list[tuple[str, Step]]:
+def _steps(target: Target) -> list[tuple[str, Step]]:
     """Steps in order, each with its key in ``steps.toml``; each step reads the result of the previous one."""
-    driver = driver_of(survey)
-    if driver is not None:
-        return [(f"{driver.runner}.arguments", set_arguments)]
     if target.kind == "smp_step":
         return [
             ("v1.options", accept_unknown_options),
