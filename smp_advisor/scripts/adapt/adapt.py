@@ -28,10 +28,9 @@ from smp_advisor.scripts.adapt.entry import (
     seed_by_rank,
     seed_models,
 )
-from smp_advisor.scripts.adapt.evaluation_step import move_evaluation_steps
 from smp_advisor.scripts.adapt.saving import save_by_library
 from smp_advisor.scripts.adapt.smp_model import wrap_model, wrap_optimizer
-from smp_advisor.scripts.adapt.training_step import move_training_steps
+from smp_advisor.scripts.adapt.steps import move_evaluation_steps, move_training_steps
 from smp_advisor.scripts.settings import missing_batch, missing_checkpointing, missing_precision
 
 if TYPE_CHECKING:
