@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Literal
 import libcst as cst
 
 from smp_advisor.scripts.adapt.adaptation import sentence
-from smp_advisor.scripts.adapt.code import call_text, dotted, keyword, text_of, walk
-from smp_advisor.scripts.adapt.construction import repeated_in
+from smp_advisor.scripts.adapt.code import dotted, keyword, text_of, walk
+from smp_advisor.scripts.adapt.model import REPLICATING, SHARDING
 from smp_advisor.scripts.adapt.plan_settings import AUTOCAST, SCALER
 from smp_advisor.scripts.adapt.roles import backward_calls, optimizers
 from smp_advisor.scripts.adapt.survey import known_names
-from smp_advisor.scripts.adapt.wrappers import REPLICATING, SHARDING
 
 if TYPE_CHECKING:
     from smp_advisor.scripts.adapt.adaptation import Draft, Target
@@ -69,15 +68,13 @@ def _driven(draft: Draft, runner: Runner, calls: list[cst.Call]) -> list[str]:
     argument = f"{chosen.keyword.value}={text_of(chosen.value)}" if chosen is not None and chosen.keyword else ""
     if kind == "ddp":
         return [sentence("chooses_parallelism" if argument else f"replicates_{runner}", argument=argument)]
-    if kind not in ("fsdp", "fsdp2"):
+    if kind != "fsdp2":
         return [sentence(f"no_steps_{runner}")]
     if argument:
         return [sentence("chooses_already", argument=argument)]
-    modules = [c for c in survey.classes if any("Module" in text_of(base.value) for base in c.bases)]
-    layer = repeated_in(survey, modules).rpartition(".")[2]
     function = next((dotted(call.func) for call in calls), None) or "TrainingArguments"
-    first = sentence(f"shard_{runner}", function=function, arguments=_arguments(draft.target, runner, layer))
-    return [first, *_cautions(draft, runner, layer)]
+    first = sentence(f"shard_{runner}", function=function, arguments=_arguments(draft.target, runner))
+    return [first, *_cautions(draft, runner)]
 
 
 def _given(calls: list[cst.Call], name: str) -> cst.Arg | None:
@@ -86,34 +83,24 @@ def _given(calls: list[cst.Call], name: str) -> cst.Arg | None:
     return next((arg for arg in arguments if arg is not None and text_of(arg.value) not in _OFF), None)
 
 
-def _arguments(target: Target, runner: Runner, layer: str) -> str:
-    """Arguments that shard the model by layers."""
-    version = 1 + (target.kind == "fsdp2")
-    strategy = target.sharding_strategy.lstrip("_") or "full_shard"
+def _arguments(target: Target, runner: Runner) -> str:
+    """Arguments that shard the model by layers, with FSDP2."""
+    strategy = "shard_grad_op" if "grad_op" in target.sharding_strategy else "full_shard"
+    reshards = strategy == "full_shard"
     if runner == "accelerate":
-        options = [f"fsdp_version={version}", 'auto_wrap_policy="transformer_based_wrap"']
-        options += [f'transformer_cls_names_to_wrap=["{layer}"]'] if layer else []
-        options += ["use_orig_params=True"] if version == 1 else []
-        if version == 1 and strategy != "full_shard":
-            options.append(f'reshard_after_forward="{strategy.upper()}"')
-        elif strategy == "shard_grad_op":
-            options.append("reshard_after_forward=False")
-        return "fsdp_plugin=" + call_text("FullyShardedDataParallelPlugin", options, width=1000)
-    settings = [f'"version": {version}']
-    settings += [f'"transformer_layer_cls_to_wrap": ["{layer}"]'] if layer else []
-    # Transformers 4 reshards with FSDP2 only if it is requested.
-    settings += [f'"reshard_after_forward": {str(strategy != "shard_grad_op").lower()}'] if version == 2 else []
-    option = strategy if version == 1 or strategy == "shard_grad_op" else "full_shard"
-    return f"--fsdp \"{option} auto_wrap\" --fsdp_config '{{{', '.join(settings)}}}'"
+        options = ["fsdp_version=2", 'auto_wrap_policy="transformer_based_wrap"', f"reshard_after_forward={reshards}"]
+        return f"fsdp_plugin=FullyShardedDataParallelPlugin({', '.join(options)})"
+    settings = f'{{"version": 2, "reshard_after_forward": {str(reshards).lower()}}}'
+    return f"--fsdp \"{strategy} auto_wrap\" --fsdp_config '{settings}'"
 
 
-def _cautions(draft: Draft, runner: Runner, layer: str) -> list[str]:
+def _cautions(draft: Draft, runner: Runner) -> list[str]:
     """What else has to change, in the order of the lines."""
     survey, found = draft.survey, []
     methods = [(call, *(dotted(call.func) or "").rpartition(".")[::2]) for call in survey.calls]
     pretrained = any(m in ("from_pretrained", "from_config") and "Model" in owner for _, owner, m in methods)
     seeded = any(method in known_names("seeding_functions") for _, _, method in methods)
-    if not layer and not pretrained:  # models of transformers name their layers themselves
+    if not pretrained:  # models of transformers name their layers themselves
         found.append(sentence(f"no_layer_class_{runner}"))
     if not pretrained and not seeded and runner == "accelerate":
         found.append(sentence("seed_models"))
@@ -171,7 +158,7 @@ def _already(survey: Survey, target: Target) -> str:
     """Scripts that have the parallelism of the target."""
     called = {survey.callee(call) for call in survey.calls}
     sharded = called & SHARDING or any(name.endswith("fsdp.fully_shard") for name in called)
-    if target.kind in ("ddp", "fsdp", "fsdp2") and sharded:
+    if target.kind in ("ddp", "fsdp2") and sharded:
         return sentence("shards_already")
     if target.kind == "ddp" and any(name in REPLICATING and "Distributed" in name for name in called):
         return sentence("replicates_already")

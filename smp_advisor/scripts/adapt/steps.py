@@ -10,7 +10,6 @@ import libcst as cst
 
 from smp_advisor.reading.block_names import BlockNames, names_of_block
 from smp_advisor.scripts.adapt.adaptation import sentence
-from smp_advisor.scripts.adapt.aliases import names_of
 from smp_advisor.scripts.adapt.code import (
     Edits,
     call_text,
@@ -22,7 +21,7 @@ from smp_advisor.scripts.adapt.code import (
     text_of,
     walk,
 )
-from smp_advisor.scripts.adapt.roles import backward_calls, model_places
+from smp_advisor.scripts.adapt.roles import backward_calls, model_places, names_of
 from smp_advisor.scripts.adapt.survey import BUILTINS, Function, Statement, Survey, assigned_names, known_names
 
 if TYPE_CHECKING:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import itertools
 from typing import TYPE_CHECKING, Any, cast
 
 import libcst as cst
@@ -32,8 +33,10 @@ class Survey:
     def __init__(self, module: cst.Module) -> None:
         self.module = module
         self.nodes = list(walk(module))
+        self._order = {node: number for number, node in enumerate(self.nodes)}
         self._parents = {child: node for node in self.nodes for child in children(node)}
         self._functions = _functions_of(self.nodes, self._parents)
+        self._given: set[str] = set()
         self.cache: dict[str, Any] = {}
         """Results computed once per script, by name."""
         self.calls = [node for node in self.nodes if isinstance(node, cst.Call)]
@@ -101,10 +104,7 @@ class Survey:
 
     def follows(self, first: cst.CSTNode, second: cst.CSTNode) -> bool:
         """Whether `second` comes after `first` in the source."""
-        order = self.cache.get("order")
-        if order is None:
-            order = self.cache["order"] = {node: number for number, node in enumerate(self.nodes)}
-        return bool(order[second] > order[first])
+        return self._order[second] > self._order[first]
 
     # -- names -------------------------------------------------------------------------------------------------------
 
@@ -152,15 +152,12 @@ class Survey:
         return {node.value for node in self.nodes if isinstance(node, cst.Name)}
 
     def free_name(self, *preferred: str) -> str:
-        """First of the preferred names that the script does not use, with a number appended if it uses them all."""
-        taken = self.all_names()
-        for name in preferred:
-            if name not in taken:
-                return name
-        number = 2
-        while f"{preferred[-1]}_{number}" in taken:
-            number += 1
-        return f"{preferred[-1]}_{number}"
+        """First of the preferred names that is neither in the script nor given before; a number follows the last."""
+        further = (f"{preferred[-1]}_{number}" for number in itertools.count(2))
+        taken = self.all_names() | self._given
+        name = next(name for name in itertools.chain(preferred, further) if name not in taken)
+        self._given.add(name)
+        return name
 
     def assignments(self, function: Function, spelling: str) -> list[cst.Assign | cst.AnnAssign]:
         """Assignments to this name or attribute in the function, in order."""

@@ -45,7 +45,7 @@ SHARD_GRAD_OP = Plan(library="fsdp", sharding_strategy="shard_grad_op")
 @pytest.mark.parametrize(
     ("runner", "kind", "arguments", "words"),
     [
-        ("accelerate", "fsdp", "", ["pass fsdp_plugin=FullySharded", "fsdp_version=1", "use_orig_params=True"]),
+        ("accelerate", "fsdp", "", ["pass fsdp_plugin=FullySharded", "fsdp_version=2", "reshard_after_forward=True"]),
         ("accelerate", "fsdp2", "**options", ["fsdp_version=2", 'auto_wrap_policy="transformer', "launch --use_fsdp"]),
         ("accelerate", "fsdp", "deepspeed_plugin=plugin", ["`deepspeed_plugin=plugin` already chooses"]),
         ("accelerate", "ddp", "", ["nothing has to change", "accelerate launch --multi_gpu"]),
@@ -66,14 +66,13 @@ def test_the_script_is_unchanged_and_a_person_reads_what_to_pass(runner, kind, a
     assert all(word in result.todo[0] for word in words), result.todo
 
 
-@pytest.mark.parametrize(("kind", "version"), [("fsdp", 1), ("fsdp2", 2)])
-def test_the_strategy_of_the_plan_is_in_the_arguments(kind, version):
-    result = propose(SCRIPTS["parsed"].format(arguments="", loaded=""), SHARD_GRAD_OP, library=kind)
+def test_the_strategy_of_the_plan_is_in_the_arguments():
+    result = propose(SCRIPTS["parsed"].format(arguments="", loaded=""), SHARD_GRAD_OP)
     words = shlex.split(result.todo[0].partition("Start it with: ")[2])
     assert words[words.index("--fsdp") + 1] == "shard_grad_op auto_wrap"
-    assert json.loads(words[words.index("--fsdp_config") + 1])["version"] == version
-    plugin = propose(ACCELERATE.format(arguments="", loaded=""), SHARD_GRAD_OP, library=kind).todo[0]
-    assert ('reshard_after_forward="SHARD_GRAD_OP"' if version == 1 else "reshard_after_forward=False") in plugin
+    assert json.loads(words[words.index("--fsdp_config") + 1]) == {"version": 2, "reshard_after_forward": False}
+    plugin = propose(ACCELERATE.format(arguments="", loaded=""), SHARD_GRAD_OP).todo[0]
+    assert "reshard_after_forward=False" in plugin
 
 
 def test_what_the_argument_does_not_change_is_a_todo():
@@ -102,5 +101,5 @@ def test_the_arguments_are_those_of_the_installed_libraries():
     from transformers import TrainingArguments
 
     assert {"fsdp", "fsdp_config"} <= set(TrainingArguments.__dataclass_fields__)
-    names = {"fsdp_version", "auto_wrap_policy", "transformer_cls_names_to_wrap", "use_orig_params"}
+    names = {"fsdp_version", "auto_wrap_policy", "transformer_cls_names_to_wrap", "reshard_after_forward"}
     assert names <= set(FullyShardedDataParallelPlugin.__dataclass_fields__)
