@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from smp_advisor.costs.learned import learned_memory
+from smp_advisor.costs.learned import LearnedMemory
 from smp_advisor.costs.observation import observed
 from smp_advisor.costs.transfer import Targets
 from smp_advisor.workload import Calibration
@@ -74,7 +74,7 @@ def _errors(calibrator: MeasuredRun, target: MeasuredRun) -> tuple[float, float,
     errors = np.array([target.memory_errors_gib]) * _GIB
     predicted, spread = target.predicted_gib, float(np.linalg.norm(target.memory_errors_gib))
     corrected, narrowed = predicted, spread
-    learned = learned_memory(Calibration(runs=(calibrator,)), Targets.of_runs([target.conditions]))
+    learned = LearnedMemory.of(Calibration(runs=(calibrator,)), Targets.of_runs([target.conditions]))
     if learned is not None:
         corrected += float(learned.shifts(errors).sum()) / _GIB
         narrowed = float(learned.spread(errors)[0]) / _GIB

@@ -13,7 +13,7 @@ import numpy as np
 
 from smp_advisor.costs.constants import constants
 from smp_advisor.costs.evaluate import step_time_doubt
-from smp_advisor.costs.learned import learned_time
+from smp_advisor.costs.learned import learned_seconds
 from smp_advisor.costs.observation import observed, predicted_seconds
 from smp_advisor.costs.transfer import Targets, rule
 from smp_advisor.costs.uncertainty import narrowed, step_time_factors
@@ -84,7 +84,7 @@ class _Rows:
         # Names of sites stand for instances: published clusters have no names.
         instance = replace(run.cluster.instance, name=measured.conditions.instance)
         cluster = replace(run.cluster, instance=instance)
-        learned = learned_time(
+        corrected, width = learned_seconds(
             Calibration(runs=tuple(self.measured[index] for index in calibration)),
             run.model,
             cluster,
@@ -97,9 +97,7 @@ class _Rows:
         conditions = measured.conditions
         doubt = step_time_doubt(run.model, cluster, run.job, self.layouts[target])
         factors = step_time_factors(doubt)
-        after, width = total, 1.0
-        if learned is not None:
-            after, width = float(sum(v[0] for v in learned.applied(self.seconds[target]).values())), learned.width[0]
+        after = float(sum(corrected.values()))
         ends = narrowed(conditions.kind, conditions.stack, float(width), doubt)
         return Pair(
             source=str(self.rows.publications[target]),

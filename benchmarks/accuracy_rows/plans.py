@@ -80,9 +80,10 @@ def run_of(row: Row) -> Run:
     if form is not None:
         job, plan = form
         layout = layout_of([plan], job, cluster)
-        if habits(row).reduces_late:
-            layout = replace(layout, state_bytes=replace(layout.state_bytes, reduces_late=True))
-        return Run(model, cluster, job, layout, stage, plan)
+        state = replace(layout.state_bytes, reduces_late=habits(row).reduces_late)
+        if habits(row).logit_bytes is not None and job.precision != "fp32":
+            state = replace(state, logit_bytes=min(state.logit_bytes, habits(row).logit_bytes or 0.0))
+        return Run(model, cluster, job, replace(layout, state_bytes=state), stage, plan)
     return Run(model, cluster, job, _private_layout(row, job, degrees, column), stage)
 
 

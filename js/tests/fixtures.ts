@@ -62,6 +62,7 @@ export function recommendation(): Recommendation {
     workload: WORKLOAD,
     facts: [{ label: 'Model', text: HOSTILE, mark: 'inferred', note: 'from 10 B' }],
     defaults: ['precision fp16'],
+    has_modules: false,
     decisive: ['Sharding.', 'It is the fastest.'],
     tokens_per_sample: 512,
     usable_gib: 30,

@@ -18,7 +18,6 @@ beforeEach(() => {
 test('a move shows the estimate of the table before the kernel answers', () => {
   session.move('batch_size', 24);
   expect(session.screen.snapshot.costs.needed_gib).toBe(24);
-  expect(session.screen.summary).toBe('Batch size 16 → 24: memory +8.0 GiB per GPU (24.0 of 30.0 GiB), throughput +50 %.');
   expect(model.get('_request')).toMatchObject({ settings: settings(24, 1), moved: 'batch_size' });
 });
 
@@ -26,12 +25,11 @@ test('a drag compares with where it began, whatever the kernel answers meanwhile
   session.move('batch_size', 24);
   model.answer(24, 1);
   session.move('batch_size', 32);
-  expect(session.screen.summary).toMatch(/^Batch size 16 → 32: /);
+  expect(session.screen.before!.settings).toEqual(settings(16, 1));
   session.commit();
   model.answer(32, 1);
-  expect(session.screen.summary).toMatch(/^Batch size 16 → 32: /);
   session.move('batch_size', 24);
-  expect(session.screen.summary).toMatch(/^Batch size 32 → 24: /);
+  expect(session.screen.before!.settings).toEqual(settings(32, 1));
 });
 
 test('an answer to anything but the newest request is passed over', () => {
@@ -102,5 +100,4 @@ test('the way back to the recommendation', () => {
   session.commit();
   session.reset();
   expect(session.screen.snapshot).toBe(session.shown.recommended);
-  expect(session.screen.summary).toBe('Batch size 32 → 16: memory −16.0 GiB per GPU (16.0 of 30.0 GiB), throughput −50 %; now fits.');
 });

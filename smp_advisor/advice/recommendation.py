@@ -311,7 +311,7 @@ def _replayed(call: partial[LiveAdvice], model: Any, workload: Model, job: Job) 
     has_own_length = (is_profile(model) or is_named(model)) and "sequence_length" not in job.defaulted()
     if has_own_length and call.keywords.get("job") is None and "sequence_length" not in call.keywords:
         call = partial(call, sequence_length=job.sequence_length)
-    return partial(call, model=workload)
+    return partial(call, model=model if is_profile(model) else workload)  # a profile has the tree of modules
 
 
 def _sizes(

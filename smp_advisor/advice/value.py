@@ -433,8 +433,7 @@ class Advice(Recommended):
         Parameters
         ----------
         name
-            ``memory``, ``time``, ``schedule``, ``alternatives``, ``clusters``, ``ladder``, ``ranks``, or a setting such
-            as ``batch_size``: throughput and memory at each of its positions.
+            ``memory``, ``time``, ``schedule``, ``alternatives``, ``clusters`` or ``ranks``.
         plan
             As for `ladder`.
 

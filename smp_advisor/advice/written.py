@@ -83,7 +83,7 @@ def read_text(path: str | os.PathLike[str]) -> str:
         raise StorageError(f"{os.fspath(target)!r} is no JSON of stored values.") from None
 
 
-_CHARTS = ("memory", "time", "ladder", "alternatives")
+_CHARTS = ("memory", "time", "alternatives")
 _STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;max-width:900px;margin:32px auto;padding:0 16px;color-scheme:light dark}"
     "pre{overflow:auto;padding:12px;border:1px solid #8886;border-radius:6px;font-size:13px}"
@@ -99,6 +99,7 @@ def html_page(advice: Advice) -> str:
         f"<h1>{escape(title)}</h1>",
         *_html_lines(summary),
         charts,
+        advice.ladder()._repr_html_(),
         *(part for heading, lines in remaining for part in (f"<h2>{escape(heading)}</h2>", *_html_lines(lines))),
         "<h2>Cell that starts the job</h2>",
         f"<pre>{escape(_cell(advice))}</pre>",

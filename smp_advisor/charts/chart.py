@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -10,49 +9,25 @@ from html import escape
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
-from smp_advisor.charts.bar_drawings import Bars, Gantt, LadderBars, Ranks, bars, gantt, ladder, ranks
-from smp_advisor.charts.curve_drawings import Frontier, Scatter, Sweep, frontier, scatter, sweep
-from smp_advisor.charts.marks import dot, line, rect
+from smp_advisor.charts.marks import dot, label, line, number, rect, text_width
 from smp_advisor.errors import AdvisorError
 from smp_advisor.files import write_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["DRAWINGS", "Chart", "Data"]
-
-Data = Bars | Frontier | Gantt | LadderBars | Ranks | Scatter | Sweep
-
-DRAWINGS: Mapping[str, Callable[[Any, float], str]] = {
-    "bars": bars,
-    "frontier": frontier,
-    "gantt": gantt,
-    "ladder": ladder,
-    "ranks": ranks,
-    "scatter": scatter,
-    "sweep": sweep,
-}
-"""Function that draws each kind of data."""
+__all__ = ["Chart", "image"]
 
 MARKS: Mapping[str, str] = {
-    "throughput": line("smp-curve smp-rate", 0, 5, 16, 5),
-    "memory": line("smp-curve smp-need", 0, 5, 16, 5),
-    "on screen": dot("smp-dot smp-rate smp-now", 8, 5, 4),
     "this plan": dot("smp-here", 8, 5, 4),
     "this cluster": dot("smp-here", 8, 5, 4),
-    "recommended": dot("smp-dot smp-rate smp-best", 8, 5, 4),
-    "at risk": rect("smp-shade smp-risk", 2, 0, 12, 10),
-    "out of memory": rect("smp-shade smp-over", 2, 0, 12, 10),
-    "not possible": rect("smp-shade smp-refused", 2, 0, 12, 10),
     "usable memory": line("smp-limit-mark", 8, 0, 8, 10),
     "95 % interval": line("smp-whisker", 1, 5, 15, 5)
     + line("smp-whisker", 1, 1, 1, 9)
     + line("smp-whisker", 15, 1, 15, 9),
-    "before": rect("smp-ghost", 1, 1, 14, 8),
-    "fits": rect("smp-memory-bar smp-is-fit", 1, 1, 14, 8),
-    "does not fit": rect("smp-memory-bar smp-is-over", 1, 1, 14, 8),
-    "step time": rect("smp-step-bar", 1, 1, 14, 8),
+    "recommended plan": rect("smp-ghost", 1, 1, 14, 8),
     "idle": rect("smp-idle", 1, 1, 14, 8),
 }
 """Marks of the legends by their meaning."""
@@ -65,10 +40,9 @@ _NARROWEST, _WIDEST = 280, 4000
 class Chart:
     """A chart: a drawing in notebooks, a table in terminals, and a file with `save`."""
 
-    kind: str
-    """A key of `DRAWINGS`."""
     title: str
-    data: Data
+    draw: Callable[[float], str]
+    """Draws the SVG, as wide as requested."""
     columns: tuple[str, ...]
     """Headings of the table with the same figures."""
     rows: tuple[tuple[str, ...], ...]
@@ -76,6 +50,8 @@ class Chart:
     """Sentences below the drawing: what it leaves out, and where its figures come from."""
     key: tuple[str, ...] = ()
     """Names of the colors, in their order; empty names have none in the drawing."""
+    colors: str = "smp-c"
+    """Class of the colors, before their numbers."""
     marks: tuple[str, ...] = ()
     """Names of `MARKS` that the drawing has."""
     choices: tuple[str, ...] = ()
@@ -89,10 +65,10 @@ class Chart:
         AdvisorError
             The width is not between 280 and 4,000 pixels.
         """
-        number: object = width
-        if type(number) not in {int, float} or not _NARROWEST <= width <= _WIDEST:
+        given: object = width
+        if type(given) not in {int, float} or not _NARROWEST <= width <= _WIDEST:
             raise AdvisorError(f"A chart is {_NARROWEST} to {_WIDEST:,} pixels wide, not {width!r:.40}.")
-        return DRAWINGS[self.kind](self.data, width)
+        return self.draw(width)
 
     def save(self, path: str | Path, width: float = _WIDTH) -> Path:
         """Write the drawing as an SVG file, which browsers show in the colors of their theme."""
@@ -100,7 +76,7 @@ class Chart:
         if target.suffix.lower() != ".svg":
             raise AdvisorError(f"A chart is saved as an SVG file: write {target.with_suffix('.svg').name!r}.")
         try:
-            write_text(target, _document(self.svg(width)))
+            write_text(target, _document(self._with_key(width)))
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
             reason = getattr(error, "strerror", None) or str(error)
             raise AdvisorError(f"The chart cannot be written to {str(target)!r:.200}: {reason}.") from None
@@ -115,23 +91,38 @@ class Chart:
             "columns": list(self.columns),
             "rows": [list(row) for row in self.rows],
             "notes": list(self.notes),
-            "legend": self._legend(),
+            "legend": [
+                (f'<svg class="smp-chart" width="16" height="10" aria-hidden="true">{swatch}</svg>', name)
+                for swatch, name in self._legend()
+            ],
             "choices": list(self.choices),
         }
 
     def _legend(self) -> list[tuple[str, str]]:
-        """Swatch (SVG) and name of every color and mark."""
-        color = "smp-g" if self.kind in {"scatter", "frontier"} else "smp-c"
-        size = 'width="10" height="10"'
-        colors = [
-            (f'<svg {size} aria-hidden="true"><rect class="{color}{index}" {size}/></svg>', name)
-            for index, name in enumerate(self.key)
-            if name
-        ]
-        start = '<svg class="smp-chart" width="16" height="10" aria-hidden="true">'
-        return colors + [(f"{start}{MARKS[name]}</svg>", name) for name in self.marks]
+        """Swatch (parts of a drawing of 16 by 10 pixels) and name of every color and mark."""
+        colors = ((f"{self.colors}{index}", name) for index, name in enumerate(self.key) if name)
+        swatches = [(f'<rect class="{color}" width="10" height="10"/>', name) for color, name in colors]
+        return swatches + [(MARKS[name], name) for name in self.marks]
 
-    def as_html(self, *, images: bool = False) -> str:
+    def _with_key(self, width: float) -> str:
+        """The drawing with the names of its colors and marks below."""
+        svg = self.svg(width)
+        size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
+        x, y, parts = 0.0, float(size[2]) + 8 if size else 0.0, []
+        for swatch, name in self._legend():
+            wide = 36 + text_width(name)
+            if x + wide > width:
+                x, y = 0.0, y + 18
+            text = label("smp-text", 20, 9, name)
+            parts.append(f'<g transform="translate({number(x)} {number(y)})">{swatch}{text}</g>')
+            x += wide
+        if not (size and parts):
+            return svg
+        svg = svg.replace(size[0], f'viewBox="0 0 {size[1]} {number(y + 14)}"', 1)
+        svg = svg.replace(f'height="{size[2]}"', f'height="{number(y + 14)}"', 1)
+        return svg.removesuffix("</svg>") + "".join(parts) + "</svg>"
+
+    def as_html(self, *, images: bool = False, table_too: bool = True) -> str:
         """The chart with its key, notes and table as HTML.
 
         Parameters
@@ -139,23 +130,20 @@ class Chart:
         images
             Whether the drawing is an image, which pages without trust in their content show, too: GitHub, and notebooks
             of others. They remove the drawing itself and its colors. Otherwise it has the colors of the page's theme.
+        table_too
+            Whether the figures follow as a folded table.
         """
         cell = 'style="text-align:left;padding:2px 14px 2px 0"'
         head = "".join(f'<th scope="col" {cell}>{escape(text)}</th>' for text in self.columns)
         body = "".join(f"<tr>{''.join(f'<td {cell}>{escape(text)}</td>' for text in row)}</tr>" for row in self.rows)
-        key = " ".join(
-            f'<span style="white-space:nowrap;margin-right:12px">{mark} {escape(name)}</span>'
-            for mark, name in ((_swatch(mark) if images else mark, name) for mark, name in self._legend())
-        )
         notes = "".join(f"<div>{escape(note)}</div>" for note in self.notes)
-        svg = self.svg()
-        drawing = _image(_document(svg), _label(svg)) if images else f"<style>{_css()}</style>{svg}"
+        svg = self._with_key(_WIDTH)
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
         return (
             f'<figure style="margin:0;max-width:{_WIDTH}px">'
             f'<figcaption style="font-weight:600;margin-bottom:6px">{escape(self.title)}</figcaption>'
-            f"{drawing}<div>{key}</div>{notes}"
-            f"<details><summary>Table</summary><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></details>"
-            "</figure>"
+            f"{image(svg) if images else f'<style>{_css()}</style>{svg}'}{notes}"
+            f"{f'<details><summary>Table</summary>{table}</details>' if table_too else ''}</figure>"
         )
 
     def _repr_html_(self) -> str:
@@ -172,34 +160,27 @@ class Chart:
     __repr__ = __str__
 
 
-def _swatch(mark: str) -> str:
-    """A mark of the legend as an image, with the rules of its classes alone."""
-    styles = {f".{style}" for styles in re.findall(r'class="([^"]*)"', mark) for style in styles.split()}
-    head, _, rules = _css().partition("}\n")
-    css = [rule for rule in rules.splitlines() if styles & set(re.findall(r"\.[\w-]+", rule.partition("{")[0]))]
-    if ".smp-chart" in styles:
-        own = styles - {".smp-chart"}
-        css = [f"{head}}}", *(rule for rule in css if own & set(re.findall(r"\.[\w-]+", rule)))]
-    return _image(_document(mark, "".join(css)), "")
+def image(svg: str) -> str:
+    """A drawing as an image within a page. The pointer does not reach the figures of its marks."""
+    description = re.search(r' aria-label="([^"]*)"', svg) or ("", "")
+    bare = re.sub(r"><title>[^<]*</title></\w+>", "/>", svg.replace(description[0], ""))
+    data = quote(_document(bare).replace('"', "'"), safe=" !'()*+,/:;<=>?@[]{}")
+    return f'<img alt="{description[1]}" style="max-width:100%" src="data:image/svg+xml,{data}">'
 
 
-def _document(svg: str, css: str | None = None) -> str:
+def _document(svg: str) -> str:
     """A drawing as a complete SVG file, light or dark with a ground to match wherever it is shown."""
+    styles = {f".{style}" for styles in re.findall(r'class="([^"]*)"', svg) for style in styles.split()}
+    head, _, rules = re.sub(r"/\*.*\*/\n|(?<=[{;])\s+", "", _css()).partition("}\n")
+    while head != (resolved := re.sub(r"var\(--(?!smp-x)[\w-]+, ((?:[^()]|\([^()]*\))*)\)", r"\1", head)):
+        head = resolved  # no page sets its colors
+    css = [f"{head}}}"] * (".smp-chart" in styles)
+    for rule in rules.splitlines():
+        classes = set(re.findall(r"\.[a-z][\w-]*", rule.partition("{")[0])) - {".smp-chart"}
+        if classes & styles or not classes:
+            css.append(rule.replace(".smp-chart ", ""))
     root = '<svg xmlns="http://www.w3.org/2000/svg" style="color-scheme:light dark;background:Canvas"'
-    style = f"<style>{_css() if css is None else css}</style>"
-    return svg.replace("<svg", root, 1).replace(">", f">{style}", 1)
-
-
-def _image(svg: str, label: str) -> str:
-    """An SVG file as an image within the page; `label` is escaped already."""
-    data = base64.b64encode(svg.encode()).decode()
-    return f'<img alt="{label}" style="max-width:100%" src="data:image/svg+xml;base64,{data}">'
-
-
-def _label(svg: str) -> str:
-    """Escaped description of a drawing."""
-    match = re.search(r'aria-label="([^"]*)"', svg)
-    return match[1] if match else ""
+    return svg.replace("<svg", root, 1).replace(">", f"><style>{''.join(css)}</style>", 1)
 
 
 @cache

@@ -126,10 +126,11 @@ def _element(tag: str, attributes: str, title: str) -> str:
     return f"<{tag} {attributes}><title>{escape(title)}</title></{tag}>" if title else f"<{tag} {attributes}/>"
 
 
-def rect(style: str, x: float, y: float, width: float, height: float, title: str = "") -> str:
-    """A rectangle. One with a title is a mark: pointer and keyboard show its figures."""
+def rect(style: str, x: float, y: float, width: float, height: float, title: str = "", row: int | None = None) -> str:
+    """A rectangle. One with a title is a mark: pointer and keyboard show its figures, and views use its row."""
+    of = "" if row is None else f' data-row="{row}"'
     size = f'width="{number(max(width, 0))}" height="{number(max(height, 0))}"'
-    return _element("rect", f'class="{style}" x="{number(x)}" y="{number(y)}" {size}', title)
+    return _element("rect", f'class="{style}" x="{number(x)}" y="{number(y)}" {size}{of}', title)
 
 
 def line(style: str, x1: float, y1: float, x2: float, y2: float, title: str = "") -> str:

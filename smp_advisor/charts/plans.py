@@ -1,12 +1,15 @@
-"""Data of the charts of plans and clusters."""
+"""Charts of plans and clusters."""
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import groupby
 from threading import Lock
 from typing import TYPE_CHECKING
 
 from smp_advisor.charts.chart import Chart
+from smp_advisor.charts.drawings import Axis, Point, plane
+from smp_advisor.charts.marks import fixed, short
 from smp_advisor.charts.step import plan_text
 from smp_advisor.costs.uncertainty import DIVISIONS, plan_divisions
 from smp_advisor.errors import AdvisorError
@@ -18,7 +21,6 @@ from smp_advisor.wording import number
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from smp_advisor.charts.curve_drawings import ClusterLine, ClusterPoint
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.guidance.recommended import Recommended
     from smp_advisor.libraries.plan import Plan
@@ -53,29 +55,33 @@ def alternatives_chart(advice: Recommended, estimate: Estimate) -> Chart:
     rates = [float(f"{scale * rate:.5g}") for rate in result.scores.tokens_per_second]
     free = [round(usable - float(result.needed_gib[row]), 2) for row in result.ranked]
     reasons = _REASONS.of(advice)[: len(plans)]
-    titles = [
-        f"{plan_text(plan)}: {number(rate)} {unit}, {room:.1f} GiB free. {reason}"
-        for plan, rate, room, reason in zip(plans, rates, free, reasons, strict=True)
-    ]
     now = (
         round(estimate.headroom_gib, 2),
         float(f"{estimate.tokens_per_second if tokens else estimate.samples_per_second:.5g}"),
     )
     groups = plan_divisions(result.space.layout.take(result.ranked)).tolist()
     best = rates[0] if rates else 1.0
+    points = [
+        Point(
+            room,
+            rate,
+            f"smp-point smp-g{group}{' smp-best' if plan == advice.recommended.plan else ''}",
+            f"{plan_text(plan)}: {number(rate)} {unit}, {room:.1f} GiB free. {reason}",
+            radius=6 if plan == advice.recommended.plan else 4,
+            row=row,
+        )
+        for row, (plan, rate, room, group, reason) in enumerate(zip(plans, rates, free, groups, reasons, strict=True))
+    ]
+    title = f"this plan: {short(now[1])} {unit}, {fixed(now[0], 1)} GiB free"
+    points.append(Point(*now, "smp-here", title, text="this plan", radius=8))
+    slow, fast = min(point.y for point in points), max(point.y for point in points)
+    low, high = min(0.0, *(point.x for point in points)), max(point.x for point in points)
+    across = Axis("GiB free per GPU", low, 1.04 * high)
+    up = Axis(unit, 0 if slow < 0.5 * fast else 0.96 * slow, 1.02 * fast)
+    description = f"{len(plans)} plans by free memory ({short(low)} to {short(high)} GiB) and throughput"
     return Chart(
-        kind="scatter",
         title=f"{len(plans):,} combinations of techniques that fit",
-        data={
-            "unit": unit,
-            "free": free,
-            "rates": rates,
-            "groups": groups,
-            "names": [_DIVISIONS[name] for name in DIVISIONS],
-            "titles": titles,
-            "best": next((index for index, plan in enumerate(plans) if plan == advice.recommended.plan), -1),
-            "now": now,
-        },
+        draw=partial(plane, across, up, points, (), f"{description} ({short(slow)} to {short(fast)} {unit})"),
         columns=("Plan", f"Throughput ({unit})", "Against the best", "Free (GiB per GPU)", "Why not"),
         rows=tuple(
             (plan_text(plan), number(rate), f"{100 * (rate / best - 1):+.1f} %", f"{room:.1f}", reason)
@@ -83,6 +89,7 @@ def alternatives_chart(advice: Recommended, estimate: Estimate) -> Chart:
         ),
         notes=("One point per combination of techniques: its best plan that fits with the required probability.",),
         key=tuple(_DIVISIONS[name] if index in groups else "" for index, name in enumerate(DIVISIONS)),
+        colors="smp-g",
         marks=("this plan",),
     )
 
@@ -184,10 +191,30 @@ def sizes_chart(sizes: ClusterSizes, advice: Recommended) -> Chart:
         for row, size in enumerate(sizes.sizes)
         if size.estimate is not None and size.usd is not None
     ]
-    lines: list[ClusterLine] = [
-        {"name": name, "points": [_point(*triple, sizes, advice, knees) for triple in group]}
-        for name, group in groupby(priced, key=lambda triple: triple[1].cluster.instance.name)
+    lines = [
+        (name, [_point(group, *triple, sizes, advice, knees) for triple in members])
+        for group, (name, members) in enumerate(groupby(priced, key=lambda triple: triple[1].cluster.instance.name))
     ]
+    points = [point for _, line in lines for point in line]
+    times = [end for point in points for end in (point.x, *(point.ranges or [()])[0])]
+    costs = [end for point in points for end in (point.y, *(point.ranges or [(), ()])[1])]
+    deadline, budget = (sizes.limits.max_days, sizes.limits.max_usd) if run else (None, None)
+    times, costs = times + [deadline] * bool(deadline), costs + [budget] * bool(budget)
+    across = Axis(
+        "days of the run" if run else "hours per billion tokens",
+        0.9 * min(times),
+        1.1 * max(times),
+        is_log=True,
+        limit=("deadline", deadline) if deadline else None,
+    )
+    up = Axis(
+        "USD of the run" if run else "USD per million tokens",
+        0.92 * min(costs),
+        1.08 * max(costs),
+        is_log=True,
+        limit=("budget", budget) if budget else None,
+    )
+    curves = [(f"smp-curve smp-l{group}", line) for group, (_, line) in enumerate(lines)]
     missing = [size for size in sizes.sizes if size.estimate is None]
     notes = list(sizes.lines())
     if missing:
@@ -195,19 +222,13 @@ def sizes_chart(sizes: ClusterSizes, advice: Recommended) -> Chart:
             f"No plan fits on {', '.join(size.name for size in missing[:6])}{' ...' if len(missing) > 6 else ''}."
         )
     return Chart(
-        kind="frontier",
         title="Cluster size",
-        data={
-            "time": "days of the run" if run else "hours per billion tokens",
-            "cost": "USD of the run" if run else "USD per million tokens",
-            "lines": lines,
-            "max_time": sizes.limits.max_days if run else None,
-            "max_cost": sizes.limits.max_usd if run else None,
-        },
+        draw=partial(plane, across, up, points, curves, f"{len(points)} clusters by time and cost"),
         columns=("Cluster", "Library", "Time (95 %)", "Cost (95 %)", "Memory per GPU", ""),
         rows=tuple(sizes.cells(size) for size in sizes.sizes),
         notes=tuple(notes),
-        key=tuple(line["name"] for line in lines),
+        key=tuple(name for name, _ in lines),
+        colors="smp-g",
         marks=("this cluster", "95 % interval"),
         choices=tuple(_further(sizes, advice)),
     )
@@ -221,30 +242,33 @@ def _further(sizes: ClusterSizes, advice: Recommended) -> list[str]:
 
 
 def _point(
-    row: int, size: ClusterSize, estimate: Estimate, sizes: ClusterSizes, advice: Recommended, knees: set[int]
-) -> ClusterPoint:
+    group: int,
+    row: int,
+    size: ClusterSize,
+    estimate: Estimate,
+    sizes: ClusterSizes,
+    advice: Recommended,
+    knees: set[int],
+) -> Point:
     name, library, time, cost, memory, notes = sizes.cells(size)
     days, days_ends, usd, usd_ends = estimate.days, estimate.days_range, estimate.usd_total, estimate.usd_total_range
     if days is None or days_ends is None:
         low, high = estimate.tokens_per_second_range
-        days, days_ends = (_hours(estimate.tokens_per_second), (_hours(high), _hours(low)))
+        days, days_ends = _hours(estimate.tokens_per_second), (_hours(high), _hours(low))
         usd, usd_ends = estimate.usd_per_million_tokens, estimate.usd_per_million_tokens_range
-    return {
-        "nodes": size.cluster.nodes,
-        "time": _five(days),
-        "cost": _five(usd or 0.0),
-        "time_range": (_five(days_ends[0]), _five(days_ends[1])),
-        "cost_range": (0.0, 0.0) if usd_ends is None else (_five(usd_ends[0]), _five(usd_ends[1])),
-        "mark": "now" if size.cluster == advice.cluster else "knee" if id(size) in knees else "",
-        "title": ", ".join(filter(None, (f"{name}: {time}", cost, memory, library, notes))),
-        "row": row,
-    }
+    mark = "now" if size.cluster == advice.cluster else "knee" if id(size) in knees else ""
+    return Point(
+        days,
+        usd or 0.0,
+        f"smp-point smp-g{group}{mark and f' smp-is-{mark}'}",
+        ", ".join(filter(None, (f"{name}: {time}", cost, memory, library, notes))),
+        text=f"{size.cluster.nodes} (knee)" if mark == "knee" else str(size.cluster.nodes),
+        radius={"now": 7, "knee": 5.5, "": 4.5}[mark],
+        row=row,
+        ranges=(days_ends, usd_ends) if mark == "now" and usd_ends else None,
+    )
 
 
 def _hours(tokens_per_second: float) -> float:
     """Hours of a billion tokens."""
     return 1e9 / 3600 / tokens_per_second
-
-
-def _five(value: float) -> float:
-    return float(f"{value:.5g}")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from smp_advisor.charts.bar_drawings import amount
-from smp_advisor.charts.chart import Chart
+from smp_advisor.charts.chart import Chart, image
+from smp_advisor.charts.drawings import Span as Drawn
+from smp_advisor.charts.drawings import amount, bars, gantt
 from smp_advisor.costs.estimate import CATEGORIES, Memory
 from smp_advisor.costs.schedule import step_schedule
 from smp_advisor.libraries.library import get_library, plan_fields
@@ -15,7 +17,7 @@ from smp_advisor.wording import plural, step_time
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from smp_advisor.charts.bar_drawings import BarRow, GanttRow
+    from smp_advisor.charts.drawings import BarRow, Bars
     from smp_advisor.costs.estimate import Estimate, StageMemory
     from smp_advisor.costs.schedule import Span, StepSchedule
     from smp_advisor.guidance.recommended import Recommended
@@ -26,6 +28,7 @@ __all__ = [
     "TIME_LABELS",
     "memory_chart",
     "memory_interval",
+    "needed_html",
     "plan_text",
     "schedule_chart",
     "stage_groups",
@@ -104,6 +107,10 @@ _TWO_SIDED = 1.96
 """Standard deviations to either side of a normal error that contain 95 %."""
 
 
+_LEAST_GIB = 0.005
+"""The smallest part whose size is shown."""
+
+
 class StageGroup(NamedTuple):
     """Pipeline stages that need the same memory."""
 
@@ -143,16 +150,17 @@ def memory_chart(advice: Recommended, estimate: Estimate) -> Chart:
     ]
     labels = [CATEGORY_LABELS[name] for name in CATEGORIES]
     low, needed, high = memory_interval(estimate)
+    peak = next(group.gib for group in groups if group.is_peak)
+    data: Bars = {
+        "unit": "GiB",
+        "names": labels,
+        "rows": rows,
+        "limit": instance.usable_gpu_memory_gib,
+        "nominal": instance.gpu_memory_gib,
+    }
     return Chart(
-        kind="bars",
         title="Memory per GPU",
-        data={
-            "unit": "GiB",
-            "names": labels,
-            "rows": rows,
-            "limit": instance.usable_gpu_memory_gib,
-            "nominal": instance.gpu_memory_gib,
-        },
+        draw=partial(bars, data),
         columns=("GiB per GPU", *(group.label for group in groups)),
         rows=(
             *(
@@ -165,9 +173,22 @@ def memory_chart(advice: Recommended, estimate: Estimate) -> Chart:
         notes=(
             f"{needed:.1f} GiB needed (95 %: {low:.1f} to {high:.1f}) of {instance.usable_gpu_memory_gib:.1f} usable.",
         ),
-        key=tuple(label if any(group.gib[index] for group in groups) else "" for index, label in enumerate(labels)),
-        marks=("usable memory", "95 % interval", *(("before",) if ghost is not None else ())),
+        key=tuple(
+            ""
+            if not any(group.gib[index] for group in groups)
+            else f"{label} {amount(gib, 'GiB')}"
+            if gib >= _LEAST_GIB
+            else label
+            for index, (label, gib) in enumerate(zip(labels, peak, strict=True))
+        ),
+        marks=("usable memory", "95 % interval", *(("recommended plan",) if ghost is not None else ())),
     )
+
+
+def needed_html(needed: float, usable: float) -> str:
+    """An image of the memory that a plan needs per GPU, next to the usable memory."""
+    row: BarRow = {"label": "Nearest plan", "parts": [needed], "total": needed, "ghost": None, "interval": None}
+    return image(bars({"unit": "GiB", "names": ["Needed"], "rows": [row], "limit": usable, "nominal": usable}, 520))
 
 
 def time_chart(advice: Recommended, estimate: Estimate) -> Chart:
@@ -175,23 +196,21 @@ def time_chart(advice: Recommended, estimate: Estimate) -> Chart:
     labels = time_labels(advice.plan.library)
     parts = [getattr(estimate.time, name) for name in TIME_LABELS]
     total = estimate.step_seconds
+    row: BarRow = {"label": "Each step", "parts": parts, "total": total, "ghost": None, "interval": None}
+    data: Bars = {"unit": "s", "names": list(labels.values()), "rows": [row], "limit": None, "nominal": None}
     return Chart(
-        kind="bars",
         title=f"Step time {step_time(estimate)}",
-        data={
-            "unit": "s",
-            "names": list(labels.values()),
-            "rows": [{"label": "Each step", "parts": parts, "total": total, "ghost": None, "interval": None}],
-            "limit": None,
-            "nominal": None,
-        },
+        draw=partial(bars, data),
         columns=("Part", "Time", "Share"),
         rows=tuple(
             (label, amount(part, "s", total), f"{100 * part / total:.1f} %")
             for label, part in zip(labels.values(), parts, strict=True)
             if part > 0
         ),
-        key=tuple(label if part > 0 else "" for label, part in zip(labels.values(), parts, strict=True)),
+        key=tuple(
+            f"{label} {amount(part, 's', total)}" if part > 0 else ""
+            for label, part in zip(labels.values(), parts, strict=True)
+        ),
     )
 
 
@@ -240,27 +259,15 @@ def schedule_chart(advice: Recommended, estimate: Estimate) -> Chart:
     of_stage: dict[int, list[Span]] = defaultdict(list)
     for span in schedule.spans:
         of_stage[span.stage].append(span)
-    rows: list[GanttRow] = [
-        {
-            "label": f"Stage {stage}" if schedule.stages > 1 else "Each GPU",
-            "spans": [
-                (parts.index(span.part), float(f"{span.start:.5g}"), float(f"{span.seconds:.4g}"), span.microbatch)
-                for span in of_stage[stage]
-            ],
-        }
+    rows = [
+        (name := f"Stage {stage}" if schedule.stages > 1 else "Each GPU", _drawn(name, of_stage[stage], labels))
         for stage in _shown(schedule.stages)
     ]
     used = {span.part for span in schedule.spans}
     notes = tuple(_notes(schedule))
     return Chart(
-        kind="gantt",
         title=f"Schedule of one step: {plural(schedule.stages, 'stage')}, {_batches(schedule)}",
-        data={
-            "names": list(labels.values()),
-            "rows": rows,
-            "seconds": schedule.end,
-            "description": f"Schedule of one step. {' '.join(notes)}",
-        },
+        draw=partial(gantt, rows, schedule.end, f"Schedule of one step. {' '.join(notes)}"),
         columns=("Stage", *(labels[part] for part in parts if part in used), "Idle"),
         rows=tuple(
             _row(schedule, stage, of_stage[stage], [part for part in parts if part in used]) for stage in of_stage
@@ -269,6 +276,16 @@ def schedule_chart(advice: Recommended, estimate: Estimate) -> Chart:
         key=tuple(labels[part] if part in used else "" for part in parts),
         marks=("idle",),
     )
+
+
+def _drawn(name: str, spans: Sequence[Span], labels: Mapping[str, str]) -> list[Drawn]:
+    """The work of a stage, each part with its figures."""
+    parts, drawn = list(TIME_LABELS), []
+    for span in spans:
+        of = f"microbatch {span.microbatch + 1}, " if span.microbatch >= 0 else ""
+        title = f"{name}, {of}{labels[span.part]}: {amount(span.seconds, 's')}, from {amount(span.start, 's')}"
+        drawn.append(Drawn(parts.index(span.part), span.start, span.seconds, title))
+    return drawn
 
 
 def _batches(schedule: StepSchedule) -> str:

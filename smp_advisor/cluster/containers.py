@@ -19,15 +19,7 @@ _COLUMNS = ("transformers_version", "cuda", "architectures", "end_of_support", "
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Container:
-    """One training image.
-
-    Examples
-    --------
-    >>> from smp_advisor.cluster import instance
-    >>> image = container("pytorch-training", "2.5.1")
-    >>> image.cuda, image.drives(instance("ml.p5.48xlarge")), image.drives(instance("ml.p6-b200.48xlarge"))
-    ('12.4', True, False)
-    """
+    """One training image."""
 
     repository: str
     framework: Literal["pytorch", "tensorflow", "huggingface"]
@@ -64,11 +56,7 @@ class Container:
         return f"{name} {self.framework_version}" + (f" (CUDA {self.cuda})" if self.cuda else "")
 
     def drives(self, instance: Instance) -> bool:
-        """Whether the image has machine code for the GPU of an instance; True if either is unknown.
-
-        Code for an architecture runs on later ones of the same major version (CUDA programming guide, binary
-        compatibility).
-        """
+        """Whether the image has machine code for an instance's GPU (CUDA binary compatibility); True if unknown."""
         if not (instance.architecture and self.architectures):
             return True
         major, minor = version_pair(instance.architecture)
@@ -123,15 +111,7 @@ def container(repository: str, framework_version: str, transformers_version: str
 
 
 def patched_pytorch(instance: Instance) -> Container | None:
-    """The newest plain image of PyTorch that AWS patches on the day of the table and that runs on an instance.
-
-    Examples
-    --------
-    >>> from smp_advisor.cluster import instance
-    >>> newest = patched_pytorch(instance("ml.p5.48xlarge"))
-    >>> newest.tag, newest.end_of_support, patched_pytorch(instance("ml.p3.16xlarge"))
-    ('2.13.0-cu133-amzn2023-sagemaker', '2027-07-20', None)
-    """
+    """The newest plain image of PyTorch that AWS patches on the day of the table and that runs on an instance."""
     plain = [image for name in ("pytorch-training", "pytorch") for image in containers_of(name)]
     usable = [image for image in plain if image.is_patched and image.drives(instance) and image.runs_on(instance)]
     return usable[-1] if usable else None

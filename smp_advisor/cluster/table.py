@@ -157,13 +157,7 @@ def instance(name: str) -> Instance:
 
 
 def completed_instance(name: str) -> Instance:
-    """Instance by the beginning of its name, if only one family and size begins like that.
-
-    Examples
-    --------
-    >>> completed_instance("p4d").name
-    'ml.p4d.24xlarge'
-    """
+    """Instance by the beginning of its name, if only one family and size begins like that."""
     full = _full(name)
     if full in _by_name() or not full.removeprefix("ml."):
         return instance(name)
@@ -180,13 +174,7 @@ def completed_instance(name: str) -> Instance:
 
 
 def not_covered(name: str) -> str:
-    """Sentence on an instance type without NVIDIA GPUs; empty for any other.
-
-    Examples
-    --------
-    >>> not_covered("ml.trn1.32xlarge")
-    'AWS Trainium is not covered (ml.trn1.32xlarge): the advisor plans for NVIDIA GPUs, for example ml.p4d.24xlarge.'
-    """
+    """Sentence on an instance type without NVIDIA GPUs; empty for any other."""
     full = _full(name)
     family = full.removeprefix("ml.").split(".")[0]
     machines = next(

@@ -8,6 +8,7 @@ from smp_advisor.costs.world import in_flight, stack_of, vocabulary_shards
 from smp_advisor.elementwise import anywhere, ceil, maximum, minimum, where
 from smp_advisor.libraries.layout import CONTIGUOUS
 from smp_advisor.libraries.state_bytes import RETURNED_HALF_LOGIT_BYTES
+from smp_advisor.libraries.version import transformers_families
 
 if TYPE_CHECKING:
     from smp_advisor.costs.world import Stage, World
@@ -55,10 +56,7 @@ def block_saved_bytes(block: Block, layout: Layout, world: World, job: Job) -> F
 
 
 def _unsaved_expert_elements(block: Block, layout: Layout, job: Job) -> Floats:
-    """Outputs of experts that code with grouped experts does not save.
-
-    It weights the input of an expert's last product (Megatron-Core, ``weighted_bias_swiglu_impl``).
-    """
+    """Outputs of grouped experts, which weight their last product's input (``weighted_bias_swiglu_impl``)."""
     elements = block.saved.separate_expert_elements
     if not elements:
         return 0.0
@@ -163,10 +161,7 @@ def activation_bytes(
 
 
 def _products(block: Block) -> list[tuple[float, bool]]:
-    """Elements per token of the output of each matrix product, in order, and whether tensor parallelism divides them.
-
-    Code with gated layers has separate products for gate and values, and for queries, keys and values.
-    """
+    """Elements per token of each product's output (gates, queries, keys apart), and whether it is divided."""
     gated, attentions = any(m.gate_outputs for m in block.matmuls), iter(block.attentions)
     result: list[tuple[float, bool]] = []
     for product in block.matmuls:
@@ -218,6 +213,29 @@ def _position_bias_bytes(model: Model, layout: Layout, world: World, stage: Stag
     return saved + gradients
 
 
+def computes_loss_in_parts(model: Model, layout: Layout) -> bool:
+    """Whether the exported script computes the loss of the model for a part of the tokens at a time."""
+    family = transformers_families().get(model.family)
+    exported = model.config_json.strip() not in ("", "{}") and family is not None and family.task == "causal"
+    return exported and layout.state_bytes.loss_in_parts
+
+
+_PART_TOKENS, _PART_COLUMNS = 4096, 32_768
+"""Tile of logits of TRL 1.16.0 (``TOKEN_CHUNK_SIZE``, ``_CHUNKED_LOGPROB_CHUNK_SIZE``)."""
+
+
+def _part_bytes(model: Model, layout: Layout, world: World, rows: Floats) -> Floats:
+    """Loss in parts: of TRL's trainers or the plain script, the one with more.
+
+    TRL has a tile of logits and the gradients of its product in fp32 (``kernels/chunked_logprob.py``), the plain script
+    the logits of a part with a few copies, counted as 2 bytes for each of all logits.
+    """
+    hidden, columns, element = model.shape.hidden, model.head.outputs, world.bytes_per_element
+    trained = layout.state_bytes.frozen_bytes is None
+    tile = element * minimum(rows, _PART_TOKENS) * min(columns, _PART_COLUMNS)
+    return maximum(tile + 4.0 * hidden * (rows + trained * columns), element * rows * columns)
+
+
 def _logits_bytes(model: Model, layout: Layout, world: World, stage: Stage) -> Floats:
     """Logits and loss at their peak, the start of the backward pass.
 
@@ -232,7 +250,9 @@ def _logits_bytes(model: Model, layout: Layout, world: World, stage: Stage) -> F
     logit_bytes = layout.state_bytes.logit_bytes
     if not model.head.loss_in_fp32 and world.bytes_per_element == 2 and not layout.state_bytes.cast_bytes:
         logit_bytes = min(logit_bytes, RETURNED_HALF_LOGIT_BYTES)
-    logits = (4 * (microbatches - 1) + logit_bytes) * rows * columns
+    logits: Floats = (4 * (microbatches - 1) + logit_bytes) * rows * columns
+    if computes_loss_in_parts(model, layout):
+        logits = minimum(logits, _part_bytes(model, layout, world, rows))
     # The output weight's gradient before its accumulation. A frozen weight has none; with sharded parameters it is a
     # buffer of the reduction.
     trained = layout.state_bytes.frozen_bytes is None

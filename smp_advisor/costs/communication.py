@@ -59,16 +59,7 @@ class Group:
 
     @classmethod
     def of(cls, cluster: Cluster, members: Floats, stride: Floats) -> Group:
-        """Placement of a group.
-
-        Parameters
-        ----------
-        members
-            GPUs per group, shape (n,).
-        stride
-            Distance in ranks between adjacent members, shape (n,). There are k interleaved groups of stride k; across
-            nodes, min(k, GPUs per node) of them share the node's network.
-        """
+        """Placement of a group with `stride` ranks between members; its interleaved groups share the network."""
         per_node = cluster.instance.gpus
         # A group size that does not divide the node's GPUs leaves the node somewhere.
         inside = (per_node % minimum(members * stride, per_node) == 0) & (members * stride <= per_node)
@@ -110,10 +101,7 @@ def _intra_efficiency(cluster: Cluster, members: Floats) -> Floats:
 
 
 def network_rate(cluster: Cluster, sharing: Floats) -> Floats:
-    """Bytes per second of one of `sharing` groups that use a node's network at the same time.
-
-    The rings of one group use all network cards. Several groups, each with one GPU in the node, slow each other down.
-    """
+    """Bytes per second of one of `sharing` groups that use a node's network, and slow each other down."""
     measured = cluster.instance.efa and cluster.instance.gpudirect_rdma
     name = "communication.efa_efficiency" if measured else "communication.network_efficiency"
     share = constant(name) * where(sharing > 1, constant("communication.shared_network_share"), 1.0)
@@ -224,13 +212,9 @@ def sharded_gather_seconds(
 ) -> Floats:
     """All-gather of the parameters of a sharding group whose full size is `bytes_`.
 
-    Parameters
-    ----------
-    two_level
-        Whether rings between nodes, one for each GPU of a node, gather a part on each GPU, and rings inside the nodes
-        then exchange the parts (Zhang et al. 2022, arXiv 2205.00119, section 3.3).
-    overlapped
-        Whether both happen at the same time (SMDDP), which is an assumption: its collectives have no published curve.
+    On two levels, rings between nodes, one for each GPU of a node, gather a part on each GPU, and rings inside the
+    nodes then exchange the parts (Zhang et al. 2022, arXiv 2205.00119, section 3.3). That both overlap in SMDDP is an
+    assumption: its collectives have no published curve.
     """
     ring = all_gather_seconds(cluster, bytes_, members, stride)
     levels = two_level | overlapped
@@ -243,13 +227,22 @@ def sharded_gather_seconds(
     return where(levels & inverted(group.inside) & (group.in_node > 1), time, ring)
 
 
-def all_to_all_seconds(cluster: Cluster, bytes_: Floats, members: Floats, stride: Floats) -> Floats:
-    """All-to-all: every GPU sends (n - 1) / n of its `bytes_` to its group, in smaller messages than a ring's.
+_PAIRED_IN_CUBE_MESH = 4
+"""Most GPUs of a cube mesh with a link between every two."""
 
+
+def all_to_all_seconds(cluster: Cluster, bytes_: Floats, members: Floats, stride: Floats) -> Floats:
+    """All-to-all: every GPU sends (n - 1) / n of its `bytes_` to its group.
+
+    Inside a node it has a longer start than a ring, and about its rate, except where links do not connect all pairs.
     What leaves the node shares its network with what the node's other GPUs send.
     """
     group = Group.of(cluster, members, stride)
-    time = _ring_seconds(cluster, bytes_ / constant("communication.all_to_all_share"), group, rounds=1)
+    share: Floats = gpu_constant("all_to_all_share", cluster.instance.gpu)
+    if "cube mesh" in cluster.instance.intra_node.lower():
+        share = where(group.in_node > _PAIRED_IN_CUBE_MESH, constant("communication.cube_mesh_all_to_all_8"), share)
+    sent = quotient(bytes_ * (members - 1) / maximum(members, 1), intra_rate(cluster, group.in_node) * share)
+    time: Floats = constant("communication.all_to_all_start_seconds") + sent
     if anywhere(inverted(group.inside)):
         leaving = bytes_ * (members - group.in_node) / maximum(members, 1)
         start: Floats = constant("communication.start_seconds")
@@ -264,10 +257,7 @@ def all_to_all_seconds(cluster: Cluster, bytes_: Floats, members: Floats, stride
 
 
 def point_to_point_seconds(cluster: Cluster, bytes_: Floats, line: Group) -> Floats:
-    """Slowest transfer between adjacent stages of a pipeline.
-
-    Where the pipeline leaves the node, all groups that share its network send together.
-    """
+    """Slowest transfer between adjacent stages; all groups that share a node's network send together."""
     rate = where(line.inside, intra_rate(cluster, 2), network_rate(cluster, line.sharing))
     return constant("communication.start_seconds") + quotient(bytes_, rate)
 
@@ -284,10 +274,7 @@ def _exposed(communication: Floats, compute: Floats, inside: Bools) -> Floats:
 
 
 def _sharded_seconds(collective: Callable[..., Floats], cluster: Cluster, bytes_: Floats, world: World) -> Floats:
-    """Seconds of a reduce-scatter or all-gather of all gradients or parameters, one bucket per message.
-
-    A message passes the entire ring, so large groups wait for its hops rather than for its bytes.
-    """
+    """Seconds of a reduce-scatter or all-gather of everything, one bucket per message around the entire ring."""
     messages = ceil(bytes_ / (constant("communication.bucket_mib") * 2**20))
     per_message = collective(cluster, bytes_ / maximum(messages, 1), world.shards, world.data_stride)
     seconds: Floats = messages * per_message
@@ -295,25 +282,18 @@ def _sharded_seconds(collective: Callable[..., Floats], cluster: Cluster, bytes_
 
 
 def data_parallel_seconds(
-    model: Model,
-    cluster: Cluster,
-    layout: Layout,
-    world: World,
-    degree: int,
-    local: LocalParameters,
-    passes: Passes,
+    model: Model, cluster: Cluster, layout: Layout, world: World, degree: int, local: LocalParameters, passes: Passes
 ) -> Floats:
     """Seconds of reductions and all-gathers that compute does not hide.
 
     Without sharding, gradients are all-reduced during the last microbatch's backward pass, or after it
-    (`StateBytes.reduces_late`). With sharded optimizer state
-    they are reduce-scattered there, and the all-gather of updated parameters after the optimizer step is exposed (SMP
-    documentation, Introduction to model parallelism). Sharded parameters are gathered, with prefetch, in the forward
-    and again in the backward pass of every microbatch, where gradients are also reduce-scattered: three times their
-    volume. Strategies that keep parameters gathered until the backward pass (``shard_grad_op``) move twice their volume
-    (Rajbhandari et al. 2020, arXiv 1910.02054, section 7; PyTorch documentation of ``ShardingStrategy``). Replicas of
-    the shards (hybrid strategies) reduce their gradients after every reduce-scatter, with MiCS once per step (Zhang et
-    al. 2022, arXiv 2205.00119, section 3.4).
+    (`StateBytes.reduces_late`). With sharded optimizer state they are reduce-scattered there, and the all-gather of
+    updated parameters after the optimizer step is exposed (SMP documentation, Introduction to model parallelism).
+    Sharded parameters are gathered, with prefetch, in the forward and again in the backward pass of every microbatch,
+    where gradients are also reduce-scattered: three times their volume. Strategies that keep parameters gathered until
+    the backward pass (``shard_grad_op``) move twice their volume (Rajbhandari et al. 2020, arXiv 1910.02054, section 7;
+    PyTorch documentation of ``ShardingStrategy``). Replicas of the shards (hybrid strategies) reduce their gradients
+    after every reduce-scatter, with MiCS once per step (Zhang et al. 2022, arXiv 2205.00119, section 3.4).
     """
     state = layout.state_bytes
     reduction, dp, stride = world.reduction_degree, world.data_parallel_degree, world.data_stride
@@ -365,10 +345,7 @@ def data_parallel_seconds(
     )
     scatter = blocks * reduce_scatter_seconds(cluster, gradient_bytes / blocks, world.shards, tp)
     across = all_reduce_seconds(
-        cluster,
-        gradient_bytes / world.shards,
-        maximum(reduction // world.shards, 1),
-        world.shards * tp,
+        cluster, gradient_bytes / world.shards, maximum(reduction // world.shards, 1), world.shards * tp
     )
     backward = passes.backward + passes.recomputation + passes.exchange_backward
     sharing = Group.of(cluster, world.shards, tp).inside

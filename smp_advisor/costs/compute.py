@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from smp_advisor.costs.activations import computes_loss_in_parts
 from smp_advisor.costs.communication import all_gather_seconds, all_reduce_seconds, all_to_all_seconds
 from smp_advisor.costs.constants import constant, gpu_constant, memory_bandwidth, peak_flops
 from smp_advisor.costs.kernels import attention_seconds, product_seconds, products_seconds
@@ -62,17 +63,27 @@ def host_seconds(
     modules = pace * stack.module_share * constant("time.module_seconds")
     # A unit's parameters are gathered before, and freed after, each of its passes.
     units = pace * stack.unit_share * where(layout.shard_level == 3, constant("time.unit_seconds"), 0.0)
+    # SMP v1 has checkpoints of its own.
+    checkpointed = (layout.checkpoint_layers != 0) & (stack.collectives != "host")
+    checkpoints = pace * stack.launch_share * where(checkpointed, constant("time.checkpoint_seconds"), 0.0)
+    checkpoints = checkpoints / layout.checkpoint_period
     return HostSeconds(
-        forward=launches * per_kernel + exchanges + units + modules,
-        backward=kernels.backward_launches * launches * per_kernel + exchanges + units + 2 * modules,
+        forward=launches * per_kernel + exchanges + units + modules + checkpoints,
+        backward=kernels.backward_launches * launches * per_kernel + exchanges + _UNIT_BACKWARD * units + 2 * modules,
     )
 
 
-_PER_TENSOR = {"loop": 11.0, "foreach": 0.5, "fused": 0.1, "backward": 11.0}
-"""Kernels of Adam per parameter tensor, with its share of clipping. As a loop: decay, two averages of two operations,
-root, quotient, sum, update, norm and scale (torch.optim.adamw, _single_tensor_adamw). ``foreach`` runs each operation
-for some dozens of tensors at once, ``fused`` all operations."""
+_UNIT_BACKWARD = 1.75
+_PER_TENSOR = {"loop": 11.0, "foreach": 2.9, "fused": 1.2, "backward": 11.0}
+"""Host time of Adam per parameter tensor, in launches of kernels. As a loop: decay, two averages of two operations,
+root, quotient, sum, update, norm and scale (torch.optim.adamw, _single_tensor_adamw). ``foreach`` and ``fused`` launch
+kernels for many tensors, and collect these one by one: 0.033 and 0.014 ms per tensor where the loop takes 0.125."""
 _TENSORS_OF_NORMS = 4
+
+
+def optimizer_form(job: Job, stack: Stack) -> str:
+    """Form of the optimizer step: the job's, or that of its code."""
+    return job.optimizer_step if job.optimizer_step != "auto" else stack.optimizer
 
 
 def optimizer_host_seconds(model: Model, layout: Layout, instance: Instance, job: Job, stack: Stack) -> Floats:
@@ -81,7 +92,7 @@ def optimizer_host_seconds(model: Model, layout: Layout, instance: Instance, job
     Parameters that FSDP shards are one tensor per unit. Megatron, DeepSpeed and SMP v1 update one flat buffer if they
     shard the optimizer's state.
     """
-    form = job.optimizer_step if job.optimizer_step != "auto" else stack.optimizer
+    form = optimizer_form(job, stack)
     tensors = sum(group.count * (2 * group.block.separate.products + _TENSORS_OF_NORMS) for group in model.groups)
     of_units = where(layout.shard_level == 3, model.layer_count, 0)
     count = where(layout.shard_level == 0, tensors, of_units) / layout.pipeline_parallel_degree
@@ -157,10 +168,7 @@ def _cast_seconds(block: Block, layout: Layout, world: World, instance: Instance
 
 
 def block_seconds(block: Block, layout: Layout, world: World, instance: Instance, job: Job) -> BlockSeconds:
-    """Seconds of one microbatch on one block: the longer of the GPU's work and of its launches by the host.
-
-    The backward pass has two products for each of the forward pass.
-    """
+    """Seconds of one microbatch on one block: the longer of the GPU's work and of its launches by the host."""
     stack = stack_of(job, layout)
     attention = attention_seconds(block, layout, world, instance, job, stack)
     products = products_seconds(block.matmuls, layout, world, instance, job, stack)
@@ -213,6 +221,8 @@ def head_seconds(
     fused = job.loss == "fused" or (job.loss == "plain" and stack_of(job, layout).loss == "fused")
     passes = (_FUSED_LOGIT_BYTES if fused else _LOGIT_BYTES) * rows * columns / memory_bandwidth(instance)
     backward = (1 if job.adapter is not None else 2) * (product + dense) + (0 if fused else 2 * passes)
+    if computes_loss_in_parts(model, layout):
+        backward += product  # of each part again
     return product + dense + passes, backward
 
 
@@ -347,10 +357,13 @@ def stage_passes(
 
 
 def _accumulation(cluster: Cluster, layout: Layout, world: World, local: LocalParameters) -> Floats:
-    """Seconds to add a microbatch's gradients to the accumulated ones. Both are read, one is written."""
+    """Seconds to add a microbatch's gradients to the accumulated ones. Both are read, one is written.
+
+    On a single GPU, whose gradients are in no bucket of a reduction, the first microbatch's are stored as they are.
+    """
     state = layout.state_bytes
     trained = trained_parameters(local, layout).total
     accumulated = where(layout.shard_level >= 2, owned_parameters(local, layout, world), trained)
     moved = (state.compute_bytes + 2 * max(state.gradient_bytes, state.extra_gradient_bytes)) * accumulated
     seconds: Floats = constant("time.gradient_accumulation") * moved / memory_bandwidth(cluster.instance)
-    return seconds
+    return seconds * (1 - 1 / layout.microbatches) if world.gpus == 1 else seconds

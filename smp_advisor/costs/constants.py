@@ -79,10 +79,7 @@ def constant(name: str) -> Floats:
 
 
 def gpu_constant(name: str, gpu: str) -> Floats:
-    """Value of a constant that depends on the GPU, ``gpu_constant("matmul_efficiency", "NVIDIA A100 80GB")``.
-
-    A GPU that is not in the table has the value of ``other``.
-    """
+    """Value of a constant that depends on the GPU; one that is not in the table has the value of ``other``."""
     return constant(_dotted(name, gpu))
 
 
@@ -106,14 +103,7 @@ def _generation(name: str, gpu: str) -> str:
 
 @contextmanager
 def overriding(values: Mapping[str, Floats]) -> Iterator[None]:
-    """Override constants inside a ``with`` block, to fit them or to measure their effect.
-
-    Parameters
-    ----------
-    values
-        Values by dotted name. Each is a number, or draws of shape (d, 1): the formulas then give arrays of shape (d, n)
-        where they depend on the constant.
-    """
+    """Override constants by dotted name inside a ``with`` block: with numbers, or with draws of shape (d, 1)."""
     unknown = sorted(set(values) - set(_committed()))
     if unknown:
         raise KeyError(f"no constant {unknown[0]!r}")

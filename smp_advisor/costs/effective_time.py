@@ -142,10 +142,7 @@ def best_interval_seconds(save_seconds: float, between_failures: float) -> float
 def elapsed_per_work(
     interval: float, save_seconds: float, between_failures: float = math.inf, restart_seconds: float = 0.0
 ) -> float:
-    """Expected elapsed time per second of work, at least 1, with failures at random times (Daly 2006, eq. 13).
-
-    A failure costs the work since the last checkpoint and the restart, during which the next failure may happen.
-    """
+    """Expected elapsed time per second of work, with failures at random times (Daly 2006, eq. 13)."""
     segment = interval + save_seconds
     if math.isinf(between_failures):
         return segment / interval
@@ -161,10 +158,7 @@ _LEAST_SHARE = 1e-12
 
 
 def checkpoint_bytes(model: Model, layout: Layout) -> float:
-    """Bytes of one checkpoint over all processes: parameters, their fp32 copies and the optimizer state.
-
-    For an adapter, those of its own parameters, and the frozen weights only where the script saves them.
-    """
+    """Bytes of one checkpoint over all processes; frozen weights of an adapter only where the script saves them."""
     state = layout.state_bytes
     moments = state.moment_bytes + state.paged_moment_bytes
     # Of SMP v1's fp32 copies, those of the gradients are not saved.

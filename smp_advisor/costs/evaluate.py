@@ -18,7 +18,7 @@ from smp_advisor.costs.compute import model_flops_per_sample
 from smp_advisor.costs.constants import peak_flops
 from smp_advisor.costs.effective_time import effective_time
 from smp_advisor.costs.estimate import CATEGORIES, TIME_PARTS, Estimate, Memory, StageMemory, StepTime
-from smp_advisor.costs.learned import learned_memory_of, learned_seconds
+from smp_advisor.costs.learned import LearnedMemory, learned_seconds
 from smp_advisor.costs.memory import (
     GIB,
     host_bytes,
@@ -29,6 +29,7 @@ from smp_advisor.costs.memory import (
     stage_bytes,
 )
 from smp_advisor.costs.step_time import step_and_host_seconds, step_seconds
+from smp_advisor.costs.transfer import targets
 from smp_advisor.costs.uncertainty import Doubt, has_runs, narrowed, plan_kinds, step_time_factors
 from smp_advisor.costs.world import World, in_flight, stack_of, stage_kinds, stages, vocabulary_shards
 from smp_advisor.elementwise import largest, smallest
@@ -102,11 +103,7 @@ def kinds_bytes(
     """(stage, bytes by category, host bytes) of each kind of stage."""
     saved = tuple(block_saved_bytes(group.block, layout, world, job) for group in model.groups)
     return [
-        (
-            stage,
-            stage_bytes(model, layout, world, stage, saved),
-            host_bytes(model, layout, world, stage),
-        )
+        (stage, stage_bytes(model, layout, world, stage, saved), host_bytes(model, layout, world, stage))
         for stage in stage_kinds(model, degree)
     ]
 
@@ -117,7 +114,8 @@ def _judged(
     """(stage, bytes by category, host bytes, needed bytes, one standard deviation of their error) of each kind."""
     shards, band = vocabulary_shards(model, layout), model.activation_band
     kinds = kinds_bytes(model, job, layout, world, degree)
-    learned = None if job.calibration is None else learned_memory_of(job.calibration, model, cluster, job, layout)
+    of = None if job.calibration is None else targets(model, cluster, job, layout)
+    learned = None if job.calibration is None or of is None else LearnedMemory.of(job.calibration, of)
     if learned is None:
         return [(stage, by, h, needed_bytes(by), memory_error_bytes(by, shards, band)) for stage, by, h in kinds]
     return [(stage, *learned.of_stage(by, shards, band, h)) for stage, by, h in kinds]
@@ -152,20 +150,11 @@ def seconds_columns(
 ) -> dict[str, NDArray[np.float64]]:
     """Step time of n plans by part (the fields of `StepTime`), arrays of shape (n,).
 
-    Free memory is assumed: `pressure_factor` has the time of the allocator near full memory.
-
-    Parameters
-    ----------
-    draws
-        ``(d,)`` inside `overriding` with d draws of constants: the arrays then have shape (d, n).
+    Free memory is assumed: `pressure_factor` has the time of the allocator near full memory. With `draws` ``(d,)``
+    inside `overriding` with d draws of constants, the arrays have shape (d, n).
     """
-    model = trained(model, job)
     result = {name: np.zeros((*draws, len(layout))) for name in TIME_PARTS}
-    for degree, rows, part in _parts(layout):
-        world = World.of(model, cluster, job, part)
-        seconds = step_seconds(model, cluster, job, part, world, degree)
-        if job.calibration is not None:
-            seconds, _ = learned_seconds(job.calibration, model, cluster, job, part, seconds)
+    for rows, seconds, _ in _learned(model, cluster, job, layout):
         for name, values in seconds.items():
             result[name][..., rows] = values
     return result
@@ -174,19 +163,27 @@ def seconds_columns(
 def learned_width(model: Model, cluster: Cluster, job: Job, layout: Layout) -> NDArray[np.float64]:
     """Widths of the intervals of the logarithm of n step times, relative to those without measured runs, shape (n,)."""
     result = np.ones(len(layout))
-    if job.calibration is None:
-        return result
+    for rows, _, width in _learned(model, cluster, job, layout) if job.calibration is not None else ():
+        result[rows] = width
+    return result
+
+
+def _learned(
+    model: Model, cluster: Cluster, job: Job, layout: Layout
+) -> Iterator[tuple[slice | NDArray[np.intp], dict[str, Floats], Floats]]:
+    """(rows, seconds by part, relative width of their interval) of rows that are computed together."""
     model = trained(model, job)
     for degree, rows, part in _parts(layout):
-        world = World.of(model, cluster, job, part)
-        seconds = step_seconds(model, cluster, job, part, world, degree)
-        result[rows] = learned_seconds(job.calibration, model, cluster, job, part, seconds)[1]
-    return result
+        seconds = step_seconds(model, cluster, job, part, World.of(model, cluster, job, part), degree)
+        if job.calibration is None:
+            yield rows, seconds, 1.0
+        else:
+            yield rows, *learned_seconds(job.calibration, model, cluster, job, part, seconds)
 
 
 def step_time_doubt(model: Model, cluster: Cluster, job: Job, layout: Layout) -> Doubt:
     """Shares that determine the interval of one plan's step time; `layout` has a single row."""
-    model, degree = trained(model, job), int(layout.pipeline_parallel_degree[0])
+    model, degree = trained(model, job), int(np.ravel(layout.pipeline_parallel_degree)[0])
     world = World.of(model, cluster, job, layout)
     seconds, of_host = step_and_host_seconds(model, cluster, job, layout, world, degree)
     return _doubt(
@@ -252,23 +249,41 @@ def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
         seconds, width = learned_seconds(job.calibration, model, cluster, job, layout, seconds)
         factors = narrowed(str(plan_kinds(layout, cluster)), stack_of(job, layout).name, float(width), doubt)
     kinds = _judged(model, cluster, job, layout, world, degree)
-    pressure = pressure_factor(
-        max(float(needed) for *_, needed, _ in kinds), cluster.instance.usable_gpu_memory_gib * GIB
-    )
-    seconds["allocator_seconds"] = (pressure - 1) * sum(seconds.values())
-    return _value(
-        model,
-        cluster,
-        job,
-        plan,
+    instance, usable = cluster.instance, cluster.instance.usable_gpu_memory_gib * GIB
+    needed = max(float(need) for *_, need, _ in kinds)
+    seconds["allocator_seconds"] = (pressure_factor(needed, usable) - 1) * sum(seconds.values())
+    time = StepTime(**{name: float(part) for name, part in seconds.items()})
+    margin, error = min(((usable - float(need)) / float(error), float(error)) for *_, need, error in kinds)
+    host = max(float(h) for _, _, h, *_ in kinds) * instance.gpus
+    batch, sequence = global_batch_size(plan, cluster), model.sequence_length(job.sequence_length)
+    step = time.total_seconds
+    per_gpu = model_flops_per_sample(model, sequence) * batch / step / cluster.gpus
+    steps = None if job.tokens is None else job.tokens / (batch * sequence)
+    effective = effective_time(model, cluster, job, layout, step_seconds=step, steps=steps)
+    return Estimate(
+        plan=plan,
         memory=_memory(model, degree, [(stage, by) for stage, by, *_ in kinds]),
-        time=StepTime(**{name: float(part) for name, part in seconds.items()}),
-        error_bytes=[float(error) for *_, error in kinds],
-        needed=[float(needed) for *_, needed, _ in kinds],
-        host=max(float(h) for _, _, h, *_ in kinds) * cluster.instance.gpus,
-        layout=layout,
-        world=world,
-        factors=factors,
+        time=time,
+        usable_gpu_memory_gib=instance.usable_gpu_memory_gib,
+        needed_gib=needed / GIB,
+        host_memory_gib_per_node=host / GIB,
+        host_memory_fits=host <= HOST_SHARE * instance.host_memory_gib * GIB,
+        fit_probability=fit_probability(margin),
+        memory_error_gib=error / GIB,
+        global_batch_size=batch,
+        tokens_per_step=batch * sequence,
+        microbatches_in_flight=int(in_flight(layout)),
+        tflops_per_gpu=per_gpu / 1e12,
+        mfu=per_gpu / peak_flops(instance, job),
+        usd_per_hour=cluster.usd_per_hour,
+        effective=effective,
+        days=None if steps is None else steps * step / effective.share / 86_400,
+        step_factors=factors,
+        assumptions=(
+            *pressure_warning(needed, usable),
+            *communication_caveats(cluster, layout, world),
+            *assumptions(model, plan, job),
+        ),
     )
 
 
@@ -310,59 +325,6 @@ def _memory(model: Model, degree: int, kinds: list[tuple[Stage, dict[str, Floats
             StageMemory(stage=stage.index, layers=stage.layers, **by_kind[stage.kind])
             for stage in stages(model, degree)
         )
-    )
-
-
-def _value(
-    model: Model,
-    cluster: Cluster,
-    job: Job,
-    plan: Plan,
-    *,
-    memory: Memory,
-    time: StepTime,
-    error_bytes: list[float],
-    needed: list[float],
-    host: float,
-    layout: Layout,
-    world: World,
-    factors: tuple[float, float],
-) -> Estimate:
-    instance = cluster.instance
-    usable = instance.usable_gpu_memory_gib * GIB
-    scores = [(usable - total) / error for total, error in zip(needed, error_bytes, strict=True)]
-    worst = min(range(len(scores)), key=scores.__getitem__)
-    batch = global_batch_size(plan, cluster)
-    sequence = model.sequence_length(job.sequence_length)
-    flops = model_flops_per_sample(model, sequence) * batch
-    step = time.total_seconds
-    per_gpu = flops / step / cluster.gpus
-    steps = None if job.tokens is None else job.tokens / (batch * sequence)
-    effective = effective_time(model, cluster, job, layout, step_seconds=step, steps=steps)
-    return Estimate(
-        plan=plan,
-        memory=memory,
-        time=time,
-        usable_gpu_memory_gib=instance.usable_gpu_memory_gib,
-        needed_gib=max(needed) / GIB,
-        host_memory_gib_per_node=host / GIB,
-        host_memory_fits=host <= HOST_SHARE * instance.host_memory_gib * GIB,
-        fit_probability=fit_probability(scores[worst]),
-        memory_error_gib=error_bytes[worst] / GIB,
-        global_batch_size=batch,
-        tokens_per_step=batch * sequence,
-        microbatches_in_flight=int(in_flight(layout)),
-        tflops_per_gpu=per_gpu / 1e12,
-        mfu=per_gpu / peak_flops(instance, job),
-        usd_per_hour=cluster.usd_per_hour,
-        effective=effective,
-        days=None if steps is None else steps * step / effective.share / 86_400,
-        step_factors=factors,
-        assumptions=(
-            *pressure_warning(max(needed), usable),
-            *communication_caveats(cluster, layout, world),
-            *assumptions(model, plan, job),
-        ),
     )
 
 

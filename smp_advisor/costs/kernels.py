@@ -77,7 +77,7 @@ def product_seconds(
 ) -> Floats:
     """Roofline of `copies` products of (rows x inner) by (inner x columns): the slower of arithmetic and memory."""
     if job.precision == "fp32":  # vector units, which have neither tensor cores' tiles nor their alignment
-        efficiency: Floats | float = constant("time.fp32_matmul_efficiency")
+        efficiency: Floats | float = gpu_constant("fp32_matmul_efficiency", instance.gpu)
     else:
         efficiency = gpu_constant("matmul_efficiency", instance.gpu) * _share_of_peak(
             rows, columns, inner, copies, instance.gpu
@@ -215,10 +215,7 @@ def _seconds(
 def _fused(
     attention: Attention, layout: Layout, world: World, instance: Instance, job: Job, stack: Stack
 ) -> AttentionSeconds:
-    """Seconds of one fused kernel, from its arithmetic only.
-
-    Its backward pass recomputes the scores and has five products for two (Dao 2023, arXiv 2307.08691).
-    """
+    """Seconds of one fused kernel's arithmetic; five products for two in the backward pass (arXiv 2307.08691)."""
     keys = attention.keys_per_query(world.sequence_length)
     # A causal kernel computes half of the square. A window limits it to a band.
     reach = min(attention.window or keys, keys)
@@ -309,7 +306,7 @@ def operator_seconds(
         return moving
     peak = peak_flops(instance, Job(precision="fp32" if fp32 else "bf16"))
     if kind == "product":
-        share = constant("time.fp32_matmul_efficiency") if fp32 else gpu_constant("matmul_efficiency", instance.gpu)
+        share = gpu_constant("fp32_matmul_efficiency" if fp32 else "matmul_efficiency", instance.gpu)
     else:
         of: Literal["forward", "backward"] = "backward" if backward else "forward"
         share = share_of_peak("flash-2", instance.gpu, head_dim, keys, causal=causal, of=of)

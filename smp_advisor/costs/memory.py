@@ -34,8 +34,6 @@ def stage_bytes(
 ) -> dict[str, Floats]:
     """Peak bytes per GPU of one stage by category, arrays of shape (n,).
 
-    Notes
-    -----
     The categories add up. With the library's persistent buckets, the peak is parameters + optimizer + gradients +
     activations + logits, not a maximum over phases. The optimizer's step runs without activations; its category is the
     memory that it needs in excess of them.
@@ -85,11 +83,7 @@ def _fp8_copy_bytes(layout: Layout, world: World, stage: Stage, local: LocalPara
 def _without_overlap(
     by_category: dict[str, Floats], recomputed: Floats, buffers: Floats, fresh: Bools
 ) -> dict[str, Floats]:
-    """Memory of gradients and passes at the peak of a step that starts without gradients.
-
-    Gradients grow while the backward pass frees activations. The peak is at its start or at its end, with only the full
-    recomputation of one unit left.
-    """
+    """Memory of a step without gradients at its start: the peak of the backward pass is at either end."""
     start = {name: by_category[name] for name in ("activations", "recomputation", "logits", "communication")}
     nothing = 0.0
     end = {"activations": nothing, "recomputation": recomputed, "logits": nothing, "communication": buffers}
@@ -216,19 +210,9 @@ def memory_error_bytes(
     """One standard deviation of the stage's prediction error, bytes, shape (n,).
 
     Independent errors of the state, the batch-dependent memory, the allocator's reserve, the context and the division
-    of the logits add in squares. They are calibrated on published memory rows (``benchmarks/calibrate.py``): 95 % of
-    the rows are within 1.96 standard deviations.
-
-    Parameters
-    ----------
-    by_category
-        `stage_bytes` of the stage.
-    shards
-        `vocabulary_shards` of the plans.
-    activation_band
-        `Model.activation_band`: the error of nine of ten inferred shapes, 1.64 standard deviations.
-    of
-        Predicted quantity: tensors only (allocated), with the allocator's reserve, or also with context and NCCL.
+    of the logits over `shards` add in squares. They are calibrated on published memory rows
+    (``benchmarks/calibrate.py``): 95 % of the rows are within 1.96 standard deviations. `of` is the predicted quantity:
+    tensors only (allocated), with the allocator's reserve, or also with context and NCCL.
     """
     return root(sum(_error_squares(by_category, shards, activation_band, of=of).values(), 0.0))
 

@@ -41,16 +41,10 @@ def observed(
     source: str = "figures of the user",
     notes: tuple[str, ...] = (),
 ) -> MeasuredRun:
-    """A run of one plan.
+    """A run of one plan, whose layout has numbers or columns of one row.
 
-    Parameters
-    ----------
-    layout
-        The plan of the run, as numbers or as columns of one row.
-    step_error
-        One standard deviation of the logarithm of the mean of the measured steps.
-    memory_gib
-        Measured peak of the GPU with the highest one, GiB; of a run that ran out of memory, what it needed at least.
+    `step_error` is one standard deviation of the logarithm of the mean of the measured steps, `memory_gib` the measured
+    peak of the GPU with the highest one, or what a run that ran out of memory needed at least.
     """
     job, model = replace(job, calibration=None), trained(model, job)
     by_quantity = seconds_by_quantity(model, cluster, job, layout, predicted_seconds(model, cluster, job, layout))[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -38,9 +37,7 @@ if TYPE_CHECKING:
 
 _LEAST_SHARE = 0.5
 """Least share of the spread between sources that no constant explains."""
-MOST_PLANS = 10_000
-_WAVES = 512
-"""Random waves whose sum is the error of a configuration: the correlations are exact to 0.04."""
+MOST_PLANS = 1_000
 
 
 def step_time_draws(model: Model, cluster: Cluster, job: Job, plans: Sequence[Plan]) -> NDArray[np.float64]:
@@ -55,7 +52,7 @@ def step_time_draws(model: Model, cluster: Cluster, job: Job, plans: Sequence[Pl
     PlanError
         A plan does not match the cluster, the model or the job.
     ValueError
-        There are more than 10,000 plans.
+        There are more than 1,000 plans.
 
     Examples
     --------
@@ -79,11 +76,7 @@ def step_time_draws(model: Model, cluster: Cluster, job: Job, plans: Sequence[Pl
 
 
 def layout_draws(model: Model, cluster: Cluster, job: Job, layouts: Sequence[Layout]) -> NDArray[np.float64]:
-    """Joint draws of `step_time_draws` for the rows of some layouts, one after another, shape (64, n).
-
-    Measured runs of a calibration move the middle of the draws and narrow them as they narrow the interval of the
-    step time.
-    """
+    """Joint draws of `step_time_draws` for the rows of some layouts, shape (64, n), narrowed by measured runs."""
     before_runs = replace(job, calibration=None)
     names, draws = constant_names(), constant_draws()
     middle = _logarithm(model, cluster, before_runs, layouts)
@@ -129,17 +122,13 @@ def _effects(
 def _fields(
     random: np.random.Generator, figures: NDArray[np.float64], of_kind: NDArray[np.intp]
 ) -> NDArray[np.float64]:
-    """Draws of standard normal errors whose correlation falls with the distance of the figures, shape (64, n).
-
-    The correlations are those of the remaining error in ``transfer.toml``: a product of exponentials, whose spectrum is
-    Cauchy's (random Fourier features; Rahimi and Recht 2007, "Random features for large-scale kernel machines").
-    """
-    by = rule("time")
-    scale = -math.log(by.shared_per_doubling * by.configuration_per_doubling)
-    frequencies = scale * random.standard_cauchy((figures.shape[1], _WAVES))
-    waves = np.cos(figures @ frequencies + random.uniform(0, 2 * math.pi, _WAVES)) * math.sqrt(2 / _WAVES)
-    result = math.sqrt(by.kind) * random.standard_normal((DRAWS, _WAVES)) @ waves.T
-    for kind in np.unique(of_kind):
-        rows = of_kind == kind
-        result[:, rows] += math.sqrt(1 - by.kind) * random.standard_normal((DRAWS, _WAVES)) @ waves[rows].T
+    """Draws of standard normal errors, correlated as the remaining errors in ``transfer.toml``, shape (64, n)."""
+    by, distance = rule("time"), np.zeros((len(figures), len(figures)))
+    for figure in figures.T:
+        distance += np.abs(figure[:, np.newaxis] - figure)
+    correlation = np.where(of_kind[:, np.newaxis] == of_kind, 1.0, by.kind)
+    correlation *= (by.shared_per_doubling * by.configuration_per_doubling) ** distance
+    # Plans may have the same figures.
+    lower = np.linalg.cholesky(correlation + 1e-9 * np.eye(len(figures)))
+    result: NDArray[np.float64] = random.standard_normal((DRAWS, len(figures))) @ lower.T
     return result

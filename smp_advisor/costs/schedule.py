@@ -92,31 +92,15 @@ def simulate(
     transfer: float = 0.0,
     simple: bool = False,
 ) -> Schedule:
-    """Simulate one step.
+    """Simulate one step with the durations of one pass (for all stages, or one per stage) and of a transfer.
 
-    Parameters
-    ----------
-    stages, microbatches
-        Pipeline parallel degree and microbatches per step.
-    active
-        Limit of microbatches in flight on one stage (``active_microbatches``). A stage never uses more than
-        ``stages - stage``, the remaining depth of the pipeline: with equal stages, more would not start any pass
-        earlier.
-    forward, backward
-        Durations of one pass: one number for all stages, or one per stage.
-    transfer
-        Duration of a transfer between stages.
-    simple
-        Whether all forward passes precede all backward passes (``pipeline="simple"``). Otherwise
-        (``"interleaved"``) a stage starts microbatches up to its limit, and then alternates backward and forward
-        passes (1F1B). If `active` is less than the depth of the pipeline, a stage does not wait for its turn: what is
-        ready first runs first.
-
-    Notes
-    -----
-    The library documents that its interleaved pipeline prefers backward passes and bounds the microbatches in flight
-    by ``active_microbatches``. The limit by depth and the order of equal candidates are assumptions for time, not for
-    memory.
+    With `simple`, all forward passes precede all backward passes. Otherwise (``"interleaved"``) a stage starts
+    microbatches up to its limit, and then alternates backward and forward passes (1F1B). The limit is that of `active`
+    microbatches and of the remaining depth of the pipeline: with equal stages, more would not start any pass earlier.
+    If `active` is less than the depth of the pipeline, a stage does not wait for its turn: what is ready first runs
+    first. The library documents that its interleaved pipeline prefers backward passes and bounds the microbatches in
+    flight by ``active_microbatches``. The limit by depth and the order of equal candidates are assumptions for time,
+    not for memory.
     """
     durations: dict[Kind, list[float]] = {
         "forward": _per_stage(forward, stages),
@@ -208,18 +192,7 @@ class StepSchedule:
 def step_schedule(
     model: Model, cluster: Cluster, job: Job, plan: Plan, estimated: Estimate | None = None
 ) -> StepSchedule:
-    """The schedule of a plan, from the simulation of its pipeline with the seconds of the estimate.
-
-    Parameters
-    ----------
-    estimated
-        Estimate of the plan; computed if None.
-
-    Raises
-    ------
-    PlanError
-        The plan does not match the cluster, the model or the job.
-    """
+    """The schedule of a plan, from the simulation of its pipeline with the seconds of its estimate."""
     value = estimated or estimate(model, cluster, job, plan)
     layout = layout_of_plan(plan, job, cluster)
     model = trained(model, job)

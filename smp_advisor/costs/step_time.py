@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from smp_advisor.costs.activations import offloaded_activation_bytes
 from smp_advisor.costs.communication import Group, data_parallel_seconds, point_to_point_seconds
-from smp_advisor.costs.compute import Passes, optimizer_host_seconds, stage_passes
+from smp_advisor.costs.compute import Passes, optimizer_form, optimizer_host_seconds, stage_passes
 from smp_advisor.costs.constants import constant, memory_bandwidth
 from smp_advisor.costs.world import (
     LocalParameters,
@@ -64,8 +64,6 @@ def makespan_seconds(
 ) -> Floats:
     """Length of each plan's step in seconds, shape (n,), with immediate transfers.
 
-    Notes
-    -----
     Filling and draining the pipeline takes the sum over the stages, every other microbatch the slowest stage. With
     ``pipeline="simple"`` that is exact for any stages: the forward passes, and then the backward passes, are a flow
     shop of equal jobs. In the interleaved order a stage works on later microbatches while the stages behind it work on
@@ -112,11 +110,7 @@ def makespan_seconds(
 def state_copy_seconds(
     cluster: Cluster, layout: Layout, world: World, local: LocalParameters, compute: Floats
 ) -> Floats:
-    """Seconds of copies of state in host memory that compute does not hide.
-
-    Every microbatch copies the shard of the parameters to the GPU twice, for the forward and the backward pass, and its
-    gradients to the host.
-    """
+    """Seconds of copies of host state that compute does not hide: parameters twice per microbatch, and gradients."""
     if not anywhere(layout.offload_state):
         return 0.0
     state = layout.state_bytes
@@ -177,9 +171,11 @@ def step_and_host_seconds(
     local = _chosen(LocalParameters, locals_, largest_index([p.total for p in locals_]))
     m = layout.microbatches
     compute = m * (slowest.forward + slowest.backward + slowest.recomputation)
-    launches = optimizer_host_seconds(model, layout, cluster.instance, job, stack_of(job, layout))
-    update = _optimizer(cluster, layout, world, local)
-    around = where(layout.host_handover, constant("time.host_step_seconds"), constant("time.step_seconds"))
+    stack = stack_of(job, layout)
+    launches = optimizer_host_seconds(model, layout, cluster.instance, job, stack)
+    update = _optimizer(cluster, layout, world, local, optimizer_form(job, stack))
+    loop = stack.step_share * constant("time.step_seconds")
+    around = where(layout.host_handover, constant("time.host_step_seconds"), loop)
     result = {
         "forward_seconds": m * slowest.forward,
         "backward_seconds": m * (slowest.backward + slowest.accumulation),
@@ -247,9 +243,7 @@ def handover_seconds(model: Model, cluster: Cluster, layout: Layout, world: Worl
     parts = where(layout.host_handover, 1, layout.tensor_parallel_degree)
     group = Group.of(cluster, layout.pipeline_parallel_degree, world.pipeline_stride)
     by_nccl = where(
-        group.inside,
-        constant("communication.handover_in_node_seconds"),
-        constant("communication.handover_seconds"),
+        group.inside, constant("communication.handover_in_node_seconds"), constant("communication.handover_seconds")
     )
     latency = where(layout.host_handover, constant("communication.host_handover_seconds"), by_nccl)
     seconds: Floats = latency + point_to_point_seconds(
@@ -258,9 +252,12 @@ def handover_seconds(model: Model, cluster: Cluster, layout: Layout, world: Worl
     return seconds
 
 
-def _optimizer(cluster: Cluster, layout: Layout, world: World, local: LocalParameters) -> Floats:
-    """Seconds of the optimizer's update, which reads and writes every byte of the state on each GPU."""
-    moved = constant("time.optimizer_passes") * layout.state_bytes.total_bytes * owned_parameters(local, layout, world)
+def _optimizer(cluster: Cluster, layout: Layout, world: World, local: LocalParameters, form: str) -> Floats:
+    """Seconds of the update, which reads and writes every byte of the state, if not fused for each operation."""
+    passes = constant("time.optimizer_passes")
+    if form != "fused":
+        passes = passes * constant(f"time.optimizer_{'foreach' if form == 'foreach' else 'loop'}")
+    moved = passes * layout.state_bytes.total_bytes * owned_parameters(local, layout, world)
     on_gpu = memory_bandwidth(cluster.instance)
     # All GPUs of a node share the host's memory.
     on_host = constant("offload.host_memory_gb_per_s") * 1e9 / cluster.instance.gpus

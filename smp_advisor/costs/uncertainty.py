@@ -60,11 +60,7 @@ def _table() -> dict[str, dict[str, _Entry]]:
 
 @cache
 def stack_group(stack: str) -> str:
-    """Group of stacks with similar errors.
-
-    ``host``: hosts coordinate every exchange (SMP v1). ``tuned``: element-wise operations share kernels. ``users``: all
-    others, and names that are no stack.
-    """
+    """``host`` (hosts coordinate every exchange, SMP v1), ``tuned`` (operations share kernels) or ``users``."""
     entry = stacks().get(stack)
     if entry is None:
         return USERS

@@ -320,11 +320,7 @@ def _expert_shards(layout: Layout, world: World) -> Floats:
 
 
 def owned_parameters(local: LocalParameters, layout: Layout, world: World) -> Floats:
-    """Parameters with optimizer state on one GPU, shape (n,).
-
-    Dividing the modules that tensor parallelism replicates over the full data-parallel group is possible but not
-    documented, so it is not assumed.
-    """
+    """Parameters with optimizer state on one GPU, shape (n,); replicated modules are not divided further."""
     trained = trained_parameters(local, layout)
     return (trained.split + trained.replicated) / world.shards + trained.experts / _expert_shards(layout, world)
 

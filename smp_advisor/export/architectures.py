@@ -106,19 +106,26 @@ def _no_release(architecture: Architecture, framework: str) -> ExportError:
     )
 
 
+def _of_pytorch(releases: dict[str, Any], pytorch_version: str) -> Any:
+    """The entry of the newest PyTorch release that is not newer than a version; None without one."""
+    since = [first for first in releases if release(first) <= release(pytorch_version)]
+    return releases[max(since, key=release)] if since else None
+
+
+def datasets_package(pytorch_version: str) -> str:
+    """The package that reads text, with its exact version."""
+    return f"datasets=={_of_pytorch(_table()['release']['datasets'], pytorch_version)}"
+
+
 def adapter_packages(pytorch_version: str, *, quantized: bool) -> list[str]:
     """Packages that train adapters with `newest_release`, with exact versions."""
-    adapters = _table()["release"]["adapters"]
-    since = [first for first in adapters if release(first) <= release(pytorch_version)]
-    packages = adapters[max(since, key=release)]
+    packages = _of_pytorch(_table()["release"]["adapters"], pytorch_version)
     return [f"peft=={packages['peft']}", *([f"bitsandbytes=={packages['bitsandbytes']}"] if quantized else [])]
 
 
 def trl_packages(pytorch_version: str) -> list[str]:
     """Packages of TRL's trainers for `newest_release`, with exact versions; empty where TRL does not support it."""
-    releases = _table()["release"]["trl"]
-    since = [first for first in releases if release(first) <= release(pytorch_version)]
-    packages = releases[max(since, key=release)] if since else {}
+    packages = _of_pytorch(_table()["release"]["trl"], pytorch_version) or {}
     return [f"{name}=={version}" for name, version in packages.items()]
 
 

@@ -239,7 +239,6 @@ def sbatch(job: ClusterJob) -> str:
         "exclusive": "",
         "time": f"{hours}:00:00",
         "output": f"{job.name}-%j.log",
-        "signal": "TERM@120",
         **({"partition": job.options.partition} if job.options.partition else {}),
     }
     lines = [

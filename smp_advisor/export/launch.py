@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -20,7 +20,7 @@ from smp_advisor.files import data_file
 from smp_advisor.job_rules import MAX_RUN_SECONDS
 from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.plan import Plan
-from smp_advisor.libraries.version import image, require_supported_instance
+from smp_advisor.libraries.version import image, require_supported_instance, version_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -148,6 +148,7 @@ def launch(
     `reads_data`: whether such a job has data, which on SageMaker is the channel ``train``.
     """
     require_types({"plan": (plan, Plan)}, "cell")
+    plan = replace(plan, version=version_on(plan.library, plan.version, cluster.instance))
     if on_sagemaker:
         checks.sagemaker_instance(cluster)
     require_supported_instance(plan.library, cluster.instance)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.errors import UnknownFamilyError
+from smp_advisor.errors import ExportError, UnknownFamilyError
 from smp_advisor.export import checks
 from smp_advisor.export.options import JobOptions
-from smp_advisor.export.script import SCRIPT_NAME, builds, training_script
+from smp_advisor.export.script import SCRIPT_NAME, builds, training_script, writable
 from smp_advisor.export.script_parts import SMALL_VOCABULARY
 from smp_advisor.export.template import Comment, Expression, comment, render, text_literal
 from smp_advisor.files import data_file
@@ -183,4 +183,10 @@ def local_cell(model: Model, cluster: Cluster, job: Job, plan: Plan, **options: 
     if small is None:
         hint = "# Put the code of your training script here, without calls of the library."
         return f"%%smp_local --steps {_STEPS}\n{hint}\n"
-    return f"%%smp_local --processes {_PROCESSES} --steps {_STEPS} --name {SCRIPT_NAME}\n{small.script}"
+    note = "# The job trains with TRL; the small copy with the PyTorch loop of trainer='plain'.\n"
+    try:
+        uses_trl = writable(model, cluster, job, plan, trainer=chosen.trainer).trainer == "trl"
+    except ExportError:  # of the plan's own script
+        uses_trl = False
+    head = f"%%smp_local --processes {_PROCESSES} --steps {_STEPS} --name {SCRIPT_NAME}\n"
+    return f"{head}{note if uses_trl else ''}{small.script}"

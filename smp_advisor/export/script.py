@@ -20,7 +20,7 @@ from smp_advisor.export.template import Comment, gathered, render
 from smp_advisor.files import data_file
 from smp_advisor.libraries.library import supports_tensor_parallelism
 from smp_advisor.libraries.validation import unscripted_adapter
-from smp_advisor.libraries.version import oldest_script_release, release
+from smp_advisor.libraries.version import oldest_script_release, release, version_on
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
@@ -127,7 +127,7 @@ def _write_smp_v1(training: Training) -> str:
         "half_inputs": plan.precision != "fp32",
         # Sharded data parallelism clips gradients itself; only fp16 has a norm over all partitions.
         "clip": plan.precision == "fp16" and not plan.shards_parameters,
-        "checkpoints_activations": True,
+        "checks_launch": True,
         "sharded_data_parallel": plan.shards_parameters,
         "shard_optimizer_state": plan.shard_optimizer_state,
         "prescaled": plan.prescaled_batch,
@@ -136,8 +136,6 @@ def _write_smp_v1(training: Training) -> str:
         "delay_initialization": _delays_initialization(training),
         # The library gathers sharded parameters since 1.15 (its release notes).
         "gathers": not plan.shards_parameters or release(plan.version) >= _GATHERS_SHARDS,
-        # Conversations are not read: each microbatch counts equally, so all must have the same number of targets.
-        "reads_text": training.architecture.task == "causal",
         "tracks": True,
         "starts_pretrained": True,
         "evaluates": True,
@@ -263,6 +261,7 @@ def writable(
         )
     if objection := unscripted_adapter(plan.library, job, model, cluster.instance):
         raise ExportError(objection)
+    plan = replace(plan, version=version_on(plan.library, plan.version, cluster.instance))
     training = Training(
         model=model,
         cluster=cluster,

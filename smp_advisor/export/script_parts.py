@@ -32,8 +32,8 @@ _TASKS = ("causal", "masked", "sequence_to_sequence", "text_classification", "im
 SMALL_VOCABULARY = 1024
 """Largest vocabulary of the small model of a local run. The script folds other token ids into it."""
 _OPTIONAL = (
-    *("fixes_settings", "half_inputs", "reads_text", "chats", "pairs", "padded", "tracks", "evaluates"),
-    *("starts_pretrained", "tensorflow"),
+    *("accumulates", "adapter", "checks_launch", "chooses_step", "half_inputs", "reads_text"),
+    *("chats", "pairs", "padded", "sharded", "tracks", "evaluates", "starts_pretrained", "tensorflow"),
 )
 """Parts that only some scripts have."""
 _HOST_SHARE = 0.7
@@ -104,8 +104,7 @@ def common_values(training: Training) -> dict[str, object]:
         "batch_size": plan.batch_size,
         "sequence_length": training.sequence_length,
         "positions": training.positions,
-        "precision": plan.precision,
-        "precision_text": Comment(plan.precision),
+        "fixed_settings": {"precision": plan.precision},
         "activation_checkpointing": plan.activation_checkpointing or "none",
         "learning_rate": 0.0001 if training.job.optimizer == "adam" else 0.01,
         "mask_token_id": min(architecture.mask_token_id, max(0, model.shape.vocab - 1)),
@@ -142,6 +141,7 @@ def common_flags(training: Training) -> dict[str, bool]:
             "small_copy": training.small_copy,
             "clip": True,
             "checkpoints_activations": bool(plan.activation_checkpointing),
+            "chooses_checkpointing": "activation_checkpointing" in plan.hyperparameters,
             "more_positions": training.lacks_positions,
         }
     )

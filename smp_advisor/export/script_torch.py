@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smp_advisor.errors import ExportError
-from smp_advisor.export.architectures import adapter_packages, newest_release
+from smp_advisor.export.architectures import adapter_packages, datasets_package, newest_release
 from smp_advisor.export.script_parts import (
     checkpoint_period,
     common_flags,
@@ -15,6 +15,7 @@ from smp_advisor.export.script_parts import (
 )
 from smp_advisor.export.template import Comment, gathered, render
 from smp_advisor.libraries.library import FULLY_SHARD_SINCE, supports_tensor_parallelism
+from smp_advisor.libraries.state_bytes import loss_in_parts
 from smp_advisor.libraries.version import release
 from smp_advisor.libraries.version import release as release_of
 
@@ -40,10 +41,10 @@ def _require_adapter(training: Training) -> None:
             f"The generated script trains adapters with PyTorch 2.6 or later, and the container has"
             f" {training.container.framework_version}: choose a newer version of the library."
         )
-    if job.loss != "plain" or job.state_precision != "mixed":
+    if job.state_precision != "mixed":
         raise ExportError(
-            "The generated script trains adapters with the loss of the model and 32-bit states: leave loss and"
-            " state_precision out of the job, or pass script= with your own script."
+            "The generated script trains adapters with 32-bit states: leave state_precision out of the job, or pass"
+            " script= with your own script."
         )
 
 
@@ -152,6 +153,8 @@ def requirements(training: Training) -> list[str]:
     packages = [f"transformers=={newest_release(training.container.framework_version, training.architecture)}"]
     if training.library.smdistributed:
         packages.append("accelerate")
+    if training.architecture.reads_text:
+        packages.append(datasets_package(training.container.framework_version))
     return packages + _adapter_requirements(training)
 
 
@@ -196,7 +199,9 @@ def write(training: Training) -> str:
         "starts_pretrained": True,
         "smp": smp,
         "sharded": sharded,
-        "fixes_settings": True,
+        "accumulates": True,
+        "chooses_checkpointing": False,
+        "checks_launch": smp,
         "fsdp2": sharded and not smp and release >= FULLY_SHARD_SINCE,
         "has_experts": any(matmul.experts > 1 for group in training.model.groups for matmul in group.block.matmuls),
         "has_mesh": sharded and names_state,
@@ -210,7 +215,7 @@ def write(training: Training) -> str:
         "pure": pure,
         "builds_half": pure or (training.job.adapter is not None and plan.precision != "fp32"),
         "loads_first": building == "library" or _transforms(training),
-        "chunked_loss": training.job.loss == "chunked",
+        "chunked_loss": training.job.loss == "chunked" or _loss_in_parts(training),
         "chooses_step": training.job.optimizer_step != "auto",
         "delays_reduction": not sharded or training.job.unsharded_accumulation,
         "keeps_products": plan.activation_checkpointing == "operators",
@@ -237,6 +242,12 @@ def fixed_settings(plan: Plan) -> list[str]:
 def _release(training: Training) -> tuple[int, ...]:
     """PyTorch release of the container."""
     return release_of(training.container.framework_version)[:2]
+
+
+def _loss_in_parts(training: Training) -> bool:
+    """Whether the loss is computed in parts by default, as the estimate counts."""
+    of_library = training.library.smdistributed or training.architecture.task != "causal"
+    return not of_library and loss_in_parts(training.job)
 
 
 def _copies_of_states_fit(training: Training) -> bool:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _IMPLEMENTED = {
     "loss": ("chunked",),
+    "state_precision": ("16-bit",),
     "optimizer_step": ("fused",),
     "unsharded_accumulation": (True,),
     "separate_embeddings": (True,),
@@ -79,8 +80,6 @@ def _objection(training: Training) -> str:
         return f"it trains in bf16 or fp32 with Adam, without {setting or plan.precision}"
     if plan.activation_checkpointing not in (False, "each"):
         return f"it checkpoints all layers or none, not {plan.activation_checkpointing!r}"
-    if _sharded(training) and "hybrid" in plan.sharding_strategy:
-        return f"it shards over all GPUs, not by {plan.sharding_strategy!r}"
     return _too_small(training)
 
 
@@ -96,8 +95,9 @@ def _too_small(training: Training) -> str:
 
 
 def _loaded_bytes(training: Training) -> int:
-    """Bytes per parameter of the model as it is loaded: fp32 unless frozen."""
-    return 2 if training.job.adapter is not None and training.plan.precision == "bf16" else 4
+    """Bytes per parameter of the model as it is loaded: fp32 unless frozen, or trained in 16 bits."""
+    half = training.job.adapter is not None or training.job.state_precision == "16-bit"
+    return 2 if half and training.plan.precision == "bf16" else 4
 
 
 def requirements(training: Training) -> list[str]:
@@ -120,8 +120,11 @@ def write(training: Training) -> str:
         "epochs": float(training.usual_epochs),
         "fixed_settings": {name: str(plan.hyperparameters[name]) for name in fixed_settings(plan)},
         "flops_per_token": float(f"{float(str(common['flops_per_sample'])) / training.sequence_length:.6g}"),
-        "bf16": plan.precision == "bf16",
-        "reshard_after_forward": sharded and plan.sharding_strategy == "full_shard",
+        # Parameters in bf16 need no autocast.
+        "bf16": plan.precision == "bf16" and training.job.state_precision == "mixed",
+        "reshard_after_forward": sharded and plan.sharding_strategy in ("full_shard", "hybrid_shard"),
+        "nodes": training.cluster.nodes,
+        "gpus_per_node": training.cluster.gpus_per_node,
         "checkpoints": bool(plan.activation_checkpointing),
         "reduces_each": not training.job.unsharded_accumulation,
         "base_dtype": Comment("torch.bfloat16" if _loaded_bytes(training) == 2 else "torch.float32"),
@@ -129,6 +132,7 @@ def write(training: Training) -> str:
     }
     flags = common_flags(training) | {
         "sharded": sharded,
+        "hybrid": sharded and "hybrid" in plan.sharding_strategy,
         "preferences": training.objective == "dpo",
         "starts_pretrained": True,
         **adapter_flags(training),

@@ -132,7 +132,7 @@ _PHRASES = {
         _UNFIT,
     ),
     "fits instead": _Phrases(
-        "The plan would fit without {name}.",
+        "The plan would fit without {name}, which costs more memory than it saves here.",
         "The plan would fit",
         " With it, the plan {own}: {name} costs more memory than it saves here.",
         ". Without it, the plan {own}; with it, the plan {fit}.",

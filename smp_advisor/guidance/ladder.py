@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from html import escape
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.guidance.conclusion import brief_change
@@ -12,9 +15,11 @@ from smp_advisor.libraries.controls import fields_of, shardable_gpus
 from smp_advisor.libraries.groups import divisors, shard_degree
 from smp_advisor.libraries.library import get_library, plan_fields
 from smp_advisor.uninterrupted import uninterrupted
-from smp_advisor.wording import SAME, degree_of_change, fits, gib, step_time, table_html, table_lines
+from smp_advisor.wording import SAME, degree_of_change, first_sentence, fits, gib, seconds, step_time, table_lines
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     import pandas as pd
 
     from smp_advisor.costs.estimate import Estimate
@@ -248,7 +253,9 @@ def _decision(before: Rung | None, estimate: Estimate | None, *, fitting: bool) 
     if before is None:
         return "fits" if fitting else _too_large(estimate)
     if not fitting:
-        return "used, not enough"
+        if before.fits:
+            return "used, no longer fits"
+        return "used, not enough" if _too_large(estimate) == "does not fit" else "used, too close to the limit"
     if not before.fits or before.estimate is None:
         return "used, now fits"
     if before.estimate.global_batch_size != estimate.global_batch_size:
@@ -372,18 +379,50 @@ def unused_lines(ladder: Ladder) -> list[str]:
     ]
 
 
-def ladder_html(ladder: Ladder) -> str:
-    """The ladder as a table, with the unused techniques below a title of their own."""
-    rows: list[tuple[tuple[str, ...], str]] = [
-        (cells(rung, first=not position), rung.because) for position, rung in enumerate(ladder.rungs)
-    ]
-    if ladder.unused:
-        rows += [(("With one change",), ""), *((cells(rung, first=True), rung.because) for rung in ladder.unused)]
-    caption = (
-        "Techniques in the order of AWS's best practices, each added to those above it"
-        f" ({ladder.usable_gib:.1f} GiB usable per GPU)"
-    )
-    titles = tuple(text.capitalize() for text in COLUMNS)
-    return table_html(
-        [titles, *(row for row, _ in rows)], caption=caption, right={1, 3}, notes=[note for _, note in rows]
+_CLIP = 2.5
+"""Longest bar of memory, in multiples of the usable memory."""
+
+
+def reasons_of(steps: Sequence[Step]) -> dict[str, str]:
+    """The reason for each used technique in a sentence: of the full plan, whatever is added before it."""
+    return {
+        step.technique: re.sub(r"\b([Tt])he plan\b", r"\1he full plan", first_sentence(step.because))
+        for step in steps
+        if step.decision == "used"
+    }
+
+
+def ladder_html(ladder: Ladder, reasons: Mapping[str, str] = MappingProxyType({}), *, bars: bool = False) -> str:
+    """The ladder as a table, the unused techniques below a title; with bars for pages with the view's style."""
+    groups: list[list[str]] = [[], []]
+    for position, rung in enumerate((*ladder.rungs, *ladder.unused)):
+        used = position < len(ladder.rungs)
+        reason = rung.because or reasons.get(rung.technique, "")
+        if not used:  # the decision has this already
+            reason = re.sub(r"^The plan would (not )?fit(, either,?)?( with it)?", "", reason)
+        reason = re.sub(r"^\((.*)\)$", r"\1", reason.strip(" ."))
+        bar, size = "", "no such plan"
+        if rung.needed_gib is not None:
+            wide = 100 * min(rung.needed_gib / ladder.usable_gib / _CLIP, 1)
+            bar = f'<span class="smp-rung-bar" aria-hidden="true"><i style="width:{wide:.1f}%"></i></span>' * bars
+            size = gib(rung.needed_gib)
+        title = f"{rung.title[:1].upper()}{rung.title[1:]}"
+        note = f'<span class="smp-note">{escape(f"{reason[:1].upper()}{reason[1:]}.")}</span>' if reason else ""
+        state = "fit" if rung.fits else "risk" if rung.estimate is not None and rung.estimate.fits else "over"
+        groups[not used].append(
+            f'<tr class="smp-rung-{state}"><th scope="row" style="text-align:left;font-weight:400">'
+            f'<span class="smp-rung-title">{"+ " * (used and position > 0)}{escape(title)}</span>'
+            f' <b class="smp-rung-decision">{escape(rung.decision)}</b> {note}</th>'
+            f'<td class="smp-rung-memory">{bar}{size}</td>'
+            f"<td>{seconds(rung.step_seconds) if rung.step_seconds is not None else ''}</td></tr>"
+        )
+    titles = ("Technique, decision and reason", "Memory per GPU", "Step time")
+    head = "".join(f'<th scope="col">{title}</th>' for title in titles)
+    divider = f'<tr class="smp-rung-other"><th colspan="{len(titles)}" scope="colgroup">With one change</th></tr>'
+    rest = f"<tbody>{divider}{''.join(groups[1])}</tbody>" if groups[1] else ""
+    return (
+        '<table class="smp-ladder"><caption style="text-align:left">Techniques in AWS\'s order, each added to those'
+        f' above <span class="smp-note">(line: {ladder.usable_gib:.1f} GiB)</span></caption>'
+        f"<thead><tr>{head}</tr></thead>"
+        f"<tbody>{''.join(groups[0])}</tbody>{rest}</table>"
     )

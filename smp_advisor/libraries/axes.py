@@ -107,11 +107,7 @@ def _schedules(pairs: Ints, pp: int, pins: Pins) -> list[tuple[int, int, int, in
 
 
 def checkpointing_strategies(layers_per_stage: int, tensor_degree: int) -> list[Checkpointing]:
-    """Strategies that a stage can use: none, each, groups of powers of two, contiguous.
-
-    Groups require layers in an ``nn.Sequential`` (documentation of ``smp.set_activation_checkpointing``). The library's
-    tensor-parallel layers are in one; the layers of transformers models are not.
-    """
+    """Strategies of a stage; groups require the ``nn.Sequential`` of the library's own tensor-parallel layers."""
     if tensor_degree == 1 or layers_per_stage == 1:
         return [False, "each"]
     groups = [2**k for k in range(1, layers_per_stage.bit_length()) if 2**k < layers_per_stage]
@@ -180,10 +176,6 @@ def technique_degrees(library: str, field: str, model: Model, cluster: Cluster, 
 
 
 def takes_prescaled_batch(family: str, sequence_length: int, tensor_parallel_degree: int, optimize: str) -> bool:
-    """Whether ``prescaled_batch`` can be on: the rule of the search, sliders and comparisons.
-
-    The family's distributed form must support it, ``optimize`` must be ``"speed"``, and the tensor parallel degree must
-    divide the sequence (SMP documentation, prescaled batch). A degree of 1 needs no prescaling.
-    """
+    """Whether ``prescaled_batch`` can be on (SMP documentation, prescaled batch)."""
     divides = sequence_length % tensor_parallel_degree == 0
     return optimize == "speed" and divides and supports(family, "prescaled_batch", "smp-v1")

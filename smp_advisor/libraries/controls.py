@@ -114,12 +114,7 @@ def with_prescaled_batch(plan: Plan, settings: Mapping[str, Any], model: Model, 
 
 
 def _keep_global_batch(
-    plan: Plan,
-    settings: dict[str, Any],
-    moved: list[str],
-    cluster: Cluster,
-    job: Job,
-    total: int,
+    plan: Plan, settings: dict[str, Any], moved: list[str], cluster: Cluster, job: Job, total: int
 ) -> str:
     """Set the batch of each replica to its share of the global batch; the reason if there is no such share."""
     copies = batches_per_forward_pass(plan, settings, cluster.gpus)

@@ -50,31 +50,12 @@ def replicas(plan: Plan, cluster: Cluster) -> int:
 
 
 def shard_degree(plan: Plan, cluster: Cluster) -> int:
-    """GPUs over which parameters, gradients and optimizer state are sharded, 1 for none.
-
-    Examples
-    --------
-    >>> from smp_advisor.cluster import Cluster
-    >>> from smp_advisor.libraries import Plan
-    >>> shard_degree(Plan(library="smp-v2", tensor_parallel_degree=2), Cluster("ml.p4d.24xlarge", 2))
-    8
-    """
+    """GPUs over which parameters, gradients and optimizer state are sharded, 1 for none."""
     return plan.shard_degree(cluster)
 
 
 def global_batch_size(plan: Plan, cluster: Cluster) -> int:
-    """Samples per optimizer step over the full cluster.
-
-    Examples
-    --------
-    AWS's 10-billion row: 16 p4d nodes, tensor degree 4, batch 40.
-
-    >>> from smp_advisor.cluster import Cluster
-    >>> from smp_advisor.libraries import Plan
-    >>> plan = Plan(tensor_parallel_degree=4, prescaled_batch=True, batch_size=40)
-    >>> global_batch_size(plan, Cluster("ml.p4d.24xlarge", 16))
-    1280
-    """
+    """Samples per optimizer step over the full cluster."""
     return replicas(plan, cluster) * plan.batch_size * plan.gradient_accumulation_steps
 
 

@@ -12,6 +12,7 @@ from smp_advisor.elementwise import where
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library, plan_defaults
 from smp_advisor.libraries.schema import SCHEDULES, default_of
+from smp_advisor.libraries.state_bytes import loss_in_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -199,15 +200,7 @@ class Layout:
         saves_frozen: bool = False,
         **columns: ArrayLike,
     ) -> Layout:
-        """Layouts of `rows` rows. A column is an array or one value for all; missing columns have their default.
-
-        Examples
-        --------
-        >>> from smp_advisor.libraries.state_bytes import amp
-        >>> from smp_advisor.workload import Job
-        >>> len(Layout.of_columns(amp(Job()), rows=3, batch_samples=[1, 2, 4]))
-        3
-        """
+        """Layouts of `rows` rows. A column is an array or one value for all; missing columns have their default."""
         unknown = sorted(set(columns) - set(COLUMNS))
         if unknown:
             raise ValueError(f"a layout has no column {unknown[0]!r}")
@@ -343,4 +336,6 @@ def layout_of_columns(library: str, plans: PlanColumns, job: Job, cluster: Clust
     """Columns of the cost model for fields of n plans, with stack and checkpoints of the generated script."""
     record = get_library(library)
     layout: Layout = record.layout(plans, job, cluster)
+    if record.script == "torch" and not record.smdistributed and loss_in_parts(job):
+        layout = replace(layout, state_bytes=replace(layout.state_bytes, loss_in_parts=True))
     return replace(layout, stack=record.stack, saves_frozen=not record.adapter_bases)

@@ -178,13 +178,7 @@ _REGISTERED: dict[str, Library] = {}
 
 
 def get_library(name: str) -> Library:
-    """Record of a library.
-
-    Examples
-    --------
-    >>> get_library("fsdp").title
-    'FSDP'
-    """
+    """Record of a library."""
     require_library(name)
     return _REGISTERED.get(name) or _built_in(name)
 
@@ -195,13 +189,7 @@ def libraries() -> tuple[Library, ...]:
 
 
 def library_with(**features: object) -> Library:
-    """The first library whose record has these values.
-
-    Examples
-    --------
-    >>> library_with(smdistributed=True, launcher="torchrun").title
-    'SMP v2'
-    """
+    """The first library whose record has these values."""
     return next(
         record for record in libraries() if all(getattr(record, name) == value for name, value in features.items())
     )
@@ -254,13 +242,7 @@ def supported_families(technique: str, library: str, *, adapter: bool = False) -
 
 
 def supports(family: str, technique: str, library: str, *, adapter: bool = False) -> bool:
-    """Whether a library applies a technique to a family without extra code.
-
-    Examples
-    --------
-    >>> supports("mixtral", "expert_parallel", "smp-v2")
-    True
-    """
+    """Whether a library applies a technique to a family without extra code."""
     return family in supported_families(technique, library, adapter=adapter)
 
 

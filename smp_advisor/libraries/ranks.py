@@ -74,17 +74,7 @@ class RankMap:
 
 
 def rank_map(plan: Plan, cluster: Cluster, placement_strategy: str | None = None) -> RankMap:
-    """Stage, slices, shard and replica of every GPU.
-
-    Examples
-    --------
-    >>> from smp_advisor.cluster import Cluster
-    >>> from smp_advisor.libraries import Plan
-    >>> plan = Plan(tensor_parallel_degree=2, pipeline_parallel_degree=2, microbatches=2, batch_size=2)
-    >>> ranks = rank_map(plan, Cluster("ml.p4d.24xlarge", 1))
-    >>> ranks.stage.tolist(), ranks.members("RDP_GROUP", 0).tolist()
-    ([0, 0, 1, 1, 0, 0, 1, 1], [0, 4])
-    """
+    """Stage, slices, shard and replica of every GPU."""
     strategy = plan.placement_strategy if placement_strategy is None else placement_strategy
     if strategy not in PLACEMENTS:
         raise PlanError(f"placement_strategy must be one of {', '.join(PLACEMENTS)}, not {strategy!r}.")

@@ -30,13 +30,7 @@ def default_active_microbatches(pipeline_parallel_degree: int, microbatches: int
 @overload
 def default_active_microbatches(pipeline_parallel_degree: NDArray[Any], microbatches: NDArray[Any]) -> NDArray[Any]: ...
 def default_active_microbatches(pipeline_parallel_degree: Any, microbatches: Any) -> Any:
-    """Active microbatches of a plan that sets none: SMP v1's default of ``active_microbatches``.
-
-    Examples
-    --------
-    >>> default_active_microbatches(4, 16)
-    6
-    """
+    """Active microbatches of a plan that sets none: SMP v1's default of ``active_microbatches``."""
     limit = pipeline_parallel_degree + 2
     if isinstance(limit, int):
         return min(limit, microbatches)
@@ -265,13 +259,7 @@ def _nearest(name: str, names: tuple[str, ...]) -> str | None:
 
 @cache
 def schema(library: str = DEFAULT_LIBRARY) -> Schema:
-    """Schema of a library.
-
-    Examples
-    --------
-    >>> schema("smp-v1").parameter("sdp_max_live_parameters").default
-    1000000000
-    """
+    """Schema of a library."""
     data = get_library(library).table("schema.toml")
     return Schema(
         library=data["library"],

@@ -95,12 +95,7 @@ def _column(parts: list[tuple[int, Any]]) -> NDArray[Any]:
 
 
 def enumerate_plans(
-    model: Model,
-    cluster: Cluster,
-    job: Job,
-    pins: Mapping[str, Any] | None = None,
-    *,
-    library: str = DEFAULT_LIBRARY,
+    model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any] | None = None, *, library: str = DEFAULT_LIBRARY
 ) -> Space:
     """All plans of a library on the cluster, including unpromising ones."""
     names = plan_fields(library)
@@ -118,11 +113,7 @@ def replica_space(
     pairs = axes.accumulated_batches(job, model, cluster.gpus, pins if accumulates else {**pins, _STEPS: 1})
     checkpointing: list[Checkpointing] = [False, "each"] if _CHECKPOINTING in names else [False]
     rows = axes.crossed(pairs, [choice for choice in axes.memory_choices(checkpointing, pins) if not choice[1]])
-    columns = {
-        "batch_size": rows[:, 0] // rows[:, 1],
-        _STEPS: rows[:, 1],
-        _CHECKPOINTING: rows[:, 2],
-    }
+    columns = {"batch_size": rows[:, 0] // rows[:, 1], _STEPS: rows[:, 1], _CHECKPOINTING: rows[:, 2]}
     fields = [name for name in (*columns, "sharding_strategy") if name in names]
     candidates = [pins["sharding_strategy"]] if "sharding_strategy" in pins else strategies
     blocks = [{**columns, "sharding_strategy": encoded("sharding_strategy", strategy)} for strategy in candidates]

@@ -56,6 +56,8 @@ class StateBytes:
     logit_bytes: float = CAST_LOGIT_BYTES
     """A logit and its loss at the start of the backward pass: 12 with PyTorch's loss on 16-bit logits, for a stored
     fp32 copy (4) and two gradients of it (4 + 4)."""
+    loss_in_parts: bool = False
+    """Whether a language model's loss is computed for a part of its logits at a time, see `loss_in_parts`."""
     fused_kernels: bool = False
     """Whether an RMSNorm stores only its input and output, and a gated activation its two inputs (Megatron, Apex,
     Transformer Engine, ``torch.compile``). Otherwise, they are transformers' own operations, which store more."""
@@ -88,6 +90,15 @@ class StateBytes:
         )
 
 
+def loss_in_parts(job: Job) -> bool:
+    """Whether the exported script for FSDP or DDP computes the loss in parts although the job does not say so.
+
+    It does in fine-tuning, as TRL's trainers (1.16.0, ``add_fused_lm_head``), of models that predict the next token.
+    """
+    tunes = job.adapter is not None or job.training == "fine-tuning"
+    return tunes and job.loss == "plain" and job.stack == "auto"
+
+
 _LOSS_ELEMENTS = {"chunked": 1.0, "fused": 2.0}
 """Elements per logit in the compute type: the logit, and for a fused loss its gradient. The fp32 values of a chunk or a
 kernel exist only for its rows."""
@@ -99,13 +110,8 @@ with mixed precision parts of both in fp32."""
 
 
 def trained(state_bytes: StateBytes, job: Job) -> StateBytes:
-    """State bytes of a library with the job's own settings of code, states, optimizer, loss and adapter.
-
-    Sources: the table of training settings (``workload/data/training_settings.toml``).
-    """
+    """State bytes with the job's own settings of code, states, optimizer, loss and adapter."""
     state = state_bytes
-    if job.has_fused_operations:
-        state = replace(state, fused_kernels=True)
     if job.state_precision == "16-bit":
         state = replace(
             state,

@@ -307,10 +307,7 @@ def check_against(plan: Plan, cluster: Cluster, model: Model | None = None, job:
 
 
 def mismatches(plan: Plan, cluster: Cluster, model: Model | None = None, job: Job | None = None) -> Iterator[str]:
-    """Yield a sentence for each mismatch of a plan with its cluster, its model or its job.
-
-    A cluster that the degrees do not divide is reported alone, because the other checks require groups of GPUs.
-    """
+    """Yield a sentence for each mismatch of a plan with its cluster, its model or its job."""
     try:
         replicas = groups.reduced_data_parallel_degree(plan, cluster)
     except PlanError as error:
@@ -380,16 +377,7 @@ def undocumented_settings(library: str, job: Job) -> tuple[str, ...]:
 
 
 def unscripted_adapter(library: str, job: Job, model: Model, instance: Instance) -> str:
-    """Why the generated script does not train a job's adapter in a library, as a sentence; empty if it does.
-
-    Examples
-    --------
-    >>> from smp_advisor.cluster import Cluster
-    >>> from smp_advisor.workload import Adapter, Job, Model
-    >>> small = Cluster("ml.g5.2xlarge").instance
-    >>> unscripted_adapter("ddp", Job(adapter=Adapter(base_bits=4)), Model.from_name("llama-3-8b"), small)
-    ''
-    """
+    """Why the generated script does not train a job's adapter in a library, as a sentence; empty if it does."""
     own, adapter = get_library(library), job.adapter
     if adapter is None:
         return ""

@@ -132,16 +132,21 @@ def driving_versions(library: str, instance: Instance) -> tuple[str, ...]:
     return tuple(entry.version for entry in images(library) if entry.container.drives(instance))
 
 
-def version_with(library: str, framework: tuple[int, ...], instance: Instance) -> str:
-    """Version of a library for an instance whose container has a framework version, or the nearest that it has.
+def version_on(library: str, version: str, instance: Instance) -> str:
+    """Version of a plan, or, for the default version, the newest one whose container has code for the instance's GPU.
 
     Examples
     --------
-    >>> from smp_advisor.cluster import Cluster
-    >>> machine = Cluster("ml.p4d.24xlarge").instance
-    >>> [version_with("ddp", framework, machine) for framework in ((1, 13), (1, 12), (2, 3), (2,))]
-    ['1.13.1', '1.13.1', '2.3.0', '2.13.0']
+    >>> from smp_advisor.cluster import instance
+    >>> [version_on("ddp", "2.13.0", instance(name)) for name in ("ml.p5.48xlarge", "ml.p3.16xlarge")]
+    ['2.13.0', '2.8.0']
     """
+    driving = () if instance.custom else driving_versions(library, instance)
+    return driving[-1] if driving and version == default_version(library) and version not in driving else version
+
+
+def version_with(library: str, framework: tuple[int, ...], instance: Instance) -> str:
+    """Version of a library for an instance whose container has a framework version, or the nearest that it has."""
     driving = driving_versions(library, instance)
     for numbers in range(len(framework), 0, -1):
         same = [
@@ -237,13 +242,7 @@ def require_supported_instance(library: str, instance: Instance | str) -> str:
 
 
 def unlisted_because(library: str, machine: Instance) -> str:
-    """Why an instance is on no list for a library, as a clause without a period; empty if it is on one.
-
-    Examples
-    --------
-    >>> unlisted_because("smp-v1", known_instance("ml.p5.48xlarge"))
-    'SMP v1 cannot use ml.p5.48xlarge: its newest container, PyTorch 1.13.1 (CUDA 11.7), has no code for sm_90'
-    """
+    """Why an instance is on no list for a library, as a clause without a period; empty if it is on one."""
     data = facts(library)
     rules, name = data["instances"], data["name"]
     if machine.custom or machine in supported_instances(library):
@@ -299,10 +298,7 @@ def _libraries_on(machine: Instance, framework: str) -> tuple[str, ...]:
 
 
 def nearest_supported(library: str, machine: Instance) -> Instance:
-    """Find the supported instance most similar to another in GPU memory, GPUs per node and price, by ratio.
-
-    Less memory per GPU counts twice, because the model may then not fit.
-    """
+    """Supported instance most similar to another in GPU memory (less counts twice), GPUs per node and price."""
 
     def distance(candidate: Instance) -> float:
         memory = math.log2(candidate.usable_gpu_memory_gib / machine.usable_gpu_memory_gib)
@@ -383,13 +379,7 @@ def smp_v1_release(since: str) -> str | None:
 
 
 def script_release(pytorch_version: str, since: str) -> str | None:
-    """Release that a script installs for a version of PyTorch, or the first that has the family.
-
-    Examples
-    --------
-    >>> [script_release(pytorch, transformers_families()["t5"].since) for pytorch in ("2.8.0", "2.13.0")]
-    ['4.46.3', '5.23.0']
-    """
+    """Release that a script installs for a version of PyTorch, or the first that has the family."""
     releases = _releases()["by_pytorch"]
     earlier = [first for first in releases if release(first) <= release(pytorch_version)]
     if not earlier:
@@ -402,13 +392,7 @@ def script_release(pytorch_version: str, since: str) -> str | None:
 
 
 def installed_by(library: str, family: str, version: str = "") -> Installed:
-    """Versions that a job of a library installs for a family.
-
-    Examples
-    --------
-    >>> installed_by("fsdp", "t5").transformers_version
-    '5.23.0'
-    """
+    """Versions that a job of a library installs for a family."""
     container = image(library, version if version in versions(library) else default_version(library))
     entry = transformers_families().get(family)
     scripted = "" if entry is None else script_release(container.framework_version, entry.since) or ""

@@ -12,8 +12,8 @@ from IPython.core.getipython import get_ipython
 
 from smp_advisor.advice.live import Change, LiveAdvice, control_state
 from smp_advisor.advice.live.settings import require_name, require_settings, with_labels
+from smp_advisor.charts import CHARTS
 from smp_advisor.errors import AdvisorError
-from smp_advisor.guidance.ladder import ladder_html
 from smp_advisor.notebook.cells import cells
 from smp_advisor.notebook.checks import checked, fixed, pasted
 from smp_advisor.notebook.display import SavedOutputs, show
@@ -343,7 +343,14 @@ class Advisor(anywidget.AnyWidget):
 
     def _html(self) -> str:
         shown: Explained = {**self.recommendation, **explanation(self._advice.explained)}
-        return static_html(shown, snapshot_of(self._controls), ladder_html(self.ladder()), session_html(self._advice))
+        ladder = self.ladder()._repr_html_()
+        return static_html(shown, snapshot_of(self._controls), self.charts(), ladder, session_html(self._advice))
+
+    def charts(self) -> str:
+        """The bars of memory and step time as images, which every page shows."""
+        state = self._controls
+        charts = (CHARTS[name](state.advice, state.estimate) for name in ("memory", "time"))
+        return "".join(chart.as_html(images=True, table_too=False) for chart in charts)
 
     def _text(self) -> str:
         return str(self._advice) if self._advice.is_recommended else f"{self._advice}\n\n{self.ladder()}"

@@ -11,10 +11,11 @@ import ipywidgets as w
 from IPython.core.getipython import get_ipython
 from IPython.display import display
 
+from smp_advisor.charts.step import needed_html
 from smp_advisor.errors import AdvisorError
 from smp_advisor.notebook.cells import cells
 from smp_advisor.notebook.shown import set_displayed_last
-from smp_advisor.notebook.static_view import bars_html, facts_html, memory_needed_html, title_html, verdict_html
+from smp_advisor.notebook.static_view import facts_html, title_html, verdict_html
 from smp_advisor.notebook.workload_fields import by_cost, effect_of, keywords_of
 
 if TYPE_CHECKING:
@@ -200,7 +201,7 @@ class Fallback:
         state = self._advisor.state
         self._controls.children = [self._control(control, state) for control in state["controls"]]
         shown, now = self._advisor.recommendation, state["snapshot"]
-        self._figures.value = _lines(verdict_html(shown, now) + bars_html(shown, now) + facts_html(shown, now))
+        self._figures.value = _lines(verdict_html(shown, now) + self._advisor.charts() + facts_html(shown, now))
         self._note.value = escape(state["problem"] or state["summary"])
 
     def _control(self, control: dict[str, Any], state: dict[str, Any]) -> w.Widget:
@@ -272,7 +273,7 @@ class NothingFits:
         self._ways, self._advise = ways, advise
         self._note = w.HTML('<p role="status"></p>')
         usable, nearest = ways.request.cluster.instance.usable_gpu_memory_gib, ways.nearest_gib
-        bar = "" if nearest is None else memory_needed_html(nearest, usable)
+        bar = "" if nearest is None else needed_html(nearest, usable)
         head = (
             '<div style="border-left:4px solid #b3261e;padding:4px 14px;line-height:1.5">'
             '<div style="font-size:22px;font-weight:700">✗ Does not fit</div>'

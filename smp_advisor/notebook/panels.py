@@ -7,17 +7,18 @@ import shlex
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from threading import Lock, Thread
-from typing import TYPE_CHECKING, Any, TypedDict, cast
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from smp_advisor.advice.live import control_state
-from smp_advisor.advice.live.controls import controls
 from smp_advisor.advice.live.live_advice import ON_SCREEN, RECOMMENDED
 from smp_advisor.advice.live.settings import require_settings, with_labels
 from smp_advisor.charts import chart_of
-from smp_advisor.charts.bar_drawings import ladder_table
-from smp_advisor.charts.charts import ladder_chart, ranks_chart, sweep_chart
+from smp_advisor.charts.charts import ranks_chart
+from smp_advisor.charts.modules import modules_chart
 from smp_advisor.charts.plans import clusters_chart
 from smp_advisor.errors import AdvisorError, PlanError
+from smp_advisor.guidance.ladder import ladder_html, reasons_of
+from smp_advisor.guidance.report import ladder_of
 from smp_advisor.notebook.figures import FITS, fit, headlines, memory
 from smp_advisor.notebook.options import named_values
 from smp_advisor.notebook.searching import ways_to_fit
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from smp_advisor.advice.live import LiveAdvice
     from smp_advisor.advice.live.comparison import Comparison, Row
     from smp_advisor.advice.live.control_state import ControlState, Entry
-    from smp_advisor.charts.bar_drawings import LadderBars
+    from smp_advisor.charts.chart import Chart
     from smp_advisor.runs.watching import Run
 
 __all__ = ["PANELS", "PanelRequests", "perform", "plan_line", "session_steps"]
@@ -42,20 +43,14 @@ def chart_panel(name: str) -> Panel:
     return lambda _, state, options: chart_of(state.advice, name, state.plan).plain(options.get("width"))
 
 
-def ranks(_: LiveAdvice, state: ControlState, options: Mapping[str, object]) -> dict[str, Any]:
-    """The rank map; ``by`` is the column of its colors."""
-    by = options.get("by")
-    return ranks_chart(state.advice, state.estimate, by if isinstance(by, int) else 0).plain(options.get("width"))
+def by_choice(chart: Callable[..., Chart]) -> Panel:
+    """Function that draws a chart by the column of colors or the measure ``by``."""
 
+    def panel(_: LiveAdvice, state: ControlState, options: Mapping[str, object]) -> dict[str, Any]:
+        by = options.get("by")
+        return chart(state.advice, state.estimate, by if isinstance(by, int) else 0).plain(options.get("width"))
 
-def curves(advice: LiveAdvice, state: ControlState, options: Mapping[str, object]) -> dict[str, Any]:
-    """Throughput and memory at every position of the slider ``setting``."""
-    del advice
-    sliders = {control.name: control for control in controls(state.advice, state.valid_settings)}
-    name = str(options.get("setting"))
-    if name not in sliders:
-        raise PlanError(f"The plan has no setting {name!r:.60} to draw; it has {', '.join(sliders)}.")
-    return sweep_chart(state.advice, state.estimate, name, sliders[name].values).plain(options.get("width"))
+    return panel
 
 
 def clusters(advice: LiveAdvice, state: ControlState, options: Mapping[str, object]) -> dict[str, Any]:
@@ -154,8 +149,8 @@ def ways(advice: LiveAdvice, state: ControlState, _: Mapping[str, object]) -> Ma
 
 def ladder(advice: LiveAdvice, state: ControlState, _: Mapping[str, object]) -> Mapping[str, object]:
     """The techniques of the plan and those against which it decides, each with its reason."""
-    chart = ladder_chart(advice.at(state), state.estimate)
-    return {"html": ladder_table(cast("LadderBars", chart.data))}
+    shown = advice.at(state)
+    return {"html": ladder_html(ladder_of(shown, None), reasons_of(shown.steps), bars=True)}
 
 
 def requirements(advice: LiveAdvice, state: ControlState, _: Mapping[str, object]) -> Mapping[str, object]:
@@ -215,8 +210,8 @@ SLOW_PANELS = frozenset({"alternatives", "clusters", "start"})
 PANELS: dict[str, Panel] = {
     "alternatives": chart_panel("alternatives"),
     "schedule": chart_panel("schedule"),
-    "ranks": ranks,
-    "curves": curves,
+    "ranks": by_choice(ranks_chart),
+    "modules": by_choice(modules_chart),
     "fit": ways,
     "ladder": ladder,
     "why": why,

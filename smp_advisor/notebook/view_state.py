@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from smp_advisor.advice.live.controls import controls
 from smp_advisor.advice.live.settings import configuration, precision_text, rows_of, settings_of, training_settings_text
+from smp_advisor.charts.modules import profile_of
 from smp_advisor.charts.step import CATEGORY_LABELS, TIME_LABELS, memory_interval, stage_groups, time_labels
 from smp_advisor.costs.estimate import CATEGORIES
 from smp_advisor.libraries.library import get_library
@@ -126,6 +127,8 @@ class Recommendation(TypedDict):
     """Fields of the request; empty if it cannot be searched again."""
     facts: list[Fact]
     defaults: list[str]
+    has_modules: bool
+    """Whether the model was profiled: its modules have a tab."""
     decisive: tuple[str, str]
     """Techniques of the recommended plan, and how certain the choice is."""
     tokens_per_sample: int
@@ -345,6 +348,7 @@ def recommendation(advice: Advice) -> Recommendation:
         "workload": workload_fields(advice),
         "facts": facts(advice),
         "defaults": list(advice.defaults),
+        "has_modules": profile_of(advice) is not None,
         "decisive": decisive(advice),
         "tokens_per_sample": advice.model.sequence_length(advice.job.sequence_length)
         if advice.model.reads_tokens

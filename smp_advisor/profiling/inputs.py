@@ -151,11 +151,21 @@ def _shape(tensor: Tensor) -> str:
 
 def _of_function(model: nn.Module, function: Callable[..., Any]) -> ExampleInputs:
     """Inputs of a function; they have a sequence if its second argument changes a shape."""
-    positional = [p for p in _arguments(function).values() if p.kind not in _VARIADIC]
-    make: Make = function if len(positional) != 1 else lambda batch, _: function(batch)
+    parameters = [
+        p for p in _arguments(function).values() if p.kind not in {*_VARIADIC, inspect.Parameter.KEYWORD_ONLY}
+    ]
+    # The default of a second parameter is the caller's own value, unless it is a length.
+    own = len(parameters) > 1 and parameters[1].default not in {None, inspect.Parameter.empty}
+    one = len(parameters) == 1 or (own and not isinstance(parameters[1].default, int))
 
     def checked(batch: int, sequence: int) -> Any:
-        inputs = make(batch, sequence)
+        try:
+            inputs = function(batch) if one else function(batch, sequence)
+        except Exception as error:
+            raise ProfileError(
+                f"Your function of inputs fails: {type(error).__name__}: {error}. It is called with the batch"
+                f"{'' if one else ' and the sequence length'}: {batch}{'' if one else f', {sequence}'}."
+            ) from error
         return (inputs,) if isinstance(inputs, Tensor) else _plain(inputs)
 
     shapes = [[tuple(leaf.shape) for leaf in tree_leaves(checked(2, n)) if isinstance(leaf, Tensor)] for n in (8, 16)]

@@ -239,6 +239,8 @@ class Profile(NotebookResult):
     """Every operator outside the blocks; with `BlockProfile.operators`, all operators of a step."""
     tree: Mapping[str, ModuleProfile] = field(default_factory=dict, compare=False)
     """Every module that runs operators, by path, in the order of its first operator; the sums are the model's."""
+    autocast_ratios: Mapping[str, float] = field(default_factory=dict, compare=False)
+    """What blocks and modules save per sample under autocast over what they save in this precision, by path."""
     unreached: tuple[tuple[str, int], ...] = ()
     """Largest parts of the model that the inputs did not reach, with their parameters."""
     failures: tuple[str, ...] = ()

@@ -131,18 +131,11 @@ def compare_processes(adapted: list[Record]) -> list[Difference]:
     return differences
 
 
-def compare_settings(  # noqa: C901 - a list of cases
-    adapted: list[Record], plan: dict[str, Any], library: str
-) -> list[Difference]:
+def compare_settings(adapted: list[Record], plan: dict[str, Any], library: str) -> list[Difference]:
     """Settings of the plan that the script does not have, and models that the library does not train."""
     record, differences = adapted[0], list[str]()
     structure, settings = record.structure, record.settings
-    if "sharding" in settings:
-        if settings["sharding"] is not (library in ("fsdp", "fsdp2")):
-            differences.append(
-                f"The library that runs the loop {'shards' if settings['sharding'] else 'does not shard'}."
-            )
-    elif library in ("fsdp", "fsdp2", "smp-v2"):
+    if library in ("fsdp", "fsdp2", "smp-v2"):
         if structure["sharded"] < structure["trained"]:
             count = structure["trained"] - structure["sharded"]
             differences.append(f"{count} of {structure['trained']} trained parameters are not sharded.")
@@ -155,8 +148,9 @@ def compare_settings(  # noqa: C901 - a list of cases
         differences.append("A model is wrapped whose parameters no optimizer updates.")
     if "shuffled shards" in record.notes and "several passes" in record.notes and "set_epoch" not in record.notes:
         differences.append("Every epoch has the same order: set_epoch is not called.")
-    accumulation = settings.get("accumulation", record.accumulation)
-    has: dict[str, Any] = {"batch_size": settings.get("batch_size"), "gradient_accumulation_steps": accumulation}
+    has: dict[str, Any] = {
+        "batch_size": settings.get("batch_size"), "gradient_accumulation_steps": record.accumulation,
+    }  # fmt: skip
     if library != "smp-v1":
         has["precision"] = settings.get("precision", "fp32")
         has["activation_checkpointing"] = bool(settings.get("activation_checkpointing"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import sys
 import types
@@ -187,55 +186,8 @@ def follow_settings(observer: Observer) -> None:  # noqa: C901 - a list of repla
     replace(CheckpointWrapper, forward=count(CheckpointWrapper.forward))
     transformers: Any = sys.modules.get("transformers")
     if transformers is not None:
-        _follow_transformers(observer, transformers, count)
-
-
-_DRIVEN_BATCH = 4
-
-
-def _follow_transformers(observer: Observer, transformers: Any, count: Any) -> None:
-    """Record the training arguments, and train with small equal batches in fp32 on the CPU."""
-    model = transformers.PreTrainedModel
-    replace(model, gradient_checkpointing_enable=count(model.gradient_checkpointing_enable))
-    complete: Any = transformers.TrainingArguments.__post_init__
-
-    def neutral(arguments: Any) -> None:
-        half = "bf16" if arguments.bf16 else "fp16" if arguments.fp16 else None
-        observer.settings |= {
-            "batch_size": arguments.per_device_train_batch_size,
-            "accumulation": arguments.gradient_accumulation_steps,
-            **({"precision": half} if half else {}),
-            **({"activation_checkpointing": True} if arguments.gradient_checkpointing else {}),
-            "sharding": bool(arguments.fsdp),
-        }
-        small = {
-            "per_device_train_batch_size": _DRIVEN_BATCH, "per_device_eval_batch_size": _DRIVEN_BATCH,
-            "gradient_accumulation_steps": 1, "bf16": False, "fp16": False, "fsdp": None, "fsdp_config": None,
-            "use_cpu": True, "report_to": "none", "dataloader_num_workers": 0, "max_steps": 6, "torch_compile": False,
-            "disable_tqdm": True,
-        }  # fmt: skip
-        for name, value in small.items():
-            setattr(arguments, name, value)
-        complete(arguments)
-
-    replace(transformers.TrainingArguments, __post_init__=neutral)
-    with contextlib.suppress(ImportError):
-        import accelerate  # type: ignore[import-untyped]
-
-        create: Any = accelerate.Accelerator.__init__
-
-        def accelerator(self: Any, *positional: Any, **options: Any) -> None:
-            if "fsdp_plugin" in options or "mixed_precision" in options or "gradient_accumulation_steps" in options:
-                half = options.get("mixed_precision")
-                observer.settings |= {
-                    "accumulation": options.get("gradient_accumulation_steps", 1),
-                    "sharding": options.get("fsdp_plugin") is not None,
-                    **({"precision": half} if half in ("bf16", "fp16") else {}),
-                }
-            left_out = ("fsdp_plugin", "mixed_precision", "gradient_accumulation_steps", "log_with")
-            create(self, *positional, **{**{k: v for k, v in options.items() if k not in left_out}, "cpu": True})
-
-        replace(accelerate.Accelerator, __init__=accelerator)
+        model = transformers.PreTrainedModel
+        replace(model, gradient_checkpointing_enable=count(model.gradient_checkpointing_enable))
 
 
 class _Small(data.Subset[Any]):

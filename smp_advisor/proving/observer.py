@@ -114,6 +114,7 @@ class Observer:
         """Observe PyTorch in this process."""
         replace(builtins, __smp_hit__=self.hits.add)
         self._observe_backward()
+        self._observe_losses()
         self._observe_forward()
         self._observe_files()
         self._observe_collectives()
@@ -141,6 +142,20 @@ class Observer:
 
         replace(torch.Tensor, backward=backward)
         replace(torch.autograd, backward=run_inside)
+
+    def _observe_losses(self) -> None:
+        """Note labels that a mean loss leaves out: parts of a batch have different numbers of them."""
+        functional: Any = torch.nn.functional
+        for name in ("cross_entropy", "nll_loss"):
+            compute: Any = getattr(functional, name)
+
+            def loss(scores: Any, target: Any, *arguments: Any, _loss: Any = compute, **options: Any) -> Any:
+                left_out = options.get("ignore_index", arguments[2] if len(arguments) > 2 else -100)
+                if torch.is_grad_enabled() and not target.is_floating_point() and bool((target == left_out).any()):
+                    self.notes.add("left out")
+                return _loss(scores, target, *arguments, **options)
+
+            replace(functional, **{name: loss})
 
     def _observe_forward(self) -> None:
         original = torch.nn.Module.__call__

@@ -45,7 +45,7 @@ _BATCH = 8
 _MOST_FILES = 2000
 _MOST_BYTES = 50 * 2**20
 _LIBRARIES = ("ddp", "fsdp", "fsdp2", "smp-v1", "smp-v2")
-_PRELOADED = ("transformers", "peft", "accelerate", "PIL")
+_PRELOADED = ("transformers", "datasets", "peft", "accelerate", "PIL")
 """Libraries that look for others, of which stand-ins are imported later."""
 _DRIVEN = re.compile(r"^\s*(?:from|import)\s+(?:accelerate|trl|transformers\s.*Trainer)\b", re.MULTILINE)
 
@@ -158,6 +158,10 @@ def prove_all(
     seconds: float = _SECONDS,
 ) -> dict[str, Proof]:
     """Compare a script with its adaptations by library, as `prove` does with one."""
+    if driven := _DRIVEN.search(original):
+        failure = f"{driven[0].split()[1]} runs the loop, and shards on GPUs only, which a proof does without."
+        unproven = Proof(proven=False, differences=(), failure=failure, compared=(), not_compared=(), stand_ins=())
+        return dict.fromkeys(adapted, unproven)
     with tempfile.TemporaryDirectory(prefix="smp-proof-") as name:
         base = Path(name).resolve()
         folder, relative = _copy(script, root, base)
@@ -205,8 +209,7 @@ def _settings(plan: Plan | None, library: str) -> dict[str, Any]:
 
 
 def _runs(original: str, adapted: Mapping[str, str]) -> list[dict[str, Any]]:
-    driven = bool(_DRIVEN.search(original))
-    pair = driven or "init_process_group" in original
+    pair = "init_process_group" in original
     plain = {
         "library": "", "microbatches": 1, "divide": False, "processes": int(pair), "source": original, "adapted": False,
     }  # fmt: skip
@@ -219,8 +222,7 @@ def _runs(original: str, adapted: Mapping[str, str]) -> list[dict[str, Any]]:
         new = {**plain, "library": library, "source": source, "processes": 0 if steps else 2, "adapted": True}
         changed = [line for line, where in changed_statements(original, source).items() if not where]
         runs.append({**new, "name": f"{library} repeated", "changed": changed})
-        if not driven:
-            runs.append({**new, "name": f"{library} divided", "divide": True, "microbatches": 2 if steps else 1})
+        runs.append({**new, "name": f"{library} divided", "divide": True, "microbatches": 2 if steps else 1})
     return runs
 
 
@@ -277,14 +279,12 @@ def _judge(  # noqa: C901 - a list of comparisons
 ) -> Proof:
     original, again = _originals(records, library)
     repeated = records[f"{library} repeated"]
-    divided = records.get(f"{library} divided", repeated)
+    divided = records[f"{library} divided"]
     notes = {note for record in (original, *repeated, *divided) for note in record.notes}
     half = records.get(f"{library} divided half", [Record(error=UNENDED)])[0]
     if half.error and not half.error.startswith(UNENDED):
         notes.add("undivided")
         divided = repeated
-    if divided is repeated:
-        notes.add("driven" if f"{library} divided" not in records else "undivided")
     if "batch_norm" not in notes and divided is not repeated and is_sum_over_batch(original, divided):
         notes.add("sum")
     if original.stopped:
@@ -307,7 +307,7 @@ def _judge(  # noqa: C901 - a list of comparisons
     resumed, resumed_original = records[f"{library} resumed"], records[f"{library} original resumed"][0]
     resumed_again = not resumed_original.error and not differences  # every line ran, or it does not run again
     if not differences:
-        differences += compare_updates(original, repeated[:1] if "driven" in notes else repeated)
+        differences += compare_updates(original, repeated)
         differences += [d for d in (compare_modes(original, repeated[0]),) if d is not None]
         differences += compare_saves(original, repeated[0], renamed=library == "smp-v1")
         differences += compare_processes(repeated)
@@ -316,7 +316,7 @@ def _judge(  # noqa: C901 - a list of comparisons
         else:
             differences += compare_prints(original, again, repeated[0])
         differences += compare_settings(repeated, settings, library)
-        if not notes & {"batch_norm", "undivided", "sum", "random", "driven"}:
+        if not notes & {"batch_norm", "undivided", "sum", "left out", "random"}:
             differences += compare_updates(original, divided)
         differences += _resumed(resumed_original, resumed) if resumed_again else []
         hits = {line for record in (*repeated, *divided, *resumed) if not record.error for line in record.hits}
@@ -368,8 +368,8 @@ _REASONS = {
     "batch_norm": "losses of divided batches, because batch normalization depends on the batch of a process",
     "undivided": "losses of divided batches, because the script does not run with a smaller batch size",
     "random": "losses of divided batches, because the loop draws random numbers for a batch",
+    "left out": "losses of divided batches, because the loss is a mean over the labels that it does not leave out",
     "sum": "losses of divided batches: the loss is a sum over a batch, whose gradients are averaged over the processes",
-    "driven": "sharding, which the library that runs the loop does on GPUs only",
     "stopped": f"updates after the first {_STEPS}",
     "many losses": f"backward passes after the first {_LOSSES}",
 }

@@ -304,12 +304,13 @@ def diff(source: Source, edits: list[Edit]) -> str:
 def diff_of_states(before: Source, after: Source) -> str:
     """Unified diff of two states of one file; of a notebook, cell by cell."""
     if not before.cells:
-        return _compared(before.path, before.text, after.text)
+        return compared(before.path, before.text, after.text)
     old, new = cell_texts(before.raw), cell_texts(after.raw)
-    return "".join(_compared(f"{before.path}#cell-{number}", text, new.get(number, "")) for number, text in old.items())
+    return "".join(compared(f"{before.path}#cell-{number}", text, new.get(number, "")) for number, text in old.items())
 
 
-def _compared(path: str, before: str, after: str) -> str:
+def compared(path: str, before: str, after: str) -> str:
+    """Unified diff for ``patch -p1``; empty if the texts are equal."""
     lines = difflib.unified_diff(
         before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{path}", f"b/{path}"
     )

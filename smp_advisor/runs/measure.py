@@ -67,7 +67,7 @@ class Figures:
             if value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
-                raise CalibrationError(f"{name} must be a positive number, not {value!r:.80}.")
+                raise CalibrationError(f"{name} must be a number above 0 and below 1e9, not {value!r:.80}.")
         if self.peak_kind is not None and self.peak_kind not in get_args(MemoryClass):
             raise CalibrationError(
                 f"peak_kind must be one of {', '.join(get_args(MemoryClass))}, not {self.peak_kind!r:.80}."
@@ -180,7 +180,7 @@ def measured_run(
             f"The log has a global batch of {log.global_batch_size:,} samples and the plan {batch:,}: pass the run's "
             "plan, cluster and job, for example calibrate(..., plan=Plan(...))."
         )
-    _require_work(log, batch, model, cluster, job)
+    _require_work(log, batch, model, cluster, job, accept=accept)
     notes = list(log.notes)
     figures = typical([Sample(s.step, step_seconds_of(log, s.value, batch, model, cluster, job)) for s in log.samples])
     if figures is not None and log.title != "your figures":
@@ -241,15 +241,21 @@ _ROUNDED = 1.1
 """Factor between the batch and the product of a printed rate and step time: both are rounded, and batches padded."""
 
 
-def _require_work(log: Log, batch: int, model: Model, cluster: Cluster, job: Job) -> None:
-    """Refuse a log whose rates and times belong to another batch than the plan's."""
+def _require_work(log: Log, batch: int, model: Model, cluster: Cluster, job: Job, *, accept: bool) -> None:
+    """Refuse a log whose rates and times belong to another batch than the plan's.
+
+    Figures of an entire run have a smaller batch than its steps if the data end in the middle of one, so `accept` takes
+    them.
+    """
+    entire = log.unit == "run_seconds"
     for unit, value in log.work.items():
-        expected = batch * (model.sequence_length(job.sequence_length) if unit == "tokens" else 1)
-        if not 1 / _ROUNDED < value / expected < _ROUNDED:
+        expected = batch if unit == "samples" else batch * model.sequence_length(job.sequence_length)
+        expected //= cluster.gpus if unit == "tokens per GPU" else 1
+        if not 1 / _ROUNDED < value / expected < _ROUNDED and not (entire and accept):
             raise CalibrationError(
-                f"The log has {value:,.4g} {unit} per step, its rate times its step time, and the plan {expected:,} "
-                f"({batch:,} samples on {cluster.gpus} GPUs): pass the run's plan, cluster and job, for example "
-                "calibrate(..., plan=Plan(...))."
+                f"The log has {round(value):,} {unit} per step, its rate times its step time, and the plan {expected:,}"
+                f" ({batch:,} samples on {cluster.gpus} GPUs): pass the run's plan, cluster and job, for example "
+                f"calibrate(..., plan=Plan(...)){', or accept=True (--accept) if it is right' if entire else ''}."
             )
 
 

@@ -47,7 +47,7 @@ class Log:
     global_batch_size: int | None = None
     """Samples per step, if the log states them."""
     work: Mapping[str, float] = field(default_factory=dict)
-    """Tokens and samples per step that follow from rates next to the step times."""
+    """Tokens, samples and tokens per GPU of a step, which follow from rates next to the step times."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -164,14 +164,13 @@ def _read(entry: _Format, lines: list[str]) -> Log:
         if "elapsed" in groups and step is not None:
             elapsed.append((step, _clock(groups["elapsed"])))
         elif groups:
-            name = next((time for time in ("seconds", "milliseconds") if time in groups), next(iter(groups)))
+            name = next((time for time in _TIMES_OF_LINES if time in groups), next(iter(groups)))
             number = _parsed(groups.pop(name))
             if number is None:
                 continue
             _add_work(work, {rate: _parsed(value) for rate, value in groups.items()}, name, number)
             unit = _unit(name)
-            scale = {"milliseconds": number / 1000, "run_steps_per_second": 1 / number}
-            samples.append(Sample(step, scale.get(name, number)))
+            samples.append(Sample(step, _seconds(name, number) or number))
         if len(samples) >= _MAX_SAMPLES:
             break
     if elapsed:
@@ -190,15 +189,33 @@ def _read(entry: _Format, lines: list[str]) -> Log:
     )
 
 
-_RATES = {"tokens_per_second": "tokens", "samples_per_second": "samples"}
+_RATES = {
+    "tokens_per_second": "tokens",
+    "samples_per_second": "samples",
+    "tokens_per_second_per_gpu": "tokens per GPU",
+}
 
 
-def _add_work(work: dict[str, list[float]], rates: Mapping[str, float | None], name: str, time: float) -> None:
+_TIMES_OF_LINES = ("seconds", "milliseconds", "run_steps_per_second")
+_LEAST_RATE = 0.01
+"""Steps per second below which three printed decimals are too few for the batch."""
+
+
+def _seconds(name: str, value: float) -> float | None:
+    """Seconds per step of a value of a time; None for a rate of work."""
+    if name in ("run_steps_per_second", "steps_per_second"):
+        return 1 / value if value else None
+    return {"seconds": value, "milliseconds": value / 1000}.get(name)
+
+
+def _add_work(work: dict[str, list[float]], rates: Mapping[str, float | None], name: str, value: float) -> None:
     """Add the products of a step's time with the rates next to it."""
-    scale = {"seconds": 1.0, "milliseconds": 1e-3}.get(name, 0.0)
+    time = _seconds(name, value) or 0.0
+    if name.endswith("steps_per_second") and value < _LEAST_RATE:
+        return
     for rate, of in _RATES.items():
-        if scale * (rates.get(rate) or 0.0) > 0:
-            work.setdefault(of, []).append(scale * time * (rates[rate] or 0.0))
+        if (product := time * (rates.get(rate) or 0.0)) > 0:
+            work.setdefault(of, []).append(product)
 
 
 def _medians(work: dict[str, list[float]]) -> dict[str, float]:
@@ -346,4 +363,7 @@ def read_trainer_state(state: Mapping[str, Any]) -> Log:
     else:
         evaluation = 0.0
     sample = Sample(int(steps), (runtime - evaluation) / steps)
-    return Log(title=title, unit="run_seconds", samples=(sample,), notes=tuple(notes))
+    work: dict[str, list[float]] = {}
+    rates = {rate: _number(entry.get(f"train_{rate}")) for entry in history for rate in _RATES}
+    _add_work(work, rates, "steps_per_second", steps / runtime)
+    return Log(title=title, unit="run_seconds", samples=(sample,), work=_medians(work), notes=tuple(notes))

@@ -141,10 +141,7 @@ def job_for(library: str, request: Request) -> Job:
 
 
 def pins_for(library: str, request: Request) -> dict[str, Any]:
-    """The fixed fields of a request, with the version of a library whose container has the script's PyTorch.
-
-    SMP v1 and Training Compiler keep their default version: their search has no plans of older ones.
-    """
+    """The fixed fields of a request, with the version of a library whose container has the script's PyTorch."""
     if request.pytorch is None or library in library_policy().before_pytorch_2:
         return dict(request.pins)
     version = version_with(library, request.pytorch, request.cluster.instance)
@@ -255,15 +252,7 @@ def obstacle(library: str, request: Request) -> tuple[Obstacle, str] | None:
 
 
 def allows_bf16(plan: Plan, cluster: Cluster) -> bool:
-    """Whether an fp16 plan also runs in bf16, which has the range of fp32 and needs no loss scaling.
-
-    Examples
-    --------
-    >>> from smp_advisor.cluster import Cluster
-    >>> from smp_advisor.libraries import Plan
-    >>> allows_bf16(Plan(fp16=True, sharded_data_parallel_degree=8), Cluster("ml.p4d.24xlarge"))
-    True
-    """
+    """Whether an fp16 plan also runs in bf16, which has the range of fp32 and needs no loss scaling."""
     if plan.precision != "fp16" or not cluster.instance.bf16 or "bf16" not in plan_fields(plan.library):
         return False
     try:

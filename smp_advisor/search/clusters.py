@@ -94,13 +94,7 @@ class Places:
 
 
 def places_of(
-    cluster: object,
-    count: object,
-    *,
-    limits: Limits,
-    library: str,
-    cost: bool = False,
-    counts: object = None,
+    cluster: object, count: object, *, limits: Limits, library: str, cost: bool = False, counts: object = None
 ) -> Places:
     """The clusters of a request."""
     if isinstance(cluster, Cluster):
@@ -269,11 +263,7 @@ class Question:
 
 
 def best_on(question: Question, cluster: Cluster) -> ClusterSize:
-    """The best plan on a cluster; that of a later library of the policy only if it gains enough for the policy.
-
-    Libraries in which no script is generated for the job come last. The library is chosen by its fastest plan,
-    and the plan by the objective.
-    """
+    """The best plan on a cluster; that of a later library of the policy only if it gains enough for the policy."""
     here = question.on(cluster)
     if question.library != AUTO:
         return _searched(here.request, question.library, question.objective)

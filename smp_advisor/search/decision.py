@@ -151,10 +151,7 @@ def least_regret_first(model: Model, job: Job, result: SearchResult) -> SearchRe
         return result
     order = np.concatenate([[first], np.delete(np.arange(len(result.ranked)), first)])
     return replace(
-        result,
-        ranked=result.ranked[order],
-        scores=scores.take(order),
-        step_seconds=result.step_seconds[order],
+        result, ranked=result.ranked[order], scores=scores.take(order), step_seconds=result.step_seconds[order]
     )
 
 

@@ -339,11 +339,7 @@ def _preferences(scores: Scores) -> list[NDArray[Any]]:
 
 
 def _equal(value: Floats, scores: Scores, resolution: Resolution | None) -> NDArray[np.bool_]:
-    """Plans with as many techniques as are worth it that equal the best of them, shape (n,).
-
-    The number of techniques is the smallest over which no larger one gains 5 % per technique, distinguishably. If the
-    published family's best plan is not distinguishable from the best, it takes its place.
-    """
+    """Plans with as many techniques as are worth it that equal the best, or the published family's best."""
     levels = np.unique(scores.techniques)
     leaders = [int(np.where(scores.techniques == level, value, -np.inf).argmax()) for level in levels]
     chosen = next(i for i in range(len(levels)) if not _worth_more(value, leaders, levels, i, resolution))

@@ -39,10 +39,7 @@ _SHORTEST = 128
 """Tokens of the shortest sequence that is tried."""
 _LONGEST = 370
 """Characters of the error's sentence; the error has all ways out."""
-_ADAPTERS = {
-    "LoRA": Adapter(),
-    "QLoRA": Adapter(base_bits=4),
-}
+_ADAPTERS = {"LoRA": Adapter(), "QLoRA": Adapter(base_bits=4)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -197,7 +194,14 @@ def _smaller(question: Question) -> Iterator[WayOut]:
             adapters = {title: of for title, of in adapters.items() if not of.quantized}
         having = question if library == AUTO or get_library(library).adapters else replace(question, library=AUTO)
         forms = ((f"{title} of rank {of.rank}", having.training(adapter=of)) for title, of in adapters.items())
-        yield from _first("adapter", forms)
+        for way in _first("adapter", forms):
+            elsewhere = having is not question and way.size.library is not None
+            title = get_library(way.size.library).title if elsewhere else ""
+            yield (
+                replace(way, words=f"{way.words} with {title} instead of {get_library(library).title}")
+                if title
+                else way
+            )
 
 
 def _halves(number: int, least: int) -> Iterator[int]:

@@ -161,10 +161,7 @@ _MODULE_NAMES = {
 
 
 def _widths_by_module_name(adapter: Adapter, product: Matmul) -> tuple[list[int], str]:
-    """(widths, source) of a product of a measured block, which has the name of its module in the model's code.
-
-    A product that tensor parallelism does not split is a router. Routers are never adapted.
-    """
+    """(widths, source) of a product of a measured block; routers, which nothing splits, are never adapted."""
     if product.split == "none":
         return [], product.name
     role = next((role for role, names in _MODULE_NAMES.items() if product.name in names), "")
@@ -178,11 +175,7 @@ def _widths_by_module_name(adapter: Adapter, product: Matmul) -> tuple[list[int]
 
 
 def _kernels(adapter: Adapter, pairs: Sequence[_Pair]) -> Kernels:
-    """Kernels of the adapter, whatever the form of the block (PEFT, LoraLayer.forward).
-
-    Each pair casts its input, has two products, scales the second and adds it to the frozen product's output. A
-    quantized product has another kernel, which unpacks its weight.
-    """
+    """Kernels of the adapter: a cast, two products, a scale and a sum (PEFT, LoraLayer.forward), and unpacking."""
     dropout = bool(adapter.dropout)
     inputs = sum(pair.inputs * pair.experts_per_token for pair in pairs)
     outputs = sum(pair.outputs * pair.experts_per_token for pair in pairs)

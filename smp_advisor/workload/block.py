@@ -144,9 +144,9 @@ class Attention:
 class SavedActivations:
     """Tensors that autograd saves for the backward pass of one block, per token."""
 
-    split_elements: float
+    split_elements: float = 0.0
     """Elements divided by the tensor parallel degree (q, k, v, attention output, MLP intermediates)."""
-    replicated_elements: float
+    replicated_elements: float = 0.0
     """Elements that every tensor-parallel rank saves (norm inputs, inputs of column-parallel products)."""
     split_bytes: float = 0.0
     replicated_bytes: float = 0.0
@@ -222,31 +222,13 @@ class Block:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class Part(SavedActivations):
     """Parameters, work and saved tensors of one layer, per token where they depend on tokens."""
 
     split_parameters: int = 0
     replicated_parameters: int = 0
     matmuls: tuple[Matmul, ...] = ()
     attentions: tuple[Attention, ...] = ()
-    split_elements: float = 0
-    """Elements of the training dtype that autograd saves."""
-    replicated_elements: float = 0
-    split_bytes: float = 0
-    """Saved bytes that do not depend on the dtype."""
-    replicated_bytes: float = 0
-    unfused_split_elements: float = 0
-    eager_split_elements: float = 0
-    """Additional elements that eager attention saves."""
-    half_replicated_bytes: float = 0
-    """Additional bytes saved in half precision."""
-    autocast_replicated_bytes: float = 0
-    """Additional bytes saved under autocast over fp32 parameters."""
-    separate_expert_elements: float = 0
-    """Of `replicated_elements`, outputs of experts that are saved to be weighted."""
-    weight_split_elements: float = 0
-    """Of `split_elements`, those that only gradients of weights need: inputs of products."""
-    weight_replicated_elements: float = 0
     separate: Kernels = NOTHING
     """Kernels as the model's own PyTorch code writes them."""
     fused: Kernels = NOTHING

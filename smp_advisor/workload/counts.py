@@ -33,13 +33,7 @@ def parse_count(count: float | str) -> int:
 
 
 def is_count(text: str) -> bool:
-    """Whether a text is meant as a count: it starts like a number.
-
-    Examples
-    --------
-    >>> is_count("10Q"), is_count("gpt2")
-    (True, False)
-    """
+    """Whether a text is meant as a count: it starts like a number."""
     return re.match(r"\s*[+-]?\.?\d", text) is not None or not text.strip()
 
 

@@ -43,24 +43,12 @@ class _NamedConfig:
 
 
 def is_model_name(text: str) -> bool:
-    """Whether a text names a model of the package's tables.
-
-    Examples
-    --------
-    >>> is_model_name("meta-llama/Meta-Llama-3-70B")
-    True
-    """
+    """Whether a text names a model of the package's tables."""
     return _key(text) in _models()
 
 
 def model_from_name(text: str) -> Model:
-    """Model by its name, with or without the owner of its repository.
-
-    Examples
-    --------
-    >>> model_from_name("gpt2-xl").parameter_count
-    1557611200
-    """
+    """Model by its name, with or without the owner of its repository."""
     require_types({"name": (text, str)}, "from_name")
     if not is_model_name(text):
         raise ModelError(f"The package has no model called {text[:_LONGEST]!r}: {_hint(text)}.")
@@ -72,9 +60,7 @@ def model_from_name(text: str) -> Model:
     # Settings outside of the shape, such as the base of rotary embeddings: a job starts from a model that has them.
     values = json.loads(model.config_json) | _names()["settings"].get(entry.name, {})
     return replace(
-        model,
-        config_json=json.dumps(values, sort_keys=True),
-        note=f"the shape of {entry.name}, {entry.source}",
+        model, config_json=json.dumps(values, sort_keys=True), note=f"the shape of {entry.name}, {entry.source}"
     )
 
 

@@ -139,10 +139,7 @@ def activation_band(count: int, family: str) -> float:
 
 
 def can_be_inferred(count: int, family: str) -> bool:
-    """Whether a family has published models about as small as `count` parameters.
-
-    Vocabularies of Llama have 128,256 words: a model of 125 million parameters would have no room for layers.
-    """
+    """Whether a family has published models about as small: the vocabulary must leave room for layers."""
     series = _inference(family).series
     return count >= _SMALLER * min(shape.parameters for shape in published_shapes() if shape.series in series)
 
@@ -252,13 +249,7 @@ _MAX_DEVIATION = 0.03
 
 
 def padded_vocabulary(words: int) -> int:
-    """Rows of a token table for a number of words.
-
-    Examples
-    --------
-    >>> padded_vocabulary(50257)
-    50304
-    """
+    """Rows of a token table for a number of words."""
     return -(-words // _VOCABULARY_MULTIPLE) * _VOCABULARY_MULTIPLE
 
 

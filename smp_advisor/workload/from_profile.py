@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _REPLICATED_ELEMENTS = 5
 """Saved elements per element of the block's input that tensor parallelism does not divide: norm inputs, inputs of
 column-parallel products, two dropout masks (Korthikanti et al. 2022: 10 of 34 bytes in half precision)."""
+_CAST_BYTES = 2
 _TRAFFIC_PER_SAVED = 2
 """Approximation: memory-bound operations write every saved element once and read it once."""
 _LAUNCHES_PER_PRODUCT = 4.0
@@ -138,9 +139,10 @@ class _Measured:
         saved = kind["saved_bytes"]
         total = self.all_per_token(saved)
         # Saved once per microbatch. Counted per sample, so that larger microbatches are not underestimated.
-        total += float(sum(Fraction(value) * self.sequence**j for j, value in enumerate(saved["polynomial"][0]))) / (
-            self.sequence
-        )
+        once = float(sum(Fraction(value) * self.sequence**j for j, value in enumerate(saved["polynomial"][0])))
+        if self.values["precision"] == "amp":  # 16-bit copies of weights, which the cost model counts as parameters
+            once = max(0.0, once - _CAST_BYTES * kind["parameters"])
+        total += once / self.sequence
         if not self.ran_eagerly(attentions):
             return total - sum(4.0 * attention.heads for attention in attentions)
         return total - sum((attention.score_bytes or 0.0) * attention.heads * self.sequence for attention in attentions)
@@ -352,13 +354,16 @@ class _Measured:
 
     def _of_modules(self, name: str, modules: Mapping[str, Mapping[str, Any]], entering: float) -> Block:
         """One part of the tree. `entering`: bytes per sample that cross the cut before it."""
-        saved = sum(self.all_per_token(row["saved_bytes"]) for row in modules.values())
+        saved, cast = 0.0, 0.0
+        for path, row in modules.items():
+            of_module = self.all_per_token(row["saved_bytes"])
+            saved, cast = saved + of_module, cast + of_module * self._more_under_autocast(path)
         products = _square_products(
             [(row["parameters"], self.all_per_token(row["forward_flops"])) for row in modules.values()]
         )
         operators = [row for row in self.values.get("outside_operators", ()) if row["module"] in modules]
         parameters = sum(row["parameters"] for row in modules.values() if row["kind"] not in _TABLES)
-        return self._part(name or self.values["name"], parameters, saved, products, operators, entering)
+        return self._part(name or self.values["name"], parameters, saved, products, operators, entering, cast)
 
     def _part(
         self,
@@ -368,15 +373,16 @@ class _Measured:
         matmuls: tuple[Matmul, ...],
         operators: Sequence[Mapping[str, Any]],
         entering: float,
+        cast: float = 0.0,
     ) -> Block:
-        """A part that tensor parallelism does not divide."""
+        """A part that tensor parallelism does not divide. `cast`: further bytes that it saves under autocast."""
         elements = max(0.0, saved / self.element)
         products = len(matmuls)
         kernels = Kernels(
             elements=_TRAFFIC_PER_SAVED * elements,
             products=products,
             launches=_LAUNCHES_PER_PRODUCT * products,
-            autocast_traffic=1.0,
+            autocast_traffic=1.0 + cast / saved if saved > 0 else 1.0,
         )
         return Block(
             kind=kind,
@@ -386,11 +392,15 @@ class _Measured:
             replicated_parameters=parameters,
             matmuls=matmuls,
             attentions=(),
-            saved=SavedActivations(split_elements=0.0, replicated_elements=elements),
+            saved=SavedActivations(split_elements=0.0, replicated_elements=elements, autocast_replicated_bytes=cast),
             separate=self._traced(kernels, {"operators": operators}, ()),
             fused=dataclasses.replace(kernels, elements=elements, launches=products),
             all_reduces=0,
         )
+
+    def _more_under_autocast(self, path: str) -> float:
+        """What a block or module saves in addition under autocast, as a share; 0 where it was not traced."""
+        return max(0.0, float(self.values.get("autocast_ratios", {}).get(path, 1.0)) - 1.0)
 
     def _block(self, kind: Mapping[str, Any]) -> Block:
         input_elements = max(1, round(self.per_token(kind["input_bytes"]) / self.element))
@@ -421,7 +431,12 @@ class _Measured:
             replicated_parameters=min(kind["parameters"], kind["one_dimensional_parameters"] + routers),
             matmuls=matmuls,
             attentions=attentions,
-            saved=SavedActivations(split_elements=elements - replicated, replicated_elements=replicated),
+            saved=SavedActivations(
+                split_elements=elements - replicated,
+                replicated_elements=replicated,
+                autocast_replicated_bytes=self.all_per_token(kind["saved_bytes"])
+                * self._more_under_autocast(kind["name"]),
+            ),
             separate=self._traced(
                 Kernels(
                     autocast_traffic=2.0 if self.power else 1.0,

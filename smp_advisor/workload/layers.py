@@ -256,12 +256,7 @@ def gated_experts(
                 gate_outputs=ffn,
             ),
             Matmul(
-                name="expert down",
-                inputs=ffn,
-                outputs=hidden,
-                split="row",
-                experts=experts,
-                weights_per_token=uses,
+                name="expert down", inputs=ffn, outputs=hidden, split="row", experts=experts, weights_per_token=uses
             ),
         ),
         split_elements=saved * ffn * uses,
@@ -283,10 +278,6 @@ def gated_experts(
             expert_launches=10,
         ),
         fused=Kernels(
-            elements=7 * hidden * uses,
-            split_elements=3 * ffn * uses,
-            products=1,
-            launches=60,
-            expert_launches=8,
+            elements=7 * hidden * uses, split_elements=3 * ffn * uses, products=1, launches=60, expert_launches=8
         ),
     )

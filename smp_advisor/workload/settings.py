@@ -214,7 +214,4 @@ def head_task(settings: Settings, *supported: Task) -> HeadTask:
     suffix = max((suffix for suffix in _SUFFIXES if name.endswith(suffix)), key=len, default=None)
     if suffix is not None and _SUFFIXES[suffix] in supported:
         return HeadTask(task=_SUFFIXES[suffix])
-    return HeadTask(
-        task=supported[0],
-        note=f"counted with a {supported[0]} head because the head of {name} is unknown",
-    )
+    return HeadTask(task=supported[0], note=f"counted with a {supported[0]} head because the head of {name} is unknown")

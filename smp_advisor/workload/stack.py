@@ -50,6 +50,8 @@ class Stack:
     """Host time per kernel relative to eager PyTorch."""
     module_share: float = 0.0
     """Host time of modules, hooks and autograd functions per block beyond its kernels, relative to Megatron's."""
+    step_share: float = 1.0
+    """Host time of a step outside its passes and update, relative to that of Megatron, DeepSpeed and Trainer."""
     unit_share: float = 1.0
     """Host time of sharded data parallelism per gathered unit relative to PyTorch's FSDP."""
     loss: Literal["plain", "fused"] = "plain"

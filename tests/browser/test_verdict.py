@@ -92,7 +92,7 @@ def test_nothing_moves_and_nothing_is_cut_off(host, width):
     page = host(make_advice(PIPELINE), width=width, height=900)
     page.settle()
     verdict = page.view.locator(".smp-verdict").bounding_box()
-    assert verdict["height"] < (260 if width > 400 else 430)
+    assert verdict["height"] < (205 if width > 400 else 280)
     assert page.view.evaluate(POSITIONS) == []
     page.settle()
     assert page.view.locator(".smp-verdict").bounding_box()["height"] == verdict["height"]
@@ -122,6 +122,8 @@ def test_on_a_narrow_page_parts_are_stacked_and_names_are_complete(host, recomme
     parts = (".smp-verdict", ".smp-charts", ".smp-controls", ".smp-ladder")
     tops = [page.view.locator(part).bounding_box()["y"] for part in parts]
     assert tops == sorted(tops)
+    plot = page.view.locator(".smp-charts .smp-plot").bounding_box()
+    assert plot["y"] + plot["height"] < 720  # in a window of 900, below the application's bars and the cell
     fits = "fields => fields.every(field => field.scrollWidth <= field.clientWidth)"
     assert page.view.locator("input.smp-field-input:visible").evaluate_all(fits)
     inside = "(texts, width) => texts.every(text => text.getBoundingClientRect().right <= width)"
@@ -154,6 +156,60 @@ def test_a_plan_that_does_not_fit_has_changes_that_make_it_fit(host):
     page.settle()
     expect(page.view.locator(".smp-verdict")).to_have_attribute("data-answer", "fits")
     expect(offers).to_be_hidden()
+
+
+def test_the_whole_path_works_without_a_mouse(host, recommended):
+    """From the request to the inserted cell with Tab, arrows, Enter and space alone."""
+    page = host(recommended.recommended, width=1072)
+    keyboard, view = page.page.keyboard, page.view
+    focused = "() => { const e = document.activeElement; return `${e.name ?? ''} ${e.textContent} ${e.ariaLabel}`; }"
+
+    def tab_to(text: str, key: str = "Tab") -> None:
+        for _ in range(120):
+            keyboard.press(key)
+            if text in page.page.evaluate(focused):
+                return
+        pytest.fail(f"no {text!r} on the way of {key}")
+
+    verdict, reset = view.locator(".smp-verdict"), view.get_by_role("button", name="Reset to recommended")
+    tab_to("workload-instance_count")
+    count = view.locator("input[name='workload-instance_count']")
+    before = count.input_value()
+    keyboard.type("0")
+    keyboard.press("Escape")
+    expect(count).to_have_value(before)
+    tab_to("batch_size")
+    keyboard.press("End")
+    page.settle()
+    expect(verdict).to_have_attribute("data-answer", "over")
+    tab_to("Batch size: ")  # the first change that makes it fit
+    keyboard.press("Enter")
+    page.settle()
+    expect(verdict).to_have_attribute("data-answer", "fits")
+    tab_to("Undo", "Shift+Tab")
+    keyboard.press("Enter")
+    page.settle()
+    expect(verdict).to_have_attribute("data-answer", "over")
+    tab_to("Reset to recommended")
+    keyboard.press("Enter")
+    page.settle()
+    expect(reset).to_be_hidden()
+    tab_to("Why")
+    keyboard.press("ArrowRight")
+    panel = view.get_by_role("tabpanel", name="Alternatives")
+    expect(panel.locator(".smp-chart").first).to_be_visible()
+    page.settle()
+    tab_to("Arrow keys show")
+    keyboard.press("Home")  # the point with the least free memory: its figures, and why it is not recommended
+    expect(panel.locator(".smp-readout")).to_contain_text("GiB free. ")
+    keyboard.press("Enter")
+    page.settle()
+    expect(view.locator(".smp-decisive")).to_contain_text("Your plan, ")
+    tab_to("Insert estimator cell", "Shift+Tab")
+    keyboard.press("Space")
+    page.settle()
+    assert [cells["what"] for cells in page.inserted] == ["job"]
+    assert page.errors == []
 
 
 def test_the_interval_of_a_figure_is_under_the_focus(host):

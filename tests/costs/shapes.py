@@ -22,12 +22,14 @@ def gpt(
 
 def row_30b(**changes: Any) -> tuple[Model, Cluster, Job, Plan]:
     """AWS's 30 B reference configuration, with changes."""
-    settings: dict[str, Any] = {
-        "tensor_parallel_degree": 8,
-        "shard_optimizer_state": True,
-        "prescaled_batch": True,
-        "activation_checkpointing": "each",
-        "batch_size": 32,
-        "fp16": True,
-    }
-    return gpt(), Cluster(P4D, 16), Job(sequence_length=512), Plan(**{**settings, **changes})
+    settings = {"tensor_parallel_degree": 8, "shard_optimizer_state": True, "prescaled_batch": True, "fp16": True}
+    plan = Plan(**{**settings, "activation_checkpointing": "each", "batch_size": 32, **changes})
+    return gpt(), Cluster(P4D, 16), Job(sequence_length=512), plan
+
+
+def a100s(usable_gib: float, *, gpus: int = 8, nodes: int = 1) -> Cluster:
+    """Nodes of GPUs like an A100 with any memory."""
+    return Cluster.custom(
+        gpu="NVIDIA A100 80GB", usable_gpu_memory_gib=usable_gib, peak_tflops=312, gpus_per_node=gpus, nodes=nodes,
+        intra_node_gb_per_s=600, inter_node_gbps=400,
+    )  # fmt: skip

@@ -18,7 +18,7 @@ from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.layout import layout_of
 from smp_advisor.workload import Job
-from tests.costs.shapes import P4D, gpt, row_30b
+from tests.costs.shapes import P4D, a100s, gpt, row_30b
 
 CLUSTER = Cluster(P4D, 2)
 JOB = Job(sequence_length=512)
@@ -35,20 +35,14 @@ def plans(draw: st.DrawFn) -> Plan:
     checkpointing = draw(st.sampled_from([False, "each", "group_2", "contiguous"]))
     sharding = draw(st.sampled_from(["none", "optimizer", "all"] if pp == 1 and tp < 16 else ["none", "optimizer"]))
     shards = draw(st.sampled_from([d for d in (2, 4, 8, 16) if 16 // (tp * pp) % d == 0] or [1]))
+    active = microbatches if simple else draw(st.integers(1, microbatches))
     return Plan(
-        tensor_parallel_degree=tp,
-        pipeline_parallel_degree=pp,
-        microbatches=microbatches,
-        active_microbatches=microbatches if simple else draw(st.integers(1, microbatches)),
-        pipeline="simple" if simple else "interleaved",
-        batch_size=microbatches * draw(st.integers(1, 8)),
-        prescaled_batch=tp > 1 and draw(st.booleans()),
-        shard_optimizer_state=sharding == "optimizer",
-        sharded_data_parallel_degree=shards if sharding == "all" else 1,
-        activation_checkpointing=checkpointing,
-        offload_activations=bool(checkpointing) and draw(st.booleans()),
-        fp16=True,
-    )
+        tensor_parallel_degree=tp, pipeline_parallel_degree=pp, microbatches=microbatches, active_microbatches=active,
+        pipeline="simple" if simple else "interleaved", batch_size=microbatches * draw(st.integers(1, 8)),
+        prescaled_batch=tp > 1 and draw(st.booleans()), shard_optimizer_state=sharding == "optimizer",
+        sharded_data_parallel_degree=shards if sharding == "all" else 1, activation_checkpointing=checkpointing,
+        offload_activations=bool(checkpointing) and draw(st.booleans()), fp16=True,
+    )  # fmt: skip
 
 
 def peak(value: Estimate) -> float:
@@ -85,26 +79,13 @@ def test_parts_are_positive_and_rates_agree(plan: Plan) -> None:
     assert value.needed_gib <= peak(value) + 1e-9
 
 
-def with_memory(usable_gib: float) -> Cluster:
-    """Two nodes of eight GPUs of any size."""
-    return Cluster.custom(
-        gpu="A100 40GB",
-        usable_gpu_memory_gib=usable_gib,
-        peak_tflops=312,
-        gpus_per_node=8,
-        nodes=2,
-        intra_node_gb_per_s=600,
-        inter_node_gbps=400,
-    )
-
-
 @pytest.mark.slow
 @given(plans(), st.floats(0.7, 1.5))
 def test_room_is_left_exactly_where_fitting_is_likelier_than_not(plan: Plan, share: float) -> None:
-    needed = estimate(MODEL, with_memory(80.0), JOB, plan).needed_gib
+    needed = estimate(MODEL, a100s(80.0, nodes=2), JOB, plan).needed_gib
     # The last bit decides: just too small, just enough, and anything around it.
     for usable in (np.nextafter(needed, 0), needed, np.nextafter(needed, 1e9), share * needed):
-        value = estimate(MODEL, with_memory(float(usable)), JOB, plan)
+        value = estimate(MODEL, a100s(float(usable), nodes=2), JOB, plan)
         assert (value.needed_gib, value.headroom_gib) == (needed, usable - needed)
         assert (value.headroom_gib >= 0) == (value.fit_probability >= 0.5)
         assert value.fits == (usable >= needed and value.host_memory_fits)
@@ -142,12 +123,8 @@ def test_each_technique_saves_the_memory_it_is_for(plan: Plan) -> None:
 def test_more_active_microbatches_never_slow_the_pipeline(plan: Plan) -> None:
     if plan.pipeline == "simple":
         return
-    few, all_ = estimate_many(
-        MODEL,
-        CLUSTER,
-        JOB,
-        [replace(plan, active_microbatches=1), replace(plan, active_microbatches=plan.microbatches)],
-    )
+    some = [replace(plan, active_microbatches=active) for active in (1, plan.microbatches)]
+    few, all_ = estimate_many(MODEL, CLUSTER, JOB, some)
     assert all_.step_seconds <= few.step_seconds * (1 + 1e-9)
     assert peak(all_) >= peak(few)
 
@@ -159,22 +136,9 @@ def test_money_and_days() -> None:
     assert value.days == pytest.approx(300e9 / value.tokens_per_second / value.effective.share / 86_400)
     assert value.usd_total == pytest.approx(value.days * 24 * value.usd_per_hour)
     assert value.usd_per_million_tokens == pytest.approx(value.usd_total / 300e3)
-    unpriced = Cluster.custom(
-        gpu="A100",
-        usable_gpu_memory_gib=39,
-        peak_tflops=312,
-        gpus_per_node=8,
-        nodes=16,
-        intra_node_gb_per_s=600,
-        inter_node_gbps=400,
-    )
-    without_price = estimate(model, unpriced, Job(sequence_length=512), plan)
-    assert (
-        without_price.usd_per_hour,
-        without_price.usd_total,
-        without_price.usd_per_million_tokens,
-        without_price.days,
-    ) == (None,) * 4
+    without_price = estimate(model, a100s(39.0, nodes=2), Job(sequence_length=512), plan)
+    for name in ("usd_per_hour", "usd_total", "usd_per_million_tokens", "days"):
+        assert getattr(without_price, name) is None
 
 
 def test_a_plan_for_another_cluster_is_refused_in_one_sentence() -> None:

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smp_advisor.cluster import Cluster
-from smp_advisor.costs import CATEGORIES, StageMemory, estimate
+from smp_advisor.costs import estimate
 from smp_advisor.libraries import Plan
-from smp_advisor.libraries.state_bytes import smp_v1
 from smp_advisor.workload import Job
 from tests.costs.shapes import P4D, gpt, row_30b
 
@@ -20,40 +19,30 @@ GIB = 2**30
 STATE = ("parameters_gib", "gradients_gib", "optimizer_state_gib", "fp32_copies_gib")
 
 
-def state_bytes_per_parameter(stage: StageMemory, parameters: float) -> dict[str, float]:
-    return {name: getattr(stage, name) * GIB / parameters for name in STATE}
-
-
-def one_gpu_share(precision: str = "fp16", **settings: Any) -> dict[str, float]:
-    """Bytes a parameter on one p4d node without model parallelism."""
-    model = gpt(layers=4, hidden=1024, heads=16)
-    job = Job(sequence_length=128, precision=precision, optimizer=settings.pop("optimizer", "adam"))
-    plan = Plan(fp16=precision == "fp16", bf16=precision == "bf16", **settings)
+@pytest.mark.parametrize(
+    ("precision", "settings", "state"),
+    [
+        # Introduction to model parallelism: 2 parameters, 2 gradients, 8 optimizer state, 4 + 4 fp32 copies.
+        ("fp16", {}, (2, 2, 8, 8)),
+        ("fp32", {}, (4, 4, 8, 0)),
+        ("fp32", {"optimizer": "sgd"}, (4, 4, 4, 0)),
+        ("fp16", {"shard_optimizer_state": True}, (2, 2, 8 / 8, 8 / 8)),
+        # Of the 20, the 4 of fp32 gradients are there in the optimizer's step only, when no activations are.
+        *(
+            (half, {"sharded_data_parallel_degree": n}, (2 / n, 2 / n, 8 / n, 4 / n))
+            for half in ("fp16", "bf16")
+            for n in (2, 8)
+        ),
+    ],
+)
+def test_bytes_per_parameter_of_the_documentation(
+    precision: str, settings: dict[str, Any], state: tuple[float, ...]
+) -> None:
+    job = Job(sequence_length=128, precision=precision, optimizer=settings.get("optimizer", "adam"))
+    own = {name: value for name, value in settings.items() if name != "optimizer"}
+    model, plan = gpt(layers=4, hidden=1024, heads=16), Plan(fp16=precision == "fp16", bf16=precision == "bf16", **own)
     stage = estimate(model, Cluster(P4D, 1), job, plan).memory.stages[0]
-    return state_bytes_per_parameter(stage, model.parameter_count)
-
-
-def test_fp16_with_adam_takes_the_documented_20_bytes() -> None:
-    # Introduction to model parallelism: 2 parameters, 2 gradients, 8 optimizer state, 4 + 4 fp32 copies.
-    share = one_gpu_share()
-    assert share == pytest.approx(dict(zip(STATE, (2, 2, 8, 8), strict=True)))
-
-
-def test_fp32_takes_16_bytes_and_sgd_4_less() -> None:
-    assert one_gpu_share("fp32") == pytest.approx(dict(zip(STATE, (4, 4, 8, 0), strict=True)))
-    assert one_gpu_share("fp32", optimizer="sgd") == pytest.approx(dict(zip(STATE, (4, 4, 4, 0), strict=True)))
-
-
-def test_optimizer_state_sharding_divides_16_of_20_bytes() -> None:
-    assert sum(one_gpu_share(shard_optimizer_state=True).values()) == pytest.approx(4 + 16 / 8)
-
-
-@pytest.mark.parametrize("degree", [2, 4, 8])
-@pytest.mark.parametrize("precision", ["fp16", "bf16"])
-def test_sharded_data_parallelism_divides_all_20_bytes(degree: int, precision: str) -> None:
-    # Of the 20, the 4 of fp32 gradients are there in the optimizer's step only, when no activations are.
-    assert sum(one_gpu_share(precision, sharded_data_parallel_degree=degree).values()) == pytest.approx(16 / degree)
-    assert smp_v1(Job(precision=precision)).total_bytes == 20
+    assert [getattr(stage, name) * GIB / model.parameter_count for name in STATE] == pytest.approx(state)
 
 
 def test_the_step_of_sharded_data_parallelism_casts_gradients() -> None:
@@ -165,13 +154,10 @@ def test_sizes_of_sharded_data_parallelism_take_memory() -> None:
     _, cluster, job, _ = row_30b()
     model = gpt(vocab=1_000)
     plan = Plan(sharded_data_parallel_degree=32, batch_size=1, fp16=True, activation_checkpointing="each")
+    less = replace(plan, sdp_max_live_parameters=int(1e8), sdp_reduce_bucket_size=int(1e8))
     usual, large, small = (
         estimate(model, cluster, job, variant).memory.peak.communication_gib
-        for variant in (
-            plan,
-            replace(plan, sdp_max_live_parameters=int(8e9)),
-            replace(plan, sdp_max_live_parameters=int(1e8), sdp_reduce_bucket_size=int(1e8)),
-        )
+        for variant in (plan, replace(plan, sdp_max_live_parameters=int(8e9)), less)
     )
     assert large - usual == pytest.approx(7e9 * 2 * (1 - 1 / 32) / GIB)
     assert usual - small == pytest.approx((9e8 * (1 - 1 / 32) + 4e8) * 2 / GIB)
@@ -221,23 +207,6 @@ def test_at_the_loss_sharded_data_parallelism_has_gathered_the_head_alone() -> N
     around = 400_000 * 7168 + 2048 * 7168 + model.final_parameters
     assert stage.communication_gib <= 2 * around / GIB
     assert stage.recomputation_gib == 0
-
-
-def test_sharded_data_parallelism_pays_for_gathered_parameters() -> None:
-    _, cluster, job, _ = row_30b()
-    model = gpt(vocab=1_000)
-    plan = Plan(sharded_data_parallel_degree=128, batch_size=1, fp16=True, activation_checkpointing="each")
-    stage = estimate(model, cluster, job, plan).memory.stages[0]
-    # 1e9 live parameters and a reduce bucket of 5e8 elements, 2 bytes each.
-    assert stage.communication_gib == pytest.approx((1e9 * 127 / 128 + 5e8) * 2 / GIB)
-
-
-def test_categories_add_up() -> None:
-    model, cluster, job, plan = row_30b()
-    value = estimate(model, cluster, job, plan)
-    frame = value.memory.to_frame()
-    assert frame.loc[0, "total_gib"] == pytest.approx(sum(frame.loc[0, name] for name in CATEGORIES))
-    assert value.memory.peak.total_gib == pytest.approx(frame["total_gib"].max())
 
 
 def test_the_parts_of_the_memory_add_up_to_what_decides() -> None:

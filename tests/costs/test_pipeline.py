@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -25,14 +24,9 @@ schedules = st.integers(1, 12).flatmap(
 
 
 def _layout(stages: int, microbatches: int, active: int, *, simple: bool) -> Layout:
-    plan = Plan(
-        pipeline_parallel_degree=stages,
-        microbatches=microbatches,
-        active_microbatches=microbatches if simple else active,
-        pipeline="simple" if simple else "interleaved",
-        batch_size=microbatches,
-    )
-    return layout_of([plan], Job())
+    active, pipeline = (microbatches, "simple") if simple else (active, "interleaved")
+    settings = {"microbatches": microbatches, "active_microbatches": active, "batch_size": microbatches}
+    return layout_of([Plan(pipeline_parallel_degree=stages, pipeline=pipeline, **settings)], Job())
 
 
 @given(schedules, st.floats(0.3, 4.0), st.booleans())
@@ -144,8 +138,6 @@ def test_known_makespans() -> None:
 
 
 def test_memory_counts_the_microbatches_in_flight() -> None:
-    interleaved = _layout(4, 16, 6, simple=False)
-    assert in_flight(interleaved).tolist() == [6]
-    assert in_flight(_layout(4, 16, 6, simple=True)).tolist() == [16]
-    alone = replace(interleaved, pipeline_parallel_degree=np.array([1]))
-    assert in_flight(alone).tolist() == [1]  # without a pipeline microbatches run one after another
+    cases = {(4, False): 6, (4, True): 16, (1, False): 1}  # without a pipeline microbatches run one after another
+    for (stages, simple), count in cases.items():
+        assert in_flight(_layout(stages, 16, 6, simple=simple)).tolist() == [count]

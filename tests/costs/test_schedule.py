@@ -21,17 +21,11 @@ JOB = Job(sequence_length=512)
 
 
 def plan(stages: int, microbatches: int, active: int, pipeline: str = "interleaved", tensor: int = 1) -> Plan:
+    active = microbatches if pipeline == "simple" else min(active, microbatches)
     return Plan(
-        pipeline_parallel_degree=stages,
-        tensor_parallel_degree=tensor,
-        microbatches=microbatches,
-        active_microbatches=microbatches if pipeline == "simple" else min(active, microbatches),
-        pipeline=pipeline,
-        batch_size=2 * microbatches,
-        fp16=True,
-        activation_checkpointing="each",
-        ddp=True,
-    )
+        pipeline_parallel_degree=stages, tensor_parallel_degree=tensor, microbatches=microbatches, pipeline=pipeline,
+        active_microbatches=active, batch_size=2 * microbatches, fp16=True, activation_checkpointing="each", ddp=True,
+    )  # fmt: skip
 
 
 @given(

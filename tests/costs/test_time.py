@@ -44,13 +44,6 @@ def test_groups_that_straddle_nodes_are_not_inside_one() -> None:
     assert inside.tolist() == [True, False, False, True]
 
 
-def test_small_collectives_cost_more_in_large_groups() -> None:
-    cluster, size = Cluster(P4D, 64), np.array([1e6, 1e6, 1e6])
-    seconds = all_gather_seconds(cluster, size, ints(8, 64, 512), ints(1, 1, 1))
-    assert seconds[0] < 2e-4 < seconds[1] < seconds[2]
-    assert seconds[2] > 1e-3
-
-
 def test_optimizer_state_sharding_exposes_the_gather_of_updated_parameters() -> None:
     # The 30 B row: 7.5 GB a GPU, eight groups on 400 Gbps: about 1.2 s at full rate. The documentation says that the
     # gather is exposed; the reduction hides behind the backward pass in part.
@@ -105,14 +98,6 @@ def test_tensor_parallelism_across_nodes_is_slow() -> None:
     assert without[1] > without[0]
 
 
-def test_tensor_parallelism_over_pcie_is_slow() -> None:
-    model, job = gpt(layers=24, hidden=2048, heads=16), Job(sequence_length=512)
-    plan = Plan(tensor_parallel_degree=4, prescaled_batch=True, batch_size=4, fp16=True)
-    pcie = estimate(model, Cluster("ml.g4dn.12xlarge", 1), job, plan).time
-    nvlink = estimate(model, Cluster(P4D, 1), job, plan).time
-    assert pcie.tensor_parallel_seconds / pcie.total_seconds > 2 * nvlink.tensor_parallel_seconds / nvlink.total_seconds
-
-
 def test_tiny_microbatches_pay_for_kernel_launches() -> None:
     model, cluster, job = gpt(layers=24, hidden=512, heads=8), Cluster(P4D, 1), Job(sequence_length=64)
     small = estimate(model, cluster, job, Plan(batch_size=1, fp16=True))
@@ -130,13 +115,6 @@ def test_the_bubble_shrinks_with_microbatches() -> None:
         shares.append(time.pipeline_bubble_seconds / time.total_seconds)
     assert shares == sorted(shares, reverse=True)
     assert shares[0] > 0.8
-
-
-def test_fp32_is_slower_than_half_precision() -> None:
-    model, cluster = gpt(layers=24, hidden=2048, heads=16), Cluster(P4D, 1)
-    half = estimate(model, cluster, Job(sequence_length=512), Plan(batch_size=8, fp16=True))
-    full = estimate(model, cluster, Job(sequence_length=512, precision="fp32"), Plan(batch_size=8))
-    assert full.step_seconds > 4 * half.step_seconds
 
 
 def test_spread_placement_takes_tensor_parallel_groups_apart() -> None:
@@ -207,32 +185,13 @@ def test_keeping_parameters_gathered_moves_twice_their_volume_instead_of_three_t
 
 
 @pytest.mark.parametrize(
-    ("keeping", "freeing"), [("shard_grad_op", "full_shard"), ("_hybrid_shard_zero2", "hybrid_shard")]
-)
-def test_keeping_parameters_gathered_wins_where_communication_is_visible(keeping: str, freeing: str) -> None:
-    model = Model.from_shape(layers=24, hidden=2048, heads=16, family="llama")
-    job, cluster = Job(sequence_length=1024, precision="bf16", attention="fused"), Cluster(P4D, 4)
-    fast, slow = (
-        estimate(model, cluster, job, Plan(library="fsdp", precision="bf16", batch_size=1, sharding_strategy=name))
-        for name in (keeping, freeing)
-    )
-    assert fast.fits
-    assert fast.step_seconds < slow.step_seconds
-
-
-@pytest.mark.parametrize(
     ("tensor", "pipeline", "shards", "floor"), [(8, 1, 1, False), (8, 2, 1, True), (1, 1, 2, True)]
 )
 def test_hosts_that_coordinate_every_pass_set_a_floor(tensor: int, pipeline: int, shards: int, floor: bool) -> None:
     """SMP v1 on two p4d: steps of small workloads took a second with a pipeline or sharded data parallelism."""
     model, cluster, job = gpt(layers=24, hidden=1024, heads=16), Cluster(P4D, 2), Job(sequence_length=128)
-    plan = Plan(
-        tensor_parallel_degree=tensor,
-        pipeline_parallel_degree=pipeline,
-        sharded_data_parallel_degree=shards,
-        batch_size=4,
-        fp16=True,
-    )
+    degrees = {"tensor_parallel_degree": tensor, "pipeline_parallel_degree": pipeline}
+    plan = Plan(**degrees, sharded_data_parallel_degree=shards, batch_size=4, fp16=True)
     small, more = (estimate(model, cluster, job, replace(plan, batch_size=batch)).step_seconds for batch in (4, 8))
     assert (small > 0.9) == floor
     assert more > small
@@ -250,12 +209,8 @@ def test_a_hand_over_costs_more_where_hosts_coordinate_it() -> None:
     assert seconds == sorted(seconds)
     model, job = gpt(layers=24, hidden=1024, heads=16), Job(sequence_length=128)
     columns = {"pipeline_parallel_degree": 4, "microbatches": 4, "active_microbatches": 4}
-    bubbles = [
-        seconds_columns(
-            model, Cluster(P4D, 1), job, Layout.of_columns(amp(job), batch_samples=4, host_handover=host, **columns)
-        )["pipeline_bubble_seconds"]
-        for host in (False, True)
-    ]
+    layouts = [Layout.of_columns(amp(job), batch_samples=4, host_handover=host, **columns) for host in (False, True)]
+    bubbles = [seconds_columns(model, Cluster(P4D, 1), job, each)["pipeline_bubble_seconds"] for each in layouts]
     assert np.all(bubbles[0] < bubbles[1])
 
 
@@ -263,22 +218,9 @@ def test_copies_of_pytorchs_offloading_are_never_hidden() -> None:
     """A 7B at 4,096 tokens: 1.1 GB of inputs, 0.4 GB of the head's weight, 1.7 GB of logits, each way."""
     model = Model.from_shape(layers=32, hidden=4096, heads=32, vocab=50_432, family="llama", ffn=11_008)
     job, cluster = Job(sequence_length=4096, precision="bf16", attention="fused"), Cluster("ml.p5.48xlarge", 4)
-    waits = [
-        seconds_columns(
-            model,
-            cluster,
-            job,
-            Layout.of_columns(
-                amp(job),
-                shard_level=3,
-                checkpoint_layers=1,
-                offload_activations=True,
-                offload_running=True,
-                blocking_offload=blocking,
-            ),
-        )["offload_seconds"]
-        for blocking in (False, True)
-    ]
+    columns = {"shard_level": 3, "checkpoint_layers": 1, "offload_activations": True, "offload_running": True}
+    layouts = [Layout.of_columns(amp(job), **columns, blocking_offload=blocking) for blocking in (False, True)]
+    waits = [seconds_columns(model, cluster, job, layout)["offload_seconds"] for layout in layouts]
     moved = 2 * 3.2e9 / (constant("offload.blocking_gb_per_s") * 1e9)
     assert waits[0] == 0
     assert waits[1] == pytest.approx(moved, rel=0.1)

@@ -15,6 +15,7 @@ from smp_advisor.errors import AdvisorError, JobError, PlanError
 from smp_advisor.libraries import Plan, libraries
 from smp_advisor.workload import Job, Model
 from smp_advisor.workload.stack import training_settings
+from tests.costs.shapes import a100s
 
 MODEL = Model.from_shape(family="llama", layers=16, hidden=2048, heads=16, vocab=32_000)
 GPUS = 8
@@ -41,9 +42,8 @@ def test_states_in_16_bits_take_half_of_each_part() -> None:
     assert per_parameter(mixed.parameters_gib) == pytest.approx(4)
     assert per_parameter(pure.parameters_gib) == pytest.approx(2)
     assert per_parameter(pure.optimizer_state_gib) == pytest.approx(4)
-    assert per_parameter(memory(state_precision="16-bit", optimizer="adam-8bit").optimizer_state_gib) == pytest.approx(
-        2
-    )
+    small = memory(state_precision="16-bit", optimizer="adam-8bit")
+    assert per_parameter(small.optimizer_state_gib) == pytest.approx(2)
 
 
 def test_a_paged_optimizer_moves_its_state_to_the_host() -> None:
@@ -96,13 +96,10 @@ def test_code_with_fused_operations_stores_less() -> None:
     eager, compiled = memory(stack="hf-sdpa"), memory(stack="torch-compile")
     assert compiled.activations_gib < 0.8 * eager.activations_gib
     assert compiled.logits_gib == pytest.approx(eager.logits_gib / 2)
-    unfused, fused = (run_of_gpt(activation=activation).activations_gib for activation in (None, "gelu"))
+    gpts = (Model.from_shape(layers=16, hidden=2048, heads=16, activation=each) for each in (None, "gelu"))
+    values = (estimate(model, Cluster("ml.p4d.24xlarge", 1), JOB, Plan(library="fsdp")) for model in gpts)
+    unfused, fused = (value.memory.peak.activations_gib for value in values)
     assert unfused / fused == pytest.approx((34 + 24) / 34, rel=0.05)
-
-
-def run_of_gpt(**shape: Any) -> StageMemory:
-    model = Model.from_shape(layers=16, hidden=2048, heads=16, **shape)
-    return estimate(model, Cluster("ml.p4d.24xlarge", 1), JOB, Plan(library="fsdp")).memory.peak
 
 
 def test_grouped_experts_store_no_outputs_and_fp8_weights_have_copies() -> None:
@@ -174,10 +171,7 @@ def test_a_plan_near_full_memory_is_slow_and_has_a_warning() -> None:
     plan = Plan(library="fsdp", activation_checkpointing="each")
 
     def at(share: float) -> Estimate:
-        roomy = Cluster.custom(
-            gpu="NVIDIA A100 80GB", usable_gpu_memory_gib=79.0, peak_tflops=312, gpus_per_node=8, nodes=1,
-            intra_node_gb_per_s=600, inter_node_gbps=400,
-        )  # fmt: skip
+        roomy = a100s(79.0)
         needed = estimate(MODEL, roomy, JOB, plan).needed_gib
         instance = replace(roomy.instance, usable_gpu_memory_gib=needed / share)
         return estimate(MODEL, replace(roomy, instance=instance), JOB, plan)

@@ -49,11 +49,7 @@ def test_draws_of_constants_give_a_spread_of_step_times_of_the_size_of_errors():
     "plans",
     [
         [Plan(library="smp-v1", pipeline_parallel_degree=4, batch_size=8, microbatches=8)],
-        [
-            Plan(library="smp-v1", pipeline_parallel_degree=p, batch_size=8, microbatches=m)
-            for p in (1, 2)
-            for m in (2, 8)
-        ],
+        [Plan(library="smp-v1", pipeline_parallel_degree=p, batch_size=8, microbatches=2 * p) for p in (1, 4)],
         [Plan(library="fsdp", batch_size=batch) for batch in (1, 2, 4)],
     ],
     ids=["one plan", "pipelines", "sharded"],
@@ -118,10 +114,7 @@ def test_a_step_that_waits_for_the_host_or_the_network_has_a_wider_interval():
 
 def test_errors_of_plans_of_one_kind_are_correlated_and_those_of_a_plan_are_its_interval():
     model, cluster, job = Model.from_parameters(1e9), Cluster("ml.p4d.24xlarge", 2), Job(precision="bf16")
-    plans = [
-        *(Plan(library="fsdp", batch_size=batch) for batch in (2, 4)),
-        *(Plan(library="ddp", batch_size=batch) for batch in (2, 4)),
-    ]
+    plans = [Plan(library=library, batch_size=batch) for library in ("fsdp", "ddp") for batch in (2, 4)]
     draws = step_time_draws(model, cluster, job, plans)
     assert draws.shape == (64, 4)
     assert (draws == step_time_draws(model, cluster, job, plans)).all()
@@ -136,8 +129,8 @@ def test_errors_of_plans_of_one_kind_are_correlated_and_those_of_a_plan_are_its_
 
 
 def test_draws_are_of_a_bounded_number_of_plans():
-    with pytest.raises(ValueError, match="at most 10,000 plans"):
-        step_time_draws(*row_30b()[:3], [row_30b()[3]] * 10_001)
+    with pytest.raises(ValueError, match="at most 1,000 plans"):
+        step_time_draws(*row_30b()[:3], [row_30b()[3]] * 1_001)
 
 
 def test_doubt_about_unmeasured_collectives_goes_both_ways() -> None:

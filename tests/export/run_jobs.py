@@ -4,10 +4,10 @@ usage: run_jobs.py JOBS.json RESULTS.json
 
 Each job names a script, its folder, its options, its environment variables, the number of processes, and optionally a
 `stand_in` program that each process runs first, `removed` files and `merged` folders of earlier jobs, a `batch` on
-which the model that the job leaves is loaded and trained further, and the `answered` folders: a model and its adapters,
-whose losses on an answer are compared. The launcher is the one of torchrun. Its processes are forks of this one,
-because importing PyTorch and transformers takes longer than a job. The result of a job is its output, its summary, its
-checkpoints at that time, the losses of its model, and the error that ended it.
+which the model that the job leaves is loaded, generates and is trained further, and the `answered` folders: a model and
+its adapters, whose losses on an answer are compared. The launcher is the one of torchrun. Its processes are forks of
+this one, because importing PyTorch and transformers takes longer than a job. The result of a job is its output, its
+summary, its checkpoints at that time, the losses of its model, and the error that ended it.
 """
 
 from __future__ import annotations
@@ -107,7 +107,16 @@ def load_and_continue(job):
         folder, local_files_only=True, output_loading_info=True
     )
     batch = {name: torch.tensor(values) for name, values in job["batch"].items()}
-    losses = []
+    losses, generated = [], None
+    if model.can_generate():
+        prompt, cached = (
+            batch["input_ids"][:1],
+            {"min_new_tokens": 4, "max_new_tokens": 4, "return_dict_in_generate": True},
+        )
+        answer = model.generate(prompt, **cached)
+        assert answer.past_key_values is not None, "The model generates without its cache of keys and values."
+        before = 1 if model.config.is_encoder_decoder else prompt.shape[1]
+        generated = answer.sequences.shape[1] - before
     for _ in range(3):
         loss = model.float()(**batch)["loss"]
         losses.append(loss.item())
@@ -118,7 +127,7 @@ def load_and_continue(job):
                 if parameter.grad is not None:
                     parameter.sub_(0.01 * parameter.grad)
     missing = sorted(report["missing_keys"])
-    (folder / "losses.json").write_text(json.dumps({"losses": losses, "missing": missing}))
+    (folder / "losses.json").write_text(json.dumps({"losses": losses, "missing": missing, "generated": generated}))
 
 
 def load_adapters(job):

@@ -4,7 +4,7 @@ The first job of a case trains for six steps on two processes, and its newest ch
 job continues from the older one, on one process with the same global batch. Both print the same losses. The model of
 the second job is loaded with `from_pretrained` and trained further.
 
-The jobs with faults continue each other: a full disk, a process that ends while it saves, a signal.
+The jobs with faults continue each other: a full disk, a process that ends while it saves.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def batch_of(task):
 
 FAULTS = {
     "disk full once, then killed": ({"full": ["step-2"], "killed": "step-6"}, 2, 10),
-    "interrupted": ({"terminated": 4}, 2, 10),
+    "continued": ({}, 2, 8),
     "number of processes changed": ({}, 1, 10),
     "disk full": ({"full": ["step-12", "step-14"]}, 2, 20),
     "two nodes": ({"nodes": True}, 2, 6),
@@ -276,16 +276,13 @@ def test_a_full_disk_leaves_the_job_running_once(jobs):
 
 
 def test_a_job_that_is_killed_while_it_saves_leaves_the_last_complete_checkpoint(jobs):
-    killed, later = jobs["disk full once, then killed"], succeeded(jobs["interrupted"])
+    killed, later = jobs["disk full once, then killed"], succeeded(jobs["continued"])
     assert killed["error"] is not None
     assert "resumed from step 4" in later["printed"]
 
 
-def test_a_signal_to_one_process_saves_and_stops_all(jobs):
-    """SIGTERM arrives in the third step of the job. All processes learn of it a step later."""
-    interrupted, later = jobs["interrupted"], succeeded(jobs["number of processes changed"])
-    assert "stopped by SIGTERM after step 8" in interrupted["printed"]
-    assert interrupted["summary"] is None
+def test_a_job_goes_on_with_another_number_of_processes(jobs):
+    later = succeeded(jobs["number of processes changed"])
     assert "resumed from step 8" in later["printed"]
     assert list(losses_of(later)) == [9, 10]
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
 
 from smp_advisor.cluster import Cluster
 from smp_advisor.export import estimator_cell, training_script
@@ -38,19 +37,6 @@ PLANS = {
         bf16=True, sharded_data_parallel_degree=16, delayed_parameter_initialization=True, batch_size=4
     ),
 }
-
-
-def make_text(folder):
-    """Documents as JSON lines, and a tokenizer of words."""
-    folder.mkdir()
-    (folder / "documents.jsonl").write_text("".join(f'{{"text": "w{row % 9} w{row % 7} w1"}}\n' for row in range(600)))
-    tokenizer = Tokenizer(
-        models.WordLevel({"</s>": 0, **{f"w{word}": word + 1 for word in range(9)}}, unk_token="</s>")
-    )
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.save(str(folder / "tokenizer.json"))
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "</s>"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
 def make_runs(folder):
@@ -108,10 +94,6 @@ def make_runs(folder):
     add("uninterrupted", node, hyperparameters={"max_steps": 4})
     weights = {"SM_CHANNEL_MODEL": str(folder / "exported")}
     add("pretrained", fp16, environment=weights)
-    make_text(folder / "text")
-    text = {"SM_CHANNEL_TRAIN": str(folder / "text"), "SM_CHANNEL_TOKENIZER": str(folder / "text")}
-    add("text", node, environment=text | {"SM_CHANNEL_VALIDATION": str(folder / "text")})
-    add("no text column", node, environment=text, hyperparameters={"text_column": "body"})
     larger = Case(make_model(config=GPT2 | {"n_embd": 64}), TWO_NODES, JOB, PLANS["fp16"])
     add("other weights", larger, environment=weights)
     add("other precision", fp16, hyperparameters={"precision": "bf16"})
@@ -302,21 +284,13 @@ def test_training_starts_from_the_weights_of_the_channel(results):
     [
         ("token outside of the vocabulary", "x.npy contains the token id 128"),
         ("too few samples", "has 1 samples, fewer than one step requires (64)"),
-        ("other precision", "trains in fp16, not bf16"),
+        ("other precision", "generated for precision fp16, not bf16"),
         ("other parameters", "other parameters than the estimator sends (fp16)"),
-        ("no text column", "has the columns text and not 'body'"),
         ("batch that microbatches do not divide", "must be a multiple of microbatches (3)"),
     ],
 )
 def test_script_says_what_is_wrong(results, run, sentence):
     assert sentence in results[run]["error"]
-
-
-def test_text_is_packed_and_leaves_its_tokenizer(results):
-    text = results["text"]
-    assert text["error"] is None
-    assert "tokenizer.json" in text["exported"]["files"]
-    assert np.isfinite(text["summary"]["validation_loss"])
 
 
 def test_disagreement_is_found_before_the_library_starts(results):

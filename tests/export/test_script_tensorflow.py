@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from smp_advisor.export.template import Comment, render
-from tests.export.test_script_data import Numbers, namespace
+from tests.export.test_script_data import namespace
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ class Job:
         )
         data = namespace()
         data.Batches.__init__.__globals__["with_targets"] = lambda rows, samples: (np.array(rows), samples)
-        self.batches = data.Batches(Numbers([40]), self.arguments, 1, 0)
+        self.batches = data.Batches(range(40), self.arguments, 1, 0)
         self.events = []
 
     def train_step(self, tokens, first):
@@ -106,7 +106,9 @@ class Job:
             "used": Used(self),
             "schedule": float,
             "model": SimpleNamespace(save_model=lambda _: self.events.append("save_model")),
-            "Meter": lambda *_: SimpleNamespace(log=lambda *_: None, summary=lambda step: {"steps": step}),
+            "Meter": lambda *_: SimpleNamespace(
+                log=lambda *_: None, finish=lambda step: print(json.dumps({"steps": step}))
+            ),
         }
         part("loop", names)["main"]()
         return self

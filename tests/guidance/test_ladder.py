@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from html import unescape
+from dataclasses import replace
 from itertools import pairwise, product
+from xml.etree import ElementTree as ET
 
 import pytest
 from hypothesis import given
@@ -14,7 +14,7 @@ from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
 from smp_advisor.errors import PlanError
 from smp_advisor.guidance.explanation import steps_of
-from smp_advisor.guidance.ladder import COLUMNS, Ladder, climb, unused_techniques
+from smp_advisor.guidance.ladder import COLUMNS, Ladder, _decision, climb, ladder_html, reasons_of, unused_techniques
 from smp_advisor.guidance.what_if import PlannedRun, vary
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.groups import divisors
@@ -201,13 +201,46 @@ def test_text_table_and_frame_have_the_same_rungs() -> None:
     frame = result.frame()
     assert frame["used"].sum() == len(result.rungs)
     assert len(frame) == len(result.rungs) + len(result.unused)
-    html = unescape(re.sub(r"<[^>]+>", " ", result._repr_html_()))
-    for rung in (*result.rungs, *result.unused):
-        for text in (rung.title, rung.decision):
-            assert text in str(result)
-            assert text in html
-    assert result._repr_html_().count('<th scope="row"') == len(frame)
-    assert "<caption" in result._repr_html_()
+    root = ET.fromstring(result._repr_html_())
+    rows = ["".join(head.itertext()) for head in root.iter("th") if head.get("scope") == "row"]
+    assert len(rows) == len(frame)
+    for rung, row in zip((*result.rungs, *result.unused), rows, strict=True):
+        assert rung.title in str(result)
+        assert rung.title.lower() in row.lower()
+        assert rung.decision in str(result)
+        assert rung.decision in row
+
+
+@pytest.mark.parametrize(
+    ("because", "shown"),
+    [
+        ("The plan would not fit, either, with it.", []),
+        ("The plan would not fit, either, (with <2> microbatches).", ["With <2> microbatches."]),
+        ("The plan would fit (with fp16).", ["With fp16."]),
+        ("Training would be slower (with fp16).", ["Training would be slower (with fp16)."]),
+    ],
+)
+def test_a_reason_is_a_sentence_that_does_not_repeat_the_decision(because: str, shown: list[str]) -> None:
+    result = ladder(TEN_B)
+    table = ladder_html(replace(result, unused=(replace(result.unused[0], because=because),)))
+    notes = [note.text for note in ET.fromstring(table).iter("span") if note.get("class") == "smp-note"]
+    assert notes[1:] == shown
+
+
+def test_a_used_technique_has_its_reason_of_the_full_plan_and_a_close_one_is_no_failure() -> None:
+    result, steps = ladder(TEN_B), steps_of(TEN_B)
+    close = replace(result.rungs[2], estimate=TEN_B.estimate, fits=False)
+    root = ET.fromstring(ladder_html(replace(result, rungs=(*result.rungs[:2], close)), reasons_of(steps)))
+    rows = root.findall("tbody/tr")
+    assert [row.get("class") for row in rows[:3]] == ["smp-rung-over", "smp-rung-over", "smp-rung-risk"]
+    assert "the full plan" in "".join(rows[1].itertext()).lower()
+
+
+def test_what_a_technique_does_to_the_fit_is_in_its_decision() -> None:
+    over, fitting = ladder(TEN_B).rungs[0], ladder(TEN_B).rungs[-1]
+    assert _decision(fitting, over.estimate, fitting=False) == "used, no longer fits"
+    assert _decision(over, fitting.estimate, fitting=False) == "used, too close to the limit"
+    assert _decision(over, over.estimate, fitting=False) == "used, not enough"
 
 
 @pytest.mark.slow

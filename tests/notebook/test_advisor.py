@@ -156,7 +156,7 @@ def test_the_reasons_are_those_of_the_plan_on_screen(advisor, sent):
     assert after["compared"]["settings"][0][:3] == ["Tensor parallel degree", "4", "2"]
     assert after["steps"] != before["steps"]
     ladder = advisor.ladder()
-    titles = re.findall(r'smp-rung-title">([^<]*)<', panel(advisor, sent, "ladder")["html"])
+    titles = re.findall(r'smp-rung-title">(?:\+ )?([^<]*)<', panel(advisor, sent, "ladder")["html"])
     every = [*ladder.rungs, *ladder.unused]
     assert titles == [f"{rung.title[:1].upper()}{rung.title[1:]}" for rung in every]
     assert str(ladder) in advisor._repr_mimebundle_()[0]["text/plain"]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,21 +18,64 @@ from smp_advisor.notebook.view_state import snapshot_of
 
 from .advice import PIPELINE, make_advice
 
-CASES = json.loads((Path(__file__).parents[2] / "js/tests/change_summaries.json").read_text())
-
 
 def test_settings_of_the_recommended_plan_make_that_very_plan(advice, pipeline_advice):
     for recommendation in (advice, pipeline_advice):
         assert plan_of(recommendation, settings_of(recommendation.plan)) is recommendation.plan
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
-def test_a_change_is_summarized(case):
-    names = ("needed_gib", "samples_per_second", "fits")
-    plans = (case["before"], case["after"])
-    before, after = (Outcome(plan["configuration"], *(plan["costs"][name] for name in names)) for plan in plans)
-    summary = describe(case["rows"], before, after, moved=case["moved"], usable_gib=case["usable_gib"])
-    assert summary == case["summary"]
+FITS, LESS, OVER = (33.1, 100.0, True), (39.9, 130.0, False), (41.0, 130.0, False)
+
+
+@pytest.mark.parametrize(
+    ("moved", "before", "after", "summary"),
+    [
+        (
+            "Batch size",
+            (["4", "40", "", "1,280"], FITS),
+            (["4", "56", "", "1,792"], LESS),
+            (
+                "Batch size 40 → 56 (global batch 1,280 → 1,792): memory +6.8 GiB per GPU (39.9 of 39.4 GiB),"
+                " throughput +30 %; no longer fits."
+            ),
+        ),
+        (
+            "Batch size",
+            (["4", "56", "", ""], LESS),
+            (["4", "40", "", ""], FITS),
+            "Batch size 56 → 40: memory −6.8 GiB per GPU (33.1 of 39.4 GiB), throughput −23 %; now fits.",
+        ),
+        (
+            "Batch size",
+            (["4", "64", "", ""], OVER),
+            (["4", "56", "", ""], LESS),
+            (
+                "Batch size 64 → 56: memory −1.1 GiB per GPU (39.9 of 39.4 GiB), no change in throughput;"
+                " still does not fit."
+            ),
+        ),
+        (
+            "Pipeline schedule",
+            (["4", "40", "", ""], FITS),
+            (["4", "40", "simple", ""], (33.12, 95.0, True)),
+            "Pipeline schedule none → simple: no change in memory (33.1 of 39.4 GiB), throughput −5.0 %.",
+        ),
+        (
+            "",
+            (["4", "40", "", ""], FITS),
+            (["2", "20", "", ""], FITS),
+            (
+                "Tensor parallel degree 4 → 2, batch size 40 → 20: no change in memory (33.1 of 39.4 GiB),"
+                " no change in throughput."
+            ),
+        ),
+        ("Batch size", (["4", "40", "", ""], FITS), (["4", "40", "", ""], FITS), ""),
+    ],
+)
+def test_a_change_is_summarized(moved, before, after, summary):
+    rows = ["Tensor parallel degree", "Batch size", "Pipeline schedule", "Global batch"]
+    plans = (Outcome(texts, *figures) for texts, figures in (before, after))
+    assert describe(rows, *plans, moved=moved, usable_gib=39.4) == summary
 
 
 def test_a_larger_batch_needs_more_memory_and_says_so(advice):

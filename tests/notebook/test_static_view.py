@@ -11,10 +11,11 @@ import pytest
 from smp_advisor import advise
 from smp_advisor.charts.step import stage_groups
 from smp_advisor.costs import estimate
+from smp_advisor.notebook.advisor import Advisor
 from smp_advisor.notebook.figures import figures, fit, likelihood
 from smp_advisor.notebook.figures import memory as needed
-from smp_advisor.notebook.static_view import legend, memory_chart, static_html
-from smp_advisor.notebook.view_state import costs, explanation, recommendation
+from smp_advisor.notebook.static_view import static_html
+from smp_advisor.notebook.view_state import explanation, recommendation
 
 from .advice import PIPELINE, make_advice
 
@@ -42,10 +43,13 @@ def test_the_picture_is_well_formed_and_says_it_all(pipeline_advice):
         assert expected in text
 
 
-def test_it_fetches_nothing(pipeline_advice):
-    shown = explained(pipeline_advice)
-    html = static_html(shown, shown["recommended"])
-    assert re.findall(r"\b(?:src|@import|url\()", html) == []
+def test_it_fetches_nothing_and_its_bars_are_images(pipeline_advice):
+    """Pages without trust in their content remove drawings, and leave images."""
+    html = Advisor(pipeline_advice)._repr_mimebundle_()[0]["text/html"]
+    assert re.findall(r'\b(?:src="(?!data:)|@import|url\()', html) == []
+    assert "<svg" not in re.sub('src="[^"]*"', "", html)
+    memory, *_ = re.findall(r'<img alt="([^"]+)"', html)
+    assert f"{pipeline_advice.estimate.memory.peak.total_gib:.1f} of 39.4 GiB usable: Parameters" in memory
 
 
 def test_amounts_are_no_formulas():
@@ -69,29 +73,6 @@ def test_the_glossary_explains_labels_without_network(pipeline_advice):
     glossary = {strong.text for strong in root.findall(".//details")[-1].iter("strong")}
     assert {"bubble", "tensor parallel degree", "global batch size"} <= glossary < terms
     assert "paged optimizer" not in glossary  # the page does not have the term
-
-
-def test_bars_are_as_wide_as_their_share(advice):
-    shown, at = recommendation(advice), costs(advice.model, advice.estimate, 0.95)
-    chart = tree(memory_chart(shown, at))
-    (bar,) = chart.findall(".//div[@role='img']")
-    marks = chart.find(".//div[@style='display:flex;margin-bottom:4px']")
-    parts, usable = [width(part) for part in bar], width(marks[0])
-    peak = advice.estimate.memory.peak.total_gib
-    assert sum(parts) / usable == pytest.approx(peak / shown["usable_gib"], rel=2e-3)
-    assert "GiB usable" in bar.get("aria-label")
-
-
-def width(element):
-    return float(re.search(r"width:([\d.]+)%", element.get("style"))[1])
-
-
-def test_bars_are_made_of_what_no_page_takes_out(advice):
-    shown = recommendation(advice)
-    chart = memory_chart(shown, shown["recommended"]["costs"])
-    assert {element.tag for element in tree(chart).iter()} == {"root", "div"}
-    assert "background" not in chart
-    assert "position" not in chart
 
 
 def test_one_figure_is_rounded_once(advice):
@@ -160,12 +141,3 @@ def test_the_verdict_has_three_states(advice):
     assert fit(over, 0.0) == "over"
     assert needed(over).startswith(f"{over.needed_gib:,.1f} of ")
     assert likelihood(doubtful, 0.95) == "90.0 % likely, 95 % required"
-
-
-@pytest.mark.parametrize(
-    ("parts", "told"),
-    [([2.35, 0.65, 0.027], ["2.35 s", "0.65 s", "0.027 s"]), ([0.3, 0.027, 0.0012], ["300 ms", "27 ms", "1.2 ms"])],
-)
-def test_parts_of_one_time_are_in_one_unit(parts, told):
-    text = "".join(tree(legend(["a", "b", "c"], parts, "s")).itertext())
-    assert [part.strip() for part in re.findall(r"[\d.]+ m?s", text)] == told

@@ -8,6 +8,7 @@ import smp_advisor
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
 from smp_advisor.costs.world import stages
+from smp_advisor.errors import ProfileError
 from smp_advisor.libraries import Plan
 from smp_advisor.workload import Job, Model
 from tests.deferred import Deferred
@@ -200,3 +201,50 @@ def test_a_small_language_model_is_not_divided():
     for family in ("llama", "gpt2"):
         advice = smp_advisor.advise(Model.from_shape(**shape, family=family), "ml.p4d.24xlarge", instance_count=2)
         assert advice.plan.library == "ddp"
+
+
+def _norms(blocks):
+    """Norms and activation functions save most: alone, or as repeated blocks."""
+    nn = torch.nn
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.conv = nn.GroupNorm(8, 64), nn.Conv2d(64, 64, 3, padding=1)
+
+        def forward(self, x):
+            return x + self.conv(nn.functional.silu(self.norm(x)))
+
+    if blocks:
+        return nn.Sequential(nn.Conv2d(3, 64, 3, padding=1), *(Block() for _ in range(6)))
+    layers = [
+        layer for k in range(3) for layer in (nn.GroupNorm(8, 64 << k), nn.SiLU(), nn.Conv2d(64 << k, 128 << k, 3))
+    ]
+    return nn.Sequential(nn.Conv2d(3, 64, 3, padding=1), *layers)
+
+
+@pytest.mark.parametrize("blocks", [False, True])
+def test_activations_under_autocast_do_not_depend_on_the_precision_of_the_profile(blocks):
+    job, saved = Job(precision="bf16", attention="fused"), {}
+    for traced in ("fsdp", "ddp"):
+        profile = smp_advisor.profile(
+            _norms(blocks), inputs=lambda batch: (torch.zeros(batch, 3, 32, 32),), stages=["trace"], library=traced
+        )
+        assert profile.precision == {"fsdp": "mixed", "ddp": "amp"}[traced]
+        for library in ("fsdp", "ddp"):
+            plan = Plan(library=library, precision="bf16", batch_size=64)
+            memory = estimate(Model.from_profile(profile), Cluster("ml.p5.4xlarge"), job, plan).memory.peak
+            saved[traced, library] = memory.activations_gib
+    assert saved["fsdp", "ddp"] == pytest.approx(saved["ddp", "ddp"], rel=0.03)
+    assert saved["fsdp", "ddp"] > 1.4 * saved["fsdp", "fsdp"]
+
+
+def test_a_function_of_inputs_keeps_its_own_defaults_and_is_named_where_it_fails():
+    linear = torch.nn.Linear(8, 8)
+    make = {"linear": lambda batch: (torch.zeros(batch, 8),)}
+    profile = smp_advisor.profile(linear, inputs=lambda batch, of=make["linear"]: of(batch), stages=["trace"])
+    assert profile.parameter_count == 72
+    with pytest.raises(
+        ProfileError, match=r"Your function of inputs fails: KeyError: 'wide'. It is called with the batch"
+    ):
+        smp_advisor.profile(linear, inputs=lambda batch: (torch.zeros(make["wide"], batch),), stages=["trace"])

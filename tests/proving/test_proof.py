@@ -234,3 +234,74 @@ for step in range(4):
 def test_models_of_real_width_run_small():
     proof = prove(WIDE, WIDE, library="smp-v1")
     assert proof.proven, str(proof)
+
+
+LEFT_OUT = """import torch
+from torch.utils.data import DataLoader, TensorDataset
+labels = torch.arange(32) % 3
+labels[::5] = -1
+model = torch.nn.Linear(3, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in DataLoader(TensorDataset(torch.randn(32, 3), labels), batch_size=8):
+    loss = torch.nn.functional.cross_entropy(model(x), y, ignore_index=-1)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_a_mean_over_the_labels_that_count_is_not_that_of_its_parts():
+    proof = adapt_script(LEFT_OUT, library="smp-v1").proof
+    assert proof.proven, str(proof)
+    assert any("leave out" in reason for reason in proof.not_compared)
+
+
+TEXT = """import torch
+from datasets import load_dataset
+from torch.utils.data import DataLoader
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+tokenizer = AutoTokenizer.from_pretrained("bert-base-cased")
+data = load_dataset("glue", "mrpc")["train"]
+data = data.map(lambda row: tokenizer(row["sentence1"], row["sentence2"], padding="max_length", max_length=16))
+data = data.rename_column("label", "labels").with_format("torch", columns=["input_ids", "attention_mask", "labels"])
+model = AutoModelForSequenceClassification.from_pretrained("bert-base-cased")
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+for batch in DataLoader(data, batch_size=8, shuffle=True):
+    loss = model(**batch).loss
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_a_script_of_hugging_face_runs_on_local_rows_in_the_library_itself():
+    proof = adapt_script(TEXT, library="ddp").proof
+    assert proof.proven, str(proof)
+    assert {"data set glue", "tokenizer", "weights of bert-base-cased"} <= set(proof.stand_ins)
+    driven = TEXT.replace("import torch\n", "import torch\nfrom accelerate import Accelerator\n", 1)
+    assert "on GPUs only" in prove(driven, driven, library="ddp").failure
+
+
+IMAGES = """import torch
+from torchvision import datasets, models, transforms
+from torch.utils.data import DataLoader
+steps = transforms.Compose([transforms.Resize(16), transforms.ToTensor(), transforms.Normalize((0.5,), (0.5,))])
+digits = datasets.MNIST("data", train=True, download=True, transform=steps)
+image, label = digits[0]
+assert image.shape == (1, 16, 16) and 0 <= label < 10 and len(digits.classes) == 10
+assert datasets.CIFAR100("data")[0][0].shape == (3, 32, 32) and len(datasets.CIFAR100("data").classes) == 100
+assert "resnet18" in models.__dict__
+model = models.resnet18(num_classes=10)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for images, labels in DataLoader(datasets.CIFAR10("data", transform=transforms.RandomHorizontalFlip()), batch_size=8):
+    loss = torch.nn.functional.cross_entropy(model(images), labels)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_a_script_of_images_runs_without_torchvision():
+    proof = adapt_script(IMAGES, library="fsdp2").proof
+    assert proof.proven, str(proof)
+    assert proof.stand_ins == ("torchvision",)

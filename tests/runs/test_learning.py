@@ -7,17 +7,14 @@ import pickle
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import smp_advisor as smpa
 from smp_advisor.costs.evaluate import memory_columns, seconds_columns
-from smp_advisor.costs.learned import Overlap
 from smp_advisor.errors import CalibrationError, JobError
-from smp_advisor.libraries.layout import Layout, layout_of
-from smp_advisor.libraries.state_bytes import amp
+from smp_advisor.libraries.layout import layout_of
 from smp_advisor.runs.measure import measured_run
 from smp_advisor.runs.readers import Log, Sample
 
@@ -69,27 +66,6 @@ def test_more_runs_never_widen_and_their_order_has_no_effect(advice: smpa.Advice
     reverse = _estimate(advice, _calibration(advice, *factors[::-1]))
     assert reverse.step_seconds == pytest.approx(every.step_seconds, rel=1e-6)
     assert reverse.step_factors == pytest.approx(every.step_factors, rel=1e-9)
-
-
-@given(st.floats(0.5, 3.0), st.floats(0.5, 3.0), st.floats(0.01, 10.0))
-def test_slower_compute_hides_more_communication(compute: float, communication: float, exposed: float) -> None:
-    seconds = {
-        "forward_seconds": 1.0,
-        "backward_seconds": 2.0,
-        "recomputation_seconds": 0.0,
-        "data_parallel_seconds": exposed,
-    }
-    layout = Layout.of_columns(amp(smpa.Job()), None, shard_level=3)
-    overlap = Overlap.of(layout, seconds, np.array([2]))
-    assert overlap.exposed(np.ones(1), np.ones(1))[0] == pytest.approx(exposed)
-
-    def step(compute_pace: float, communication_pace: float) -> float:
-        paces = np.array([communication_pace]), np.array([compute_pace])
-        return 3.0 * compute_pace + float(overlap.exposed(*paces)[0])
-
-    assert overlap.exposed(np.ones(1), np.full(1, max(compute, 1.0)))[0] <= exposed + 1e-9
-    assert step(compute * 1.1, communication) >= step(compute, communication) - 1e-9
-    assert step(compute, communication * 1.1) >= step(compute, communication) - 1e-9
 
 
 def test_distance_widens_the_interval_again(advice: smpa.Advice) -> None:

@@ -120,14 +120,24 @@ def test_a_rate_times_a_step_s_time_is_the_batch(advice):
         advice.calibrate(small)
 
 
-@pytest.mark.parametrize("unit", ["samples_per_second", "tokens_per_second"])
+@pytest.mark.parametrize("unit", ["samples_per_second", "tokens_per_second", "tokens_per_second_per_gpu"])
 def test_records_with_a_rate_and_a_time_tell_their_batch(advice, unit):
     seconds = advice.estimate.step_seconds
-    work = 256 * (2048 if unit == "tokens_per_second" else 1)
+    work = 256 * (1 if unit == "samples_per_second" else 2048)
+    work /= advice.cluster.gpus if unit.endswith("per_gpu") else 1
     rows = [{"step": step, "step_seconds": seconds, unit: work / seconds} for step in range(1, 9)]
     assert advice.calibrate(rows).job.calibration.runs[0].step_seconds == pytest.approx(seconds)
     with pytest.raises(CalibrationError, match=r"per step.* and the plan"):
         advice.calibrate([row | {unit: 2 * row[unit]} for row in rows])
+
+
+def test_the_last_line_of_a_trainer_tells_its_batch_which_may_be_accepted(advice):
+    rate = 1 / advice.estimate.step_seconds
+    last = f"{{'train_samples_per_second': %.4f, 'train_steps_per_second': {rate:.4f}}}"
+    assert advice.calibrate(last % (256 * rate)).learned is not None
+    with pytest.raises(CalibrationError, match=r"8 samples per step.*accept=True"):
+        advice.calibrate(last % (8 * rate))
+    assert advice.calibrate(last % (8 * rate), accept=True).learned is not None
 
 
 def test_the_magic_says_how_to_accept_an_unlikely_figure(advice):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,11 @@ import pytest
 
 import smp_advisor as smpa
 from smp_advisor.costs.predictive import layout_draws
-from smp_advisor.costs.uncertainty import comparison_spread
+from smp_advisor.costs.uncertainty import DIVISIONS, comparison_spread, plan_divisions
 from smp_advisor.errors import AdvisorError
-from smp_advisor.search.decision import FAMILIES
+from smp_advisor.libraries.layout import layout_of
+from smp_advisor.search.candidates import allows_bf16, search_in_bf16_if_possible
+from smp_advisor.search.decision import FAMILIES, decide, leading_plans
 from smp_advisor.search.rank import NEAR_BEST, batch_policy, published_for
 from smp_advisor.search.search import search
 from smp_advisor.workload import Adapter, Job, Model
@@ -61,8 +64,20 @@ def test_a_search_with_one_plan_is_certain() -> None:
 
 
 def test_a_plan_in_bf16_is_compared_with_the_plans_that_require_fp16(advice: smpa.Advice) -> None:
-    assert advice.job.precision == "bf16"
-    assert "tensor parallelism" in advice.decision.indistinct
+    """SMP v1 trains in bf16 only with sharded data parallelism; its other plans compete in fp16."""
+    terms = {"library": "smp-v1", "min_fit_probability": 0.95, "pins": None}
+    found = (advice.model, advice.cluster, replace(advice.job, precision="fp16"), "throughput", terms)
+    job, best, compared = search_in_bf16_if_possible(*found, user_settings=frozenset())
+    assert (job.precision, best.best()) == ("bf16", advice.plan)
+    assert compared[0].precision == "fp16"
+    plans, _ = leading_plans(advice.model, *compared)
+    assert allows_bf16(plans[0], advice.cluster)
+    divisions = plan_divisions(layout_of(plans, compared[0], advice.cluster))
+    families = [FAMILIES[DIVISIONS[division]] for division in divisions]
+    rivals = {family for family, plan in zip(families, plans, strict=True) if not allows_bf16(plan, advice.cluster)}
+    assert {"tensor parallelism", "pipeline parallelism"} <= rivals
+    assert set(advice.decision.indistinct) & rivals
+    assert decide(advice.model, *compared, min_fit_probability=0.95) == advice.decision
 
 
 def test_measured_runs_refine_the_resolution_between_families(advice: smpa.Advice) -> None:

@@ -87,19 +87,10 @@ def test_a_degree_that_a_family_lacks_in_one_library_selects_another():
         advise("13B", "ml.g5.48xlarge", instance_count=2, family="gpt2", tensor_parallel_degree=2)
 
 
-def test_no_degree_leaves_a_layer_undivided():
-    with pytest.raises(AdvisorError, match=r"None of .* nodes would be enough"):
-        advise("13B", "ml.g5.8xlarge", sequence_length=32_768)
-
-
 def test_a_plan_of_an_unlisted_instance_is_preferred_to_none():
     advice = advise("7B", "ml.g5.48xlarge", sequence_length=1024)
     assert advice.plan.library == "smp-v2"
     assert "check that a job starts" in advice.library_because
-
-
-def test_one_gpu_divides_nothing():
-    assert advise("350M", "ml.g5.xlarge", sequence_length=512).plan.library == "ddp"
 
 
 def test_an_old_framework_keeps_version_1():
@@ -143,6 +134,9 @@ def test_what_a_library_does_not_document_is_refused():
 def test_a_replica_that_fits_no_gpu_is_told_to_be_divided():
     with pytest.raises(AdvisorError, match="changes that fit: library='smp-v2'"):
         advise("70B", "ml.p4d.24xlarge", instance_count=16, library="ddp", sequence_length=512)
+    with pytest.raises(AdvisorError, match=r"None of .* nodes would be enough"):  # no degree divides a layer
+        advise("13B", "ml.g5.8xlarge", sequence_length=32_768)
+    assert advise("350M", "ml.g5.xlarge", sequence_length=512).plan.library == "ddp"  # one GPU divides nothing
 
 
 @pytest.mark.parametrize(
@@ -169,13 +163,8 @@ def test_libraries_are_compared_in_the_container_of_the_plan():
     advice = advise("gpt2-xl", "ml.p4d.24xlarge", **request)
     archived = next(text for text in advice.library_comparisons if text.startswith("SMP v1"))
     gain = int(re.search(r"(\d+) % faster", archived)[1]) / 100
-    rival = advise(
-        "gpt2-xl",
-        "ml.p4d.24xlarge",
-        library="smp-v1",
-        sequence_length=1024,
-        global_batch_size=advice.estimate.global_batch_size,
-    )
+    same = {"sequence_length": 1024, "global_batch_size": advice.estimate.global_batch_size}
+    rival = advise("gpt2-xl", "ml.p4d.24xlarge", library="smp-v1", **same)
     ratio = rival.estimate.tokens_per_second / advice.estimate.tokens_per_second
     assert ratio == pytest.approx(1 + gain, abs=0.02)
     sized = advise("gpt2-xl", "ml.p4d.24xlarge", instance_count="smallest", **request)

@@ -28,19 +28,9 @@ def model() -> Model:
 
 def scores(speed: list[float], techniques: list[int], **columns: list) -> Scores:
     n = len(speed)
-    values = {
-        "headroom": [0.5] * n,
-        "tokens_per_step": [1] * n,
-        "worth": [1.0] * n,
-        "doublings_missing": [0.0] * n,
-        "span": [1] * n,
-        "nodes": [1] * n,
-        "context_nodes": [1] * n,
-        "microbatches": [1] * n,
-        "pipelined": [False] * n,
-        "published": [True] * n,
-        **columns,
-    }
+    ones = ("tokens_per_step", "span", "nodes", "context_nodes", "microbatches")
+    usual = {"headroom": 0.5, "worth": 1.0, "doublings_missing": 0.0, "pipelined": False, "published": True}
+    values = {name: [value] * n for name, value in (dict.fromkeys(ones, 1) | usual).items()} | columns
     return Scores(
         tokens_per_second=np.array(speed, dtype=float),
         usd_per_token=1 / np.array(speed, dtype=float),

@@ -6,8 +6,6 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs.evaluate import estimate, memory_columns, seconds_columns
@@ -33,6 +31,8 @@ CASES = [
     ("ddp", GPT, "fp32"),
     ("training-compiler", GPT, "fp16"),
     ("smp-v1-tensorflow", GPT, "fp32"),
+    *(("smp-v1", GPT, precision) for precision in ("fp16", "bf16", "fp32")),
+    ("smp-v1", LLAMA, "fp16"),
 ]
 
 
@@ -52,15 +52,18 @@ def test_every_plan_is_valid_and_its_columns_are_its_own(library, model, precisi
         assert plan.library == library
         check_against(plan, NODES, model, job)
         assert global_batch_size(plan, NODES) * 256 <= 100_000
+        assert plan.batch_size % plan.microbatches == 0
         if batch is not None:
             assert global_batch_size(plan, NODES) == batch
     # The row that was scored is the plan that is shown: translated back it is the same row.
     rows, back = space.layout.take(np.array(list(plans))), layout_of(list(plans.values()), job, NODES)
     assert rows.state_bytes == back.state_bytes
-    for name in COLUMNS:
-        if name == "shard_degree":  # 0 stands for the whole group
-            continue
-        np.testing.assert_array_equal(getattr(rows, name), getattr(back, name), err_msg=name)
+    for name in set(COLUMNS) - {"shard_degree"}:  # 0 stands for the whole group
+        one, other = (np.asarray(getattr(each, name)) for each in (rows, back))
+        differ = one != other
+        if name == "active_microbatches":  # without stages there are none
+            differ &= rows.pipeline_parallel_degree > 1
+        assert not differ.any(), name
 
 
 @pytest.mark.parametrize(("library", "model", "precision"), CASES)
@@ -79,7 +82,7 @@ def test_numbers_and_columns_have_the_same_costs(library, model, precision) -> N
             assert getattr(value.time, name) == pytest.approx(float(column[position]), rel=1e-9, abs=1e-12), name
 
 
-@pytest.mark.parametrize(("library", "model", "precision"), [*CASES, ("smp-v1", GPT, "fp16")])
+@pytest.mark.parametrize(("library", "model", "precision"), CASES)
 def test_no_plan_is_listed_twice(library, model, precision) -> None:
     job = Job(sequence_length=256, precision=precision, max_tokens_per_step=50_000)
     layout = enumerate_plans(model, NODES, job, library=library).layout
@@ -116,27 +119,6 @@ NODE = Cluster("ml.p4d.24xlarge", 1)
 
 def gpt(layers: int = 6, heads: int = 8, family: str = "gpt2") -> Model:
     return Model.from_shape(layers=layers, hidden=512, heads=heads, vocab=50_000, max_positions=2048, family=family)
-
-
-@given(
-    st.sampled_from(["fp16", "bf16", "fp32"]),
-    st.sampled_from([None, 16, 48, 96]),
-    st.sampled_from([6, 12]),
-    st.sampled_from(["gpt2", "llama"]),
-)
-def test_every_enumerated_plan_is_valid_for_model_cluster_and_job(
-    precision: str, batch: int | None, layers: int, family: str
-) -> None:
-    job = Job(sequence_length=256, precision=precision, global_batch_size=batch, max_tokens_per_step=100_000)
-    model = gpt(layers, family=family)
-    space = enumerate_plans(model, NODE, job)
-    assert len(space) > 0
-    for plan in some(space).values():
-        check_against(plan, NODE, model, job)
-        assert plan.batch_size % plan.microbatches == 0
-        assert global_batch_size(plan, NODE) * 256 <= 100_000
-        if batch is not None:
-            assert global_batch_size(plan, NODE) == batch
 
 
 def test_every_combination_that_the_library_accepts_is_there() -> None:

@@ -18,11 +18,7 @@ LLAMA_8B = Model.from_shape(layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14
     [
         # Counts as published beside the runs: LoRA of rank 8 on queries and values.
         (LLAMA_7B, Adapter(rank=8, targets="query-value"), 4_194_304),
-        (
-            Model.from_shape(layers=40, hidden=5120, heads=40, ffn=13824, vocab=32000, family="llama"),
-            Adapter(rank=8, targets="query-value"),
-            6_553_600,
-        ),
+        (Model.from_name("llama-2-13b"), Adapter(rank=8, targets="query-value"), 6_553_600),
         # PEFT on Llama 3 8B: q 4096 x 4096, k and v 4096 x 1024, o 4096 x 4096.
         (LLAMA_8B, Adapter(rank=16, targets="attention"), 32 * 16 * (8192 + 5120 + 5120 + 8192)),
         (LLAMA_8B, Adapter(), 41_943_040),

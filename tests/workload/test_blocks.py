@@ -31,13 +31,7 @@ def test_norms_and_biases_after_row_products_are_replicated():
 
 
 def test_routers_are_replicated_and_experts_divided():
-    block = (
-        Model.from_shape(
-            layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=32000, family="llama", experts=8
-        )
-        .groups[0]
-        .block
-    )
+    block = Model.from_name("mixtral-8x7b").groups[0].block
     assert block.replicated_parameters == 8 * 4096 + 2 * 4096
     experts = {matmul.name: (matmul.experts, matmul.weights_per_token) for matmul in block.matmuls}
     assert experts["expert up and gate"] == experts["expert down"] == (8, 2)
@@ -80,10 +74,7 @@ def test_a_sliding_window_reaches_the_attention():
         ({"layers": 2, "hidden": 10, "heads": 3}, "must be a multiple of the 3 attention heads"),
         ({"layers": 0, "hidden": 8, "heads": 2}, "layers must be a whole number"),
         ({"layers": 2, "hidden": 8.0, "heads": 2}, "hidden must be a whole number"),
-        (
-            {"layers": 2, "hidden": 8, "heads": 2, "kv_heads": 1},
-            "'gpt2' has no kv_heads; the fields of its shape are layers",
-        ),
+        ({"layers": 2, "hidden": 8, "heads": 2, "kv_heads": 1}, "no kv_heads; the fields of its shape are layers"),
         ({"layers": 2, "hidden": 8, "heads": 4, "kv_heads": 3, "family": "llama"}, "must divide the 4 attention heads"),
         ({"layers": 2, "hidden": 8, "heads": 2, "family": "gtp"}, "supported are gpt2, gptj"),
         ({"layers": 2, "hidden": 8, "heads": 2, "tied": "yes"}, "tie_word_embeddings must be true or false"),

@@ -12,25 +12,14 @@ transformers = Deferred("transformers")
 
 LENGTH = 32
 SMALL = {
-    "hidden_size": 64,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 160,
-    "vocab_size": 100,
+    "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 160, "vocab_size": 100,
     "pad_token_id": 0,
-}
+}  # fmt: skip
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
 LATENT = {
-    "num_key_value_heads": 4,
-    "moe_intermediate_size": 48,
-    "n_routed_experts": 4,
-    "num_experts_per_tok": 2,
-    "q_lora_rank": 24,
-    "kv_lora_rank": 16,
-    "qk_nope_head_dim": 16,
-    "qk_rope_head_dim": 8,
-    "v_head_dim": 16,
-}
+    "num_key_value_heads": 4, "moe_intermediate_size": 48, "n_routed_experts": 4, "num_experts_per_tok": 2,
+    "q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16,
+}  # fmt: skip
 CASES = {
     "Llama": {},
     "Mixtral": {"num_local_experts": 4},

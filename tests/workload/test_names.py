@@ -17,22 +17,15 @@ from smp_advisor.workload import from_count as inference
 from smp_advisor.workload.from_config import is_model_name, model_names
 from smp_advisor.workload.from_count import published_shapes
 
+NAMES = {
+    "meta-llama/Meta-Llama-3-70B": "Llama 3 70B", "llama-3-70b": "Llama 3 70B", "gpt2-xl": "GPT-2 XL", "gpt2": "GPT-2",
+    "Meta-Llama-3-70B-Instruct": "Llama 3 70B", "meta-llama/Llama-2-70b-hf": "Llama 2 70B",
+    "EleutherAI/gpt-neox-20b": "GPT-NeoX-20B", "bigscience/bloom": "BLOOM-176B", "GPT-3 175B": "GPT-3 175B",
+    "mistralai/Mistral-7B-v0.1": "Mistral 7B",
+}  # fmt: skip
 
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ("meta-llama/Meta-Llama-3-70B", "Llama 3 70B"),
-        ("llama-3-70b", "Llama 3 70B"),
-        ("Meta-Llama-3-70B-Instruct", "Llama 3 70B"),
-        ("meta-llama/Llama-2-70b-hf", "Llama 2 70B"),
-        ("gpt2-xl", "GPT-2 XL"),
-        ("gpt2", "GPT-2"),
-        ("EleutherAI/gpt-neox-20b", "GPT-NeoX-20B"),
-        ("bigscience/bloom", "BLOOM-176B"),
-        ("mistralai/Mistral-7B-v0.1", "Mistral 7B"),
-        ("GPT-3 175B", "GPT-3 175B"),
-    ],
-)
+
+@pytest.mark.parametrize(("text", "name"), NAMES.items())
 def test_a_name_is_read_with_or_without_its_owner(text, name):
     assert Model.from_name(text).name == name
 
@@ -99,22 +92,13 @@ def test_any_text_is_a_name_or_one_sentence(text):
     assert len(str(refusal.value)) < 600
 
 
-@pytest.mark.parametrize(
-    ("written", "count"),
-    [
-        ("10B", 10**10),
-        ("1.5b", 1_500_000_000),
-        ("350M", 350_000_000),
-        ("10_000_000_000", 10**10),
-        ("10,000,000,000", 10**10),
-        ("1.3 T", 1_300_000_000_000),
-        (" 70 B ", 70 * 10**9),
-        ("10e9", 10**10),
-        (".5B", 500_000_000),
-        (10e9, 10**10),
-        (124_439_808, 124_439_808),
-    ],
-)
+WRITTEN = {
+    "10B": 10**10, "1.5b": 1_500_000_000, "350M": 350_000_000, "10_000_000_000": 10**10, "10,000,000,000": 10**10,
+    "1.3 T": 13 * 10**11, " 70 B ": 70 * 10**9, "10e9": 10**10, ".5B": 5 * 10**8, 10e9: 10**10, 124_808: 124_808,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("written", "count"), WRITTEN.items())
 def test_reads_what_people_write(written, count):
     assert parse_count(written) == count
 

@@ -42,114 +42,74 @@ def text_pair(length):
     return text(length) | {"decoder_input_ids": torch.zeros(BATCH, length, dtype=torch.long)}
 
 
-# name: model class, configuration, key of the depth, attention implementation
+LLAMA = WIDE | {"intermediate_size": 1792, "num_key_value_heads": 2}
+DENSE = WIDE | {"intermediate_size": 2048}
+GPT2 = {"n_embd": 512, "n_head": 8}
+T5 = {"d_model": 512, "num_heads": 8}
+HEADS = GATED | {"head_dim": 64}
+EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
 CASES = {
-    "GPT-2": ("GPT2Model", {"n_embd": 512, "n_head": 8, "activation_function": "gelu"}, "n_layer", "sdpa"),
-    "GPT-2 with gelu_new": ("GPT2Model", {"n_embd": 512, "n_head": 8}, "n_layer", "sdpa"),
-    "GPT-2 without dropout": (
-        "GPT2Model",
-        {"n_embd": 512, "n_head": 8, "resid_pdrop": 0.0, "attn_pdrop": 0.0},
-        "n_layer",
-        "sdpa",
-    ),
-    "Llama": ("LlamaModel", WIDE | {"intermediate_size": 1792, "num_key_value_heads": 2}, "num_hidden_layers", "sdpa"),
-    "Mistral": (
-        "MistralModel",
-        WIDE | {"intermediate_size": 1792, "num_key_value_heads": 2},
-        "num_hidden_layers",
-        "sdpa",
-    ),
-    "GPT-NeoX": (
-        "GPTNeoXModel",
-        WIDE | {"intermediate_size": 2048, "hidden_dropout": 0.1},
-        "num_hidden_layers",
-        "sdpa",
-    ),
-    "GPT-NeoX in sequence": (
-        "GPTNeoXModel",
-        WIDE | {"intermediate_size": 2048, "use_parallel_residual": False},
-        "num_hidden_layers",
-        "sdpa",
-    ),
-    "BERT": ("BertModel", WIDE | {"intermediate_size": 2048}, "num_hidden_layers", "sdpa"),
-    "RoBERTa": ("RobertaModel", WIDE | {"intermediate_size": 2048}, "num_hidden_layers", "sdpa"),
-    "OPT": ("OPTModel", WIDE | {"ffn_dim": 2048, "word_embed_proj_dim": 512}, "num_hidden_layers", "sdpa"),
-    "Falcon 7B": ("FalconModel", WIDE, "num_hidden_layers", "sdpa"),
-    "Falcon 40B": (
-        "FalconModel",
-        WIDE | {"num_kv_heads": 2, "new_decoder_architecture": True},
-        "num_hidden_layers",
-        "sdpa",
-    ),
-    "T5 encoder": ("T5EncoderModel", {"d_model": 512, "d_ff": 2048, "num_heads": 8}, "num_layers", "sdpa"),
-    "T5 1.1 encoder": (
-        "T5EncoderModel",
-        {"d_model": 512, "d_ff": 1024, "num_heads": 8, "feed_forward_proj": "gated-gelu"},
-        "num_layers",
-        "sdpa",
-    ),
-    "Mixtral": (
-        "MixtralModel",
-        WIDE | {"intermediate_size": 1792, "num_key_value_heads": 2},
-        "num_hidden_layers",
-        "sdpa",
-    ),
-    "Qwen2": ("Qwen2Model", GATED, "num_hidden_layers", "sdpa"),
-    "Qwen3": ("Qwen3Model", GATED | {"head_dim": 64}, "num_hidden_layers", "sdpa"),
+    "GPT-2": ("GPT2Model", GPT2 | {"activation_function": "gelu"}),
+    "GPT-2 with gelu_new": ("GPT2Model", GPT2),
+    "GPT-2 without dropout": ("GPT2Model", GPT2 | {"resid_pdrop": 0.0, "attn_pdrop": 0.0}),
+    "Llama": ("LlamaModel", LLAMA),
+    "Mistral": ("MistralModel", LLAMA),
+    "GPT-NeoX": ("GPTNeoXModel", DENSE | {"hidden_dropout": 0.1}),
+    "GPT-NeoX in sequence": ("GPTNeoXModel", DENSE | {"use_parallel_residual": False}),
+    "BERT": ("BertModel", DENSE),
+    "RoBERTa": ("RobertaModel", DENSE),
+    "OPT": ("OPTModel", WIDE | {"ffn_dim": 2048, "word_embed_proj_dim": 512}),
+    "Falcon 7B": ("FalconModel", WIDE),
+    "Falcon 40B": ("FalconModel", WIDE | {"num_kv_heads": 2, "new_decoder_architecture": True}),
+    "T5 encoder": ("T5EncoderModel", T5 | {"d_ff": 2048}),
+    "T5 1.1 encoder": ("T5EncoderModel", T5 | {"d_ff": 1024, "feed_forward_proj": "gated-gelu"}),
+    "Mixtral": ("MixtralModel", LLAMA),
+    "Qwen2": ("Qwen2Model", GATED),
+    "Qwen3": ("Qwen3Model", HEADS),
     "Qwen2 MoE": (
         "Qwen2MoeModel",
         GATED
-        | {
-            "num_experts": 4,
-            "num_experts_per_tok": 2,
-            "moe_intermediate_size": 896,
-            "shared_expert_intermediate_size": 1024,
-        },
-        "num_hidden_layers",
-        "sdpa",
+        | {"num_experts": 4, "num_experts_per_tok": 2}
+        | {"moe_intermediate_size": 896, "shared_expert_intermediate_size": 1024},
     ),
-    "Qwen3 MoE": (
-        "Qwen3MoeModel",
-        GATED | {"num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 896, "head_dim": 64},
-        "num_hidden_layers",
-        "sdpa",
-    ),
-    "Gemma": ("GemmaModel", GATED | {"head_dim": 64}, "num_hidden_layers", "sdpa"),
-    "Gemma 2": ("Gemma2Model", GATED | {"head_dim": 64}, "num_hidden_layers", "eager"),
-    "Gemma 3": ("Gemma3TextModel", GATED | {"head_dim": 64}, "num_hidden_layers", "sdpa"),
-    "Phi-3": ("Phi3Model", GATED | {"pad_token_id": 0}, "num_hidden_layers", "sdpa"),
-    "OLMo": ("OlmoModel", GATED, "num_hidden_layers", "sdpa"),
-    "OLMo 2": ("Olmo2Model", GATED, "num_hidden_layers", "sdpa"),
-    "OLMo 3": ("Olmo3Model", GATED, "num_hidden_layers", "sdpa"),
+    "Qwen3 MoE": ("Qwen3MoeModel", HEADS | EXPERTS | {"moe_intermediate_size": 896}),
+    "Gemma": ("GemmaModel", HEADS),
+    "Gemma 2": ("Gemma2Model", HEADS),
+    "Gemma 3": ("Gemma3TextModel", HEADS),
+    "Phi-3": ("Phi3Model", GATED),
+    "OLMo": ("OlmoModel", GATED),
+    "OLMo 2": ("Olmo2Model", GATED),
+    "OLMo 3": ("Olmo3Model", GATED),
     "Llama 4 without experts": (
         "Llama4TextModel",
-        GATED | {"head_dim": 64, "moe_layers": [], "intermediate_size_mlp": 1792, "num_local_experts": 2},
-        "num_hidden_layers",
-        "sdpa",
+        HEADS | {"moe_layers": [], "intermediate_size_mlp": 1792, "num_local_experts": 2},
     ),
-    "Llama 4 with one expert": (
-        "Llama4TextModel",
-        GATED | {"head_dim": 64, "num_local_experts": 1, "num_experts_per_tok": 1},
-        "num_hidden_layers",
-        "sdpa",
-    ),
-    "DeepSeek V2 dense": ("DeepseekV2Model", LATENT | {"first_k_dense_replace": 8}, "num_hidden_layers", "sdpa"),
-    "DeepSeek V2": ("DeepseekV2Model", LATENT | {"q_lora_rank": None}, "num_hidden_layers", "sdpa"),
-    "DeepSeek V3": (
-        "DeepseekV3Model",
-        LATENT | {"n_group": 1, "topk_group": 1, "first_k_dense_replace": 0},
-        "num_hidden_layers",
-        "sdpa",
-    ),
-    "gpt-oss": (
-        "GptOssModel",
-        GATED | {"head_dim": 64, "num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 896},
-        "num_hidden_layers",
-        "eager",
-    ),
-    # Eager attention: its scores grow with the square of the length and fall out of the comparison.
-    "BLOOM": ("BloomModel", {"hidden_size": 512, "n_head": 8, "hidden_dropout": 0.1}, "n_layer", "eager"),
+    "Llama 4 with one expert": ("Llama4TextModel", HEADS | {"num_local_experts": 1, "num_experts_per_tok": 1}),
+    "DeepSeek V2 dense": ("DeepseekV2Model", LATENT | {"first_k_dense_replace": 8}),
+    "DeepSeek V2": ("DeepseekV2Model", LATENT | {"q_lora_rank": None}),
+    "DeepSeek V3": ("DeepseekV3Model", LATENT | {"n_group": 1, "topk_group": 1, "first_k_dense_replace": 0}),
+    "gpt-oss": ("GptOssModel", HEADS | EXPERTS | {"intermediate_size": 896}),
+    "BLOOM": ("BloomModel", {"hidden_size": 512, "n_head": 8, "hidden_dropout": 0.1}),
+    "GPT-J": ("GPTJModel", GPT2 | {"rotary_dim": 32}),
+    "Llama with dropout": ("LlamaModel", LLAMA | {"attention_dropout": 0.1}),
 }
+# Their scores grow with the square of the length and fall out of the comparison.
+ONLY_EAGER = {"Gemma 2", "gpt-oss", "BLOOM", "GPT-J"}
+
+
+def builder(name, *, attention=""):
+    """Class of a case, and its configuration by the number of layers."""
+    class_name, keywords = CASES[name]
+    cls = getattr(transformers, class_name)
+    depth = {"GPT2": "n_layer", "GPTJ": "n_layer", "Bloom": "n_layer", "T5Enc": "num_layers"}
+    key = next((key for start, key in depth.items() if class_name.startswith(start)), "num_hidden_layers")
+
+    def configuration(layers):
+        config = cls.config_class(**keywords, **{key: layers}, use_cache=False)
+        config._attn_implementation = attention or ("eager" if name in ONLY_EAGER else "sdpa")
+        return config
+
+    return cls, configuration
 
 
 def measured_per_token(build, inputs, lengths):
@@ -175,14 +135,8 @@ def expected_per_token(block, attention):
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_block_keeps_what_autograd_keeps(name):
-    class_name, keywords, depth, attention = CASES[name]
-    cls = getattr(transformers, class_name)
-
-    def configuration(layers):
-        config = cls.config_class(**keywords, **{depth: layers}, use_cache=False)
-        config._attn_implementation = attention
-        return config
-
+    cls, configuration = builder(name)
+    attention = "eager" if name in ONLY_EAGER else "sdpa"
     block = Model.from_config(configuration(1)).groups[0].block
     measured = measured_per_token(lambda layers: cls(configuration(layers)), text, (128, 256))
     assert expected_per_token(block, attention) == pytest.approx(measured, rel=0.02)
@@ -199,12 +153,7 @@ def _frozen(model):
     "name", ["GPT-2", "Llama", "GPT-NeoX", "BERT", "OPT", "T5 encoder", "Mixtral", "Qwen2 MoE", "Gemma"]
 )
 def test_a_frozen_block_keeps_what_autograd_keeps(name):
-    class_name, keywords, depth, _ = CASES[name]
-    cls = getattr(transformers, class_name)
-
-    def configuration(layers):
-        return cls.config_class(**keywords, **{depth: layers}, use_cache=False)
-
+    cls, configuration = builder(name)
     block = Model.from_config(configuration(1)).groups[0].block
     saved = block.saved
     frozen = expected_per_token(block, "sdpa") - 2 * (saved.weight_split_elements + saved.weight_replicated_elements)
@@ -219,12 +168,10 @@ def test_under_autocast_a_block_keeps_what_autograd_keeps(name, attention):
 
     from smp_advisor.profiling.step import measure_step
 
-    class_name, keywords, depth, _ = CASES[name]
-    cls = getattr(transformers, class_name)
+    cls, configuration = builder(name, attention="eager" if attention == "eager" else "sdpa")
 
     def traced_bytes(layers, length):
-        config = cls.config_class(**keywords, **{depth: layers}, use_cache=False)
-        config._attn_implementation = "eager" if attention == "eager" else "sdpa"
+        config = configuration(layers)
         with FakeTensorMode(), patch.object(transformers.PreTrainedModel, "initialize_weights", lambda _: None):
             model = cls(config).train()
             return measure_step(model, text(length), precision="amp", attention=attention, backward=False).saved_bytes
@@ -234,7 +181,7 @@ def test_under_autocast_a_block_keeps_what_autograd_keeps(name, attention):
     _, per_token, per_pair = np.polynomial.polynomial.polyfit(
         lengths, [(traced_bytes(2, length) - traced_bytes(1, length)) / BATCH for length in lengths], 2
     )
-    block = Model.from_config(cls.config_class(**keywords, **{depth: 1})).groups[0].block
+    block = Model.from_config(configuration(1)).groups[0].block
     saved = block.saved
     elements = saved.split_elements + saved.replicated_elements
     if attention == "eager":
@@ -282,41 +229,23 @@ def test_a_vit_block_keeps_what_autograd_keeps():
     assert expected_per_token(model.groups[0].block, "sdpa") == pytest.approx(measured, rel=0.02)
 
 
-# name: model class, configuration, key of the depth
-EAGER = {
-    "GPT-2": ("GPT2Model", {"n_embd": 512, "n_head": 8}, "n_layer"),
-    "GPT-2 without dropout": ("GPT2Model", {"n_embd": 512, "n_head": 8, "attn_pdrop": 0.0}, "n_layer"),
-    "Llama": ("LlamaModel", WIDE | {"intermediate_size": 1792}, "num_hidden_layers"),
-    "Llama with dropout": (
-        "LlamaModel",
-        WIDE | {"intermediate_size": 1792, "attention_dropout": 0.1},
-        "num_hidden_layers",
-    ),
-    "Falcon": ("FalconModel", WIDE, "num_hidden_layers"),
-    "BERT": ("BertModel", WIDE | {"intermediate_size": 2048}, "num_hidden_layers"),
-    "OPT": ("OPTModel", WIDE | {"ffn_dim": 2048, "word_embed_proj_dim": 512}, "num_hidden_layers"),
-    "GPT-NeoX": ("GPTNeoXModel", WIDE | {"intermediate_size": 2048}, "num_hidden_layers"),
-    "GPT-J": ("GPTJModel", {"n_embd": 512, "n_head": 8, "rotary_dim": 32}, "n_layer"),
-    "BLOOM": ("BloomModel", {"hidden_size": 512, "n_head": 8}, "n_layer"),
-}
+EAGER = ["GPT-2", "GPT-2 without dropout", "Llama", "Llama with dropout", "Falcon 7B", "BERT", "OPT", "GPT-NeoX"]
+EAGER += ["GPT-J", "BLOOM"]
 
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    [*((name, "bfloat16") for name in EAGER), *((name, "float32") for name in ("GPT-2", "Llama", "Falcon"))],
+    [*((name, "bfloat16") for name in EAGER), *((name, "float32") for name in ("GPT-2", "Llama", "Falcon 7B"))],
 )
 def test_eager_attention_keeps_of_a_score_what_autograd_keeps(name, dtype):
-    class_name, keywords, depth = EAGER[name]
-    cls = getattr(transformers, class_name)
+    cls, configuration = builder(name, attention="eager")
 
     def traced_bytes(layers, length):
-        config = cls.config_class(**keywords, **{depth: layers}, use_cache=False)
-        config._attn_implementation = "eager"
-        return saved_bytes(lambda: cls(config), lambda: text(length), getattr(torch, dtype))
+        return saved_bytes(lambda: cls(configuration(layers)), lambda: text(length), getattr(torch, dtype))
 
     lengths = (128, 256, 512)
     growth = [(traced_bytes(3, length) - traced_bytes(2, length)) / BATCH for length in lengths]
     _, _, per_pair = np.polynomial.polynomial.polyfit(lengths, growth, 2)
-    attention = Model.from_config(cls.config_class(**keywords, **{depth: 1})).groups[0].block.attentions[0]
+    attention = Model.from_config(configuration(1)).groups[0].block.attentions[0]
     expected = attention.heads * attention.eager_score_bytes(getattr(torch, dtype).itemsize)
     assert expected == pytest.approx(per_pair, rel=0.02)

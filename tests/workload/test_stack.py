@@ -24,6 +24,8 @@ def test_a_stack_implies_its_attention() -> None:
     assert Job(stack="hf-flash-2").attention == "fused"
     assert Job(stack="hf-eager").attention == "eager"
     assert Job(stack="megatron", attention="eager").attention == "eager"
+    assert "attention" in Job(stack="hf-flash-2").defaulted()
+    assert "attention" not in Job(attention="fused").defaulted()
 
 
 @pytest.mark.parametrize(
@@ -39,11 +41,6 @@ def test_a_contradiction_is_one_sentence(settings: dict[str, str], words: str) -
     with pytest.raises(JobError, match=words) as error:
         Job(**settings)  # type: ignore[arg-type]
     assert str(error.value).count(". ") == 0
-
-
-def test_an_implied_attention_counts_as_default() -> None:
-    assert "attention" in Job(stack="hf-flash-2").defaulted()
-    assert "attention" not in Job(attention="fused").defaulted()
 
 
 def test_every_library_exports_a_stack() -> None:

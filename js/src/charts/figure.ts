@@ -19,9 +19,7 @@ export interface Chart {
 /** What a chart offers besides its drawing. */
 export interface Actions {
   /** Use a mark or a row of the table, and the word for it. */
-  use?: { word: string; row: (row: number) => void };
-  /** Whether an area of points can be selected, which filters the table. */
-  brush?: boolean;
+  use?: { word: string; row: (row: number) => void; offers?: (cells: string[]) => boolean };
 }
 
 /** A chart in the page: drawing, figures of the mark under the pointer or the keyboard, key, notes and table. */
@@ -36,7 +34,6 @@ export class Figure {
   private readonly details: HTMLDetailsElement;
   private chart: Chart | undefined;
   private active = -1;
-  private selected: Set<number> | undefined;
 
   constructor(private readonly actions: Actions = {}) {
     this.plot.tabIndex = 0;
@@ -54,12 +51,10 @@ export class Figure {
     this.plot.addEventListener('focus', () => this.active < 0 && setText(this.readout, this.hint));
     this.plot.addEventListener('keydown', event => this.onKey(event));
     this.plot.addEventListener('click', () => this.use());
-    if (actions.brush) this.brush();
   }
 
   draw(chart: Chart): void {
     this.chart = chart;
-    this.selected = undefined;
     setText(this.caption, chart.title);
     this.plot.setAttribute('aria-label', `${chart.title || 'Curve'}. ${this.hint}`);
     this.key.replaceChildren(
@@ -77,11 +72,6 @@ export class Figure {
     setText(this.readout, '');
     if (active >= 0) this.activate(Math.min(active, this.marks().length - 1));
     this.fill();
-  }
-
-  /** Show a sentence instead of the figures of a mark. */
-  say(text: string): void {
-    setText(this.readout, text);
   }
 
   private get hint(): string {
@@ -123,10 +113,9 @@ export class Figure {
     const { columns, rows } = this.chart;
     const { use } = this.actions;
     const head = element('tr', '', ...columns.map(text => headerCell(text, 'col')), use && headerCell(use.word, 'col'));
-    const body = rows.flatMap((row, index) => {
-      if (this.selected && !this.selected.has(index)) return [];
+    const body = rows.map((row, index) => {
       const cells = row.map((text, column) => (column ? element('td', '', text) : headerCell(text, 'row')));
-      return [element('tr', '', ...cells, use && element('td', '', this.button(use, index, row[0] ?? '')))];
+      return element('tr', '', ...cells, use && element('td', '', (use.offers?.(row) ?? true) && this.button(use, index, row[0] ?? '')));
     });
     this.table.replaceChildren(element('table', 'smp-table smp-figures-table', element('thead', '', head), element('tbody', '', ...body)));
   }
@@ -137,41 +126,5 @@ export class Figure {
     made.setAttribute('aria-label', `${use.word}: ${name}`);
     made.addEventListener('click', () => use.row(row));
     return made;
-  }
-
-  /** Dragging over the plot selects the points in the area. */
-  private brush(): void {
-    let start: [number, number] | undefined;
-    const area = element('div', 'smp-brush');
-    const place = (event: PointerEvent): [number, number] => {
-      const box = this.plot.getBoundingClientRect();
-      return [event.clientX - box.left, event.clientY - box.top];
-    };
-    this.plot.addEventListener('pointerdown', event => (start = place(event)));
-    this.plot.addEventListener('pointermove', event => {
-      if (!start || !event.buttons) return;
-      const [x, y] = place(event);
-      const [left, top, wide, high] = [Math.min(x, start[0]), Math.min(y, start[1]), Math.abs(x - start[0]), Math.abs(y - start[1])];
-      if (wide < 6 && high < 6) return;
-      Object.assign(area.style, { left: `${left}px`, top: `${top}px`, width: `${wide}px`, height: `${high}px` });
-      if (!area.isConnected) this.plot.append(area);
-    });
-    this.plot.addEventListener('pointerup', event => {
-      if (start && area.isConnected) this.select(start, place(event));
-      start = undefined;
-      area.remove();
-    });
-  }
-
-  private select(from: [number, number], to: [number, number]): void {
-    const inside = (value: number, a: number, b: number): boolean => value >= Math.min(a, b) && value <= Math.max(a, b);
-    const rows = this.marks().flatMap(mark => {
-      const [x, y] = [Number(mark.getAttribute('cx')), Number(mark.getAttribute('cy'))];
-      return inside(x, from[0], to[0]) && inside(y, from[1], to[1]) ? [Number(mark.getAttribute('data-row') ?? -1)] : [];
-    });
-    this.selected = new Set(rows.filter(row => row >= 0));
-    setText(this.readout, `${this.selected.size} selected: the table lists them.`);
-    this.details.open = true;
-    this.fill();
   }
 }

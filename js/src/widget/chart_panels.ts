@@ -1,10 +1,9 @@
 import { Figure, type Actions, type Chart } from '../charts/figure';
 import type { Connection } from './connection';
-import type { ControlListener } from './controls';
 import { element, keepKeys } from './dom';
 import { RemotePanel } from './remote_panel';
 import type { Screen, Session } from './session';
-import type { Setting, Settings } from './wire';
+import type { Settings } from './wire';
 
 /** The choice above the chart of a panel. */
 interface Choice {
@@ -52,7 +51,7 @@ export function chartPanel(
 
 /** Alternatives by free memory and throughput: a point or a row of the table shows its plan. */
 export function alternativesPanel(view: string, connection: Connection, session: Session): RemotePanel<Chart> {
-  return chartPanel('alternatives', view, connection, { use: { word: 'Load', row: row => session.act('adopt', row) }, brush: true });
+  return chartPanel('alternatives', view, connection, { use: { word: 'Load', row: row => session.act('adopt', row) } });
 }
 
 /** Days against dollars: other instance types are further lines, and a point or a row searches its cluster. */
@@ -73,42 +72,29 @@ export function clustersPanel(view: string, connection: Connection, search: (wor
 }
 
 /** The rank map, colored by the column that the user selects. */
-export function ranksPanel(view: string, connection: Connection): RemotePanel<Chart> {
+export const ranksPanel = (view: string, connection: Connection): RemotePanel<Chart> => choicePanel('ranks', 'Colors by', view, connection);
+
+/** The modules of a profile, as wide as the measure that the user selects: a block leads to the control that checkpoints it. */
+export function modulesPanel(view: string, connection: Connection, session: Session): RemotePanel<Chart> {
+  let rows: string[][] = [];
+  const isBlock = (cells: string[]): boolean => cells.at(-1) === 'yes';
+  const checkpoint = (row: number): void => {
+    const name = 'activation_checkpointing';
+    const on = session.screen.controls.find(control => control.name === name)?.values.find(value => value !== false && value !== 'none');
+    if (on === undefined || !isBlock(rows[row] ?? [])) return;
+    session.move(name, on);
+    session.commit();
+    document.querySelector<HTMLElement>(`[id="${view}-${name}"]`)?.focus();
+  };
+  return choicePanel('modules', 'Size by', view, connection, { use: { word: 'Checkpoint', row: checkpoint, offers: isBlock } }, chart => void (rows = chart.rows));
+}
+
+function choicePanel(name: string, label: string, view: string, connection: Connection, actions: Actions = {}, onChart?: (chart: Chart) => void): RemotePanel<Chart> {
   let by = 0;
   const choice = {
-    label: 'Colors by',
+    label,
     options: ({ choices }: Chart): [string, string][] => choices.map((name, index) => [String(index), name]),
     onChange: (value: string) => void (by = Number(value))
   };
-  return chartPanel('ranks', view, connection, {}, () => ({ by }), choice);
-}
-
-/** Throughput and memory at every position of the slider that moved last, or of another one. */
-export function curvesPanel(view: string, connection: Connection, listener: Pick<ControlListener, 'move' | 'commit'>): RemotePanel<Chart> {
-  let name = '';
-  let moved = '';
-  let values: Setting[] = [];
-  let sliders: [string, string][] = [];
-  const setting = (screen: Screen): Settings => {
-    const controls = screen.controls.filter(control => control.kind === 'slider' && control.values.length > 1);
-    sliders = controls.map(control => [control.name, control.label]);
-    const names = controls.map(control => control.name);
-    if (screen.moved !== moved && names.includes(screen.moved)) name = screen.moved;
-    moved = screen.moved;
-    if (!names.includes(name)) name = names.includes('batch_size') ? 'batch_size' : (names[0] ?? '');
-    values = controls.find(control => control.name === name)?.values ?? [];
-    return { setting: name };
-  };
-  const set = (row: number): void => {
-    const value = values[row];
-    if (value === undefined) return;
-    listener.move(name, value);
-    listener.commit();
-  };
-  const choice = {
-    label: 'Setting of the curve',
-    options: (): [string, string][] => [...sliders].sort(([one], [two]) => Number(two === name) - Number(one === name)),
-    onChange: (value: string) => void (name = value)
-  };
-  return chartPanel('curves', view, connection, { use: { word: 'Set', row: set } }, setting, choice);
+  return chartPanel(name, view, connection, actions, () => ({ by }), choice, onChart);
 }

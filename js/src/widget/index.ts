@@ -1,5 +1,5 @@
 import type { RenderProps } from '@anywidget/types';
-import { alternativesPanel, chartPanel, clustersPanel, curvesPanel, ranksPanel } from './chart_panels';
+import { alternativesPanel, chartPanel, clustersPanel, modulesPanel, ranksPanel } from './chart_panels';
 import { MemoryChart, TimeChart } from './charts';
 import { Checker } from './checker';
 import { Compare } from './compare';
@@ -80,7 +80,6 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
   const paste = new Paste(view, (request, fail) => connection.request(request, fail));
   const tabs = new Tabs(view)
     .add('why', 'Why', whyPanel(view, connection))
-    .add('curves', 'Curves', curvesPanel(view, connection, session))
     .add('alternatives', 'Alternatives', alternativesPanel(view, connection, session))
     .add('clusters', 'Cluster size', clustersPanel(view, connection, changes => workload.change(changes)))
     .add('ranks', 'Rank map', ranksPanel(view, connection))
@@ -89,6 +88,8 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
     .add('script', 'Script', stacked('smp-script', exporter.preview, requirementsPanel(view, connection), checker, paste))
     .add('run', 'Run', runPanel(view, connection, () => exporter.insertKind('worth')))
     .add('facts', 'Assumptions and facts', new Facts(shown), shown.assumptions.length);
+
+  if (shown.has_modules) tabs.add('modules', 'Modules', modulesPanel(view, connection, session));
 
   function draw(screen: Screen): void {
     workload.draw(screen);

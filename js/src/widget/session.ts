@@ -1,7 +1,6 @@
 import type { AnyModel } from '@anywidget/types';
 import type { Connection } from './connection';
-import { lookUp, same } from './look_ahead';
-import { describe } from './change_summary';
+import { lookUp } from './look_ahead';
 import { preferredRegion } from './insert';
 import type { Control, History, Snapshot, Recommendation, Repair, Request, Setting, Settings, State, Traits } from './wire';
 
@@ -19,7 +18,7 @@ export interface Screen {
   pins: string[];
   summary: string;
   history: History;
-  /** State with which the summary compares. */
+  /** State of the outline behind the bars. */
   before?: Snapshot;
 }
 
@@ -38,7 +37,7 @@ export class Session {
   private pending = '';
   private request: Request;
   private count = 0;
-  /** State at the start of the current gesture, with which the summary compares. */
+  /** State at the start of the current gesture: the outline behind the bars. */
   private anchor: Snapshot;
   private committed = true;
   private gesture = 1;
@@ -81,14 +80,13 @@ export class Session {
     } else {
       const problem = entry.problem ?? '';
       const snapshot = entry.problem === undefined ? entry : this.now.snapshot;
-      this.now = { ...this.now, settings: entry.settings, snapshot, moved: name, problem, repairs: [] };
-      this.now.summary = problem ? '' : this.describe();
+      this.now = { ...this.now, settings: entry.settings, snapshot, moved: name, problem, repairs: [], before: this.anchor };
       this.request = { id: this.nextId(), settings: entry.settings, moved: name, gesture: this.gesture };
     }
     this.submit();
   }
 
-  /** The gesture is over: the next summary compares with its result. */
+  /** The gesture is over: the next outline is its result. */
   commit(): void {
     this.committed = true;
     // Changes of a trait wait for one another. A message is sent at once, so that the kernel soon has the same settings.
@@ -151,9 +149,7 @@ export class Session {
   }
 
   private show(snapshot: Snapshot): void {
-    this.anchor = this.now.snapshot;
-    this.now = { ...this.now, settings: snapshot.settings, snapshot, moved: '', problem: '', repairs: [] };
-    this.now.summary = this.describe();
+    this.now = { ...this.now, settings: snapshot.settings, snapshot, moved: '', problem: '', repairs: [], before: this.now.snapshot };
     this.anchor = snapshot;
     this.request = this.exactly();
   }
@@ -187,14 +183,8 @@ export class Session {
     const state = this.model.get('_state');
     if (this.pending && state.answers !== this.pending) return;
     const own = this.pending !== '';
-    const settled = screenOf(state);
-    const isSame = same(settled.settings, this.now.settings) && settled.problem === this.now.problem;
-    // Keep the summary of our own gesture: the kernel's compares with its last value, not with the start of the gesture.
-    const summary = own && isSame ? this.now.summary : settled.summary;
     this.pending = '';
-    const before = own ? this.now.before : this.now.snapshot;
-    this.now = { ...settled, summary, before };
-    if (own && !isSame && !settled.problem) this.now.summary = this.describe() || settled.summary;
+    this.now = { ...screenOf(state), before: own ? this.anchor : this.now.snapshot };
     if (!own || this.committed) this.anchor = this.now.snapshot;
     this.request = this.exactly();
     this.onChange(this.now);
@@ -206,13 +196,6 @@ export class Session {
 
   private exactly(): Request {
     return { id: '', settings: this.now.settings, moved: this.now.moved };
-  }
-
-  private describe(): string {
-    const { rows, names, usable_gib: usable } = this.shown;
-    const label = rows[names.indexOf(this.now.moved)] ?? '';
-    this.now.before = this.anchor;
-    return describe(rows, this.anchor, this.now.snapshot, label, usable);
   }
 
   private submit(): void {

@@ -44,7 +44,7 @@ export class Verdict {
   ) {
     this.sign.setAttribute('aria-hidden', 'true');
     this.words.tabIndex = -1;
-    // A longer text scrolls, also by keyboard.
+    // A longer text is complete with the focus.
     this.because.tabIndex = 0;
     this.because.setAttribute('role', 'group');
     this.because.setAttribute('aria-label', 'Reason');

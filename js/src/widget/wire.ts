@@ -192,6 +192,8 @@ export interface Recommendation {
   workload: Field[];
   facts: Fact[];
   defaults: string[];
+  /** Whether the model was profiled: its modules have a tab. */
+  has_modules: boolean;
   /** Techniques of the recommended plan, and how certain the choice is. */
   decisive: [lead: string, reason: string];
   /** 0 if the model reads no tokens. */

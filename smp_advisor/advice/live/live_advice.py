@@ -215,7 +215,7 @@ class LiveAdvice(Advice):
         with self.turn:
             if not state.problem:
                 entry = Entry(recommended=self.recommended, state=state, summary=state.summary, gesture=gesture)
-                self._enter(entry)
+                state = self._enter(entry)
             self._show(state)
 
     def renew(
@@ -232,7 +232,7 @@ class LiveAdvice(Advice):
             self._history = self._history.entered(Entry(recommended=value, state=new, summary=summary))
             self._show(new)
 
-    def _enter(self, entry: Entry) -> None:
+    def _enter(self, entry: Entry) -> ControlState:
         history = self._history
         if entry.gesture and entry.gesture == history.current.gesture and history.can_undo:
             start = history.moved(-1).current
@@ -241,6 +241,7 @@ class LiveAdvice(Advice):
                 state = control_state.summarized(start.state, entry.state, entry.state.moved)
                 entry = replace(entry, state=state, summary=state.summary)
         self._history = history.entered(entry)
+        return entry.state
 
     def _show(self, state: ControlState) -> None:
         self._controls = state

@@ -11,27 +11,13 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from smp_advisor.files import table
+from smp_advisor.libraries.library import DEFAULT_LIBRARY
+from smp_advisor.reading.module import compared
 from smp_advisor.reading.source import read
-from smp_advisor.scripts.adapt import (
-    full_state,
-    launch,
-    loader,
-    plan_settings,
-    torch_model,
-)
-from smp_advisor.scripts.adapt.adaptation import Adaptation, AdaptError, Draft, Hunk, Proposal, Target, unified_diff
-from smp_advisor.scripts.adapt.driver import driver_of, obstacle_to_adapting, set_arguments
-from smp_advisor.scripts.adapt.entry import (
-    accept_unknown_options,
-    download_once,
-    replace_unsupported,
-    seed_by_rank,
-    seed_models,
-)
-from smp_advisor.scripts.adapt.evaluation_step import move_evaluation_steps
-from smp_advisor.scripts.adapt.saving import save_by_library
-from smp_advisor.scripts.adapt.smp_model import wrap_model, wrap_optimizer
-from smp_advisor.scripts.adapt.training_step import move_training_steps
+from smp_advisor.scripts.adapt import loader, model, plan_settings, saving, start
+from smp_advisor.scripts.adapt.adaptation import Adaptation, AdaptError, Draft, Hunk, Proposal, Target
+from smp_advisor.scripts.adapt.driver import obstacles_to_adapting
+from smp_advisor.scripts.adapt.steps import move_evaluation_steps, move_training_steps
 from smp_advisor.scripts.settings import missing_batch, missing_checkpointing, missing_precision
 
 if TYPE_CHECKING:
@@ -39,7 +25,6 @@ if TYPE_CHECKING:
 
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.scripts.adapt.adaptation import Step
-    from smp_advisor.scripts.adapt.survey import Survey
 
 
 def adapt_script(
@@ -93,7 +78,7 @@ def adapt_script(
     if prove:
         from smp_advisor.proving import prove_all
 
-        target = library or (plan.library if plan is not None else Target().library)
+        target = library or (plan.library if plan is not None else DEFAULT_LIBRARY)
         folder = None if root is None else Path(root)
         proof = prove_all(
             script.text, {target: drafted.source}, plan=plan, script=script.file, root=folder, arguments=arguments
@@ -110,14 +95,14 @@ def _proposals(source: str, drafted: Adaptation) -> Iterator[Proposal]:
     written = [
         (hunk, {line[1:].strip() for line in hunk.diff.splitlines()[2:] if line[:1] in "+-"}) for hunk in drafted.hunks
     ]
-    for kind, start, stop, first, last in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+    for kind, begin, end, first, last in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
         if kind == "equal":
             continue
-        lines = {line.strip() for line in (*before[start:stop], *after[first:last]) if line.strip()}
+        lines = {line.strip() for line in (*before[begin:end], *after[first:last]) if line.strip()}
         if lines:
             hunk = max(written, key=lambda pair: len(pair[1] & lines))[0]
             yield Proposal(
-                path=drafted.path, line=start + 1, old="\n".join(before[start:stop]), code="\n".join(after[first:last]),
+                path=drafted.path, line=begin + 1, old="\n".join(before[begin:end]), code="\n".join(after[first:last]),
                 reason=hunk.explanation, url=hunk.url,
             )  # fmt: skip
 
@@ -141,11 +126,11 @@ def propose(path_or_source: str | Path, plan: Plan | None = None, *, library: st
         where = f", line {line}" if line else ""
         raise AdaptError(f"{path} is not Python 3 source{where}: fix the syntax error first.") from None
     draft = Draft(module, target, script.file)
-    obstacle = obstacle_to_adapting(draft.survey, target)
-    if obstacle:
-        return Adaptation(path=path, source=source, diff="", todo=(obstacle,))
+    obstacles = obstacles_to_adapting(draft)
+    if obstacles:
+        return Adaptation(path=path, source=source, diff="", todo=tuple(obstacles))
     hunks = []
-    for name, step in _steps(draft.survey, target):
+    for name, step in _steps(target):
         before = draft.module.code
         step(draft)
         if draft.abandoned:
@@ -158,7 +143,7 @@ def propose(path_or_source: str | Path, plan: Plan | None = None, *, library: st
                     title=text["title"],
                     explanation=text["explanation"],
                     url=text["url"],
-                    diff=unified_diff(before, after, path),
+                    diff=compared(path, before, after),
                 )
             )
     adapted = draft.module.code
@@ -168,86 +153,70 @@ def propose(path_or_source: str | Path, plan: Plan | None = None, *, library: st
     return Adaptation(
         path=path,
         source=adapted,
-        diff=unified_diff(source, adapted, path),
+        diff=compared(path, source, adapted),
         hunks=tuple(hunks),
         todo=tuple(draft.todo),
     )
 
 
-def _steps(survey: Survey, target: Target) -> list[tuple[str, Step]]:
+def _steps(target: Target) -> list[tuple[str, Step]]:
     """Steps in order, each with its key in ``steps.toml``; each step reads the result of the previous one."""
-    driver = driver_of(survey)
-    if driver is not None:
-        return [(f"{driver.runner}.arguments", set_arguments)]
     if target.kind == "smp_step":
         return [
-            ("v1.options", accept_unknown_options),
-            ("v1.process_group", launch.remove_process_group),
-            ("v1.launch", launch.start_library),
-            ("v1.download", download_once),
-            ("v1.seed", seed_by_rank),
-            ("v1.loader", loader.shard_data),
+            ("v1.options", start.accept_unknown_options),
+            ("v1.process_group", start.remove_process_group),
+            ("v1.launch", start.start_processes),
+            ("v1.download", start.download_once),
+            ("v1.seed", start.seed_by_rank),
+            ("v1.loader", loader.shard_loaders),
             ("v1.batch", plan_settings.set_batch),
-            ("v1.grad_scaler", plan_settings.use_library_scaler),
-            ("v1.unsupported", replace_unsupported),
-            ("v1.model", wrap_model),
+            ("v1.grad_scaler", plan_settings.use_other_scaler),
+            ("v1.unsupported", start.replace_unsupported),
+            ("v1.model", model.wrap_model),
             ("v1.activation_checkpointing", plan_settings.checkpoint_activations),
-            ("v1.optimizer", wrap_optimizer),
+            ("v1.optimizer", model.wrap_optimizer),
             ("v1.training_step", move_training_steps),
             ("v1.evaluation_step", move_evaluation_steps),
             ("v1.clipping", plan_settings.clip_by_library),
-            ("v1.saving", save_by_library),
+            ("v1.saving", saving.save_by_library),
         ]
     if target.kind == "smp_fsdp":
         return [
-            ("v2.options", accept_unknown_options),
-            ("v2.launch", launch.start_library_with_torchrun),
-            ("v2.loader", loader.shard_data_by_group),
-            ("v2.scaler", plan_settings.use_sharded_scaler),
-            ("v2.model", torch_model.shard_models),
+            ("v2.options", start.accept_unknown_options),
+            ("v2.launch", start.start_processes),
+            ("v2.loader", loader.shard_loaders),
+            ("v2.scaler", plan_settings.use_other_scaler),
+            ("v2.model", model.shard_models),
             ("v2.activation_checkpointing", plan_settings.checkpoint_layers),
             ("v2.clipping", plan_settings.clip_over_shards),
-            ("v2.saving", full_state.save_full_state),
+            ("v2.saving", saving.save_full_state),
             ("v2.batch", plan_settings.set_batch),
             ("v2.accumulation", plan_settings.accumulate),
         ]
     started: list[tuple[str, Step]] = [
-        ("torchrun.launch", launch.start_processes),
-        ("torchrun.download", launch.download_once_with_torchrun),
-        ("torchrun.loader", loader.shard_data_by_process),
+        ("torchrun.launch", start.start_processes),
+        ("torchrun.download", start.download_once),
+        ("torchrun.loader", loader.shard_loaders),
         ("torchrun.batch", plan_settings.set_batch),
     ]
-    ended: list[tuple[str, Step]] = [
-        ("torchrun.precision", plan_settings.compute_in_half),
-        ("torchrun.accumulation", plan_settings.accumulate),
-    ]
+    ended: tuple[str, Step] = ("torchrun.accumulation", plan_settings.accumulate)
     checkpointing: tuple[str, Step] = ("torchrun.activation_checkpointing", plan_settings.checkpoint_layers)
     if target.kind == "ddp":
         return [
             *started,
             checkpointing,
-            ("ddp.model", torch_model.replicate_models),
-            ("ddp.saving", full_state.save_on_first_rank),
-            *ended,
-        ]
-    if target.kind == "fsdp":
-        return [
-            *started,
-            ("fsdp.seed", seed_models),
-            ("fsdp.scaler", plan_settings.use_sharded_scaler),
-            ("fsdp.model", torch_model.shard_models),
-            ("fsdp.activation_checkpointing", plan_settings.checkpoint_layers),
-            ("fsdp.clipping", plan_settings.clip_over_shards),
-            ("fsdp.saving", full_state.save_full_state_by_checkpoint),
-            *ended,
+            ("ddp.model", model.replicate_models),
+            ("ddp.saving", saving.save_on_first_rank),
+            ("torchrun.precision", plan_settings.compute_in_half),
+            ended,
         ]
     return [
         *started,
-        ("fsdp2.seed", seed_models),
+        ("fsdp2.seed", start.seed_models),
         checkpointing,
-        ("fsdp2.model", torch_model.shard_models_by_tensor),
-        ("fsdp2.saving", full_state.save_full_state_by_checkpoint),
-        *ended,
+        ("fsdp2.model", model.shard_models_by_tensor),
+        ("fsdp2.saving", saving.save_full_state),
+        ended,
     ]
 
 
@@ -255,7 +224,7 @@ def _report_plan_settings(draft: Draft, plan: Plan, target: Target) -> None:
     """Add settings of the plan that no step adds. SMP v1 splits the batch itself; FSDP's steps add checkpointing."""
     code = draft.module.code
     batch = missing_batch(code, plan) if target.kind != "smp_step" else ()
-    wrapped = missing_checkpointing(code, plan, target.kind) if target.kind != "fsdp" else ()
+    wrapped = missing_checkpointing(code, plan, target.kind)
     for sentence in (*batch, *missing_precision(code, plan, target.kind), *wrapped):
         draft.add_sentence(sentence)
 

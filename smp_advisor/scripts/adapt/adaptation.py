@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import libcst as cst
+from libcst.codemod import CodemodContext
+from libcst.codemod.visitors import AddImportsVisitor, RemoveImportsVisitor
 
 from smp_advisor.arguments import require_types
 from smp_advisor.errors import AdvisorError
 from smp_advisor.files import table
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library
 from smp_advisor.libraries.plan import Plan
-from smp_advisor.scripts.adapt.code import LINE_LENGTH, Edits, dotted, statements, text_of
-from smp_advisor.scripts.adapt.survey import Statement, Survey
+from smp_advisor.scripts.adapt.code import Edits, dotted, names_in
+from smp_advisor.scripts.adapt.survey import Survey
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -100,42 +101,24 @@ class Adaptation:
         return "\n".join(lines)
 
 
-Kind = Literal["smp_step", "smp_fsdp", "ddp", "fsdp", "fsdp2"]
+Kind = Literal["smp_step", "smp_fsdp", "ddp", "fsdp2"]
 """How the script trains: ``smp.step`` functions, FSDP of SMP v2, or PyTorch alone with replicas or shards."""
 
-_KINDS: dict[str, Kind] = {"smp-v1": "smp_step", "smp-v2": "smp_fsdp", "ddp": "ddp", "fsdp": "fsdp", "fsdp2": "fsdp2"}
-_DTYPES = {"bf16": "torch.bfloat16"}
+_KINDS: dict[str, Kind] = {"smp-v1": "smp_step", "smp-v2": "smp_fsdp", "ddp": "ddp", "fsdp": "fsdp2", "fsdp2": "fsdp2"}
 _RECORDS = {"fsdp2": "fsdp"}
-"""Library with the settings of plans, for targets that are not a library of their own."""
+"""Library with the settings of plans, for a name that is not that of a library: FSDP is fully_shard, by either name."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
     """The library to which a script is adapted, and the settings of the plan that affect the script."""
 
-    library: str = DEFAULT_LIBRARY
-    kind: Kind = "smp_step"
-    tensor_parallel: bool = False
-    context_parallel: bool = False
-    expert_parallel: bool = False
-    pipeline_parallel: bool = False
-    sharded_data_parallel: bool = False
-    shard_optimizer_state: bool = False
-    prescaled_batch: bool = False
-    microbatches: int = 1
-    dtype: str = "torch.float32"
-    """Expression of the data type in the script."""
-    activation_checkpointing: str = ""
-    """Strategy of activation checkpointing; empty if it is off."""
-    offload_activations: bool = False
-    sharding_strategy: str = ""
-    """FSDP's strategy; empty for the default."""
-    batch_size: int = 0
-    """Samples per GPU of a plan; 0 without one."""
-    accumulation: int = 0
-    """Backward passes of an update of a plan; 0 without one."""
-    planned_dtype: str = ""
-    """Type in which a plan without SMP computes; empty for that of the script."""
+    library: str
+    kind: Kind
+    plan: Plan
+    """The defaults of the library without a plan for it."""
+    planned: bool
+    """Whether there is a plan for the library, whose batch, accumulation and precision apply."""
 
     @property
     def checked_as(self) -> str:
@@ -145,22 +128,37 @@ class Target:
     @property
     def fp16(self) -> bool:
         """Whether the model computes in fp16, which requires loss scaling."""
-        return self.dtype == "torch.float16"
+        return bool(getattr(self.plan, "fp16", False))
 
     @property
     def half(self) -> bool:
-        """Whether the model computes in fp16 or bf16."""
-        return self.dtype != "torch.float32"
+        """Whether the model computes in fp16 or bf16; scripts for SMP v2 do, unless the plan has the flag `fp16`."""
+        return self.fp16 or bool(getattr(self.plan, "bf16", False)) or self.kind == "smp_fsdp"
 
     @property
-    def data_rank(self) -> str:
-        """Expression of the rank that selects the data shard: a tensor-parallel group shares a prescaled batch."""
-        return "smp.rdp_rank()" if self.prescaled_batch else "smp.dp_rank()"
+    def half_planned(self) -> bool:
+        """Whether a plan of PyTorch alone computes in bfloat16."""
+        return self.planned and str(getattr(self.plan, "precision", "")) == "bf16"
 
     @property
-    def data_size(self) -> str:
-        """Expression of the number of data shards."""
-        return "smp.rdp_size()" if self.prescaled_batch else "smp.dp_size()"
+    def dtype(self) -> str:
+        """Expression of the data type in the script."""
+        return "torch.float16" if self.fp16 else "torch.bfloat16" if self.half else "torch.float32"
+
+    @property
+    def tensor_parallel(self) -> bool:
+        """Whether layers are divided."""
+        return self.plan.tensor_parallel_degree > 1
+
+    @property
+    def sharding_strategy(self) -> str:
+        """FSDP's strategy; empty for the default."""
+        return str(getattr(self.plan, "sharding_strategy", ""))
+
+    @property
+    def data_group(self) -> str:
+        """Prefix of the ranks that select the data shard: a tensor-parallel group shares a prescaled batch."""
+        return "smp.rdp" if self.plan.prescaled_batch else "smp.dp"
 
     @classmethod
     def from_plan(cls, plan: Plan | None, library: str | None = None) -> Target:
@@ -172,33 +170,9 @@ class Target:
                 f"A script can be adapted to {', '.join(_KINDS)}, not to {library!r}: pass library= one of these."
             )
         record = get_library(_RECORDS.get(library, library))
-        if plan is not None and plan.library != record.name:
-            plan = None
-        planned = plan
-        plan = plan or record.plan()
-        kind = _KINDS[library]
-        # Scripts for SMP v2 are adapted to bfloat16, which needs no loss scaling, unless the plan has the flag `fp16`.
-        fp16 = bool(getattr(plan, "fp16", False))
-        bf16 = bool(getattr(plan, "bf16", False)) or (kind == "smp_fsdp" and not fp16)
-        return cls(
-            library=library,
-            kind=kind,
-            tensor_parallel=plan.tensor_parallel_degree > 1,
-            context_parallel=plan.context_parallel_degree > 1,
-            expert_parallel=plan.expert_parallel_degree > 1,
-            pipeline_parallel=plan.pipeline_parallel_degree > 1,
-            sharded_data_parallel=plan.sharded_data_parallel_degree > 1,
-            shard_optimizer_state=plan.shard_optimizer_state,
-            prescaled_batch=plan.prescaled_batch,
-            microbatches=plan.microbatches,
-            dtype="torch.float16" if fp16 else "torch.bfloat16" if bf16 else "torch.float32",
-            activation_checkpointing=plan.activation_checkpointing or "",
-            offload_activations=plan.offload_activations,
-            sharding_strategy=str(getattr(plan, "sharding_strategy", "")),
-            batch_size=planned.batch_size if planned is not None else 0,
-            accumulation=planned.gradient_accumulation_steps if planned is not None and kind != "smp_step" else 0,
-            planned_dtype=_DTYPES.get(str(getattr(planned, "precision", "")), "") if kind != "smp_fsdp" else "",
-        )
+        planned = plan is not None and plan.library == record.name
+        used = plan if plan is not None and planned else record.plan()
+        return cls(library=library, kind=_KINDS[library], plan=used, planned=planned)
 
 
 def sentence(key: str, **fields: object) -> str:
@@ -218,6 +192,8 @@ class Draft:
         self.todo: list[str] = []
         self.abandoned = False
         """Whether the script cannot be adapted at all."""
+        self.importable: dict[str, str] = dict(table("smp_advisor.scripts.adapt", "data/names.toml")["imports"])
+        """Module, or module and name, of each name that the steps write."""
         self._survey: Survey | None = None
 
     @property
@@ -228,14 +204,28 @@ class Draft:
         return self._survey
 
     def apply(self, edits: Edits) -> None:
-        """Make the edits; nodes read before are no longer part of the script if there is one."""
-        if edits:
-            self.module = edits.apply(self.module)
-            self._survey = None
+        """Make the edits, and import what they need; nodes read before are no longer part of the script."""
+        if not edits:
+            return
+        before = set(names_in(self.module))
+        self.replace(edits.apply(self.module))
+        context = CodemodContext()
+        for local in sorted(set(names_in(self.module)) - before - self.survey.imported.keys()):
+            module, _, name = self.importable.get(local, "").partition(":")
+            if module:
+                alias = local if local not in (module, name) else None
+                AddImportsVisitor.add_needed_import(context, module, name or None, alias)
+        if context.scratch:
+            self.replace(AddImportsVisitor(context).transform_module(self.module))
+
+    def replace(self, module: cst.Module) -> None:
+        """Go on with a new tree."""
+        self.module, self._survey = module, None
 
     def add_todo(self, key: str, node: cst.CSTNode | None = None, **fields: object) -> None:
         """Add the sentence of this key, in which `{code}` quotes the statement around `node`."""
-        self.add_sentence(sentence(key, code=self.excerpt(node) if node is not None else "", **fields))
+        code = {"code": self.excerpt(node)} if node is not None else {}
+        self.add_sentence(sentence(key, **code, **fields))
 
     def add_sentence(self, text: str) -> None:
         """Add a sentence to the to-do list, unless it is there already."""
@@ -261,20 +251,6 @@ class Draft:
 Step = Callable[[Draft], None]
 
 
-def unified_diff(before: str, after: str, path: str) -> str:
-    """Diff for ``patch -p1``; empty if the texts are equal."""
-    lines = difflib.unified_diff(
-        before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{path}", f"b/{path}"
-    )
-    return "".join(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in lines)
-
-
-def _is_import(statement: cst.CSTNode) -> bool:
-    return isinstance(statement, cst.SimpleStatementLine) and all(
-        isinstance(small, cst.Import | cst.ImportFrom) for small in statement.body
-    )
-
-
 def is_docstring(statement: cst.CSTNode) -> bool:
     """Whether a statement is only a string."""
     return (
@@ -284,108 +260,17 @@ def is_docstring(statement: cst.CSTNode) -> bool:
     )
 
 
-def _last_import(survey: Survey) -> Statement | None:
-    """Last import statement of the module before its first function or class."""
-    last = None
-    for statement in survey.module.body:
-        if isinstance(statement, cst.FunctionDef | cst.ClassDef):
-            break
-        if _is_import(statement):
-            last = statement
-    return last
-
-
-def _first_statement(survey: Survey) -> Statement | None:
-    """First statement that is neither the docstring nor ``from __future__ import``."""
-    for statement in survey.module.body:
-        if is_docstring(statement):
-            continue
-        if isinstance(statement, cst.SimpleStatementLine) and isinstance(statement.body[0], cst.ImportFrom):
-            module = statement.body[0].module
-            if module is not None and dotted(module) == "__future__":
-                continue
-        return statement
-    return None
-
-
-def add_import(draft: Draft, text: str, *, local: str) -> None:
-    """Add an import statement, unless the name `local` is already imported from the same place."""
-    survey = draft.survey
-    new = statements(text)
-    origins = Survey(cst.Module(body=new)).imported
-    if survey.imported.get(local) == origins[local]:
-        return
-    edits = Edits()
-    last = _last_import(survey)
-    first = _first_statement(survey)
-    if last is not None:
-        edits.insert_after(last, new)
-    elif first is not None:
-        edits.insert_before(first, new)
-    draft.apply(edits)
-
-
-def add_names(draft: Draft, module: str, names: list[str]) -> None:
-    """Add ``from module import names``, to an existing import statement of that module if there is one."""
-    survey = draft.survey
-    missing = [name for name in names if survey.imported.get(name) != f"{module}.{name}"]
-    if not missing:
-        return
-    for node in survey.nodes:
-        if (
-            isinstance(node, cst.ImportFrom)
-            and node.module is not None
-            and dotted(node.module) == module
-            and not isinstance(node.names, cst.ImportStar)
-            and node.lpar is None
-        ):
-            comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-            present = [alias.with_changes(comma=comma) for alias in node.names]
-            new = [cst.ImportAlias(name=cst.Name(name), comma=comma) for name in missing]
-            new[-1] = new[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
-            longer = node.with_changes(names=[*present, *new])
-            if len(text_of(longer)) > LINE_LENGTH:
-                break
-            edits = Edits()
-            edits.replace(node, longer)
-            draft.apply(edits)
-            return
-    add_import(draft, f"from {module} import {', '.join(missing)}", local=missing[0])
-
-
-def drop_unused_imports(draft: Draft, names: set[str]) -> None:
+def drop_unused_imports(draft: Draft, names: Iterable[str]) -> None:
     """Remove imports of these qualified names that the script no longer uses."""
-    survey, edits = draft.survey, Edits()
-    used = {
-        node.value
-        for node in survey.nodes
-        if isinstance(node, cst.Name)
-        and not any(isinstance(above, cst.Import | cst.ImportFrom) for above in survey.ancestors(node))
-    }
-    for node in survey.nodes:
-        if not isinstance(node, cst.Import | cst.ImportFrom) or isinstance(node.names, cst.ImportStar):
-            continue
-        aliases = []
-        for alias in node.names:
-            origins = Survey(
-                cst.Module(body=[cst.SimpleStatementLine(body=[node.with_changes(names=[_bare(alias)])])])
-            ).imported
-            local, origin = next(iter(origins.items()))
-            full = dotted(alias.name) if isinstance(node, cst.Import) else origin
-            if (full in names or origin in names) and local not in used:
-                continue
-            aliases.append(alias)
-        if len(aliases) == len(node.names):
-            continue
-        if aliases:
-            aliases[-1] = aliases[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
-            edits.replace(node, node.with_changes(names=aliases))
-        else:
-            statement = survey.statement(node)
-            if statement is not None and isinstance(statement, cst.SimpleStatementLine) and len(statement.body) == 1:
-                edits.remove(statement)
-    draft.apply(edits)
-
-
-def _bare(alias: cst.ImportAlias) -> cst.ImportAlias:
-    return alias.with_changes(comma=cst.MaybeSentinel.DEFAULT)
+    context = CodemodContext()
+    for node in draft.survey.nodes:
+        if isinstance(node, cst.Import | cst.ImportFrom) and not isinstance(node.names, cst.ImportStar):
+            module = dotted(node.module) or "" if isinstance(node, cst.ImportFrom) and node.module is not None else ""
+            for alias in node.names:
+                name, local = dotted(alias.name) or "", alias.evaluated_alias
+                if module and f"{module}.{name}" in names:
+                    RemoveImportsVisitor.remove_unused_import(context, module, name, local)
+                elif not module and name in names and local:
+                    RemoveImportsVisitor.remove_unused_import(context, name, None, local)
+    if context.scratch:
+        draft.replace(RemoveImportsVisitor(context).transform_module(draft.module))

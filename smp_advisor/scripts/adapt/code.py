@@ -16,28 +16,11 @@ if TYPE_CHECKING:
 LINE_LENGTH = 100
 """Maximum length of a generated line at module level, in characters."""
 
-_TRIVIA = frozenset(
-    {
-        "comma",
-        "default_indent",
-        "dot",
-        "encoding",
-        "equal",
-        "footer",
-        "header",
-        "lbrace",
-        "lbracket",
-        "leading_lines",
-        "lines_after_decorators",
-        "lpar",
-        "newline",
-        "rbrace",
-        "rbracket",
-        "rpar",
-        "semicolon",
-        "trailing_whitespace",
-    }
-)
+_TRIVIA = frozenset({
+    "comma", "default_indent", "dot", "encoding", "equal", "footer", "header", "lbrace", "lbracket",
+    "leading_lines", "lines_after_decorators", "lpar", "newline", "rbrace", "rbracket", "rpar", "semicolon",
+    "trailing_whitespace",
+})  # fmt: skip
 _EMPTY = cst.Module(body=[])
 
 
@@ -130,35 +113,6 @@ def positional(call: cst.Call, index: int) -> cst.Arg | None:
     return None
 
 
-def with_arguments(call: cst.Call, arguments: dict[str, str]) -> cst.Call:
-    """The call with these arguments, which replace those of the same name."""
-    args = list(call.args)
-    for name, text in arguments.items():
-        value = expression(text)
-        place = next((n for n, arg in enumerate(args) if arg.keyword is not None and arg.keyword.value == name), None)
-        if place is not None:
-            args[place] = args[place].with_changes(value=value)
-        else:
-            args = _appended(call, args, name, value)
-    return call.with_changes(args=args)
-
-
-def _appended(call: cst.Call, args: list[cst.Arg], name: str, value: cst.BaseExpression) -> list[cst.Arg]:
-    """The arguments and one more, on a line of its own if the others are."""
-    equal = cst.AssignEqual(whitespace_before=cst.SimpleWhitespace(""), whitespace_after=cst.SimpleWhitespace(""))
-    added = cst.Arg(keyword=cst.Name(name), value=value, equal=equal)
-    if not args:
-        return [added]
-    last = args[-1]
-    between: cst.BaseParenthesizableWhitespace = cst.SimpleWhitespace(" ")
-    if isinstance(call.whitespace_before_args, cst.ParenthesizedWhitespace):
-        between = call.whitespace_before_args
-    trailing = last.comma
-    last = last.with_changes(comma=cst.Comma(whitespace_after=between), whitespace_after_arg=cst.SimpleWhitespace(""))
-    added = added.with_changes(comma=trailing, whitespace_after_arg=args[-1].whitespace_after_arg)
-    return [*args[:-1], last, added]
-
-
 def call_text(function: str, arguments: Iterable[str], *, width: int = LINE_LENGTH, before: str = "") -> str:
     """Source of a call: on one line if it fits after `before`, otherwise one argument per line."""
     arguments = list(arguments)
@@ -218,19 +172,6 @@ class Edits:
     def insert_after(self, statement: cst.CSTNode, new: Sequence[Statement]) -> None:
         """Insert statements after another, and after those inserted there earlier."""
         self._after.setdefault(statement, []).extend(new)
-
-    def inserted_names(self) -> set[str]:
-        """Names that the inserted statements assign."""
-        return {
-            target.target.value
-            for new in (*self._before.values(), *self._after.values())
-            for statement in new
-            if isinstance(statement, cst.SimpleStatementLine)
-            for small in statement.body
-            if isinstance(small, cst.Assign)
-            for target in small.targets
-            if isinstance(target.target, cst.Name)
-        }
 
     def apply(self, module: cst.Module) -> cst.Module:
         """The module with all edits applied."""

@@ -7,18 +7,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import libcst as cst
 
-from smp_advisor.errors import AdvisorError
-from smp_advisor.reading.source import read
-from smp_advisor.scripts.adapt.aliases import Place, aliases_of, call_arguments, callees, source_of
-from smp_advisor.scripts.adapt.code import Edits, dotted, statements, text_of, walk
-from smp_advisor.scripts.adapt.roles import optimizers
-from smp_advisor.scripts.adapt.survey import Survey, targets_of
+from smp_advisor.scripts.adapt.code import Edits, dotted, statements
+from smp_advisor.scripts.adapt.roles import Place, aliases_of, call_arguments, callees, optimizers, source_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from smp_advisor.scripts.adapt.adaptation import Draft
-    from smp_advisor.scripts.adapt.survey import Function, Statement
+    from smp_advisor.scripts.adapt.survey import Function, Statement, Survey
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +31,6 @@ class Construction:
 
 def find_constructions(draft: Draft) -> list[Construction]:
     """Constructions of all models that the script trains, with a to-do for each that cannot be determined."""
-    _name_argument(draft)
     survey = draft.survey
     constructions: list[Construction] = []
     visited: set[frozenset[Place]] = set()
@@ -60,57 +53,13 @@ def find_constructions(draft: Draft) -> list[Construction]:
 
 def find_construction(draft: Draft) -> Construction | None:
     """Construction of the only model that the script trains; None, with a to-do, if it cannot be determined."""
-    _name_argument(draft)
     survey = draft.survey
-    trained = [optimizer for optimizer in optimizers(survey) if optimizer.model is not None]
-    if not trained:
-        draft.add_todo("no_optimizer")
+    trained = [optimizer.model for optimizer in optimizers(survey) if optimizer.model is not None]
+    count = len({frozenset(aliases_of(survey, model)) for model in trained})
+    if count > 1:
+        draft.abandon("several_models", count=count, names=", ".join(sorted({name for _, name in trained})))
         return None
-    places = [frozenset(aliases_of(survey, optimizer.model)) for optimizer in trained if optimizer.model is not None]
-    if len(set(places)) > 1:
-        names = sorted({optimizer.model[1] for optimizer in trained if optimizer.model is not None})
-        draft.abandon("several_models", count=len(set(places)), names=", ".join(names))
-        return None
-    optimizer = trained[0]
-    model = cast("Place", optimizer.model)
-    construction = _trace(survey, model, survey.statement(optimizer.call), set())
-    if construction is None:
-        draft.add_todo("no_construction", name=model[1])
-    return construction
-
-
-def _name_argument(draft: Draft) -> None:
-    """Replace ``Trainer(Net(), ...)`` by ``model = Net()`` and ``Trainer(model, ...)``, so the model has a name."""
-    survey = draft.survey
-    for function, name in {
-        place for o in optimizers(survey) if o.model is not None for place in aliases_of(survey, o.model)
-    }:
-        if function is None or name not in survey.parameters(function):
-            continue
-        for call in survey.calls:
-            for called, skipped in callees(survey, call):
-                arg = call_arguments(survey, call, function, skipped).get(name) if called is function else None
-                statement = survey.statement(call)
-                if (
-                    arg is None
-                    or not isinstance(arg.value, cst.Call)
-                    or not isinstance(statement, cst.SimpleStatementLine)
-                ):
-                    continue
-                fresh = name if name not in _names_at(survey, call) else survey.free_name("model", "trained_model")
-                edits = Edits()
-                edits.insert_before(statement, statements(f"{fresh} = {text_of(arg.value)}\n"))
-                edits.replace(arg.value, cst.Name(fresh))
-                draft.apply(edits)
-                return
-
-
-def _names_at(survey: Survey, node: cst.CSTNode) -> set[str]:
-    function = survey.function(node)
-    names = survey.module_names()
-    if function is not None:
-        names |= {n.value for n in walk(function) if isinstance(n, cst.Name)}
-    return names
+    return next(iter(find_constructions(draft)), None)
 
 
 def _trace(survey: Survey, place: Place, before: Statement | None, visited: set[Place]) -> Construction | None:  # noqa: C901 - a list of cases
@@ -201,90 +150,11 @@ def _constructs(survey: Survey, value: cst.BaseExpression) -> bool:
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Layers:
-    """A list of layers such as ``self.blocks = nn.ModuleList([Block() for _ in range(n)])``."""
-
-    attribute: str
-    """Path from the model, for example ``blocks`` or ``encoder.blocks``."""
-    sequential: bool
-    layer_class: str
-    """Class of the layers; empty if it is not defined or imported in the script."""
-
-
-def repeated_layers(survey: Survey, construction: Construction) -> Layers | None:
-    """The only list of repeated layers in the model; None if there is none or more than one."""
-    called = {dotted(node.func) for node in walk(construction.statement) if isinstance(node, cst.Call)}
-    return _only_layers(survey, called)
-
-
-def imported_layers(survey: Survey, construction: Construction, folder: Path) -> tuple[str, str] | None:
-    """Module and class of the repeated layers of a model whose class a file next to the script defines."""
-    for call in (node for node in walk(construction.statement) if isinstance(node, cst.Call)):
-        module, _, name = (survey.callee(call) or "").rpartition(".")
-        file = folder.joinpath(*module.split(".")).with_suffix(".py")
-        if not module or not file.is_file():
-            continue
-        try:
-            neighbor = Survey(cst.parse_module(read(file).text))
-        except (AdvisorError, cst.ParserSyntaxError, RecursionError):
-            continue
-        layers = _only_layers(neighbor, {name})
-        if layers is not None and neighbor.classes_named(layers.layer_class):
-            return module, layers.layer_class
-    return None
-
-
-def _only_layers(survey: Survey, called: set[str | None]) -> Layers | None:
-    for name in list(called):
-        # model = build_model(args): include the classes called in the helper.
-        for function in survey.named(name or ""):
-            called |= {dotted(node.func) for node in walk(function) if isinstance(node, cst.Call)}
-    classes = [definition for definition in survey.classes if definition.name.value in called]
-    candidates = [layers for definition in classes for layers in _of_class(survey, definition, "", set())]
-    candidates = [layers for layers in candidates if layers.layer_class] or candidates
-    return candidates[0] if len(candidates) == 1 else None
-
-
-def repeated_in(survey: Survey, classes: list[cst.ClassDef]) -> str:
-    """Class of the repeated layers in these classes; empty if there is none or more than one."""
-    names = {layers.layer_class for definition in classes for layers in _of_class(survey, definition, "", set())}
-    names.discard("")
-    return names.pop() if len(names) == 1 else ""
-
-
-def _of_class(survey: Survey, definition: cst.ClassDef, prefix: str, visited: set[str]) -> list[Layers]:
-    if definition.name.value in visited:
-        return []
-    visited = visited | {definition.name.value}
-    lists: list[Layers] = []
-    for node in walk(definition):
-        if not isinstance(node, cst.Assign | cst.AnnAssign) or not isinstance(node.value, cst.Call):
-            continue
-        target = next((dotted(t) for t in targets_of(node)), None) or ""
-        if not target.startswith("self.") or target.count(".") != 1:
-            continue
-        attribute = prefix + target[len("self.") :]
-        kind = survey.callee(node.value)
-        if kind in ("torch.nn.Sequential", "torch.nn.ModuleList"):
-            layer = _repeated(survey, node.value)
-            if layer is not None:
-                lists.append(Layers(attribute=attribute, sequential=kind.endswith("Sequential"), layer_class=layer))
-        else:
-            for inner in survey.classes_named(dotted(node.value.func) or ""):
-                lists += _of_class(survey, inner, attribute + ".", visited)
-    return lists
-
-
-def _repeated(survey: Survey, call: cst.Call) -> str | None:
-    """Class of layers created by a comprehension or listed more than once; None if no layer repeats."""
-    for node in walk(call):
-        if isinstance(node, cst.ListComp | cst.GeneratorExp) and isinstance(node.elt, cst.Call):
-            name = dotted(node.elt.func) or ""
-            return name if survey.classes_named(name) or "." in name or name in survey.imported else ""
-    called = [dotted(node.func) for arg in call.args for node in walk(arg) if isinstance(node, cst.Call)]
-    local = [name for name in called if name and survey.classes_named(name)]
-    return local[0] if len(local) > 1 and len(set(local)) == 1 else None
+LAYER_CLASSES = """layer_classes = {{
+    type(layer) for stack in {name}.modules() if isinstance(stack, torch.nn.ModuleList) for layer in stack
+}}
+"""
+"""Statement that finds the classes of the repeated layers when it runs, also those of another file."""
 
 
 def wrap_construction(draft: Draft, construction: Construction, *, context: str, wrap: str) -> None:

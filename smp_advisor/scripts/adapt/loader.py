@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import libcst as cst
 
-from smp_advisor.scripts.adapt.adaptation import add_import, add_names
-from smp_advisor.scripts.adapt.aliases import Place, names_of
 from smp_advisor.scripts.adapt.code import (
     Edits,
     call_text,
-    dotted,
     expression,
     statements,
     text_of,
     walk,
 )
-from smp_advisor.scripts.adapt.launch import add_dist
 from smp_advisor.scripts.adapt.roles import (
     assigned_name,
     backward_calls,
     is_held_out,
     iterated,
     loader_calls,
+    loops_over,
+    names_of,
     places_of_loader,
+    reaches,
 )
 from smp_advisor.scripts.adapt.survey import known_names
 
 if TYPE_CHECKING:
-    from smp_advisor.scripts.adapt.adaptation import Draft
+    from smp_advisor.scripts.adapt.adaptation import Draft, Target
     from smp_advisor.scripts.adapt.survey import Survey
 
 
@@ -38,43 +36,50 @@ _POSITIONS = known_names("data_loader_parameters")
 _SAMPLERS = known_names("distributed_samplers")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Shards:
+class Shards(NamedTuple):
     """How the data is divided over the replicas."""
 
     size: str
     """Expression of the number of shards."""
     rank: str
     """Expression of the shard of this process."""
-    drop_all: bool
-    """Whether evaluation data must drop its last partial batch."""
 
 
-def shard_data(draft: Draft) -> None:
-    """Shard the data by the ranks of SMP v1, so that every batch divides into microbatches."""
-    target = draft.target
-    shard_loaders(draft, Shards(size=target.data_size, rank=target.data_rank, drop_all=target.microbatches > 1))
+def _shards(target: Target) -> Shards:
+    if target.kind == "smp_step":
+        return Shards(size=f"{target.data_group}_size()", rank=f"{target.data_group}_rank()")
+    # The ranks of one tensor-parallel or context-parallel group of SMP v2 read the same shard.
+    shared = [
+        f"tsm.state.{name}_parallel_degree"
+        for name in ("tensor", "context")
+        if target.kind == "smp_fsdp" and getattr(target.plan, f"{name}_parallel_degree") > 1
+    ]
+    group = shared[0] if len(shared) == 1 else f"({' * '.join(shared)})"
+    division = f" // {group}" if shared else ""
+    return Shards(size=f"dist.get_world_size(){division}", rank=f"dist.get_rank(){division}")
 
 
-def shard_loaders(draft: Draft, shards: Shards) -> None:  # noqa: C901, PLR0912 - a list of cases
+def shard_loaders(draft: Draft) -> None:  # noqa: C901, PLR0912 - a list of cases
     """Give every data loader of the training its shard, without a partial last batch."""
-    _fix_samplers(draft, shards)
+    shards = _shards(draft.target)
+    if not loader_calls(draft.survey) and draft.target.kind in ("ddp", "fsdp2"):
+        draft.add_todo("no_loader")
+        return
+    if shards.rank != "dist.get_rank()":  # the default of a sampler
+        _fix_samplers(draft, shards)
     survey, edits = draft.survey, Edits()
-    added, shuffled = False, list[cst.Call]()
+    shuffled = list[cst.Call]()
     for call in loader_calls(survey):
         arguments, held_out = _arguments(call), is_held_out(survey, call)
         options = arguments.get("**", "")
         starred = any(arg.star for arg in call.args) and not (options.isidentifier() and "sampler" not in arguments)
-        if held_out:
-            # Every replica evaluates all data: the counts of a shard would need a reduction over the replicas.
-            if not shards.drop_all or "batch_sampler" in arguments or arguments.get("drop_last") == "True":
-                continue
-            if starred or (options and _mentions_sampler(survey, call)):
-                draft.add_todo("starred_loader", call, rank=shards.rank, size=shards.size)
-                continue
-            arguments["**" if options else "drop_last"] = f'{{**{options}, "drop_last": True}}' if options else "True"
-            edits.replace(call, _call(draft, call, arguments))
-            _count_full_batches(draft, edits, call)
+        if held_out:  # every replica evaluates all data: the counts of a shard would need a reduction
+            if draft.target.plan.microbatches > 1 and "batch_sampler" not in arguments and not starred:
+                arguments["**" if options else "drop_last"] = (
+                    f'{{**{options}, "drop_last": True}}' if options else "True"
+                )
+                edits.replace(call, _call(draft, call, arguments))
+                draft.add_todo("drops_evaluated", call)
             continue
         if arguments.get("batch_sampler", "None") != "None":
             draft.add_todo("own_batch_sampler", call, rank=shards.rank, size=shards.size)
@@ -87,7 +92,6 @@ def shard_loaders(draft: Draft, shards: Shards) -> None:  # noqa: C901, PLR0912 
         elif arguments.get("sampler", "None") == "None":
             shuffle = arguments.pop("shuffle", f'{options}.get("shuffle", False)' if options else "False")
             _add_sampler(draft, edits, call, arguments, shards, shuffle)
-            added = True
             if shuffle != "False":
                 shuffled.append(call)
         if options:
@@ -101,12 +105,8 @@ def shard_loaders(draft: Draft, shards: Shards) -> None:  # noqa: C901, PLR0912 
         if arguments.get("num_workers", "0") != "0" and shards.rank.startswith("smp."):
             draft.add_todo("no_workers", call)
         edits.replace(call, _call(draft, call, arguments))
-    todo = _set_epochs(draft, edits, shuffled)
+    _set_epochs(draft, edits, shuffled)
     draft.apply(edits)
-    if added:
-        add_names(draft, "torch.utils.data.distributed", ["DistributedSampler"])
-    for sentence in todo:
-        draft.add_sentence(sentence)
 
 
 def _arguments(call: cst.Call) -> dict[str, str]:
@@ -148,10 +148,9 @@ def _add_sampler(
     is_loader = "loader" in stem
     lines = []
     if "(" in text and own:
-        dataset = survey.free_name(stem.replace("loader", "dataset") if is_loader else "dataset", "sampled_dataset")
-        arguments["dataset"] = _unused(edits, dataset)
-        lines.append(f"{arguments['dataset']} = {text}")
-        text = arguments["dataset"]
+        name = survey.free_name(stem.replace("loader", "dataset") if is_loader else "dataset", "sampled_dataset")
+        lines.append(f"{name} = {text}")
+        text = arguments["dataset"] = name
     options = [
         text,
         f"num_replicas={shards.size}",
@@ -163,7 +162,7 @@ def _add_sampler(
         arguments["sampler"] = call_text("DistributedSampler", options, width=88)
         return
     preferred = stem.replace("dataloader", "sampler").replace("loader", "sampler") if is_loader else "sampler"
-    sampler = _unused(edits, survey.free_name(preferred, f"{preferred}_by_rank"))
+    sampler = survey.free_name(preferred, f"{preferred}_by_rank")
     lines.append(f"{sampler} = " + call_text("DistributedSampler", options, width=88, before=f"{sampler} = "))
     edits.insert_before(statement, statements("\n".join(lines)))
     arguments["sampler"] = sampler
@@ -179,31 +178,10 @@ def _runs_once(survey: Survey, call: cst.Call, statement: cst.CSTNode) -> bool:
     return False
 
 
-def _count_full_batches(draft: Draft, edits: Edits, call: cst.Call) -> None:
-    """Replace ``len(loader.dataset)`` by the samples of the full batches, because the last partial batch is dropped."""
-    survey = draft.survey
-    places = places_of_loader(survey, call)
-    for size in survey.calls:
-        if dotted(size.func) != "len" or len(size.args) != 1:
-            continue
-        owner, _, attribute = (dotted(size.args[0].value) or "").rpartition(".")
-        if attribute == "dataset" and owner in names_of(survey, places, survey.function(size)):
-            edits.replace(size, expression(f"(len({owner}) * {owner}.batch_size)"))
-
-
 def _mentions_sampler(survey: Survey, call: cst.Call) -> bool:
     """Whether the function mentions a sampler, which may then be in the mapping."""
     scope = survey.function(call) or survey.module
     return any(isinstance(node, cst.SimpleString) and "sampler" in node.value for node in walk(scope))
-
-
-def _unused(edits: Edits, name: str) -> str:
-    """A name that no inserted statement assigns."""
-    taken = edits.inserted_names()
-    number = 2
-    while f"{name}_{number}" in taken:
-        number += 1
-    return f"{name}_{number}" if name in taken else name
 
 
 def _is_streamed(survey: Survey, call: cst.Call, name: str) -> bool:
@@ -235,72 +213,22 @@ def _fix_samplers(draft: Draft, shards: Shards) -> None:
     draft.apply(edits)
 
 
-def _set_epochs(draft: Draft, edits: Edits, calls: list[cst.Call]) -> list[str]:
-    """Call ``set_epoch`` before each epoch, because every epoch would have the same order without it.
-
-    Returns the to-dos for the samplers whose training loop was not found.
-    """
+def _set_epochs(draft: Draft, edits: Edits, calls: list[cst.Call]) -> None:
+    """Call ``set_epoch`` before each epoch, because every epoch would have the same order without it."""
     survey = draft.survey
-    todo = []
+    training = set(backward_calls(survey))
     for call in calls:
         places = places_of_loader(survey, call)
-        if not _insert_set_epoch(survey, edits, places):
-            todo.append(
-                "If there are several epochs, call set_epoch(epoch) on the sampler of"
-                f" `{draft.excerpt(call)}` before each."
-            )
-    return todo
-
-
-def _insert_set_epoch(survey: Survey, edits: Edits, places: set[Place]) -> bool:
-    training = [set(survey.loops(call)) for call in backward_calls(survey)]
-    for loop in survey.nodes:
-        if not isinstance(loop, cst.For) or not any(loop in loops for loops in training):
-            continue
-        function = survey.function(loop)
-        loader = next((n for n in iterated(loop.iter) if n in names_of(survey, places, function)), None)
-        if loader is None:
-            continue
-        outer = survey.loops(loop)
-        epoch = next(
-            (
-                o.target.value
-                for o in outer
-                if isinstance(o, cst.For) and isinstance(o.target, cst.Name) and "range(" in text_of(o.iter)
-            ),
-            None,
-        )
-        if epoch in (None, "_") and function is not None and "epoch" in survey.parameters(function):
+        loop = next((o for o in loops_over(survey, call) if reaches(survey, o, training, 4)), None)
+        function = survey.function(loop) if loop is not None else None
+        counted = [o for o in (survey.loops(loop) if loop is not None else ()) if isinstance(o, cst.For)]
+        epochs = [o.target.value for o in counted if isinstance(o.target, cst.Name) and "range(" in text_of(o.iter)]
+        epoch = next((name for name in epochs[:1] if name != "_"), None)
+        if epoch is None and function is not None and "epoch" in survey.parameters(function):
             epoch = "epoch"
-        if epoch in (None, "_"):
-            return False
-        text = f"{loader}.sampler.set_epoch({epoch})\n"
-        if f".set_epoch({epoch})" not in text_of(survey.module if function is None else function):
-            edits.insert_before(loop, statements(text))
-        return True
-    return False
-
-
-def shard_data_by_group(draft: Draft) -> None:
-    """Shard the data by rank; the ranks of one tensor-parallel or context-parallel group read the same shard."""
-    shared = [
-        f"tsm.state.{name}_parallel_degree"
-        for name, planned in (("tensor", draft.target.tensor_parallel), ("context", draft.target.context_parallel))
-        if planned
-    ]
-    group = shared[0] if len(shared) == 1 else f"({' * '.join(shared)})"
-    division = f" // {group}" if shared else ""
-    before = draft.module
-    shards = Shards(size=f"dist.get_world_size(){division}", rank=f"dist.get_rank(){division}", drop_all=False)
-    shard_loaders(draft, shards)
-    if draft.module is not before and "dist." in draft.module.code:
-        add_import(draft, "import torch.distributed as dist", local="dist")
-
-
-def shard_data_by_process(draft: Draft) -> None:
-    """Shard the training data by rank; every process evaluates all evaluation data."""
-    if not loader_calls(draft.survey):
-        draft.add_todo("no_loader")
-        return
-    shard_loaders(draft, Shards(size="dist.get_world_size()", rank="dist.get_rank()", drop_all=False))
-    add_dist(draft)
+        names = names_of(survey, places, function)
+        loader = next((n for n in iterated(loop.iter) if n in names), None) if loop is not None else None
+        if loop is None or epoch is None or loader is None:
+            draft.add_todo("set_epoch", call)
+        elif f".set_epoch({epoch})" not in text_of(survey.module if function is None else function):
+            edits.insert_before(loop, statements(f"{loader}.sampler.set_epoch({epoch})\n"))

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from smp_advisor.scripts.adapt.adaptation import add_import, drop_unused_imports
-from smp_advisor.scripts.adapt.aliases import names_of
+from smp_advisor.scripts.adapt.adaptation import drop_unused_imports
 from smp_advisor.scripts.adapt.code import (
     Edits,
     dotted,
@@ -18,10 +17,16 @@ from smp_advisor.scripts.adapt.code import (
     statements,
     text_of,
     walk,
-    with_arguments,
 )
-from smp_advisor.scripts.adapt.construction import find_construction, repeated_layers
-from smp_advisor.scripts.adapt.roles import backward_calls, is_held_out, loader_calls, model_places, optimizer_places
+from smp_advisor.scripts.adapt.construction import LAYER_CLASSES, Construction, find_construction, find_constructions
+from smp_advisor.scripts.adapt.roles import (
+    backward_calls,
+    is_held_out,
+    loader_calls,
+    model_places,
+    names_of,
+    optimizer_places,
+)
 from smp_advisor.scripts.adapt.survey import Survey, known_names, targets_of
 
 if TYPE_CHECKING:
@@ -30,74 +35,57 @@ if TYPE_CHECKING:
 
 AUTOCAST = frozenset(known_names("autocast"))
 SCALER = frozenset(known_names("gradient_scalers"))
+HALF = "torch.bfloat16"
 CLIP = frozenset(known_names("clipping"))
 
 
 def set_batch(draft: Draft) -> None:
     """Give the training loaders the batch size of the plan, where it is written."""
-    size = draft.target.batch_size
     survey, edits = draft.survey, Edits()
-    for call in loader_calls(survey):
-        batch_size = keyword(call, "batch_size") or positional(call, 1)
-        if size and batch_size is not None and not is_held_out(survey, call):
-            _set(survey, edits, batch_size.value, size)
+    for call in loader_calls(survey) if draft.target.planned else ():
+        argument = keyword(call, "batch_size") or positional(call, 1)
+        if argument is not None and not is_held_out(survey, call):
+            name = (dotted(argument.value) or "").rpartition(".")[2]
+            written = [value for names, value in _numbers(survey) if name in names]
+            _set(edits, written[-1] if written else argument.value, draft.target.plan.batch_size)
     draft.apply(edits)
 
 
-def _set(survey: Survey, edits: Edits, value: cst.BaseExpression, number: int) -> None:
-    """Replace an integer where it is assigned or an option's default, or the expression itself."""
-    name = (dotted(value) or "").rpartition(".")[2]
-    for node in survey.nodes:
-        if isinstance(node, cst.Assign | cst.AnnAssign) and isinstance(node.value, cst.Integer):
-            if any((dotted(target) or "").rpartition(".")[2] == name for target in targets_of(node)):
-                value = node.value
-        elif (
-            isinstance(node, cst.Call)
-            and isinstance(node.func, cst.Attribute)
-            and node.func.attr.value == "add_argument"
-        ):
-            default = keyword(node, "default")
-            options = [text_of(arg.value).strip("\"'-").replace("-", "_") for arg in node.args if arg.keyword is None]
-            if name in options and default is not None and isinstance(default.value, cst.Integer):
-                value = default.value
+def _set(edits: Edits, value: cst.BaseExpression, number: int) -> None:
     if text_of(value) != str(number):
         edits.replace(value, cst.Integer(str(number)))
 
 
+def _numbers(survey: Survey) -> list[tuple[list[str], cst.Integer]]:
+    """Integers with the names that they are assigned to, or whose default they are as options."""
+    numbers = []
+    for node in survey.nodes:
+        value, names = None, list[str]()
+        if isinstance(node, cst.Assign | cst.AnnAssign):
+            value, names = node.value, [(dotted(t) or "").rpartition(".")[2] for t in targets_of(node)]
+        elif isinstance(node, cst.Call) and (dotted(node.func) or "").endswith(".add_argument"):
+            default = keyword(node, "default")
+            value = default.value if default is not None else None
+            names = [text_of(a.value).strip("\"'-").replace("-", "_") for a in node.args if a.keyword is None]
+        if isinstance(value, cst.Integer):
+            numbers.append((names, value))
+    return numbers
+
+
 def accumulate(draft: Draft) -> None:
     """Update the parameters after every so many backward passes, with the mean of their gradients."""
-    count = draft.target.accumulation
-    if not count:
+    survey, edits, count = draft.survey, Edits(), draft.target.plan.gradient_accumulation_steps
+    if not draft.target.planned:
         return
-    survey = draft.survey
-    own = next((a for a in _assigned_numbers(survey) if "accum" in a[0].lower()), None)
+    own = next((value for names, value in _numbers(survey) if any("accum" in name.lower() for name in names)), None)
     if own is not None:
-        edits = Edits()
-        if own[1].value != str(count):
-            edits.replace(own[1], cst.Integer(str(count)))
+        _set(edits, own, count)
         draft.apply(edits)
         return
     backwards = backward_calls(survey)
     loops = [loop for call in backwards for loop in survey.loops(call)[:1]]
-    if count == 1 or len(backwards) != 1 or not loops or not isinstance(loops[0], cst.For):
-        return
-    _accumulate(draft, backwards[0], loops[0], count)
-
-
-def _assigned_numbers(survey: Survey) -> list[tuple[str, cst.Integer]]:
-    """Names with integers: assignments and defaults of options."""
-    numbers = [
-        (dotted(target) or "", node.value)
-        for node in survey.nodes
-        if isinstance(node, cst.Assign | cst.AnnAssign) and isinstance(node.value, cst.Integer)
-        for target in targets_of(node)
-    ]
-    for call in survey.calls:
-        default = keyword(call, "default")
-        is_option = isinstance(call.func, cst.Attribute) and call.func.attr.value == "add_argument"
-        if is_option and default is not None and isinstance(default.value, cst.Integer):
-            numbers.append((text_of(call.args[0].value), default.value))
-    return numbers
+    if count > 1 and len(backwards) == 1 and loops and isinstance(loops[0], cst.For):
+        _accumulate(draft, backwards[0], loops[0], count)
 
 
 def _accumulate(draft: Draft, call: cst.Call, loop: cst.For, count: int) -> None:
@@ -142,29 +130,16 @@ def _accumulate(draft: Draft, call: cst.Call, loop: cst.For, count: int) -> None
     draft.apply(edits)
 
 
+def computes_in_half(survey: Survey) -> bool:
+    """Whether the script chooses its precision itself."""
+    return any(survey.callee(call) in AUTOCAST for call in survey.calls)
+
+
 def compute_in_half(draft: Draft) -> None:
-    """Compute in the precision of the plan: by the wrapper of shards, or by autocast around the forward pass."""
-    dtype, sharded = draft.target.planned_dtype, draft.target.kind == "fsdp2"
-    survey, edits = draft.survey, Edits()
-    if not dtype or any(survey.callee(call) in AUTOCAST for call in survey.calls):
-        return
-    if draft.target.kind == "ddp":
-        _autocast(draft, dtype)
-        return
-    policy, option = ("MixedPrecisionPolicy", "mp_policy") if sharded else ("MixedPrecision", "mixed_precision")
-    value = f"{policy}(param_dtype={dtype}, reduce_dtype={'torch.float32' if sharded else dtype})"
-    for call in survey.calls:
-        suffix = ".fully_shard" if sharded else ".FullyShardedDataParallel"
-        if survey.callee(call).endswith(suffix) and keyword(call, option) is None:
-            edits.replace(call, with_arguments(call, {option: value}))
-    if edits:
-        draft.apply(edits)
-        add_import(draft, f"from torch.distributed.fsdp import {policy}", local=policy)
-
-
-def _autocast(draft: Draft, dtype: str) -> None:
     """Put the statements from the first call of the model to the backward pass under autocast."""
     survey, edits = draft.survey, Edits()
+    if not draft.target.half_planned or computes_in_half(survey):
+        return
     for call in backward_calls(survey):
         statement = survey.statement(call)
         block = survey.body_of(statement) if statement is not None else []
@@ -176,8 +151,7 @@ def _autocast(draft: Draft, dtype: str) -> None:
                 draft.add_todo("autocast_by_hand", call)
             continue
         device = 'device_type="cuda" if torch.cuda.is_available() else "cpu"'
-        text = f"with torch.autocast({device}, dtype={dtype}):\n    pass\n"
-        new = cst.ensure_type(statements(text)[0], cst.With)
+        new = cst.ensure_type(statements(f"with torch.autocast({device}, dtype={HALF}):\n    pass\n")[0], cst.With)
         moved = block[start:end]
         body = [moved[0].with_changes(leading_lines=[]), *moved[1:]]
         edits.insert_before(
@@ -192,36 +166,17 @@ def _calls(statement: cst.CSTNode, models: set[str]) -> bool:
     return any(isinstance(node, cst.Call) and dotted(node.func) in models for node in walk(statement))
 
 
-def _scalers(survey: Survey) -> list[cst.Call]:
-    """Calls that create a PyTorch gradient scaler."""
-    return [call for call in survey.calls if survey.callee(call) in SCALER]
-
-
-def use_library_scaler(draft: Draft) -> None:
-    """Replace PyTorch's ``GradScaler`` by ``smp.amp.GradScaler``."""
-    edits = Edits()
-    for call in _scalers(draft.survey):
-        options = [arg for arg in call.args if arg.keyword is not None]
-        # smp.amp.GradScaler has no device, the first argument of torch.amp.GradScaler("cuda").
-        new = expression("smp.amp.GradScaler()")
-        edits.replace(call, new.with_changes(args=[arg for arg in options if arg.keyword.value != "device"]))  # type: ignore[union-attr]
-    if edits:
-        draft.apply(edits)
-        drop_unused_imports(draft, set(SCALER))
-        add_import(draft, "import smdistributed.modelparallel.torch as smp", local="smp")
-
-
-def use_sharded_scaler(draft: Draft) -> None:
-    """Replace ``GradScaler``, which would look for overflows in the shards of one process only."""
-    edits = Edits()
-    for call in _scalers(draft.survey):
+def use_other_scaler(draft: Draft) -> None:
+    """Replace ``GradScaler``, which would look for overflows in the part of one process only."""
+    survey, edits = draft.survey, Edits()
+    name = "smp.amp.GradScaler" if draft.target.kind == "smp_step" else "ShardedGradScaler"
+    for call in (call for call in survey.calls if survey.callee(call) in SCALER):
+        # Neither has a device, the first argument of torch.amp.GradScaler("cuda").
         options = [arg for arg in call.args if arg.keyword is not None and arg.keyword.value != "device"]
-        edits.replace(call, cst.Call(func=cst.Name("ShardedGradScaler"), args=options))
+        edits.replace(call, cst.Call(func=expression(name), args=options))
     if edits:
         draft.apply(edits)
         drop_unused_imports(draft, set(SCALER))
-        module = "torch.distributed.fsdp.sharded_grad_scaler"
-        add_import(draft, f"from {module} import ShardedGradScaler", local="ShardedGradScaler")
 
 
 def clip_by_library(draft: Draft) -> None:
@@ -233,7 +188,7 @@ def clip_by_library(draft: Draft) -> None:
         statement = survey.statement(call)
         alone = isinstance(survey.parent(call), cst.Expr)
         limit = keyword(call, "max_norm") or positional(call, 1)
-        if target.sharded_data_parallel:
+        if target.plan.sharded_data_parallel_degree > 1:
             if alone and statement is not None:
                 edits.remove(statement)
                 if limit is not None and text_of(limit.value) not in ("1", "1.0"):
@@ -254,33 +209,27 @@ def clip_by_library(draft: Draft) -> None:
                 draft.add_todo("clip_master_grads", call)
                 continue
             edits.replace(call, expression(f"{stepped[0]}.clip_master_grads({text_of(limit.value)})"))
-        elif target.pipeline_parallel or target.tensor_parallel:
+        elif target.plan.pipeline_parallel_degree > 1 or target.tensor_parallel:
             draft.add_todo("clips_partition", call)
     draft.apply(edits)
     drop_unused_imports(draft, set(CLIP))
 
 
 def clip_over_shards(draft: Draft) -> None:
-    """Replace ``clip_grad_norm_`` by the function of SMP v2 or the method of FSDP, by the norm of all shards."""
-    survey, edits, library = draft.survey, Edits(), draft.target.kind == "smp_fsdp"
+    """Replace ``clip_grad_norm_`` by the function of SMP v2, which takes the norm of all shards."""
+    survey, edits = draft.survey, Edits()
     for call in survey.calls:
         if survey.callee(call) not in CLIP:
             continue
         parameters, limit = positional(call, 0), keyword(call, "max_norm") or positional(call, 1)
         model = _owner_of_parameters(parameters.value) if parameters is not None else None
         if model is None or limit is None:
-            function = "torch.sagemaker.grad_norm.clip_grad_norm_" if library else "clip_grad_norm_ of the FSDP model"
-            draft.add_todo("clips_shards", call, function=function)
+            draft.add_todo("clips_shards", call)
             continue
-        most = text_of(limit.value)
-        edits.replace(
-            call, expression(f"clip_grad_norm_({model}, {most})" if library else f"{model}.clip_grad_norm_({most})")
-        )
+        edits.replace(call, expression(f"clip_grad_norm_of_shards_({model}, {text_of(limit.value)})"))
     if edits:
         draft.apply(edits)
         drop_unused_imports(draft, set(CLIP))
-        if library:
-            add_import(draft, "from torch.sagemaker.grad_norm import clip_grad_norm_", local="clip_grad_norm_")
 
 
 def _owner_of_parameters(node: cst.CSTNode) -> str | None:
@@ -295,90 +244,43 @@ def _owner_of_parameters(node: cst.CSTNode) -> str | None:
 
 
 def checkpoint_layers(draft: Draft) -> None:
-    """Checkpoint the repeated layers: after FSDP, or before the model is replicated or sharded by tensor."""
-    if not draft.target.activation_checkpointing:
+    """Checkpoint the repeated layers: after FSDP of SMP v2, or before the model is replicated or sharded."""
+    if not draft.target.plan.activation_checkpointing:
         return
-    construction = find_construction(draft)
-    survey = draft.survey
-    layers = repeated_layers(survey, construction) if construction is not None else None
-    if construction is None or layers is None or not layers.layer_class:
+    constructions, survey, edits = find_constructions(draft), draft.survey, Edits()
+    for construction in constructions:
+        _checkpoint(draft, edits, construction)
+    if "ModuleList" not in survey.all_names():
         draft.add_todo("no_checkpointed_class")
-        return
-    name = construction.name
-    text = (
+    draft.apply(edits)
+
+
+def _checkpoint(draft: Draft, edits: Edits, construction: Construction) -> None:
+    survey, name = draft.survey, construction.name
+    text = "" if "layer_classes" in survey.all_names() else LAYER_CLASSES.format(name=name)
+    text += (
         f"apply_activation_checkpointing(\n    {name},\n    checkpoint_wrapper_fn=checkpoint_wrapper,\n"
-        f"    check_fn=lambda module: isinstance(module, {layers.layer_class}),\n)\n"
+        "    check_fn=lambda module: isinstance(module, tuple(layer_classes)),\n)\n"
     )
-    imported = ["apply_activation_checkpointing", "checkpoint_wrapper"]
-    if draft.target.offload_activations:
+    if draft.target.plan.offload_activations:
         text += f"{name} = offload_wrapper({name})\n"
-        imported.append("offload_wrapper")
-    edits = Edits()
     wrapper = next((c for c in survey.calls if survey.callee(c).endswith(".FullyShardedDataParallel")), None)
     after = survey.statement(wrapper) if wrapper is not None else None
     edits.insert_after(after or construction.last, statements(text))
-    draft.apply(edits)
-    lines = "".join(f"    {name},\n" for name in imported)
-    module = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper"
-    add_import(draft, f"from {module} import (\n{lines})", local=imported[0])
 
 
 def checkpoint_activations(draft: Draft) -> None:
-    """Call the library on the repeated layers, with a to-do if they were not found."""
-    if not draft.target.activation_checkpointing:
-        return
-    survey = draft.survey
+    """Call the library on the repeated layers."""
+    survey, edits, strategy = draft.survey, Edits(), draft.target.plan.activation_checkpointing
     wrapper = next((c for c in survey.calls if survey.callee(c).endswith(".DistributedModel")), None)
-    statement = survey.statement(wrapper) if wrapper is not None else None
-    parent = survey.parent(wrapper) if wrapper is not None else None
-    name = next((dotted(t) for t in targets_of(parent)), None) if parent is not None else None
-    if wrapper is None or statement is None or name is None:
+    construction = find_construction(draft) if strategy and wrapper is not None else None
+    if construction is None or wrapper is None:
         return
-    strategy = draft.target.activation_checkpointing
-    todo: list[str] = []
-    construction = find_construction(draft)
-    layers = repeated_layers(survey, construction) if construction is not None else None
-    if layers is None and _is_transformers(survey):
-        text = _search_text(name, strategy)
-    elif layers is None:
-        todo.append(
-            "The plan checkpoints activations, and no list of repeated layers was found in the model: call"
-            f" smp.set_activation_checkpointing for each layer after `{draft.excerpt(statement)}`."
-        )
-        text = ""
-    elif layers.sequential:
-        text = f"smp.set_activation_checkpointing({name}.module.{layers.attribute}, strategy={strategy!r})\n"
-        text = text.replace("'", '"')
-    else:
-        # Strategies apply to nn.Sequential only.
-        text = f"for layer in {name}.module.{layers.attribute}:\n    smp.set_activation_checkpointing(layer)\n"
-        if strategy != "each":
-            todo.append(
-                f"The strategy {strategy} applies to an nn.Sequential only. `{layers.attribute}` is an nn.ModuleList:"
-                " its layers are checkpointed one by one."
-            )
-    for sentence in todo:
-        draft.add_sentence(sentence)
-    if text:
-        edits = Edits()
-        edits.insert_after(statement, statements(text))
-        draft.apply(edits)
-
-
-def _is_transformers(survey: Survey) -> bool:
-    return any(origin.split(".")[0] == "transformers" for origin in survey.imported.values())
-
-
-def _search_text(name: str, strategy: str) -> str:
-    """Loop that finds the list of layers in a transformers model by its name."""
-    return (
-        "# Find the layers of the transformers model. Strategies apply to nn.Sequential only.\n"
-        f"for path, stack in {name}.named_modules():\n"
-        '    if path.split(".")[-1] not in ("seq_layers", "h", "layer", "layers", "block", "blocks"):\n'
-        "        continue\n"
-        "    if isinstance(stack, torch.nn.Sequential):\n"
-        f'        smp.set_activation_checkpointing(stack, strategy="{strategy}")\n'
-        "    elif isinstance(stack, torch.nn.ModuleList):\n"
-        "        for layer in stack:\n"
-        "            smp.set_activation_checkpointing(layer)\n"
+    text = (
+        f"for stack in {construction.name}.module.modules():\n    if isinstance(stack, torch.nn.ModuleList):\n"
+        "        for layer in stack:\n            smp.set_activation_checkpointing(layer)\n"
     )
+    edits.insert_after(survey.statement(wrapper) or construction.last, statements(text))
+    if strategy != "each" or "ModuleList" not in survey.all_names():
+        draft.add_todo("checkpointed_one_by_one", strategy=strategy)
+    draft.apply(edits)

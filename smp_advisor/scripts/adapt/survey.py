@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import itertools
 from typing import TYPE_CHECKING, Any, cast
 
 import libcst as cst
@@ -11,7 +12,7 @@ from smp_advisor.files import table
 from smp_advisor.scripts.adapt.code import children, dotted, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
 
 def known_names(group: str) -> tuple[str, ...]:
@@ -32,8 +33,10 @@ class Survey:
     def __init__(self, module: cst.Module) -> None:
         self.module = module
         self.nodes = list(walk(module))
+        self._order = {node: number for number, node in enumerate(self.nodes)}
         self._parents = {child: node for node in self.nodes for child in children(node)}
         self._functions = _functions_of(self.nodes, self._parents)
+        self._given: set[str] = set()
         self.cache: dict[str, Any] = {}
         """Results computed once per script, by name."""
         self.calls = [node for node in self.nodes if isinstance(node, cst.Call)]
@@ -101,10 +104,7 @@ class Survey:
 
     def follows(self, first: cst.CSTNode, second: cst.CSTNode) -> bool:
         """Whether `second` comes after `first` in the source."""
-        order = self.cache.get("order")
-        if order is None:
-            order = self.cache["order"] = {node: number for number, node in enumerate(self.nodes)}
-        return bool(order[second] > order[first])
+        return self._order[second] > self._order[first]
 
     # -- names -------------------------------------------------------------------------------------------------------
 
@@ -152,15 +152,12 @@ class Survey:
         return {node.value for node in self.nodes if isinstance(node, cst.Name)}
 
     def free_name(self, *preferred: str) -> str:
-        """First of the preferred names that the script does not use, with a number appended if it uses them all."""
-        taken = self.all_names()
-        for name in preferred:
-            if name not in taken:
-                return name
-        number = 2
-        while f"{preferred[-1]}_{number}" in taken:
-            number += 1
-        return f"{preferred[-1]}_{number}"
+        """First of the preferred names that is neither in the script nor given before; a number follows the last."""
+        further = (f"{preferred[-1]}_{number}" for number in itertools.count(2))
+        taken = self.all_names() | self._given
+        name = next(name for name in itertools.chain(preferred, further) if name not in taken)
+        self._given.add(name)
+        return name
 
     def assignments(self, function: Function, spelling: str) -> list[cst.Assign | cst.AnnAssign]:
         """Assignments to this name or attribute in the function, in order."""
@@ -274,80 +271,3 @@ def _imported(nodes: list[cst.CSTNode]) -> dict[str, str]:
                 if isinstance(local, cst.Name):
                     origins[local.value] = f"{base}.{name}" if base else name
     return origins
-
-
-def flat(nodes: Iterable[cst.CSTNode]) -> Iterator[cst.CSTNode]:
-    """Simple statements and the headers of compound statements, in source order."""
-    for node in nodes:
-        if isinstance(node, cst.SimpleStatementLine | cst.FunctionDef | cst.ClassDef | cst.SimpleStatementSuite):
-            yield node
-        elif isinstance(node, cst.If | cst.While):
-            yield node.test
-            yield from flat([node.body, *([node.orelse] if node.orelse is not None else [])])
-        elif isinstance(node, cst.For):
-            yield node.iter
-            yield node.target
-            yield from flat([node.body, *([node.orelse] if node.orelse is not None else [])])
-        elif isinstance(node, cst.With):
-            yield from node.items
-            yield from flat([node.body])
-        elif isinstance(node, cst.Else | cst.Finally | cst.ExceptHandler):
-            yield from flat([node.body])
-        elif isinstance(node, cst.Try):
-            parts = [node.body, *node.handlers, node.orelse, node.finalbody]
-            yield from flat([part for part in parts if part is not None])
-        elif isinstance(node, cst.IndentedBlock):
-            yield from flat(node.body)
-        else:
-            yield node
-
-
-def reads(node: cst.CSTNode) -> list[str]:
-    """Names that a statement reads: all names except plain assignment targets."""
-    written: set[int] = set()
-    for inner in walk(node):
-        target = inner.target if isinstance(inner, cst.AssignTarget | cst.AnnAssign) else None
-        if target is not None and not isinstance(target, cst.Subscript | cst.Attribute):
-            written.update(id(name) for name in walk(target) if isinstance(name, cst.Name))
-    names: list[str] = []
-    stack: list[cst.CSTNode] = [node]
-    while stack:
-        current = stack.pop()
-        if isinstance(current, cst.Name):
-            if id(current) not in written:
-                names.append(current.value)
-        elif isinstance(current, cst.Attribute | cst.Arg):
-            stack.append(current.value)
-        else:
-            stack.extend(reversed(children(current)))
-    return names
-
-
-def until_reassigned(nodes: Iterable[cst.CSTNode], name: str) -> list[cst.CSTNode]:
-    """Statements that may read the current value of a name, up to and including its next assignment."""
-    statements = []
-    for node in flat(nodes):
-        statements.append(node)
-        names = {n.value for n in walk(node) if isinstance(n, cst.Name)}
-        bound_by_loop = isinstance(node, cst.Name | cst.Tuple) and name in names
-        if bound_by_loop or name in assigned_names(node):
-            if name not in reads(node) or bound_by_loop:
-                statements.pop()
-            break
-    return statements
-
-
-def read_after(survey: Survey, last: Statement, function: Function) -> list[cst.CSTNode]:
-    """Statements after `last` in its block and in the blocks around it, within its function."""
-    following: list[cst.CSTNode] = []
-    here: cst.CSTNode = last
-    while True:
-        siblings = survey.body_of(here)
-        if here in siblings:
-            following += siblings[siblings.index(here) + 1 :]  # type: ignore[arg-type]
-        above = survey.parent(here)
-        if above is None or above is function or isinstance(above, cst.Module):
-            return following
-        if isinstance(above, cst.For | cst.While) and above.orelse is not None and here is above.body:
-            following.append(above.orelse)
-        here = above

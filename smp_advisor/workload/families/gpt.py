@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from smp_advisor.workload.block import assemble
 from smp_advisor.workload.families import decoder_model, shape_of
@@ -10,7 +10,8 @@ from smp_advisor.workload.layers import activation, attention, feed_forward, nor
 
 if TYPE_CHECKING:
     from smp_advisor.workload.block import Part
-    from smp_advisor.workload.model import Model
+    from smp_advisor.workload.layers import Activation
+    from smp_advisor.workload.model import Model, Shape
     from smp_advisor.workload.settings import Settings
 
 _OPT_POSITION_OFFSET = 2
@@ -32,39 +33,53 @@ def build_gpt(settings: Settings) -> Model:
     return builders[settings.family.model_type](settings)
 
 
+def _decoder(
+    settings: Settings,
+    shape: Shape,
+    function: Activation,
+    dropouts: tuple[str, str],
+    attend: dict[str, Any],
+    *,
+    parallel: bool = False,
+    shared_norm: bool = False,
+    bias: bool = True,
+    affine: bool = True,
+    **model: Any,
+) -> Model:
+    """Equal blocks of attention and feed-forward layer.
+
+    `dropouts` are the keys of the dropouts of scores and of the residual stream. With `shared_norm` one norm feeds both
+    layers and only a sum follows them, so they share one all-reduce.
+    """
+    hidden, heads = shape.hidden, shape.heads
+    of_scores, of_stream = (settings.rate(key) > 0 for key in dropouts)
+    layer = attention(hidden, heads, head_dim=settings.head_dim(hidden, heads), dropout=of_scores, **attend)
+    mlp = feed_forward(hidden, shape.ffn, function, up_bias=bias, down_bias=bias)
+    between = residual(hidden, dropout=of_stream)
+    # The position of the norms changes neither saved tensors nor counts.
+    second = () if shared_norm else (norm(hidden, affine=affine, input_saved=not parallel),)
+    parts = (norm(hidden, affine=affine), layer, between, *second, mlp, between)
+    kind = "parallel decoder" if parallel or shared_norm else "decoder"
+    return decoder_model(settings, shape, assemble(kind, hidden, parts, all_reduces=1 if shared_norm else 2), **model)
+
+
 def _gpt2(settings: Settings) -> Model:
     """GPT-2 and GPT-3: learned positions, norms before each layer, one feed-forward layer four times as wide."""
     shape = shape_of(settings, max_positions=settings.size("n_positions"))
-    hidden, heads = shape.hidden, shape.heads
     settings.refuse_cross_attention()
-    dropout = settings.rate("attn_pdrop") > 0
-    attend = attention(hidden, heads, head_dim=settings.head_dim(hidden, heads), dropout=dropout, joint=True)
-    mlp = feed_forward(hidden, shape.ffn, settings.activation("activation_function"))
-    between = residual(hidden, dropout=settings.rate("resid_pdrop") > 0)
-    block = assemble("decoder", hidden, (norm(hidden), attend, between, norm(hidden), mlp, between))
-    return decoder_model(settings, shape, block)
+    function = settings.activation("activation_function")
+    return _decoder(settings, shape, function, ("attn_pdrop", "resid_pdrop"), {"joint": True})
 
 
 def _gpt_neo(settings: Settings) -> Model:
     """GPT-Neo: GPT-2 with every second attention masked to a window and no bias on q, k and v."""
     shape = shape_of(settings, max_positions=settings.size("max_position_embeddings"))
-    hidden, heads = shape.hidden, shape.heads
     if _layers_of(settings.value("attention_types")) != shape.layers:
         raise settings.error(f"attention_types must describe each of the {shape.layers} layers of num_layers")
     # Local layers mask full score matrices, so their windows reduce neither memory nor time.
-    attend = attention(
-        hidden,
-        heads,
-        head_dim=settings.head_dim(hidden, heads),
-        qkv_bias=False,
-        dropout=settings.rate("attention_dropout") > 0,
-        fusible=False,
-        scores_in_fp32=True,
-    )
-    mlp = feed_forward(hidden, shape.ffn, settings.activation("activation_function"))
-    between = residual(hidden, dropout=settings.rate("resid_dropout") > 0)
-    block = assemble("decoder", hidden, (norm(hidden), attend, between, norm(hidden), mlp, between))
-    return decoder_model(settings, shape, block)
+    attend = {"qkv_bias": False, "fusible": False, "scores_in_fp32": True}
+    function = settings.activation("activation_function")
+    return _decoder(settings, shape, function, ("attention_dropout", "resid_dropout"), attend)
 
 
 def _layers_of(types: object) -> int | None:
@@ -78,56 +93,33 @@ def _layers_of(types: object) -> int | None:
 def _gptj(settings: Settings) -> Model:
     """GPT-J: parallel attention and feed-forward layer after one norm, rotary positions, an output with a bias."""
     shape = shape_of(settings)
-    hidden, heads = shape.hidden, shape.heads
-    head_dim = settings.head_dim(hidden, heads)
-    attend = attention(
-        hidden,
-        heads,
-        head_dim=head_dim,
-        qkv_bias=False,
-        output_bias=False,
-        dropout=settings.rate("attn_pdrop") > 0,
-        rotary_dim=settings.size("rotary_dim", default=head_dim),
-        upcast_queries=True,
-        fusible=False,
-        scores_in_fp32=True,
-    )
-    mlp = feed_forward(hidden, shape.ffn, settings.activation("activation_function"))
-    between = residual(hidden, dropout=settings.rate("resid_pdrop") > 0)
-    # One norm feeds both layers and only a sum follows them, so they share one all-reduce.
-    block = assemble("parallel decoder", hidden, (norm(hidden), attend, between, mlp, between), all_reduces=1)
-    return decoder_model(settings, shape, block, head_bias=True)
+    attend = {
+        "qkv_bias": False,
+        "output_bias": False,
+        "rotary_dim": settings.size("rotary_dim", default=settings.head_dim(shape.hidden, shape.heads)),
+        "upcast_queries": True,
+        "fusible": False,
+        "scores_in_fp32": True,
+    }
+    function, dropouts = settings.activation("activation_function"), ("attn_pdrop", "resid_pdrop")
+    return _decoder(settings, shape, function, dropouts, attend, shared_norm=True, head_bias=True)
+
+
+def _partly_rotated(settings: Settings, shape: Shape, key: str) -> dict[str, Any]:
+    """Rotation of a share of each head. transformers 5 stores it with the other rotary parameters."""
+    rope = settings.value("rope_parameters")
+    share = rope.get("partial_rotary_factor") if isinstance(rope, dict) else None
+    rotated_share = share if isinstance(share, int | float) and 0 <= share <= 1 else settings.rate(key)
+    rotated = int(settings.head_dim(shape.hidden, shape.heads) * rotated_share)
+    return {"rotary_dim": rotated, "partly_rotated": True, "scores_in_fp32": True}
 
 
 def _gpt_neox(settings: Settings) -> Model:
     """GPT-NeoX and Pythia: two norms on one input feed attention and feed-forward layer, partly rotary positions."""
-    shape = shape_of(settings)
-    hidden, heads = shape.hidden, shape.heads
-    head_dim = settings.head_dim(hidden, heads)
-    bias, parallel = settings.flag("attention_bias"), settings.flag("use_parallel_residual")
-    attend = attention(
-        hidden,
-        heads,
-        joint=True,
-        head_dim=head_dim,
-        qkv_bias=bias,
-        output_bias=bias,
-        dropout=settings.rate("attention_dropout") > 0,
-        rotary_dim=int(head_dim * _rotary_share(settings)),
-        partly_rotated=True,
-        scores_in_fp32=True,
-    )
-    mlp = feed_forward(hidden, shape.ffn, settings.activation("hidden_act"))
-    between = residual(hidden, dropout=settings.rate("hidden_dropout") > 0)
-    parts = (norm(hidden), attend, between, norm(hidden, input_saved=not parallel), mlp, between)
-    return decoder_model(settings, shape, assemble("parallel decoder" if parallel else "decoder", hidden, parts))
-
-
-def _rotary_share(settings: Settings, key: str = "rotary_pct") -> float:
-    """Rotated share of each head. transformers 5 stores it with the other rotary parameters."""
-    rope = settings.value("rope_parameters")
-    share = rope.get("partial_rotary_factor") if isinstance(rope, dict) else None
-    return float(share) if isinstance(share, int | float) and 0 <= share <= 1 else settings.rate(key)
+    shape, bias = shape_of(settings), settings.flag("attention_bias")
+    attend = _partly_rotated(settings, shape, "rotary_pct") | {"joint": True, "qkv_bias": bias, "output_bias": bias}
+    function, dropouts = settings.activation("hidden_act"), ("attention_dropout", "hidden_dropout")
+    return _decoder(settings, shape, function, dropouts, attend, parallel=settings.flag("use_parallel_residual"))
 
 
 def _phi(settings: Settings) -> Model:
@@ -135,69 +127,40 @@ def _phi(settings: Settings) -> Model:
     if settings.flag("qk_layernorm"):
         raise settings.error("qk_layernorm is not supported: profile the module")
     shape = shape_of(settings)
-    hidden, heads = shape.hidden, shape.heads
-    head_dim = settings.head_dim(hidden, heads)
-    attend = attention(
-        hidden,
-        heads,
-        kv_heads=shape.kv_heads,
-        head_dim=head_dim,
-        dropout=settings.rate("attention_dropout") > 0,
-        rotary_dim=int(head_dim * _rotary_share(settings, "partial_rotary_factor")),
-        partly_rotated=True,
-        scores_in_fp32=True,
-    )
-    mlp = feed_forward(hidden, shape.ffn, settings.activation("hidden_act"))
-    between = residual(hidden, dropout=settings.rate("resid_pdrop") > 0)
-    block = assemble("parallel decoder", hidden, (norm(hidden), attend, between, mlp, between), all_reduces=1)
-    return decoder_model(settings, shape, block, head_bias=True)
+    attend = _partly_rotated(settings, shape, "partial_rotary_factor") | {"kv_heads": shape.kv_heads}
+    function, dropouts = settings.activation("hidden_act"), ("attention_dropout", "resid_pdrop")
+    return _decoder(settings, shape, function, dropouts, attend, shared_norm=True, head_bias=True)
 
 
 def _bloom(settings: Settings) -> Model:
     """BLOOM: GPT's blocks with linear position biases (ALiBi) and a norm after the token table."""
     shape = shape_of(settings)
-    hidden, heads = shape.hidden, shape.heads
-    attend = attention(
-        hidden,
-        heads,
-        joint=True,
-        head_dim=settings.head_dim(hidden, heads),
-        dropout=settings.rate("attention_dropout") > 0,
-        fusible=False,  # linear position biases are added to the scores
-        scores_in_fp32=True,
-    )
+    # Linear position biases are added to the scores.
+    attend = {"joint": True, "fusible": False, "scores_in_fp32": True}
     # Its own GELU saves only its input and recomputes the rest in the backward pass, like the fused form.
-    mlp = feed_forward(hidden, shape.ffn, activation("gelu"))
-    between = residual(hidden, dropout=settings.rate("hidden_dropout") > 0)
-    block = assemble("decoder", hidden, (norm(hidden), attend, between, norm(hidden), mlp, between))
-    return decoder_model(settings, shape, block, input_parameters=2 * hidden)
+    dropouts = ("attention_dropout", "hidden_dropout")
+    return _decoder(settings, shape, activation("gelu"), dropouts, attend, input_parameters=2 * shape.hidden)
 
 
 def _opt(settings: Settings) -> Model:
     """OPT: GPT-3's blocks with ReLU. The 350M model has a narrower token table and norms after the layers."""
     shape = shape_of(settings, max_positions=settings.size("max_position_embeddings") + _OPT_POSITION_OFFSET)
-    hidden, heads = shape.hidden, shape.heads
+    hidden, bias = shape.hidden, settings.flag("enable_bias")
+    affine = settings.flag("layer_norm_elementwise_affine")
     token_width = settings.size("word_embed_proj_dim", default=hidden)
-    bias, affine = settings.flag("enable_bias"), settings.flag("layer_norm_elementwise_affine")
-    attend = attention(
-        hidden,
-        heads,
-        head_dim=settings.head_dim(hidden, heads),
-        qkv_bias=bias,
-        output_bias=bias,
-        dropout=settings.rate("attention_dropout") > 0,
-        scores_in_fp32=True,
-    )
-    mlp = feed_forward(hidden, shape.ffn, settings.activation("activation_function"), up_bias=bias, down_bias=bias)
-    between = residual(hidden, dropout=settings.rate("dropout") > 0)
-    # The position of the norms changes neither saved tensors nor counts.
-    before = norm(hidden, affine=affine)
-    block = assemble("decoder", hidden, (before, attend, between, before, mlp, between))
     projection = token_width * hidden if token_width != hidden else 0
     final_norm = settings.flag("do_layer_norm_before") and not settings.flag("_remove_final_layer_norm")
-    final = (2 * hidden if final_norm and affine else 0) + projection
-    return decoder_model(
-        settings, shape, block, input_parameters=projection, final_parameters=final, token_width=token_width
+    return _decoder(
+        settings,
+        shape,
+        settings.activation("activation_function"),
+        ("attention_dropout", "dropout"),
+        {"qkv_bias": bias, "output_bias": bias, "scores_in_fp32": True},
+        bias=bias,
+        affine=affine,
+        input_parameters=projection,
+        final_parameters=(2 * hidden if final_norm and affine else 0) + projection,
+        token_width=token_width,
     )
 
 

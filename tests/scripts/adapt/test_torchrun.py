@@ -1,4 +1,4 @@
-"""DDP, FSDP and FSDP2: the loop stays as it is, and only the model, the data, the processes and the saves change."""
+"""DDP and FSDP: the loop stays as it is, and only the model, the data, the processes and the saves change."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from smp_advisor.libraries import Plan
 from smp_advisor.scripts.adapt import propose
 from tests.scripts.adapt.conftest import LOOPS
 
-KINDS = ("ddp", "fsdp", "fsdp2")
+KINDS = ("ddp", "fsdp2")
 SCRIPT = """import torch
 import torch.nn as nn
 from torch.utils.data import DataLoader
@@ -87,22 +87,15 @@ def test_replicas_share_the_keys_of_the_model():
 
 
 def test_shards_are_gathered_on_every_rank_and_saved_on_one():
-    for kind in ("fsdp", "fsdp2"):
-        source = adapted(kind).source
-        gather = source.index("model_state = get_model_state_dict(")
-        assert gather < source.index("if dist.get_rank() == 0:\n            torch.save(")
-        assert '{"net": model_state, "opt": optimizer_state, "epoch": epoch}' in source
-        assert "set_optimizer_state_dict(" in source
-        assert 'model.load_state_dict(state["net"])' in source  # before the model is sharded
-
-
-def test_shards_wrap_the_repeated_layers_and_clip_over_all_shards():
     source = adapted("fsdp").source
-    assert "auto_wrap_policy=ModuleWrapPolicy({Block})" in source
-    assert "model.clip_grad_norm_(1.0)" in source
-    source = adapted("fsdp2").source
-    assert "        if isinstance(module, Block):\n            fully_shard(module)\n    fully_shard(model)" in source
+    gather = source.index("model_state = get_model_state_dict(")
+    assert gather < source.index("if dist.get_rank() == 0:\n            torch.save(")
+    assert '{"net": model_state, "opt": optimizer_state, "epoch": epoch}' in source
+    assert "set_optimizer_state_dict(" in source
+    assert 'model.load_state_dict(state["net"])' in source  # before the model is sharded
+    assert "        for layer in stack:\n                fully_shard(layer)\n    fully_shard(model)" in source
     assert "nn.utils.clip_grad_norm_(model.parameters(), 1.0)" in source
+    assert source == adapted("fsdp2").source
 
 
 def test_training_data_is_sharded_and_evaluation_data_is_not():
@@ -116,9 +109,6 @@ def test_training_data_is_sharded_and_evaluation_data_is_not():
 def test_a_method_that_runs_layers_is_registered_or_refused():
     assert "model.module.encode(x)" in adapted("ddp", method="encode").source
     assert 'register_fsdp_forward_method(model, "encode")' in adapted("fsdp2", method="encode").source
-    refused = adapted("fsdp", method="encode")
-    assert refused.diff == ""
-    assert "library='fsdp2'" in refused.todo[0]
     refused = adapted("ddp", **{"nn.functional.mse_loss(model(x), y)": "model.encode(x).sum()"})
     assert refused.diff == ""
     assert "averages gradients only for calls of the model itself" in refused.todo[0]
@@ -173,12 +163,10 @@ Trainer(model).run()
     assert "        self.optimizer.zero_grad()" in propose(text, library="fsdp2").source
 
 
-@pytest.mark.parametrize(
-    ("kind", "words"), [("ddp", "with torch.autocast("), ("fsdp", "MixedPrecision("), ("fsdp2", "mp_policy=")]
-)
+@pytest.mark.parametrize(("kind", "words"), [("ddp", "with torch.autocast("), ("fsdp", "mp_policy=")])
 def test_settings_of_the_plan_are_applied(kind, words):
     plan = Plan(
-        library="ddp" if kind == "ddp" else "fsdp",
+        library=kind,
         batch_size=2,
         gradient_accumulation_steps=8,
         activation_checkpointing="each",
@@ -192,3 +180,55 @@ def test_a_script_that_reads_the_settings_of_the_plan_needs_no_reminder():
     plan = Plan(library="ddp", batch_size=4, gradient_accumulation_steps=8)
     head = "# --batch_size --gradient_accumulation_steps, torch.autocast(dtype=torch.bfloat16)\n"
     assert not any("The plan" in text for text in propose(head + SCRIPT.format(method="eval"), plan).todo)
+
+
+THROUGH_FUNCTIONS = """import torch
+from torch.utils.data import DataLoader
+from corpus import Corpus, Net
+
+
+def load():
+    return DataLoader(Corpus(), batch_size=4, shuffle=True)
+
+
+def save(state, path="a.pt"):
+    torch.save(state, path)
+
+
+class Loop:
+    def __init__(self, model, data, optimizer):
+        self.model, self.data, self.optimizer = model, data, optimizer
+
+    def update(self, x):
+        self.optimizer.zero_grad()
+        self.model(x).sum().backward()
+        self.optimizer.step()
+
+    def pass_over(self, epoch):
+        for x in self.data:
+            self.update(x)
+
+
+net = Net()
+short = net.to("cuda")
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+data = load()
+loop = Loop(net, data, optimizer)
+for epoch in range(2):
+    loop.pass_over(epoch)
+    if not args.single or (args.several and args.rank == 0):
+        save({"net": net.state_dict(), "opt": optimizer.state_dict()})
+print(short.generate())
+"""
+
+
+def test_loaders_states_and_second_names_are_followed_through_functions():
+    source = propose(THROUGH_FUNCTIONS, library="fsdp2").source
+    gathered = source.partition("    optimizer_state = get_optimizer_state_dict(")[2]
+    assert gathered.index("options=") < gathered.index("    if not args.single") < gathered.index("optimizer_state}")
+    assert '{"net": model_state,' in source
+    assert "    if dist.get_rank() == 0:\n        torch.save(state, path)\n" in source
+    source = propose(THROUGH_FUNCTIONS, library="ddp").source
+    assert "        self.data.sampler.set_epoch(epoch)\n        for x in self.data:" in source
+    assert "print(short.generate())" in source  # the model inside the wrapper
+    assert '"net": net.module.state_dict()' in source

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import types
 import zlib
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from smp_advisor.proving.preparation import shrink_config
-from smp_advisor.proving.stand_ins import text, vision
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -60,6 +62,133 @@ class _Nothing(types.ModuleType):
         return False
 
 
+_SHAPES = {"MNIST": (1, 28, 28, 10), "CIFAR100": (3, 32, 32, 100), "CIFAR": (3, 32, 32, 10), "SVHN": (3, 32, 32, 10)}
+_SAMPLES = 256
+_MODELS = (
+    "alexnet", "densenet121", "efficientnet_b0", "mobilenet_v2", "resnet18", "resnet34", "resnet50", "resnet101",
+    "squeezenet1_0", "vgg11", "vgg16", "vgg19", "vit_b_16",
+)  # fmt: skip
+"""Names that scripts look up in the module's dictionary; all others are found as attributes."""
+
+
+class _Images(torch.utils.data.Dataset[Any]):
+    """Synthetic images with labels."""
+
+    channels, height, width, labels = 3, 64, 64, 10
+
+    def __init__(self, *arguments: Any, transform: Any = None, target_transform: Any = None, **options: Any) -> None:
+        if arguments and isinstance(arguments[0], str | Path):
+            Path(arguments[0]).mkdir(parents=True, exist_ok=True)
+        callables = [a for a in arguments if callable(a)]
+        self.transform = transform or (callables[0] if callables else None)
+        self.target_transform = target_transform
+        generator = torch.Generator().manual_seed(1 + int(bool(options.get("train", True))))
+        gray = self.channels == 1
+        shape = (_SAMPLES, self.height, self.width) if gray else (_SAMPLES, self.channels, self.height, self.width)
+        self.data = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+        labels = torch.randint(0, self.labels, (_SAMPLES,), generator=generator)
+        # torchvision keeps the labels of MNIST as a tensor, and those of CIFAR as a list.
+        self.targets = labels if gray else labels.tolist()
+        self.classes = [str(number) for number in range(self.labels)]
+        self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
+        self.imgs = self.samples = [(f"{n}.png", label) for n, label in enumerate(labels.tolist())]
+
+    def __len__(self) -> int:
+        return _SAMPLES
+
+    def __getitem__(self, index: int) -> Any:
+        image, label = self.data[index].float() / 255, int(self.targets[index])
+        image = image[None] if self.channels == 1 else image
+        if self.transform is not None:
+            image = self.transform(image)
+        return image, label if self.target_transform is None else self.target_transform(label)
+
+
+def _dataset(name: str) -> type:
+    kind = next((shape for part, shape in _SHAPES.items() if part in name.upper()), (3, 64, 64, 10))
+    names = ("channels", "height", "width", "labels")
+    return type(name, (_Images,), dict(zip(names, kind, strict=True)))
+
+
+def _compose(steps: Any) -> Any:
+    return lambda image: functools.reduce(lambda result, step: step(result), steps, image)
+
+
+def _resize(size: Any, **_: Any) -> Any:
+    sides = [min(64, side) for side in ((size, size) if isinstance(size, int) else size)]
+    return lambda image: nn.functional.interpolate(image[None], size=sides)[0]
+
+
+def _normalize(mean: Any, std: Any, **_: Any) -> Any:
+    center, scale = (torch.as_tensor(v, dtype=torch.float32).reshape(-1, 1, 1) for v in (mean, std))
+    return lambda image: (image - center) / scale
+
+
+_TRANSFORMS = {
+    "Compose": _compose, "Resize": _resize, "CenterCrop": _resize, "RandomResizedCrop": _resize,
+    "Normalize": _normalize, "Lambda": lambda function: function,
+}  # fmt: skip
+
+
+def _transform(name: str) -> Any:
+    return _TRANSFORMS.get(name, lambda *_, **__: lambda image: image)
+
+
+class _Network(nn.Module):
+    """Two layers under the names that scripts replace."""
+
+    def __init__(self, num_classes: int = 1000, **_: Any) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 64, 7, stride=2)
+        self.layer1 = nn.Conv2d(64, 512, 1, stride=4)
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.fc: nn.Module = nn.Linear(512, num_classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Scores of the labels."""
+        scores: torch.Tensor = self.fc(torch.flatten(self.avgpool(self.layer1(torch.relu(self.conv1(images)))), 1))
+        return scores
+
+
+def _network(*_: Any, **options: Any) -> nn.Module:
+    return _Network(**{key: value for key, value in options.items() if key == "num_classes"})
+
+
+def _lazy(name: str, make: Any, **attributes: Any) -> types.ModuleType:
+    class Lazy(types.ModuleType):
+        def __getattr__(self, attribute: str) -> Any:
+            if attribute.startswith("__"):
+                raise AttributeError(attribute)
+            value = make(attribute)
+            setattr(self, attribute, value)
+            return value
+
+    module: Any = Lazy(name)
+    module.__path__ = []
+    for key, value in attributes.items():
+        setattr(module, key, value)
+    return module  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _vision() -> dict[str, types.ModuleType]:
+    """The modules by name."""
+    functions = {"save_image": lambda *_, **__: None, "make_grid": lambda images, *_, **__: images[0]}
+    table = {
+        "torchvision.datasets": _lazy("torchvision.datasets", _dataset),
+        "torchvision.transforms": _lazy("torchvision.transforms", _transform),
+        "torchvision.transforms.v2": _lazy("torchvision.transforms.v2", _transform),
+        "torchvision.models": _lazy("torchvision.models", lambda _: _network, **dict.fromkeys(_MODELS, _network)),
+        "torchvision.utils": _lazy("torchvision.utils", lambda _: lambda *a, **__: a[0] if a else None, **functions),
+    }
+    root: Any = types.ModuleType("torchvision")
+    for name, module in table.items():
+        if name.count(".") == 1:
+            setattr(root, name.rpartition(".")[2], module)
+    table["torchvision.transforms"].v2 = table["torchvision.transforms.v2"]  # type: ignore[attr-defined]
+    return {"torchvision": root, **table}
+
+
 class _Finder(MetaPathFinder, Loader):
     def __init__(self, observer: Observer) -> None:
         self.observer = observer
@@ -81,9 +210,7 @@ class _Finder(MetaPathFinder, Loader):
 
 
 _TABLES: dict[str, Callable[[], dict[str, types.ModuleType]]] = {
-    "torchvision": vision.modules,
-    "datasets": text.modules,
-    "evaluate": text.modules,
+    "torchvision": _vision,
 }
 
 
@@ -91,9 +218,28 @@ def install_stand_ins(observer: Observer, *, shrink: bool) -> None:
     """Import the stand-ins instead of the libraries; transformers, if it is imported already, looks for them before."""
     if "transformers" in sys.modules:
         _patch_transformers(observer, shrink=shrink)
+    if "datasets" in sys.modules:
+        _patch_datasets(observer)
     for name in [name for name in sys.modules if name.partition(".")[0] in {*_TABLES, *_SILENT}]:
         del sys.modules[name]
     sys.meta_path.insert(0, _Finder(observer))
+
+
+def _patch_datasets(observer: Observer) -> None:
+    """Give every data set of Hugging Face the same few rows, in the tables of the library itself."""
+    import datasets  # type: ignore[import-untyped]
+
+    words = ("the", "model", "reads", "one", "short", "line", "of", "text", "and", "predicts", "its", "next", "word")
+    lines = [" ".join(words[(7 * row + k) % len(words)] for k in range(8 + row % 3)) for row in range(48)]
+    columns = ("text", "sentence", "sentence1", "sentence2", "question", "content", "instruction", "response")
+
+    def load_dataset(name: Any = "data", *_: Any, split: Any = None, **__: Any) -> Any:
+        observer.notes.add(f"stand-in: data set {name}")
+        rows = {"idx": list(range(48)), "label": [row % 2 for row in range(48)], **dict.fromkeys(columns, lines)}
+        table = datasets.Dataset.from_dict(rows)
+        return table if split is not None else datasets.DatasetDict(train=table, validation=table, test=table)
+
+    datasets.load_dataset = load_dataset
 
 
 class _Tokenizer:
@@ -184,7 +330,8 @@ def _patch_transformers(observer: Observer, *, shrink: bool) -> None:
 
         transformers.PreTrainedModel.__init__ = create_small
     auto = transformers.models.auto.auto_factory._BaseAutoModelClass  # noqa: SLF001 - base of the AutoModel classes
-    auto.from_pretrained = classmethod(model_of)
+    for kind in (auto, *auto.__subclasses__()):  # each has a copy of the method
+        kind.from_pretrained = classmethod(model_of)
     transformers.PreTrainedModel.from_pretrained = classmethod(model_of)
 
 

@@ -1,0 +1,560 @@
+"""Steps: take other wrappers off the model, then wrap it for SMP v1, replicate it or shard it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from smp_advisor.scripts.adapt.adaptation import Draft, drop_unused_imports
+from smp_advisor.scripts.adapt.code import (
+    Edits,
+    call_text,
+    dotted,
+    expression,
+    keyword,
+    positional,
+    statements,
+    text_of,
+    walk,
+)
+from smp_advisor.scripts.adapt.construction import (
+    LAYER_CLASSES,
+    Construction,
+    find_construction,
+    find_constructions,
+    wrap_construction,
+)
+from smp_advisor.scripts.adapt.plan_settings import HALF, computes_in_half
+from smp_advisor.scripts.adapt.roles import (
+    aliases_of,
+    backward_calls,
+    model_places,
+    names_of,
+    optimizer_places,
+    optimizers,
+    root_name,
+    source_of,
+)
+from smp_advisor.scripts.adapt.survey import Statement, Survey, known_names, targets_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+REPLICATING = frozenset(known_names("data_parallel_wrappers"))
+SHARDING = frozenset(known_names("fsdp_wrappers"))
+_MOVES = ("to", "cuda")
+
+
+def take_out_wrappers(draft: Draft, wrappers: Iterable[str]) -> None:
+    """Remove `wrappers` and ``.to(device)`` from the model: the library moves each part to its GPU."""
+    unwrap(draft, wrappers)
+    survey, edits = draft.survey, Edits()
+    places = model_places(survey)
+    for node in survey.nodes:
+        if isinstance(node, cst.Assign | cst.AnnAssign) and node.value is not None:
+            _strip_assignment(survey, edits, node, names_of(survey, places, survey.function(node)))
+        elif isinstance(node, cst.SimpleStatementLine):
+            _strip_call(edits, node, names_of(survey, places, survey.function(node)))
+    draft.apply(edits)
+
+
+def unwrap(draft: Draft, wrappers: Iterable[str], *, attribute: bool = False) -> None:
+    """Replace ``DataParallel(model)`` by ``model``, and ``model.module`` too if `attribute`."""
+    wrappers = frozenset(wrappers)
+    _choose_model(draft)
+    survey, edits = draft.survey, Edits()
+    places = model_places(survey)
+    for call in survey.calls:
+        if survey.callee(call) not in wrappers or not call.args:
+            continue
+        inner = dotted(call.args[0].value)
+        names = names_of(survey, places, survey.function(call))
+        if inner is None or root_name(inner) in names or inner in names:
+            parent, statement = survey.parent(call), survey.statement(call)
+            same = isinstance(parent, cst.Assign) and [dotted(t) for t in targets_of(parent)] == [inner]
+            if same and statement is not None:
+                edits.remove(statement)
+            else:
+                edits.replace(call, call.args[0].value)
+    if edits and attribute:
+        for node in survey.nodes:
+            if not isinstance(node, cst.Attribute) or node.attr.value != "module":
+                continue
+            if dotted(node.value) in names_of(survey, places, survey.function(node)):
+                edits.replace(node, node.value)
+    draft.apply(edits)
+    drop_unused_imports(draft, set(wrappers))
+
+
+def _choose_model(draft: Draft) -> None:
+    """Replace ``model.module if ddp else model`` by ``model``."""
+    survey, edits = draft.survey, Edits()
+    places = model_places(survey)
+    for node in survey.nodes:
+        source = source_of(survey, node) if isinstance(node, cst.IfExp) and ".module" in text_of(node) else None
+        if source is not None and source in names_of(survey, places, survey.function(node)):
+            edits.replace(node, expression(source))
+    draft.apply(edits)
+
+
+def _strip_assignment(survey: Survey, edits: Edits, node: cst.Assign | cst.AnnAssign, names: set[str]) -> None:
+    targets = [dotted(target) for target in targets_of(node)]
+    if node.value is None or len(targets) != 1 or targets[0] is None or root_name(targets[0]) not in names:
+        return
+    source = source_of(survey, node.value)
+    plain = without_moves(node.value)
+    statement = survey.statement(node)
+    if statement is not None and text_of(plain) == targets[0]:
+        edits.remove(statement)
+    elif plain is not node.value and (targets[0] in names or source in names):
+        edits.replace(node.value, plain)
+
+
+def without_moves(value: cst.BaseExpression) -> cst.BaseExpression:
+    """The value without device moves: ``Net()`` for ``Net().to(device)``."""
+    if isinstance(value, cst.IfExp):
+        body, orelse = without_moves(value.body), without_moves(value.orelse)
+        if text_of(body) == text_of(orelse):
+            return body
+        return value.with_changes(body=body, orelse=orelse) if (body, orelse) != (value.body, value.orelse) else value
+    while isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) and value.func.attr.value in _MOVES:
+        value = value.func.value
+    return value
+
+
+def _strip_call(edits: Edits, statement: cst.SimpleStatementLine, names: set[str]) -> None:
+    """Remove ``model.to(device)``; of ``model.to(device).train()``, keep ``model.train()``."""
+    small = statement.body[0] if len(statement.body) == 1 else None
+    if not isinstance(small, cst.Expr) or not isinstance(small.value, cst.Call):
+        return
+    for node in walk(small):
+        if not isinstance(node, cst.Call):
+            continue
+        plain = without_moves(node)
+        if plain is node or root_name(dotted(plain) or "") not in names:
+            continue
+        if node is small.value:
+            edits.remove(statement)
+        else:
+            edits.replace(node, plain)
+        return
+
+
+_MODULE = frozenset(known_names("module_attributes"))
+_WITHOUT_LAYERS = frozenset(known_names("methods_without_layers"))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Use:
+    """A use of an attribute of the model after it is wrapped."""
+
+    node: cst.Attribute
+    attribute: str
+    name: str
+    """Source: ``model.encode``."""
+    is_method: bool
+    """Whether it is a method rather than a layer."""
+    runs_layers: bool
+    """Whether it is called and computes with the parameters of the model."""
+    trains: bool
+    """Whether it is in the innermost loop around a backward pass."""
+    inner: bool
+    """Whether the name stays that of the model inside the wrapper: ``m`` of ``m = model.to(device)``."""
+
+
+def uses_of_model(draft: Draft, construction: Construction, *, start: Statement | None = None) -> list[Use]:
+    """Uses of attributes that belong to the model and not to ``torch.nn.Module``, after the model is wrapped.
+
+    `start` is the last statement before the wrapper; None if the wrapper precedes the first use of the parameters.
+    """
+    survey = draft.survey
+    places = aliases_of(survey, (construction.function, construction.name))
+    start = start or construction.use or construction.last
+    classes = _classes(survey, construction)
+    training = {survey.loops(call)[0] for call in backward_calls(survey) if survey.loops(call)}
+    assigned = [
+        (dotted(target), survey.follows(start, node))
+        for node in survey.nodes
+        if isinstance(node, cst.Assign | cst.AnnAssign) and survey.function(node) is construction.function
+        for target in targets_of(node)
+    ]
+    others = {name for name, after in assigned if not after} - {name for name, after in assigned if after}
+    others.discard(construction.name)
+    uses = []
+    for node in survey.nodes:
+        if not isinstance(node, cst.Attribute) or node.attr.value in _MODULE:
+            continue
+        function = survey.function(node)
+        name = dotted(node.value)
+        if name is None or name not in names_of(survey, places, function):
+            continue
+        if (
+            function is construction.function
+            and not survey.follows(start, node)
+            and start not in survey.ancestors(node)
+        ):
+            continue
+        if any(survey.class_of(function) is definition for definition in classes):
+            continue
+        parent = survey.parent(node)
+        called = isinstance(parent, cst.Call) and parent.func is node
+        methods = [f for f in survey.named(node.attr.value) if survey.class_of(f) in classes]
+        uses.append(
+            Use(
+                node=node,
+                attribute=node.attr.value,
+                name=f"{name}.{node.attr.value}",
+                is_method=bool(methods) or not _is_layer(classes, node.attr.value),
+                runs_layers=called and _runs_layers(methods, classes, node.attr.value),
+                inner=name in others and (function is construction.function or not survey.is_bound(function, name)),
+                trains=any(loop in training for loop in survey.loops(node)) and not _is_periodic(survey, node),
+            )
+        )
+    return uses
+
+
+def _is_periodic(survey: Survey, node: cst.CSTNode) -> bool:
+    """Whether a statement runs every n-th iteration only, such as the generation of a sample."""
+    for above in survey.ancestors(node):
+        if isinstance(above, cst.For | cst.While | cst.FunctionDef):
+            return False
+        if isinstance(above, cst.If) and any(isinstance(inner, cst.Modulo) for inner in walk(above.test)):
+            return not any(call in walk(above) for call in backward_calls(survey))
+    return False
+
+
+def _classes(survey: Survey, construction: Construction) -> list[cst.ClassDef]:
+    called = {dotted(node.func) or "" for node in walk(construction.statement) if isinstance(node, cst.Call)}
+    return [definition for name in called for definition in survey.classes_named(name)]
+
+
+def _is_layer(classes: list[cst.ClassDef], attribute: str) -> bool:
+    return any(
+        dotted(target) == f"self.{attribute}"
+        for definition in classes
+        for node in walk(definition)
+        if isinstance(node, cst.Assign | cst.AnnAssign)
+        for target in targets_of(node)
+    )
+
+
+def _runs_layers(methods: list[cst.FunctionDef], classes: list[cst.ClassDef], attribute: str) -> bool:
+    """Whether a method calls layers or other methods of the model; a method that is not in the script may."""
+    if attribute in _WITHOUT_LAYERS or attribute.startswith(("get_", "set_", "init_", "num_", "print_", "load_")):
+        return False
+    if not classes:
+        return True
+    if not methods:
+        return _is_layer(classes, attribute) or not classes
+    return any(
+        isinstance(node, cst.Call) and text_of(node.func).startswith("self")
+        for method in methods
+        for node in walk(method)
+    )
+
+
+_OF_LIBRARY = frozenset(
+    {"state_dict", "load_state_dict", "save_pretrained", "backward", "local_parameters", "local_state_dict", "join"}
+)
+"""Attributes of ``smp.DistributedModel``, and calls that the step for checkpoints replaces."""
+
+
+def wrap_model(draft: Draft) -> None:
+    """Create the model in ``smp.model_creation`` if required, and wrap it."""
+    take_out_wrappers(draft, REPLICATING | SHARDING)
+    construction = find_construction(draft)
+    if construction is None or not _reach_inner_attributes(draft, construction):
+        return
+    construction = find_construction(draft)
+    if construction is None:
+        return
+    target = draft.target
+    _report_lost_weights(draft, construction)
+    creation = []
+    if target.tensor_parallel:
+        creation.append("tensor_parallelism=True")
+    if target.half:
+        creation.append(f"dtype={target.dtype}")
+    context = f"with smp.model_creation({', '.join(creation)})" if creation else ""
+    arguments = [construction.name]
+    if target.plan.shard_optimizer_state:
+        arguments += ["overlapping_allreduce=True", "gradient_as_bucket_view=True"]
+    _report_accumulation(draft)
+    wrap = f"{construction.name} = " + call_text(
+        "smp.DistributedModel", arguments, width=96, before=f"{construction.name} = "
+    )
+    wrap_construction(draft, construction, context=context, wrap=wrap)
+
+
+def _reach_inner_attributes(draft: Draft, construction: Construction) -> bool:
+    """Reach attributes of the model through ``.module``; False if a method other than forward runs layers."""
+    edits = Edits()
+    for use in uses_of_model(draft, construction, start=construction.last):
+        if use.attribute in _OF_LIBRARY:
+            continue
+        if use.runs_layers:
+            draft.abandon("runs_layers_v1", use.node, use=use.name)
+            return False
+        edits.replace(use.node.value, cst.Attribute(value=use.node.value, attr=cst.Name("module")))
+    draft.apply(edits)
+    return True
+
+
+def _report_lost_weights(draft: Draft, construction: Construction) -> None:
+    survey = draft.survey
+    if draft.target.tensor_parallel:
+        for call in (node for node in walk(construction.statement) if isinstance(node, cst.Call)):
+            if isinstance(call.func, cst.Attribute) and call.func.attr.value == "from_pretrained":
+                draft.add_todo("loses_weights", construction.statement)
+    places = model_places(survey) | optimizer_places(survey)
+    for call in survey.calls:
+        owner, _, method = (dotted(call.func) or "").rpartition(".")
+        if method == "load_state_dict" and owner in names_of(survey, places, survey.function(call)):
+            draft.add_todo("loads_undivided", call=text_of(call))
+
+
+def _report_accumulation(draft: Draft) -> None:
+    """List an update under a condition such as ``step % n == 0``, whose backward passes the wrapper has to know."""
+    survey = draft.survey
+    for call in survey.calls:
+        owner, _, method = (dotted(call.func) or "").rpartition(".")
+        if method != "step" or owner not in names_of(survey, optimizer_places(survey), survey.function(call)):
+            continue
+        for above in survey.ancestors(call):
+            if isinstance(above, cst.FunctionDef | cst.For | cst.While):
+                break
+            if isinstance(above, cst.If):
+                moduli = [n for n in walk(above.test) if isinstance(getattr(n, "operator", None), cst.Modulo)]
+                for modulus in moduli[:1]:
+                    draft.add_todo(
+                        "define_passes", above, text=text_of(cst.ensure_type(modulus, cst.BinaryOperation).right)
+                    )
+
+
+_SCALING = (
+    "static_loss_scale=None",
+    "dynamic_loss_scale=True",
+    'dynamic_loss_args={"scale_window": 1000, "min_scale": 1, "delayed_shift": 2}',
+)
+
+
+def wrap_optimizer(draft: Draft) -> None:
+    """Wrap every optimizer where it is created."""
+    survey, edits = draft.survey, Edits()
+    for optimizer in optimizers(survey):
+        if any(
+            "DistributedOptimizer" in text_of(above.func)
+            for above in survey.ancestors(optimizer.call)
+            if isinstance(above, cst.Call)
+        ):
+            continue
+        scaling = _SCALING if draft.target.fp16 else ()
+        statement = survey.statement(optimizer.call)
+        if optimizer.name is not None and statement is not None:
+            before = f"{optimizer.name} = "
+            text = before + call_text("smp.DistributedOptimizer", [optimizer.name, *scaling], width=92, before=before)
+            edits.insert_after(statement, statements(text))
+        elif isinstance(survey.parent(optimizer.call), cst.Return):
+            inner = text_of(optimizer.call)
+            edits.replace(
+                optimizer.call, expression(call_text("smp.DistributedOptimizer", [inner, *scaling], width=84))
+            )
+        else:
+            draft.add_todo("wrap_optimizer", optimizer.call)
+    draft.apply(edits)
+    if draft.target.fp16:
+        _schedule_inner_optimizer(draft)
+
+
+def _schedule_inner_optimizer(draft: Draft) -> None:
+    """Pass the inner optimizer to schedules: in fp16 the wrapper is not a ``torch.optim.Optimizer``."""
+    survey, edits = draft.survey, Edits()
+    places = optimizer_places(survey)
+    for call in survey.calls:
+        if not is_schedule(survey, call):
+            continue
+        argument = keyword(call, "optimizer") or positional(call, 0)
+        name = dotted(argument.value) if argument is not None else None
+        if argument is not None and name is not None and name in names_of(survey, places, survey.function(call)):
+            edits.replace(argument.value, expression(f"{name}.optimizer"))
+    draft.apply(edits)
+
+
+def is_schedule(survey: Survey, call: cst.Call) -> bool:
+    """Whether a call creates a learning-rate schedule."""
+    name = survey.callee(call)
+    last = name.rpartition(".")[2]
+    return (
+        name.startswith("torch.optim.lr_scheduler.") or (last.startswith("get_") and "schedul" in last)
+    ) and not survey.named(last)
+
+
+def replicate_models(draft: Draft) -> None:
+    """Wrap each model with ``DistributedDataParallel``, and reach its own attributes through ``.module``."""
+    unwrap(draft, REPLICATING, attribute=True)
+    constructions = _constructions(draft)
+    uses = [use for construction in constructions for use in uses_of_model(draft, construction)]
+    bypassing = next((use for use in uses if use.runs_layers and use.trains), None)
+    if bypassing is not None:
+        draft.abandon("runs_layers_ddp", bypassing.node, use=bypassing.name)
+        return
+    buffers = ", broadcast_buffers=False" if len(constructions) > 1 or _runs_twice(draft, constructions) else ""
+    edits = Edits()
+    for use in uses:
+        if use.inner:
+            continue
+        edits.replace(use.node.value, cst.Attribute(value=use.node.value, attr=cst.Name("module")))
+    _wrap(
+        draft, edits, constructions, lambda construction: f"{construction.name} = DDP({construction.name}{buffers})\n"
+    )
+
+
+def shard_models(draft: Draft) -> None:
+    """Wrap each model with ``FullyShardedDataParallel`` for SMP v2, after its layers are transformed as planned."""
+    target = draft.target
+    experts = target.plan.expert_parallel_degree > 1
+    divided = target.tensor_parallel or target.plan.context_parallel_degree > 1 or experts
+    take_out_wrappers(draft, REPLICATING)
+    fsdp = next((call for call in draft.survey.calls if draft.survey.callee(call) in SHARDING), None)
+    if fsdp is not None:
+        _transform_before(draft, fsdp, divided=divided)
+        return
+    constructions = _constructions(draft)
+    texts: dict[Statement, str] = {}
+    for construction in constructions:
+        name = construction.name
+        use = next((use for use in uses_of_model(draft, construction) if use.runs_layers), None)
+        if use is not None:
+            draft.abandon("runs_layers_fsdp", use.node, use=use.name)
+            return
+        arguments = [
+            name,
+            "auto_wrap_policy=ModuleWrapPolicy(layer_classes)",
+            f"mixed_precision=MixedPrecision(param_dtype={target.dtype}, reduce_dtype={target.dtype})",
+            "device_id=torch.cuda.current_device()",
+            "use_orig_params=True",
+        ]
+        text = f"{name} = tsm.transform({name})\n" if divided else ""
+        if text and experts:
+            draft.add_todo("needs_moe_config", call=text.rstrip())
+        text += LAYER_CLASSES.format(name=name)
+        texts[construction.statement] = f"{text}{name} = {call_text('FSDP', arguments)}\n"
+    if "ModuleList" not in draft.survey.all_names():
+        draft.add_todo("no_wrapping_policy")
+    _wrap(draft, Edits(), constructions, lambda construction: texts[construction.statement])
+
+
+def _transform_before(draft: Draft, sharded: cst.Call, *, divided: bool) -> None:
+    """Insert the parallel layers of SMP v2 before the FSDP of the script."""
+    statement, name = draft.survey.statement(sharded), dotted(sharded.args[0].value) if sharded.args else None
+    if divided and statement is not None and name is not None:
+        edits = Edits()
+        edits.insert_before(statement, statements(f"{name} = tsm.transform({name})\n"))
+        draft.apply(edits)
+
+
+def shard_models_by_tensor(draft: Draft) -> None:
+    """Shard each model with ``fully_shard``, its repeated layers first."""
+    unwrap(draft, REPLICATING, attribute=True)
+    _zero_by_optimizer(draft)
+    constructions = _constructions(draft)
+    uses = {c.statement: [use for use in uses_of_model(draft, c) if use.runs_layers] for c in constructions}
+    for use in (use for many in uses.values() for use in many):
+        if not use.is_method:
+            draft.abandon("runs_layer_alone", use.node, use=use.name)
+            return
+    options = ""
+    if draft.target.half_planned and not computes_in_half(draft.survey):
+        options += f", mp_policy=MixedPrecisionPolicy(param_dtype={HALF}, reduce_dtype=torch.float32)"
+    if "grad_op" in draft.target.sharding_strategy:
+        options += ", reshard_after_forward=False"
+    if "hybrid" in draft.target.sharding_strategy:
+        draft.add_todo("hybrid_mesh")
+    texts: dict[Statement, str] = {}
+    for construction in constructions:
+        name = construction.name
+        # Inner lists first: the parameters of a layer belong to the innermost shard around them.
+        text = (
+            f"for stack in reversed(list({name}.modules())):\n    if isinstance(stack, torch.nn.ModuleList):\n"
+            f"        for layer in stack:\n            fully_shard(layer{options})\nfully_shard({name}{options})\n"
+        )
+        for method in dict.fromkeys(use.attribute for use in uses[construction.statement]):
+            text += f'register_fsdp_forward_method({name}, "{method}")\n'
+        texts[construction.statement] = text
+    if "ModuleList" not in draft.survey.all_names():
+        draft.add_todo("no_layer_class")
+    _wrap(draft, Edits(), constructions, lambda construction: texts[construction.statement])
+
+
+def _zero_by_optimizer(draft: Draft) -> None:
+    """Replace ``model.zero_grad()``: between forward and backward pass, it would clear gathered parameters only."""
+    survey, edits = draft.survey, Edits()
+    for call in survey.calls:
+        owner, _, method = (dotted(call.func) or "").rpartition(".")
+        if method != "zero_grad" or not isinstance(call.func, cst.Attribute):
+            continue
+        function = survey.function(call)
+        for optimizer in optimizers(survey):
+            if optimizer.model is None or owner not in names_of(survey, aliases_of(survey, optimizer.model), function):
+                continue
+            places = aliases_of(survey, (optimizer.function, optimizer.name)) if optimizer.name is not None else set()
+            names = sorted(names_of(survey, places, function), key=len)
+            if names:
+                edits.replace(call.func.value, expression(names[0]))
+            else:
+                draft.add_todo("zero_by_optimizer", call)
+            break
+    draft.apply(edits)
+
+
+def _constructions(draft: Draft) -> list[Construction]:
+    """Constructions of the models; the script is left unchanged if one is in another file."""
+    before = len(draft.todo)
+    constructions = find_constructions(draft)
+    if len(draft.todo) > before:
+        draft.abandon("created_in_another_file", reason=draft.todo[before])
+    return constructions
+
+
+def _wrap(draft: Draft, edits: Edits, constructions: list[Construction], text: Callable[[Construction], str]) -> None:
+    """Insert a wrapper for each model before its parameters are first used."""
+    for construction in constructions:
+        first = _first_use(draft, construction)
+        new = statements(text(construction))
+        if first is not None:
+            edits.insert_before(first, new)
+        else:
+            edits.insert_after(construction.last, new)
+    draft.apply(edits)
+
+
+def _first_use(draft: Draft, construction: Construction) -> Statement | None:
+    """Statement before which the model is wrapped: the optimizer, or an earlier one that reads its parameters."""
+    survey = draft.survey
+    if construction.use is None:
+        return None
+    block = survey.body_of(construction.last)
+    if construction.use not in block:
+        return None
+    start, stop = block.index(construction.last) + 1, block.index(construction.use)
+    for statement in block[start:stop]:
+        for node in walk(statement):
+            if isinstance(node, cst.Attribute) and dotted(node) in (
+                f"{construction.name}.parameters",
+                f"{construction.name}.named_parameters",
+            ):
+                return statement
+    return construction.use
+
+
+def _runs_twice(draft: Draft, constructions: list[Construction]) -> bool:
+    """Whether one statement or two statements of a block call the model twice before a backward pass."""
+    survey = draft.survey
+    for construction in constructions:
+        calls = [call for call in survey.calls if dotted(call.func) == construction.name]
+        places = [(survey.function(call), tuple(survey.loops(call))) for call in calls]
+        if len(places) != len(set(places)):
+            return True
+    return False

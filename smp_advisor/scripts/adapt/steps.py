@@ -1,0 +1,654 @@
+"""Steps: move the passes of a loop into `@smp.step` functions, or refuse a loop whose meaning they would change."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+import libcst as cst
+
+from smp_advisor.reading.block_names import BlockNames, names_of_block
+from smp_advisor.scripts.adapt.adaptation import sentence
+from smp_advisor.scripts.adapt.code import (
+    Edits,
+    call_text,
+    children,
+    dotted,
+    expression,
+    names_in,
+    statements,
+    text_of,
+    walk,
+)
+from smp_advisor.scripts.adapt.roles import backward_calls, model_places, names_of
+from smp_advisor.scripts.adapt.survey import BUILTINS, Function, Statement, Survey, assigned_names, known_names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from smp_advisor.scripts.adapt.adaptation import Draft
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Region:
+    """Statements of one block that become a function, and where the others between them go."""
+
+    function: Function
+    block: list[Statement]
+    models: set[str]
+    moved: list[Statement]
+    hoisted: list[Statement] = field(default_factory=list)
+    """Stay in the loop, before the call of the function."""
+    deferred: list[Statement] = field(default_factory=list)
+    """Stay in the loop, after the call of the function."""
+    backward: cst.Call | None = None
+    """None for a forward pass alone."""
+
+
+def move_training_steps(draft: Draft) -> None:
+    """Create one function per backward pass; most scripts have only one."""
+    _split_lines(draft)
+    for _ in range(8):
+        call = next(iter(backward_calls(draft.survey)), None)
+        if call is None:
+            return
+        region = _region(draft, call)
+        if region is None or draft.abandoned:
+            return
+        _move(draft, region)
+
+
+def move_evaluation_steps(draft: Draft) -> None:
+    """Move each call of the model outside ``@smp.step`` into a function of its own."""
+    for _ in range(24):
+        survey = draft.survey
+        call = next((call for call in survey.calls if _is_evaluation(survey, call)), None)
+        statement = survey.statement(call) if call is not None else None
+        if call is None or statement is None:
+            return
+        parent = survey.parent(call)
+        target = parent.targets[0].target if isinstance(parent, cst.Assign) and len(parent.targets) == 1 else None
+        parts = [element.value for element in target.elements] if isinstance(target, cst.Tuple) else [target]
+        if not all(isinstance(part, cst.Name) for part in parts) or not survey.body_of(statement):
+            if not _assign_call(draft, call, statement):
+                return
+            continue
+        carried = _carried(survey, [statement]) & set(block_names([statement]).bound)
+        if carried & set(names_in(call)):
+            draft.abandon("evaluation_carries", call, name=min(carried))
+            return
+        function = survey.function(call)
+        models = names_of(survey, model_places(survey), function)
+        _move(draft, Region(function=function, block=survey.body_of(statement), models=models, moved=[statement]))
+
+
+def _is_evaluation(survey: Survey, call: cst.Call) -> bool:
+    """Whether a call runs the model outside every ``@smp.step`` function."""
+    name = dotted(call.func)
+    if name is None or name not in names_of(survey, model_places(survey), survey.function(call)):
+        return False
+    steps = {f.name.value for f in survey.functions if any("smp.step" in text_of(d) for d in f.decorators)}
+    around = {above.name.value for above in survey.ancestors(call) if isinstance(above, cst.FunctionDef)}
+    # A helper called by a step function runs inside the step.
+    callers = [
+        caller.name.value
+        for site in survey.calls
+        if (dotted(site.func) or "").rpartition(".")[2] in around and (caller := survey.function(site)) is not None
+    ]
+    return not steps & {*around, *callers}
+
+
+def _assign_call(draft: Draft, call: cst.Call, statement: Statement) -> bool:
+    """Give the result of a call a name in a statement of its own; False with a to-do where it may run otherwise."""
+    survey, edits = draft.survey, Edits()
+    for above in survey.ancestors(call):
+        if above is statement:
+            break
+        conditional = isinstance(above, cst.IfExp | cst.BooleanOperation)
+        if conditional or isinstance(above, cst.Lambda | cst.BaseComp | cst.IndentedBlock | cst.While):
+            draft.add_todo("evaluate_by_hand", call)
+            return False
+    if not survey.body_of(statement) or not isinstance(statement, cst.SimpleStatementLine | cst.For | cst.If):
+        draft.add_todo("evaluate_by_hand", call)
+        return False
+    name = survey.free_name("output", "model_output")
+    edits.insert_before(statement, statements(f"{name} = {text_of(call)}\n"))
+    edits.replace(call, cst.Name(name))
+    draft.apply(edits)
+    return True
+
+
+def _split_lines(draft: Draft) -> None:
+    """Split lines such as ``loss.backward(); optimizer.step()``, of which only the first statement moves."""
+    edits = Edits()
+    for call in backward_calls(draft.survey):
+        line = draft.survey.statement(call)
+        if isinstance(line, cst.SimpleStatementLine) and len(line.body) > 1:
+            lines: list[Statement] = [
+                cst.SimpleStatementLine(body=[small.with_changes(semicolon=cst.MaybeSentinel.DEFAULT)])
+                for small in line.body
+            ]
+            lines[0] = lines[0].with_changes(leading_lines=line.leading_lines)
+            lines[-1] = lines[-1].with_changes(trailing_whitespace=line.trailing_whitespace)
+            edits.insert_after(line, lines)
+            edits.remove(line)
+    draft.apply(edits)
+
+
+# -- the statements that move ------------------------------------------------------------------------------------------
+
+_DRIVERS = ("accelerator", "fabric", "manager")
+_NOT_FORWARD = known_names("methods_without_forward_pass")
+
+
+def block_names(nodes: Iterable[cst.CSTNode], defined: Iterable[str] = ()) -> BlockNames:
+    """Names of statements in the order of execution."""
+    body = [node for node in nodes if isinstance(node, cst.SimpleStatementLine | cst.BaseCompoundStatement)]
+    return names_of_block(ast.parse(cst.Module(body=body).code).body, defined=defined)
+
+
+def _region(draft: Draft, call: cst.Call) -> Region | None:  # noqa: C901 - a list of refusals
+    """The statements from the forward to the backward pass; None, with a to-do or refused, if they cannot move."""
+    survey, function = draft.survey, draft.survey.function(call)
+    owner = dotted(cst.ensure_type(call.func, cst.Attribute).value) or ""
+    if owner.rpartition(".")[2] in _DRIVERS:
+        draft.abandon("driven_loop", call)
+    elif call.args:
+        draft.abandon("backward_arguments", call)
+    elif function is not None and any(
+        (dotted(site.func) or "").endswith(".step")
+        and function.name.value in map(text_of, (a.value for a in site.args))
+        for site in survey.calls
+    ):
+        draft.abandon("closure", function=function.name.value)
+    if draft.abandoned:
+        return None
+
+    # The forward pass is in the block of the backward pass, or in one around it.
+    models = names_of(survey, model_places(survey), function)
+    here, first, block, position = survey.statement(call), None, list[Statement](), 0
+    while here is not None:
+        block = survey.body_of(here)
+        position = block.index(here) if here in block else 0
+        first = next((n for n, s in enumerate(block[: position + 1]) if _is_forward(survey, s, models)), None)
+        if first is not None:
+            break
+        above = survey.parent(here)
+        above = survey.parent(above) if isinstance(above, cst.IndentedBlock) else above
+        here = above if isinstance(above, cst.With | cst.If) else None
+    if first is None:
+        draft.add_todo("no_forward", call)
+        return None
+
+    # Lists and sums that the statements fill move along.
+    for _ in range(8):
+        moved, _, _ = _split(survey, block[first : position + 1], models)
+        filled = {name.partition(".")[0] for statement in moved for name in _changed_objects(statement)}
+        objects = (filled | block_names(moved).updated) - models
+        earlier = [n for n, s in enumerate(block[:first]) if objects & set(block_names([s]).bound)]
+        if not earlier:
+            break
+        first = earlier[-1]
+    part = block[first : position + 1]
+    inner = [node for statement in part for node in walk(statement) if isinstance(node, cst.Call)]
+    if any(isinstance(c.func, cst.Attribute) and c.func.attr.value == "step" and not c.args for c in inner):
+        draft.add_todo("update_in_region", part[0])
+        return None
+    moved, hoisted, deferred = _split(survey, part, models)
+    obstacle = _obstacle(survey, moved, deferred, part, models)
+    if obstacle:
+        draft.abandon("cannot_move", obstacle=obstacle)
+        return None
+    return Region(
+        function=function, block=block, models=models, moved=moved, hoisted=hoisted, deferred=deferred, backward=call
+    )
+
+
+def _is_forward(survey: Survey, statement: cst.CSTNode, models: set[str]) -> bool:
+    """Whether the statement runs the model, directly or in a function of the script."""
+    for node in walk(statement):
+        name = dotted(node.func) if isinstance(node, cst.Call) else None
+        if not isinstance(node, cst.Call) or name is None:
+            continue
+        owner, _, last = name.rpartition(".")
+        # loss = model.loss(batch) is a forward pass; model.unshard() alone is not.
+        if name in models or (owner in models and last not in _NOT_FORWARD and assigned_names(statement)):
+            return True
+        if name not in (last, f"self.{last}") or not (owner or any(dotted(arg.value) in models for arg in node.args)):
+            continue
+        for function in survey.named(last):
+            inner = names_of(survey, model_places(survey), function)
+            if any(isinstance(n, cst.Call) and dotted(n.func) in inner for n in walk(function)):
+                return True
+    return False
+
+
+def _split(
+    survey: Survey, part: list[Statement], models: set[str]
+) -> tuple[list[Statement], list[Statement], list[Statement]]:
+    """Statements that compute the loss, ``zero_grad`` calls to run before them, and other statements to run after."""
+    moved, hoisted, deferred = [part[-1]], list[Statement](), list[Statement]()
+    needed = _spellings(part[-1])
+    for statement in reversed(part[:-1]):
+        changed = assigned_names(statement) | _changed_objects(statement)
+        if changed & needed or (changed and _is_forward(survey, statement, models)):
+            moved.insert(0, statement)
+            needed |= _spellings(statement) - models
+        elif "zero_grad" in text_of(statement):
+            hoisted.insert(0, statement)
+        else:
+            deferred.insert(0, statement)
+    return moved, hoisted, deferred
+
+
+def _spellings(node: cst.CSTNode) -> set[str]:
+    """Names and attributes in a statement: ``self`` and ``self.loss`` for ``self.loss``."""
+    return {text for inner in walk(node) if isinstance(inner, cst.Name | cst.Attribute) and (text := dotted(inner))}
+
+
+def _changed_objects(node: cst.CSTNode) -> set[str]:
+    """Objects that a statement changes: ``self.loss`` in ``self.loss = x``, ``losses`` in ``losses.append(x)``."""
+    changed: set[str] = set()
+    for inner in walk(node):
+        if isinstance(inner, cst.Expr) and isinstance(inner.value, cst.Call):
+            function = inner.value.func
+            if isinstance(function, cst.Attribute) and function.attr.value != "backward":
+                changed.add(dotted(function.value) or "")
+        elif isinstance(inner, cst.AssignTarget | cst.AugAssign | cst.AnnAssign):
+            for target in walk(inner.target) if not isinstance(inner.target, cst.Name) else ():
+                if isinstance(target, cst.Attribute):
+                    changed.add(dotted(target) or "")
+                elif isinstance(target, cst.Subscript):
+                    changed.add(dotted(target.value) or "")
+    return changed - {""}
+
+
+def _carried(survey: Survey, nodes: list[Statement]) -> set[str]:
+    """Names that the statements read from the previous iteration of a loop around them and replace."""
+    updated, carried = block_names(nodes).updated, set[str]()
+    for loop in survey.loops(nodes[0]):
+        target = set(names_in(loop.target)) if isinstance(loop, cst.For) else set()
+        carried |= updated & set(block_names(loop.body.body, defined=target).read)
+    return carried
+
+
+def _obstacle(
+    survey: Survey, moved: list[Statement], deferred: list[Statement], part: list[Statement], models: set[str]
+) -> str:
+    """Sentence that explains why a step function would change the meaning of the loop; empty if it would not."""
+    own = block_names(moved)
+    if own.leaving:
+        return sentence("region_leaves", statement=own.leaving[0])
+    carried = _carried(survey, moved)
+    if carried:
+        return sentence("carried", name=min(carried))
+
+    # Branches of one `if` are alternatives; any other backward pass is a second one.
+    block = survey.body_of(moved[-1])
+    for call in backward_calls(survey):
+        above = [call, *survey.ancestors(call)]
+        alternative = moved[-1] in above and isinstance(moved[-1], cst.SimpleStatementLine | cst.If | cst.With)
+        if not alternative and any(statement in above for statement in (*block, *part)):
+            return sentence("several_backwards", call=text_of(call))
+    inside = set(own.bound) - set(own.read)
+    for spelling in sorted({name for statement in moved for name in _changed_objects(statement)}):
+        if spelling.partition(".")[0] not in inside and spelling not in models:
+            return sentence("changes_object", name=spelling)
+    for statement in deferred:
+        later = [s for s in moved[:-1] if part.index(s) > part.index(statement)]
+        replaced = set(block_names([statement]).read) & set(block_names(later).bound)
+        if replaced:
+            return sentence("replaced_later", name=min(replaced), statement=text_of(statement).strip())
+    return ""
+
+
+# -- the function and its call -----------------------------------------------------------------------------------------
+
+
+def _move(draft: Draft, region: Region) -> None:
+    """Replace a region by a function and its call."""
+    survey, edits = draft.survey, Edits()
+    first, last = region.moved[0], region.moved[-1]
+    names = block_names(region.moved)
+    arguments, renamed, not_split = _inputs(survey, region, names)
+    for node in (node for statement in region.moved for node in walk(statement)):
+        # The library splits dicts, lists and tuples, but not a BatchEncoding.
+        if isinstance(node, cst.Arg) and node.star == "**" and isinstance(node.value, cst.Name):
+            name = node.value.value
+            assigned = [a.value for a in survey.assignments(region.function, name)][-1:]
+            if arguments.get(name) == name and not any(isinstance(v, cst.Dict | cst.DictComp) for v in assigned):
+                arguments[name] = f"dict({name})"
+
+    # Its results: the loss, and values that later statements or the next iteration read.
+    later = [*region.deferred, *_read_after(survey, last, region.function)]
+    for loop in survey.loops(first):
+        above = {first, *survey.ancestors(first)}
+        again = cast("list[Statement]", list(loop.body.body))
+        later += again[: next(n for n, statement in enumerate(again) if statement in above)]
+    results = _results(draft, region, names, later, edits)
+
+    # The function, with model.backward(loss).
+    training, model = region.backward is not None, next(iter(arguments))
+    name = survey.free_name(
+        *(("train_step", "training_step") if training else ("evaluation_step", "evaluation_forward"))
+    )
+    purpose = "Forward and backward pass of one batch. The library runs it once per microbatch."
+    moved: list[Any] = [statement.visit(_Rename(renamed)) for statement in region.moved]
+    text = cst.Module(body=[statement.visit(_Backward(model)) for statement in moved]).code
+    body = "".join(f"    {line}\n" if line.strip() else "\n" for line in text.rstrip().splitlines())
+    values: list[Any] = [expression(text).visit(_Rename(renamed)) for text, _, _ in results]
+    split = f"(non_split_inputs={not_split})".replace("'", '"') if not_split else ""
+    text = f"@smp.step{split}\ndef {call_text(name, arguments, width=94)}:\n"
+    text += f'    """{purpose if training else "Forward pass of one batch, without gradients."}"""\n'
+    text += body
+    text += f"    return {', '.join(map(text_of, values))}\n"
+
+    # Its call takes the place of the first statement, between those that stay before and after it.
+    call = call_text(name, arguments.values(), width=84)
+    reduced = [f"{'.reduce_mean()' if mean else '.concat()'}" for _, _, mean in results]
+    if len(results) == 1:
+        lines = [f"{results[0][1]} = {call}{reduced[0]}"]
+    else:
+        lines = [f"{', '.join(f'{target}_mb' for _, target, _ in results)} = {call}"]
+        lines += [f"{t} = {t}_mb{how}" for (_, t, _), how in zip(results, reduced, strict=True)]
+    new = statements("\n".join(lines))
+    new[0] = new[0].with_changes(leading_lines=first.leading_lines)
+    replaced = [*region.moved, *region.hoisted, *region.deferred]
+    start = min(replaced, key=region.block.index)
+    for statement in replaced:
+        if statement is not start:
+            edits.remove(statement)
+    placed = [*region.hoisted, *new, *region.deferred]
+    inner = _Inner(edits, placed)
+    edits.change(start, lambda _: cst.FlattenSentinel([cast("cst.CSTNode", s.visit(inner)) for s in placed]))
+    _insert_function(draft, edits, first, text)
+    draft.apply(edits)
+
+
+def _read_after(survey: Survey, last: Statement, function: Function) -> list[Statement]:
+    """Statements after `last` in its block and in the blocks around it, within its function."""
+    following: list[Statement] = []
+    here: cst.CSTNode | None = last
+    while here is not None and here is not function:
+        siblings = list[Any](survey.body_of(here))
+        following += siblings[siblings.index(here) + 1 :] if here in siblings else []
+        orelse = here.orelse if isinstance(here, cst.For | cst.While) else None
+        following += cast("list[Statement]", list(orelse.body.body)) if orelse is not None else []
+        here = survey.parent(here)
+    return following
+
+
+def _inputs(  # noqa: C901, PLR0915 - a list of cases
+    survey: Survey, region: Region, names: BlockNames
+) -> tuple[dict[str, str], dict[str, str], list[str]]:
+    """Argument for each parameter, parameter for each expression of the loop where they differ, and those not split.
+
+    The model comes first, then values that change with each batch, then constants.
+    """
+    function, models = region.function, region.models
+    arguments, renamed = dict[str, str](), dict[str, str]()
+    taken = set(names.bound) - set(names.read)
+    at_module = survey.module_names()
+    in_loop = {name for loop in survey.loops(region.moved[0]) for name in assigned_names(loop)}
+    around = [f for f in (function, *survey.ancestors(function or survey.module)) if isinstance(f, cst.FunctionDef)]
+    owner = survey.class_of(function)
+    methods = {f.name.value for f in survey.functions if owner is not None and survey.class_of(f) is owner}
+
+    def is_free(name: str) -> bool:
+        if name not in names.read:
+            return False
+        # A batch called `input` or `data` hides the built-in function or the module of this name.
+        if any(survey.is_bound(scope, name) for scope in around) or (function is None and name in in_loop):
+            return True
+        return function is not None and name not in at_module and name not in BUILTINS
+
+    def add(text: str, preferred: str) -> None:
+        if text in renamed or (text in arguments and text == preferred):
+            return
+        name = preferred
+        while name in taken or (name != text and name in survey.imported):
+            name += "_"
+        taken.add(name)
+        arguments[name] = text
+        if name != text:
+            renamed[text] = name
+
+    def gather(node: cst.CSTNode) -> None:  # noqa: C901, PLR0912 - a list of cases
+        lifted = _moved_input(node, is_free)
+        if region.backward is None and isinstance(node, cst.Arg) and not isinstance(node.value, cst.Name):
+            # An evaluation gets the inputs themselves.
+            keyword = node.keyword.value if node.keyword is not None else None
+            inner, node = names_in(node.value), node.value
+            lifted = (keyword or _key(node) or "inputs") if inner else None
+        name = dotted(node) if isinstance(node, cst.Name | cst.Attribute) else None
+        first, _, attribute = (name or "").partition(".")
+        if lifted is not None:
+            add(text_of(node), lifted)
+        elif name is not None and name in models:
+            add(name, "model" if attribute else name)
+        elif first == "self" and attribute:
+            attribute = attribute.partition(".")[0]
+            add(f"self.{attribute}", "model" if f"self.{attribute}" in models else attribute.lstrip("_"))
+        elif name is not None:
+            if is_free(first):
+                add(first, first)
+        elif isinstance(node, cst.Arg | cst.Attribute):
+            gather(node.value)
+        elif isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and dotted(node.func) is not None:
+            if dotted(node.func.value) != "self":
+                gather(node.func.value)
+            elif node.func.attr.value in methods:  # self.compute_loss(...): pass the object itself
+                add("self", "trainer")
+            else:
+                gather(node.func)
+            for arg in node.args:
+                gather(arg)
+        else:
+            for child in children(node):
+                gather(child)
+
+    spelled = (dotted(n) for s in region.moved for n in walk(s) if isinstance(n, cst.Name | cst.Attribute))
+    model = next((name for name in spelled if name in models), None)
+    if model is not None:
+        add(model, "model" if "." in model else model)
+    for statement in region.moved:
+        gather(statement)
+    first, *further = arguments.items()
+    further.sort(key=lambda item: not any(name in in_loop for name in names_in(expression(item[1]))))
+    not_split = [
+        name
+        for name, text in further
+        if function is not None
+        and text not in in_loop
+        and any(
+            isinstance(node, cst.Call) and survey.callee(node) in _FACTORIES
+            for assignment in survey.assignments(function, text)
+            for node in walk(assignment)
+        )
+    ]
+    return dict([first, *further]), renamed, not_split
+
+
+_FACTORIES = known_names("tensor_factories")
+
+
+def _moved_input(node: cst.CSTNode, is_free: Callable[[str], bool]) -> str | None:
+    """Parameter name for ``x.to(device)`` of an input, which the documentation requires to be moved before the step."""
+    method = node.func.attr.value if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) else ""
+    if method not in ("to", "cuda"):
+        return None
+    source = cst.ensure_type(cst.ensure_type(node, cst.Call).func, cst.Attribute).value
+    names = names_in(source)
+    if not names or not all(is_free(name) for name in names):
+        return None
+    key = _key(source)
+    return names[0] if isinstance(source, cst.Name) else key if key is not None and key.isidentifier() else "inputs"
+
+
+def _key(node: cst.CSTNode) -> str | None:
+    """``k`` in ``x["k"]``."""
+    index = node.slice[0].slice if isinstance(node, cst.Subscript) else None
+    key = index.value if isinstance(index, cst.Index) else None
+    return str(key.evaluated_value) if isinstance(key, cst.SimpleString) else None
+
+
+def _results(
+    draft: Draft, region: Region, names: BlockNames, later: list[Statement], edits: Edits
+) -> list[tuple[str, str, bool]]:
+    """Expressions returned by the function, each with its name in the loop and whether it is a mean over the batch."""
+    survey, results = draft.survey, list[tuple[str, str, bool]]()
+    values = {
+        name: node.value
+        for statement in region.moved
+        for node in walk(statement)
+        if isinstance(node, cst.Assign)
+        for target in node.targets
+        if (name := dotted(target.target)) is not None
+    }
+    loss, base = "", list[str]()
+    if region.backward is not None:
+        value = cst.ensure_type(region.backward.func, cst.Attribute).value
+        base = names_in(value)
+        loss = next((name for name in base if name in names.bound), "")
+        # outputs.loss.backward() or criterion(...).backward()
+        results.append((loss or text_of(value), loss or survey.free_name("loss", "step_loss"), True))
+    known = {text_of(values[loss]) if loss in values else "", results[0][0] if results else ""}
+    for name in names.bound:
+        live = _live(later, name)
+        if name == loss or not live or name not in {n for s in region.moved for n in assigned_names(s)}:
+            continue
+        fields, as_object = _fields_read(live, name)
+        for read in fields:
+            new = results[0][1] if f"{name}.{read}" in known else survey.free_name(read, f"{name}_{read}")
+            _replace_fields(edits, live, name, read, new)
+            if f"{name}.{read}" not in known:
+                results.append((f"{name}.{read}", new, read == "loss"))
+        if as_object and fields and isinstance(values.get(name), cst.Call):
+            draft.add_todo("output_is_object", name=name)
+        elif as_object:
+            results.append((name, name, _is_loss(survey, name, values.get(name)) or name in base))
+    return results or [(names.bound[0], names.bound[0], False)]
+
+
+def _live(later: list[Statement], name: str) -> list[Statement]:
+    """Statements that may read the current value of a name, up to the one that replaces it."""
+    live = []
+    for statement in later:
+        names = block_names([statement])
+        if name in names.read:
+            live.append(statement)
+        if name in names.bound:
+            break
+    return live
+
+
+def _is_loss(survey: Survey, name: str, value: cst.CSTNode | None) -> bool:
+    """Whether a value is a loss, judging by its name or by the function that computes it."""
+    last = name.rpartition(".")[2].lower()
+    if "loss" in last or last in ("nll", "perplexity", "objective"):
+        return True
+    if isinstance(value, cst.Call):
+        method = value.func.attr.value if isinstance(value.func, cst.Attribute) else ""
+        callee = (survey.callee(value).rpartition(".")[2] or method).lower()
+        if callee in ("sum", "mean"):  # over some axes, it has values for each sample
+            return len(value.args) == int(survey.callee(value).startswith("torch."))
+        return callee in ("criterion", "cross_entropy", "mse_loss", "nll_loss", "bce_loss") or "loss" in callee
+    if isinstance(value, cst.UnaryOperation):
+        return _is_loss(survey, "", value.expression)
+    return isinstance(value, cst.BinaryOperation) and any(
+        _is_loss(survey, "", part) for part in (value.left, value.right)
+    )
+
+
+_FIELDS = known_names("output_fields")
+
+
+def _field(node: cst.CSTNode, name: str) -> str | None:
+    """The field that a node reads from an output object of transformers, by attribute or key."""
+    if not isinstance(node, cst.Attribute | cst.Subscript) or dotted(node.value) != name:
+        return None
+    read = node.attr.value if isinstance(node, cst.Attribute) else _key(node)
+    return read if read in _FIELDS else None
+
+
+def _fields_read(nodes: list[Statement], name: str) -> tuple[list[str], bool]:
+    """Fields read from an output object, and whether the object itself is used as well."""
+    inner = [node for statement in nodes for node in walk(statement)]
+    fields = [read for node in inner if (read := _field(node, name)) is not None]
+    uses = sum(isinstance(node, cst.Name) and node.value == name for node in inner)
+    return list(dict.fromkeys(fields)), uses > len(fields)
+
+
+def _replace_fields(edits: Edits, nodes: list[Statement], name: str, read: str, new: str) -> None:
+    """Replace reads of a field of an output object by the name of a tensor."""
+    for node in (node for statement in nodes for node in walk(statement)):
+        if _field(node, name) == read:
+            edits.replace(node, cst.Name(new))
+
+
+def _insert_function(draft: Draft, edits: Edits, near: cst.CSTNode, text: str) -> None:
+    """Insert a function at module level, before the statement that contains `near`, as in the documentation."""
+    outer = draft.survey.outermost(near)
+    new = statements(text)
+    blank = [cst.EmptyLine(indent=False), cst.EmptyLine(indent=False)]
+    new[0] = new[0].with_changes(leading_lines=blank if list(draft.module.body).index(outer) else [])
+
+    def place(updated: Any) -> Any:
+        nodes = list(updated.nodes) if isinstance(updated, cst.FlattenSentinel) else [updated]
+        comments = [line for line in nodes[0].leading_lines if line.comment is not None]
+        nodes[0] = nodes[0].with_changes(leading_lines=[*blank, *comments])
+        return cst.FlattenSentinel([*new, *nodes])
+
+    edits.change(outer, place)
+
+
+class _Inner(cst.CSTTransformer):
+    """Applies the edits collected for nodes inside the statements that a replaced one places."""
+
+    def __init__(self, edits: Edits, placed: list[Statement]) -> None:
+        super().__init__()
+        self._edits, self._placed = edits, frozenset(placed)
+
+    def on_leave(self, original_node: Any, updated_node: Any) -> Any:
+        if original_node in self._placed or self._edits.is_removed(original_node):
+            return updated_node
+        return self._edits.leave(original_node, updated_node)
+
+
+class _Rename(cst.CSTTransformer):
+    """Replaces expressions by names, given the source of each."""
+
+    def __init__(self, renamed: dict[str, str]) -> None:
+        super().__init__()
+        self._renamed = renamed
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        """Whether to visit the children: not those of a replaced expression."""
+        return not (isinstance(node, cst.BaseExpression) and text_of(node) in self._renamed)
+
+    def on_leave(self, original_node: Any, updated_node: Any) -> Any:
+        """Replacement of a node."""
+        name = self._renamed.get(text_of(original_node)) if isinstance(original_node, cst.BaseExpression) else None
+        return updated_node if name is None else cst.parse_expression(name)
+
+
+class _Backward(cst.CSTTransformer):
+    """Replaces ``loss.backward()`` by ``model.backward(loss)``."""
+
+    def __init__(self, model: str) -> None:
+        super().__init__()
+        self._model = model
+
+    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:  # noqa: ARG002, N802
+        function = updated_node.func
+        if (
+            not isinstance(function, cst.Attribute)
+            or function.attr.value != "backward"
+            or text_of(function.value) == self._model
+        ):
+            return updated_node
+        value = function.value
+        if len(value.lpar) == 1:
+            value = value.with_changes(lpar=[], rpar=[])
+        return cst.Call(func=cst.parse_expression(f"{self._model}.backward"), args=[cst.Arg(value=value)])
