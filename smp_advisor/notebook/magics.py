@@ -12,13 +12,12 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from smp_advisor.advice.options import keywords_of
+from smp_advisor.advice.options import keywords_of, named_values
 from smp_advisor.errors import AdvisorError, NoPlanFitsError
 from smp_advisor.notebook.cells import KINDS
 from smp_advisor.notebook.options import (
     comparing,
     model_named,
-    named_values,
     parsed,
     table_options,
     value_of,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from contextlib import contextmanager
 from functools import wraps
@@ -20,9 +19,9 @@ from smp_advisor.workload.from_config import is_model_name
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-__all__ = ["comparing", "model_named", "named_values", "parsed", "table_options", "value_of", "with_help"]
+__all__ = ["comparing", "model_named", "parsed", "table_options", "value_of", "with_help"]
 
 
 # mypy: allow-untyped-calls
@@ -130,17 +129,3 @@ def comparing(arguments: Namespace) -> Iterator[dict[str, Any]]:
         return
     with ProgressDisplay("Comparing clusters") as progress:
         yield {"on_progress": progress.update}
-
-
-def named_values(texts: Iterable[str]) -> dict[str, Any]:
-    """Options as NAME=VALUE. A value is a literal of Python, else text."""
-    options: dict[str, Any] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise AdvisorError(f"--option must be NAME=VALUE, for example --option region=us-west-2, not {text!r}.")
-        try:
-            options[name] = ast.literal_eval(value)
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            options[name] = value
-    return options

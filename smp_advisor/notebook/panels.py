@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from smp_advisor.advice.live import control_state
 from smp_advisor.advice.live.live_advice import ON_SCREEN, RECOMMENDED
 from smp_advisor.advice.live.settings import require_settings, with_labels
+from smp_advisor.advice.options import named_values
 from smp_advisor.charts import chart_of
 from smp_advisor.charts.charts import ranks_chart
 from smp_advisor.charts.modules import modules_chart
@@ -20,7 +21,6 @@ from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.guidance.ladder import ladder_html, reasons_of
 from smp_advisor.guidance.report import ladder_of
 from smp_advisor.notebook.figures import FITS, fit, headlines, memory
-from smp_advisor.notebook.options import named_values
 from smp_advisor.notebook.searching import ways_to_fit
 from smp_advisor.notebook.view_state import explanation
 from smp_advisor.runs.sources import LocalFolder

@@ -16,8 +16,9 @@ from IPython.core.magic import Magics, line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
+from smp_advisor.advice.options import named_values
 from smp_advisor.errors import AdvisorError
-from smp_advisor.notebook.options import named_values, parsed, table_options, value_of, with_help
+from smp_advisor.notebook.options import parsed, table_options, value_of, with_help
 from smp_advisor.notebook.shown import displayed_last, show_result
 
 if TYPE_CHECKING:
