@@ -143,7 +143,7 @@ def _next(name: str, job: dict[str, Any], sagemaker: Any) -> str:
     except Exception:  # noqa: BLE001 - listing jobs is a permission of its own: the run then ends with this job
         return ""
     names = (entry["TrainingJobName"] for entry in later)
-    return next((found for found in names if found != name and _STAMP.sub("", found) == base), "")
+    return next((job_name for job_name in names if job_name != name and _STAMP.sub("", job_name) == base), "")
 
 
 def attached(name: str, boto3: Any, config: Any) -> dict[str, Any]:

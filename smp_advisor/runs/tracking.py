@@ -46,24 +46,24 @@ def track(run: Run, state: dict[str, Any]) -> dict[str, Any]:
 
 def logged(name: str, content: dict[str, Any], client: Any, metric: Any) -> str:
     """Log figures to the job's run of MLflow, whose script logs the measured ones, or to one of the advisor's own."""
-    known = client.get_run(content["id"]) if content["id"] else None
-    if known is None:
+    tracked = client.get_run(content["id"]) if content["id"] else None
+    if tracked is None:
         experiments = [entry.experiment_id for entry in client.search_experiments()]
         quoted = name.replace("'", "")
-        known = next(iter(client.search_runs(experiments, f"attributes.run_name = '{quoted}'", max_results=1)), None)
-    if known is None:
+        tracked = next(iter(client.search_runs(experiments, f"attributes.run_name = '{quoted}'", max_results=1)), None)
+    if tracked is None:
         experiment = client.get_experiment_by_name(_EXPERIMENT)
         number = client.create_experiment(_EXPERIMENT) if experiment is None else experiment.experiment_id
-        known = client.create_run(number, run_name=name, tags={_OWN: "true"})
+        tracked = client.create_run(number, run_name=name, tags={_OWN: "true"})
     now, rows = int(time.time() * 1000), content["measured"]
     steps = [number if step is None else step for number, (step, _) in enumerate(rows)]
     figures = [metric(key, value, now, steps[-1]) for key, value in content["predicted"].items()]
-    if _OWN in known.data.tags:
+    if _OWN in tracked.data.tags:
         figures += [metric("seconds_per_step", value, now, step) for step, (_, value) in zip(steps, rows, strict=True)]
         figures += [] if content["loss"] is None else [metric("loss", content["loss"], now, steps[-1])]
     for start in range(0, len(figures), _MOST):
-        client.log_batch(known.info.run_id, metrics=figures[start : start + _MOST])
-    return str(known.info.run_id)
+        client.log_batch(tracked.info.run_id, metrics=figures[start : start + _MOST])
+    return str(tracked.info.run_id)
 
 
 def main(arguments: list[str]) -> int:

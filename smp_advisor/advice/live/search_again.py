@@ -34,8 +34,8 @@ def changed(advice: Advice, changes: Mapping[str, Any], pins: Settings | None = 
     if pins is not None:
         target = str(changes.get("library", keywords.get("library")) or "auto")
         keywords = _with_pins(advice, keywords, pins, advice.plan.library if target == "auto" else target)
-    found: Advice = advice.call.func(**changed_call(keywords, changes), **progress)
-    return found
+    result: Advice = advice.call.func(**changed_call(keywords, changes), **progress)
+    return result
 
 
 def changed_call(keywords: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
