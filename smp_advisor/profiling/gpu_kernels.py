@@ -33,7 +33,11 @@ _ATEN = torch.ops.aten
 
 
 @contextlib.contextmanager
-def gpu_kernels(attention: str, on_attention: Callable[[Tensor, Tensor, Tensor, bool, float], None]) -> Iterator[None]:
+def gpu_kernels(
+    attention: str,
+    on_attention: Callable[[Tensor, Tensor, Tensor, bool, float], None],
+    on_launches: Callable[[int], None] = lambda _: None,
+) -> Iterator[None]:
     """Run attention, dropout, recurrent layers and mask creation as on a GPU."""
 
     def attend(
@@ -68,7 +72,7 @@ def gpu_kernels(attention: str, on_attention: Callable[[Tensor, Tensor, Tensor, 
             (experts, "_grouped_mm", _grouped_product(getattr(experts, "_grouped_mm", None))),
         ):
             stack.enter_context(patched(owner, name, value))
-        stack.enter_context(recurrent_kernels())
+        stack.enter_context(recurrent_kernels(on_launches))
         yield
 
 

@@ -155,8 +155,8 @@ def _of_function(model: nn.Module, function: Callable[..., Any]) -> ExampleInput
         p for p in _arguments(function).values() if p.kind not in {*_VARIADIC, inspect.Parameter.KEYWORD_ONLY}
     ]
     # The default of a second parameter is the caller's own value, unless it is a length.
-    own = len(parameters) > 1 and parameters[1].default not in {None, inspect.Parameter.empty}
-    one = len(parameters) == 1 or (own and not isinstance(parameters[1].default, int))
+    second = parameters[1].default if len(parameters) > 1 else None
+    one = len(parameters) == 1 or not (second is inspect.Parameter.empty or second is None or isinstance(second, int))
 
     def checked(batch: int, sequence: int) -> Any:
         try:

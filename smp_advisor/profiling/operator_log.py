@@ -159,6 +159,12 @@ class OperatorLog:
         measure.flops += flops
         measure.bytes += _traffic(operator, operands, result)
 
+    def wait(self, phase: str, launches: int) -> None:
+        """Count launches of recurrent layers, whose tokens wait for each other."""
+        path = self._path if phase == "forward" else self._of_node()
+        measure = self.measures.setdefault(OperatorKey(phase, path, "recurrent launches", "memory"), OperatorMeasure())
+        measure.count += launches
+
     def _of_node(self) -> str:
         """Module of the current node; sums of gradients between nodes belong to the node before them."""
         node: Any = torch._C._current_autograd_node()

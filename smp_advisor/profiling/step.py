@@ -118,7 +118,7 @@ def measure_step(
     crossing, module_saved = dict[str, int](), dict[str, int]()
     with contextlib.ExitStack() as stack:
         stack.enter_context(recorder)
-        stack.enter_context(gpu_kernels(attention, recorder.on_attention))
+        stack.enter_context(gpu_kernels(attention, recorder.on_attention, recorder.on_launches))
         if precision == "amp":  # also in the backward pass, which may recompute
             stack.enter_context(cuda_autocast_rules())
         if checkpointing:

@@ -153,6 +153,11 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 (query.shape[-3], key.shape[-3], query.shape[-1], value.shape[-1], causal, dropout)
             )
 
+    def on_launches(self, launches: int) -> None:
+        """Record launches of recurrent layers."""
+        if self.log is not None:
+            self.log.wait(self.phase, launches)
+
     def _add(self, tensor: Any) -> None:
         if not isinstance(tensor, Tensor):
             return

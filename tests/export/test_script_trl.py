@@ -112,6 +112,7 @@ def make_specs(folder):
     add("preferences of all weights", script_of(FULL, objective="dpo"), train="answers", max_steps=4)
     add("unmarked", full, train="chats", tokenizer="tokenizer")
     add("other model", script_of(FULL, TASKS["mistral"]), train="chats")
+    add("no preferences", script_of(LORA, objective="dpo"), max_steps=4)
     for family, model in FAMILIES.items():
         add(family, script_of(FULL, model), max_steps=2)
         specs[family]["batch"] = batch
@@ -200,6 +201,7 @@ class TestJobs:
     def test_what_a_job_lacks_is_reported_in_a_sentence(self, jobs):
         assert "ValueError" in jobs["unmarked"]["error"]
         assert "The model has model_type llama, the plan's mistral" in jobs["other model"]["error"]
+        assert "pass a channel `train`" in jobs["no preferences"]["error"]
 
 
 SETTINGS = """

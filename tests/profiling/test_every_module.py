@@ -248,3 +248,17 @@ def test_a_function_of_inputs_keeps_its_own_defaults_and_is_named_where_it_fails
         ProfileError, match=r"Your function of inputs fails: KeyError: 'wide'. It is called with the batch"
     ):
         smp_advisor.profile(linear, inputs=lambda batch: (torch.zeros(make["wide"], batch),), stages=["trace"])
+
+
+def test_tokens_of_a_recurrent_layer_wait_for_each_other():
+    job = Job(precision="bf16", attention="fused", optimizer_step="fused")
+    step = {}
+    for length in (128, 512):
+        shape = {"words": length}
+        inputs = lambda batch, of=shape: (torch.zeros(batch, of["words"]).long(),)  # noqa: E731
+        model = Model.from_profile(smp_advisor.profile(_tagger()[0], inputs=inputs, stages=["trace"]))
+        for batch in (1, 8):
+            plan = Plan(library="ddp", precision="bf16", batch_size=batch)
+            step[length, batch] = estimate(model, Cluster("ml.p5.4xlarge"), job, plan).step_seconds
+    assert step[512, 1] > 2.5 * step[128, 1]
+    assert step[512, 8] < 1.1 * step[512, 1]
