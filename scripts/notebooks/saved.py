@@ -6,12 +6,14 @@ import re
 
 from nbformat import NotebookNode
 
-__all__ = ["ACCOUNT", "VARIES", "clean", "difference", "take_over"]
+__all__ = ["ACCOUNT", "MEASURED", "VARIES", "clean", "difference", "take_over"]
 
 ACCOUNT = "mock-account"
 """Tag in the metadata of a notebook whose cells send requests to AWS."""
 VARIES = "varies"
 """Tag of a cell whose numbers differ from run to run: seconds measured on this machine, names with the time."""
+MEASURED = "measured"
+"""Tag of a cell whose texts depend on the machine's speed: only the forms of its outputs are compared."""
 SHOWN = ("image/png", "image/svg+xml", "text/html", "text/latex", "text/markdown", "text/plain")
 """Forms of an output that a page without a kernel shows. A widget's view needs its kernel, and its state is large."""
 _KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
@@ -99,6 +101,8 @@ def _compared(cell: NotebookNode) -> tuple[str, object]:
     if cell.cell_type != "code":
         return cell.source, None
     outputs = _texts(cell)
+    if MEASURED in cell.metadata.get("tags", []):
+        return cell.source, [sorted(output) for output in outputs]
     return cell.source, _masked(outputs) if VARIES in cell.metadata.get("tags", []) else outputs
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from inspect import Parameter, Signature, signature
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
@@ -14,7 +15,7 @@ from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.stack import training_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from smp_advisor.arguments import Option
@@ -184,3 +185,17 @@ def _fine_tuning(texts: Mapping[str, Any]) -> dict[str, Any]:
     bits = 4 if quantized else 16
     adapter = Adapter(rank=rank, targets=targets or "all-linear", base_bits=bits, double_quantization=quantized)  # type: ignore[arg-type]
     return {"adapter": adapter}
+
+
+def named_values(texts: Iterable[str]) -> dict[str, Any]:
+    """Options as NAME=VALUE. A value is a literal of Python, else text."""
+    options: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise AdvisorError(f"--option must be NAME=VALUE, for example --option region=us-west-2, not {text!r}.")
+        try:
+            options[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            options[name] = value
+    return options

@@ -2,40 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice.options import JobOptionSettings, completes
 from smp_advisor.arguments import brief
+from smp_advisor.guidance.recommended import Recommended
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping, Sequence
-    from functools import partial
+    from collections.abc import Mapping
     from typing import Unpack
 
     import pandas as pd
 
-    from smp_advisor.advice.live import LiveAdvice
     from smp_advisor.charts.chart import Chart
     from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.cluster.table import Instance
-    from smp_advisor.costs.estimate import Estimate
     from smp_advisor.guidance.ladder import Ladder
-    from smp_advisor.guidance.practices import Pitfall, Reference, Step
     from smp_advisor.guidance.rank_map import RankTable
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.profiling.traced_rank import TracedRank
     from smp_advisor.runs import Probe, Summary
     from smp_advisor.runs.failures import Failure
+    from smp_advisor.runs.start import Terms
     from smp_advisor.runs.watching import Run
     from smp_advisor.runs.worth import Worth
-    from smp_advisor.search.clusters import Question
-    from smp_advisor.search.decision import Decision
-    from smp_advisor.search.search import SearchResult
-    from smp_advisor.search.sizes import ClusterSizes, Progress
+    from smp_advisor.search.sizes import Progress
     from smp_advisor.workload.job import Job
-    from smp_advisor.workload.model import Model
 
 
 _LESS = 0.95
@@ -45,7 +39,7 @@ _SURER = (0.99, 0.999)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Advice:
+class Advice(Recommended):
     """A recommendation: `plan`, its `estimate`, the ordered `steps` that explain it, and the cell that launches it.
 
     `smp_advisor.advise` returns its live form, `LiveAdvice`.
@@ -60,71 +54,15 @@ class Advice:
     '# Start a SageMaker training job on 1 x ml.p4d.24xlarge (8 GPUs, about $...
     """
 
-    model: Model
-    cluster: Cluster
-    """Cluster of the plan. The objective ``cost`` may choose another cluster than the requested one."""
-    job: Job
-    """Training run. `estimate.global_batch_size` is the batch that the search chose."""
-    plan: Plan
-    estimate: Estimate
-    objective: str
-    min_fit_probability: float
-    decision: Decision
-    """How certain the choice is, and the reasons for its global batch."""
-    steps: tuple[Step, ...]
-    """The ordered practices, each with its decision, figures, trade-off and source."""
-    pitfalls: tuple[Pitfall, ...]
-    """Requirements of the plan for the training script, the data pipeline and the job."""
-    reference: Reference | None
-    """AWS's nearest reference configuration, with the differences; None if AWS publishes none for the library."""
-    library_because: str = ""
-    """The library with its status, and the reason for it, if the advisor chose it (``library="auto"``)."""
-    library_comparisons: tuple[str, ...] = ()
-    """One sentence for each other library, if the advisor chose the library."""
-    because: str
-    """Reasons for the plan and for its batch."""
-    defaults: tuple[str, ...]
-    """Settings that the user left at their default: "sequence length 2,048 tokens", ..."""
-    plans_enumerated: int
-    """Number of plans that the library can express on the searched clusters."""
-    plans_scored: int
-    """Number of plans whose memory and fit were computed."""
-    plans_fit: int
-    """Number of plans that fit with the required probability. Their time was computed, too."""
-    requested: tuple[str, ...] = ()
-    """Settings of the user: "sequence length 512", "tensor parallel degree 4", ..."""
-    warnings: tuple[str, ...] = ()
-    """Warnings about the plan, and what was read of the user's script."""
-    script: str | None = None
-    """Path of the user's own training script; None for the generated one."""
-    data: str | None = None
-    """S3 URI of the training channel; None for synthetic tokens."""
-    result: SearchResult = field(compare=False)
-    sizes: ClusterSizes | None = field(default=None, compare=False)
-    """The compared clusters, if the request left the cluster open or its objective is the cost."""
-    question: Question | None = field(default=None, compare=False)
-    """The request as it is searched on other clusters; None for advice made by hand."""
-    request: partial[LiveAdvice] | None = field(default=None, compare=False)
-    """The call of `advise` for the same model, cluster and pins, without its job; None for advice made by hand."""
-    call: partial[LiveAdvice] | None = field(default=None, compare=False)
-    """The call of `advise` as it was made, with all its keywords, to search again with changed ones."""
-    traced_ranks: dict[tuple[Cluster, Job, Plan], TracedRank] = field(default_factory=dict, compare=False)
-    """Results of `traced_rank`, which report and view show next to the estimate of their plan."""
-
     @property
     def recommended(self) -> Advice:
         """The recommendation: this value itself, and that of a `LiveAdvice`, whatever plan is on screen."""
         return self
 
-    @property
-    def alternatives(self) -> pd.DataFrame:
-        """The best plan of each combination of techniques, best first, with the reason why it is not recommended."""
-        from smp_advisor.search.search import alternatives
-
-        return alternatives(self.result, self.model, self.job, min_fit_probability=self.min_fit_probability)
-
     @completes(JobOptionSettings)
-    def cell(self, sdk: str = "auto", plan: Plan | None = None, **options: Unpack[JobOptionSettings]) -> str:
+    def cell(
+        self, sdk: str = "auto", plan: Plan | None = None, *, tag: bool = True, **options: Unpack[JobOptionSettings]
+    ) -> str:
         """The cell that starts the job, for `plan` or the recommended plan.
 
         Parameters
@@ -133,22 +71,19 @@ class Advice:
             Version of the SageMaker Python SDK to write for: ``"v2"``, ``"v3"``, or ``"auto"``, the one installed.
         plan
             Another plan, for example with the values of the controls; the recommended plan if None.
+        tag
+            Whether the job has the tag ``smp-advisor-plan``, by which `smp_advisor.watch` knows the plan. It requires
+            the permission ``sagemaker:AddTags``.
         options
             Options of the job: ``data``, ``checkpoints``, ``spot``, ``subnets`` and others; see `JobOptions`.
         """
         from smp_advisor.export import estimator_cell
+        from smp_advisor.runs.cloudwatch import TAG
+        from smp_advisor.runs.start import plan_tag
 
-        chosen = plan or self.plan
-        return estimator_cell(
-            self.model,
-            self.cluster,
-            self.job,
-            chosen,
-            sdk=sdk,
-            min_fit_probability=self.min_fit_probability,
-            script_check=_script_warnings,
-            **self._options(options),
-        )
+        if tag:
+            options["tags"] = {TAG: plan_tag(self, plan), **(options.get("tags") or {})}
+        return estimator_cell(*self._run_of(plan), sdk=sdk, **self._checked | self._options(options))
 
     def export(self, format: str, plan: Plan | None = None, **options: Any) -> str:  # noqa: A002 - the users' word
         """The job as a HyperPod recipe, a Kubernetes PyTorchJob or a Slurm batch script.
@@ -166,23 +101,14 @@ class Advice:
         from smp_advisor.export import exported
 
         settings = {"script": self.script, **options} if self.script is not None else options
-        return exported(
-            self.model,
-            self.cluster,
-            self.job,
-            plan or self.plan,
-            format=format,
-            min_fit_probability=self.min_fit_probability,
-            script_check=_script_warnings,
-            **settings,
-        )
+        return exported(*self._run_of(plan), format=format, **self._checked | settings)
 
     @completes(JobOptionSettings)
     def local_cell(self, plan: Plan | None = None, **options: Unpack[JobOptionSettings]) -> str:
         """The ``%%smp_local`` cell that tries the training on this machine, with a small model of the family."""
         from smp_advisor.export import local_cell
 
-        return local_cell(self.model, self.cluster, self.job, plan or self.plan, **self._options(options))
+        return local_cell(*self._run_of(plan), **self._options(options))
 
     def monitoring_cell(self, *, region: str | None = None) -> str:
         """The cell that shows metrics and logs of the running job, with links to the console."""
@@ -251,24 +177,15 @@ class Advice:
             The run cannot be read, contradicts the plan, or has a figure that no hardware reaches.
         """
         from smp_advisor.runs import Probe, measure
+        from smp_advisor.runs.measure import Figures
 
         model, ran = self.model, (cluster or self.cluster, job or self.job, plan or self.plan)
         if probe:
             chosen = probe if isinstance(probe, Probe) else self.probe(plan)
             model, ran = chosen.model, (chosen.cluster, chosen.job, chosen.plan)
-        calibration = measure(
-            model,
-            *ran,
-            run=run,
-            job_name=job_name,
-            step_seconds=step_seconds,
-            peak_gib=peak_gib,
-            peak_kind=peak_kind,
-            out_of_memory=out_of_memory,
-            earlier=self.job.calibration,
-            accept=accept,
-        )
-        return self.again(replace(self.job, calibration=calibration))
+        figures, earlier = Figures(step_seconds, peak_gib, peak_kind, out_of_memory), self.job.calibration
+        learned = measure(model, *ran, run=run, job_name=job_name, figures=figures, earlier=earlier, accept=accept)
+        return self.again(replace(self.job, calibration=learned))
 
     def start(
         self,
@@ -285,7 +202,8 @@ class Advice:
 
         A job is started by the exported cell, in a child process with your credentials. Nothing starts without
         `confirm`: without it, the price of the run is the text of the error. The prediction is in ``advice.json`` of
-        the run's folder and of the job's source, where `smp_advisor.watch` finds it.
+        the run's folder and of the job's source, where `smp_advisor.watch` finds it. ``smp_advisor.toml`` of the folder
+        or above supplies the team's tags and container, and its policy is kept.
 
         Parameters
         ----------
@@ -299,7 +217,7 @@ class Advice:
         sdk
             As for `cell`.
         tag
-            Whether to tag the job with ``smp-advisor-plan``, which requires the permission ``sagemaker:AddTags``.
+            As for `cell`.
         steps
             Steps of a local run; 40 if None.
         options
@@ -309,8 +227,8 @@ class Advice:
         ------
         RunError
             The start was not confirmed, or the run cannot be started.
-        ExportError
-            As for `cell`.
+        AdvisorError
+            As for `cell`, or the policy of the project does not allow the job.
 
         Examples
         --------
@@ -320,9 +238,29 @@ class Advice:
         Traceback (most recent call last):
         smp_advisor.errors.RunError: Nothing was started. This job would run on 1 x ml.p4d.24xlarge...
         """
-        from smp_advisor.runs.start import start
+        from smp_advisor.errors import RunError
+        from smp_advisor.runs.start import new_folder, start_job, start_local
 
-        return start(self, local=local, confirm=confirm, folder=folder, sdk=sdk, tag=tag, steps=steps, **options)
+        if local:
+            return start_local(self, new_folder(folder, "local"), steps, options)
+        if steps is not None:
+            raise RunError("steps= is for local runs: pass extra_hyperparameters={'max_steps': ...} for a job.")
+        terms = self.terms(sdk=sdk, tag=tag, **options)
+        if not confirm:
+            raise RunError(
+                f"Nothing was started. This job would run on {terms.run} print(advice.terms().cell) shows its request;"
+                " pass confirm=True to start it."
+            )
+        script = options.get("script", self.script)
+        return start_job(self, terms.cell, new_folder(folder, "job"), generated=script is None)
+
+    def terms(self, *, sdk: str = "auto", tag: bool = True, **options: Any) -> Terms:
+        """The request and the price of the job that `start` would start, and the price of a probe. Starts nothing."""
+        from smp_advisor.advice.project import project_of
+        from smp_advisor.runs.start import terms_of_start
+
+        project = project_of(Path.cwd())
+        return terms_of_start(self, project.started(self.cluster, self.estimate, options), sdk=sdk, tag=tag)
 
     def after(self, failure: Failure | str, *, plan: Plan | None = None) -> Advice:
         """The advice after a run that ran out of GPU memory: the next plan with more headroom, and what the run taught.
@@ -359,59 +297,6 @@ class Advice:
                 break
         return advice
 
-    def compare_clusters(
-        self,
-        instances: Instance | str | Sequence[Instance | str] | None = None,
-        counts: Sequence[int] | None = None,
-        *,
-        max_days: float | str | None = None,
-        max_usd: float | str | None = None,
-        on_progress: Progress | None = None,
-    ) -> ClusterSizes:
-        """Days, cost and memory of the best plan on other clusters, and the knee of each instance type.
-
-        Parameters
-        ----------
-        instances
-            An instance type, several, or ``"any"``; the advice's own type if None.
-        counts
-            Numbers of nodes; 16 numbers from 1 to 256 if None.
-        max_days, max_usd
-            Deadline and budget of the run.
-        on_progress
-            As for `advise`. An interrupt ends the comparison with the clusters compared by then.
-
-        Raises
-        ------
-        AdvisorError
-            The clusters or limits are not valid, or the advice was not made by `advise`.
-
-        Examples
-        --------
-        >>> import smp_advisor as smpa
-        >>> advice = smpa.advise("1.3B", "ml.p4d.24xlarge", library="fsdp", tokens="20B")
-        >>> [size.cluster.nodes for size in advice.compare_clusters(counts=(1, 2)).sizes]
-        [1, 2]
-        """
-        from smp_advisor.errors import AdvisorError
-        from smp_advisor.search.clusters import COUNTS, Limits, places_of
-        from smp_advisor.search.sizes import compare
-
-        if self.question is None:
-            raise AdvisorError("Only advice made by advise() can be compared with other clusters.")
-        question = self.question.training(calibration=self.job.calibration)
-        limits = Limits.of(question.request.job, max_days=max_days, max_usd=max_usd)
-        places = places_of(
-            self.cluster.instance if instances is None else instances,
-            None,
-            limits=limits,
-            library=question.library,
-            counts=COUNTS if counts is None else counts,
-        )
-        clusters = tuple(dict.fromkeys((*places.clusters, self.cluster)))
-        here = replace(places, clusters=clusters, goal="cheapest", requested=self.cluster)
-        return compare(question, here, limits, on_progress)
-
     def probe(self, plan: Plan | None = None) -> Probe:
         """The cheapest short job on one or two nodes that teaches the most about the plan's step time.
 
@@ -422,14 +307,8 @@ class Advice:
         """
         from smp_advisor.runs import best_probe
 
-        return best_probe(
-            self.model,
-            self.cluster,
-            self.job,
-            plan or self.plan,
-            scalable=self.script is None,
-            min_fit_probability=self.min_fit_probability,
-        )
+        least = self.min_fit_probability
+        return best_probe(*self._run_of(plan), scalable=self.script is None, min_fit_probability=least)
 
     def worth_measuring(self) -> Worth:
         """Whether a short probe of the leading plans saves more than it costs, which one, and its cells.
@@ -473,17 +352,8 @@ class Advice:
         settings: dict[str, Any] = short | self._options(options)
         extra: dict[str, Any] = {"max_steps": probe.steps} | ({} if settings["script"] else {"log_every": 1})
         settings["extra_hyperparameters"] = extra | dict(settings.get("extra_hyperparameters") or {})
-        cell = estimator_cell(
-            probe.model,
-            probe.cluster,
-            probe.job,
-            probe.plan,
-            sdk=sdk,
-            min_fit_probability=self.min_fit_probability,
-            script_check=_script_warnings,
-            **settings,
-        )
-        return f"{probe.comment}\n{cell}"
+        ran = (probe.model, probe.cluster, probe.job, probe.plan)
+        return f"{probe.comment}\n{estimator_cell(*ran, sdk=sdk, **self._checked | settings)}"
 
     def probe_script_cell(self, plan: Plan | None = None, *, probe: Probe | None = None) -> str:
         """The ``%%writefile`` cell with the training script of `probe`; empty for the user's own script."""
@@ -492,30 +362,20 @@ class Advice:
         probe = probe or self.probe(plan)
         return "" if self.script else script_cell(probe.model, probe.cluster, probe.job, probe.plan)
 
-    def again(self, job: Job | None = None, **changes: Any) -> Advice:
-        """The advice for the same request, with the present `job` or another one, and changed keywords of `advise`."""
-        from smp_advisor.errors import CalibrationError
-
-        if self.request is None:
-            raise CalibrationError("Only advice made by advise() can be made again.")
-        advice = self.request(job=self.job if job is None else job, **changes)
-        return replace(
-            advice.recommended,
-            requested=self.requested,
-            defaults=self.defaults,
-            library_because=self.library_because,
-            library_comparisons=self.library_comparisons,
-        )
-
     @property
     def learned(self) -> Summary | None:
         """The effect of your measured runs on the plan, before and after; None without a calibration."""
         from smp_advisor.runs import summary
 
-        return summary(self.model, self.cluster, self.job, self.plan)
+        return summary(*self._run_of())
 
     def _options(self, options: JobOptionSettings) -> dict[str, Any]:
         return {"script": self.script, "data": self.data, **options}
+
+    @property
+    def _checked(self) -> dict[str, Any]:
+        """Options of the checks of a job before it is written."""
+        return {"min_fit_probability": self.min_fit_probability, "script_check": _script_warnings}
 
     def script_cell(self, plan: Plan | None = None, *, trainer: str | None = None, objective: str | None = None) -> str:
         """The ``%%writefile`` cell with a complete training script for this model; empty for the user's own script.
@@ -524,10 +384,7 @@ class Advice:
         """
         from smp_advisor.export import script_cell
 
-        if self.script:
-            return ""
-        chosen = plan or self.plan
-        return script_cell(self.model, self.cluster, self.job, chosen, trainer=trainer, objective=objective)
+        return "" if self.script else script_cell(*self._run_of(plan), trainer=trainer, objective=objective)
 
     def ladder(self, plan: Plan | int | None = None) -> Ladder:
         """AWS's techniques in order, each added to those before it, up to the plan: memory, fit, time, decision.
@@ -641,23 +498,10 @@ class Advice:
         from smp_advisor.profiling.traced_rank import trace_rank
 
         chosen = plan_of(self, plan)
-        traced = trace_rank(
-            self.model,
-            self.cluster,
-            self.job,
-            chosen,
-            stage=stage,
-            module=module,
-            inputs=inputs,
-            seconds=seconds,
-            on_progress=on_progress,
-        )
+        settings = {"stage": stage, "module": module, "inputs": inputs, "seconds": seconds, "on_progress": on_progress}
+        traced = trace_rank(*self._run_of(chosen), **settings)
         self.traced_ranks[self.cluster, self.job, chosen] = traced
         return traced
-
-    def traced(self, plan: Plan | None = None) -> TracedRank | None:
-        """The result of `traced_rank` for a plan, the recommended one if None; None if it was not traced."""
-        return self.traced_ranks.get((self.cluster, self.job, plan or self.plan))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the advice to a JSON file for `smp_advisor.load`, or its report to a file of HTML or Markdown.

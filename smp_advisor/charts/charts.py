@@ -20,8 +20,8 @@ from smp_advisor.wording import plural
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from smp_advisor.advice import Advice
     from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.guidance.recommended import Recommended
     from smp_advisor.libraries.plan import Plan
 
 __all__ = ["CHARTS", "chart_of"]
@@ -39,7 +39,7 @@ _COLUMNS = {
 _MOST_NODES = 16
 
 
-def ranks_chart(advice: Advice, estimate: Estimate, by: int = 0) -> Chart:
+def ranks_chart(advice: Recommended, estimate: Estimate, by: int = 0) -> Chart:
     """Stage, slices, shard and replica of every GPU of the first nodes, in the colors of column `by`."""
     table = ranks_of(advice, estimate.plan, None)
     ranks = table.ranks
@@ -73,7 +73,7 @@ def ranks_chart(advice: Advice, estimate: Estimate, by: int = 0) -> Chart:
     )
 
 
-CHARTS: Mapping[str, Callable[[Advice, Estimate], Chart]] = {
+CHARTS: Mapping[str, Callable[[Recommended, Estimate], Chart]] = {
     "memory": memory_chart,
     "time": time_chart,
     "schedule": schedule_chart,
@@ -85,7 +85,7 @@ CHARTS: Mapping[str, Callable[[Advice, Estimate], Chart]] = {
 """Function that makes each chart for a plan of the advice."""
 
 
-def chart_of(advice: Advice, name: str, plan: Plan | int | None = None) -> Chart:
+def chart_of(advice: Recommended, name: str, plan: Plan | int | None = None) -> Chart:
     """A chart of a plan, see `Advice.chart`."""
     require_types({"name": (name, str)}, "chart")
     chosen = plan_of(advice, plan)

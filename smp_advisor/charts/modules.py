@@ -13,8 +13,8 @@ from smp_advisor.errors import AdvisorError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from smp_advisor.advice import Advice
     from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.guidance.recommended import Recommended
     from smp_advisor.profiling.result import Profile
 
 __all__ = ["MEASURES", "modules_chart", "profile_of"]
@@ -42,13 +42,13 @@ class _Module(NamedTuple):
         return amount(self.figures[0], "GiB"), short(self.figures[1]), short(self.figures[2])
 
 
-def profile_of(advice: Advice) -> Profile | None:
+def profile_of(advice: Recommended) -> Profile | None:
     """The traced profile from which an advice was made; None if it was made from anything else."""
     model = None if advice.call is None else advice.call.keywords.get("model")
     return model if getattr(model, "tree", None) else None
 
 
-def modules_chart(advice: Advice, estimate: Estimate, by: int = 0) -> Chart:
+def modules_chart(advice: Recommended, estimate: Estimate, by: int = 0) -> Chart:
     """Modules below those that contain them, as wide as their share of the measure `by`."""
     profile = profile_of(advice)
     if profile is None:

@@ -21,8 +21,8 @@ from smp_advisor.wording import number
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from smp_advisor.advice import Advice
     from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.guidance.recommended import Recommended
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.search.clusters import ClusterSize
     from smp_advisor.search.search import SearchResult
@@ -39,12 +39,12 @@ _DIVISIONS = {
 }
 
 
-def plotted_plans(advice: Advice) -> list[Plan]:
+def plotted_plans(advice: Recommended) -> list[Plan]:
     """Plans of the points, in their order: those that fit, best first."""
     return listed_plans(_result(advice))[: len(representatives(_result(advice)).ranked)]
 
 
-def alternatives_chart(advice: Advice, estimate: Estimate) -> Chart:
+def alternatives_chart(advice: Recommended, estimate: Estimate) -> Chart:
     """Points of all combinations that fit, with the plan on the screen among them."""
     result = representatives(_result(advice))
     plans = plotted_plans(advice)
@@ -101,7 +101,7 @@ class _Reasons:
         self._turn = Lock()
         self._search: tuple[SearchResult | None, list[str]] = (None, [])
 
-    def of(self, advice: Advice) -> list[str]:
+    def of(self, advice: Recommended) -> list[str]:
         """The reasons in the order of `plotted_plans`."""
         with self._turn:
             result = _result(advice)
@@ -113,7 +113,7 @@ class _Reasons:
 _REASONS = _Reasons()
 
 
-def _result(advice: Advice) -> SearchResult:
+def _result(advice: Recommended) -> SearchResult:
     if advice.result is None:  # made by hand
         raise AdvisorError("Only advice made by advise() has alternatives.")
     return advice.result
@@ -127,12 +127,12 @@ class _Compared:
         self._key: tuple[object, ...] = ()
         self._by_type: dict[str, tuple[ClusterSize, ...]] = {}
 
-    def of(self, advice: Advice, instances: Sequence[str]) -> ClusterSizes:
+    def of(self, advice: Recommended, instances: Sequence[str]) -> ClusterSizes:
         """The clusters of the advice's own instance type, then those of others."""
         with self._turn:
             return self._of(advice, instances)
 
-    def _of(self, advice: Advice, instances: Sequence[str]) -> ClusterSizes:
+    def _of(self, advice: Recommended, instances: Sequence[str]) -> ClusterSizes:
         key = (advice.question, advice.job.calibration, advice.cluster)
         if len(self._key) != len(key) or any(old is not new for old, new in zip(self._key, key, strict=True)):
             self._key, self._by_type = key, {}
@@ -166,7 +166,7 @@ _COUNTS = tuple(2**power for power in range(9))
 _MOST_TYPES = 6
 
 
-def clusters_chart(advice: Advice, estimate: Estimate, instances: Sequence[str] = ()) -> Chart:
+def clusters_chart(advice: Recommended, estimate: Estimate, instances: Sequence[str] = ()) -> Chart:
     """The advice's instance type with 1 to 256 nodes, and other types as further lines.
 
     Raises
@@ -182,7 +182,7 @@ def clusters_chart(advice: Advice, estimate: Estimate, instances: Sequence[str] 
     return sizes_chart(_COMPARED.of(advice, instances), advice)
 
 
-def sizes_chart(sizes: ClusterSizes, advice: Advice) -> Chart:
+def sizes_chart(sizes: ClusterSizes, advice: Recommended) -> Chart:
     """A line per instance type, with the knees and the advice's cluster."""
     run = advice.job.tokens is not None
     knees = {id(size) for size in sizes.knees}
@@ -234,7 +234,7 @@ def sizes_chart(sizes: ClusterSizes, advice: Advice) -> Chart:
     )
 
 
-def _further(sizes: ClusterSizes, advice: Advice) -> list[str]:
+def _further(sizes: ClusterSizes, advice: Recommended) -> list[str]:
     """Instance types that the library suggests and that have no line yet."""
     library = advice.plan.library if advice.question is None else advice.question.library
     shown = {size.cluster.instance.name for size in sizes.sizes}
@@ -247,7 +247,7 @@ def _point(
     size: ClusterSize,
     estimate: Estimate,
     sizes: ClusterSizes,
-    advice: Advice,
+    advice: Recommended,
     knees: set[int],
 ) -> Point:
     name, library, time, cost, memory, notes = sizes.cells(size)

@@ -17,10 +17,10 @@ from smp_advisor.wording import plural, step_time
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from smp_advisor.advice import Advice
     from smp_advisor.charts.drawings import BarRow, Bars
     from smp_advisor.costs.estimate import Estimate, StageMemory
     from smp_advisor.costs.schedule import Span, StepSchedule
+    from smp_advisor.guidance.recommended import Recommended
     from smp_advisor.libraries.plan import Plan
 
 __all__ = [
@@ -130,7 +130,7 @@ def memory_interval(estimate: Estimate) -> tuple[float, float, float]:
     return low, middle, high
 
 
-def memory_chart(advice: Advice, estimate: Estimate) -> Chart:
+def memory_chart(advice: Recommended, estimate: Estimate) -> Chart:
     """Stacked bars of memory, one per group of equal stages, next to the usable memory.
 
     The outline is the memory of the recommended plan, if another one is shown.
@@ -191,7 +191,7 @@ def needed_html(needed: float, usable: float) -> str:
     return image(bars({"unit": "GiB", "names": ["Needed"], "rows": [row], "limit": usable, "nominal": usable}, 520))
 
 
-def time_chart(advice: Advice, estimate: Estimate) -> Chart:
+def time_chart(advice: Recommended, estimate: Estimate) -> Chart:
     """One stacked bar with the parts of a step."""
     labels = time_labels(advice.plan.library)
     parts = [getattr(estimate.time, name) for name in TIME_LABELS]
@@ -251,7 +251,7 @@ _VISIBLE = 0.01
 """Share of the step from which a wait is stated."""
 
 
-def schedule_chart(advice: Advice, estimate: Estimate) -> Chart:
+def schedule_chart(advice: Recommended, estimate: Estimate) -> Chart:
     """Passes of every stage over the time of a step."""
     schedule = step_schedule(advice.model, advice.cluster, advice.job, estimate.plan, estimate)
     labels = time_labels(estimate.plan.library)

@@ -14,8 +14,7 @@ from smp_advisor.advice.written import from_text
 from smp_advisor.arguments import require_types
 from smp_advisor.errors import AdvisorError, RunError
 from smp_advisor.estimators.check import check_estimator
-from smp_advisor.runs.readers import child, is_job_name
-from smp_advisor.runs.sources import ADVICE, LOCAL_NOTES, LocalFolder, TrainingJob, source_in
+from smp_advisor.runs.sources import ADVICE, LOCAL_NOTES, LocalFolder, TrainingJob, child, is_job_name, source_in
 from smp_advisor.runs.start import plan_tag
 from smp_advisor.runs.watching import Run
 from smp_advisor.workload.model import Model

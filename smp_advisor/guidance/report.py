@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from smp_advisor.arguments import require_types
 from smp_advisor.costs import estimate as estimate_plan
@@ -48,15 +48,17 @@ from smp_advisor.workload.stack import training_settings
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from smp_advisor.advice import Advice
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.guidance.ladder import Ladder
     from smp_advisor.guidance.practices import Reference
+    from smp_advisor.guidance.recommended import Recommended
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
+    Of = TypeVar("Of", bound=Recommended)
 
-def explained(advice: Advice, job: Job, plan: Plan, estimate: Estimate, because: str) -> Advice:
+
+def explained(advice: Of, job: Job, plan: Plan, estimate: Estimate, because: str) -> Of:
     """The advice with another plan instead of the recommended one, and with that plan's own reasons.
 
     The decision, the alternatives and the comparisons of clusters and libraries stay those of the search. Changes of
@@ -94,7 +96,7 @@ def explained(advice: Advice, job: Job, plan: Plan, estimate: Estimate, because:
     )
 
 
-def plan_of(advice: Advice, plan: Plan | int | None) -> Plan:
+def plan_of(advice: Recommended, plan: Plan | int | None) -> Plan:
     """A plan for the advice's cluster: one of the user's, the row of an alternative, or the recommended one."""
     if plan is None or plan == advice.plan:
         return advice.plan
@@ -108,7 +110,7 @@ def plan_of(advice: Advice, plan: Plan | int | None) -> Plan:
     return plan
 
 
-def ladder_of(advice: Advice, plan: Plan | int | None) -> Ladder:
+def ladder_of(advice: Recommended, plan: Plan | int | None = None) -> Ladder:
     """The ladder of a plan, see `plan_of`."""
     chosen = plan_of(advice, plan)
     own = chosen == advice.plan
@@ -124,7 +126,7 @@ def ladder_of(advice: Advice, plan: Plan | int | None) -> Ladder:
     return climb(run, advice.steps if own and advice.steps else steps_of(run, unused_techniques(run)))
 
 
-def ranks_of(advice: Advice, plan: Plan | int | None, placement_strategy: str | None) -> RankTable:
+def ranks_of(advice: Recommended, plan: Plan | int | None = None, placement_strategy: str | None = None) -> RankTable:
     """The rank map of a plan, see `plan_of`."""
     return RankTable(ranks=rank_map(plan_of(advice, plan), advice.cluster, placement_strategy))
 
@@ -132,7 +134,7 @@ def ranks_of(advice: Advice, plan: Plan | int | None, placement_strategy: str | 
 _WIDTH = 100
 
 
-def report(advice: Advice, *, details: bool = False) -> str:
+def report(advice: Recommended, *, details: bool = False) -> str:
     """The verdict, the ladder and the reasons; with `details`, every figure, setting, comparison and assumption."""
     return "\n\n".join(
         "\n".join([title, "-" * min(len(title), _WIDTH), *map(_wrapped, lines)])
@@ -140,9 +142,9 @@ def report(advice: Advice, *, details: bool = False) -> str:
     )
 
 
-def sections(advice: Advice, *, details: bool = False) -> list[tuple[str, list[str]]]:
+def sections(advice: Recommended, *, details: bool = False) -> list[tuple[str, list[str]]]:
     """Title and lines of each section of `report`. Lines that start with two spaces are rows of a table."""
-    ladder, place = advice.ladder(), f"{advice.cluster.nodes} x {advice.cluster.instance.name}"
+    ladder, place = ladder_of(advice), f"{advice.cluster.nodes} x {advice.cluster.instance.name}"
     verdict = f"{advice.model.name} on {place}: fits ({probability(advice.estimate.fit_probability)} likely)"
     rungs = ladder_text(ladder, figures=False).splitlines()
     result = [
@@ -166,7 +168,7 @@ def _wrapped(line: str) -> str:
     return filled.replace("\xa0", " ")
 
 
-def _summary(advice: Advice) -> Iterator[str]:
+def _summary(advice: Recommended) -> Iterator[str]:
     """Requested settings, library, batch, speed, and the certainty of the choice."""
     estimate = advice.estimate
     sizes = advice.sizes
@@ -194,7 +196,7 @@ def _summary(advice: Advice) -> Iterator[str]:
     yield from advice.warnings
 
 
-def _why(advice: Advice, ladder: Ladder) -> Iterator[str]:
+def _why(advice: Recommended, ladder: Ladder) -> Iterator[str]:
     """A short paragraph per technique of the plan, and one line per technique that it does not use."""
     practices = order(advice.plan.library)
     for step in advice.steps:
@@ -206,7 +208,7 @@ def _why(advice: Advice, ladder: Ladder) -> Iterator[str]:
         yield from (f"- {line}" for line in lines)
 
 
-def _details(advice: Advice, ladder: Ladder) -> list[tuple[str, list[str]]]:
+def _details(advice: Recommended, ladder: Ladder) -> list[tuple[str, list[str]]]:
     """Sections of the details: titles with their lines."""
     traced, reference = advice.traced(), advice.reference
     techniques = (f"{step.order}. {step.title}: {step.decision}. {step.details}" for step in advice.steps)
@@ -221,7 +223,7 @@ def _details(advice: Advice, ladder: Ladder) -> list[tuple[str, list[str]]]:
         ("Effective time", overhead_notes(advice.estimate)),
         ("Ladder", str(ladder).splitlines()),
         ("Techniques", techniques),
-        ("Ranks", str(advice.ranks()).splitlines()),
+        ("Ranks", str(ranks_of(advice)).splitlines()),
         (f"Nearest AWS reference: {reference.name if reference else ''}", _reference(reference)),
         ("Requirements for your script", _requirements(advice)),
         ("Assumptions", advice.estimate.assumptions),
@@ -229,7 +231,7 @@ def _details(advice: Advice, ladder: Ladder) -> list[tuple[str, list[str]]]:
     return [(title, list(lines)) for title, lines in sections]
 
 
-def _header(advice: Advice) -> Iterator[str]:
+def _header(advice: Recommended) -> Iterator[str]:
     yield advice.model.summary
     yield advice.cluster.summary
     if advice.defaults:
@@ -287,7 +289,7 @@ def _figures(model: Model, estimate: Estimate) -> Iterator[str]:
     yield "In parentheses: 95 % of measured runs of this kind of code and plan."
 
 
-def _learned(advice: Advice) -> Iterator[str]:
+def _learned(advice: Recommended) -> Iterator[str]:
     """Estimate before and after the user's runs, and what was read of each."""
     learned = advice.learned
     if learned is not None:
@@ -307,7 +309,7 @@ def _memory(estimate: Estimate) -> Iterator[str]:
     yield f"  {'total':<20}{peak.total_gib:>8.2f} GiB"
 
 
-def _requirements(advice: Advice) -> Iterator[str]:
+def _requirements(advice: Recommended) -> Iterator[str]:
     """Requirements that are left to the user, then those that the generated cells meet."""
     done = [pitfall for pitfall in advice.pitfalls if pitfall.severity == "info"]
     yield from (f"- {pitfall.text}" for pitfall in advice.pitfalls if pitfall.severity != "info")

@@ -21,13 +21,14 @@ KINDS = (
     "permissions",
     "quota",
     "probe",
+    "worth",
     "hyperpod-recipe",
     "kubernetes",
     "slurm",
 )
-"""Kinds of cells: the job with its training script, the script alone, cells for preparing and watching jobs, and the
-short job that measures the plan's shape on one or two nodes. The last three write the job for another launcher into a
-file."""
+"""Kinds of cells: the job with its training script, the script alone, cells for preparing and watching jobs, the short
+job that measures the plan's shape on one or two nodes, and those of the leading plans. The last three write the job for
+another launcher into a file."""
 
 
 def cells(advice: Advice, plan: Plan, what: str = "job", sdk: str = "auto", **options: Any) -> list[str]:
@@ -62,6 +63,9 @@ def cells(advice: Advice, plan: Plan, what: str = "job", sdk: str = "auto", **op
     elif what == "probe":
         estimator = advice.probe_cell(sdk, plan, **options)
         sources = ["" if options.get("script") else advice.probe_script_cell(plan), estimator]
+    elif what == "worth":
+        worth = advice.worth_measuring()
+        sources = [f"# {worth.decision}", *worth.cells(sdk, **options)]
     elif what in FORMATS:
         sources = [format_cell(advice.export(what, plan, **options), what)]
     else:

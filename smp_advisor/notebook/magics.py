@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import ast
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +12,17 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from smp_advisor.advice.options import keywords_of
+from smp_advisor.advice.options import keywords_of, named_values
 from smp_advisor.errors import AdvisorError, NoPlanFitsError
 from smp_advisor.notebook.cells import KINDS
-from smp_advisor.notebook.options import comparing, model_named, parsed, table_options, value_of, with_help
+from smp_advisor.notebook.options import (
+    comparing,
+    model_named,
+    parsed,
+    table_options,
+    value_of,
+    with_help,
+)
 from smp_advisor.notebook.shown import displayed_last
 from smp_advisor.uninterrupted import uninterrupted
 from smp_advisor.workload.job import DEFAULT_SEQUENCE_LENGTH
@@ -222,18 +228,4 @@ def _job_options(arguments: Namespace) -> dict[str, Any]:
         "subnets": tuple(arguments.subnet) or None,
         "security_group_ids": tuple(arguments.security_group) or None,
     }
-    return {name: value for name, value in options.items() if value is not None} | other_options(arguments.option)
-
-
-def other_options(texts: list[str]) -> dict[str, Any]:
-    """Options as NAME=VALUE. A value is a literal of Python, else text."""
-    options: dict[str, Any] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise UsageError(f"--option must be NAME=VALUE, for example --option region=us-west-2, not {text!r}.")
-        try:
-            options[name] = ast.literal_eval(value)
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            options[name] = value
-    return options
+    return {name: value for name, value in options.items() if value is not None} | named_values(arguments.option)

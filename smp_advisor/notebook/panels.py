@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import secrets
+import shlex
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from smp_advisor.advice.live import control_state
 from smp_advisor.advice.live.live_advice import ON_SCREEN, RECOMMENDED
 from smp_advisor.advice.live.settings import require_settings, with_labels
+from smp_advisor.advice.options import named_values
 from smp_advisor.charts import chart_of
 from smp_advisor.charts.charts import ranks_chart
 from smp_advisor.charts.modules import modules_chart
@@ -19,12 +23,14 @@ from smp_advisor.guidance.report import ladder_of
 from smp_advisor.notebook.figures import FITS, fit, headlines, memory
 from smp_advisor.notebook.searching import ways_to_fit
 from smp_advisor.notebook.view_state import explanation
+from smp_advisor.runs.sources import LocalFolder
 
 if TYPE_CHECKING:
     from smp_advisor.advice.live import LiveAdvice
     from smp_advisor.advice.live.comparison import Comparison, Row
     from smp_advisor.advice.live.control_state import ControlState, Entry
     from smp_advisor.charts.chart import Chart
+    from smp_advisor.runs.watching import Run
 
 __all__ = ["PANELS", "PanelRequests", "perform", "plan_line", "session_steps"]
 
@@ -152,7 +158,52 @@ def requirements(advice: LiveAdvice, state: ControlState, _: Mapping[str, object
     return {"pitfalls": explanation(advice.at(state))["pitfalls"]}
 
 
-SLOW_PANELS = frozenset({"alternatives", "clusters"})
+_MOST_OFFERS = 20
+_offers: dict[str, Callable[[], Run]] = {}
+"""Starts that pages offer, by tokens that are used once."""
+_runs: dict[str, Run] = {}
+"""The runs that were started, by their tokens."""
+
+
+def start(advice: LiveAdvice, state: ControlState, options: Mapping[str, object]) -> Mapping[str, object]:
+    """The request of the plan with its prices and what starts it, or the run that was started.
+
+    Parameters
+    ----------
+    options
+        ``options`` of the job as NAME=VALUE, without which only a run on this machine is offered; and ``confirm``, the
+        token of an offer, which starts it once.
+    """
+    value, token, text = advice.at(state), str(options.get("confirm", "")), str(options.get("options", ""))
+    if token in _offers:
+        _runs[token] = _offers.pop(token)()
+    if token in _runs:
+        run = _runs[token].poll()
+        place = run.source.folder if isinstance(run.source, LocalFolder) else run.name
+        return {"run": run._repr_html_(), "watch": f"%smp_watch {str(place)!r}"}
+    data: dict[str, object] = {"lines": [], "request": "", "job": "", "run": "", "watch": ""}
+    data["local"] = _offered(lambda: value.start(local=True))
+    if text:
+        job = named_values(shlex.split(text))
+        terms = value.terms(**job)
+        lines = [f"This job would run on {terms.run}", terms.probe]
+        with suppress(AdvisorError):  # without tokens, a run has no cost to save
+            lines.append(value.worth_measuring().decision)
+        data |= {"lines": [line for line in lines if line], "request": terms.cell}
+        data["job"] = _offered(lambda: value.start(confirm=True, **job))
+    return data
+
+
+def _offered(start: Callable[[], Run]) -> str:
+    """The token of an offer; the oldest offers are forgotten."""
+    token = secrets.token_hex(8)
+    _offers[token] = start
+    while len(_offers) > _MOST_OFFERS:
+        del _offers[next(iter(_offers))]
+    return token
+
+
+SLOW_PANELS = frozenset({"alternatives", "clusters", "start"})
 """Panels that take seconds: they are computed while the kernel answers other requests."""
 
 
@@ -167,6 +218,7 @@ PANELS: dict[str, Panel] = {
     "requirements": requirements,
     "compare": compare,
     "clusters": clusters,
+    "start": start,
 }
 """Function that computes the data of a panel for the plan on the screen, by the name in the view's request. The last
 parameter contains the options that the view set in the panel, and its width in pixels."""

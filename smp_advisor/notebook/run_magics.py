@@ -16,6 +16,7 @@ from IPython.core.magic import Magics, line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
+from smp_advisor.advice.options import named_values
 from smp_advisor.errors import AdvisorError
 from smp_advisor.notebook.options import parsed, table_options, value_of, with_help
 from smp_advisor.notebook.shown import displayed_last, show_result
@@ -101,18 +102,16 @@ class RunMagics(Magics):
 
         Without ``--local``, it is a training job: its price is shown, and it starts after the answer ``yes``.
         """
-        from smp_advisor.notebook.magics import other_options
-        from smp_advisor.runs.start import terms
-
         arguments = parsed(self.smp_start, line)
         advisor = displayed_last(self.shell)
         if advisor is None:
             raise UsageError("There is no plan to start yet: run %smp_advise first.")
-        advice, options = advisor.advice, other_options(arguments.option)
+        advice = advisor.advice
         folder = None if arguments.folder is None else arguments.folder.strip("'\"")
         try:
+            options = named_values(arguments.option)
             if not arguments.local and not arguments.yes:
-                print(f"This job would run on {terms(advice, **options)}")  # noqa: T201
+                print(f"This job would run on {advice.terms(sdk=arguments.sdk, **options)}")  # noqa: T201
                 if not _is_confirmed():
                     print("Nothing was started.")  # noqa: T201
                     return None

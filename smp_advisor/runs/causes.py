@@ -11,8 +11,8 @@ from smp_advisor.wording import between, percent, plural, seconds
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from smp_advisor.advice import Advice
-    from smp_advisor.runs.measure import Typical
+    from smp_advisor.guidance.recommended import Recommended
+    from smp_advisor.runs.steps import Typical
 
 _IDLE, _BUSY = 0.75, 0.9
 """Mean utilization of the GPUs below which they wait, and above which they always work (judgment)."""
@@ -42,7 +42,7 @@ class Cause:
 
 
 def causes_of(
-    advice: Advice,
+    advice: Recommended,
     usual: Typical,
     *,
     busy: Mapping[str, float],
@@ -51,14 +51,8 @@ def causes_of(
 ) -> tuple[Cause, ...]:
     """Causes of the difference between the measured and the predicted step time, and of steps that were not counted.
 
-    Parameters
-    ----------
-    busy
-        Utilization of the GPUs by host, 0 to 1; empty without metrics.
-    restarts
-        Restarts that SageMaker reports.
-    memory_share
-        Peak memory over that of the GPU; None if unknown.
+    `busy` is the utilization of the GPUs by host, 0 to 1, empty without metrics; `restarts` are those that SageMaker
+    reports; `memory_share` is the peak over the memory of the GPU.
     """
     estimate = advice.estimate
     low, high = estimate.step_seconds_range
@@ -116,7 +110,7 @@ def _of_memory(share: float | None) -> Iterator[Cause]:
         yield Cause(name="memory", evidence=text, change="A smaller batch_size, or activation checkpointing.")
 
 
-def _of_parts(advice: Advice, usual: Typical, busy: Mapping[str, float], against: str) -> list[Cause]:
+def _of_parts(advice: Recommended, usual: Typical, busy: Mapping[str, float], against: str) -> list[Cause]:
     """The part of the step that the evidence singles out, or the measurement that would."""
     if not busy:
         change = (
@@ -142,7 +136,7 @@ def _of_parts(advice: Advice, usual: Typical, busy: Mapping[str, float], against
     return [_of_busy_gpus(advice, figure)]
 
 
-def _of_busy_gpus(advice: Advice, figure: str) -> Cause:
+def _of_busy_gpus(advice: Recommended, figure: str) -> Cause:
     """Communication, whose kernels count as work, or compute."""
     time = advice.estimate.time
     exchange = time.tensor_parallel_seconds + time.data_parallel_seconds

@@ -1,89 +1,41 @@
 """Child process: reads a SageMaker training job from AWS and writes it to standard output as JSON.
 
-usage: python -m smp_advisor.runs.cloudwatch JOB [attach | STATE]
+usage: python -m smp_advisor.runs.cloudwatch JOB (attach | stop | STATE)
 
-Without a further word it reads the entire job; `attach` reads its request and the prediction in its source; STATE, a
-JSON object, is that of a watch, whose poll sends at most four requests. It only reads (DescribeTrainingJob, ListTags,
-DescribeLogStreams, GetLogEvents, GetMetricData, GetObject), with the credentials and the region of boto3's usual
-places. The kernel that shows the advisor never imports boto3.
+`attach` reads the request of the job and the prediction in its source; STATE, a JSON object, is that of a watch, whose
+poll sends at most four requests. Except for `stop` (StopTrainingJob) it only
+reads (DescribeTrainingJob, ListTrainingJobs, ListTags, DescribeLogStreams, GetLogEvents, GetMetricData, GetObject),
+with the credentials and the region of boto3's usual places. The kernel that shows the advisor never imports boto3.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 import tarfile
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 _GROUP = "/aws/sagemaker/TrainingJobs"
-MOST_CHARACTERS = 16 * 2**20
-"""Characters of the log that are read, from its start."""
-_MOST_PAGES = 2000
 _MOST_HOSTS = 16
 _TIMEOUT_SECONDS = 10
 _WINDOW = timedelta(minutes=10)
 """Of the metrics of a poll."""
 _QUIET = 3
 """Polls without a line after which the log's stream is looked up again: a job that SageMaker restarted has another."""
+_LIMITS = ("MaxRuntimeExceeded", "MaxWaitTimeExceeded")
+"""Ends of a job after which the exported cell of a longer run starts the next one."""
+_NEXT_POLLS = 8
+"""Polls that wait for it: about 12 minutes."""
+_STAMP = re.compile(r"-(?:\d{4}(?:-\d\d){5}-\d{3}|\d{14}\w*)$")
+"""Time at the end of a name by version 2 and version 3 of the SDK."""
 TAG = "smp-advisor-plan"
 _ADVICE = "advice.json"
 _MOST_ADVICE = 16 * 2**20
 _TRANSIENT = ("Throttl", "TooManyRequests", "RequestLimitExceeded", "ServiceUnavailable", "InternalFailure")
 _EXPIRED = ("ExpiredToken", "RequestExpired", "InvalidClientTokenId", "UnrecognizedClient", "SignatureDoesNotMatch")
-
-
-def collected(name: str, boto3: Any, config: Any) -> dict[str, Any]:
-    """The job's instance, status and log, and the peak of its GPU memory in percent by host."""
-    job = boto3.client("sagemaker", config=config).describe_training_job(TrainingJobName=name)
-    resources = job["ResourceConfig"]
-    groups = resources.get("InstanceGroups") or [resources]
-    log = _log(name, boto3.client("logs", config=config))
-    if job.get("FailureReason"):
-        log += f"\n{job['FailureReason']}"
-    return {
-        "instance": [group["InstanceType"] for group in groups],
-        "count": sum(group["InstanceCount"] for group in groups),
-        "status": job["TrainingJobStatus"],
-        "log": log,
-        "gpu_memory_percent": _peak(name, job, groups, boto3.client("cloudwatch", config=config)),
-    }
-
-
-def _log(name: str, logs: Any) -> str:
-    """Log of the first host, which has the script's first process."""
-    try:
-        streams = logs.describe_log_streams(logGroupName=_GROUP, logStreamNamePrefix=f"{name}/algo-1-")["logStreams"]
-    except logs.exceptions.ResourceNotFoundException:
-        return ""
-    lines: list[str] = []
-    length = 0
-    for stream in streams:
-        token: dict[str, str] = {}
-        for _ in range(_MOST_PAGES):
-            page = logs.get_log_events(
-                logGroupName=_GROUP, logStreamName=stream["logStreamName"], startFromHead=True, **token
-            )
-            lines += [event["message"] for event in page["events"]]
-            length += sum(len(event["message"]) for event in page["events"])
-            following = {"nextToken": page["nextForwardToken"]}
-            if following == token or length > MOST_CHARACTERS:
-                break
-            token = following
-    return "\n".join(lines)[:MOST_CHARACTERS]
-
-
-def _peak(name: str, job: dict[str, Any], groups: list[dict[str, Any]], cloudwatch: Any) -> float | None:
-    """Highest sum of the memory utilization of a host's GPUs in percent (100 per GPU); None without metrics."""
-    begin = job.get("TrainingStartTime", job["CreationTime"]) - timedelta(minutes=1)
-    end = job.get("TrainingEndTime", datetime.now(UTC)) + timedelta(minutes=1)
-    queries = _queries(name, groups, {"GPUMemoryUtilization": "Maximum"})
-    pages = cloudwatch.get_paginator("get_metric_data").paginate(
-        MetricDataQueries=queries, StartTime=begin, EndTime=end
-    )
-    values = [value for page in pages for result in page["MetricDataResults"] for value in result["Values"]]
-    return max(values, default=None)
 
 
 def _queries(name: str, groups: list[dict[str, Any]], statistics: dict[str, str]) -> list[dict[str, Any]]:
@@ -109,8 +61,13 @@ def _queries(name: str, groups: list[dict[str, Any]], statistics: dict[str, str]
 
 
 def polled(name: str, state: dict[str, Any], boto3: Any, config: Any) -> dict[str, Any]:
-    """Status, new lines of the log, and the GPUs of each host, with at most four requests."""
-    job = boto3.client("sagemaker", config=config).describe_training_job(TrainingJobName=name)
+    """Status, new lines of the log, and the GPUs of each host, with at most four requests.
+
+    A run of several jobs is followed from one to the next, with the name of the present job in the state.
+    """
+    sagemaker = boto3.client("sagemaker", config=config)
+    name = state.get("job", name)
+    job = sagemaker.describe_training_job(TrainingJobName=name)
     groups = job["ResourceConfig"].get("InstanceGroups") or [job["ResourceConfig"]]
     requests, lines = 1, []
     stream, token = state.get("stream"), state.get("token")
@@ -129,7 +86,18 @@ def polled(name: str, state: dict[str, Any], boto3: Any, config: Any) -> dict[st
     except logs.exceptions.ResourceNotFoundException:
         stream = token = None
     hosts: dict[str, dict[str, float]] = {}
-    if state.get("metrics") and job.get("TrainingStartTime"):
+    transitions = [
+        [entry["Status"], entry["StartTime"].timestamp(), entry["EndTime"].timestamp() if "EndTime" in entry else None]
+        for entry in job.get("SecondaryStatusTransitions", [])
+    ]
+    status, following, waited = job["TrainingJobStatus"], "", state.get("waited", 0) + 1
+    if status in ("Stopped", "Failed") and job.get("SecondaryStatus") in _LIMITS and _STAMP.search(name):
+        requests += 1
+        following = _next(name, job, sagemaker)
+        if following or waited <= _NEXT_POLLS:
+            end = job.get("TrainingEndTime", job["CreationTime"]).timestamp()
+            status, transitions = "InProgress", [*transitions, ["WaitingForNextJob", end, None]]
+    elif state.get("metrics") and job.get("TrainingStartTime"):
         requests += 1
         end = job.get("TrainingEndTime", datetime.now(UTC))
         result = boto3.client("cloudwatch", config=config).get_metric_data(
@@ -143,27 +111,39 @@ def polled(name: str, state: dict[str, Any], boto3: Any, config: Any) -> dict[st
                 value = max(values) if metric == "GPUMemoryUtilization" else sum(values) / len(values)
                 hosts.setdefault(f"algo-{number}", {})[metric] = value
     return {
-        "status": job["TrainingJobStatus"],
-        "transitions": [
-            [
-                entry["Status"],
-                entry["StartTime"].timestamp(),
-                entry["EndTime"].timestamp() if "EndTime" in entry else None,
-            ]
-            for entry in job.get("SecondaryStatusTransitions", [])
-        ],
-        "failure": job.get("FailureReason", ""),
+        "instances": [group["InstanceType"] for group in groups],
+        "count": sum(group["InstanceCount"] for group in groups),
+        "status": status,
+        "transitions": transitions,
+        "failure": "" if status == "InProgress" else job.get("FailureReason", ""),
         "settings": {key: str(value).strip('"') for key, value in job.get("HyperParameters", {}).items()},
         "checkpoints": job.get("CheckpointConfig", {}).get("S3Uri", ""),
         "text": "\n".join(lines),
         "hosts": hosts,
         "requests": requests,
-        "state": {
+        "state": {"job": following}
+        if following
+        else {
+            "job": name,
+            "waited": waited if status != job["TrainingJobStatus"] else 0,
             "stream": stream,
             "token": token,
             "quiet": 0 if lines or stream != state.get("stream") else state.get("quiet", 0) + 1,
         },
     }
+
+
+def _next(name: str, job: dict[str, Any], sagemaker: Any) -> str:
+    """The first later job with the same name before its time; empty if there is none yet."""
+    base = _STAMP.sub("", name)
+    try:
+        later = sagemaker.list_training_jobs(
+            NameContains=base, CreationTimeAfter=job["CreationTime"], SortBy="CreationTime", SortOrder="Ascending"
+        )["TrainingJobSummaries"]
+    except Exception:  # noqa: BLE001 - listing jobs is a permission of its own: the run then ends with this job
+        return ""
+    names = (entry["TrainingJobName"] for entry in later)
+    return next((job_name for job_name in names if job_name != name and _STAMP.sub("", job_name) == base), "")
 
 
 def attached(name: str, boto3: Any, config: Any) -> dict[str, Any]:
@@ -217,10 +197,11 @@ def main(arguments: list[str]) -> int:
         return 0
     config = Config(connect_timeout=_TIMEOUT_SECONDS, read_timeout=_TIMEOUT_SECONDS, retries={"max_attempts": 2})
     try:
-        if len(arguments) == 1:
-            result = collected(arguments[0], boto3, config)
-        elif arguments[1] == "attach":
+        if arguments[1] == "attach":
             result = attached(arguments[0], boto3, config)
+        elif arguments[1] == "stop":
+            boto3.client("sagemaker", config=config).stop_training_job(TrainingJobName=arguments[0])
+            result = {}
         else:
             result = polled(arguments[0], json.loads(arguments[1]), boto3, config)
     except ClientError as error:

@@ -18,6 +18,7 @@ from smp_advisor.errors import AdvisorError, CalibrationError
 from smp_advisor.libraries.layout import layout_of_plan
 from smp_advisor.libraries.library import plan_fields
 from smp_advisor.libraries.validation import mismatches
+from smp_advisor.wording import probability, table_html
 from smp_advisor.workload.calibration import Calibration
 from smp_advisor.workload.model import Model
 from smp_advisor.workload.settings import families
@@ -87,20 +88,13 @@ class Summary:
         printer.text(str(self))
 
     def _repr_html_(self) -> str:
-        cell = 'style="text-align:left;padding:2px 14px 2px 0"'
-        rows = "".join(
-            f"<tr><td {cell}>{escape(c.label)}</td><td {cell}>{escape(c.before)}</td>"
-            f"<td {cell}><b>{escape(c.after)}</b></td></tr>"
-            for c in self.changes
-        )
-        head = "".join(
-            f"<th {cell}>{title}</th>" for title in ("Figure (95 %)", "Published runs only", "With your runs")
-        )
+        head = ("Figure (95 %)", "Published runs only", "With your runs")
+        table = table_html([head, *((change.label, change.before, change.after) for change in self.changes)])
         runs = "".join(
             f"<li>{escape(source)}<ul>{''.join(f'<li>{escape(note)}</li>' for note in notes)}</ul></li>"
             for source, notes in self.runs
         )
-        return f'<div class="smp-calibration"><table><tr>{head}</tr>{rows}</table><ul>{runs}</ul></div>'
+        return f'<div class="smp-calibration">{table}<ul>{runs}</ul></div>'
 
 
 def summary(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Summary | None:
@@ -124,21 +118,12 @@ def summary(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Summary | N
 
 
 def _figures(before: Estimate, after: Estimate) -> tuple[Change, ...]:
+    fit_before, fit_after = probability(before.fit_probability), probability(after.fit_probability)
     return (
         Change(label="Step time", before=step_time(before), after=step_time(after)),
         Change(label="Memory needed per GPU", before=needed(before), after=needed(after)),
-        Change(
-            label="Probability to fit",
-            before=_percent(before.fit_probability),
-            after=_percent(after.fit_probability),
-        ),
+        Change(label="Probability to fit", before=fit_before, after=fit_after),
     )
-
-
-def _percent(probability: float) -> str:
-    if probability > 0.99:
-        return "over 99 %"
-    return "under 1 %" if probability < 0.01 else f"{100 * probability:.0f} %"
 
 
 def _paces(model: Model, cluster: Cluster, job: Job, plan: Plan) -> tuple[Change, ...]:
@@ -248,15 +233,7 @@ def best_probe(
 ) -> Probe:
     """The probe with the most narrowing per dollar among those that narrow the interval nearly as much as any.
 
-    Parameters
-    ----------
-    scalable
-        Whether the model of the probe may have fewer layers (the generated script builds it).
-
-    Raises
-    ------
-    CalibrationError
-        No short job with the plan's shape fits on one or two nodes.
+    `scalable` is whether its model may have fewer layers: the generated script builds it.
     """
     probes = list(candidates(model, cluster, job, plan, scalable=scalable, min_fit_probability=min_fit_probability))
     if not probes:

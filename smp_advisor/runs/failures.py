@@ -200,13 +200,7 @@ def read_failure(text: str, *, plan: Plan | None = None) -> Failure | None:
 
 
 def failure_of_plan(failure: Failure | str, cluster: Cluster) -> Failure:
-    """The failure, or that of a text, if another plan on the cluster avoids it.
-
-    Raises
-    ------
-    CalibrationError
-        The text shows no failure, one that no plan avoids, or that of another GPU.
-    """
+    """The failure, or that of a text, if another plan on the cluster avoids it; refuses others."""
     result = read_failure(failure) if isinstance(failure, str) else failure
     if not isinstance(result, Failure):
         raise CalibrationError(

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any, get_args
 
 from smp_advisor.costs.compute import model_flops_per_sample
 from smp_advisor.costs.evaluate import estimate, trained
 from smp_advisor.costs.observation import observed
 from smp_advisor.errors import CalibrationError
-from smp_advisor.files import ends, has_too_many_values, read_ends
+from smp_advisor.files import ends, read_ends
 from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.libraries.layout import layout_of_plan
 from smp_advisor.libraries.validation import check_against
@@ -26,126 +24,19 @@ from smp_advisor.runs.readers import (
     MemoryClass,
     Sample,
     read_frame,
-    read_job,
-    read_json_lines,
     read_records,
-    read_text,
     read_trainer_state,
 )
+from smp_advisor.runs.sources import read_job
+from smp_advisor.runs.steps import log_of_text, typical
 from smp_advisor.workload.calibration import Calibration
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.calibration import MeasuredRun, MemoryKind
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
-
-
-_SETTLED = 1.1
-"""A leading step that is slower than this factor of the median is warm-up."""
-_MOST_WARM_UP = 0.5
-"""Largest share of the steps that can be warm-up."""
-_FAR = 5.0
-"""Distance from the median, in standard deviations, of a step that is no usual one."""
-_LEAST_DISTANCE = 0.15
-_TO_DEVIATION = 1.4826
-"""Standard deviation of a normal distribution over its median absolute deviation."""
-_UNKNOWN_SPREAD = 0.03
-"""Spread of the step time if a single step was measured."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Typical:
-    """Median of the usual steps."""
-
-    seconds: float
-    steps: int
-    """Measured values in the median."""
-    spread: float
-    """Standard deviation of the logarithms of the values in the median."""
-    dropped: tuple[tuple[str, int], ...]
-    """Reasons for dropped values, with their number."""
-
-    @property
-    def error(self) -> float:
-        """One standard deviation of the logarithm of the median."""
-        return 1.25 * (self.spread if self.steps > 1 else _UNKNOWN_SPREAD) / math.sqrt(self.steps)
-
-
-def typical(samples: Sequence[Sample]) -> Typical | None:
-    """The median step of a log; None without a usable value."""
-    segments, repeated = _segments(samples)
-    values = [value for segment in segments for value in segment]
-    if not values:
-        return None
-    dropped: dict[str, int] = {}
-    if len(segments) > 1:
-        dropped["restart (the step number went back)"] = len(segments) - 1
-    if repeated:
-        dropped["repeated lines of other ranks"] = repeated
-    center = median(_late(segments))
-    settled = []
-    for segment in segments:
-        cold = _warm_up(segment, center)
-        if cold:
-            dropped["warm-up"] = dropped.get("warm-up", 0) + cold
-        settled += segment[cold:]
-    usual = _usual(settled, dropped)
-    logs = [math.log(value) for value in usual]
-    mean = math.fsum(logs) / len(logs)
-    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in logs) / max(len(logs) - 1, 1))
-    return Typical(seconds=median(usual), steps=len(usual), spread=spread, dropped=tuple(dropped.items()))
-
-
-def _segments(samples: Sequence[Sample]) -> tuple[list[list[float]], int]:
-    """Values between restarts, and the number of values of a step that another rank printed before."""
-    segments: list[list[float]] = [[]]
-    repeated, last, gap = 0, None, 0
-    for sample in samples:
-        if sample.step is not None and last is not None:
-            if sample.step < last - max(gap, 1):
-                segments.append([])
-                gap = 0
-            elif sample.step <= last:
-                repeated += 1
-                continue
-            else:
-                gap = sample.step - last
-        last = sample.step if sample.step is not None else last
-        if sample.value > 0 and math.isfinite(sample.value):
-            segments[-1].append(sample.value)
-    return [segment for segment in segments if segment], repeated
-
-
-def _late(segments: list[list[float]]) -> list[float]:
-    """The second half of each segment, which warm-up does not reach."""
-    return [value for segment in segments for value in segment[len(segment) // 2 :]]
-
-
-def _warm_up(segment: list[float], center: float) -> int:
-    """Leading values that are warm-up. The first always is if there are more than two."""
-    limit = int(len(segment) * _MOST_WARM_UP)
-    count = 1 if len(segment) > 2 else 0
-    while count < limit and segment[count] > _SETTLED * center:
-        count += 1
-    return count
-
-
-def _usual(values: list[float], dropped: dict[str, int]) -> list[float]:
-    """Values near the median. The others are counted as dropped."""
-    logs = [math.log(value) for value in values]
-    center = median(logs)
-    reach = max(_FAR * _TO_DEVIATION * median([abs(value - center) for value in logs]), _LEAST_DISTANCE)
-    slow = sum(value > center + reach for value in logs)
-    fast = sum(value < center - reach for value in logs)
-    if slow:
-        dropped["slow steps (checkpoint, evaluation, or a stall)"] = slow
-    if fast:
-        dropped["fast steps (skipped, or with another batch)"] = fast
-    return [value for value, log in zip(values, logs, strict=True) if abs(log - center) <= reach]
 
 
 _FIRST_BYTES = 2**20
@@ -160,7 +51,7 @@ _CERTAIN_RUN = 0.1
 PREFERRED: tuple[MemoryClass, ...] = ("total", "reserved", "allocated")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Figures:
     """Measurements without a log."""
 
@@ -209,15 +100,12 @@ def measure(
     *,
     run: Any = None,
     job_name: str | None = None,
-    step_seconds: float | None = None,
-    peak_gib: float | None = None,
-    peak_kind: str | None = None,
-    out_of_memory: bool = False,
+    figures: Figures | None = None,
     earlier: Calibration | None = None,
     accept: bool = False,
 ) -> Calibration:
     """`earlier` with one more run, from a log, a SageMaker job, or figures. See `Advice.calibrate`."""
-    figures = Figures(step_seconds=step_seconds, peak_gib=peak_gib, peak_kind=peak_kind, out_of_memory=out_of_memory)
+    figures = figures or Figures()
     sources = sum((run is not None, job_name is not None, figures != Figures()))
     if sources != 1:
         raise CalibrationError(
@@ -240,14 +128,7 @@ def measure(
 
 
 def read_run(run: Any) -> tuple[Log, str]:
-    """Read a log: (what it has, its name).
-
-    Parameters
-    ----------
-    run
-        Path or text of a log, the dictionary of a ``trainer_state.json``, a DataFrame with one row per step, or a log
-        that was read.
-    """
+    """Content and name of a log, from its path or text, ``trainer_state.json`` as a dictionary, or rows."""
     if isinstance(run, Log):
         return _required(run, "The run")
     if hasattr(run, "to_dict") and hasattr(run, "columns"):
@@ -288,32 +169,10 @@ def _of_bytes(raw: bytes, missing: int) -> Log:
     return replace(log, notes=(*log.notes, note))
 
 
-def log_of_text(text: str) -> Log:
-    """Measured steps in the text of a log; an empty log without any."""
-    if text.lstrip().startswith("{") and not has_too_many_values(text):
-        try:
-            document = json.loads(text)
-        except (ValueError, RecursionError):
-            document = None
-        if isinstance(document, dict) and "log_history" in document:
-            return read_trainer_state(document)
-    log = read_text(text)
-    if log.samples:
-        return log
-    rows = read_json_lines(text)
-    return rows if rows.samples else log
-
-
 def measured_run(
     log: Log, model: Model, cluster: Cluster, job: Job, plan: Plan, *, name: str = "", accept: bool = False
 ) -> MeasuredRun:
-    """The run of a plan that a log measured. `accept` takes also what is unlikely.
-
-    Raises
-    ------
-    CalibrationError
-        The log has another global batch than the plan, no usable value, or values that no hardware reaches.
-    """
+    """The run of a plan that a log measured. `accept` takes what is unlikely, never what no hardware reaches."""
     check_against(plan, cluster, model, job)
     batch = global_batch_size(plan, cluster)
     if log.global_batch_size is not None and log.global_batch_size != batch:
@@ -376,6 +235,8 @@ def step_seconds_of(log: Log, value: float, batch: int, model: Model, cluster: C
     return work[log.unit] / value if log.unit in work else value
 
 
+PROCESSOR = "processor"
+"""The GPU of a local run, whose peak is assumed: a faster machine exceeds it."""
 _ROUNDED = 1.1
 """Factor between the batch and the product of a printed rate and step time: both are rounded, and batches padded."""
 
@@ -415,7 +276,7 @@ def _require_possible(run: MeasuredRun, model: Model, cluster: Cluster, job: Job
         rate = model_flops_per_sample(trained(model, job), 1) * tokens / cluster.gpus / seconds / 1e12
         most = (job.fp8 and instance.fp8_tflops) or instance.peak_tflops
         needs = f"A step of {seconds:.4g} s needs {rate:,.0f} TFLOP/s on each GPU, whose peak is {most:,.0f}"
-        if rate > most:
+        if rate > most and instance.gpu != PROCESSOR:
             raise CalibrationError(f"{needs}: pass seconds per optimizer step, with the plan and cluster of the run.")
         if rate > _UNREACHED * most:
             doubts.append(needs)

@@ -1,26 +1,19 @@
-"""Measured steps from logs, tables, and training jobs on AWS."""
+"""Measured steps from logs and tables."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import re
-import subprocess
-import sys
 from dataclasses import dataclass, field, replace
 from functools import cache
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from smp_advisor.errors import CalibrationError
 from smp_advisor.files import data_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from smp_advisor.cluster.cluster import Cluster
+    from collections.abc import Iterable, Mapping
 
 
 Unit = Literal[
@@ -374,73 +367,3 @@ def read_trainer_state(state: Mapping[str, Any]) -> Log:
     rates = {rate: _number(entry.get(f"train_{rate}")) for entry in history for rate in _RATES}
     _add_work(work, rates, "steps_per_second", steps / runtime)
     return Log(title=title, unit="run_seconds", samples=(sample,), work=_medians(work), notes=tuple(notes))
-
-
-_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
-"""CreateTrainingJob, TrainingJobName."""
-_SECONDS = 180
-_MOST_BYTES = 64 * 2**20
-
-
-def is_job_name(name: str) -> bool:
-    """Whether a text can be the name of a training job."""
-    return _NAME.fullmatch(name) is not None
-
-
-def read_job(name: object, cluster: Cluster, read: Callable[[str], Log]) -> Log:
-    """Log of a training job.
-
-    Raises
-    ------
-    CalibrationError
-        There is no such job, AWS refuses, or the job ran on another cluster.
-    """
-    if not isinstance(name, str) or not is_job_name(name):
-        raise CalibrationError(f"job_name must be the name of a training job (letters, digits, -), not {name!r:.80}.")
-    job = child(name)
-    error = job.get("error")
-    if error:
-        raise CalibrationError(f"The job {name} cannot be read. {' '.join(str(error).split()):.300}")
-    if job["instance"] != [cluster.instance.name] or job["count"] != cluster.nodes:
-        raise CalibrationError(
-            f"The job {name} ran on {job['count']} x {', '.join(job['instance'])} and the plan is for "
-            f"{cluster.nodes} x {cluster.instance.name}: pass the job's cluster=Cluster(...) and plan=."
-        )
-    log = read(str(job["log"]))
-    notes = (*log.notes, f"SageMaker job {name}, status {job['status']}; its first host's log.")
-    percent = job["gpu_memory_percent"]
-    if percent and not log.peak_gib and not log.out_of_memory:
-        instance = cluster.instance
-        # CloudWatch adds up the GPUs of a host.
-        peak = float(percent) / 100 / instance.gpus * instance.gpu_memory_gib
-        notes += ("The peak is CloudWatch's, the mean of a host's GPUs, one value per minute: inferred.",)
-        log = replace(log, peak_gib={"total": peak})
-    if log.is_empty:
-        raise CalibrationError(
-            f"The log of the job {name} has no measured steps in a known format, and CloudWatch has no metrics of its "
-            "GPUs."
-        )
-    return replace(log, notes=notes)
-
-
-def child(name: str, *words: str) -> dict[str, Any]:
-    """Result of the child process that reads a job from AWS."""
-    package = str(Path(__file__).parents[2])
-    paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
-    # -P: modules of the current folder are not imported.
-    command = [sys.executable, "-P", "-m", "smp_advisor.runs.cloudwatch", name, *words]
-    try:
-        process = subprocess.run(
-            command,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-            capture_output=True,
-            timeout=_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return {"error": f"AWS did not answer within {_SECONDS} s."}
-    try:
-        result = json.loads(process.stdout[:_MOST_BYTES])
-    except ValueError:
-        result = {"error": process.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or "no answer"}
-    return result if isinstance(result, dict) else {}

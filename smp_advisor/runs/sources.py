@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import subprocess
+import sys
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from smp_advisor.errors import RunError
+from smp_advisor.errors import CalibrationError, RunError
 from smp_advisor.files import CONFIGURATION, read_bytes
-from smp_advisor.runs.readers import child
 
 if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.runs.readers import Log
 
 ADVICE, LOG, STATUS, PROCESS = "advice.json", "log.txt", "status.json", "process.txt"
 """Files in the folder of a run: its prediction and log, and the status and process number of a local run."""
@@ -34,6 +38,8 @@ ENDED = ("Completed", "Failed", "Stopped")
 class Poll:
     """Result of a poll. After an `error`, the other fields are empty."""
 
+    instances: list[str] = field(default_factory=list)
+    count: int = 0
     status: str = ""
     """``InProgress``, ``Stopping``, ``Completed``, ``Failed``, ``Stopped``; empty for a log, which has none."""
     transitions: tuple[tuple[str, float, float | None], ...] = ()
@@ -65,8 +71,14 @@ class TrainingJob:
         if "error" in answer:
             return Poll(error=" ".join(str(answer["error"]).split())[:300], kind=answer.get("kind", ""))
         self._state = answer.pop("state")
+        self.name = self._state["job"]
         answer["transitions"] = tuple(tuple(entry) for entry in answer["transitions"])
         return Poll(**answer)
+
+    def stop(self) -> None:
+        """Stop the job, which is billed until it has stopped."""
+        if error := child(self.name, "stop").get("error"):
+            raise RunError(f"{self.name} was not stopped. {' '.join(str(error).split()):.300}")
 
 
 class LogFile:
@@ -166,13 +178,7 @@ Source = TrainingJob | LogFile
 
 
 def source_in(path: Path) -> Source:
-    """The run in a folder of logs, or of a log.
-
-    Raises
-    ------
-    RunError
-        The folder has no log.
-    """
+    """The run in a folder of logs, or of a log."""
     if not path.is_dir():
         return LogFile(path)
     if (path / STATUS).is_file():
@@ -181,3 +187,70 @@ def source_in(path: Path) -> Source:
     if not logs:
         raise RunError(f"{str(path)!r:.200} has no log: a file {', '.join(_LOGS)} is required.")
     return LogFile(max(logs, key=lambda file: file.stat().st_mtime))
+
+
+_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
+"""CreateTrainingJob, TrainingJobName."""
+_AWS_SECONDS = 180
+_MOST_ANSWER = 64 * 2**20
+
+
+def is_job_name(name: str) -> bool:
+    """Whether a text can be the name of a training job."""
+    return _NAME.fullmatch(name) is not None
+
+
+def read_job(name: object, cluster: Cluster, read: Callable[[str], Log]) -> Log:
+    """The newest page of a training job's log, with CloudWatch's memory of its last minutes if the log has none.
+
+    Refuses a job that cannot be read or ran on another cluster.
+    """
+    if not isinstance(name, str) or not is_job_name(name):
+        raise CalibrationError(f"job_name must be the name of a training job (letters, digits, -), not {name!r:.80}.")
+    job = TrainingJob(name).poll(metrics=True)
+    if job.error:
+        raise CalibrationError(f"The job {name} cannot be read. {job.error}")
+    if job.instances != [cluster.instance.name] or job.count != cluster.nodes:
+        raise CalibrationError(
+            f"The job {name} ran on {job.count} x {', '.join(job.instances)} and the plan is for "
+            f"{cluster.nodes} x {cluster.instance.name}: pass the job's cluster=Cluster(...) and plan=."
+        )
+    log = read(f"{job.text}\n{job.failure}")
+    notes = (*log.notes, f"SageMaker job {name}, status {job.status}; the newest lines of its first host's log.")
+    percent = max((entry.get("GPUMemoryUtilization", 0.0) for entry in job.hosts.values()), default=0.0)
+    if percent and not log.peak_gib and not log.out_of_memory:
+        instance = cluster.instance
+        # CloudWatch adds up the GPUs of a host.
+        peak = percent / 100 / instance.gpus * instance.gpu_memory_gib
+        notes += ("The peak is CloudWatch's, the mean of a host's GPUs, one value per minute: inferred.",)
+        log = replace(log, peak_gib={"total": peak})
+    if log.is_empty:
+        raise CalibrationError(
+            f"The log of the job {name} has no measured steps in a known format, and CloudWatch has no metrics of its "
+            "GPUs."
+        )
+    return replace(log, notes=notes)
+
+
+def child(name: str, *words: str, module: str = "cloudwatch", text: str = "") -> dict[str, Any]:
+    """Result of the child process of a module with a service of the user: reading a job from AWS, or another one."""
+    package = str(Path(__file__).parents[2])
+    paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
+    # -P: modules of the current folder are not imported.
+    command = [sys.executable, "-P", "-m", f"smp_advisor.runs.{module}", name, *words]
+    try:
+        process = subprocess.run(
+            command,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            input=text.encode(),
+            capture_output=True,
+            timeout=_AWS_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"There was no answer within {_AWS_SECONDS} s."}
+    try:
+        result = json.loads(process.stdout[:_MOST_ANSWER])
+    except ValueError:
+        result = {"error": process.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or "no answer"}
+    return result if isinstance(result, dict) else {}

@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +18,14 @@ from smp_advisor.errors import AdvisorError, RunError
 from smp_advisor.export import small_training, terms_of
 from smp_advisor.export.script import SCRIPT_NAME
 from smp_advisor.files import write_text
-from smp_advisor.runs.cloudwatch import TAG
 from smp_advisor.runs.local import SETTINGS
+from smp_advisor.runs.measure import PROCESSOR
 from smp_advisor.runs.sources import ADVICE, LOCAL_NOTES, PROCESS, STATUS, LocalFolder, TrainingJob
 from smp_advisor.runs.watching import Run
 
 if TYPE_CHECKING:
-    from smp_advisor.advice import Advice
+    from smp_advisor.guidance.recommended import Recommended
+    from smp_advisor.libraries.plan import Plan
 
 _PROCESSES, _STEPS = 2, 40
 """Gloo workers and steps of a local run: warm-up, and the steady steps of a calibration."""
@@ -41,60 +42,44 @@ _START_SECONDS = 1800
 """A last guard against a cell that neither starts a job nor ends."""
 
 
-def plan_tag(advice: Advice) -> str:
-    """Eight characters that identify the plan of an advice with its model, cluster and job."""
+def plan_tag(advice: Recommended, plan: Plan | None = None) -> str:
+    """Eight characters that identify a plan of an advice with its model, cluster and job."""
     job = replace(advice.job, calibration=None)
     parts = [advice.model.name, advice.model.config_json, advice.cluster.instance.name, advice.cluster.nodes]
-    text = json.dumps([*parts, asdict(advice.plan), asdict(job)], sort_keys=True, default=str)
+    text = json.dumps([*parts, asdict(plan or advice.plan), asdict(job)], sort_keys=True, default=str)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 
-def start(
-    advice: Advice,
-    *,
-    local: bool = False,
-    confirm: bool = False,
-    folder: str | os.PathLike[str] | None = None,
-    sdk: str = "auto",
-    tag: bool = True,
-    steps: int | None = None,
-    **options: Any,
-) -> Run:
-    """As `Advice.start`."""
-    if local:
-        return _start_local(advice, _new_folder(folder, "local"), _STEPS if steps is None else steps, options)
-    if steps is not None:
-        raise RunError("steps= is for local runs: pass extra_hyperparameters={'max_steps': ...} for a job.")
-    price = terms(advice, **options)
-    settings = {"script": advice.script, "data": advice.data, **options}
-    if tag:
-        settings["tags"] = {TAG: plan_tag(advice), **(options.get("tags") or {})}
-    cell = advice.cell(sdk=sdk, plan=advice.plan, **settings)
-    if not confirm:
-        raise RunError(
-            f"Nothing was started. This job would run on {price} print(advice.cell()) shows its request; pass"
-            " confirm=True to start it."
-        )
-    return _start_job(advice, cell, _new_folder(folder, "job"), generated=settings["script"] is None)
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """The job that `Advice.start` would start, and its price."""
+
+    run: str
+    """Hardware, duration and price of the run, in words."""
+    probe: str
+    """A short job that measures the plan, with its price; empty if none fits."""
+    cell: str
+    """The request, as the cell that starts the job."""
+
+    def __str__(self) -> str:
+        return f"{self.run} {self.probe}".strip()
 
 
-def terms(advice: Advice, **options: Any) -> str:
-    """Hardware, duration and price of the job of an advice.
-
-    Raises
-    ------
-    RunError
-        The advisor does not expect the job to train.
-    """
-    settings = {"script": advice.script, "data": advice.data, **options}
+def terms_of_start(advice: Recommended, options: dict[str, Any], *, sdk: str = "auto", tag: bool = True) -> Terms:
+    """The job of an advice; refuses one that is not expected to train."""
     place = (advice.model, advice.cluster, advice.job, advice.plan)
+    settings = {"script": advice.script, "data": advice.data, **options}
     words, objections = terms_of(*place, min_fit_probability=advice.min_fit_probability, **settings)
     if objections:
         raise RunError(f"The advisor does not expect this job to train. {' '.join(objections)}")
-    return words
+    try:
+        probe = advice.probe().lines[0]
+    except AdvisorError:
+        probe = ""
+    return Terms(run=words, probe=probe, cell=advice.cell(sdk, tag=tag, **options))
 
 
-def _new_folder(folder: str | os.PathLike[str] | None, kind: str) -> Path:
+def new_folder(folder: str | os.PathLike[str] | None, kind: str) -> Path:
     """The folder of the user's choice, or the next free one next to the notebook."""
     if folder is None:
         place = next(path for number in range(1, 10_000) if not (path := Path(f"smp_runs/{kind}-{number}")).exists())
@@ -109,8 +94,9 @@ def _new_folder(folder: str | os.PathLike[str] | None, kind: str) -> Path:
     return place.resolve()
 
 
-def _start_local(advice: Advice, folder: Path, steps: int, options: dict[str, Any]) -> Run:
+def start_local(advice: Recommended, folder: Path, steps: int | None, options: dict[str, Any]) -> Run:
     """The small training in a process tree, with the prediction for it."""
+    steps = _STEPS if steps is None else steps
     count: object = steps
     if type(count) is not int or not 1 <= steps <= _MOST_STEPS:
         raise RunError(f"steps must be an integer from 1 to 10,000, not {steps!r:.40}.")
@@ -121,7 +107,7 @@ def _start_local(advice: Advice, folder: Path, steps: int, options: dict[str, An
     source = folder / "source"
     source.mkdir(exist_ok=True)
     settings: dict[str, Any] = {"processes": processes, "seconds": _SECONDS, "hyperparameters": {}}
-    prediction: Advice | None = None
+    prediction: Recommended | None = None
     notes: tuple[str, ...] = LOCAL_NOTES
     if small is not None:
         settings |= {"script": SCRIPT_NAME, "source_dir": str(source)}
@@ -145,7 +131,9 @@ def _start_local(advice: Advice, folder: Path, steps: int, options: dict[str, An
     return Run(LocalFolder(folder, process), prediction, notes=notes).poll()
 
 
-def _prediction(advice: Advice, small: Any, processes: int, steps: int) -> tuple[Advice | None, tuple[str, ...]]:
+def _prediction(
+    advice: Recommended, small: Any, processes: int, steps: int
+) -> tuple[Recommended | None, tuple[str, ...]]:
     """The advice for the small training on this machine."""
     if advice.request is None:
         return None, ("Only advice made by advise() has a prediction of its local run.",)
@@ -154,7 +142,7 @@ def _prediction(advice: Advice, small: Any, processes: int, steps: int) -> tuple
     batch = processes * small.plan.batch_size
     length = small.model.sequence_length(small.job.sequence_length)
     place = Cluster.custom(
-        gpu="processor",
+        gpu=PROCESSOR,
         name="this machine",
         usable_gpu_memory_gib=_GIB,
         peak_tflops=_TFLOPS_PER_PROCESS,
@@ -179,7 +167,7 @@ def _prediction(advice: Advice, small: Any, processes: int, steps: int) -> tuple
     return prediction, ()
 
 
-def _start_job(advice: Advice, cell: str, folder: Path, *, generated: bool) -> Run:
+def start_job(advice: Recommended, cell: str, folder: Path, *, generated: bool) -> Run:
     """Run the cell in a child process with the user's environment, until it names its job."""
     write_text(folder / ADVICE, advice.as_json())
     write_text(folder / _JOB, cell)

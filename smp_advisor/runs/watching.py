@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import threading
 import time
 from dataclasses import replace
@@ -11,27 +10,26 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import RunError
-from smp_advisor.profiling.local_run import losses_in
 from smp_advisor.runs.causes import Cause, causes_of
 from smp_advisor.runs.failures import Failure, read_failure
-from smp_advisor.runs.figures import IN_A_ROW, Figure, alarms_of, elapsed, figures_of
-from smp_advisor.runs.measure import PREFERRED, Typical, log_of_text, step_seconds_of, typical
-from smp_advisor.runs.offer import Offer, offer_of
-from smp_advisor.runs.page import page_of
-from smp_advisor.runs.readers import Log, Sample, read_text
-from smp_advisor.runs.sources import ENDED, LocalFolder, LogFile, Poll
+from smp_advisor.runs.measure import PREFERRED, step_seconds_of
+from smp_advisor.runs.page import IN_A_ROW, Figure, alarms_of, elapsed, figures_of, page_of
+from smp_advisor.runs.readers import Log, Sample
+from smp_advisor.runs.sources import ENDED, LocalFolder, LogFile, Poll, TrainingJob
+from smp_advisor.runs.steps import Steps, Typical, typical
+from smp_advisor.runs.tracking import track
+from smp_advisor.runs.worth import Offer, offer_of
 from smp_advisor.wording import plural, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from smp_advisor.advice import Advice
     from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.guidance.recommended import Recommended
     from smp_advisor.runs.sources import Source
 
 STEADY_STEPS = 20
 """Regular steps after which a run calibrates its own prediction."""
-_MOST_SAMPLES = 200_000
 _TAIL = 200_000
 """Characters at the end of the log in which a failure is read."""
 _DAY = 86_400
@@ -44,7 +42,6 @@ _METRICS_SECONDS = 300.0
 """Least waited time between two requests of metrics, which are the only ones that cost money."""
 _SILENT_POLLS = 60
 """Polls without a line after which watching a file ends, since a file does not state its end."""
-_STEP = re.compile(r"\b(?:step|iteration|Batch):?\s+(\d+)")
 _TWO_SIDED = 1.96
 _DRIFT = 0.02
 """One standard deviation of the logarithm of the later steps around the measured ones, as that of a calibration's runs
@@ -66,7 +63,7 @@ class Run:
     def __init__(
         self,
         source: Source,
-        advice: Advice | None = None,
+        advice: Recommended | None = None,
         *,
         notes: tuple[str, ...] = (),
         clock: Callable[[], float] = time.time,
@@ -76,7 +73,7 @@ class Run:
         self._turn = threading.RLock()
         """A notebook polls in a thread of its own."""
         # Live advice can show another plan later: a run keeps the one that it was started or attached with.
-        self.advice: Advice | None = getattr(advice, "explained", advice)
+        self.advice: Recommended | None = getattr(advice, "explained", advice)
         """The prediction, whose plan is that of the run; None if none was found."""
         self.notes = notes
         """Where the prediction is from, and what is inferred."""
@@ -85,14 +82,12 @@ class Run:
         self.polls = self.requests = 0
         self.problem = ""
         """Why the last poll read nothing, in one sentence; empty if it succeeded."""
-        self.step: int | None = None
-        """Number of the last step in the log."""
-        self.loss: float | None = None
-        self._log = Log(title="log without measured steps")
-        self.infinite_loss = ""
+        self._steps = Steps()
         self.silent_polls = 0
         self.silent_seconds = self._since_metrics = 0.0
         self._tail = ""
+        self._tracked: dict[str, Any] = {}
+        """State of the figures in MLflow."""
 
     @property
     def name(self) -> str:
@@ -106,7 +101,7 @@ class Run:
 
     @cached_property
     def _failure(self) -> Failure | None:
-        if not self.last.failure and not self._log.out_of_memory:
+        if not self.last.failure and not self.log.out_of_memory:
             return None
         return read_failure(f"{self._tail}{self.last.failure}", plan=None if self.advice is None else self.advice.plan)
 
@@ -118,7 +113,22 @@ class Run:
     @property
     def log(self) -> Log:
         """Measured values so far, for `Advice.calibrate`."""
-        return self._log
+        return self._steps.log
+
+    @property
+    def step(self) -> int | None:
+        """Number of the last step in the log."""
+        return self._steps.step
+
+    @property
+    def infinite_loss(self) -> str:
+        """The first loss that is not finite, with its step; empty without one."""
+        return self._steps.infinite_loss
+
+    @property
+    def loss(self) -> float | None:
+        """The last loss in the log."""
+        return self._steps.loss
 
     @property
     def status(self) -> str:
@@ -164,10 +174,11 @@ class Run:
             There is no such job, or it must not be read. Throttling and expired credentials are a `problem` instead.
         """
         with self._turn:
-            return self._polled(self.source.poll(metrics=metrics), waited_seconds)
+            name = self.name
+            return self._polled(self.source.poll(metrics=metrics), name, waited_seconds)
 
-    def _polled(self, poll: Poll, waited_seconds: float) -> Run:
-        """Take over what a poll read."""
+    def _polled(self, poll: Poll, name: str, waited_seconds: float) -> Run:
+        """Take over what a poll of the job with a name read."""
         self.polls += 1
         self.requests += poll.requests
         self.problem = ""
@@ -179,47 +190,20 @@ class Run:
             self.last = replace(self.last, kind=poll.kind)
             return self
         self.last = replace(poll, hosts=poll.hosts or self.last.hosts, text="")
-        if self._read(poll.text):
+        if self.name != name:
+            self.notes = (*self.notes, f"{name} reached its time limit; {self.name} goes on with the run.")
+        if self._steps.add(poll.text):
             self.silent_polls, self.silent_seconds = 0, 0.0
         else:
             self.silent_polls += 1
             self.silent_seconds += waited_seconds
         self._tail = f"{self._tail}{poll.text}\n"[-_TAIL:] if poll.text else self._tail
-        for name in ("_typical", "_failure"):
-            self.__dict__.pop(name, None)
+        for cached in ("_typical", "_failure"):
+            self.__dict__.pop(cached, None)
+        self._tracked = track(self, self._tracked)
+        if "error" in self._tracked:
+            self.problem = self._tracked.pop("error")
         return self
-
-    def _read(self, text: str) -> bool:
-        """Add the measured steps of new lines; whether there are any."""
-        if not text:
-            return False
-        old = self._log
-        # The last line of the exported script is JSON, too.
-        new = read_text(text) if old.samples and old.title != "JSON lines" else log_of_text(text)
-        self._log = new
-        if not new.samples or new.unit == old.unit or not old.samples:
-            peaks = dict(old.peak_gib)
-            for kind, value in new.peak_gib.items():
-                peaks[kind] = max(value, peaks.get(kind, 0.0))
-            base = new if new.samples else old
-            self._log = replace(
-                base,
-                samples=(*old.samples, *new.samples)[-_MOST_SAMPLES:],
-                peak_gib=peaks,
-                out_of_memory=old.out_of_memory or new.out_of_memory,
-            )
-        for line in text.splitlines():
-            if "oss" not in line:  # of any case
-                continue
-            for loss in losses_in([line[:2000]]):
-                self.loss = loss
-                if not math.isfinite(loss) and not self.infinite_loss:
-                    match = _STEP.search(line)
-                    self.infinite_loss = f"The loss is {loss} {f'at step {match[1]}' if match else 'in the log'}"
-        steps = [sample.step for sample in new.samples if sample.step is not None]
-        if steps:
-            self.step = steps[-1]
-        return bool(new.samples)
 
     def __iter__(self) -> Iterator[Run]:
         return self._polls(time.sleep)
@@ -270,22 +254,23 @@ class Run:
     @property
     def seconds(self) -> tuple[float, ...]:
         """Seconds per step of each measured value, in the order of the log."""
-        return tuple(sample.value for sample in self._samples)
+        return tuple(sample.value for sample in self.samples)
 
     @property
-    def _samples(self) -> list[Sample]:
+    def samples(self) -> list[Sample]:
+        """The measured values as seconds per step, with the numbers of their steps."""
         advice = self.advice
         if advice is None or self.estimate is None:
-            return [s for s in self._log.samples if self._log.unit in ("seconds", "run_seconds")]
+            return [s for s in self.log.samples if self.log.unit in ("seconds", "run_seconds")]
         batch = self.estimate.global_batch_size
         return [
-            Sample(s.step, step_seconds_of(self._log, s.value, batch, advice.model, advice.cluster, advice.job))
-            for s in self._log.samples
+            Sample(s.step, step_seconds_of(self.log, s.value, batch, advice.model, advice.cluster, advice.job))
+            for s in self.log.samples
         ]
 
     @cached_property
     def _typical(self) -> Typical | None:
-        return typical(self._samples)
+        return typical(self.samples)
 
     @property
     def typical(self) -> Typical | None:
@@ -301,8 +286,8 @@ class Run:
     def peak_gib(self) -> float | None:
         """Highest measured memory per GPU: total, reserved or allocated, or else CloudWatch's mean of a host."""
         for kind in PREFERRED:
-            if kind in self._log.peak_gib:
-                return self._log.peak_gib[kind]
+            if kind in self.log.peak_gib:
+                return self.log.peak_gib[kind]
         if self.advice is None or (share := self._utilization("GPUMemoryUtilization")) is None:
             return None
         return share * self.advice.cluster.instance.gpu_memory_gib
@@ -398,7 +383,7 @@ class Run:
         restarts = sum(name == "Restarting" for name, *_ in self.last.transitions)
         return causes_of(self.advice, self.typical, busy=busy, restarts=restarts, memory_share=self.memory_share)
 
-    def calibrated(self) -> Advice:
+    def calibrated(self) -> Recommended:
         """The advice with what the run measured. `Advice.learned` shows its intervals before and after.
 
         Raises
@@ -416,7 +401,7 @@ class Run:
                 " again later, or use advice.calibrate(run.log)."
             )
         # A plan for this machine's processors has a wide interval, and its steps are never those of another run.
-        return self.advice.calibrate(self._log, plan=self.advice.plan, accept=self.is_local)
+        return self.advice.calibrate(self.log, plan=self.advice.plan, accept=self.is_local)
 
     def offer(self) -> Offer | None:
         """A better plan by the calibrated estimates, for the rest of the run; None if none is better for certain.
@@ -432,15 +417,15 @@ class Run:
         return offer_of(self.calibrated(), plan, self.remaining_steps, checkpoints=self.last.checkpoints)
 
     def stop(self) -> None:
-        """End a local run.
+        """End the run: the processes of a local one, or the job on AWS, which is billed until it has stopped.
 
         Raises
         ------
         RunError
-            The run is not one of this machine.
+            The run is a log, or AWS refuses.
         """
-        if not isinstance(self.source, LocalFolder):
-            raise RunError(f"{self.name} is not a run of this machine: stop it in the console of SageMaker.")
+        if not isinstance(self.source, LocalFolder | TrainingJob):
+            raise RunError(f"{self.name} is a log: its run can be ended only where it was started.")
         self.source.stop()
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""The worth of a measurement before a run: the expected saving of a short probe against its price."""
+"""The worth of a measurement before a run, and of another plan in the middle of it, against what each costs."""
 
 from __future__ import annotations
 
@@ -10,16 +10,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.random  # numpy itself imports it at its first use, where an interrupt can break it
 
+from smp_advisor.costs.evaluate import estimate
+from smp_advisor.costs.predictive import step_time_draws
 from smp_advisor.errors import CalibrationError
+from smp_advisor.libraries.library import get_library
 from smp_advisor.runs.effect import MEASURED_STEPS, best_probe, full_probe
 from smp_advisor.search.decision import leading_plans
+from smp_advisor.wording import between, fits, number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from smp_advisor.advice import Advice
+    from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.guidance.recommended import Recommended
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.runs.effect import Probe
 
@@ -49,7 +54,7 @@ class Worth:
     """The same with the step times of all leading plans known: no measurement saves more on average."""
     compared: tuple[Plan, ...]
     """The leading plans, the recommended one first."""
-    advice: Advice = field(repr=False, compare=False)
+    advice: Recommended = field(repr=False, compare=False)
 
     @property
     def measure(self) -> bool:
@@ -80,7 +85,7 @@ class Worth:
         )
         return tuple(cell for pair in pairs for cell in pair if cell)
 
-    def learn(self, *logs: Any) -> Advice:
+    def learn(self, *logs: Any) -> Recommended:
         """The advice with what the probes taught, from the log of each in the order of `probes`.
 
         Raises
@@ -109,7 +114,7 @@ class Worth:
         return "".join(f"<div>{escape(line)}</div>" for line in str(self).splitlines())
 
 
-def worth_measuring(advice: Advice) -> Worth:
+def worth_measuring(advice: Recommended) -> Worth:
     """The best probes of an advice's leading plans. See `Advice.worth_measuring`."""
     total, rate = advice.estimate.usd_total, advice.estimate.tokens_per_second
     if total is None:
@@ -126,8 +131,8 @@ def worth_measuring(advice: Advice) -> Worth:
     certain = expected_saving(costs, logs, range(len(plans)), np.zeros(len(plans)))
     options = [_probes(advice, plan) if len(plans) > 1 else [] for plan in plans]
     best: tuple[float, tuple[Probe, ...], tuple[int, ...], float, float] = (-np.inf, (), (), 0.0, 0.0)
-    for number in range(1, _TOGETHER + 1):
-        for rows in combinations(range(len(plans)), number):
+    for several in range(1, _TOGETHER + 1):
+        for rows in combinations(range(len(plans)), several):
             for probes in product(*(options[row] for row in rows)):
                 noise = np.array([_noise(logs[:, row], probe.width) for row, probe in zip(rows, probes, strict=True)])
                 saving = min(expected_saving(costs, logs, rows, noise), certain)
@@ -146,7 +151,7 @@ def worth_measuring(advice: Advice) -> Worth:
     )
 
 
-def _probes(advice: Advice, plan: Plan) -> list[Probe]:
+def _probes(advice: Recommended, plan: Plan) -> list[Probe]:
     """The best short job on one or two nodes, if there is any, and one on the cluster of the run."""
     where = (advice.model, advice.cluster, advice.job, plan)
     try:
@@ -162,20 +167,13 @@ def _noise(logs: Floats, width: float) -> float:
 
 
 def expected_saving(costs: Floats, logs: Floats, measured: Sequence[int], noise: Floats) -> float:
-    """Expected value of sample information, in the unit of the costs.
+    """Expected value of sample information, in the unit of the costs, whose shape is (draws, plans).
 
-    The posterior expectation of each difference of costs is its linear regression on the measured logarithms, whose
-    coefficients the error of measurement shrinks (Strong, Oakley, Brennan and Breeze 2015, "Estimating the expected
-    value of sample information using the probabilistic sensitivity analysis sample"). It stays within the draws.
-
-    Parameters
-    ----------
-    costs, logs
-        Costs of the run and logarithms of the step time for each draw and plan, shape (draws, plans).
-    measured
-        Columns of the measured plans.
-    noise
-        Spreads of the errors of their measurements.
+    `logs` are logarithms of the step times, `measured` the columns of the measured plans, `noise` the spreads of the
+    errors of their measurements. The posterior expectation of each difference of costs is its linear regression on the
+    measured logarithms, whose coefficients the error of measurement shrinks (Strong, Oakley, Brennan and Breeze 2015,
+    "Estimating the expected value of sample information using the probabilistic sensitivity analysis sample"). It stays
+    within the draws.
     """
     differences = costs - costs[:, [costs.mean(axis=0).argmin()]]
     times = logs[:, list(measured)]
@@ -189,3 +187,80 @@ def expected_saving(costs: Floats, logs: Floats, measured: Sequence[int], noise:
         differences.mean(axis=0) + (centered + errors) @ gain, differences.min(axis=0), differences.max(axis=0)
     ).reshape(-1, costs.shape[1])
     return float(max(expected.mean(axis=0).min() - expected.min(axis=1).mean(), 0.0))
+
+
+_DAY = 86_400
+_TAILS = (2.5, 97.5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """Another plan from the next checkpoint on. `cell` resumes the run with it."""
+
+    advice: Recommended
+    """The calibrated advice."""
+    plan: Plan
+    estimate: Estimate
+    days: float
+    """Days saved, less those of the change itself."""
+    days_range: tuple[float, float]
+    """95 % interval."""
+    usd: float | None
+    """USD saved; None if the price is unknown."""
+    checkpoints: str = ""
+    """Location of the run's checkpoints; empty if it is unknown."""
+
+    def cell(self, **options: Any) -> str:
+        """The cell that resumes the run with the plan, from its checkpoints. Stop the run first."""
+        return self.advice.cell(
+            plan=self.plan, **({"checkpoints": self.checkpoints} if self.checkpoints else {}) | options
+        )
+
+    def __str__(self) -> str:
+        money = "" if self.usd is None else f", {number(self.usd)} USD"
+        place = "" if self.checkpoints else " The run's checkpoints were not found: pass offer.cell(checkpoints=)."
+        return (
+            f"Change at the next checkpoint: saves {number(self.days)} days{money} ({between(self.days_range)} days)."
+            f" The plan: {self.plan!r}.{place}"
+        )
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002, FBT001 (IPython's signature)
+        printer.text(str(self))
+
+
+def offer_of(advice: Recommended, plan: Plan, steps: int, *, checkpoints: str = "") -> Offer | None:
+    """The recommended plan of a calibrated advice instead of the plan of a run, for its remaining steps.
+
+    A plan counts if it resumes from the same checkpoints: of the same library, whose script is PyTorch's distributed
+    checkpoints (SMP v1's are divided as its plan is), with the same global batch. It is better for certain if the lower
+    end of what it saves, less the start of another job and half a checkpoint's interval, is above 0.
+    """
+    choice = advice.recommended
+    better = choice.plan
+    if better == plan or better.library != plan.library or get_library(plan.library).script != "torch":
+        return None
+    now = estimate(advice.model, advice.cluster, choice.job, plan)
+    then = estimate(advice.model, advice.cluster, choice.job, better)
+    if then.global_batch_size != now.global_batch_size or not fits(then, advice.min_fit_probability):
+        return None
+    draws = step_time_draws(advice.model, advice.cluster, choice.job, [plan, better])
+    ratios = draws[:, 1] / draws[:, 0]
+    middle = then.step_seconds / now.step_seconds
+    # The middle of the draws leaves out the allocator's time near full memory, which the estimates have.
+    ratios = np.append(ratios * middle / np.median(ratios), middle)
+    effective = then.effective
+    lost = effective.startup_seconds + effective.checkpoint_interval_seconds / 2
+    left = steps * now.step_seconds / effective.share
+    low, high = np.percentile((left * (1 - ratios) - lost) / _DAY, _TAILS)
+    if low <= 0:
+        return None
+    days, hourly = (left * (1 - middle) - lost) / _DAY, advice.cluster.usd_per_hour
+    return Offer(
+        advice=advice,
+        plan=better,
+        estimate=then,
+        days=days,
+        days_range=(float(low), float(high)),
+        usd=None if hourly is None else 24 * hourly * days,
+        checkpoints=checkpoints,
+    )

@@ -15,7 +15,7 @@ from smp_advisor.arguments import is_path, meant, options_of
 from smp_advisor.errors import AdvisorError
 from smp_advisor.files import data_file
 from smp_advisor.libraries.library import libraries
-from smp_advisor.runs.readers import is_job_name
+from smp_advisor.runs.sources import is_job_name
 from smp_advisor.tools.verbs import VERBS
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice import Advice
 from smp_advisor.advice.files import load
+from smp_advisor.advice.project import Project, project_of
 from smp_advisor.advice.recommendation import advise as recommend
 from smp_advisor.advice.request import job_of, read_model, sort_settings, suited
 from smp_advisor.advice.written import write_text
@@ -53,7 +54,6 @@ from smp_advisor.tools.answers import (
     sizes_data,
     unknown_failure,
 )
-from smp_advisor.tools.project import Project, project_of
 from smp_advisor.wording import fits as is_fitting
 from smp_advisor.wording import percent, plural
 from smp_advisor.workload.calibration import share

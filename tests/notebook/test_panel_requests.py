@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
+
+import pytest
 
 from smp_advisor.advice.live import LiveAdvice
+from smp_advisor.errors import AdvisorError
 from smp_advisor.notebook import panels
-from smp_advisor.notebook.panels import PanelRequests
+from smp_advisor.notebook.panels import PanelRequests, panel_data
+from smp_advisor.runs.sources import LogFile
+from smp_advisor.runs.watching import Run
 
 from .advice import make_advice
 
@@ -37,3 +43,27 @@ def test_a_slow_panel_is_announced_at_once(monkeypatch):
             break
         time.sleep(0.01)
     assert sent[1]["data"] == {"batch": advice.plan.batch_size}
+
+
+def test_a_page_starts_a_job_once_for_its_price_and_only_after_the_options_are_given(monkeypatch, tmp_path):
+    advice, started = LiveAdvice(make_advice()), []
+    (tmp_path / "job.log").write_text("step 7 loss 9.1 tokens_per_second 9.0 seconds_per_step 2.5\n")
+    run = Run(LogFile(Path(tmp_path / "job.log")))
+    monkeypatch.setattr("smp_advisor.runs.start.start_job", lambda *of, **_: started.append(of[1]) or run)
+
+    def asked(**options):
+        return panel_data("start", advice, advice.controls, options)
+
+    assert asked()["job"] == ""
+    with pytest.raises(AdvisorError, match="NAME=VALUE"):
+        asked(options="role")
+    offer = asked(options="role=arn:aws:iam::111122223333:role/Training")
+    assert "per hour" in offer["lines"][0]
+    assert "111122223333" in offer["request"]
+    asked(options="role=arn:aws:iam::111122223333:role/Training", confirm="guessed")
+    assert started == []
+    shown = asked(confirm=offer["job"])
+    assert started == [offer["request"]]
+    assert "2.50 s" in shown["run"]
+    asked(confirm=offer["job"])  # drawn again
+    assert len(started) == 1

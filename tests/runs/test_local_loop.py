@@ -30,7 +30,8 @@ def test_a_local_run_goes_from_advice_to_the_next_advice(advice: smpa.Advice, tm
     assert again.step == again.total_steps == 30
     assert again.log.title == "exported script"
     assert any("step " in line for line in heard)
-    before, after = again.advice.estimate, again.calibrated().estimate
+    # Not run.calibrated(): how many of the steps are regular depends on what else the machine does.
+    before, after = again.advice.estimate, again.advice.calibrate(again.log, accept=True).estimate
     assert after.step_seconds_range[1] / after.step_seconds_range[0] < (
         before.step_seconds_range[1] / before.step_seconds_range[0]
     )

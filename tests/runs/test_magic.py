@@ -97,7 +97,7 @@ def test_a_job_starts_only_after_its_price_was_answered_with_yes(
 
     started: list[object] = []
     monkeypatch.setattr("builtins.input", reply)
-    monkeypatch.setattr("smp_advisor.runs.start.start", lambda *_, **more: started.append(more))
+    monkeypatch.setattr("smp_advisor.runs.start.start_job", lambda *_, **more: started.append(more))
     if answer is None:
         with pytest.raises(UsageError, match="--yes"):
             shell.run_line_magic("smp_start", "")

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 import smp_advisor as smpa
 from smp_advisor.errors import CalibrationError
-from smp_advisor.runs.measure import measured_run, read_run, typical
+from smp_advisor.runs.measure import measured_run, read_run
 from smp_advisor.runs.readers import Sample, read_text
+from smp_advisor.runs.steps import typical
 from tests.runs.logs import LOGS, Excerpt, exported
 
 if TYPE_CHECKING:

@@ -1,8 +1,10 @@
-"""A job that an advice started, watched by name: the real SDK and child processes against a mock of AWS."""
+"""Jobs on AWS, started, watched and calibrated with: the real SDK and child processes against a mock of AWS."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -10,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import smp_advisor as smpa
-from smp_advisor.errors import RunError
-from smp_advisor.runs.readers import child
+from smp_advisor.errors import CalibrationError, RunError
+from smp_advisor.runs.sources import child
 from smp_advisor.runs.start import plan_tag
 from tests.moto_harness.proxy import Account, mock_account
 from tests.runs.logs import exported
@@ -54,6 +56,35 @@ def write(account: Account, job: str, text: str, *, stream: str = "algo-1-170000
     logs.put_log_events(logGroupName=GROUP, logStreamName=name, logEvents=events)
 
 
+def create(account: Account, name: str, count: int = 1, **settings: str) -> None:
+    """A job that somebody created without the advisor."""
+    account.client("sagemaker").create_training_job(
+        TrainingJobName=name,
+        AlgorithmSpecification={"TrainingImage": "image", "TrainingInputMode": "File"},
+        RoleArn="arn:aws:iam::123456789012:role/FakeRole",
+        OutputDataConfig={"S3OutputPath": "s3://bucket"},
+        HyperParameters=settings,
+        ResourceConfig={"InstanceType": "ml.p4d.24xlarge", "InstanceCount": count, "VolumeSizeInGB": 10},
+        StoppingCondition={"MaxRuntimeInSeconds": 10},
+    )
+
+
+def measure(account: Account, job: str, *values: tuple[int, str, float], seconds: float = -30) -> None:
+    """Metrics of hosts of a job: number of the host, metric, value."""
+    account.client("cloudwatch").put_metric_data(
+        Namespace=GROUP,
+        MetricData=[
+            {
+                "MetricName": metric,
+                "Dimensions": [{"Name": "Host", "Value": f"{job}/algo-{host}"}],
+                "Timestamp": datetime.now(UTC) + timedelta(seconds=seconds),
+                "Value": value,
+            }
+            for host, metric, value in values
+        ],
+    )
+
+
 def test_nothing_starts_without_its_price_being_confirmed(advice: smpa.Advice, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with pytest.raises(RunError, match=r"Nothing was started.*\$[\d.]+ per hour.*confirm=True") as caught:
@@ -79,18 +110,7 @@ def test_another_kernel_watches_the_job_with_its_prediction(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write(account, started.name, exported([9.0, *[3.0] * 12]))
-    account.client("cloudwatch").put_metric_data(
-        Namespace=GROUP,
-        MetricData=[
-            {
-                "MetricName": metric,
-                "Dimensions": [{"Name": "Host", "Value": f"{started.name}/algo-{host}"}],
-                "Timestamp": datetime.now(UTC) - timedelta(seconds=30),
-                "Value": value,
-            }
-            for host, metric, value in ((1, "GPUUtilization", 760.0), (2, "GPUMemoryUtilization", 400.0))
-        ],
-    )
+    measure(account, started.name, (1, "GPUUtilization", 760.0), (2, "GPUMemoryUtilization", 400.0))
     run = smpa.watch(started.name)
     assert run.advice is not None
     assert run.advice.plan == advice.plan
@@ -124,15 +144,7 @@ def test_a_job_without_a_prediction_is_compared_with_its_request(
         "vocab_size": "50257",
         "max_context_width": "1024",
     }
-    account.client("sagemaker").create_training_job(
-        TrainingJobName="by-hand",
-        AlgorithmSpecification={"TrainingImage": "image", "TrainingInputMode": "File"},
-        RoleArn="arn:aws:iam::123456789012:role/FakeRole",
-        OutputDataConfig={"S3OutputPath": "s3://bucket"},
-        HyperParameters=settings,
-        ResourceConfig={"InstanceType": "ml.p4d.24xlarge", "InstanceCount": 1, "VolumeSizeInGB": 10},
-        StoppingCondition={"MaxRuntimeInSeconds": 10},
-    )
+    create(account, "by-hand", **settings)
     run = smpa.watch("by-hand")
     assert run.advice is not None, run.notes
     assert "in the request of the job" in " ".join(run.notes)
@@ -143,3 +155,49 @@ def test_a_job_that_does_not_exist_is_one_sentence(account: Account) -> None:
     with pytest.raises(RunError) as caught:
         smpa.watch("no-such-job")
     assert "\n" not in str(caught.value)
+
+
+def test_a_job_calibrates(account: Account, advice: smpa.Advice) -> None:
+    create(account, "llm-1", 2)
+    write(account, "llm-1", exported([90.0, *[3.0] * 40]))
+    calibration = advice.calibrate(job_name="llm-1").job.calibration
+    assert calibration is not None
+    (run,) = calibration.runs
+    assert run.step_seconds == pytest.approx(3.0)
+    assert (run.memory_kind, run.memory_gib) == ("reserved", 24.0)
+    assert run.source == "exported script: llm-1"
+    assert "40 of 41 values" in " ".join(run.notes)
+
+
+def test_without_a_log_the_metrics_are_a_peak(account: Account, advice: smpa.Advice) -> None:
+    create(account, "metrics-only", 2)
+    measure(account, "metrics-only", (2, "GPUMemoryUtilization", 400.0), seconds=1)
+    calibration = advice.calibrate(job_name="metrics-only").job.calibration
+    assert calibration is not None
+    (run,) = calibration.runs
+    assert run.step_seconds is None
+    assert (run.memory_kind, run.memory_gib) == ("total", pytest.approx(20.0))
+
+
+def test_jobs_that_teach_nothing_are_refused_in_one_sentence(account: Account, advice: smpa.Advice) -> None:
+    create(account, "nothing", 2)
+    plan = smpa.Plan(library="fsdp", batch_size=16, precision="bf16")
+    for name, others in (
+        ("nothing", {}),
+        ("missing", {}),
+        ("a b; rm", {}),
+        (7, {}),
+        ("llm-1", {"cluster": smpa.Cluster("ml.p4d.24xlarge"), "plan": plan}),
+    ):
+        with pytest.raises(CalibrationError) as caught:
+            advice.calibrate(job_name=name, **others)
+        assert "\n" not in str(caught.value)
+
+
+def test_the_kernel_never_imports_boto3() -> None:
+    code = (
+        "import sys, smp_advisor.runs as c; import smp_advisor.notebook.run_magics\n"
+        "print([name for name in ('boto3', 'torch', 'sagemaker', 'pandas') if name in sys.modules])"
+    )
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output.strip() == "[]"

@@ -7,6 +7,8 @@ import math
 import subprocess
 import sys
 from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,18 +16,54 @@ import pytest
 import smp_advisor as smpa
 from smp_advisor.command.__main__ import main
 from smp_advisor.errors import AdvisorError, CalibrationError, RunError
-from smp_advisor.runs.offer import offer_of
-from smp_advisor.runs.sources import LogFile, Poll, source_in
+from smp_advisor.runs.cloudwatch import polled
+from smp_advisor.runs.sources import LogFile, Poll, TrainingJob, source_in
 from smp_advisor.runs.watching import Run
+from smp_advisor.runs.worth import offer_of
 from smp_advisor.tools.interface import Caller, call
 from tests.runs.logs import exported
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 TRAINING = (("Pending", 0.0, 60.0), ("Downloading", 60.0, 100.0), ("Training", 100.0, None))
 BUSY = {f"algo-{host}": {"GPUUtilization": 8 * 97.0} for host in (1, 2, 3)}
+
+
+class Aws:
+    """A client of three services: a run of two jobs, the first of which has reached its time limit."""
+
+    class exceptions:  # noqa: N801 - botocore's name
+        ResourceNotFoundException = KeyError
+
+    def __init__(self, *names: str) -> None:
+        self.names, self.calls = list(names), list[str]()
+
+    def client(self, _: str, **__: object) -> Aws:
+        return self
+
+    def __getattr__(self, name: str) -> Callable[..., dict]:
+        return lambda **keywords: self.calls.append(name) or getattr(self, f"_{name}")(**keywords)
+
+    def _describe_training_job(self, TrainingJobName: str) -> dict:
+        ended = TrainingJobName == "llm-2026-11-27-08-30-00-123"
+        state = ("Stopped", "MaxRuntimeExceeded") if ended else ("InProgress", "Training")
+        job = {"ResourceConfig": {"InstanceType": "ml.p4d.24xlarge", "InstanceCount": 2}}
+        now = datetime.now(UTC)
+        job |= {"CreationTime": now, "TrainingEndTime": now, "TrainingStartTime": now}
+        return job | dict(zip(("TrainingJobStatus", "SecondaryStatus"), state, strict=True))
+
+    def _list_training_jobs(self, **_: object) -> dict:
+        return {"TrainingJobSummaries": [{"TrainingJobName": name} for name in self.names]}
+
+    def _describe_log_streams(self, logStreamNamePrefix: str, **_: object) -> dict:
+        return {"logStreams": [{"logStreamName": f"{logStreamNamePrefix}1"}]}
+
+    def _get_log_events(self, **_: object) -> dict:
+        return {"events": [{"message": exported([2.0] * 3)}], "nextForwardToken": "f"}
+
+    def _get_metric_data(self, **_: object) -> dict:
+        return {"MetricDataResults": []}
 
 
 class Script:
@@ -179,6 +217,51 @@ def test_watching_survives_throttling_and_expired_credentials(tokens: smpa.Advic
     assert run.step == 25
     with pytest.raises(RunError, match="Access denied"):
         Run(Script(Poll(error="Access denied")), tokens).poll()  # type: ignore[arg-type]
+
+
+def test_a_run_of_several_jobs_is_followed_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = "llm-2026-11-27-08-30-00-123", "llm-2026-12-02-08-31-00-456"
+    aws = Aws(first, "llm-2-2026-12-02-08-31-00-456")  # another run
+
+    def child(name: str, state: str) -> dict:
+        before = len(aws.calls)
+        answer = polled(name, json.loads(state), aws, None)
+        assert len(aws.calls) - before == answer["requests"] <= 4
+        return answer
+
+    monkeypatch.setattr("smp_advisor.runs.sources.child", child)
+    run = Run(TrainingJob(first)).poll()
+    assert run.last.status == "InProgress"
+    assert run.transitions[-1].startswith("WaitingForNextJob")
+    aws.names.append(second)
+    run.poll()
+    assert second in run.notes[-1]
+    run.poll()
+    assert run.name == second
+    assert not run.done
+    alone = Run(TrainingJob(first))
+    aws.names = [first]
+    alone.wait(sleep=lambda _: None)
+    assert alone.last.status == "Stopped"
+
+
+def test_mlflow_has_the_prediction_next_to_the_measured_steps(
+    tokens: smpa.Advice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.log").write_text(at(tokens, 1.2) + "\n")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", str(tmp_path / "mlflow.json"))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "mlflow_stub"))
+    run = smpa.watch(tmp_path / "train.log", tokens)
+    assert run.problem == ""
+    (found,) = json.loads((tmp_path / "mlflow.json").read_text())
+    assert found["name"] == "train.log"
+    assert {"seconds_per_step", "loss", "predicted_seconds_per_step", "predicted_seconds_per_step_low"} <= set(
+        found["metrics"]
+    )
+    assert len(found["metrics"]["seconds_per_step"]) == 25
+    assert found["metrics"]["predicted_seconds_per_step"][-1] == [25, pytest.approx(tokens.estimate.step_seconds)]
+    monkeypatch.setenv("PYTHONPATH", "")
+    assert "pip install mlflow" in smpa.watch(tmp_path / "train.log", tokens).problem
 
 
 @pytest.mark.parametrize(

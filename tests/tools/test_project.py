@@ -7,10 +7,10 @@ import json
 import pytest
 
 import smp_advisor as smpa
+from smp_advisor.advice.project import project_of
 from smp_advisor.command.__main__ import main
 from smp_advisor.errors import AdvisorError
 from smp_advisor.tools.interface import Caller, call
-from smp_advisor.tools.project import project_of
 
 POLICY = """
 instances = ["ml.p4d.24xlarge", "p5.48xlarge"]

@@ -226,6 +226,9 @@ def test_the_jupyter_server_finds_functions_with_the_same_arguments(root):
     listed = getattr(import_module(module), name)()
     functions = [getattr(import_module(place.partition(":")[0]), place.partition(":")[2]) for place in listed]
     assert [function.__name__ for function in functions] == [f"smp_{name}" for name in TOOLS]
+    page = (root / "docs" / "how_to" / "assistants.md").read_text()
+    assert f"server: {', '.join(TOOLS)}\n" in page
+    assert f"server: {', '.join(function.__name__ for function in functions)}\n" in page
     for function in functions:
         tool = TOOLS[function.__name__.removeprefix("smp_")]
         assert set(signature(function).parameters) == set(tool.schema["properties"])

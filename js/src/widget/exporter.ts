@@ -157,9 +157,10 @@ const KINDS: Record<string, string> = {
   monitoring: 'Monitoring',
   permissions: 'Permissions',
   quota: 'Quota and price',
-  probe: 'Short job that measures'
+  probe: 'Short job that measures',
+  worth: 'Probes of the leading plans'
 };
-const STARTS_A_JOB = new Set(['job', 'probe']);
+const STARTS_A_JOB = new Set(['job', 'probe', 'worth']);
 const SDKS: Record<string, string> = { auto: 'Installed SDK', v2: 'SDK v2', v3: 'SDK v3' };
 
 /** A labeled choice. The first option is selected. */

@@ -13,6 +13,7 @@ import { stacked } from './panel';
 import { hasExtension } from './insert';
 import { MakeItFit } from './make_it_fit';
 import { Paste } from './paste';
+import { runPanel } from './run_panel';
 import { Session, type Screen } from './session';
 import { Settings } from './settings';
 import { Tabs } from './tabs';
@@ -85,6 +86,7 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
     .add('schedule', 'Schedule', chartPanel('schedule', view, connection))
     .add('compare', 'Compare', new Compare(view, connection, session))
     .add('script', 'Script', stacked('smp-script', exporter.preview, requirementsPanel(view, connection), checker, paste))
+    .add('run', 'Run', runPanel(view, connection, () => exporter.insertKind('worth')))
     .add('facts', 'Assumptions and facts', new Facts(shown), shown.assumptions.length);
 
   if (shown.has_modules) tabs.add('modules', 'Modules', modulesPanel(view, connection, session));

@@ -58,16 +58,16 @@ def sizes_beyond(advice: Advice, settings: Settings, sizes: Sequence[int]) -> li
     unit, largest = int(settings.get("microbatches", 1)), sizes[-1]
     try:
         plan = plan_of(advice, settings)
-        missing = _BEYOND - _failing(advice, plan, sizes[-_BEYOND:]).count(True)
+        missing = _BEYOND - _fitting(advice, plan, sizes[-_BEYOND:]).count(False)
         larger: list[int] = []
         for power in range(_DOUBLINGS):
             if missing <= 0:
                 break
             block = [size for part in (3, 4) if (size := part * largest * 2**power // 2) % unit == 0]
-            for size, fails in zip(block, _failing(advice, plan, block), strict=True):
+            for size, is_fitting in zip(block, _fitting(advice, plan, block), strict=True):
                 if missing > 0:
                     larger.append(size)
-                missing -= fails
+                missing -= not is_fitting
     except AdvisorError:
         return []
     return larger
@@ -83,7 +83,7 @@ def largest_that_fits(advice: Advice, settings: Settings, sizes: Sequence[int]) 
     unit = int(settings.get("microbatches", 1))
     try:
         plan = plan_of(advice, settings)
-        fitting = _fitting(advice, plan, sizes)
+        fitting = _fitting(advice, plan, sizes, advice.min_fit_probability)
         if all(fitting) or not any(fitting):
             return []
         last = len(fitting) - 1 - fitting[::-1].index(True)
@@ -93,7 +93,7 @@ def largest_that_fits(advice: Advice, settings: Settings, sizes: Sequence[int]) 
         low, high = sizes[last] // unit, sizes[last + 1] // unit
         while high - low > 1:
             between = sorted({low + (high - low) * part // _PARTS for part in range(1, _PARTS)} - {low})
-            fits_there = _fitting(advice, plan, [unit * size for size in between])
+            fits_there = _fitting(advice, plan, [unit * size for size in between], advice.min_fit_probability)
             low, high = _narrowed(low, high, between, fits_there)
     except AdvisorError:
         return []
@@ -109,17 +109,11 @@ def _narrowed(low: int, high: int, between: Sequence[int], fitting: Sequence[boo
     return low, high
 
 
-def _fitting(advice: Advice, plan: Plan, sizes: Sequence[int]) -> list[bool]:
-    """Whether each of some batch sizes fits with the required probability."""
+def _fitting(advice: Advice, plan: Plan, sizes: Sequence[int], least: float | None = None) -> list[bool]:
+    """Whether each of some batch sizes fits, with a probability if one is required."""
     plans = [replace(plan, batch_size=size) for size in sizes]
     estimates = estimate_many(advice.model, advice.cluster, advice.job, plans)
-    return [fits(value, advice.min_fit_probability) for value in estimates]
-
-
-def _failing(advice: Advice, plan: Plan, sizes: Sequence[int]) -> list[bool]:
-    """Whether each of some batch sizes does not fit."""
-    plans = [replace(plan, batch_size=size) for size in sizes]
-    return [not value.fits for value in estimate_many(advice.model, advice.cluster, advice.job, plans)]
+    return [value.fits if least is None else fits(value, least) for value in estimates]
 
 
 BATCH = "batch_size"

@@ -209,12 +209,8 @@ class LiveAdvice(Advice):
     def settle(self, state: ControlState, *, gesture: str = "") -> None:
         """Show a state of the controls, of the same recommendation, and call the observers.
 
-        Parameters
-        ----------
-        state
-            The state. One whose settings cannot be combined is shown, but not entered into the history.
-        gesture
-            Gesture of a view. Its moves are one entry of the history.
+        A state whose settings cannot be combined is not entered into the history; the moves of one `gesture` of a view
+        are one entry.
         """
         with self.turn:
             if not state.problem:
@@ -225,18 +221,9 @@ class LiveAdvice(Advice):
     def renew(
         self, recommended: Advice, summary: str, *, state: ControlState | None = None, pins: Iterable[str] = ()
     ) -> None:
-        """Show another recommendation in place, such as that of another cluster. `undo` leads back.
+        """Show another recommendation in place, such as that of another cluster; `undo` leads back.
 
-        Parameters
-        ----------
-        recommended
-            The new recommendation.
-        summary
-            The change: "Instances 16 → 8".
-        state
-            State of its controls; the recommended plan if None.
-        pins
-            Names of further pinned settings.
+        `state` are its controls, by default at its plan; `pins` are names of further pinned settings.
         """
         value = recommended.recommended
         with self.turn:

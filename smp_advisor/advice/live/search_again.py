@@ -34,17 +34,12 @@ def changed(advice: Advice, changes: Mapping[str, Any], pins: Settings | None = 
     if pins is not None:
         target = str(changes.get("library", keywords.get("library")) or "auto")
         keywords = _with_pins(advice, keywords, pins, advice.plan.library if target == "auto" else target)
-    return advice.call.func(**changed_call(keywords, changes), **progress)
+    result: Advice = advice.call.func(**changed_call(keywords, changes), **progress)
+    return result
 
 
 def changed_call(keywords: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Keywords of `advise` with changes. None removes a setting.
-
-    Examples
-    --------
-    >>> changed_call({"model": "10B", "cluster": "ml.p4d.24xlarge", "layers": 48}, {"model": "30B", "tokens": "1T"})
-    {'model': '30B', 'cluster': 'ml.p4d.24xlarge', 'tokens': '1T'}
-    """
+    """Keywords of `advise` with changes; None removes a setting."""
     result = dict(keywords)
     remaining = dict(changes)
     if "model" in remaining:

@@ -129,13 +129,7 @@ def value_text(name: str, value: Setting) -> str:
 
 
 def with_labels(library: str, text: str) -> str:
-    """A message with the labels of settings instead of their names, for the views.
-
-    Examples
-    --------
-    >>> with_labels("smp-v1", "batch_size must be a multiple of microbatches (batch_size=7, microbatches=2)")
-    'Batch size must be a multiple of microbatches (Batch size = 7, microbatches=2)'
-    """
+    """A message with the labels of settings instead of their names: ``Batch size must be a multiple of ...``."""
     titles = {setting.key: setting.title for setting in (*schema(library).parameters, *schema(library).settings)}
 
     def labeled(name: re.Match[str]) -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from smp_advisor.cluster.table import Instance
+    from smp_advisor.costs.estimate import Estimate
 
 __all__ = ["FILE", "Policy", "Project", "project_of"]
 
@@ -120,6 +121,17 @@ class Project:
         chosen = image or (allowed[0] if allowed else None)
         tags = {"tags": dict(self.policy.tags)} if self.policy.tags else {}
         return tags | ({} if chosen is None else {"image_uri": chosen})
+
+    def started(self, cluster: Cluster, estimate: Estimate, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The options of a job to start with those of the project, if its policy allows the run."""
+        self.require(cluster)
+        for name, value in (("max_days", estimate.days), ("max_usd", estimate.usd_total)):
+            most = getattr(self.policy, name)
+            if most is not None and value is not None and value > most:
+                raise self._against(f"{name.replace('_', ' ')} of {most:,g}", f"{value:,.4g}")
+        own = self.job_options(options.get("image_uri"))
+        tags = {**own.get("tags", {}), **(options.get("tags") or {})}
+        return {**own, **options, **({"tags": tags} if tags else {})}
 
     def _against(self, allowed: str, choice: str) -> AdvisorError:
         return AdvisorError(f"The policy of {self.file} allows {allowed}, not {choice}.")

@@ -1,0 +1,60 @@
+import type { Connection } from './connection';
+import { button, disclosure, element, keepKeys } from './dom';
+import type { Panel } from './panel';
+import { RemotePanel } from './remote_panel';
+
+/** Request and prices of the plan on the screen, or the run that was started; `panels.py` is the other side. */
+interface Start {
+  /** Prices of the run and of a probe, and whether the probe is worth it. */
+  lines: string[];
+  request: string;
+  /** What starts the job, and a small run on this machine, once each; empty if it cannot be started. */
+  job: string;
+  local: string;
+  /** The run that was started: a page of the kernel, which escapes every text in it. */
+  run: string;
+  watch: string;
+}
+
+/** Start the plan: off until the account's options are given, and confirmed once, next to the request and its price. */
+export function runPanel(view: string, connection: Connection, onProbes: () => void): Panel {
+  const given = keepKeys(element('input', 'smp-paste'));
+  given.placeholder = 'role=arn:aws:iam::111122223333:role/Training data=s3://bucket/tokens';
+  let [options, confirm, polls] = ['', '', 0];
+  const request = (text: string, start: string): void => {
+    [options, confirm, polls] = [text, start, polls + 1];
+    panel.refresh();
+  };
+  const show = button('smp-button', 'Show request and price', () => request(given.value.trim(), ''));
+  show.disabled = true;
+  given.addEventListener('input', () => (show.disabled = given.value.trim() === ''));
+  const panel = new RemotePanel<Start>(
+    'start',
+    view,
+    connection,
+    (data, into) => into.replaceChildren(...(data.run ? started(data, () => request(options, confirm)) : offered(data, start => request(options, start), onProbes))),
+    () => ({ options, confirm, polls })
+  );
+  const label = element('label', 'smp-paste-label', element('span', '', 'Options of your account and the job, as for %smp_start --option'), given);
+  const node = element('div', 'smp-run', label, element('div', 'smp-check-row', show), panel.node);
+  return { node, draw: screen => panel.draw(screen), onMessage: message => panel.onMessage(message), dispose: () => panel.dispose() };
+}
+
+function offered({ lines, request, job, local }: Start, start: (token: string) => void, onProbes: () => void): HTMLElement[] {
+  const code = keepKeys(element('pre', 'smp-pre', request));
+  code.tabIndex = 0;
+  const actions = element(
+    'div',
+    'smp-check-row',
+    job !== '' && button('smp-button smp-primary', 'Start the job for this price', () => start(job)),
+    job !== '' && button('smp-button', 'Insert the probes', onProbes),
+    local !== '' && button('smp-button', 'Start a small run on this machine', () => start(local))
+  );
+  return [...lines.map(line => element('p', '', line)), ...(request ? [disclosure('smp-section', ['Request'], code)] : []), actions];
+}
+
+function started({ run, watch }: Start, refresh: () => void): HTMLElement[] {
+  const page = element('div', '');
+  page.innerHTML = run;
+  return [page, element('div', 'smp-check-row', button('smp-button', 'Refresh', refresh), element('code', '', watch))];
+}

@@ -1,0 +1,35 @@
+"""The page starts the plan on screen: after the account's options and the price, and once."""
+
+from __future__ import annotations
+
+from playwright.sync_api import expect
+
+from smp_advisor.runs.sources import LogFile
+from smp_advisor.runs.watching import Run
+from tests.notebook.advice import make_advice
+
+from .test_view import open_tab
+
+
+def test_the_button_is_off_until_the_options_and_the_price_are_there(host, monkeypatch, tmp_path):
+    (tmp_path / "job.log").write_text("step 7 loss 9.1 tokens_per_second 9.0 seconds_per_step 2.5\n")
+    started = []
+    monkeypatch.setattr(
+        "smp_advisor.runs.start.start_job", lambda *of, **_: started.append(of) or Run(LogFile(tmp_path / "job.log"))
+    )
+    page = host(make_advice())
+    panel = open_tab(page.view, "Run")
+    show, job = (panel.get_by_role("button", name=name) for name in ("Show request and price", "Start the job"))
+    expect(panel.get_by_role("button", name="Start a small run on this machine")).to_be_visible()
+    expect(show).to_be_disabled()
+    expect(job).to_have_count(0)
+    panel.get_by_role("textbox").fill("role=arn:aws:iam::111122223333:role/Training")
+    show.click()
+    expect(panel).to_contain_text("per hour")
+    assert started == []
+    job.click()
+    expect(panel).to_contain_text("job.log: Log; step 7")
+    expect(panel).to_contain_text("%smp_watch")
+    panel.get_by_role("button", name="Refresh").click()
+    expect(panel).to_contain_text("job.log: Log; step 7")
+    assert len(started) == 1
