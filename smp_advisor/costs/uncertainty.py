@@ -176,11 +176,7 @@ def constant_draws() -> NDArray[np.float64]:
 
 
 def source_spread(stack: str, kind: str) -> float:
-    """Spread between sources: one standard deviation of the logarithm of measured over predicted step time.
-
-    All runs of one source (one script on one cluster) share this error. It is the error that one measured run of the
-    source removes.
-    """
+    """Error that all runs of a source share: one standard deviation of the logarithm of measured over predicted."""
     return spreads(kind, stack)[0]
 
 

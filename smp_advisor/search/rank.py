@@ -128,11 +128,7 @@ def kind_of_training(model: Model, job: Job) -> Kind:
 
 
 def batch_policy(model: Model, job: Job) -> BatchPolicy:
-    """Policy of a model and a job, whatever limits the job sets.
-
-    Sizes in samples count with the job's sequence length. The cap of texts is at least 2^22 tokens: clusters with many
-    GPUs need a sample per replica.
-    """
+    """Policy of a model and a job; the cap of texts is at least 2^22 tokens, a sample per replica of many GPUs."""
     table, kind = data_file("search", "batch"), kind_of_training(model, job)
     entries = [table[kind]] if isinstance(table[kind], dict) else table[kind]
     size, family = model.parameter_count, model.family.lower()
