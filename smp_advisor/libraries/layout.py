@@ -14,7 +14,6 @@ from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library, plan_def
 from smp_advisor.libraries.schema import SCHEDULES, default_of
 from smp_advisor.libraries.state_bytes import loss_in_parts
 from smp_advisor.libraries.version import image, release
-from smp_advisor.workload.stack import AUTO
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -342,10 +341,10 @@ def layout_of_columns(library: str, plans: PlanColumns, job: Job, cluster: Clust
     layout: Layout = record.layout(plans, job, cluster)
     if record.script == "torch" and not record.smdistributed and loss_in_parts(job):
         layout = replace(layout, state_bytes=replace(layout.state_bytes, loss_in_parts=True))
-    architecture = (
-        "" if cluster is None or job.stack != AUTO or record.stack != "hf-sdpa" else cluster.instance.architecture
-    )
-    cudnn = all(_prefers_cudnn(library, str(version), architecture) for version in np.unique(plans["version"]))
+    cudnn = False
+    if cluster is not None and (job.stack, record.stack) == ("auto", "hf-sdpa"):
+        architecture = cluster.instance.architecture
+        cudnn = all(_prefers_cudnn(library, str(version), architecture) for version in np.unique(plans["version"]))
     return replace(layout, stack=record.stack, saves_frozen=not record.adapter_bases, cudnn_attention=cudnn)
 
 
