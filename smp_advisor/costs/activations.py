@@ -237,11 +237,7 @@ def _part_bytes(model: Model, layout: Layout, world: World, rows: Floats) -> Flo
 
 
 def _logits_bytes(model: Model, layout: Layout, world: World, stage: Stage) -> Floats:
-    """Logits and loss at their peak, the start of the backward pass.
-
-    Only ``pipeline="simple"`` keeps the logits of several microbatches, 4 bytes per logit. In the interleaved schedule
-    the last stage runs the backward pass immediately.
-    """
+    """Logits and loss at their peak; only ``pipeline="simple"`` keeps those of several microbatches."""
     if not stage.last:
         return 0.0
     rows = world.microbatch_tokens if model.head.per_token else world.microbatch_samples

@@ -263,11 +263,7 @@ def point_to_point_seconds(cluster: Cluster, bytes_: Floats, line: Group) -> Flo
 
 
 def _exposed(communication: Floats, compute: Floats, inside: Bools) -> Floats:
-    """Seconds that communication adds to concurrent compute.
-
-    These are the excess over compute and a share of the shorter of both. A collective inside a node uses memory
-    bandwidth and multiprocessors at NVLink's rate; one that waits for the network uses far less.
-    """
+    """Seconds that communication adds to concurrent compute: the excess, and a share of the shorter of both."""
     share = where(inside, constant("time.contention_in_node"), constant("time.contention_across_nodes"))
     exposed: Floats = maximum(communication - compute, 0.0) + share * minimum(communication, compute)
     return exposed

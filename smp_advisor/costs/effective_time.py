@@ -13,7 +13,7 @@ from smp_advisor.files import data_file
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.libraries.layout import Layout
-    from smp_advisor.workload.job import Job, Overheads
+    from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
 GIB = 2**30
@@ -178,13 +178,6 @@ def writing_nodes(cluster: Cluster, layout: Layout) -> int:
     return max(1, min(degree, cluster.gpus) // cluster.gpus_per_node)
 
 
-def _storage(overheads: Overheads, cluster: Cluster) -> str:
-    if overheads.storage != "local":
-        return overheads.storage
-    families = data_file("costs", "effective_time")["ebs_instances"]["names"]
-    return "ebs" if cluster.instance.name.startswith(tuple(f"{name}." for name in families)) else "nvme"
-
-
 def effective_time(
     model: Model, cluster: Cluster, job: Job, layout: Layout, *, step_seconds: float, steps: float | None
 ) -> EffectiveTime:
@@ -192,7 +185,10 @@ def effective_time(
     overheads = job.overheads
     counted = frozenset(overheads.parts)
     bytes_ = checkpoint_bytes(model, layout)
-    rate = f"storage_gb_per_s.{_storage(overheads, cluster)}"
+    families = data_file("costs", "effective_time")["ebs_instances"]["names"]
+    on_ebs = cluster.instance.name.startswith(tuple(f"{name}." for name in families))
+    storage = overheads.storage if overheads.storage != "local" else "ebs" if on_ebs else "nvme"
+    rate = f"storage_gb_per_s.{storage}"
     nodes = writing_nodes(cluster, layout)
     written = bytes_ / (nodes * _value(rate) * 1e9)
     save = written * (_value("asynchronous_share") if overheads.asynchronous else 1.0)

@@ -225,7 +225,7 @@ def _fused(
 
     def rate(kernel_stack: Stack, *, backward: bool) -> Floats:
         share = share_of_peak(
-            kernel_stack.fused,
+            "cudnn" if layout.cudnn_attention else kernel_stack.fused,
             instance.gpu,
             attention.head_dim,
             reach,

@@ -167,11 +167,7 @@ def _log_paces(mine: _Errors, runs: _Errors, means: Posterior) -> Floats:
 def learned_seconds(
     calibration: Calibration, model: Model, cluster: Cluster, job: Job, layout: Layout, seconds: dict[str, Numbers]
 ) -> tuple[dict[str, Numbers], Numbers]:
-    """Seconds by part, and the width of their interval relative to its width without runs.
-
-    The sum has the learned mean, and its parts have the learned paces. They are numbers for the layout of one plan
-    (whose columns are numbers), else of shape (n,).
-    """
+    """Seconds by part with their learned paces and sum, and the relative width of their interval."""
     solved = _solved_time(calibration)
     if solved is None:
         return seconds, 1.0

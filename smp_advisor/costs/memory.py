@@ -104,11 +104,7 @@ def _sum(by_category: dict[str, Floats], names: Iterable[str]) -> Floats:
 
 
 def _reserve_bytes(by_category: dict[str, Floats], usable_bytes: float) -> Floats:
-    """Memory that the allocator reserves in excess of allocated memory.
-
-    Freed blocks stay reserved while there is room. Under memory pressure they are released, except those between blocks
-    in use (fragmentation).
-    """
+    """Memory that the allocator reserves beyond allocated memory: freed blocks, under pressure fragmentation."""
     dynamic = _sum(by_category, _DYNAMIC)
     room = usable_bytes - _sum(by_category, by_category)
     least = constant("memory.fragmentation") * dynamic
@@ -258,11 +254,7 @@ def _error_squares(
 
 
 def pressure_factor(needed_bytes: Floats, usable_bytes: float) -> Floats:
-    """Step time relative to that with free memory: blocks are freed and reserved again, which waits for the GPU.
-
-    Linear from 1 at `memory.pressure_from` of the usable memory to `memory.pressure_factor` at all of it. A plan that
-    does not fit has no step to slow down: 1.
-    """
+    """Step time relative to that with free memory; 1 for a plan that does not fit, which has no step."""
     first = constant("memory.pressure_from")
     share = needed_bytes / usable_bytes
     over = where(share <= 1, maximum(share - first, 0.0), 0.0) / (1 - first)

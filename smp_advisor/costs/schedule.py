@@ -95,12 +95,9 @@ def simulate(
     """Simulate one step with the durations of one pass (for all stages, or one per stage) and of a transfer.
 
     With `simple`, all forward passes precede all backward passes. Otherwise (``"interleaved"``) a stage starts
-    microbatches up to its limit, and then alternates backward and forward passes (1F1B). The limit is that of `active`
-    microbatches and of the remaining depth of the pipeline: with equal stages, more would not start any pass earlier.
-    If `active` is less than the depth of the pipeline, a stage does not wait for its turn: what is ready first runs
-    first. The library documents that its interleaved pipeline prefers backward passes and bounds the microbatches in
-    flight by ``active_microbatches``. The limit by depth and the order of equal candidates are assumptions for time,
-    not for memory.
+    microbatches up to `active` and the remaining depth of the pipeline (an assumption: with equal stages, more would
+    not start any pass earlier), and then alternates backward and forward passes (1F1B). If `active` is less than the
+    depth, what is ready first runs first.
     """
     durations: dict[Kind, list[float]] = {
         "forward": _per_stage(forward, stages),

@@ -45,10 +45,8 @@ if TYPE_CHECKING:
 def makespan_slots(layout: Layout) -> Floats:
     """Length of each plan's step in slots, for equal stages, shape (n,).
 
-    A slot is one forward and one backward pass of a stage. Without a pipeline this is the number of microbatches; the
-    excess over it is the bubble. The result equals that of `simulate` for equal stages and immediate transfers, for any
-    ratio of backward to forward (a property test compares them): ``active`` microbatches pass through the pipeline
-    together, one slot apart, and the next ones start when the first returns after ``stages`` slots. Virtual stages
+    A slot is one forward and one backward pass of a stage. The result is that of `simulate`: ``active`` microbatches
+    pass through the pipeline together, one slot apart, and the next ones start when the first returns. Virtual stages
     divide the time to fill the pipeline by their number (Narayanan et al. 2021, arXiv 2104.04473, section 2.2).
     """
     stages, microbatches = layout.pipeline_parallel_degree, layout.microbatches
@@ -64,12 +62,10 @@ def makespan_seconds(
 ) -> Floats:
     """Length of each plan's step in seconds, shape (n,), with immediate transfers.
 
-    Filling and draining the pipeline takes the sum over the stages, every other microbatch the slowest stage. With
-    ``pipeline="simple"`` that is exact for any stages: the forward passes, and then the backward passes, are a flow
-    shop of equal jobs. In the interleaved order a stage works on later microbatches while the stages behind it work on
-    its first (or last) one, so the slowest stage waits only for the part of their time that its other microbatches in
-    flight do not fill. The result is a lower bound of `simulate`, equal to it for equal stages and within a tenth for
-    others as long as `active_microbatches` does not limit the pipeline (property tests compare them).
+    Filling and draining the pipeline takes the sum over the stages, every other microbatch the slowest stage; exact for
+    ``pipeline="simple"``, a flow shop of equal jobs. In the interleaved order the slowest stage waits only for the part
+    of the others' time that its microbatches in flight do not fill: a lower bound of `simulate`, within a tenth as long
+    as `active_microbatches` does not limit the pipeline.
     """
     microbatches = layout.microbatches
     both = [first + second for first, second in zip(forward, backward, strict=True)]
@@ -139,16 +135,11 @@ def activation_copy_seconds(
     exposed: Floats = maximum(seconds - constant("time.overlap") * compute, 0.0)
     if not anywhere(layout.blocking_offload):
         return exposed
-    copied = 2 * (moved * rounds + layout.microbatches * _saved_head_bytes(model, layout, world))
+    rows = world.microbatch_tokens if model.head.per_token else world.microbatch_samples
+    head = world.bytes_per_element * model.shape.hidden + 2 * 4 * rows
+    copied = 2 * (moved * rounds + layout.microbatches * head * model.head.outputs / vocabulary_shards(model, layout))
     blocking = copied / minimum(link, constant("offload.blocking_gb_per_s") * 1e9)
     return where(layout.blocking_offload & layout.offload_activations, blocking, exposed)
-
-
-def _saved_head_bytes(model: Model, layout: Layout, world: World) -> Floats:
-    """Bytes that the backward pass of a microbatch needs from the head and the loss."""
-    columns = model.head.outputs / vocabulary_shards(model, layout)
-    rows = world.microbatch_tokens if model.head.per_token else world.microbatch_samples
-    return columns * (world.bytes_per_element * model.shape.hidden + 2 * 4 * rows)
 
 
 _Columns = TypeVar("_Columns", Passes, LocalParameters)

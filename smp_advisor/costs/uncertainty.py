@@ -34,28 +34,9 @@ _TAIL_POWER = 3
 """Pace at which measured runs exclude the tails of published sources; scored by benchmarks/own_run.py."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """Standard deviations of the logarithm of measured over predicted step time of one kind of code and plan."""
-
-    source_spread: float
-    run_spread: float
-
-
 def kind_correlation() -> float:
     """Correlation of a source's errors of plans of two kinds. Errors of one kind are nearly equal."""
     return float(data_file("costs", "intervals")["kind_correlation"])
-
-
-@cache
-def _table() -> dict[str, dict[str, _Entry]]:
-    """Entries by group of stacks and kind of plan."""
-    names = tuple(_Entry.__dataclass_fields__)
-    return {
-        group: {kind: _Entry(**{name: float(entry[name]) for name in names}) for kind, entry in kinds.items()}
-        for group, kinds in data_file("costs", "intervals").items()
-        if isinstance(kinds, dict) and ANY in kinds
-    }
 
 
 @cache
@@ -67,12 +48,6 @@ def stack_group(stack: str) -> str:
     if entry.collectives == "host":
         return "host"
     return "tuned" if entry.elementwise == "fused" else USERS
-
-
-def _entry(kind: str, stack: str) -> _Entry:
-    groups = _table()
-    entries = groups.get(stack_group(stack)) or groups[USERS]
-    return entries.get(kind) or entries[ANY]
 
 
 DIVISIONS = ("replicated", "tensor", "sharded", "pipeline", "offloaded")
@@ -143,10 +118,13 @@ def step_time_factors(doubt: Doubt) -> tuple[float, float]:
     return math.exp(-of["low"] * scale), math.exp(of["high"] * scale)
 
 
+@cache
 def spreads(kind: str, stack: str = "") -> tuple[float, float]:
     """Standard deviations of the logarithm of the step time between sources, and between runs of one source."""
-    entry = _entry(kind, stack)
-    return entry.source_spread, entry.run_spread
+    groups = data_file("costs", "intervals")
+    entries = groups.get(stack_group(stack)) or groups[USERS]
+    entry = entries.get(kind) or entries[ANY]
+    return float(entry["source_spread"]), float(entry["run_spread"])
 
 
 def narrowed(kind: str, stack: str, width: float, doubt: Doubt) -> tuple[float, float]:
@@ -188,11 +166,6 @@ def constant_draws() -> NDArray[np.float64]:
     own, and from the priors. Constants that the runs determine only together, such as the rates of products and of
     memory, are correlated. A share, committed below 1, never exceeds 1; a factor, committed at 1, lies on both sides.
     The draws are the same at every call.
-
-    Examples
-    --------
-    >>> constant_draws().shape == (64, len(constant_names()))
-    True
     """
     names, logarithms = _logarithms()
     table = constants()
@@ -203,11 +176,7 @@ def constant_draws() -> NDArray[np.float64]:
 
 
 def source_spread(stack: str, kind: str) -> float:
-    """Spread between sources: one standard deviation of the logarithm of measured over predicted step time.
-
-    All runs of one source (one script on one cluster) share this error. It is the error that one measured run of the
-    source removes.
-    """
+    """Error that all runs of a source share: one standard deviation of the logarithm of measured over predicted."""
     return spreads(kind, stack)[0]
 
 

@@ -239,11 +239,7 @@ class LocalParameters:
 
 
 def local_parameters(model: Model, layout: Layout, stage: Stage) -> LocalParameters:
-    """Parameters on one GPU of a stage.
-
-    A tied embedding is counted on the first and on the last stage. The library keeps both modules on one partition, and
-    its documentation does not specify which.
-    """
+    """Parameters on one GPU of a stage; a tied embedding counts on the first and on the last."""
     tp = layout.tensor_parallel_degree
     shards = vocabulary_shards(model, layout)
     counts = _stage_parameters(model, stage)

@@ -75,7 +75,8 @@ def dependent_settings(
     moved: list[str] = []
     group = prod(settings[name] for name in plan.BATCH_DEGREES)
     if cluster.gpus % group:
-        return Dependents(settings=settings, obstacle=_indivisible(plan, settings, cluster))
+        degrees = " x ".join(f"{name} {settings[name]}" for name in plan.BATCH_DEGREES)
+        return Dependents(settings=settings, obstacle=f"{cluster.gpus} GPUs are not a multiple of {degrees}.")
     if "prescaled_batch" not in changes:
         settings = with_prescaled_batch(plan, settings, model, job)
     obstacle = ""
@@ -93,11 +94,6 @@ def dependent_settings(
             settings["offload_activations"] = False
             moved.append("offloading off, which requires checkpointing")
     return Dependents(settings=settings, moved=tuple(moved), obstacle=obstacle)
-
-
-def _indivisible(plan: Plan, settings: Mapping[str, Any], cluster: Cluster) -> str:
-    degrees = " x ".join(f"{name} {settings[name]}" for name in plan.BATCH_DEGREES)
-    return f"{cluster.gpus} GPUs are not a multiple of {degrees}."
 
 
 def with_prescaled_batch(plan: Plan, settings: Mapping[str, Any], model: Model, job: Job) -> dict[str, Any]:
@@ -285,7 +281,10 @@ def _field_positions(name: str, situation: Situation) -> Iterable[Setting]:  # n
         case "batch_size":
             return _batch_sizes(situation)
         case "gradient_accumulation_steps":
-            return _accumulation_steps(situation)
+            if situation.job.global_batch_size is not None:
+                return _shares(situation, situation.job.global_batch_size)
+            most = situation.samples_limit // fields["batch_size"]
+            return [2**power for power in range(max(most, 1).bit_length())]
         case "offload_activations":
             return [False, True]
         case "activation_checkpointing" if "pipeline_parallel_degree" in fields:
@@ -297,23 +296,18 @@ def _field_positions(name: str, situation: Situation) -> Iterable[Setting]:  # n
     return described.choices if described else []
 
 
+def _shares(situation: Situation, total: int) -> list[int]:
+    """Divisors of a replica's share of the global batch."""
+    copies = max(batches_per_forward_pass(situation.plan, situation.fields, situation.cluster.gpus), 1)
+    share, remainder = divmod(total, copies)
+    return [] if remainder or not share else divisors(share)
+
+
 def _batch_sizes(situation: Situation) -> list[int]:
     """Multiples of the microbatches up to the job's limit of tokens."""
     if situation.job.global_batch_size is not None:
-        if "gradient_accumulation_steps" not in situation.fields:
-            return []
-        copies = max(batches_per_forward_pass(situation.plan, situation.fields, situation.cluster.gpus), 1)
-        share, remainder = divmod(situation.job.global_batch_size, copies)
-        return [] if remainder or not share else divisors(share)
+        accumulates = "gradient_accumulation_steps" in situation.fields
+        return _shares(situation, situation.job.global_batch_size) if accumulates else []
     unit = situation.fields.get("microbatches", 1)
     steps = situation.fields.get("gradient_accumulation_steps", 1)
     return [size * unit for size in batch_steps(situation.samples_limit // (steps * unit))]
-
-
-def _accumulation_steps(situation: Situation) -> list[int]:
-    if situation.job.global_batch_size is not None:
-        copies = max(batches_per_forward_pass(situation.plan, situation.fields, situation.cluster.gpus), 1)
-        share, remainder = divmod(situation.job.global_batch_size, copies)
-        return [] if remainder or not share else divisors(share)
-    most = situation.samples_limit // situation.fields["batch_size"]
-    return [2**power for power in range(max(most, 1).bit_length())]

@@ -13,6 +13,7 @@ from smp_advisor.errors import PlanError
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library, plan_defaults
 from smp_advisor.libraries.schema import SCHEDULES, default_of
 from smp_advisor.libraries.state_bytes import loss_in_parts
+from smp_advisor.libraries.version import image, release
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -92,6 +93,8 @@ class Layout:
     """Kind of training code where the job names none (`Job.stack`), the same for every row."""
     saves_frozen: bool
     """Whether checkpoints contain the frozen weights under an adapter, the same for every row."""
+    cudnn_attention: bool = False
+    """Whether PyTorch's own attention runs cuDNN's kernel, the same for every row."""
     tensor_parallel_degree: Ints
     sequence_parallel: Bools
     """Whether tensor parallelism also divides replicated activations along the sequence (Korthikanti et al. 2022)."""
@@ -220,7 +223,7 @@ def _number_if_uniform(column: NDArray[Any]) -> Any:
     return first.item() if column.strides == (0,) or len(column) == 1 or (column == first).all() else column
 
 
-_SHARED = ("state_bytes", "stack", "saves_frozen")
+_SHARED = ("state_bytes", "stack", "saves_frozen", "cudnn_attention")
 """Fields of a layout with one value for all rows."""
 
 
@@ -338,4 +341,14 @@ def layout_of_columns(library: str, plans: PlanColumns, job: Job, cluster: Clust
     layout: Layout = record.layout(plans, job, cluster)
     if record.script == "torch" and not record.smdistributed and loss_in_parts(job):
         layout = replace(layout, state_bytes=replace(layout.state_bytes, loss_in_parts=True))
-    return replace(layout, stack=record.stack, saves_frozen=not record.adapter_bases)
+    cudnn = False
+    if cluster is not None and (job.stack, record.stack) == ("auto", "hf-sdpa"):
+        architecture = cluster.instance.architecture
+        cudnn = all(_prefers_cudnn(library, str(version), architecture) for version in np.unique(plans["version"]))
+    return replace(layout, stack=record.stack, saves_frozen=not record.adapter_bases, cudnn_attention=cudnn)
+
+
+@cache
+def _prefers_cudnn(library: str, version: str, architecture: str) -> bool:
+    """Whether scaled_dot_product_attention is cuDNN's: from PyTorch 2.11 on sm_90 and sm_100 (sdp_utils.cpp)."""
+    return architecture in ("9.0", "10.0") and release(image(library, version).framework_version) >= (2, 11)

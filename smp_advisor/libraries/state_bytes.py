@@ -91,7 +91,7 @@ class StateBytes:
 
 
 def loss_in_parts(job: Job) -> bool:
-    """Whether the exported script for FSDP or DDP computes the loss in parts although the job does not say so.
+    """Whether the exported script for FSDP or DDP computes the loss in parts although the job does not state it.
 
     It does in fine-tuning, as TRL's trainers (1.16.0, ``add_fused_lm_head``), of models that predict the next token.
     """
@@ -187,11 +187,7 @@ def amp(job: Job) -> StateBytes:
 
 
 def ddp(job: Job) -> StateBytes:
-    """Autocast over fp32 parameters with PyTorch 2's AdamW, which updates all of them together (``foreach``).
-
-    The square roots of all second moments then exist at the same time. Published runs of FSDP with flat parameters fit
-    their GPUs only without them.
-    """
+    """Autocast over fp32 parameters with AdamW, whose ``foreach`` step has all roots of second moments at once."""
     return replace(amp(job), step_bytes=4.0 if job.optimizer == "adam" else 0.0)
 
 

@@ -58,13 +58,7 @@ def violations(
     library: str = DEFAULT_LIBRARY,
     settings: Mapping[str, Any] | None = None,
 ) -> Iterator[Violation]:
-    """Yield the problems of a dictionary of library parameters, names and types first.
-
-    Examples
-    --------
-    >>> next(violations({"microbatches": 4.0}, version="1.15.0")).text
-    'microbatches must be an int and 4.0 is a float: write int(4).'
-    """
+    """Yield the problems of a dictionary of library parameters, names and types first."""
     facts = schema(library)
     doubtful: set[str] = set()
     for key, value in parameters.items():

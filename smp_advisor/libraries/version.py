@@ -160,14 +160,7 @@ def version_with(library: str, framework: tuple[int, ...], instance: Instance) -
 
 
 def image(library: str, version: str) -> Image:
-    """Framework and Python versions that select a library version's container.
-
-    Examples
-    --------
-    >>> container = image("smp-v1", "1.15.0")
-    >>> container.framework_version, container.py_version
-    ('1.13.1', 'py39')
-    """
+    """Framework and Python versions that select a library version's container."""
     require_version(library, version)
     return next(entry for entry in images(library) if entry.version == version)
 
@@ -211,15 +204,7 @@ def instance_family(name: str) -> str:
 
 
 def require_supported_instance(library: str, instance: Instance | str) -> str:
-    """Raise `InstanceError` unless the library runs on an instance.
-
-    Examples
-    --------
-    >>> require_supported_instance("smp-v1", "ml.p4d.24xlarge")
-    ''
-    >>> require_supported_instance("smp-v2", "ml.p5en.48xlarge")
-    'ml.p5en.48xlarge is not in a confirmed AWS list for SMP v2: check that a job starts before relying on it.'
-    """
+    """Raise `InstanceError` unless the library runs on an instance; what to check before relying on it, if anything."""
     machine = known_instance(instance) if isinstance(instance, str) else instance
     data = facts(library)
     if machine.custom:

@@ -52,14 +52,9 @@ def choose_library(
 ) -> LibraryChoice:
     """Choose the library for a run by the policy in ``library_choice.toml``.
 
-    Of the libraries that have the fixed settings, the script's framework and the instance, it is the first in the
-    policy's order with a plan that fits. A later one replaces it only if its fastest plan is faster by the policy's
-    gain, or if it is about as fast and only its images have patches. A library in which no script is generated for the
-    job comes after those with a script. SMP v1, which is archived, is chosen only where no other library can train the
-    model.
-
-    `framework` is that of the training script, with a version if it is settled (``"pytorch 1.13"``); `own_script`:
-    the user's script trains, instead of a generated one.
+    It is the first of those that can train the model with a plan that fits; a later one replaces it only for the
+    policy's gain, or if it is about as fast and only its images have patches. Those without a script for the job, and
+    SMP v1, which is archived, come last. `framework` is that of the training script (``"pytorch 1.13"``).
     """
     name, version = framework_of(framework)
     policy = library_policy()

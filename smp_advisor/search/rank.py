@@ -128,11 +128,7 @@ def kind_of_training(model: Model, job: Job) -> Kind:
 
 
 def batch_policy(model: Model, job: Job) -> BatchPolicy:
-    """Policy of a model and a job, whatever limits the job sets.
-
-    Sizes in samples count with the job's sequence length. The cap of texts is at least 2^22 tokens: clusters with many
-    GPUs need a sample per replica.
-    """
+    """Policy of a model and a job; the cap of texts is at least 2^22 tokens, a sample per replica of many GPUs."""
     table, kind = data_file("search", "batch"), kind_of_training(model, job)
     entries = [table[kind]] if isinstance(table[kind], dict) else table[kind]
     size, family = model.parameter_count, model.family.lower()
@@ -332,7 +328,7 @@ def _preferences(scores: Scores) -> list[NDArray[Any]]:
         scores.span,
         scores.doublings_missing,
         scores.tokens_per_step,
-        _microbatch_rank(scores),
+        np.where(scores.pipelined & np.isin(scores.microbatches, policy().first_microbatches), 0, scores.microbatches),
         # Rounded, so that values that differ in the last bits only are equal.
         -np.round(scores.headroom, 3),
     ]
@@ -377,12 +373,6 @@ def _worth_more(
 def _share(resolution: Resolution | None, row: int, rows: int | slice) -> Floats:
     """Share by which a plan must be faster than others to be distinguishable."""
     return np.asarray(NEAR_BEST if resolution is None else np.maximum(NEAR_BEST, resolution.against(row)[rows]))
-
-
-def _microbatch_rank(scores: Scores) -> NDArray[np.int64]:
-    """Number of microbatches; 0 for a pipeline with the number to start with."""
-    first = scores.pipelined & np.isin(scores.microbatches, policy().first_microbatches)
-    return np.where(first, 0, scores.microbatches)
 
 
 def undominated_first(ranked: NDArray[np.intp], scores: Scores, keys: NDArray[np.int64]) -> NDArray[np.intp]:

@@ -11,14 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kernels:
-    """Work of a forward pass besides the arithmetic of its products: traffic per token, and launches.
-
-    Examples
-    --------
-    >>> Kernels(elements=8, launches=1) + Kernels(split_elements=2, launches=1)
-    Kernels(elements=8, split_elements=2, products=0, launches=2, expert_launches=0, backward_traffic=2.0,
-    backward_launches=2.0, autocast_traffic=2.0)
-    """
+    """Work of a forward pass besides the arithmetic of its products: traffic per token, and launches."""
 
     elements: float = 0
     """Elements of the training dtype, read and written, that every tensor-parallel rank moves, per token."""
@@ -173,13 +166,7 @@ class SavedActivations:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Block:
-    """A layer that repeats, with the per-token figures that the cost model uses.
-
-    Examples
-    --------
-    A GPT block of width h saves ``34 h`` bytes per token in half precision with fused attention
-    (Korthikanti et al. 2022, arXiv 2205.05198, eq. 1, without the attention scores).
-    """
+    """A layer that repeats, with the per-token figures that the cost model uses."""
 
     kind: str
     """``decoder``, ``encoder``, ``cross-decoder``, ``mixture-of-experts decoder``, ..."""

@@ -153,10 +153,7 @@ class Calibration:
         save(self, path)
 
     def share(self, path: str | Path) -> int:
-        """Add the runs to the calibration in a file that a team shares, and return the number of runs in it.
-
-        Several processes may share the file at the same time: none loses the runs of another.
-        """
+        """Add the runs to the calibration in a file that a team shares, and return the number of runs in it."""
         return share(self.runs, path)
 
     def __repr__(self) -> str:

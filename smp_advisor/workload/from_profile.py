@@ -399,7 +399,7 @@ class _Measured:
         )
 
     def _more_under_autocast(self, path: str) -> float:
-        """What a block or module saves in addition under autocast, as a share; 0 where it was not traced."""
+        """Share that a block or module saves in addition under autocast; 0 where it was not traced."""
         return max(0.0, float(self.values.get("autocast_ratios", {}).get(path, 1.0)) - 1.0)
 
     def _block(self, kind: Mapping[str, Any]) -> Block:

@@ -185,15 +185,6 @@ def test_a_higher_fit_probability_leaves_fewer_plans_and_more_headroom(model: Mo
     assert strict.scores.headroom.min() > lax.scores.headroom.min()
 
 
-def test_a_global_batch_is_kept_by_every_plan(model: Model) -> None:
-    job = Job(sequence_length=512, global_batch_size=96)
-    result = search(model, CLUSTER, job)
-    assert len(result.ranked) > 0
-    layout = result.space.layout
-    replicas = 16 // (layout.tensor_parallel_degree * layout.pipeline_parallel_degree)
-    assert set((layout.batch_samples * replicas).tolist()) == {96}
-
-
 def test_alternatives_name_each_combination_once_and_say_why_it_lost(model: Model) -> None:
     result = search(model, CLUSTER, JOB)
     table = alternatives(result, model, JOB, min_fit_probability=0.95)

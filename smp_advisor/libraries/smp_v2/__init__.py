@@ -97,11 +97,7 @@ class SmpV2Plan(Plan):
         return True
 
     def shard_degree(self, cluster: Cluster) -> int:
-        """GPUs over which parameters are sharded: `hybrid_shard_degree`, or for 0 all GPUs left by tensor parallelism.
-
-        Source: parameter reference of SMP v2. With tensor parallelism, 0 means the largest possible degree; without it,
-        native FSDP, here FULL_SHARD.
-        """
+        """GPUs that share the parameters: `hybrid_shard_degree`, for 0 all left by tensor parallelism."""
         return self.hybrid_shard_degree or cluster.gpus // (self.tensor_parallel_degree * self.expert_parallel_degree)
 
     @classmethod
