@@ -310,7 +310,7 @@ def test_a_model_far_too_large_gets_a_cluster_on_which_it_fits():
 
 def test_an_adapter_that_does_not_fit_gets_a_base_in_4_bits():
     with pytest.raises(NoPlanFitsError, match="QLoRA of rank 8") as error:
-        smpa.advise("llama-3-8b", "ml.g5.xlarge", adapter=smpa.Adapter(rank=8), sequence_length=4096)
+        smpa.advise("llama-2-13b", "ml.g5.xlarge", adapter=smpa.Adapter(rank=8), sequence_length=4096)
     assert error.value.ways_out.of("adapter").size.job.adapter == smpa.Adapter(rank=8, base_bits=4)
 
 
