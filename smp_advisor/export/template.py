@@ -189,8 +189,8 @@ def render(name: str, *, values: Mapping[str, object], flags: Mapping[str, bool]
 
     Lines between ``#: if <flags>`` (``#: elif``, ``#: else``) and ``#: end`` are included if all flags are true
     (``not`` negates a flag, ``and`` joins flags). ``#: include <template>`` includes another template, ``#: part
-    <template>`` after two empty lines. ``{{ name }}`` is replaced by the literal of the value, or by the text itself if it is a `Comment`. Values are inserted in one
-    pass, so braces in the text of a user have no effect.
+    <template>`` after two empty lines. ``{{ name }}`` is replaced by the literal of the value, or by the text itself if
+    it is a `Comment`. Values are inserted in one pass, so braces in the text of a user have no effect.
     """
     lines: list[str] = []
     # For each open block: whether the current branch is true, and whether any branch was true.
