@@ -88,7 +88,7 @@ EXPECTED = {
             "max_steps": 21_799,
             "learning_rate": 3.1e-05,
             "warmup_steps": 218,
-            "checkpoint_every": 994,
+            "checkpoint_every": 992,
         },
     },
     "pipeline": {
@@ -239,7 +239,7 @@ def expected_request(name):
         "channels": {"train": DATA},
         "role": "arn:aws:iam::123456789012:role/SageMakerRole",
         # the upper end of the interval, in full hours; the others are trials.
-        "run_seconds": 3600 if name != "60 B" else 71 * 3600,
+        "run_seconds": 3600 if name != "60 B" else 72 * 3600,
         "profiler": {"DisableProfiler": True},
         "debugger_hook": None,
         "checkpoints": None if name != "60 B" else CHECKPOINTS,
