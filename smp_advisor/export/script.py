@@ -79,13 +79,6 @@ def _require_trainer(training: Training) -> None:
         )
 
 
-def _missing_transformers(training: Training) -> list[str]:
-    """Packages missing from the container."""
-    if training.container.transformers_version:
-        return []
-    return [f"transformers=={patched_release(training.architecture)}"]
-
-
 def _write_trainer(training: Training) -> str:
     """Generate the script."""
     values = common_values(training) | {"evaluation_note": Comment("")}
@@ -112,7 +105,8 @@ def _require_smp_v1(training: Training) -> None:
 
 def _patched_transformers(training: Training) -> list[str]:
     """Packages missing from the container."""
-    return [f"transformers=={patched_release(training.architecture)}"]
+    present = training.container.transformers_version
+    return [] if present else [f"transformers=={patched_release(training.architecture)}"]
 
 
 def _write_smp_v1(training: Training) -> str:
@@ -172,7 +166,7 @@ _KINDS = {
     "torch": (script_torch.require, script_torch.requirements, script_torch.write),
     "smp_step": (_require_smp_v1, _patched_transformers, _write_smp_v1),
     "keras": (_require_keras, lambda _: [], _write_keras),
-    "trainer": (_require_trainer, _missing_transformers, _write_trainer),
+    "trainer": (_require_trainer, _patched_transformers, _write_trainer),
     # `trainer_of` chooses it only for plans that it trains.
     "trl": (lambda _: None, script_trl.requirements, script_trl.write),
 }

@@ -168,7 +168,7 @@ def _is_standard(module: str) -> bool:
 
 
 _DIRECTIVE = re.compile(r"\s*#: (if|elif|else|end)\b ?(.*)")
-_INCLUDE = re.compile(r"#: include (\S+)")
+_INCLUDE = re.compile(r"#: (include|part) (\S+)")
 _VALUE = re.compile(r"\{\{ (\w+) \}\}")
 
 
@@ -178,7 +178,9 @@ def _lines(name: str) -> tuple[str, ...]:
     lines: list[str] = []
     for line in text.splitlines():
         included = _INCLUDE.fullmatch(line)
-        lines += _lines(included[1]) if included else [line]
+        if included and included[1] == "part":
+            lines += ["", ""]
+        lines += _lines(included[2]) if included else [line]
     return tuple(lines)
 
 
@@ -186,9 +188,9 @@ def render(name: str, *, values: Mapping[str, object], flags: Mapping[str, bool]
     """Render a template.
 
     Lines between ``#: if <flags>`` (``#: elif``, ``#: else``) and ``#: end`` are included if all flags are true
-    (``not`` negates a flag, ``and`` joins flags). ``#: include <template>`` includes another template. ``{{ name }}``
-    is replaced by the literal of the value, or by the text itself if it is a `Comment`. Values are inserted in one
-    pass, so braces in the text of a user have no effect.
+    (``not`` negates a flag, ``and`` joins flags). ``#: include <template>`` includes another template, ``#: part
+    <template>`` after two empty lines. ``{{ name }}`` is replaced by the literal of the value, or by the text itself if
+    it is a `Comment`. Values are inserted in one pass, so braces in the text of a user have no effect.
     """
     lines: list[str] = []
     # For each open block: whether the current branch is true, and whether any branch was true.

@@ -240,6 +240,8 @@ def test_the_model_that_a_job_leaves_is_loaded_and_continued(jobs, name):
     losses = later["losses"]["losses"]
     assert losses[0] < losses_of(jobs[name])[1], "the weights are those that were trained"
     assert losses[2] < losses[0]
+    answers = CASES[name].task not in ("bert", "vit", "gpt2 classifier")
+    assert later["losses"]["generated"] == (4 if answers else None)
 
 
 def test_experts_that_are_one_weight_are_divided_evenly():
