@@ -50,8 +50,6 @@ class TrainingPrecision:
     """fp32 master parameters and gradients, in addition to the 16-bit ones."""
     gathers: bool = False
     """Whether layers compute with 16-bit copies of stored fp32 parameters, which exist for a few blocks at a time."""
-    scales_loss: bool = False
-    """Whether the loss is scaled, so that small gradients are no zeros."""
 
     @property
     def title(self) -> str:
@@ -102,7 +100,6 @@ PRECISIONS: dict[str, TrainingPrecision] = {
             moment_bytes=4,
             element_bytes=2,
             copy_bytes=8,
-            scales_loss=True,
         ),
         # FSDP's MixedPrecision and MixedPrecisionPolicy store and update fp32 shards: 16 bytes per parameter with Adam.
         TrainingPrecision(

@@ -98,6 +98,7 @@ def measure_step(
     assumptions: Assumptions | None = None,
     checkpointing: bool = False,
     operators: bool = False,
+    keeps_gradients: bool = False,
 ) -> StepMeasure:
     """Run training steps of a model and measure the last one.
 
@@ -152,7 +153,7 @@ def measure_step(
                     optimizer.step()
                     recorder.mark("end")
                     optimizer.zero_grad(set_to_none=True)
-    if backward and optimizer is None:
+    if backward and optimizer is None and not keeps_gradients:
         model.zero_grad(set_to_none=True)
     return StepMeasure(
         saved_bytes=saved,

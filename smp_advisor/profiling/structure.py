@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import re
 from collections import Counter, defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -20,7 +20,6 @@ __all__ = [
     "block_counts",
     "callable_parts",
     "dimensions",
-    "named_blocks",
     "parameter_total",
     "remaining_children",
     "repetition",
@@ -46,8 +45,6 @@ class Stack:
     """Children before the repetition: a dense layer before the MoE layers, T5's first block with its position bias."""
     period: int
     parameters: int
-    is_named: bool = False
-    """Whether the forward method names the children, so that one is replaced by an identity instead of removed."""
 
     @property
     def label(self) -> str:
@@ -84,7 +81,8 @@ def stacks(model: nn.Module) -> list[Stack]:
 
     Blocks are equal if their classes, parameter and buffer shapes and types, and children are equal. A container is a
     ``ModuleList``, a ``Sequential``, or any module with three or more children named by numbers. Numbered attributes
-    (``self.layer1``, ``self.block_0``) are one period of a stack: a forward method that names them requires all.
+    (``self.layer1``, ``self.block_0``) are one period of a stack: a forward method that names them requires all. Single
+    layers of PyTorch (convolutions in a list, tables of embeddings) are no blocks: nothing in them can be recomputed.
     """
     repeated: list[Stack] = []
     signature_by_module: dict[int, str] = {}
@@ -96,14 +94,13 @@ def stacks(model: nn.Module) -> list[Stack]:
         visited.add(id(module))
         children = [(name, child) for name, child in module._modules.items() if child is not None]
         if _is_container(module, [name for name, _ in children]):
+            if all(not child._modules and type(child).__module__.startswith("torch.nn.") for _, child in children):
+                return
             signatures = [_signature(child, signature_by_module) for _, child in children]
             repeated_children = repetition(signatures)
             parameters = parameter_total(child for _, child in children)
             distinct = len({id(child) for _, child in children}) == len(children)
             prefix, period = repeated_children or (0, 0)
-            looks_up = all(isinstance(child, nn.Embedding | nn.EmbeddingBag) for _, child in children)  # no blocks
-            if looks_up:
-                return
             if repeated_children and parameter_total(child for _, child in children[prefix:]) and distinct:
                 repeated.append(
                     Stack(
@@ -126,14 +123,6 @@ def stacks(model: nn.Module) -> list[Stack]:
 
     visit(model, "")
     return repeated
-
-
-def named_blocks(model: nn.Module, stack: Stack) -> Stack | None:
-    """The stack with children that a forward method names or counts; None if they do not repeat."""
-    signature_by_module: dict[int, str] = {}
-    container = model.get_submodule(stack.path)
-    repeated = repetition([_signature(container.get_submodule(name), signature_by_module) for name in stack.names])
-    return repeated and replace(stack, prefix=repeated[0], period=repeated[1], is_named=True)
 
 
 def _numbered(children: Mapping[str, nn.Module], signature_by_module: dict[int, str]) -> list[tuple[str, ...]]:
@@ -244,14 +233,6 @@ def dimensions(model: nn.Module) -> Dimensions:
     return Dimensions(hidden=widths.most_common(1)[0][0] if widths else 0, vocab=vocab)
 
 
-class _Identity(nn.Module):
-    """A block that returns its first input, whatever other inputs it has."""
-
-    def forward(self, *arguments: object, **keywords: object) -> object:
-        """The first positional argument, or else the first keyword argument."""
-        return next(iter((*arguments, *keywords.values())), None)
-
-
 def remaining_children(stack: Stack, repeats: int) -> tuple[int, ...]:
     """Indices of the remaining children: the prefix, `repeats` periods, and the children after the last full period."""
     body = min(repeats, stack.repeats) * stack.period
@@ -274,30 +255,42 @@ def source_children(stack: Stack, repeats: int) -> tuple[int, ...]:
     )
 
 
+_COUNTS_BLOCKS = re.compile(r"layer|block|depth")
+
+
 @contextlib.contextmanager
 def truncated(model: nn.Module, stacks: Sequence[Stack], repeats: int = 2) -> Iterator[None]:
     """Truncate each stack of the model to `repeats` periods inside the block; restore it afterwards.
 
-    This requires a forward pass that iterates over its container. One that loops over a fixed layer count fails, unless
-    the stack is of named children: an identity then replaces each removed one.
+    Attributes of the module that has the stack follow: the number of its blocks, and lists with one entry per block.
     """
-    originals = []
+    originals: list[tuple[dict[str, Any], dict[str, Any]]] = []
     try:
         for stack in stacks:
             if repeats >= stack.repeats:  # nothing to remove, so the children keep their names
                 continue
-            container = model.get_submodule(stack.path)
-            children = dict(container._modules)
-            originals.append((container, children))
-            if stack.is_named:
-                remaining = {stack.names[i] for i in remaining_children(stack, repeats)}
-                container._modules.update({name: _Identity() for name in stack.names if name not in remaining})
-                continue
-            inner = [children[stack.names[i]] for i in remaining_children(stack, repeats)]
-            container._modules.clear()
-            container._modules.update({str(i): child for i, child in enumerate(inner)})
+            remaining = remaining_children(stack, repeats)
+            children = model.get_submodule(stack.path)._modules
+            attributes = vars(model.get_submodule(stack.path.rpartition(".")[0]))
+            originals += [(children, dict(children)), (attributes, dict(attributes))]
+            inner = [children[stack.names[i]] for i in remaining]
+            children.clear()
+            children.update({str(i): child for i, child in enumerate(inner)})
+            attributes |= _shortened(attributes, len(stack.names), remaining)
         yield
     finally:
-        for container, children in originals:
-            container._modules.clear()
-            container._modules.update(children)
+        for current, original in reversed(originals):
+            current.clear()
+            current.update(original)
+
+
+def _shortened(attributes: Mapping[str, Any], count: int, remaining: Sequence[int]) -> dict[str, Any]:
+    """The attributes that count `count` blocks or list one value for each, for the remaining blocks."""
+    changed: dict[str, Any] = {}
+    for name, value in attributes.items():
+        if type(value) is int and value == count and _COUNTS_BLOCKS.search(name):
+            changed[name] = len(remaining)
+        elif type(value) in {tuple, list} and len(value) == count:
+            is_order = all(type(entry) is int for entry in value) and list(value) == list(range(count))
+            changed[name] = type(value)(range(len(remaining)) if is_order else [value[i] for i in remaining])
+    return changed
