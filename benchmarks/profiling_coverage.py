@@ -89,32 +89,31 @@ def table(rows: dict[str, dict[str, Any]]) -> str:
     ]
     import torch
 
-    lines = [
-        "# Profiles and advice of modules of well-known packages",
-        "",
-        f"Written by `benchmarks/profiling_coverage.py` with PyTorch {torch.__version__}, without a GPU: `profile(m)` and",
-        f"`profile(m, inputs=...)`, each with trace and scaled copy, then `advise` for {NODES} {INSTANCE}. Seconds are those",
-        "of a processor, of the process and its children, on a shared machine; the first profile of a process also imports.",
-        "The last column is the judgment of a reader: the plan is plausible, or what an expert would doubt.",
-        "",
-        f"- {len(rows)} modules: {len(without)} profiled without inputs, {len(times['with'])} with inputs,"
-        f" {len(profiled)} with advice.",
-        f"- Parameters equal to the module's: {sum(row['exact'] for row in profiled)} of {len(profiled)}.",
-        f"- Seconds: median {_median(times['without'])} without and {_median(times['with'])} with inputs; below 100 M"
-        f" parameters {sum(value <= 10 for value in small)} of {len(small)} profiles within 10, at most {max(small):.0f}.",
-        f"- Plausible plans: {sum(title not in doubts for title, row in rows.items() if 'plan' in row)} of"
-        f" {len(profiled)}.",
-        "",
-        "| module | field | parameters | `profile(m)` | `profile(m, inputs=...)` | plan | plausible |",
-        "| --- | --- | --: | --- | --- | --- | --- |",
-    ]
+    fast = f"{sum(value <= 10 for value in small)} of {len(small)} profiles within 10, at most {max(small):.0f}"
+    text = f"""# Profiles and advice of modules of well-known packages
+
+Written by `benchmarks/profiling_coverage.py` with PyTorch {torch.__version__}, without a GPU: `profile(m)` and
+`profile(m, inputs=...)`, each with trace and scaled copy, then `advise` for {NODES} {INSTANCE}. Seconds are those of a
+processor, of the process and its children, on a shared machine. The last column is the judgment of a reader: the plan
+is plausible, or what an expert would doubt.
+
+- {len(rows)} modules: {len(without)} profiled without inputs, {len(times["with"])} with, {len(profiled)} with advice.
+- Parameters equal to the module's: {sum(row["exact"] for row in profiled)} of {len(profiled)}.
+- Seconds: median {_median(times["without"])} without and {_median(times["with"])} with inputs; below 100 M, {fast}.
+- Plausible plans: {sum(title not in doubts for title, row in rows.items() if "plan" in row)} of {len(profiled)}.
+
+| module | field | parameters | `profile(m)` | `profile(m, inputs=...)` | plan | plausible |
+| --- | --- | --: | --- | --- | --- | --- |
+"""
+    lines = []
     for title, row in rows.items():
         cells = (
             title, MODULES[title][0], f"{row['parameters'] / 1e6:.3g} M" if "parameters" in row else "",
-            _cell(row, "without"), _cell(row, "with"), row.get("plan", ""), doubts.get(title, "yes" if "plan" in row else ""),
+            _cell(row, "without"), _cell(row, "with"), row.get("plan", ""),
+            doubts.get(title, "yes" if "plan" in row else ""),
         )  # fmt: skip
         lines.append("| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join(lines) + "\n"
+    return text + "\n".join(lines) + "\n"
 
 
 def _median(values: list[float]) -> str:

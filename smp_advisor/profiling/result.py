@@ -31,10 +31,9 @@ __all__ = [
     "Segment",
 ]
 
-Method = Literal["counted", "traced", "guided trace", "real steps", "formula"]
-"""``counted``: on the model itself; ``traced``: at full size with fake tensors; ``guided trace``: traced with assumed
-values of data-dependent conditions; ``real steps``: a polynomial fitted to real steps of scaled copies; ``formula``:
-from the shape alone."""
+Method = Literal["counted", "traced", "real steps", "formula"]
+"""``counted``: on the model itself; ``traced``: at full size with fake tensors; ``real steps``: a polynomial fitted to
+real steps of the model on short inputs; ``formula``: from the shape alone."""
 Confidence = Literal["exact", "high", "low"]
 
 

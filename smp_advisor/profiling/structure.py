@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass
@@ -15,11 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 __all__ = [
+    "IMAGE_SIZE",
     "Dimensions",
     "Stack",
     "block_counts",
     "callable_parts",
     "dimensions",
+    "image_size",
+    "longest_sequence",
     "parameter_total",
     "remaining_children",
     "repetition",
@@ -31,6 +35,7 @@ __all__ = [
 
 _NUMBERED = re.compile(r"(.*[^\d])\d+")
 _FEWEST_NUMBERED = 3
+_SINGLE_LAYERS = (nn.modules.conv._ConvNd, nn.Embedding, nn.EmbeddingBag)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,8 +86,8 @@ def stacks(model: nn.Module) -> list[Stack]:
 
     Blocks are equal if their classes, parameter and buffer shapes and types, and children are equal. A container is a
     ``ModuleList``, a ``Sequential``, or any module with three or more children named by numbers. Numbered attributes
-    (``self.layer1``, ``self.block_0``) are one period of a stack: a forward method that names them requires all. Single
-    layers of PyTorch (convolutions in a list, tables of embeddings) are no blocks: nothing in them can be recomputed.
+    (``self.layer1``, ``self.block_0``) are one period of a stack: a forward method that names them requires all. Lists
+    of convolutions and tables of embeddings are no blocks: the layers between them belong to the same one.
     """
     repeated: list[Stack] = []
     signature_by_module: dict[int, str] = {}
@@ -94,7 +99,7 @@ def stacks(model: nn.Module) -> list[Stack]:
         visited.add(id(module))
         children = [(name, child) for name, child in module._modules.items() if child is not None]
         if _is_container(module, [name for name, _ in children]):
-            if all(not child._modules and type(child).__module__.startswith("torch.nn.") for _, child in children):
+            if all(isinstance(child, _SINGLE_LAYERS) for _, child in children):
                 return
             signatures = [_signature(child, signature_by_module) for _, child in children]
             repeated_children = repetition(signatures)
@@ -231,6 +236,52 @@ def dimensions(model: nn.Module) -> Dimensions:
         if isinstance(module, nn.Embedding):
             vocab = max(vocab, module.num_embeddings)
     return Dimensions(hidden=widths.most_common(1)[0][0] if widths else 0, vocab=vocab)
+
+
+IMAGE_SIZE = 224
+"""The usual size of images."""
+_SIZE_NAMES = ("image_size", "img_size", "input_size", "sample_size", "input_resolution", "resolution")
+
+
+_LENGTH_NAMES = (
+    "max_seq_len", "max_seq_length", "max_length", "max_len", "seq_len", "block_size", "context_length", "n_positions",
+    "max_position_embeddings", "n_ctx",
+)  # fmt: skip
+
+
+def image_size(model: nn.Module) -> int:
+    """Size that an attribute names or that fits a table of positions; otherwise the usual one."""
+    for module in model.modules():
+        for name in _SIZE_NAMES:
+            value = getattr(module, name, None)
+            value = value[0] if isinstance(value, tuple | list) and value else value
+            if isinstance(value, int) and 8 <= value <= 1024:
+                return value
+    patches = [
+        layer.stride[0]
+        for layer in model.modules()
+        if isinstance(layer, nn.Conv2d) and layer.stride == layer.kernel_size and layer.stride[0] >= 4
+    ]
+    for name, tensor in model.named_parameters():
+        side = math.isqrt(tensor.shape[-2]) if "pos" in name.lower() and tensor.ndim >= 2 else 0
+        if patches and side >= 4 and tensor.shape[-2] - side**2 in {0, 1, 2}:
+            return side * patches[0]
+    return IMAGE_SIZE
+
+
+def longest_sequence(model: nn.Module) -> int:
+    """Maximum tokens: rows of a table of positions, or an attribute with a usual name; 0 for no limit."""
+    limits = [
+        module.num_embeddings
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Embedding) and re.search(r"pos|wpe", name.lower()) and "rel" not in name.lower()
+    ]
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    limits += [t.shape[-2] for name, t in tensors if re.search(r"pos_|pos$|position", name.lower()) and t.ndim == 3]
+    for owner in (*model.modules(), getattr(model, "config", None)):
+        values = (getattr(owner, name, None) for name in _LENGTH_NAMES)
+        limits += [value for value in values if isinstance(value, int) and value >= 8]
+    return min(limits, default=0)
 
 
 def remaining_children(stack: Stack, repeats: int) -> tuple[int, ...]:

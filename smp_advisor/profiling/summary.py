@@ -133,7 +133,7 @@ def summary(profile: Profile) -> str:
 
 def details(profile: Profile) -> str:
     """The summary with the source of every figure, all warnings, and the results of the stages."""
-    text = _text(profile, [*report(profile, shown=None), *_sources(profile)])
+    text = _text(profile, [*report(profile, most_lines=None), *_sources(profile)])
     return "\n".join([text, *(str(stage) for stage in _stages(profile))])
 
 
@@ -147,13 +147,13 @@ def summary_html(profile: Profile) -> str:
     from smp_advisor.profiling.result_html import box, table
     from smp_advisor.profiling.result_html import details as section
 
-    notes = _notes(profile)[_SHOWN_WARNINGS:]
-    parts = [table(report(profile)), section("Details", table([*_sources(profile), *notes]))]
+    parts = [table(report(profile)), section("Details", table([*_sources(profile), *_notes(profile)]))]
     parts += [stage.as_html() if hasattr(stage, "as_html") else "" for stage in _stages(profile)]
     return box(f"Profile of {profile.name}", *parts)
 
 
-_SHOWN_WARNINGS = 2
+_MOST_LINES = 11
+"""Lines after the title."""
 _PHASES = {"forward": "forward pass", "backward": "backward pass", "optimizer": "optimizer step"}
 
 
@@ -167,8 +167,8 @@ def _at_peak(peak: PeakMemory) -> list[tuple[str, int]]:
     return [*parts, (temporaries, remainder)]
 
 
-def report(profile: Profile, shown: int | None = _SHOWN_WARNINGS) -> list[tuple[str, str]]:
-    """Label and text of each line of the summary, with the first warnings; None shows all."""
+def report(profile: Profile, most_lines: int | None = _MOST_LINES) -> list[tuple[str, str]]:
+    """Label and text of each line of the summary, with as many warnings as fit; None shows all."""
     lines = []
     if profile.parameter_count:
         lines.append(("Parameters", _parameters(profile)))
@@ -196,19 +196,25 @@ def report(profile: Profile, shown: int | None = _SHOWN_WARNINGS) -> list[tuple[
             saved = f"activations {_size(less.activations_bytes)} instead of {_size(peak.activations_bytes)}"
             lines.append(("With checkpointing", f"{_size(less.peak_bytes)}: {saved}, for a second forward pass"))
         lines.append(("Trust", _trust(profile)))
-    for stage in _stages(profile):
-        lines.append(("Ran here", stage.summary))
-    stages = {stage.summary for stage in _stages(profile)}
+    stages = [stage.summary for stage in _stages(profile)]
+    if stages:
+        lines.append(("Ran here", " ".join(stages)))
+    last = [("Next", f'smpa.advise(profile, "ml.p4d.24xlarge"). Not measured: {_not_measured(profile)}')]
     warnings = [row for row in _notes(profile) if row[1].partition(": ")[2] not in stages]  # which are above
-    lines += warnings[:shown]
-    if len(warnings) > len(warnings[:shown]):
-        lines.append(("Warnings", f"{len(warnings[shown:])} more in profile.details()"))
-    if profile.is_traced:
-        lines.append(("Next", 'smpa.advise(profile, "ml.p4d.24xlarge"); sources: profile.details()'))
-        lines.append(
-            ("Further", "profile.operators(); smpa.profile(model, plan=...) also rehearses the plan (a minute)")
-        )
-    return lines
+    room = len(warnings) if most_lines is None else max(1, most_lines - len(lines) - 1)
+    if len(warnings) > room:
+        warnings[room - 1 :] = [("Warnings", f"{len(warnings) - room + 1} more in profile.details()")]
+    return [*lines, *warnings, *(last if profile.is_traced else [])]
+
+
+def _not_measured(profile: Profile) -> str:
+    """What no stage has measured, with the call that does where this machine can."""
+    parts = ["times and memory of a GPU"]
+    if profile.scaled is None:
+        parts.append('training steps (stages=["copy"])')
+    if profile.rehearsal is None:
+        parts.append("the plan on several processes (plan=advice.plan)")
+    return ", ".join(parts)
 
 
 def _trust(profile: Profile) -> str:

@@ -166,11 +166,3 @@ def test_values_that_are_known_or_checked_leave_an_exact_trace(name, confidence)
     assert (source.method, source.confidence) == ("traced", confidence)
     tokens = 1 if name in {"Checked", "Counted", "Resized", "Dropped"} else 64  # rows of numbers, or nodes
     assert profile.forward_flops(2, 64) == 2 * tokens * 4 * 2 * 16 * 16
-
-
-def test_a_branch_is_traced_with_both_values():
-    settings = Settings(precision="fp32", attention="fused", sequence=64, checkpointing=False)
-    profile = profile_with_fallbacks(read_model(values.Branched()), settings)
-    source = next(source for source in profile.provenance if source.figure == "FLOPs")
-    assert (source.method, source.confidence) == ("guided trace", "low")
-    assert profile.forward_flops(2, 64) == 2 * 4 * 2 * 16 * 16
