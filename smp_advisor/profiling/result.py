@@ -380,7 +380,7 @@ class Profile(NotebookResult):
         return profile_as_dict(self)
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Profile:
+    def from_dict(cls, values: Mapping[str, Any]) -> Profile:
         """Inverse of `as_dict`."""
         from smp_advisor.profiling.serialization import profile_from_dict
 

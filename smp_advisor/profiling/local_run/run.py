@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -95,18 +95,6 @@ class LocalRun(NotebookResult):
         if len(self.losses) > 1:
             loss = f"; first loss {self.losses[0]:.4g}, last loss {self.losses[-1]:.4g}"
         return f"{self.script} {what}: {count}{loss}."
-
-    def as_dict(self) -> dict[str, Any]:
-        """Convert to plain data."""
-        return asdict(self) | {"variables": dict(self.variables)}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> LocalRun:
-        """Inverse of `as_dict`, also after a JSON round trip."""
-        fields = dict(values)
-        for name in ("arguments", "losses", "log", "notices"):
-            fields[name] = tuple(fields.get(name, ()))
-        return cls(**fields)
 
     def as_html(self) -> str:
         """HTML form for a notebook; text from the script is escaped."""

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
 
 from smp_advisor.profiling.result_html import NotebookResult
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 __all__ = ["Comparison", "Reduction", "ScaledRun"]
 
@@ -177,21 +173,6 @@ class ScaledRun(NotebookResult):
         if self.recomputed:
             return f"{self.checkpointed} blocks, each recomputed in the backward pass"
         return f"{self.checkpointed} blocks, but not all were recomputed in the backward pass"
-
-    def as_dict(self) -> dict[str, Any]:
-        """Convert to plain data."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> ScaledRun:
-        """Inverse of `as_dict`, also after a JSON round trip."""
-        fields = dict(values)
-        fields["reductions"] = tuple(Reduction(**part) for part in fields["reductions"])
-        fields["comparisons"] = tuple(Comparison(**part) for part in fields["comparisons"])
-        fields["tied"] = tuple(tuple(group) for group in fields["tied"])
-        for name in ("losses", "microbatches", "without_gradient", "unused", "notes"):
-            fields[name] = tuple(fields.get(name, ()))
-        return cls(**fields)
 
     _repr_pretty_ = NotebookResult._repr_pretty_
 
