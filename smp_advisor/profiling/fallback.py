@@ -32,11 +32,18 @@ _SAME = 1e-3
 def profile_with_fallbacks(profiled: ProfiledModel, settings: Settings) -> Profile:
     """Profile by the first method that works: traces with fewer and fewer known values, or else real steps."""
     attempts: list[tuple[str, BaseException]] = []
-    for name, method in _methods(profiled, settings):
+    reading = dataclasses.replace(settings, known_constructors=True)
+    methods: tuple[tuple[str, Callable[[ProfiledModel, Settings], Profile], Settings], ...] = (
+        ("trace", _traced, settings),
+        ("trace with known values", _traced, reading),
+        ("trace with assumed values", _assuming, reading),
+        ("real steps", _own_steps, settings),
+    )
+    for name, method, own_settings in methods:
         if name == "trace with known values" and not is_about_values(attempts[0][1]):
             continue
         try:
-            profile = method(profiled, settings)
+            profile = method(profiled, own_settings)
         except ProfileError as error:
             if name == "trace" and not error.kind:  # an error in the user's input: no other method would succeed
                 raise
@@ -49,21 +56,6 @@ def profile_with_fallbacks(profiled: ProfiledModel, settings: Settings) -> Profi
         else:
             return _with_attempts(profile, attempts)
     raise ProfileError(_failure(profiled, attempts, supplied=settings.inputs is not None), kind="error")
-
-
-def _methods(
-    profiled: ProfiledModel, settings: Settings
-) -> list[tuple[str, Callable[[ProfiledModel, Settings], Profile]]]:
-    """Methods by name, the best first."""
-    methods: list[tuple[str, Callable[[ProfiledModel, Settings], Profile]]] = [("trace", _traced)]
-    if profiled.module is None:
-        built_fake = dataclasses.replace(settings, build="fake")
-        methods.append(("trace of a model built with fake tensors", lambda model, _: _traced(model, built_fake)))
-    reading = dataclasses.replace(settings, known_constructors=True)
-    methods.append(("trace with known values", lambda model, _: _traced(model, reading)))
-    methods.append(("trace with assumed values", lambda model, _: _assuming(model, reading)))
-    methods.append(("real steps", _own_steps))
-    return methods
 
 
 def _failure(profiled: ProfiledModel, attempts: list[tuple[str, BaseException]], *, supplied: bool) -> str:
@@ -107,10 +99,11 @@ def _traced(profiled: ProfiledModel, settings: Settings) -> Profile:
 
 
 def _assuming(profiled: ProfiledModel, settings: Settings) -> Profile:
-    """Trace with assumed values of data-dependent conditions, where these make no difference.
+    """Trace with assumed values of data-dependent conditions.
 
     If all of them are checks, the trace in which they pass is reliable. Otherwise the other conditions are true, then
-    false, and masks select everything, then nothing: both traces must agree.
+    false, and the trace with more FLOPs counts: a single value may skip layers. Masks that make a difference by
+    selecting everything or nothing are left to real steps.
     """
     checks = passing_checks(profiled, settings)
     traces: list[Traced] = []
@@ -120,10 +113,18 @@ def _assuming(profiled: ProfiledModel, settings: Settings) -> Profile:
         if not assumptions.branches:
             note = f"{len(checks)} {'checks' if len(checks) > 1 else 'check'} of tensors' values assumed to pass"
             return _labeled(traces[-1], "traced", "high", note)
+    condition = assumptions.branches[0]
     are_conditions = all(text.endswith("torch.bool") for text in assumptions.branches)  # numbers are always 1
-    if not are_conditions or not _agree(*(traced.profile for traced in traces)):
+    if are_conditions and _agree(*(traced.profile for traced in traces)):
+        return _labeled(
+            traces[0], "traced", "high", f"data-dependent conditions, which make no difference: {condition}"
+        )
+    if any("nonzero" in text for text in assumptions.branches):
         raise ProfileError("its work depends on a tensor's values", kind="error")
-    return _labeled(traces[0], "traced", "high", f"conditions that make no difference: {assumptions.branches[0]}")
+    larger = max(traces, key=lambda row: row.profile.forward_flops(row.profile.batch, row.profile.sequence))
+    return _labeled(
+        larger, "traced", "low", f"the larger result of both values of data-dependent conditions: {condition}"
+    )
 
 
 def _agree(first: Profile, second: Profile) -> bool:

@@ -109,11 +109,6 @@ def _summed_products(_: Any, a: Sequence[int], b: Sequence[int], *__: Any, **___
     return 2 * a[0] * a[1] * a[2] * b[2]
 
 
-def _product(a: Sequence[int], *_: Any, out_shape: Any = None, **__: Any) -> int:
-    """Product of rows with a weight, which may be packed: the result's last dimension is the number of outputs."""
-    return int(2 * prod(a) * out_shape[-1])
-
-
 def _sparse_product(a: Sequence[int], b: Sequence[int], *_: Any, **__: Any) -> int:
     """Upper bound: as many products as with a dense left operand."""
     return 2 * a[0] * a[1] * b[-1]
@@ -195,8 +190,6 @@ _BY_NAME: dict[str, Callable[..., int]] = {
     "aten.dot": _inner_product,
     "aten.vdot": _inner_product,
     "aten.addbmm": _summed_products,
-    "bitsandbytes.int8_linear_matmul": _product,
-    "bitsandbytes.int8_scaled_mm": _product,
     "aten._sparse_mm": _sparse_product,
     "aten._sparse_addmm": _added_product,
     "aten._addmm_activation": _added_product,

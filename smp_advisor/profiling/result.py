@@ -19,17 +19,9 @@ if TYPE_CHECKING:
     from smp_advisor.profiling.tables import Grouping
 
 __all__ = [
-    "Agreement",
-    "AttentionProfile",
-    "BlockProfile",
-    "Method",
-    "ModuleProfile",
-    "OperatorProfile",
-    "ProductProfile",
-    "Profile",
-    "Provenance",
-    "Segment",
-]
+    "Agreement", "AttentionProfile", "BlockProfile", "Method", "ModuleProfile", "OperatorProfile", "ProductProfile",
+    "Profile", "Provenance", "Segment",
+]  # fmt: skip
 
 Method = Literal["counted", "traced", "real steps", "formula"]
 """``counted``: on the model itself; ``traced``: at full size with fake tensors; ``real steps``: a polynomial fitted to

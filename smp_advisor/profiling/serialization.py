@@ -72,13 +72,15 @@ def profile_as_dict(profile: Profile) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
+    if hasattr(value, "as_dict"):
+        return value.as_dict()
     if isinstance(value, Polynomial):
         return {"polynomial": value.as_list()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {entry.name: _plain(getattr(value, entry.name)) for entry in dataclasses.fields(value)}
     if isinstance(value, list | tuple):
         return [_plain(part) for part in value]
-    return dict(value) if hasattr(value, "keys") else value
+    return value
 
 
 def profile_from_dict(values: Mapping[str, Any]) -> Profile:

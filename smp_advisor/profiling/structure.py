@@ -16,22 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 __all__ = [
-    "IMAGE_SIZE",
-    "Dimensions",
-    "Stack",
-    "block_counts",
-    "callable_parts",
-    "dimensions",
-    "image_size",
-    "longest_sequence",
-    "parameter_total",
-    "remaining_children",
-    "repetition",
-    "source_children",
-    "stacks",
-    "ties",
+    "IMAGE_SIZE", "Stack", "block_counts", "callable_parts", "hidden_size", "image_size", "largest_table",
+    "longest_sequence", "parameter_total", "remaining_children", "repetition", "source_children", "stacks", "ties",
     "truncated",
-]
+]  # fmt: skip
 
 _NUMBERED = re.compile(r"(.*[^\d])\d+")
 _FEWEST_NUMBERED = 3
@@ -71,14 +59,6 @@ class Stack:
     def paths(self) -> tuple[str, ...]:
         """Paths of the children."""
         return tuple(f"{self.path}.{name}" if self.path else name for name in self.names)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Dimensions:
-    """Main dimensions of a model; 0 if unknown."""
-
-    hidden: int
-    vocab: int
 
 
 def stacks(model: nn.Module) -> list[Stack]:
@@ -225,17 +205,17 @@ def ties(model: nn.Module) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(group) for group in names.values() if len(group) > 1)
 
 
-def dimensions(model: nn.Module) -> Dimensions:
-    """Hidden size (most frequent norm width) and vocabulary (largest embedding)."""
-    widths: Counter[int] = Counter()
-    vocab = 0
-    for module in model.modules():
-        weight = getattr(module, "weight", None)
-        if isinstance(weight, nn.Parameter) and weight.ndim == 1 and "orm" in type(module).__name__:
-            widths[weight.numel()] += 1
-        if isinstance(module, nn.Embedding):
-            vocab = max(vocab, module.num_embeddings)
-    return Dimensions(hidden=widths.most_common(1)[0][0] if widths else 0, vocab=vocab)
+def hidden_size(model: nn.Module) -> int:
+    """The most frequent width of norms; 0 without norms."""
+    weights = [getattr(module, "weight", None) for module in model.modules() if "orm" in type(module).__name__]
+    widths = Counter(w.numel() for w in weights if isinstance(w, nn.Parameter) and w.ndim == 1)
+    return widths.most_common(1)[0][0] if widths else 0
+
+
+def largest_table(model: nn.Module, *kinds: type[nn.Embedding | nn.EmbeddingBag]) -> int:
+    """Rows of the largest embedding of these kinds; 0 without one."""
+    tables = [module for module in model.modules() if isinstance(module, kinds)]
+    return max((table.num_embeddings for table in tables), default=0)
 
 
 IMAGE_SIZE = 224

@@ -12,19 +12,18 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from smp_advisor.errors import AdvisorError, ProfileError
+from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.extrapolation import FIGURES
 from smp_advisor.profiling.inputs import cast_inputs, example_inputs, filled
 from smp_advisor.profiling.patching import wrapped_forwards
 from smp_advisor.profiling.precision import training_precision
-from smp_advisor.profiling.profiled_model import has_formulas_of_head
 from smp_advisor.profiling.recurrent_kernels import has_recurrent_layers
+from smp_advisor.profiling.result import Agreement
 from smp_advisor.profiling.sandbox import progress
 from smp_advisor.profiling.scaled.build import affordable_inputs, make_copy, narrower, token_count
-from smp_advisor.profiling.scaled.result import Comparison, ScaledRun
+from smp_advisor.profiling.scaled.result import ScaledRun
 from smp_advisor.profiling.step import call_model, checkpointed, loss_of, make_optimizer, measure_step
 from smp_advisor.profiling.structure import parameter_total, ties
-from smp_advisor.workload import Model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -180,31 +179,21 @@ def _stepped(profiled: ProfiledModel, sized: _Sized, planned: PlannedSteps) -> S
     )
 
 
-def _compared(copy: Copy, affordable: Affordable, real: StepMeasure) -> tuple[list[Comparison], list[str]]:
+def _compared(copy: Copy, affordable: Affordable, real: StepMeasure) -> tuple[list[Agreement], list[str]]:
     """Predictions for the copy next to its first microbatch, and notes."""
-    model = copy.model
-    comparisons: list[Comparison] = []
-    notes: list[str] = []
-    if copy.profiled.model_class is not None and not has_formulas_of_head(copy.profiled.model_class.__name__):
-        notes.append("The advisor's formulas are those of another head; the parameters are counted directly.")
-    elif copy.profiled.model_class is not None:
-        try:
-            predicted = Model.from_config(copy.profiled.config).parameter_count
-            comparisons.append(Comparison("parameters", predicted, parameter_total([model]), "the advisor's formulas"))
-        except AdvisorError:
-            notes.append("The advisor has no formulas for this model family; its parameters are counted directly.")
-    traced = affordable.traced
+    traced, comparable = affordable.traced, dict(FIGURES)
     if traced is None:
-        notes.append(f"The copy could not be traced ({affordable.failure}): its figures are from real steps alone.")
-        return comparisons, notes
-    comparable = dict(FIGURES)
-    if has_recurrent_layers(model):
+        return [], [f"The copy could not be traced ({affordable.failure}): its figures are from real steps alone."]
+    notes = []
+    if has_recurrent_layers(copy.model):
         del comparable["saved bytes"]
         notes.append(
             "Recurrent layers: the trace has the saved bytes of GPU kernels, and the kernels of this machine save more."
         )
-    comparisons += [Comparison(figure, read(traced), read(real), "its trace") for figure, read in comparable.items()]
-    return comparisons, notes
+    return [
+        Agreement(figure=figure, predicted=read(traced), measured=read(real), against="its trace")
+        for figure, read in comparable.items()
+    ], notes
 
 
 _LEARNING_RATE = 5e-4
