@@ -125,7 +125,8 @@ def _cell(row: dict[str, Any], name: str) -> str:
     result = row.get(name, {"reason": row.get("reason", "")})
     if "reason" in result:
         return re.sub(r" at /\S+ \(`[^`]*`\)|\S*/", "", result["reason"])[:140]
-    return f"{result['seconds']} s" + (f", copy {result['copy']}" if result["copy"] != "trains" else "")
+    copy = {"trains": "", "": ", no copy"}.get(result["copy"], f", copy {result['copy']}")
+    return f"{result['seconds']} s{copy}"
 
 
 def main() -> int:

@@ -29,7 +29,8 @@ def _torchvision_model(name: str, **settings: Any) -> Callable[[], nn.Module]:
     def build() -> nn.Module:
         from torchvision import models
 
-        return models.get_model(name, weights=None, **({"weights_backbone": None} if "_" in name else {}), **settings)
+        backbone = {"weights_backbone": None} if name.startswith(("deeplab", "retinanet")) else {}
+        return models.get_model(name, weights=None, **backbone, **settings)
 
     return build
 
