@@ -1,5 +1,6 @@
 """Modules whose forward methods take batches of several forms."""
 
+import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
