@@ -79,15 +79,17 @@ def _of_function(model: nn.Module, function: Callable[..., Any]) -> ExampleInput
     ]
     # The default of a second parameter is the caller's own value, unless it is a length.
     second = parameters[1].default if len(parameters) > 1 else None
-    one = len(parameters) == 1 or not (second is inspect.Parameter.empty or second is None or isinstance(second, int))
+    only_batch = len(parameters) == 1 or not (
+        second is inspect.Parameter.empty or second is None or isinstance(second, int)
+    )
 
     def checked(batch: int, sequence: int) -> Any:
         try:
-            inputs = function(batch) if one else function(batch, sequence)
+            inputs = function(batch) if only_batch else function(batch, sequence)
         except Exception as error:
             raise ProfileError(
                 f"Your function of inputs fails: {type(error).__name__}: {error}. It is called with the batch"
-                f"{'' if one else ' and the sequence length'}: {batch}{'' if one else f', {sequence}'}."
+                f"{'' if only_batch else ' and the sequence length'}: {batch}{'' if only_batch else f', {sequence}'}."
             ) from error
         return (inputs,) if isinstance(inputs, Tensor) else _plain(inputs)
 

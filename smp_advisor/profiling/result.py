@@ -221,8 +221,6 @@ class Profile(NotebookResult):
     """Gradients of all trainable parameters."""
     optimizer_rise_bytes: int = 0
     """Temporaries of the optimizer step, on top of resident memory."""
-    largest_parameter: int = 0
-    """Elements of the largest parameter."""
     provenance: tuple[Provenance, ...] = ()
     agreements: tuple[Agreement, ...] = ()
     warnings: tuple[str, ...] = ()

@@ -291,7 +291,6 @@ class _Tracer(TracedSteps):
             checkpointed_timeline=recomputing,
             gradient_bytes=gradient_bytes,
             optimizer_rise_bytes=optimizer_rise_bytes(model, settings.optimizer, settings.training_precision),
-            largest_parameter=max((p.numel() for p in parameters), default=0),
             agreements=agreements,
             warnings=tuple(self.warnings),
             uncounted=tuple(self.uncounted),

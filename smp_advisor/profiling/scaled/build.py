@@ -64,21 +64,6 @@ class Copy:
     """Paths of the repeated blocks."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Limit:
-    """Maximum parameters of a copy, by the memory of the child process or by the work of its steps."""
-
-    memory: int
-
-    @property
-    def parameters(self) -> int:
-        return min(self.memory, _MOST_PARAMETERS)
-
-    def __str__(self) -> str:
-        reason = "available memory (memory_bytes=)" if self.memory <= _MOST_PARAMETERS else "steps of a copy"
-        return f"the limit of {self.parameters / 1e6:,.0f} million for the {reason}"
-
-
 def make_copy(
     profiled: ProfiledModel,
     stack: ExitStack,
@@ -93,7 +78,7 @@ def make_copy(
     A live module is truncated in place until `stack` is closed, so call this in a child process only. It keeps at least
     `blocks` repeats of each block.
     """
-    limit = _Limit(memory=int(memory_bytes * _SHARE_OF_MEMORY / _BYTES_PER_PARAMETER))
+    limit = min(int(memory_bytes * _SHARE_OF_MEMORY / _BYTES_PER_PARAMETER), _MOST_PARAMETERS)
     if profiled.model_class is not None:
         return _by_configuration(profiled, limit, dtype, blocks)
     if profiled.module is None:
@@ -101,7 +86,12 @@ def make_copy(
     return _by_truncation(profiled, profiled.module, stack, limit, dtype, blocks, inputs)
 
 
-def _by_configuration(profiled: ProfiledModel, limit: _Limit, dtype: torch.dtype, blocks: int) -> Copy:
+def _limited(parameters: int) -> str:
+    reason = "available memory (memory_bytes=)" if parameters < _MOST_PARAMETERS else "steps of a copy"
+    return f"the limit of {parameters / 1e6:,.0f} million for the {reason}"
+
+
+def _by_configuration(profiled: ProfiledModel, limit: int, dtype: torch.dtype, blocks: int) -> Copy:
     config = _configuration(profiled, limit, blocks)
     scaled = profiled.with_config(config)
     torch.manual_seed(0)
@@ -116,7 +106,7 @@ def _by_configuration(profiled: ProfiledModel, limit: _Limit, dtype: torch.dtype
     )
 
 
-def _configuration(profiled: ProfiledModel, limit: _Limit, blocks: int) -> Any:
+def _configuration(profiled: ProfiledModel, limit: int, blocks: int) -> Any:
     """The first configuration that builds, is small enough and has repeated blocks; else one without them."""
     smallest, failure, without_blocks = 0, "", None
     for extra_layers in _EXTRA_LAYERS:
@@ -128,7 +118,7 @@ def _configuration(profiled: ProfiledModel, limit: _Limit, blocks: int) -> Any:
                 failure = failure or f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
                 continue
             count = parameter_total([shape])
-            if count > limit.parameters:
+            if count > limit:
                 smallest = min(smallest or count, count)
             elif stacks(shape):
                 return config
@@ -139,7 +129,7 @@ def _configuration(profiled: ProfiledModel, limit: _Limit, blocks: int) -> Any:
         return without_blocks
     if smallest:
         raise ProfileError(
-            f"The smallest copy of {profiled.name} has {smallest / 1e6:,.0f} million parameters, over {limit}."
+            f"The smallest copy of {profiled.name} has {smallest / 1e6:,.0f} M parameters, over {_limited(limit)}."
         )
     raise ProfileError(f"No smaller configuration of {profiled.name} could be built ({failure}).")
 
@@ -148,7 +138,7 @@ def _by_truncation(
     profiled: ProfiledModel,
     model: nn.Module,
     stack: ExitStack,
-    limit: _Limit,
+    limit: int,
     dtype: torch.dtype,
     blocks: int,
     inputs: Any,
@@ -167,13 +157,13 @@ def _by_truncation(
     )
     if any(p.device.type not in {"cpu", "meta"} for p in model.parameters()):
         raise ProfileError(f"{profiled.name} is on a GPU, which the child process cannot access: move it with .cpu().")
-    if count > limit.parameters:
-        narrowed = narrower(copy, limit.parameters, inputs)
+    if count > limit:
+        narrowed = narrower(copy, limit, inputs)
         if narrowed is None:
             raise ProfileError(
                 f"A few blocks of {profiled.name} at full width have {count / 1e6:,.0f} million parameters, over"
-                f" {limit}. Its dimensions could not be reduced consistently: raise this limit, or pass a narrower"
-                " module."
+                f" {_limited(limit)}. Its dimensions could not be reduced consistently: raise this limit, or pass a"
+                " narrower module."
             )
         return dataclasses.replace(narrowed, model=narrowed.model.to(dtype))
     materialized(model)
