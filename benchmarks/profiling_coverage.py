@@ -124,7 +124,9 @@ def _cell(row: dict[str, Any], name: str) -> str:
     """Seconds and outcome of one call."""
     result = row.get(name, {"reason": row.get("reason", "")})
     if "reason" in result:
-        return re.sub(r" at /\S+ \(`[^`]*`\)|\S*/", "", result["reason"])[:140]
+        if "can't be inferred" in result["reason"]:
+            return "inputs are asked for"
+        return re.sub(r" at /\S+ \(`[^`]*`\)|\S*/|\. \w+\.forward takes.*", "", result["reason"])[:140]
     copy = {"trains": "", "": ", no copy"}.get(result["copy"], f", copy {result['copy']}")
     return f"{result['seconds']} s{copy}"
 

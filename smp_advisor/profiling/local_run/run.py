@@ -344,25 +344,7 @@ def run_cell(
 ) -> LocalRun:
     """Run a cell that starts SageMaker's local mode in a child process, so that the kernel does not import the SDK.
 
-    Parameters
-    ----------
-    cell
-        Code for the SDK, such as the output of `smp_advisor.export.local_cell`.
-    docker
-        The Docker installation, from `find_docker`.
-    script
-        Name of the cell's training script, for the report.
-    seconds
-        Time limit.
-    folder
-        Working directory of the cell, with its script; None creates a temporary folder.
-    on_line
-        Called with each line of the log.
-
-    Raises
-    ------
-    ProfileError
-        SageMaker's local mode cannot run on this machine.
+    `cell` is the output of `smp_advisor.export.local_cell`; `folder` is its working directory, with its script.
     """
     if not docker.usable:
         raise ProfileError(f"SageMaker's local mode cannot run on this machine: {docker.missing}.")
