@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from smp_advisor.runs.start import Terms
     from smp_advisor.runs.watching import Run
     from smp_advisor.runs.worth import Worth
-    from smp_advisor.search.sizes import Progress
     from smp_advisor.workload.job import Job
 
 
