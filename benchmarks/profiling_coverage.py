@@ -125,7 +125,7 @@ def _cell(row: dict[str, Any], name: str) -> str:
     result = row.get(name, {"reason": row.get("reason", "")})
     if "reason" in result:
         if "can't be inferred" in result["reason"]:
-            return "inputs are asked for"
+            return "requires inputs"
         return re.sub(r" at /\S+ \(`[^`]*`\)|\S*/|\. \w+\.forward takes.*", "", result["reason"])[:140]
     copy = {"trains": "", "": ", no copy"}.get(result["copy"], f", copy {result['copy']}")
     return f"{result['seconds']} s{copy}"
