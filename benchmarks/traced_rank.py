@@ -2,9 +2,10 @@
 
     python benchmarks/traced_rank.py [--write] [--group TITLE]
 
-The plans are those of traced_rank.toml. Each is traced operator by operator in its own layout (`Advice.traced_rank`).
-With ``--write``, the table of docs/traced_rank.md is written after each plan. The exit status is 1 if half of the
-plans differ by more than 7 %, or if a formula is more than 25 % below its trace. A complete run takes about 20 minutes.
+The plans are those of traced_rank.toml. Each is traced operator by operator in its own layout (`rank_steps`).
+With ``--write``, the table of benchmarks/results/traced_rank.md is written after each plan. The exit status is 1 if
+half of the plans differ by more than 7 %, or if a formula is more than 25 % below its trace. A complete run takes about
+20 minutes.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ from typing import TYPE_CHECKING, Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import torch
+from rank_steps.run import TracedRank, trace_rank
 
 from smp_advisor.advice.request import read_model
 from smp_advisor.cluster import Cluster
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries import Plan
-from smp_advisor.profiling.traced_rank import TracedRank, trace_rank
 from smp_advisor.workload import Job
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 CASES = Path(__file__).with_suffix(".toml")
-PAGE = Path(__file__).parent.parent / "docs" / "traced_rank.md"
+PAGE = Path(__file__).parent / "results" / "traced_rank.md"
 BEGIN, END = "<!-- measured -->", "<!-- end of measured -->"
 INSTANCE = "ml.p4de.24xlarge"
 SEQUENCES = {"bert": 512, "gpt2": 1024}
@@ -115,7 +116,7 @@ def write(rows: Sequence[str]) -> None:
 def main() -> int:
     """Trace every plan and report; the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="write docs/traced_rank.md")
+    parser.add_argument("--write", action="store_true", help="write benchmarks/results/traced_rank.md")
     parser.add_argument("--group", default="", help="only groups with this text in their title")
     options = parser.parse_args()
     rows: list[str] = []
@@ -137,7 +138,7 @@ def main() -> int:
         print("\n".join(failures) or f"no group has {options.group!r} in its title")
         return 1
     typical = median(abs(result.difference) for result in results)
-    below = [result.summary for result in results if result.difference > BELOW]
+    below = [result.name for result in results if result.difference > BELOW]
     print(f"median difference {100 * typical:.1f} %; formulas far below the trace: {below or 'none'}")
     return int(typical > MEDIAN or bool(below) or bool(failures))
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.errors import StorageError
 from smp_advisor.libraries.layout import layout_of
 from smp_advisor.libraries.library import libraries, plan_fields
@@ -23,13 +22,15 @@ from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.space import Space
 from smp_advisor.search.rank import Objective, Scores
 from smp_advisor.search.search import SearchResult
-from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
+
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.workload.job import Job
 
 
 _NUMBERS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
@@ -60,7 +61,6 @@ _HOMES = {
     "costs.effective_time": ("EffectiveTime",),
     "costs.estimate": ("Estimate", "Memory", "StageMemory", "StepTime"),
     "guidance.practices": ("Difference", "Pitfall", "Reference", "Step"),
-    "profiling.traced_rank.run": ("CategoryMemory", "TracedRank"),
     "search.candidates": ("Request",),
     "search.clusters": ("ClusterSize", "Limits", "Question"),
     "search.decision": ("BatchChoice", "Decision"),
@@ -110,8 +110,8 @@ def advise_function() -> Callable[..., Any]:
 
 
 ADVICE, RESULT = "Advice", "result"
-_OWN_FORM = {RESULT, "request", "call", "traced_ranks"}
-"""Fields of advice with a form of their own: the listed plans, the calls that repeat it, and traced ranks."""
+_OWN_FORM = {RESULT, "request", "call"}
+"""Fields of advice with a form of their own: the listed plans, and the calls that repeat it."""
 
 _ALIASES = {
     "Checkpointing": "libraries.plan",
@@ -245,8 +245,7 @@ _STORED = (str, int, float, Model)
 def advice_as_plain(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that have a form of their own, with parts that `plain` converts."""
     calls = {name: _call(fields[name], fields["model"]) for name in _CALLS}
-    traced = [[*key, rank] for key, rank in fields["traced_ranks"].items()]
-    return {"result": result_as_plain(fields["result"]), "traced_ranks": traced, **calls}
+    return {"result": result_as_plain(fields["result"]), **calls}
 
 
 def _call(call: partial[Any] | None, model: Model) -> dict[str, Any] | None:
@@ -269,22 +268,10 @@ def advice_from_plain(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of `advice_as_plain`, restored."""
     advise = advise_function()
     restored = {name: _call_of(advise, fields.get(name)) for name in _CALLS}
-    result, traced = fields.get("result"), fields.get("traced_ranks", ())
-    if not isinstance(result, Mapping) or not isinstance(traced, tuple):
-        raise StorageError("The stored alternatives or traced ranks are not valid.")
-    return {
-        "result": result_from_plain(result, fields["job"]),
-        "traced_ranks": dict(map(_traced, traced)),
-        **restored,
-    }
-
-
-def _traced(entry: Any) -> tuple[tuple[Cluster, Job, Plan], Any]:
-    types = (Cluster, Job, Plan, kinds()["TracedRank"])
-    if not isinstance(entry, tuple) or len(entry) != len(types) or not all(map(isinstance, entry, types)):
-        raise StorageError("A stored traced rank lacks its cluster, job or plan.")
-    cluster, job, plan, rank = entry
-    return (cluster, job, plan), rank
+    result = fields.get("result")
+    if not isinstance(result, Mapping):
+        raise StorageError("The stored alternatives are not valid.")
+    return {"result": result_from_plain(result, fields["job"]), **restored}
 
 
 def _call_of(advise: Callable[..., Any], data: Any) -> partial[Any] | None:

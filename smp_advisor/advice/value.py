@@ -22,13 +22,11 @@ if TYPE_CHECKING:
     from smp_advisor.guidance.ladder import Ladder
     from smp_advisor.guidance.rank_map import RankTable
     from smp_advisor.libraries.plan import Plan
-    from smp_advisor.profiling.traced_rank import TracedRank
     from smp_advisor.runs import Probe, Summary
     from smp_advisor.runs.failures import Failure
     from smp_advisor.runs.start import Terms
     from smp_advisor.runs.watching import Run
     from smp_advisor.runs.worth import Worth
-    from smp_advisor.search.sizes import Progress
     from smp_advisor.workload.job import Job
 
 
@@ -452,56 +450,6 @@ class Advice(Recommended):
         from smp_advisor.charts import chart_of
 
         return chart_of(self, name, plan)
-
-    def traced_rank(
-        self,
-        plan: Plan | int | None = None,
-        *,
-        stage: int | None = None,
-        module: Any = None,
-        inputs: Any = None,
-        seconds: float = 300.0,
-        on_progress: Progress | None = None,
-    ) -> TracedRank:
-        """Peak memory of one GPU, traced on the full model in the plan's own layout, next to the estimate.
-
-        PyTorch divides the model under a process group of the job's size, in a child process and without allocating it.
-        The report and the view then show the result for the plan.
-
-        Parameters
-        ----------
-        plan
-            As for `ladder`.
-        stage
-            Pipeline stage, from 0; the one with the highest estimate if None.
-        module, inputs
-            The ``torch.nn.Module`` of a model without a transformers configuration, and its example inputs, as for
-            `smp_advisor.profile`.
-        seconds
-            Limit of the child process.
-        on_progress
-            Called with the done and the total part of the trace, and its step.
-
-        Raises
-        ------
-        PlanError
-            As for `ladder`.
-        ProfileError
-            PyTorch cannot express the plan, or the trace fails.
-
-        Examples
-        --------
-        >>> advice.traced_rank().summary  # doctest: +SKIP
-        'Llama 3.1 8B: formula 16.4, traced 15.0 GiB per GPU (-8.6 %).'
-        """
-        from smp_advisor.guidance.report import plan_of
-        from smp_advisor.profiling.traced_rank import trace_rank
-
-        chosen = plan_of(self, plan)
-        settings = {"stage": stage, "module": module, "inputs": inputs, "seconds": seconds, "on_progress": on_progress}
-        traced = trace_rank(*self._run_of(chosen), **settings)
-        self.traced_ranks[self.cluster, self.job, chosen] = traced
-        return traced
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the advice to a JSON file for `smp_advisor.load`, or its report to a file of HTML or Markdown.

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.guidance.practices import Pitfall, Reference, Step
     from smp_advisor.libraries.plan import Plan
-    from smp_advisor.profiling.traced_rank import TracedRank
     from smp_advisor.search.clusters import Question
     from smp_advisor.search.decision import Decision
     from smp_advisor.search.search import SearchResult
@@ -77,8 +76,6 @@ class Recommended:
     """The call of `advise` for the same model, cluster and pins, without its job; None for advice made by hand."""
     call: partial[Any] | None = field(default=None, compare=False)
     """The call of `advise` as it was made, with all its keywords, to search again with changed ones."""
-    traced_ranks: dict[tuple[Cluster, Job, Plan], TracedRank] = field(default_factory=dict, compare=False)
-    """Results of `traced_rank`, which report and view show next to the estimate of their plan."""
 
     if TYPE_CHECKING:  # the code and the runs of a recommendation, which `Advice` adds
         calibrate: ClassVar[Callable[..., Self]]
@@ -163,7 +160,3 @@ class Recommended:
         clusters = tuple(dict.fromkeys((*places.clusters, self.cluster)))
         here = replace(places, clusters=clusters, goal="cheapest", requested=self.cluster)
         return compare(question, here, limits, on_progress)
-
-    def traced(self, plan: Plan | None = None) -> TracedRank | None:
-        """The result of `traced_rank` for a plan, the recommended one if None; None if it was not traced."""
-        return self.traced_ranks.get((self.cluster, self.job, plan or self.plan))

@@ -182,8 +182,6 @@ def _summary(advice: Recommended) -> Iterator[str]:
     degree, replicas = (of(advice.plan, advice.cluster) for of in (data_parallel_degree, reduced_data_parallel_degree))
     group = f"{degree:,}" if replicas == degree else f"{degree:,} GPUs in {plural(replicas, 'replica')}"
     yield f"Data-parallel degree: {group} (each GPU: advice.ranks())."
-    if (traced := advice.traced()) is not None:
-        yield f"Traced rank: {traced.summary}"
     if advice.learned is not None:
         count = len(advice.learned.runs)
         yield f"Calibrated with {count} {'runs' if count > 1 else 'run'} of yours."
@@ -210,7 +208,7 @@ def _why(advice: Recommended, ladder: Ladder) -> Iterator[str]:
 
 def _details(advice: Recommended, ladder: Ladder) -> list[tuple[str, list[str]]]:
     """Sections of the details: titles with their lines."""
-    traced, reference = advice.traced(), advice.reference
+    reference = advice.reference
     techniques = (f"{step.order}. {step.title}: {step.decision}. {step.details}" for step in advice.steps)
     sections = (
         ("Model and cluster", _header(advice)),
@@ -219,7 +217,6 @@ def _details(advice: Recommended, ladder: Ladder) -> list[tuple[str, list[str]]]
         ("Figures", _figures(advice.model, advice.estimate)),
         ("Calibration with your runs", _learned(advice)),
         ("Memory per GPU", _memory(advice.estimate)),
-        ("Traced rank", () if traced is None else str(traced).splitlines()),
         ("Effective time", overhead_notes(advice.estimate)),
         ("Ladder", str(ladder).splitlines()),
         ("Techniques", techniques),

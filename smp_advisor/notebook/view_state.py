@@ -189,11 +189,8 @@ def costs(model: Model, estimate: Estimate, required: float) -> Costs:
 
 
 def snapshot(advice: Advice, settings: Settings, plan: Plan, estimate: Estimate) -> Snapshot:
-    """Data of one plan for a view. A traced rank of the plan is in the note of its memory."""
+    """Data of one plan for a view."""
     shown = costs(advice.model, estimate, advice.min_fit_probability)
-    if (traced := advice.traced(plan)) is not None:
-        (value, note), *figures_after = shown["figures"]
-        shown["figures"] = [(value, f"{note}; tensors of stage {traced.stage}: {traced.comparison}"), *figures_after]
     texts = configuration(advice, plan)
     return {"settings": settings, "configuration": texts, "costs": shown, "preferred": preferred(advice, estimate)}
 
@@ -263,8 +260,6 @@ def facts(advice: Advice) -> list[Fact]:
     assumed, likely = advice.cluster.instance.assumed, 100 * advice.min_fit_probability
     learned = advice.learned
     calibration = [] if learned is None else [_fact("Calibration", learned.headline)]
-    if (traced := advice.traced()) is not None:
-        calibration.append(_fact("Traced rank", traced.summary, "", "" if traced.agrees else "over 10 % apart"))
     return [
         _fact("Model", ", ".join(parts), model.origin if model.origin != "given" else "", model.note),
         _fact("Cluster", advice.cluster.summary, "", "some figures assumed" if assumed else ""),

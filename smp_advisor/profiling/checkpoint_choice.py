@@ -80,8 +80,6 @@ class CheckpointChoice(NotebookResult):
     """Peak without checkpointing."""
     full_peak_gib: float
     """Peak with every block checkpointed."""
-    recomputed_flops: int
-    """FLOPs that the backward pass repeats."""
     time_share: float
     """Time added to forward and backward pass, as a share of them, in proportion to FLOPs."""
     full_time_share: float
@@ -176,7 +174,6 @@ def checkpoint_choice(
         peak_gib=peak / 2**30,
         plain_peak_gib=plain.peak_gib,
         full_peak_gib=everything.peak_gib,
-        recomputed_flops=recomputed,
         time_share=recomputed / work,
         full_time_share=sum(flops) / work,
     )

@@ -149,7 +149,9 @@ def profile(
         try:
             result = traced or _counted(model, trace_settings, choice)
         except Exception:
-            runner.raise_first()
+            runner.completed(
+                Profile(name="", source="module", attention="", **trace_settings)
+            )  # raises the first failure
             raise
     if "copy" in selected:
         from smp_advisor.profiling import scaled
@@ -191,38 +193,33 @@ def profile(
     return runner.completed(result)
 
 
+@dataclasses.dataclass
 class _Stages:
     """Stages that do not depend on each other: a failure of one keeps the results of the others."""
 
-    def __init__(self, *, single: bool) -> None:
-        self._single = single
-        self._succeeded = False
-        self._failures: dict[str, ProfileError] = {}
+    single: bool
+    succeeded: bool = False
+    failures: dict[str, ProfileError] = dataclasses.field(default_factory=dict)
 
     def run(self, stage: Stage, call: Callable[[], _Result]) -> _Result | None:
         """Result of the stage; None if it fails."""
         try:
             result = call()
         except ProfileError as error:
-            if self._single:
+            if self.single:
                 raise
-            self._failures[stage] = error
+            self.failures[stage] = error
             return None
-        self._succeeded = True
+        self.succeeded = True
         return result
-
-    def raise_first(self) -> None:
-        """Raise the first failure, if there is one."""
-        for error in self._failures.values():
-            raise error
 
     def completed(self, profile: Profile) -> Profile:
         """The profile with a sentence for each failed stage; the first failure is raised if no stage succeeded."""
-        if not self._succeeded:
-            self.raise_first()
+        if self.failures and not self.succeeded:
+            raise next(iter(self.failures.values()))
         failures = tuple(
             f"The {_STAGE_TEXTS[stage]} failed, and the other results were kept: {error.sentence}"
-            for stage, error in self._failures.items()
+            for stage, error in self.failures.items()
         )
         return dataclasses.replace(profile, failures=failures)
 

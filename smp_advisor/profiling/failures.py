@@ -64,7 +64,8 @@ def is_about_inputs(error: BaseException) -> bool:
         return False
     if "is not callable" in str(error):  # a missing activation or layer
         return False
-    if isinstance(error, AssertionError | IndexError) or type(error).__module__.startswith("einops"):
+    is_of_einops = any("/einops/" in frame.filename for frame in traceback.extract_tb(error.__traceback__)[-1:])
+    if isinstance(error, AssertionError | IndexError) or is_of_einops:
         return True
     builtin = isinstance(error, TypeError | ValueError | RuntimeError | AttributeError | KeyError)
     is_own = type(error).__module__.split(".", maxsplit=1)[0] not in {"builtins", "torch"}

@@ -21,15 +21,8 @@ if TYPE_CHECKING:
     from smp_advisor.profiling.profiled_model import ProfiledModel
 
 __all__ = [
-    "build_fake",
-    "build_under_fake",
-    "default_dtype",
-    "fake_copy",
-    "fake_inputs",
-    "fake_mode",
-    "materialized",
-    "real_copy",
-]
+    "build_fake", "default_dtype", "fake_copy", "fake_inputs", "fake_mode", "materialized", "real_copy",
+]  # fmt: skip
 
 
 def fake_mode() -> KnownValuesMode:
@@ -56,12 +49,6 @@ def build_fake(build: Callable[[], nn.Module], mode: KnownValuesMode, dtype: tor
     with default_dtype(dtype), torch.device("meta"), without_initialization():
         model = build()
     return _fakeify(model, mode, None)
-
-
-def build_under_fake(build: Callable[[], nn.Module], mode: KnownValuesMode, dtype: torch.dtype) -> nn.Module:
-    """Build a model under the fake mode, which covers tensors that no module registers."""
-    with default_dtype(dtype), mode, torch.device("cpu"), without_initialization():
-        return build()
 
 
 def fake_copy(model: nn.Module, mode: KnownValuesMode, dtype: torch.dtype | None) -> nn.Module:

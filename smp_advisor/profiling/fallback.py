@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.extrapolation import TOLERANCE
 from smp_advisor.profiling.failures import Assumptions, is_about_inputs, is_about_types, is_about_values, reason
-from smp_advisor.profiling.inputs import line_to_write
+from smp_advisor.profiling.inferred_inputs import line_to_write
 from smp_advisor.profiling.precision import higher_precision, training_precision
 from smp_advisor.profiling.result import Provenance
 from smp_advisor.profiling.trace import passing_checks, trace
@@ -29,19 +29,21 @@ _SAME = 1e-3
 """Relative difference below which the assumed values make no difference."""
 
 
-_ALL_SELECTED = "masks select everything or nothing, which makes a difference; the larger result was used"
-"""Note on figures that count only if no real steps work: all experts for all tokens, instead of a few."""
-
-
 def profile_with_fallbacks(profiled: ProfiledModel, settings: Settings) -> Profile:
-    """Profile by the first method that works: trace, trace of a model built fake, guided trace, real steps."""
+    """Profile by the first method that works: traces with fewer and fewer known values, or else real steps."""
     attempts: list[tuple[str, BaseException]] = []
-    doubtful: list[Profile] = []
-    for name, method in _methods(profiled, settings):
+    reading = dataclasses.replace(settings, known_constructors=True)
+    methods: tuple[tuple[str, Callable[[ProfiledModel, Settings], Profile], Settings], ...] = (
+        ("trace", _traced, settings),
+        ("trace with known values", _traced, reading),
+        ("trace with assumed values", _assuming, reading),
+        ("real steps", _own_steps, settings),
+    )
+    for name, method, own_settings in methods:
         if name == "trace with known values" and not is_about_values(attempts[0][1]):
             continue
         try:
-            profile = method(profiled, settings)
+            profile = method(profiled, own_settings)
         except ProfileError as error:
             if name == "trace" and not error.kind:  # an error in the user's input: no other method would succeed
                 raise
@@ -52,29 +54,8 @@ def profile_with_fallbacks(profiled: ProfiledModel, settings: Settings) -> Profi
                 with contextlib.suppress(ProfileError):
                     return _in_higher_precision(profiled, settings, error)
         else:
-            profile = _with_attempts(profile, attempts)
-            if all(source.note != _ALL_SELECTED for source in profile.provenance):
-                return profile
-            doubtful.append(profile)
-            attempts.append((name, ProfileError(_ALL_SELECTED)))
-    if doubtful:
-        return doubtful[0]
+            return _with_attempts(profile, attempts)
     raise ProfileError(_failure(profiled, attempts, supplied=settings.inputs is not None), kind="error")
-
-
-def _methods(
-    profiled: ProfiledModel, settings: Settings
-) -> list[tuple[str, Callable[[ProfiledModel, Settings], Profile]]]:
-    """Methods by name, the best first."""
-    methods: list[tuple[str, Callable[[ProfiledModel, Settings], Profile]]] = [("trace", _traced)]
-    if profiled.module is None:
-        built_fake = dataclasses.replace(settings, build="fake")
-        methods.append(("trace of a model built with fake tensors", lambda model, _: _traced(model, built_fake)))
-    reading = dataclasses.replace(settings, known_constructors=True)
-    methods.append(("trace with known values", lambda model, _: _traced(model, reading)))
-    methods.append(("guided trace", lambda model, _: _guided(model, reading)))
-    methods.append(("real steps", _own_steps))
-    return methods
 
 
 def _failure(profiled: ProfiledModel, attempts: list[tuple[str, BaseException]], *, supplied: bool) -> str:
@@ -117,39 +98,33 @@ def _traced(profiled: ProfiledModel, settings: Settings) -> Profile:
     return _labeled(trace(profiled, settings), "traced", "exact")
 
 
-def _guided(profiled: ProfiledModel, settings: Settings) -> Profile:
+def _assuming(profiled: ProfiledModel, settings: Settings) -> Profile:
     """Trace with assumed values of data-dependent conditions.
 
-    If all of them are checks, the trace in which they pass is exact. Otherwise the other conditions are true, then
-    false, and masks select everything, then nothing. If that makes no difference, the trace is reliable. If masks do,
-    real steps are better. Otherwise the trace with more FLOPs counts: a single value may skip layers (layerdrop).
+    If all of them are checks, the trace in which they pass is reliable. Otherwise the other conditions are true, then
+    false, and the trace with more FLOPs counts: a single value may skip layers. Masks that make a difference by
+    selecting everything or nothing are left to real steps.
     """
     checks = passing_checks(profiled, settings)
-    traces: list[tuple[Traced, Assumptions]] = []
-    failure: Exception | None = None
+    traces: list[Traced] = []
     for value in (True, False):
         assumptions = Assumptions(value=value, checks=checks)
-        try:
-            traces.append((trace(profiled, dataclasses.replace(settings, assumptions=assumptions)), assumptions))
-        except Exception as error:  # noqa: BLE001 - one of the values may raise anything
-            failure = error
-            continue
+        traces.append(trace(profiled, dataclasses.replace(settings, assumptions=assumptions)))
         if not assumptions.branches:
             note = f"{len(checks)} {'checks' if len(checks) > 1 else 'check'} of tensors' values assumed to pass"
-            return _labeled(traces[-1][0], "traced", "high", note)
-    if not traces:
-        raise failure or ProfileError("no assumed value worked", kind="error")
-    best, assumptions = max(traces, key=lambda row: _forward_flops(row[0]))
+            return _labeled(traces[-1], "traced", "high", note)
+    condition = assumptions.branches[0]
     are_conditions = all(text.endswith("torch.bool") for text in assumptions.branches)  # numbers are always 1
-    if are_conditions and len(traces) > 1 and _agree(*(traced.profile for traced, _ in traces)):
-        note = f"data-dependent conditions, which make no difference: {assumptions.branches[0]}"
-        return _labeled(best, "traced", "high", note)
+    if are_conditions and _agree(*(traced.profile for traced in traces)):
+        return _labeled(
+            traces[0], "traced", "high", f"data-dependent conditions, which make no difference: {condition}"
+        )
     if any("nonzero" in text for text in assumptions.branches):
-        return _labeled(best, "guided trace", "low", _ALL_SELECTED)
-    note = (
-        f"both values of data-dependent conditions were traced ({assumptions.branches[0]}); the larger result was used"
+        raise ProfileError("its work depends on a tensor's values", kind="error")
+    larger = max(traces, key=lambda row: row.profile.forward_flops(row.profile.batch, row.profile.sequence))
+    return _labeled(
+        larger, "traced", "low", f"the larger result of both values of data-dependent conditions: {condition}"
     )
-    return _labeled(best, "guided trace", "low", note)
 
 
 def _agree(first: Profile, second: Profile) -> bool:
@@ -159,11 +134,6 @@ def _agree(first: Profile, second: Profile) -> bool:
         (part.forward_flops(*size), part.backward_flops(*size), part.saved_bytes(*size)) for part in (first, second)
     ]
     return all(math.isclose(*values, rel_tol=_SAME) for values in zip(*pairs, strict=True))
-
-
-def _forward_flops(traced: Traced) -> float:
-    profile = traced.profile
-    return profile.forward_flops(profile.batch, profile.sequence)
 
 
 def _own_steps(profiled: ProfiledModel, settings: Settings) -> Profile:

@@ -96,22 +96,8 @@ def _vector_product(matrix: Sequence[int], *_: Any, **__: Any) -> int:
     return 2 * matrix[0] * matrix[1]
 
 
-def _added_vector_product(_: Any, matrix: Sequence[int], *__: Any, **___: Any) -> int:
-    return 2 * matrix[0] * matrix[1]
-
-
 def _inner_product(a: Sequence[int], *_: Any, **__: Any) -> int:
     return 2 * a[0]
-
-
-def _summed_products(_: Any, a: Sequence[int], b: Sequence[int], *__: Any, **___: Any) -> int:
-    """``addbmm``: the sum of a batch of products."""
-    return 2 * a[0] * a[1] * a[2] * b[2]
-
-
-def _product(a: Sequence[int], *_: Any, out_shape: Any = None, **__: Any) -> int:
-    """Product of rows with a weight, which may be packed: the result's last dimension is the number of outputs."""
-    return int(2 * prod(a) * out_shape[-1])
 
 
 def _sparse_product(a: Sequence[int], b: Sequence[int], *_: Any, **__: Any) -> int:
@@ -188,18 +174,11 @@ _BY_NAME: dict[str, Callable[..., int]] = {
     # transformers registers these for devices without grouped products in PyTorch.
     "transformers.grouped_mm_fallback": _grouped_product,
     "transformers.grouped_mm_fallback_backward": _grouped_product_backward,
-    "aten._scaled_grouped_mm": _grouped_product,
     "aten.mv": _vector_product,
-    "aten.addmv": _added_vector_product,
-    "aten.addmv_": _added_vector_product,
     "aten.dot": _inner_product,
     "aten.vdot": _inner_product,
-    "aten.addbmm": _summed_products,
-    "bitsandbytes.int8_linear_matmul": _product,
-    "bitsandbytes.int8_scaled_mm": _product,
     "aten._sparse_mm": _sparse_product,
     "aten._sparse_addmm": _added_product,
-    "aten._addmm_activation": _added_product,
     "aten._cdist_forward": _distances,
     "aten.mkldnn_rnn_layer": _recurrent_layer,
     "aten.mkldnn_rnn_layer_backward": _recurrent_layer_backward,

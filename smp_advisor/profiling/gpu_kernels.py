@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["cuda_autocast_rules", "gpu_kernels", "without_initialization"]
 
 _FLASH_MAX_HEAD_DIM = 256
+_ATTENTION = F.scaled_dot_product_attention
 _ATEN = torch.ops.aten
 
 
@@ -135,10 +136,11 @@ def _fused(call: _Call) -> Tensor:
     query, key, value, mask, dropout, causal, scale = call
     width = query.shape[-1]
     flash = mask is None and query.dtype != torch.float32 and value.shape[-1] == width and width <= _FLASH_MAX_HEAD_DIM
+    if not _on_fake(query):  # the CPU's fused kernel, which saves the same tensors; a GPU draws dropout again
+        key, value = _for_every_head(query, key, value)
+        return _ATTENTION(query, key, value, mask, 0.0, causal, scale=scale)
     if not flash:
         return _efficient(call)
-    if not _on_fake(query):
-        return cast("Tensor", _FusedAttention.apply(query, key, value, None, causal, scale))  # type: ignore[no-untyped-call]
     padding = -width % 8  # the kernel requires widths that are multiples of 8
     if padding:
         query, key, value = (F.pad(tensor, (0, padding)) for tensor in (query, key, value))
@@ -158,11 +160,9 @@ def _efficient(call: _Call) -> Tensor:
             bias = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), float("-inf"))
         else:
             bias = mask.to(query.dtype)
-        if bias.shape[-1] % 16 and _on_fake(query):
+        if bias.shape[-1] % 16:
             bias = F.pad(bias, (0, -bias.shape[-1] % 16))[..., : mask.shape[-1]]
         bias = bias.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
-    if not _on_fake(query):
-        return cast("Tensor", _FusedAttention.apply(query, key, value, bias, causal, scale))  # type: ignore[no-untyped-call]
     result: Tensor = _ATEN._scaled_dot_product_efficient_attention(
         query, key, value, bias, compute_log_sumexp=True, dropout_p=dropout, is_causal=causal, scale=scale
     )[0]
@@ -175,78 +175,6 @@ def _for_every_head(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, 
         return key, value
     groups = query.shape[-3] // key.shape[-3]
     return key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
-
-
-class _FusedAttention(torch.autograd.Function):
-    """Saved tensors and FLOPs of a GPU's kernel, on real tensors of this machine: two products forward, five backward.
-
-    Without dropout, which a GPU's kernel draws again in the backward pass instead of saving it.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        bias: Tensor | None,
-        causal: bool,  # noqa: FBT001 - PyTorch passes arguments by position
-        scale: float,
-    ) -> Tensor:
-        scores = _scores(query, key, bias, causal=causal, scale=scale)
-        sums = torch.logsumexp(scores, dim=-1)
-        keys_and_values = _for_every_head(query, key, value)
-        result = _probabilities(scores, sums).to(value.dtype) @ keys_and_values[1]
-        # The layouts of a GPU's kernels: the flash kernel has the query's, so that models may need no copy of it.
-        if bias is None and value.shape[-1] == query.shape[-1] and query.dtype != torch.float32:
-            result = torch.empty_like(query.transpose(1, 2)).transpose(1, 2).copy_(result)
-        else:
-            result = result.transpose(1, 2).contiguous().transpose(1, 2)
-        ctx.save_for_backward(query, key, value, bias, result, sums)
-        ctx.causal, ctx.scale = causal, scale
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
-        query, key, value, bias, result, sums = ctx.saved_tensors
-        (gradient,) = gradients
-        keys, values = _for_every_head(query, key, value)
-        weights = _probabilities(_scores(query, key, bias, causal=ctx.causal, scale=ctx.scale), sums).to(query.dtype)
-        value_gradient = weights.transpose(-2, -1) @ gradient
-        mean = (gradient * result).sum(-1, keepdim=True)
-        score_gradient = weights * (gradient @ values.transpose(-2, -1) - mean)
-        query_gradient = score_gradient @ keys * ctx.scale
-        key_gradient = score_gradient.transpose(-2, -1) @ query * ctx.scale
-        bias_gradient = score_gradient.sum_to_size(bias.shape) if bias is not None and ctx.needs_input_grad[3] else None
-        return (
-            query_gradient,
-            _of_groups(key_gradient, key),
-            _of_groups(value_gradient, value),
-            bias_gradient,
-            None,
-            None,
-        )
-
-
-def _scores(query: Tensor, key: Tensor, bias: Tensor | None, *, causal: bool, scale: float) -> Tensor:
-    keys, _ = _for_every_head(query, key, key)
-    scores = (query @ keys.transpose(-2, -1)).float() * scale
-    if causal:
-        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
-        scores = scores.masked_fill(hidden, float("-inf"))
-    return scores if bias is None else scores + bias
-
-
-def _probabilities(scores: Tensor, sums: Tensor) -> Tensor:
-    return torch.exp(scores - sums.unsqueeze(-1)).nan_to_num()
-
-
-def _of_groups(gradient: Tensor, tensor: Tensor) -> Tensor:
-    """Sum of the gradients of the query heads that share a key or value head."""
-    if gradient.shape[-3] == tensor.shape[-3]:
-        return gradient
-    heads, groups = tensor.shape[-3], gradient.shape[-3] // tensor.shape[-3]
-    return gradient.reshape(*gradient.shape[:-3], heads, groups, *gradient.shape[-2:]).sum(-3)
 
 
 def _eager(call: _Call) -> Tensor:

@@ -1,14 +1,9 @@
-"""Example inputs of a model: the user's, those of a configuration, or by the first layer that reads an argument."""
+"""Example inputs of a model: the user's, or inferred ones, and their values."""
 
 from __future__ import annotations
 
-import ast
 import inspect
-import math
-import re
-import textwrap
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,98 +11,30 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from smp_advisor.errors import ProfileError
-from smp_advisor.profiling.profiled_model import task_of
+from smp_advisor.profiling.inferred_inputs import (
+    VARIADIC,
+    ExampleInputs,
+    arguments_of,
+    forward_method,
+    inferred_inputs,
+    shape_text,
+)
+from smp_advisor.profiling.structure import longest_sequence
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-__all__ = [
-    "ExampleInputs",
-    "cast_inputs",
-    "example_inputs",
-    "filled",
-    "forward_method",
-    "line_to_write",
-    "valid_ids",
-]
+__all__ = ["ExampleInputs", "cast_inputs", "example_inputs", "filled", "valid_ids"]
 
-Make = Callable[[int, int], Any]
-_IMAGE_SIZE = 224
-_VOLUME_SIZE = 32
-_SOUND_SAMPLES = 16_000
-"""A second of speech."""
-_CONDITION_TOKENS = 77
-"""Tokens of a text that conditions images: those of CLIP."""
-_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _EDGES = frozenset({"edge_index", "edges"})
 """Positions of nodes, which are no ids."""
-_SIZE_NAMES = ("image_size", "img_size", "input_size", "sample_size", "input_resolution", "resolution")
-_LENGTH_NAMES = (
-    "max_seq_len", "max_seq_length", "max_length", "max_len", "seq_len", "block_size", "context_length", "n_positions",
-    "max_position_embeddings", "n_ctx",
-)  # fmt: skip
-_LABELS = frozenset({"labels", "label", "targets", "target", "y"})
-"""Arguments with which a module computes its loss: of each token, or the class of a sample."""
-_TOKENS = "token ids"
-_DEEPEST = 4
-"""Modules through which an argument is followed to its first layer."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExampleInputs:
-    """Inputs of a model."""
-
-    make: Make
-    """Tensors for (batch, sequence), by name or by position; on the meta device unless the user supplied them."""
-    has_sequence: bool
-    longest: int = 0
-    """Maximum tokens per sample; 0 for no limit."""
-    description: str
-    """Text for the user."""
-    is_inferred: bool = True
-    """Whether the user supplied none of it."""
-    scales: bool = True
-    """Whether the number of samples can be chosen; if not, one sample stands for the supplied inputs together."""
 
 
 def example_inputs(model: nn.Module, supplied: Any = None, *, config: Any = None) -> ExampleInputs:
     """Inputs as supplied; otherwise of the configuration, or by the first layer that reads each argument."""
     if supplied is not None:
         return _supplied(model, supplied)
-    config = config if config is not None else getattr(model, "config", None)
-    if hasattr(config, "to_dict") and hasattr(model, "main_input_name"):
-        return _of_transformers(model, config)
-    return _of_settings(model) or _of_layers(model)
-
-
-def forward_method(model: nn.Module) -> Callable[..., Any]:
-    """The method that a training step calls: forward, or `training_step` of a module without one."""
-    step = getattr(model, "training_step", None)
-    return step if type(model).forward is nn.Module.forward and callable(step) else model.forward
-
-
-def _arguments(method: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    try:
-        return dict(inspect.signature(method).parameters)
-    except (TypeError, ValueError):
-        return {}
-
-
-def _required(model: nn.Module) -> list[str]:
-    parameters = _arguments(forward_method(model)).items()
-    return [name for name, p in parameters if p.default is p.empty and p.kind not in _VARIADIC]
-
-
-def line_to_write(model: nn.Module) -> str:
-    """Arguments of the forward method, and the line that passes them."""
-    parameters = _arguments(forward_method(model))
-    names = _required(model) or [name for name, p in parameters.items() if p.kind not in _VARIADIC][:2]
-    values = ", ".join(names) or "tensor"
-    return (
-        f"{type(model).__name__}.forward takes ({', '.join(parameters)}): write "
-        f"smpa.profile(model, inputs=({values}{',' if len(names) < 2 else ''})) with tensors, or a function of (batch,"
-        " sequence) that returns them"
-    )
+    return inferred_inputs(model, config)
 
 
 def _supplied(model: nn.Module, inputs: Any) -> ExampleInputs:
@@ -131,7 +58,7 @@ def _supplied(model: nn.Module, inputs: Any) -> ExampleInputs:
     return ExampleInputs(
         make=lambda _, __: tree_map(_on_cpu, _plain(inputs)),
         has_sequence=False,
-        description=f"{text} of {_shape(first)} (supplied)",
+        description=f"{text} of {shape_text(first)} (supplied)",
         is_inferred=False,
         scales=False,
     )
@@ -145,26 +72,24 @@ def _on_cpu(value: Any) -> Any:
     return value.detach().cpu() if isinstance(value, Tensor) and not value.is_meta else value
 
 
-def _shape(tensor: Tensor) -> str:
-    return " x ".join(f"{size:,}" for size in tensor.shape) or "one number"
-
-
 def _of_function(model: nn.Module, function: Callable[..., Any]) -> ExampleInputs:
     """Inputs of a function; they have a sequence if its second argument changes a shape."""
     parameters = [
-        p for p in _arguments(function).values() if p.kind not in {*_VARIADIC, inspect.Parameter.KEYWORD_ONLY}
+        p for p in arguments_of(function).values() if p.kind not in {*VARIADIC, inspect.Parameter.KEYWORD_ONLY}
     ]
     # The default of a second parameter is the caller's own value, unless it is a length.
     second = parameters[1].default if len(parameters) > 1 else None
-    one = len(parameters) == 1 or not (second is inspect.Parameter.empty or second is None or isinstance(second, int))
+    only_batch = len(parameters) == 1 or not (
+        second is inspect.Parameter.empty or second is None or isinstance(second, int)
+    )
 
     def checked(batch: int, sequence: int) -> Any:
         try:
-            inputs = function(batch) if one else function(batch, sequence)
+            inputs = function(batch) if only_batch else function(batch, sequence)
         except Exception as error:
             raise ProfileError(
                 f"Your function of inputs fails: {type(error).__name__}: {error}. It is called with the batch"
-                f"{'' if one else ' and the sequence length'}: {batch}{'' if one else f', {sequence}'}."
+                f"{'' if only_batch else ' and the sequence length'}: {batch}{'' if only_batch else f', {sequence}'}."
             ) from error
         return (inputs,) if isinstance(inputs, Tensor) else _plain(inputs)
 
@@ -173,7 +98,7 @@ def _of_function(model: nn.Module, function: Callable[..., Any]) -> ExampleInput
     return ExampleInputs(
         make=checked,
         has_sequence=has_sequence,
-        longest=_longest(model) if has_sequence else 0,
+        longest=longest_sequence(model) if has_sequence else 0,
         description="your function (supplied)",
         is_inferred=False,
     )
@@ -182,8 +107,8 @@ def _of_function(model: nn.Module, function: Callable[..., Any]) -> ExampleInput
 def _first_batch(model: nn.Module, loader: Iterable[Any]) -> Any:
     """First batch of a data loader, without the parts after the last one that the forward method takes."""
     batch = next(iter(loader), None)
-    parameters = _arguments(forward_method(model))
-    arguments = [name for name, p in parameters.items() if p.kind not in _VARIADIC]
+    parameters = arguments_of(forward_method(model))
+    arguments = [name for name, p in parameters.items() if p.kind not in VARIADIC]
     if isinstance(batch, Mapping):
         return batch if set(batch) & set(parameters) or len(arguments) != 1 else (dict(batch),)
     if isinstance(batch, Tensor):
@@ -276,311 +201,3 @@ def valid_ids(model: nn.Module) -> int:
     outputs = [module.out_features for module in model.modules() if isinstance(module, nn.Linear)]
     sizes = [*tables[:1], *(size for size in outputs[-1:] if size > 1)]
     return min(sizes, default=2)
-
-
-def _empty(*shape: int, dtype: torch.dtype = torch.long) -> Tensor:
-    return torch.empty(shape, dtype=dtype, device="meta")
-
-
-def _numbers(*shape: int) -> Tensor:
-    return _empty(*shape, dtype=torch.float32)
-
-
-def _classes(*shape: int) -> Tensor:
-    """Labels that are valid for any number of classes, unlike ids below the number of tokens."""
-    return torch.zeros(shape, dtype=torch.long)
-
-
-def _own(config: Any, *names: str) -> Any:
-    """Value of the first of the names that is set in the configuration or in one of its parts."""
-    parts = [config, *(getattr(config, part, None) for part in ("text_config", "decoder", "encoder", "vision_config"))]
-    for part in parts:
-        for name in names:
-            value = getattr(part, name, None) if part is not None else None
-            if value is not None:
-                return value
-    return None
-
-
-def _of_transformers(model: nn.Module, config: Any) -> ExampleInputs:
-    """Inputs by the name of the main one and the task of the class."""
-    arguments = _arguments(forward_method(model))
-    main = str(getattr(model, "main_input_name", "input_ids"))
-    task = task_of(type(model), config)
-    if main == "pixel_values" and "pixel_values" in arguments and "input_ids" not in arguments:
-        return _pictures(arguments, config, has_loss=task == "image")
-    if main in {"input_values", "input_features"}:
-        return _sound(arguments, config, main, task)
-    if main in {"input_ids", "inputs", "pixel_values"} and {"input_ids", "inputs"} & set(arguments):
-        name = "input_ids" if "input_ids" in arguments else "inputs"
-        text = _text(type(model).__name__, arguments, config, name, task)
-        return _with_pictures(text, config) if name == main and "return_loss" in arguments else text
-    raise ProfileError(f"{type(model).__name__} reads {main}, which can't be inferred: {line_to_write(model)}.")
-
-
-def _described(make: Make, *, has_sequence: bool, longest: int = 0) -> ExampleInputs:
-    tensors = ((key, value) for key, value in make(1, 8).items() if isinstance(value, Tensor))
-    names = ", ".join(f"{key} of {_shape(v[0])}" if v.ndim > 2 else key for key, v in tensors)
-    return ExampleInputs(
-        make=make, has_sequence=has_sequence, longest=longest, description=f"{names} (from the configuration)"
-    )
-
-
-def _text(kind: str, arguments: Mapping[str, Any], config: Any, name: str, task: str) -> ExampleInputs:
-    choices = (2,) if kind.endswith("ForMultipleChoice") else ()
-    # MusicGen has one row of audio tokens per codebook.
-    codebooks = _own(config, "num_codebooks") if task == "causal" and "Musicgen" in type(config).__name__ else None
-
-    def make(batch: int, sequence: int) -> dict[str, Any]:
-        inputs: dict[str, Any] = {name: _empty(batch * (codebooks or 1), *choices, sequence)}
-        if task == "sequence-to-sequence" and "decoder_input_ids" in arguments:
-            inputs["decoder_input_ids"] = _empty(batch, sequence)
-        if "bbox" in arguments:
-            inputs["bbox"] = _empty(batch, sequence, 4)
-        if "labels" in arguments and kind.endswith("ForTokenClassification"):
-            inputs["labels"] = _classes(batch, sequence)
-        elif "labels" in arguments and task in {"other", "image"}:
-            inputs["labels"] = _classes(batch)
-        elif "labels" in arguments:
-            inputs["labels"] = _empty(batch, sequence, codebooks) if codebooks else _empty(batch, sequence)
-        inputs |= {key: _classes(batch) for key in ("start_positions", "end_positions") if key in arguments}
-        if "use_cache" in arguments:
-            inputs["use_cache"] = False
-        return inputs
-
-    return _described(make, has_sequence=True, longest=_longest_of(config))
-
-
-def _longest_of(config: Any) -> int:
-    """Size of the position table; 0 if positions are computed."""
-    names = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length")
-    value = _own(config, *names, "max_target_positions")
-    if not isinstance(value, int) or value < 8:
-        return 0
-    # RoBERTa-like models count positions from the padding index.
-    return value - (2 if value % 2 == 0 and value % 32 == 2 else 0)
-
-
-def _pictures(arguments: Mapping[str, Any], config: Any, *, has_loss: bool) -> ExampleInputs:
-    height, width = _pair(_own(config, "image_size", "img_size", "input_size"))
-    channels = _own(config, "num_channels", "in_channels", "in_chans")
-    channels = channels if isinstance(channels, int) else 3
-
-    def make(batch: int, _: int) -> dict[str, Any]:
-        inputs = {"pixel_values": _numbers(batch, channels, height, width)}
-        return inputs | ({"labels": _classes(batch)} if has_loss and "labels" in arguments else {})
-
-    return _described(make, has_sequence=False)
-
-
-def _with_pictures(text: ExampleInputs, config: Any) -> ExampleInputs:
-    """Text with one image per sample, and the loss between both."""
-    pictures = _pictures({}, config, has_loss=False)
-
-    def make(batch: int, sequence: int) -> dict[str, Any]:
-        return {**text.make(batch, sequence), **pictures.make(batch, sequence), "return_loss": True}
-
-    return _described(make, has_sequence=True, longest=text.longest)
-
-
-def _sound(arguments: Mapping[str, Any], config: Any, main: str, task: str) -> ExampleInputs:
-    """Seconds of sound, or their spectrograms, with the tokens of a text that a decoder writes."""
-    frames = 2 * (_own(config, "max_source_positions") or 1500)
-    has_text = task == "sequence-to-sequence" and "decoder_input_ids" in arguments
-
-    def make(batch: int, sequence: int) -> dict[str, Any]:
-        spectrogram = _numbers(batch, _own(config, "num_mel_bins", "input_feat_per_channel") or 80, frames)
-        inputs = {main: _numbers(batch, _SOUND_SAMPLES) if main == "input_values" else spectrogram}
-        return inputs | ({"labels": _empty(batch, sequence)} if has_text and "labels" in arguments else {})
-
-    return _described(make, has_sequence=has_text, longest=_own(config, "max_target_positions") or 0)
-
-
-def _pair(size: Any) -> tuple[int, int]:
-    if isinstance(size, int) and size > 0:
-        return size, size
-    if isinstance(size, Mapping):
-        size = [size.get("height", _IMAGE_SIZE), size.get("width", _IMAGE_SIZE)]
-    if isinstance(size, list | tuple) and size:
-        return int(size[-min(2, len(size))]), int(size[-1])
-    return _IMAGE_SIZE, _IMAGE_SIZE
-
-
-def _of_settings(model: nn.Module) -> ExampleInputs | None:
-    """Inputs by the settings that timm and diffusers store with a model."""
-    settings = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None)
-    sizes = settings.get("input_size") if isinstance(settings, Mapping) else None
-    required = _required(model)
-    if sizes and len(required) == 1:
-        return _described(lambda batch, _: {required[0]: _numbers(batch, *sizes)}, has_sequence=False)
-    config = getattr(model, "config", None)
-    if isinstance(config, Mapping) and {"sample", "timestep"} & set(required) and "in_channels" in config:
-        height, width = _pair(config.get("sample_size") or 64)
-        context = config.get("cross_attention_dim")
-        context = context[-1] if isinstance(context, tuple | list) else context
-
-        def make(batch: int, _: int) -> dict[str, Any]:
-            inputs = {required[0]: _numbers(batch, config["in_channels"], height, width)}
-            if "timestep" in required:
-                inputs["timestep"] = torch.zeros(batch, dtype=torch.long)
-            if "encoder_hidden_states" in required:
-                inputs["encoder_hidden_states"] = _numbers(batch, _CONDITION_TOKENS, context or 768)
-            return inputs
-
-        return _described(make, has_sequence=False) if set(make(1, 1)) == set(required) else None
-    return None
-
-
-def _of_layers(model: nn.Module) -> ExampleInputs:
-    """Inputs by the first layer that reads each required argument."""
-    required = _required(model)
-    forms: dict[str, tuple[str, Callable[[int, int], Tensor], bool]] = {}
-    optional = [name for name in _arguments(forward_method(model)) if name in _LABELS and name not in required]
-    for place, name in enumerate([*required, *optional]):
-        if name in _LABELS and place:
-            has_tokens = next(iter(forms.values()))[0] == _TOKENS
-            if has_tokens or name in required:
-                forms[name] = (
-                    (_TOKENS, _empty, True) if has_tokens else ("classes", lambda batch, _: _classes(batch), False)
-                )
-            continue
-        layer = _reader(model, forward_method(model), name, _DEEPEST)
-        if layer is None and not place:
-            layer = next((part for part in _layers(model) if part._parameters), None)
-        form = None if layer is None else _form(model, layer)
-        if form is None:
-            raise ProfileError(f"The input {name!r} can't be inferred from a layer: {line_to_write(model)}.")
-        forms[name] = form
-    if not forms:
-        raise ProfileError(f"The inputs can't be inferred: {line_to_write(model)}.")
-    text = ", ".join(f"{name}: {text}" for name, (text, _, _) in forms.items())
-    has_sequence = any(has for _, _, has in forms.values())
-    return ExampleInputs(
-        make=lambda batch, sequence: {name: make(batch, sequence) for name, (_, make, _) in forms.items()},
-        has_sequence=has_sequence,
-        longest=_longest(model) if has_sequence else 0,
-        description=f"{text} (guessed from the first layers)",
-    )
-
-
-def _layers(model: nn.Module) -> Iterator[nn.Module]:
-    """Layers in the order of registration; a module of PyTorch with attention is one."""
-    for module in model.modules():
-        if not module._modules or isinstance(module, nn.MultiheadAttention | nn.TransformerEncoderLayer):
-            yield module
-
-
-def _reader(owner: nn.Module, method: Callable[..., Any], name: str, depth: int) -> nn.Module | None:
-    """The first layer that is called with the argument: ``self.embed(x)``, also inside called modules."""
-    if isinstance(owner, nn.Sequential):
-        first = next(iter(owner.children()), None)
-        return None if first is None else _entered(first, depth)
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(method))))
-    except (OSError, TypeError, SyntaxError):
-        return None
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    for call in sorted(calls, key=lambda node: (node.lineno, node.col_offset)):
-        places = [i for i, value in enumerate(call.args) if isinstance(value, ast.Name) and value.id == name]
-        path = ast.unparse(call.func)
-        if not places or not path.startswith("self."):
-            continue
-        target: Any = owner
-        for part in path.removeprefix("self.").split("."):
-            target = getattr(target, part, None)
-        if isinstance(target, nn.Module):
-            layer = _entered(target, depth, places[0])
-        elif inspect.ismethod(target) and depth and len(_arguments(target)) > places[0]:
-            layer = _reader(owner, target, list(_arguments(target))[places[0]], depth - 1)
-        else:
-            continue
-        if layer is not None:
-            return layer
-    return None
-
-
-def _entered(module: nn.Module, depth: int, place: int = 0) -> nn.Module | None:
-    """The first layer that reads an argument of the module."""
-    if not module._modules or isinstance(module, nn.MultiheadAttention | nn.TransformerEncoderLayer):
-        return module if module._parameters or module._modules else None
-    names = list(_arguments(module.forward))
-    layer = _reader(module, module.forward, names[place], depth - 1) if depth and place < len(names) else None
-    return layer or next((layer for layer in _layers(module) if layer._parameters), None)
-
-
-def _form(model: nn.Module, layer: nn.Module) -> tuple[str, Callable[[int, int], Tensor], bool] | None:
-    """Text and tensor of the input of a layer, and whether a dimension is the number of tokens."""
-    width = _width(layer)
-    if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
-        return _TOKENS, _empty, True
-    if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d | nn.BatchNorm2d):
-        size = 1 if isinstance(layer, nn.ConvTranspose2d) else _image_size(model)
-        return f"images of {size} x {size}", lambda batch, _: _numbers(batch, width, size, size), False
-    if isinstance(layer, nn.Conv3d):
-        sizes = (_VOLUME_SIZE,) * 3
-        return "volumes of 32 x 32 x 32", lambda batch, _: _numbers(batch, width, *sizes), False
-    if isinstance(layer, nn.Conv1d) and width == 1:
-        return "a second of sound", lambda batch, _: _numbers(batch, 1, _SOUND_SAMPLES), False
-    if isinstance(layer, nn.Conv1d):
-        return f"sequences of {width} channels", lambda batch, sequence: _numbers(batch, width, sequence), True
-    if not width:
-        return None
-    kinds = nn.MultiheadAttention | nn.RNNBase | nn.TransformerEncoderLayer | nn.LayerNorm
-    if not any(isinstance(part, nn.MultiheadAttention | nn.RNNBase) for part in model.modules()) and not isinstance(
-        layer, kinds
-    ):
-        return f"{width} numbers", lambda batch, _: _numbers(batch, width), False
-    if isinstance(layer, kinds) and not _is_batch_first(layer):
-        return f"{width} numbers per token", lambda batch, sequence: _numbers(sequence, batch, width), True
-    return f"{width} numbers per token", lambda batch, sequence: _numbers(batch, sequence, width), True
-
-
-def _is_batch_first(layer: nn.Module) -> bool:
-    inner = getattr(layer, "self_attn", layer)
-    return bool(getattr(inner, "batch_first", True))
-
-
-def _width(layer: nn.Module) -> int:
-    """Features or channels that a layer reads; 0 if unknown."""
-    for name in ("in_features", "in_channels", "input_size", "embed_dim", "num_features"):
-        value = getattr(layer, name, None)
-        if isinstance(value, int):
-            return value
-    attention = getattr(layer, "self_attn", None)
-    shape = getattr(layer, "normalized_shape", None)
-    return int(shape[-1]) if shape else int(getattr(attention, "embed_dim", 0))
-
-
-def _image_size(model: nn.Module) -> int:
-    """Size that an attribute names or that fits a table of positions; otherwise the usual one."""
-    for module in model.modules():
-        for name in _SIZE_NAMES:
-            value = getattr(module, name, None)
-            value = value[0] if isinstance(value, tuple | list) and value else value
-            if isinstance(value, int) and 8 <= value <= 1024:
-                return value
-    patches = [
-        layer.stride[0]
-        for layer in model.modules()
-        if isinstance(layer, nn.Conv2d) and layer.stride == layer.kernel_size and layer.stride[0] >= 4
-    ]
-    for name, tensor in model.named_parameters():
-        side = math.isqrt(tensor.shape[-2]) if "pos" in name.lower() and tensor.ndim >= 2 else 0
-        if patches and side >= 4 and tensor.shape[-2] - side**2 in {0, 1, 2}:
-            return side * patches[0]
-    return _IMAGE_SIZE
-
-
-def _longest(model: nn.Module) -> int:
-    """Maximum tokens: rows of a table of positions, or an attribute with a usual name; 0 for no limit."""
-    limits = [
-        module.num_embeddings
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Embedding) and re.search(r"pos|wpe", name.lower()) and "rel" not in name.lower()
-    ]
-    tensors = [*model.named_parameters(), *model.named_buffers()]
-    limits += [t.shape[-2] for name, t in tensors if re.search(r"pos_|pos$|position", name.lower()) and t.ndim == 3]
-    for owner in (*model.modules(), getattr(model, "config", None)):
-        values = (getattr(owner, name, None) for name in _LENGTH_NAMES)
-        limits += [value for value in values if isinstance(value, int) and value >= 8]
-    return min(limits, default=0)

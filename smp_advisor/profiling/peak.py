@@ -25,10 +25,6 @@ class PeakMemory:
     """Gradients of all parameters, at the end of the backward pass."""
     activations_bytes: int
     """Activations saved by autograd at the end of the forward pass."""
-    loss_bytes: int
-    """Logits and temporaries of the loss, at the start of the backward pass."""
-    optimizer_step_bytes: int
-    """Temporaries of the optimizer step."""
     passes_bytes: int
     """Peak of the forward and backward passes alone."""
     peak_bytes: int
@@ -63,11 +59,9 @@ def peak_memory(
 
     live = 0
     phase: Literal["forward", "backward", "optimizer"] = "forward"
-    highest = first_backward = 0
+    highest = 0
     for segment in timeline:
         top = live + segment.rise_bytes(batch, sequence)
-        if segment.phase == "backward" and not first_backward:
-            first_backward = top
         if persistent_gradients:
             top += gradients
         if top > highest:
@@ -85,8 +79,6 @@ def peak_memory(
         optimizer_state_bytes=state,
         gradients_bytes=gradients,
         activations_bytes=saved,
-        loss_bytes=max(0, first_backward - saved),
-        optimizer_step_bytes=profile.optimizer_rise_bytes,
         passes_bytes=passes,
         peak_bytes=resident + highest,
     )

@@ -44,14 +44,10 @@ class TrainingPrecision:
     """Bytes of a gradient between the backward pass and the optimizer step."""
     moment_bytes: int
     """Bytes of one moment: Adam has two, SGD with momentum has one."""
-    element_bytes: int
-    """Bytes per element of the activations."""
     copy_bytes: int = 0
     """fp32 master parameters and gradients, in addition to the 16-bit ones."""
     gathers: bool = False
     """Whether layers compute with 16-bit copies of stored fp32 parameters, which exist for a few blocks at a time."""
-    scales_loss: bool = False
-    """Whether the loss is scaled, so that small gradients are no zeros."""
 
     @property
     def title(self) -> str:
@@ -78,20 +74,15 @@ _QUANTIZED_MOMENTS = 2
 PRECISIONS: dict[str, TrainingPrecision] = {
     entry.precision: entry
     for entry in (
-        TrainingPrecision(
-            precision="fp32", label="fp32", parameter_bytes=4, gradient_bytes=4, moment_bytes=4, element_bytes=4
-        ),
+        TrainingPrecision(precision="fp32", label="fp32", parameter_bytes=4, gradient_bytes=4, moment_bytes=4),
         TrainingPrecision(
             precision="amp",
             label="mixed precision by torch.autocast",
             parameter_bytes=4,
             gradient_bytes=4,
             moment_bytes=4,
-            element_bytes=2,
         ),
-        TrainingPrecision(
-            precision="bf16", label="pure bf16", parameter_bytes=2, gradient_bytes=2, moment_bytes=2, element_bytes=2
-        ),
+        TrainingPrecision(precision="bf16", label="pure bf16", parameter_bytes=2, gradient_bytes=2, moment_bytes=2),
         # SMP v1's fp16 enables FP16_Module and FP16_Optimizer: 20 bytes per parameter (SMP documentation,
         # Introduction to model parallelism).
         TrainingPrecision(
@@ -100,9 +91,7 @@ PRECISIONS: dict[str, TrainingPrecision] = {
             parameter_bytes=2,
             gradient_bytes=2,
             moment_bytes=4,
-            element_bytes=2,
             copy_bytes=8,
-            scales_loss=True,
         ),
         # FSDP's MixedPrecision and MixedPrecisionPolicy store and update fp32 shards: 16 bytes per parameter with Adam.
         TrainingPrecision(
@@ -111,7 +100,6 @@ PRECISIONS: dict[str, TrainingPrecision] = {
             parameter_bytes=4,
             gradient_bytes=4,
             moment_bytes=4,
-            element_bytes=2,
             gathers=True,
         ),
     )

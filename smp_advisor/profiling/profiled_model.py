@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-__all__ = ["ProfiledModel", "Task", "has_formulas_of_head", "read_model", "task_of"]
+__all__ = ["ProfiledModel", "Task", "read_model", "task_of"]
 
 Task = Literal["causal", "masked", "sequence-to-sequence", "image", "other"]
 
@@ -89,11 +89,6 @@ class ProfiledModel:
             return "{}"
         values["architectures"] = [(self.model_class or type(self.module)).__name__]
         return json.dumps(values, sort_keys=True)
-
-
-def has_formulas_of_head(name: str) -> bool:
-    """Whether the formulas of a family have the head of the class of transformers: that of its usual task."""
-    return not name.endswith(_OTHER_LABELS)
 
 
 def task_of(cls: type, config: Any) -> Task:

@@ -19,22 +19,13 @@ if TYPE_CHECKING:
     from smp_advisor.profiling.tables import Grouping
 
 __all__ = [
-    "Agreement",
-    "AttentionProfile",
-    "BlockProfile",
-    "Method",
-    "ModuleProfile",
-    "OperatorProfile",
-    "ProductProfile",
-    "Profile",
-    "Provenance",
-    "Segment",
-]
+    "Agreement", "AttentionProfile", "BlockProfile", "Method", "ModuleProfile", "OperatorProfile", "ProductProfile",
+    "Profile", "Provenance", "Segment",
+]  # fmt: skip
 
-Method = Literal["counted", "traced", "guided trace", "real steps", "formula"]
-"""``counted``: on the model itself; ``traced``: at full size with fake tensors; ``guided trace``: traced with assumed
-values of data-dependent conditions; ``real steps``: a polynomial fitted to real steps of scaled copies; ``formula``:
-from the shape alone."""
+Method = Literal["counted", "traced", "real steps", "formula"]
+"""``counted``: on the model itself; ``traced``: at full size with fake tensors; ``real steps``: a polynomial fitted to
+real steps of the model on short inputs; ``formula``: from the shape alone."""
 Confidence = Literal["exact", "high", "low"]
 
 
@@ -230,8 +221,6 @@ class Profile(NotebookResult):
     """Gradients of all trainable parameters."""
     optimizer_rise_bytes: int = 0
     """Temporaries of the optimizer step, on top of resident memory."""
-    largest_parameter: int = 0
-    """Elements of the largest parameter."""
     provenance: tuple[Provenance, ...] = ()
     agreements: tuple[Agreement, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -381,7 +370,7 @@ class Profile(NotebookResult):
         return profile_as_dict(self)
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Profile:
+    def from_dict(cls, values: Mapping[str, Any]) -> Profile:
         """Inverse of `as_dict`."""
         from smp_advisor.profiling.serialization import profile_from_dict
 

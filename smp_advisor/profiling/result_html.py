@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
+from functools import cache
 from html import escape
-from typing import TYPE_CHECKING, Any
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, cast, get_args, get_origin, get_type_hints
+
+from smp_advisor.profiling.polynomial import Polynomial
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from typing import Self
 
-__all__ = ["NotebookResult", "box", "details", "table"]
+__all__ = ["NotebookResult", "box", "details", "restored", "table"]
 
 _OK = "var(--jp-success-color1, #1b7f3b)"
 _FAILED = "var(--jp-error-color1, #b3261e)"
@@ -32,6 +39,16 @@ class NotebookResult:
         """Label and text of each part of the result."""
         raise NotImplementedError
 
+    def as_dict(self) -> dict[str, Any]:
+        """Convert to plain data."""
+        return dataclasses.asdict(self)  # type: ignore[call-overload, no-any-return]
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Inverse of `as_dict`, also after a JSON round trip."""
+        result: Self = restored(cls, values)
+        return result
+
     def as_html(self) -> str:
         """HTML form for a notebook."""
         return box(self.summary, table(self.findings), ok=getattr(self, "ok", None))
@@ -45,6 +62,26 @@ class NotebookResult:
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: FBT001 (IPython's own form)
         # Plain text for terminals, and for saved notebooks next to the HTML.
         printer.text("..." if cycle else str(self))
+
+
+def restored(kind: Any, value: Any) -> Any:
+    """A value of the annotated kind: dataclasses from mappings of their fields, tuples from lists, polynomials."""
+    if kind is Polynomial:
+        return Polynomial.from_list(value["polynomial"])
+    if dataclasses.is_dataclass(kind):
+        hints = _hints(cast("type", kind))
+        return kind(**{name: restored(hints[name], entry) for name, entry in value.items()})  # type: ignore[operator]
+    kinds = get_args(kind)
+    if get_origin(kind) is UnionType:
+        return None if value is None else restored(next(part for part in kinds if part is not NoneType), value)
+    if get_origin(kind) is not tuple:
+        return value
+    return tuple(restored(kinds[0] if kinds[-1] is ... else kinds[i], entry) for i, entry in enumerate(value))
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind, localns={"Mapping": Mapping, "OperatorKind": str})
 
 
 def box(title: str, *parts: str, ok: bool | None = None) -> str:

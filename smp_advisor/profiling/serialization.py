@@ -10,30 +10,37 @@ from smp_advisor.profiling.polynomial import Polynomial
 from smp_advisor.profiling.rehearsal.result import Rehearsal
 from smp_advisor.profiling.result import (
     Agreement,
-    AttentionProfile,
     BlockProfile,
     ModuleProfile,
     OperatorProfile,
-    ProductProfile,
     Profile,
     Provenance,
     Segment,
-)
+)  # fmt: skip
+from smp_advisor.profiling.result_html import restored
 from smp_advisor.profiling.scaled.result import ScaledRun
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping
 
 __all__ = ["profile_as_dict", "profile_from_dict"]
 
-_SHARED = ("blocks", "timeline", "checkpointed_timeline")
-"""Fields whose entries are mostly equal."""
-_STAGES: dict[str, Callable[[Mapping[str, Any]], Any]] = {
-    "scaled": ScaledRun.from_dict,
-    "local": LocalRun.from_dict,
-    "rehearsal": Rehearsal.from_dict,
+_SHARED: dict[str, Any] = {"blocks": BlockProfile, "timeline": Segment, "checkpointed_timeline": Segment}
+"""Fields whose entries are mostly equal, and the kind of these."""
+_KINDS: dict[str, Any] = {
+    "scaled": ScaledRun | None,
+    "local": LocalRun | None,
+    "rehearsal": Rehearsal | None,
+    "provenance": tuple[Provenance, ...],
+    "agreements": tuple[Agreement, ...],
+    "outside_operators": tuple[OperatorProfile, ...],
+    "unreached": tuple[tuple[str, int], ...],
+    **dict.fromkeys(("tied", "versions"), tuple[tuple[str, ...], ...]),
+    **dict.fromkeys(("warnings", "failures", "uncounted"), tuple[str, ...]),
+    **dict.fromkeys(("saved_bytes", "forward_flops", "backward_flops", "input_bytes"), Polynomial),
+    "checkpointed_bytes": Polynomial | None,
 }
-_POLYNOMIAL = "polynomial"
+"""Kinds of the other fields that are no plain data."""
 _VERDICTS = "verdicts"
 """Derived from the other entries, for readers of the plain data."""
 
@@ -58,8 +65,6 @@ def profile_as_dict(profile: Profile) -> dict[str, Any]:
                 "kinds": [_plain(part) for part in distinct],
                 "order": [places[part] for part in value.values()],
             }
-        elif entry.name in _STAGES:
-            result[entry.name] = value.as_dict() if hasattr(value, "as_dict") else value
         else:
             result[entry.name] = _plain(value)
     result[_VERDICTS] = list(profile.verdicts)
@@ -67,8 +72,10 @@ def profile_as_dict(profile: Profile) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
+    if hasattr(value, "as_dict"):
+        return value.as_dict()
     if isinstance(value, Polynomial):
-        return {_POLYNOMIAL: value.as_list()}
+        return {"polynomial": value.as_list()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {entry.name: _plain(getattr(value, entry.name)) for entry in dataclasses.fields(value)}
     if isinstance(value, list | tuple):
@@ -79,46 +86,13 @@ def _plain(value: Any) -> Any:
 def profile_from_dict(values: Mapping[str, Any]) -> Profile:
     """Convert the output of `profile_as_dict` back to a profile, also after a JSON round trip."""
     fields = {name: value for name, value in values.items() if name != _VERDICTS}
-    for name, read in _STAGES.items():
-        if isinstance(fields.get(name), dict):
-            fields[name] = read(fields[name])
-    fields["blocks"] = _expanded(fields["blocks"], _block)
-    for name in ("timeline", "checkpointed_timeline"):
-        fields[name] = _expanded(fields[name], lambda part: Segment(**_polynomials(part)))
+    fields |= {name: restored(kind, fields[name]) for name, kind in _KINDS.items() if name in fields}
+    fields |= {name: _expanded(fields[name], kind) for name, kind in _SHARED.items()}
     tree = fields.get("tree") or {"paths": (), "kinds": (), "order": ()}
-    modules = _expanded(tree, lambda part: ModuleProfile(**_polynomials(part)))
-    fields["tree"] = dict(zip(tree["paths"], modules, strict=True))
-    fields["unreached"] = tuple((path, size) for path, size in fields.get("unreached", ()))
-    fields["provenance"] = tuple(Provenance(**part) for part in fields["provenance"])
-    fields["agreements"] = tuple(Agreement(**part) for part in fields["agreements"])
-    for name in ("tied", "versions"):
-        fields[name] = tuple(tuple(part) for part in fields[name])
-    fields["outside_operators"] = _operators(fields.get("outside_operators", ()))
-    for name in ("warnings", "failures", "uncounted"):
-        fields[name] = tuple(fields.get(name, ()))
-    return Profile(**_polynomials(fields))
+    fields["tree"] = dict(zip(tree["paths"], _expanded(tree, ModuleProfile), strict=True))
+    return Profile(**fields)
 
 
-def _expanded(shared: Mapping[str, Any], read: Callable[[Mapping[str, Any]], Any]) -> tuple[Any, ...]:
-    kinds = [read(part) for part in shared["kinds"]]
-    order: Sequence[int] = shared["order"]
-    return tuple(kinds[place] for place in order)
-
-
-def _block(values: Mapping[str, Any]) -> BlockProfile:
-    fields = _polynomials(values)
-    fields["products"] = tuple(ProductProfile(**_polynomials(part)) for part in fields["products"])
-    fields["attentions"] = tuple(AttentionProfile(**part) for part in fields["attentions"])
-    fields["operators"] = _operators(fields.get("operators", ()))
-    return BlockProfile(**fields)
-
-
-def _operators(rows: Sequence[Mapping[str, Any]]) -> tuple[OperatorProfile, ...]:
-    return tuple(OperatorProfile(**_polynomials(row)) for row in rows)
-
-
-def _polynomials(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: Polynomial.from_list(value[_POLYNOMIAL]) if isinstance(value, dict) and _POLYNOMIAL in value else value
-        for name, value in values.items()
-    }
+def _expanded(shared: Mapping[str, Any], kind: Any) -> tuple[Any, ...]:
+    kinds = [restored(kind, part) for part in shared["kinds"]]
+    return tuple(kinds[place] for place in shared["order"])

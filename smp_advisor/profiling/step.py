@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.fake import fake_mode
 from smp_advisor.profiling.gpu_kernels import cuda_autocast_rules, gpu_kernels
-from smp_advisor.profiling.inputs import forward_method
+from smp_advisor.profiling.inferred_inputs import forward_method
 from smp_advisor.profiling.operator_log import OperatorLog
 from smp_advisor.profiling.patching import wrapped_forwards
 from smp_advisor.profiling.step_recorder import StepRecorder, storage_key
@@ -98,6 +98,7 @@ def measure_step(
     assumptions: Assumptions | None = None,
     checkpointing: bool = False,
     operators: bool = False,
+    keeps_gradients: bool = False,
 ) -> StepMeasure:
     """Run training steps of a model and measure the last one.
 
@@ -152,7 +153,7 @@ def measure_step(
                     optimizer.step()
                     recorder.mark("end")
                     optimizer.zero_grad(set_to_none=True)
-    if backward and optimizer is None:
+    if backward and optimizer is None and not keeps_gradients:
         model.zero_grad(set_to_none=True)
     return StepMeasure(
         saved_bytes=saved,

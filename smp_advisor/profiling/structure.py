@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import re
 from collections import Counter, defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -15,23 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 __all__ = [
-    "Dimensions",
-    "Stack",
-    "block_counts",
-    "callable_parts",
-    "dimensions",
-    "named_blocks",
-    "parameter_total",
-    "remaining_children",
-    "repetition",
-    "source_children",
-    "stacks",
-    "ties",
+    "IMAGE_SIZE", "Stack", "block_counts", "callable_parts", "hidden_size", "image_size", "largest_table",
+    "longest_sequence", "parameter_total", "remaining_children", "repetition", "source_children", "stacks", "ties",
     "truncated",
-]
+]  # fmt: skip
 
 _NUMBERED = re.compile(r"(.*[^\d])\d+")
 _FEWEST_NUMBERED = 3
+_SINGLE_LAYERS = (nn.modules.conv._ConvNd, nn.Embedding, nn.EmbeddingBag)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,8 +38,6 @@ class Stack:
     """Children before the repetition: a dense layer before the MoE layers, T5's first block with its position bias."""
     period: int
     parameters: int
-    is_named: bool = False
-    """Whether the forward method names the children, so that one is replaced by an identity instead of removed."""
 
     @property
     def label(self) -> str:
@@ -71,20 +61,13 @@ class Stack:
         return tuple(f"{self.path}.{name}" if self.path else name for name in self.names)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Dimensions:
-    """Main dimensions of a model; 0 if unknown."""
-
-    hidden: int
-    vocab: int
-
-
 def stacks(model: nn.Module) -> list[Stack]:
     """Find the outermost containers of repeated blocks, in registration order.
 
     Blocks are equal if their classes, parameter and buffer shapes and types, and children are equal. A container is a
     ``ModuleList``, a ``Sequential``, or any module with three or more children named by numbers. Numbered attributes
-    (``self.layer1``, ``self.block_0``) are one period of a stack: a forward method that names them requires all.
+    (``self.layer1``, ``self.block_0``) are one period of a stack: a forward method that names them requires all. Lists
+    of convolutions and tables of embeddings are no blocks: the layers between them belong to the same one.
     """
     repeated: list[Stack] = []
     signature_by_module: dict[int, str] = {}
@@ -96,14 +79,13 @@ def stacks(model: nn.Module) -> list[Stack]:
         visited.add(id(module))
         children = [(name, child) for name, child in module._modules.items() if child is not None]
         if _is_container(module, [name for name, _ in children]):
+            if all(isinstance(child, _SINGLE_LAYERS) for _, child in children):
+                return
             signatures = [_signature(child, signature_by_module) for _, child in children]
             repeated_children = repetition(signatures)
             parameters = parameter_total(child for _, child in children)
             distinct = len({id(child) for _, child in children}) == len(children)
             prefix, period = repeated_children or (0, 0)
-            looks_up = all(isinstance(child, nn.Embedding | nn.EmbeddingBag) for _, child in children)  # no blocks
-            if looks_up:
-                return
             if repeated_children and parameter_total(child for _, child in children[prefix:]) and distinct:
                 repeated.append(
                     Stack(
@@ -126,14 +108,6 @@ def stacks(model: nn.Module) -> list[Stack]:
 
     visit(model, "")
     return repeated
-
-
-def named_blocks(model: nn.Module, stack: Stack) -> Stack | None:
-    """The stack with children that a forward method names or counts; None if they do not repeat."""
-    signature_by_module: dict[int, str] = {}
-    container = model.get_submodule(stack.path)
-    repeated = repetition([_signature(container.get_submodule(name), signature_by_module) for name in stack.names])
-    return repeated and replace(stack, prefix=repeated[0], period=repeated[1], is_named=True)
 
 
 def _numbered(children: Mapping[str, nn.Module], signature_by_module: dict[int, str]) -> list[tuple[str, ...]]:
@@ -231,25 +205,63 @@ def ties(model: nn.Module) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(group) for group in names.values() if len(group) > 1)
 
 
-def dimensions(model: nn.Module) -> Dimensions:
-    """Hidden size (most frequent norm width) and vocabulary (largest embedding)."""
-    widths: Counter[int] = Counter()
-    vocab = 0
+def hidden_size(model: nn.Module) -> int:
+    """The most frequent width of norms; 0 without norms."""
+    weights = [getattr(module, "weight", None) for module in model.modules() if "orm" in type(module).__name__]
+    widths = Counter(w.numel() for w in weights if isinstance(w, nn.Parameter) and w.ndim == 1)
+    return widths.most_common(1)[0][0] if widths else 0
+
+
+def largest_table(model: nn.Module, *kinds: type[nn.Embedding | nn.EmbeddingBag]) -> int:
+    """Rows of the largest embedding of these kinds; 0 without one."""
+    tables = [module for module in model.modules() if isinstance(module, kinds)]
+    return max((table.num_embeddings for table in tables), default=0)
+
+
+IMAGE_SIZE = 224
+"""The usual size of images."""
+_SIZE_NAMES = ("image_size", "img_size", "input_size", "sample_size", "input_resolution", "resolution")
+
+
+_LENGTH_NAMES = (
+    "max_seq_len", "max_seq_length", "max_length", "max_len", "seq_len", "block_size", "context_length", "n_positions",
+    "max_position_embeddings", "n_ctx",
+)  # fmt: skip
+
+
+def image_size(model: nn.Module) -> int:
+    """Size that an attribute names or that fits a table of positions; otherwise the usual one."""
     for module in model.modules():
-        weight = getattr(module, "weight", None)
-        if isinstance(weight, nn.Parameter) and weight.ndim == 1 and "orm" in type(module).__name__:
-            widths[weight.numel()] += 1
-        if isinstance(module, nn.Embedding):
-            vocab = max(vocab, module.num_embeddings)
-    return Dimensions(hidden=widths.most_common(1)[0][0] if widths else 0, vocab=vocab)
+        for name in _SIZE_NAMES:
+            value = getattr(module, name, None)
+            value = value[0] if isinstance(value, tuple | list) and value else value
+            if isinstance(value, int) and 8 <= value <= 1024:
+                return value
+    patches = [
+        layer.stride[0]
+        for layer in model.modules()
+        if isinstance(layer, nn.Conv2d) and layer.stride == layer.kernel_size and layer.stride[0] >= 4
+    ]
+    for name, tensor in model.named_parameters():
+        side = math.isqrt(tensor.shape[-2]) if "pos" in name.lower() and tensor.ndim >= 2 else 0
+        if patches and side >= 4 and tensor.shape[-2] - side**2 in {0, 1, 2}:
+            return side * patches[0]
+    return IMAGE_SIZE
 
 
-class _Identity(nn.Module):
-    """A block that returns its first input, whatever other inputs it has."""
-
-    def forward(self, *arguments: object, **keywords: object) -> object:
-        """The first positional argument, or else the first keyword argument."""
-        return next(iter((*arguments, *keywords.values())), None)
+def longest_sequence(model: nn.Module) -> int:
+    """Maximum tokens: rows of a table of positions, or an attribute with a usual name; 0 for no limit."""
+    limits = [
+        module.num_embeddings
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Embedding) and re.search(r"pos|wpe", name.lower()) and "rel" not in name.lower()
+    ]
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    limits += [t.shape[-2] for name, t in tensors if re.search(r"pos_|pos$|position", name.lower()) and t.ndim == 3]
+    for owner in (*model.modules(), getattr(model, "config", None)):
+        values = (getattr(owner, name, None) for name in _LENGTH_NAMES)
+        limits += [value for value in values if isinstance(value, int) and value >= 8]
+    return min(limits, default=0)
 
 
 def remaining_children(stack: Stack, repeats: int) -> tuple[int, ...]:
@@ -274,30 +286,42 @@ def source_children(stack: Stack, repeats: int) -> tuple[int, ...]:
     )
 
 
+_COUNTS_BLOCKS = re.compile(r"layer|block|depth")
+
+
 @contextlib.contextmanager
 def truncated(model: nn.Module, stacks: Sequence[Stack], repeats: int = 2) -> Iterator[None]:
     """Truncate each stack of the model to `repeats` periods inside the block; restore it afterwards.
 
-    This requires a forward pass that iterates over its container. One that loops over a fixed layer count fails, unless
-    the stack is of named children: an identity then replaces each removed one.
+    Attributes of the module that has the stack follow: the number of its blocks, and lists with one entry per block.
     """
-    originals = []
+    originals: list[tuple[dict[str, Any], dict[str, Any]]] = []
     try:
         for stack in stacks:
             if repeats >= stack.repeats:  # nothing to remove, so the children keep their names
                 continue
-            container = model.get_submodule(stack.path)
-            children = dict(container._modules)
-            originals.append((container, children))
-            if stack.is_named:
-                remaining = {stack.names[i] for i in remaining_children(stack, repeats)}
-                container._modules.update({name: _Identity() for name in stack.names if name not in remaining})
-                continue
-            inner = [children[stack.names[i]] for i in remaining_children(stack, repeats)]
-            container._modules.clear()
-            container._modules.update({str(i): child for i, child in enumerate(inner)})
+            remaining = remaining_children(stack, repeats)
+            children = model.get_submodule(stack.path)._modules
+            attributes = vars(model.get_submodule(stack.path.rpartition(".")[0]))
+            originals += [(children, dict(children)), (attributes, dict(attributes))]
+            inner = [children[stack.names[i]] for i in remaining]
+            children.clear()
+            children.update({str(i): child for i, child in enumerate(inner)})
+            attributes |= _shortened(attributes, len(stack.names), remaining)
         yield
     finally:
-        for container, children in originals:
-            container._modules.clear()
-            container._modules.update(children)
+        for current, original in reversed(originals):
+            current.clear()
+            current.update(original)
+
+
+def _shortened(attributes: Mapping[str, Any], count: int, remaining: Sequence[int]) -> dict[str, Any]:
+    """The attributes that count `count` blocks or list one value for each, for the remaining blocks."""
+    changed: dict[str, Any] = {}
+    for name, value in attributes.items():
+        if type(value) is int and value == count and _COUNTS_BLOCKS.search(name):
+            changed[name] = len(remaining)
+        elif type(value) in {tuple, list} and len(value) == count:
+            is_order = all(type(entry) is int for entry in value) and list(value) == list(range(count))
+            changed[name] = type(value)(range(len(remaining)) if is_order else [value[i] for i in remaining])
+    return changed

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.errors import AdvisorError
 from smp_advisor.profiling.precision import PRECISIONS
-from smp_advisor.profiling.profiled_model import has_formulas_of_head
-from smp_advisor.uninterrupted import uninterrupted
 from smp_advisor.workload.counts import format_count
-from smp_advisor.workload.job import Job
-from smp_advisor.workload.model import Model
 
 if TYPE_CHECKING:
     from smp_advisor.profiling.peak import PeakMemory
@@ -21,22 +15,20 @@ __all__ = ["details", "report", "summary", "summary_html", "verdicts"]
 
 
 TOLERANCE = 0.05
-"""Relative difference between the profile and the formulas of its configuration above which there is a verdict."""
+"""Relative difference between the trace and steps of the copy up to which these confirm a figure."""
 
 
 def verdicts(profile: Profile) -> tuple[str, ...]:
     """One sentence for each finding; empty if no stage found anything.
 
-    These are a stage that failed, a copy that does not train, a local run that fails, a rehearsal that disagrees with
-    one process, FLOPs of low confidence, and figures that differ by more than 5 % from the formulas of the
-    configuration. A stage that was not run has no verdict.
+    These are parts that the inputs did not reach, a stage that failed, a copy that does not train, a local run that
+    fails, a rehearsal that disagrees with one process, and FLOPs of low confidence.
     """
     return (
         *_of_inputs(profile),
         *profile.failures,
         *_of_stages(profile),
         *_of_confidence(profile),
-        *_of_formulas(profile),
     )
 
 
@@ -60,68 +52,6 @@ def _of_confidence(profile: Profile) -> list[str]:
     ]
 
 
-def _of_formulas(profile: Profile) -> list[str]:
-    """Figures that differ from the formulas of the configuration's family."""
-    config = json.loads(profile.config_json)
-    if not config.get("model_type") or not profile.is_traced or not has_formulas_of_head(profile.name):
-        return []
-    try:
-        model = Model.from_config(config)
-        pairs = _pairs(profile, model)
-    except AdvisorError:
-        return []  # the family has no formulas, or they do not cover the job
-    far = [
-        f"{figure} {(measured / formula - 1) * 100:+.0f} %"
-        for figure, measured, formula in pairs
-        if formula and abs(measured / formula - 1) > TOLERANCE
-    ]
-    if not far:
-        return []
-    verdict = (
-        f"The profile of {profile.name} differs from the formulas of its configuration ({model.family}):"
-        f" {', '.join(far)}. Either the module is not the configuration's, or PyTorch or transformers runs other"
-        " kernels on this machine than the formulas assume."
-    )
-    return [verdict]
-
-
-def _pairs(profile: Profile, model: Model) -> list[tuple[str, float, float]]:
-    """(figure, by the profile, by the formulas) for one sample of the profile's sequence."""
-    from smp_advisor.costs.compute import model_flops_per_sample
-
-    tokens = model.sequence_length(profile.sequence)
-    pairs: list[tuple[str, float, float]] = [
-        ("parameters", profile.parameter_count, model.parameter_count),
-        ("forward FLOPs", profile.forward_flops(1, profile.sequence), model_flops_per_sample(model, tokens) / 3),
-    ]
-    # Under autocast, copies of weights that the trace counts as saved are no activations to the formulas.
-    if profile.precision != "amp" and profile.trainable_parameter_count == profile.parameter_count:
-        measured = sum(block.saved_bytes(1, profile.sequence) for block in profile.blocks)
-        pairs.append(("saved bytes of the blocks", measured, _saved_bytes(profile, model)))
-    return pairs
-
-
-def _saved_bytes(profile: Profile, model: Model) -> float:
-    """Saved bytes of all blocks by the formulas, for one sample on one GPU without parallelism."""
-    with uninterrupted():
-        import numpy as np
-
-    from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.costs.activations import block_saved_bytes
-    from smp_advisor.costs.world import World
-    from smp_advisor.libraries.layout import layout_of
-    from smp_advisor.libraries.plan import Plan
-
-    precision = "bf16" if profile.precision == "mixed" else profile.precision
-    settings: dict[str, Any] = {"precision": precision, "attention": profile.attention}
-    job = Job(sequence_length=profile.sequence, **settings)
-    layout = layout_of([Plan(batch_size=1, microbatches=1)], job)
-    world = World.of(model, Cluster("ml.p4d.24xlarge", 1), job, layout)
-    return float(
-        sum(np.sum(group.count * block_saved_bytes(group.block, layout, world, job)) for group in model.groups)
-    )
-
-
 _ROUNDING = 1e-6
 """Relative difference below which two figures differ only by rounding."""
 
@@ -133,7 +63,7 @@ def summary(profile: Profile) -> str:
 
 def details(profile: Profile) -> str:
     """The summary with the source of every figure, all warnings, and the results of the stages."""
-    text = _text(profile, [*report(profile, shown=None), *_sources(profile)])
+    text = _text(profile, [*report(profile, most_lines=None), *_sources(profile)])
     return "\n".join([text, *(str(stage) for stage in _stages(profile))])
 
 
@@ -147,13 +77,13 @@ def summary_html(profile: Profile) -> str:
     from smp_advisor.profiling.result_html import box, table
     from smp_advisor.profiling.result_html import details as section
 
-    notes = _notes(profile)[_SHOWN_WARNINGS:]
-    parts = [table(report(profile)), section("Details", table([*_sources(profile), *notes]))]
+    parts = [table(report(profile)), section("Details", table([*_sources(profile), *_notes(profile)]))]
     parts += [stage.as_html() if hasattr(stage, "as_html") else "" for stage in _stages(profile)]
     return box(f"Profile of {profile.name}", *parts)
 
 
-_SHOWN_WARNINGS = 2
+_MOST_LINES = 11
+"""Lines after the title."""
 _PHASES = {"forward": "forward pass", "backward": "backward pass", "optimizer": "optimizer step"}
 
 
@@ -167,8 +97,8 @@ def _at_peak(peak: PeakMemory) -> list[tuple[str, int]]:
     return [*parts, (temporaries, remainder)]
 
 
-def report(profile: Profile, shown: int | None = _SHOWN_WARNINGS) -> list[tuple[str, str]]:
-    """Label and text of each line of the summary, with the first warnings; None shows all."""
+def report(profile: Profile, most_lines: int | None = _MOST_LINES) -> list[tuple[str, str]]:
+    """Label and text of each line of the summary, with as many warnings as fit; None shows all."""
     lines = []
     if profile.parameter_count:
         lines.append(("Parameters", _parameters(profile)))
@@ -196,19 +126,25 @@ def report(profile: Profile, shown: int | None = _SHOWN_WARNINGS) -> list[tuple[
             saved = f"activations {_size(less.activations_bytes)} instead of {_size(peak.activations_bytes)}"
             lines.append(("With checkpointing", f"{_size(less.peak_bytes)}: {saved}, for a second forward pass"))
         lines.append(("Trust", _trust(profile)))
-    for stage in _stages(profile):
-        lines.append(("Ran here", stage.summary))
-    stages = {stage.summary for stage in _stages(profile)}
+    stages = [stage.summary for stage in _stages(profile)]
+    if stages:
+        lines.append(("Ran here", " ".join(stages)))
+    last = [("Next", f'smpa.advise(profile, "ml.p4d.24xlarge"). Not measured: {_not_measured(profile)}')]
     warnings = [row for row in _notes(profile) if row[1].partition(": ")[2] not in stages]  # which are above
-    lines += warnings[:shown]
-    if len(warnings) > len(warnings[:shown]):
-        lines.append(("Warnings", f"{len(warnings[shown:])} more in profile.details()"))
-    if profile.is_traced:
-        lines.append(("Next", 'smpa.advise(profile, "ml.p4d.24xlarge"); sources: profile.details()'))
-        lines.append(
-            ("Further", "profile.operators(); smpa.profile(model, plan=...) also rehearses the plan (a minute)")
-        )
-    return lines
+    room = len(warnings) if most_lines is None else max(1, most_lines - len(lines) - 1)
+    if len(warnings) > room:
+        warnings[room - 1 :] = [("Warnings", f"{len(warnings) - room + 1} more in profile.details()")]
+    return [*lines, *warnings, *(last if profile.is_traced else [])]
+
+
+def _not_measured(profile: Profile) -> str:
+    """Figures that no stage has measured, with the argument that does where this machine can."""
+    parts = ["times and memory of a GPU"]
+    if profile.scaled is None:
+        parts.append('training steps (stages=["copy"])')
+    if profile.rehearsal is None:
+        parts.append("the plan on several processes (plan=advice.plan)")
+    return ", ".join(parts)
 
 
 def _trust(profile: Profile) -> str:

@@ -29,7 +29,7 @@ from smp_advisor.profiling.polynomial import Polynomial
 from smp_advisor.profiling.recurrent_kernels import has_recurrent_layers
 from smp_advisor.profiling.result import Agreement, Profile, Provenance
 from smp_advisor.profiling.step import optimizer_rise_bytes
-from smp_advisor.profiling.structure import dimensions, ties
+from smp_advisor.profiling.structure import largest_table, ties
 from smp_advisor.profiling.traced_steps import FEWEST_REPEATS, TracedSteps, compute_dtype
 
 if TYPE_CHECKING:
@@ -274,7 +274,7 @@ class _Tracer(TracedSteps):
             buffer_bytes=sum(b.untyped_storage().nbytes() for b in buffers),
             sequence=settings.sequence if self.is_real and not shorter else self.samples.sequence,
             has_sequence=self.example.has_sequence,
-            vocab=dimensions(model).vocab,
+            vocab=largest_table(model, torch.nn.Embedding),
             outputs=step.outputs,
             inputs=self.example.description,
             scales=self.example.scales,
@@ -291,7 +291,6 @@ class _Tracer(TracedSteps):
             checkpointed_timeline=recomputing,
             gradient_bytes=gradient_bytes,
             optimizer_rise_bytes=optimizer_rise_bytes(model, settings.optimizer, settings.training_precision),
-            largest_parameter=max((p.numel() for p in parameters), default=0),
             agreements=agreements,
             warnings=tuple(self.warnings),
             uncounted=tuple(self.uncounted),

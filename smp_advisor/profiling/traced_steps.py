@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from smp_advisor.profiling.extrapolation import truncated_paths
-from smp_advisor.profiling.fake import build_fake, build_under_fake, fake_copy, fake_inputs, fake_mode, real_copy
+from smp_advisor.profiling.fake import build_fake, fake_copy, fake_inputs, fake_mode, real_copy
 from smp_advisor.profiling.inputs import cast_inputs, example_inputs, filled, valid_ids
 from smp_advisor.profiling.precision import training_precision
 from smp_advisor.profiling.step import StepMeasure, measure_step
@@ -49,7 +49,7 @@ class Settings:
     known_constructors: bool = False
     """Whether the values of tensors of ones, zeros and consecutive numbers are computed, for models that read them."""
     build: str = "meta"
-    """``meta``; ``fake`` for models with unregistered tensors; ``real`` for steps on real tensors."""
+    """``meta``, or ``real`` for steps on real tensors."""
     on_progress: Callable[[float, float, str], None] | None = field(default=None, compare=False)
 
     @property
@@ -178,8 +178,7 @@ class TracedSteps:
                 with contextlib.suppress(ValueError, ImportError):
                     choose("eager" if attention == "eager" else "sdpa")
             return model
-        build = build_under_fake if self.settings.build == "fake" else build_fake
-        return build(lambda: profiled.build(attention=attention), self.mode, dtype)
+        return build_fake(lambda: profiled.build(attention=attention), self.mode, dtype)
 
     def report(self, share: float, text: str) -> None:
         """Report the share of the trace that is done, and what follows."""

@@ -42,7 +42,7 @@ _WEIGHTLESS_WIDTH = 256
 _ROUTERS = {"gate", "router", "shared_expert_gate"}
 """Names of the product that chooses a token's experts in the code of models."""
 
-_METHOD_TEXT = {"guided trace": "by a guided trace", "real steps": "extrapolated from real steps"}
+_METHOD_TEXT = {"real steps": "extrapolated from real steps"}
 _BANDS = {"exact": 0.0, "high": 0.05, "low": 0.25}
 """Assumed relative error of activation memory, by a profile's confidence."""
 

@@ -15,8 +15,6 @@ from smp_advisor.advice.live import LiveAdvice
 from smp_advisor.advice.live.control_state import LONGEST, apply, move
 from smp_advisor.costs import estimate
 from smp_advisor.errors import AdvisorError, PlanError
-from smp_advisor.notebook.view_state import snapshot_of
-from smp_advisor.profiling.traced_rank import CategoryMemory, TracedRank
 from tests.notebook.advice import make_advice
 
 
@@ -204,28 +202,3 @@ def test_any_walk_keeps_plan_and_estimate_together(actions, value):
             getattr(advice, action)()
         assert advice.history[len(advice.history) - 1 - advice.undone].state.plan == advice.plan
         assert advice.estimate.global_batch_size == advice.plan.batch_size * 32
-
-
-def test_a_traced_rank_is_shown_with_its_plan(value, monkeypatch):
-    advice = LiveAdvice(replace(value, traced_ranks={}))
-    sizes = (CategoryMemory(name="parameters", formula_gib=16.0, traced_gib=15.0),)
-
-    def trace(model, cluster, job, plan, **_):
-        return TracedRank(
-            name=model.name, plan=plan, stage=0, stages=1, rank=0, world=cluster.gpus, phase="backward",
-            categories=sizes, expressed=(), not_traced=(), operations=1,
-        )  # fmt: skip
-
-    monkeypatch.setattr("smp_advisor.profiling.traced_rank.trace_rank", trace)
-    changes = []
-    advice.observe(changes.append)
-    advice.move(batch_size=16)
-    summary = advice.traced_rank().summary
-    assert summary.endswith("formula 16.0, traced 15.0 GiB per GPU (-6.2 %).")
-    assert len(changes) == 2
-    note = snapshot_of(advice.controls)["costs"]["figures"][0][1]
-    assert note.endswith("stage 0: formula 16.0, traced 15.0 GiB per GPU")
-    assert summary in advice.report()
-    advice.reset()
-    assert summary not in advice.report()
-    assert "traced" not in snapshot_of(advice.controls)["costs"]["figures"][0][1]

@@ -141,18 +141,18 @@ class Mixed(nn.Module):
 
 
 class FixedDepth(nn.Module):
-    """Calls its layers by number, so that none can be removed."""
+    """Calls its layers by number, as often as an attribute has it."""
 
     def __init__(self, layers=6, width=32):
         super().__init__()
         self.depth = layers
         self.embedding = nn.Embedding(64, width)
-        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(layers))
 
     def forward(self, tokens):
         x = self.embedding(tokens)
         for i in range(self.depth):
-            x = x + self.layers[i](x).tanh()
+            x = x + self.layers[i](x)
         return x
 
 

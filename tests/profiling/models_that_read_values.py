@@ -76,11 +76,3 @@ class Dropped(Layers):
             if torch.rand(1).item() > 0.1:
                 x = torch.relu(layer(x))
         return x
-
-
-class Branched(Layers):
-    """Runs its layers on some values only."""
-
-    def forward(self, x):
-        x = self.input(x)
-        return self.run(x) if x.mean() > 0 else x * 2

@@ -1,5 +1,6 @@
 """Modules whose forward methods take batches of several forms."""
 
+import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
@@ -36,3 +37,19 @@ class Sentiment(nn.Module):
 
     def forward(self, batch):
         return F.cross_entropy(self.out(self.embed(batch.text)[:, -1]), batch.label)
+
+
+class MinimalGPT(nn.Module):
+    """Positions in a parameter, whose number is an attribute; only logits returned."""
+
+    def __init__(self, width=48, vocab=512, positions=256):
+        super().__init__()
+        self.tok_emb = nn.Embedding(vocab, width)
+        self.pos_emb = nn.Parameter(torch.zeros(1, positions, width))
+        self.head = nn.Linear(width, vocab, bias=False)
+        self.block_size = positions
+
+    def forward(self, idx):
+        _, t = idx.size()
+        assert t <= self.block_size, "Cannot forward, model block size is exhausted."
+        return self.head(self.tok_emb(idx) + self.pos_emb[:, :t, :])

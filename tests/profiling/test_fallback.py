@@ -61,7 +61,7 @@ def test_a_forward_that_counts_its_layers_is_traced_whole():
 
 def test_a_test_on_values_takes_the_larger_of_both_answers_and_says_so():
     profile = profiled(ByValue())
-    assert methods(profile)["saved bytes"] == ("guided trace", "low")
+    assert methods(profile)["saved bytes"] == ("traced", "low")
     assert profile.forward_flops(1, 128) == profiled(Tower()).forward_flops(1, 128)
     assert any("depends on a tensor's values (models_hard_to_trace.py" in warning for warning in profile.warnings)
 

@@ -20,7 +20,6 @@ profile_with_fallbacks = Deferred("smp_advisor.profiling.fallback", "profile_wit
 read_model = Deferred("smp_advisor.profiling.profiled_model", "read_model")
 Settings = Deferred("smp_advisor.profiling.traced_steps", "Settings")
 nn = Deferred("torch.nn")
-users = Deferred("tests.profiling.modules_of_users")
 values = Deferred("tests.profiling.models_that_read_values")
 token_count = Deferred("smp_advisor.profiling.scaled.build", "token_count")
 torch = Deferred("torch")
@@ -48,7 +47,7 @@ def test_every_result_of_an_output_of_transformers_is_trained_and_no_state():
 
 
 def test_a_table_of_positions_limits_the_tokens():
-    assert example_inputs(users.MinimalGPT()).longest == 256
+    assert example_inputs(forms.MinimalGPT()).longest == 256
 
 
 def images(model=None):
@@ -81,7 +80,7 @@ def test_two_batches_and_functions_show_the_batch():
     assert two.make(10, 1)[1] == 3
     tokens = example_inputs(model, lambda batch, sequence: torch.zeros(batch, sequence, 8))
     assert (tokens.scales, tokens.has_sequence) == (True, True)
-    assert example_inputs(users.MinimalGPT(), lambda b, s: torch.zeros(b, s, dtype=torch.long)).longest == 256
+    assert example_inputs(forms.MinimalGPT(), lambda b, s: torch.zeros(b, s, dtype=torch.long)).longest == 256
     rows = example_inputs(model, lambda batch: (torch.zeros(batch, 8),))
     assert (rows.scales, rows.has_sequence) == (True, False)
 
@@ -101,7 +100,7 @@ def test_the_first_batch_of_a_data_loader_is_taken():
         (lambda: nn.LSTM(8, 4), {"input": (16, 2, 8)}),
         (lambda: nn.GRU(8, 4, batch_first=True), {"input": (2, 16, 8)}),
         (lambda: nn.Transformer(16, 2, 1, 1), {"src": (16, 2, 16), "tgt": (16, 2, 16)}),
-        (lambda: users.MinimalGPT(), {"idx": (2, 16)}),  # noqa: PLW0108
+        (lambda: forms.MinimalGPT(), {"idx": (2, 16)}),  # noqa: PLW0108
     ],
 )
 def test_inputs_are_those_of_the_first_layer_that_reads_each_argument(build, shapes):
@@ -166,11 +165,3 @@ def test_values_that_are_known_or_checked_leave_an_exact_trace(name, confidence)
     assert (source.method, source.confidence) == ("traced", confidence)
     tokens = 1 if name in {"Checked", "Counted", "Resized", "Dropped"} else 64  # rows of numbers, or nodes
     assert profile.forward_flops(2, 64) == 2 * tokens * 4 * 2 * 16 * 16
-
-
-def test_a_branch_is_traced_with_both_values():
-    settings = Settings(precision="fp32", attention="fused", sequence=64, checkpointing=False)
-    profile = profile_with_fallbacks(read_model(values.Branched()), settings)
-    source = next(source for source in profile.provenance if source.figure == "FLOPs")
-    assert (source.method, source.confidence) == ("guided trace", "low")
-    assert profile.forward_flops(2, 64) == 2 * 4 * 2 * 16 * 16

@@ -125,7 +125,7 @@ def test_a_copy_trains_as_planned(gpt2):
 def test_what_was_predicted_for_the_copy_is_what_it_took(gpt2):
     done, *_ = gpt2
     comparisons = {comparison.figure: comparison for comparison in done.comparisons}
-    assert set(comparisons) == {"parameters", "saved bytes", "forward FLOPs", "backward FLOPs"}
+    assert set(comparisons) == {"saved bytes", "forward FLOPs", "backward FLOPs"}
     assert all(comparison.ratio == pytest.approx(1, rel=1e-4) for comparison in comparisons.values()), str(done)
 
 
@@ -202,12 +202,12 @@ def test_images_are_reduced_if_a_step_would_exceed_the_memory():
 
     net = Images(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 3, 3, padding=1))
     size = {"samples": 2, "sequence": 1, "vocab": 2, "dtype": torch.float32, "options": {}, "most_work": 10**11}
-    full, small = (affordable_inputs(net, example_inputs(net), memory_bytes=m << 20, **size) for m in (512, 24))
+    full, small = (affordable_inputs(net, example_inputs(net), memory_bytes=m << 20, **size) for m in (512, 32))
     assert full.example.make(2, 1)["input"].shape == (2, 3, 256, 256)
     assert (full.note, small.note) == (
         "", "inputs reduced from 3 x 256 x 256 to 3 x 128 x 128 for the memory and the FLOPs of a copy."
     )  # fmt: skip
-    assert small.traced.peak_bytes < 12 << 20 < full.traced.peak_bytes
+    assert small.traced.peak_bytes < 16 << 20 < full.traced.peak_bytes
 
 
 def test_a_copy_that_does_not_fit_says_what_would_do(net):
@@ -267,7 +267,7 @@ def test_a_module_whose_shapes_depend_on_values_is_profiled_by_real_steps():
     assert sources["saved bytes"].method == "real steps"
 
 
-def test_numbered_attributes_and_counted_loops_are_cut_in_depth():
+def test_counts_and_lists_with_one_entry_per_block_follow_the_blocks():
     import torch
     from torch import nn
 
@@ -282,18 +282,20 @@ def test_numbered_attributes_and_counted_loops_are_cut_in_depth():
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
-            self.layer1, self.layer2, self.layer3, self.layer4 = (Block() for _ in range(4))
             self.tail = nn.ModuleList(Block() for _ in range(5))
+            self.order, self.scales, self.depth = tuple(range(5)), [1, 2, 3, 4, 5], 5
 
         def forward(self, x):
-            x = self.layer4(self.layer3(self.layer2(self.layer1(x, 1), scale=2), 1), 1)
-            for number in range(5):
-                x = self.tail[number](x, 1)
+            for number in range(self.depth):
+                x = self.tail[self.order[number]](x, self.scales[number])
             return x.mean()
 
+    net = Net()
     with ExitStack() as stack:
-        copy = make_copy(read_model(Net()), stack, memory_bytes=2**30, dtype=torch.float32)
-        assert sorted(map(str, copy.reductions)) == ["layer 4 → 2", "tail 5 → 2"]
+        copy = make_copy(read_model(net), stack, memory_bytes=2**30, dtype=torch.float32)
+        assert list(map(str, copy.reductions)) == ["tail 5 → 2"]
+        assert (net.order, net.scales, net.depth) == ((0, 1), [1, 2], 2)
+    assert (net.order, net.scales, net.depth, len(net.tail)) == ((0, 1, 2, 3, 4), [1, 2, 3, 4, 5], 5, 5)
 
 
 def test_tables_of_embeddings_are_no_blocks_and_are_cut_in_their_rows():

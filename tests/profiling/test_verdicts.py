@@ -127,13 +127,6 @@ def test_verdicts_reach_advice_report_widget_and_cells(profile):
     assert "explodes" in found.as_html()
 
 
-def test_a_profile_far_from_the_formulas_of_its_configuration(profile):
-    other = dataclasses.replace(profile, config_json=json.dumps({**json.loads(profile.config_json), "n_layer": 3}))
-    (verdict,) = other.verdicts
-    assert "parameters +12 %" in verdict
-    assert "saved bytes of the blocks +33 %" in verdict
-
-
 def test_low_confidence_of_flops_is_a_verdict(profile):
     unsure = tuple(
         dataclasses.replace(entry, confidence="low", note="aten.lstm has no formula")
@@ -177,7 +170,7 @@ def test_advice_has_the_sequence_length_of_the_profile_unless_it_is_set(profile)
 
 
 @pytest.mark.parametrize("task", ["SequenceClassification", "TokenClassification"])
-def test_a_class_with_another_head_is_trained_with_its_labels_and_not_compared_with_the_language_model(task):
+def test_a_class_with_another_head_is_trained_with_its_labels(task):
     import transformers
 
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -185,7 +178,6 @@ def test_a_class_with_another_head_is_trained_with_its_labels_and_not_compared_w
     found = smp_advisor.profile(model, sequence_length=32)
     assert found.inputs == "input_ids, labels (from the configuration)"
     assert found.scaled.ok
-    assert "parameters" not in {comparison.figure for comparison in found.scaled.comparisons}
     assert found.verdicts == ()
 
 

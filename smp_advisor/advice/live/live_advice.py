@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from smp_advisor.guidance.ladder import Ladder
     from smp_advisor.libraries.library import Setting, Settings
     from smp_advisor.libraries.plan import Plan
-    from smp_advisor.profiling.traced_rank import TracedRank
     from smp_advisor.search.sizes import Progress
     from smp_advisor.workload.job import Job
 
@@ -256,13 +255,6 @@ class LiveAdvice(Advice):
         if failures:
             raise failures[0]
 
-    def traced_rank(self, plan: Plan | int | None = None, **settings: Any) -> TracedRank:
-        """`Advice.traced_rank` of the plan on screen or another one. Views then show it next to the plan's memory."""
-        traced = super().traced_rank(plan, **settings)
-        with self.turn:
-            self._show(self._controls)
-        return traced
-
     @property
     def pins(self) -> Settings:
         """The pinned settings with their values on screen, which `change` keeps."""
@@ -492,9 +484,7 @@ class LiveAdvice(Advice):
         if self.is_recommended:
             return text
         title = "Plan on screen, next to the recommended plan"
-        traced = self.traced()
-        own = [str(self.compare())] if traced is None else [str(self.compare()), f"Traced rank: {traced.summary}"]
-        return "\n".join([title, "-" * len(title), *own, "", text])
+        return "\n".join([title, "-" * len(title), str(self.compare()), "", text])
 
 
 def _entry(advice: Advice) -> Entry:

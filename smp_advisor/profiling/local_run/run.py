@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -95,18 +95,6 @@ class LocalRun(NotebookResult):
         if len(self.losses) > 1:
             loss = f"; first loss {self.losses[0]:.4g}, last loss {self.losses[-1]:.4g}"
         return f"{self.script} {what}: {count}{loss}."
-
-    def as_dict(self) -> dict[str, Any]:
-        """Convert to plain data."""
-        return asdict(self) | {"variables": dict(self.variables)}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> LocalRun:
-        """Inverse of `as_dict`, also after a JSON round trip."""
-        fields = dict(values)
-        for name in ("arguments", "losses", "log", "notices"):
-            fields[name] = tuple(fields.get(name, ()))
-        return cls(**fields)
 
     def as_html(self) -> str:
         """HTML form for a notebook; text from the script is escaped."""
@@ -356,25 +344,7 @@ def run_cell(
 ) -> LocalRun:
     """Run a cell that starts SageMaker's local mode in a child process, so that the kernel does not import the SDK.
 
-    Parameters
-    ----------
-    cell
-        Code for the SDK, such as the output of `smp_advisor.export.local_cell`.
-    docker
-        The Docker installation, from `find_docker`.
-    script
-        Name of the cell's training script, for the report.
-    seconds
-        Time limit.
-    folder
-        Working directory of the cell, with its script; None creates a temporary folder.
-    on_line
-        Called with each line of the log.
-
-    Raises
-    ------
-    ProfileError
-        SageMaker's local mode cannot run on this machine.
+    `cell` is the output of `smp_advisor.export.local_cell`; `folder` is its working directory, with its script.
     """
     if not docker.usable:
         raise ProfileError(f"SageMaker's local mode cannot run on this machine: {docker.missing}.")

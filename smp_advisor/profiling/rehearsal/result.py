@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 from smp_advisor.costs.schedule import simulate
 from smp_advisor.profiling.result_html import NotebookResult
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from smp_advisor.libraries.plan import Plan
 
 __all__ = [
@@ -330,31 +328,6 @@ class Rehearsal(NotebookResult):
             f"({self.worst_parameter}); {self.parameter_difference:.1e} after an optimizer step"
         )
         return [("Loss", f"{self.loss:.7g} ({self.single_loss:.7g} in one process)"), ("Gradients", gradients)]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Convert to plain data."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Rehearsal:
-        """Inverse of `as_dict`, also after a JSON round trip."""
-        fields = dict(values)
-        fields["degrees"] = Degrees(**fields["degrees"])
-        fields["stages"] = tuple(
-            StageSlots(**(stage | {"order": tuple(stage["order"]), "expected": tuple(stage["expected"])}))
-            for stage in fields["stages"]
-        )
-        for name in (
-            "reductions",
-            "stage_blocks",
-            "parameter_elements",
-            "optimizer_elements",
-            "not_rehearsed",
-            "notes",
-        ):
-            fields[name] = tuple(fields.get(name, ()))
-        fields["problems"] = tuple(Problem(**problem) for problem in fields.get("problems", ()))
-        return cls(**fields)
 
     _repr_pretty_ = NotebookResult._repr_pretty_
 

@@ -53,37 +53,13 @@ def run_isolated(
     on_line: Callable[[str], None] | None = None,
     on_progress: Callable[[float, float, str], None] | None = None,
 ) -> Any:
-    """Call a function in a child process that cannot harm this one.
+    """Call a function in a child process that cannot harm this one, and return its result, which must be plain data.
 
-    Parameters
-    ----------
-    target
-        A function: the child is a fork, which works on copies of this process's objects without pickling, so classes
-        defined in a notebook work. Or ``"package.module:function"``: the child is a fresh interpreter, which receives
-        the arguments as JSON. Use it for work without this process's objects: this process then needs no additional
-        imports, and may have used the GPU.
-    *arguments
-        Arguments of the function.
-    what
-        Name of the task, for the error's sentence.
-    limits
-        Limits of the child process and all its descendants.
-    environment
-        Variables of a fresh interpreter; None are those of this process.
-    on_line, on_progress
-        Called with each line that it writes, and with each report by `progress`.
-
-    Returns
-    -------
-    Any
-        The function's result, which is sent as JSON and must be plain data.
-
-    Raises
-    ------
-    ProfileError
-        The child failed. The sentence states the cause and the user's source line; the last lines of the log follow.
-    KeyboardInterrupt
-        The user interrupted it; all its processes have ended.
+    The child of a function is a fork, which works on copies of this process's objects without pickling, so classes
+    defined in a notebook work. That of ``"package.module:function"`` is a fresh interpreter, which receives the
+    arguments as JSON: this process needs no additional imports, and may have used the GPU; `environment` are its
+    variables. `on_line` and `on_progress` are called with each line that the child writes, and with each report by
+    `progress`. If it fails, a `ProfileError` has the cause and the user's source line.
     """
     bounds = limits or Limits()
     bounds = replace(bounds, memory_bytes=bounds.resolved_memory_bytes())

@@ -22,7 +22,6 @@ from smp_advisor.profiling.scaled.result import Reduction
 from smp_advisor.profiling.step import call_model, measure_step
 from smp_advisor.profiling.structure import (
     callable_parts,
-    named_blocks,
     parameter_total,
     remaining_children,
     stacks,
@@ -65,21 +64,6 @@ class Copy:
     """Paths of the repeated blocks."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Limit:
-    """Maximum parameters of a copy, by the memory of the child process or by the work of its steps."""
-
-    memory: int
-
-    @property
-    def parameters(self) -> int:
-        return min(self.memory, _MOST_PARAMETERS)
-
-    def __str__(self) -> str:
-        reason = "available memory (memory_bytes=)" if self.memory <= _MOST_PARAMETERS else "steps of a copy"
-        return f"the limit of {self.parameters / 1e6:,.0f} million for the {reason}"
-
-
 def make_copy(
     profiled: ProfiledModel,
     stack: ExitStack,
@@ -94,7 +78,7 @@ def make_copy(
     A live module is truncated in place until `stack` is closed, so call this in a child process only. It keeps at least
     `blocks` repeats of each block.
     """
-    limit = _Limit(memory=int(memory_bytes * _SHARE_OF_MEMORY / _BYTES_PER_PARAMETER))
+    limit = min(int(memory_bytes * _SHARE_OF_MEMORY / _BYTES_PER_PARAMETER), _MOST_PARAMETERS)
     if profiled.model_class is not None:
         return _by_configuration(profiled, limit, dtype, blocks)
     if profiled.module is None:
@@ -102,7 +86,12 @@ def make_copy(
     return _by_truncation(profiled, profiled.module, stack, limit, dtype, blocks, inputs)
 
 
-def _by_configuration(profiled: ProfiledModel, limit: _Limit, dtype: torch.dtype, blocks: int) -> Copy:
+def _limited(parameters: int) -> str:
+    reason = "available memory (memory_bytes=)" if parameters < _MOST_PARAMETERS else "steps of a copy"
+    return f"the limit of {parameters / 1e6:,.0f} million for the {reason}"
+
+
+def _by_configuration(profiled: ProfiledModel, limit: int, dtype: torch.dtype, blocks: int) -> Copy:
     config = _configuration(profiled, limit, blocks)
     scaled = profiled.with_config(config)
     torch.manual_seed(0)
@@ -117,7 +106,7 @@ def _by_configuration(profiled: ProfiledModel, limit: _Limit, dtype: torch.dtype
     )
 
 
-def _configuration(profiled: ProfiledModel, limit: _Limit, blocks: int) -> Any:
+def _configuration(profiled: ProfiledModel, limit: int, blocks: int) -> Any:
     """The first configuration that builds, is small enough and has repeated blocks; else one without them."""
     smallest, failure, without_blocks = 0, "", None
     for extra_layers in _EXTRA_LAYERS:
@@ -129,7 +118,7 @@ def _configuration(profiled: ProfiledModel, limit: _Limit, blocks: int) -> Any:
                 failure = failure or f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
                 continue
             count = parameter_total([shape])
-            if count > limit.parameters:
+            if count > limit:
                 smallest = min(smallest or count, count)
             elif stacks(shape):
                 return config
@@ -140,7 +129,7 @@ def _configuration(profiled: ProfiledModel, limit: _Limit, blocks: int) -> Any:
         return without_blocks
     if smallest:
         raise ProfileError(
-            f"The smallest copy of {profiled.name} has {smallest / 1e6:,.0f} million parameters, over {limit}."
+            f"The smallest copy of {profiled.name} has {smallest / 1e6:,.0f} M parameters, over {_limited(limit)}."
         )
     raise ProfileError(f"No smaller configuration of {profiled.name} could be built ({failure}).")
 
@@ -149,7 +138,7 @@ def _by_truncation(
     profiled: ProfiledModel,
     model: nn.Module,
     stack: ExitStack,
-    limit: _Limit,
+    limit: int,
     dtype: torch.dtype,
     blocks: int,
     inputs: Any,
@@ -164,17 +153,17 @@ def _by_truncation(
         profiled=profiled,
         how=f"{'truncated to a few blocks at full width' if reductions else 'full model'}, with its own weights",
         reductions=tuple(reductions),
-        blocks=_blocks(model, repeated, blocks),
+        blocks=_blocks(model),
     )
     if any(p.device.type not in {"cpu", "meta"} for p in model.parameters()):
         raise ProfileError(f"{profiled.name} is on a GPU, which the child process cannot access: move it with .cpu().")
-    if count > limit.parameters:
-        narrowed = narrower(copy, limit.parameters, inputs)
+    if count > limit:
+        narrowed = narrower(copy, limit, inputs)
         if narrowed is None:
             raise ProfileError(
                 f"A few blocks of {profiled.name} at full width have {count / 1e6:,.0f} million parameters, over"
-                f" {limit}. Its dimensions could not be reduced consistently: raise this limit, or pass a narrower"
-                " module."
+                f" {_limited(limit)}. Its dimensions could not be reduced consistently: raise this limit, or pass a"
+                " narrower module."
             )
         return dataclasses.replace(narrowed, model=narrowed.model.to(dtype))
     materialized(model)
@@ -197,7 +186,7 @@ def narrower(copy: Copy, most_parameters: int, inputs: Any) -> Copy | None:
 def _removable(model: nn.Module, inputs: Any, blocks: int = 2) -> list[Stack]:
     """Stacks whose blocks can be removed: none if the forward pass then fails, as with a fixed number of layers."""
     repeated = stacks(model)
-    if all(len(row.names) <= blocks for row in repeated):
+    if all(row.repeats <= blocks for row in repeated):
         return repeated
     example = example_inputs(model, inputs)
 
@@ -207,22 +196,17 @@ def _removable(model: nn.Module, inputs: Any, blocks: int = 2) -> list[Stack]:
         # A loop over several lists ends with the shortest one, and leaves layers of the others idle.
         return idle is not None and (not idle or idle <= (idle_layers(model, example) or frozenset()))
 
-    identities = {row: named_blocks(model, row) or row for row in repeated}
-    removed = [identities[row] if row.repeats == 1 else row for row in repeated]
-    for rows in (removed, list(identities.values())):
-        if works(rows):
-            return rows
+    if works(repeated):
+        return repeated
     selected: list[Stack] = []
     for row in sorted(repeated, key=lambda row: -row.parameters)[:_MOST_STACKS]:
-        form = next((form for form in dict.fromkeys((row, identities[row])) if works([*selected, form])), None)
-        selected += [form] if form is not None and form.repeats > blocks else []
+        selected += [row] if row.repeats > blocks and works([*selected, row]) else []
     return selected
 
 
-def _blocks(model: nn.Module, cut: Sequence[Stack] = (), blocks: int = 0) -> tuple[str, ...]:
-    """Paths of the repeated blocks; of `cut` stacks with named children, those that remain."""
+def _blocks(model: nn.Module) -> tuple[str, ...]:
+    """Paths of the repeated blocks."""
     paths = [path for row in stacks(model) for path in row.paths]
-    paths += [row.paths[i] for row in cut if row.is_named for i in remaining_children(row, blocks)]
     return tuple(dict.fromkeys(part for path in paths for part in callable_parts(model, path)))
 
 
@@ -304,7 +288,7 @@ def affordable_inputs(
     memory_bytes: int,
     most_work: int,
 ) -> Affordable:
-    """The largest inputs whose traced step fits; the smallest that the model accepts if none fits.
+    """Inputs whose step is affordable, by the counts of one trace; the smallest that the model accepts if none is.
 
     Only inferred images, volumes, videos, latents and sounds are reduced, by 2, 4 or 8 in every direction. `most_work`
     limits `StepMeasure.work` of a microbatch of `samples`.
@@ -317,24 +301,26 @@ def affordable_inputs(
         with mode:
             return Affordable(example=candidate, traced=measure_step(fake, sample, **options), note=note)
 
-    def fits(step: StepMeasure | None) -> bool:
-        return step is None or (step.peak_bytes <= _SHARE_OF_MEMORY * memory_bytes and step.work <= most_work)
-
     try:
-        best = at(example)
+        full = at(example)
     except Exception as error:  # noqa: BLE001 - a model may raise anything under a trace
         failure = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         return Affordable(example=example, traced=None, failure=failure)
-    full = _shape(example.make(samples, sequence))
-    for divisor in _DIVISORS if example.is_inferred else ():
-        if fits(best.traced):
-            break
-        candidate = _divided(example, divisor)
-        size = _shape(candidate.make(samples, sequence))
-        if size != full:
+    assert full.traced is not None  # noqa: S101 (only a failure has none)
+    excess = max(full.traced.work / most_work, full.traced.peak_bytes / (_SHARE_OF_MEMORY * memory_bytes))
+    if excess <= 1 or not example.is_inferred:
+        return full
+    size = _first(example.make(samples, sequence)).shape[1:]
+    smaller = {divisor: _divided(example, divisor) for divisor in _DIVISORS}
+    sizes = {divisor: _first(inputs.make(samples, sequence)).shape[1:] for divisor, inputs in smaller.items()}
+    # Work and memory shrink at least with the elements of the input: the largest that suffices, else the smallest.
+    sufficient = [divisor for divisor in _DIVISORS if sizes[divisor].numel() * excess <= size.numel()]
+    for divisor in [*sufficient, *reversed(_DIVISORS)]:
+        if sizes[divisor] != size:
+            change = f"from {_text(size)} to {_text(sizes[divisor])}"
             with contextlib.suppress(Exception):  # a table of positions, for example, fits one size only
-                best = at(candidate, f"inputs reduced from {full} to {size} for the memory and the FLOPs of a copy.")
-    return best
+                return at(smaller[divisor], f"inputs reduced {change} for the memory and the FLOPs of a copy.")
+    return full
 
 
 def _divided(example: ExampleInputs, divisor: int) -> ExampleInputs:
@@ -370,7 +356,9 @@ def _sizes(leaf: Tensor, divisor: int) -> list[int]:
     return [size for size in leaf.shape[2:] if size % divisor == 0 and size // divisor >= _LEAST_SIZE]
 
 
-def _shape(inputs: Any) -> str:
-    """Sizes of the first tensor, without the batch."""
-    first = next(leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor) and leaf.ndim)
-    return " x ".join(f"{size:,}" for size in first.shape[1:])
+def _first(inputs: Any) -> Tensor:
+    return next(leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor) and leaf.ndim)
+
+
+def _text(sizes: torch.Size) -> str:
+    return " x ".join(f"{size:,}" for size in sizes)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from smp_advisor.profiling.scaled.result import Reduction
-from smp_advisor.profiling.structure import dimensions
+from smp_advisor.profiling.structure import hidden_size, largest_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -253,8 +253,7 @@ def narrow_copy(model: nn.Module, most_parameters: int, accepts: Callable[[nn.Mo
     """
     if any(p.device.type not in {"cpu", "meta"} for p in model.parameters()):
         return None
-    hidden, heads = dimensions(model).hidden, _head_counts(model)
-    rows = max((m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)), default=0)
+    hidden, heads, rows = hidden_size(model), _head_counts(model), largest_table(model, nn.Embedding, nn.EmbeddingBag)
     vocabulary = [Reduction("vocabulary", rows, _VOCABULARY)] if rows > _VOCABULARY else []
     for plan in _plans(model, hidden, rows, heads, most_parameters):
         narrow = _renamed(model, plan)

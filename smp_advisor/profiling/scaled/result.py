@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
 
+from smp_advisor.profiling.result import Agreement  # noqa: TC001 (read from the annotation when results are restored)
 from smp_advisor.profiling.result_html import NotebookResult
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-__all__ = ["Comparison", "Reduction", "ScaledRun"]
+__all__ = ["Reduction", "ScaledRun"]
 
 
 _EXPLOSION = 10.0
@@ -29,23 +26,6 @@ class Reduction:
 
     def __str__(self) -> str:
         return f"{self.name} {self.full:,} → {self.copy:,}"
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """One figure of the copy, as predicted and as measured in real steps."""
-
-    figure: str
-    predicted: float
-    measured: float
-    predicted_by: str
-
-    @property
-    def ratio(self) -> float:
-        """Predicted over measured."""
-        if not self.measured:
-            return 1.0 if not self.predicted else float("inf")
-        return self.predicted / self.measured
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,7 +61,7 @@ class ScaledRun(NotebookResult):
     """Number of blocks with activation checkpointing."""
     recomputed: bool
     """Whether each of these blocks was recomputed in the backward pass."""
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[Agreement, ...]
     notes: tuple[str, ...]
     """Differences from the plan, and why."""
     returns_loss: bool = True
@@ -178,26 +158,11 @@ class ScaledRun(NotebookResult):
             return f"{self.checkpointed} blocks, each recomputed in the backward pass"
         return f"{self.checkpointed} blocks, but not all were recomputed in the backward pass"
 
-    def as_dict(self) -> dict[str, Any]:
-        """Convert to plain data."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> ScaledRun:
-        """Inverse of `as_dict`, also after a JSON round trip."""
-        fields = dict(values)
-        fields["reductions"] = tuple(Reduction(**part) for part in fields["reductions"])
-        fields["comparisons"] = tuple(Comparison(**part) for part in fields["comparisons"])
-        fields["tied"] = tuple(tuple(group) for group in fields["tied"])
-        for name in ("losses", "microbatches", "without_gradient", "unused", "notes"):
-            fields[name] = tuple(fields.get(name, ()))
-        return cls(**fields)
-
     _repr_pretty_ = NotebookResult._repr_pretty_
 
 
-def _comparison_text(comparison: Comparison) -> str:
-    prediction = f"{comparison.predicted:,.0f} by {comparison.predicted_by}"
+def _comparison_text(comparison: Agreement) -> str:
+    prediction = f"{comparison.predicted:,.0f} by {comparison.against}"
     if comparison.predicted == comparison.measured:
         return f"{prediction}, equal to the measurement"
     return f"{prediction}, {comparison.measured:,.0f} measured ({comparison.ratio - 1:+.2%})"

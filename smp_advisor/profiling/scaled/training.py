@@ -6,25 +6,24 @@ import contextlib
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from smp_advisor.errors import AdvisorError, ProfileError
+from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.extrapolation import FIGURES
 from smp_advisor.profiling.inputs import cast_inputs, example_inputs, filled
 from smp_advisor.profiling.patching import wrapped_forwards
 from smp_advisor.profiling.precision import training_precision
-from smp_advisor.profiling.profiled_model import has_formulas_of_head
 from smp_advisor.profiling.recurrent_kernels import has_recurrent_layers
+from smp_advisor.profiling.result import Agreement
 from smp_advisor.profiling.sandbox import progress
 from smp_advisor.profiling.scaled.build import affordable_inputs, make_copy, narrower, token_count
-from smp_advisor.profiling.scaled.result import Comparison, ScaledRun
+from smp_advisor.profiling.scaled.result import ScaledRun
 from smp_advisor.profiling.step import call_model, checkpointed, loss_of, make_optimizer, measure_step
 from smp_advisor.profiling.structure import parameter_total, ties
-from smp_advisor.workload import Model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,10 +40,10 @@ _STEPS = 2
 _STAGES = _STEPS + 2
 """Building the copy, its trace, and the steps."""
 _MOST_TOKENS = 64
-_MOST_WORK = 20_000_000_000
-"""Limit of `StepMeasure.work` of a step with all its microbatches: one to two seconds of one core in 16 bits. Guessed
-images and sounds are reduced to it, and then the width of the copy."""
-_EXCESS = 10
+_MOST_WORK = 8_000_000_000
+"""Limit of `StepMeasure.work` of a step with all its microbatches: a second of one core in 16 bits. Guessed images and
+sounds are reduced to it, and then the width of the copy."""
+_EXCESS = 25
 """A copy that cannot be reduced to the limit is not trained if a step has this many times the work."""
 
 
@@ -136,8 +135,6 @@ def _stepped(profiled: ProfiledModel, sized: _Sized, planned: PlannedSteps) -> S
     else:
         batch = [filled(example.make(1, 1), sized.vocab)] * len(sizes)
     groups = ties(model)
-    sample = cast_inputs(filled(example.make(sizes[0], sized.sequence), sized.vocab), sized.dtype)
-    comparisons, comparison_notes, real = _compare(copy, sample, sized.affordable, sized.options)
     trainer = _Trainer(
         model,
         precision=precision,
@@ -150,22 +147,23 @@ def _stepped(profiled: ProfiledModel, sized: _Sized, planned: PlannedSteps) -> S
     losses: list[float] = []
     for step in range(_STEPS):
         progress(2 + step, _STAGES, f"copy: step {step + 1} of {_STEPS}")
-        trained = trainer.train(batch)
+        trained = trainer.train(batch, measured=None if step else sized.options)
         losses.append(trained.loss)
         print(f"step {step + 1} loss {losses[-1]:.6g}", flush=True)  # noqa: T201 (the live log)
+    assert trainer.measure is not None  # noqa: S101 (of the first step)
+    comparisons, comparison_notes = _compared(copy, sized.affordable, trainer.measure)
     trainable = (name for name, p in model.named_parameters() if p.requires_grad)
     missing = tuple(name for name in trainable if name not in trained.with_gradient)
     run_blocks = [path for path in copy.blocks if trained.forwards[path]]
-    text = "bf16 with fp32 master copies and a loss scale, instead of fp16"
     return ScaledRun(
         name=profiled.name,
         how=copy.how,
         reductions=copy.reductions,
         parameter_count=parameter_total([model]),
-        precision=text if precision == "fp16" else training_precision(precision).label,
+        precision="bf16 with fp32 master copies" if precision == "fp16" else training_precision(precision).label,
         optimizer=planned.optimizer,
         losses=tuple(losses),
-        returns_loss=real.returns_loss,
+        returns_loss=trainer.measure.returns_loss,
         microbatches=tuple(sizes),
         sequence=sized.sequence,
         inputs=example.description,
@@ -181,37 +179,23 @@ def _stepped(profiled: ProfiledModel, sized: _Sized, planned: PlannedSteps) -> S
     )
 
 
-def _compare(
-    copy: Copy, inputs: Any, affordable: Affordable, options: Mapping[str, Any]
-) -> tuple[list[Comparison], list[str], StepMeasure]:
-    """Compare predictions for the copy with one real microbatch; also returns notes, and the measured step."""
-    model = copy.model
-    comparisons: list[Comparison] = []
-    notes: list[str] = []
-    if copy.profiled.model_class is not None and not has_formulas_of_head(copy.profiled.model_class.__name__):
-        notes.append("The advisor's formulas are those of another head; the parameters are counted directly.")
-    elif copy.profiled.model_class is not None:
-        try:
-            predicted = Model.from_config(copy.profiled.config).parameter_count
-            comparisons.append(Comparison("parameters", predicted, parameter_total([model]), "the advisor's formulas"))
-        except AdvisorError:
-            notes.append("The advisor has no formulas for this model family; its parameters are counted directly.")
-    real = measure_step(model, inputs, **options)
-    traced = affordable.traced
+def _compared(copy: Copy, affordable: Affordable, real: StepMeasure) -> tuple[list[Agreement], list[str]]:
+    """Predictions for the copy next to its first microbatch, and notes."""
+    traced, comparable = affordable.traced, dict(FIGURES)
     if traced is None:
-        notes.append(f"The copy could not be traced ({affordable.failure}): its figures are from real steps alone.")
-        return comparisons, notes, real
-    comparable = dict(FIGURES)
-    if has_recurrent_layers(model):
+        return [], [f"The copy could not be traced ({affordable.failure}): its figures are from real steps alone."]
+    notes = []
+    if has_recurrent_layers(copy.model):
         del comparable["saved bytes"]
         notes.append(
             "Recurrent layers: the trace has the saved bytes of GPU kernels, and the kernels of this machine save more."
         )
-    comparisons += [Comparison(figure, read(traced), read(real), "its trace") for figure, read in comparable.items()]
-    return comparisons, notes, real
+    return [
+        Agreement(figure=figure, predicted=read(traced), measured=read(real), against="its trace")
+        for figure, read in comparable.items()
+    ], notes
 
 
-_LOSS_SCALE = 2.0**10
 _LEARNING_RATE = 5e-4
 """Small enough for convolutional networks, large enough for a visible change in a few steps."""
 
@@ -249,7 +233,6 @@ class _Trainer:
         self.model, self.precision, self.dtype = model, precision, dtype
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         form = training_precision(precision)
-        self.scale = _LOSS_SCALE if form.scales_loss else 1.0
         has_masters = form.copy_bytes > 0 or form.gathers
         self.masters = [nn.Parameter(p.detach().float().clone()) for p in self.parameters] if has_masters else []
         self.optimizer = make_optimizer(self.masters or self.parameters, optimizer, foreach=False)
@@ -257,21 +240,27 @@ class _Trainer:
             group["lr"] = _LEARNING_RATE
         self.blocks, self.counted = blocks, counted
         self.with_gradient: set[str] = set()
+        self.measure: StepMeasure | None = None
 
-    def train(self, microbatches: Sequence[Any]) -> _Trained:
-        """Run one step."""
+    def train(self, microbatches: Sequence[Any], *, measured: Mapping[str, Any] | None) -> _Trained:
+        """Run one step; with options in `measured`, its first microbatch is measured."""
         trained = _Trained(with_gradient=self.with_gradient)
-        with (
-            self._counted(trained),
-            _running(self.model, trained.ran),
-            checkpointed(self.model, self.blocks, preserve_rng_state=True),
-        ):
+        with self._counted(trained), _running(self.model, trained.ran):
             samples = [samples_of(microbatch) for microbatch in microbatches]
-            for inputs, count in zip(microbatches, samples, strict=True):
-                with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.precision == "amp"):
-                    loss = loss_of(call_model(self.model, cast_inputs(inputs, self.dtype)))
-                share = count / sum(samples)
-                (loss * share * self.scale).backward()  # type: ignore[no-untyped-call]
+            for place, microbatch in enumerate(microbatches):
+                inputs, share = cast_inputs(microbatch, self.dtype), samples[place] / sum(samples)
+                if measured is not None and not place:
+                    self.measure = measure_step(self.model, inputs, keeps_gradients=True, **measured)
+                    loss = cast("Tensor", self.measure.loss)
+                    for gradient in (p.grad for p in self.parameters if p.grad is not None):
+                        gradient.mul_(share)
+                else:
+                    with (
+                        checkpointed(self.model, self.blocks, preserve_rng_state=True),
+                        torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.precision == "amp"),
+                    ):
+                        loss = loss_of(call_model(self.model, inputs))
+                    (loss * share).backward()  # type: ignore[no-untyped-call]
                 trained.loss += float(loss.detach()) * share
             trained.with_gradient |= {name for name, p in self.model.named_parameters() if p.grad is not None}
             self._step()
@@ -283,7 +272,7 @@ class _Trainer:
             self.optimizer.zero_grad(set_to_none=True)
             return
         for parameter, master in zip(self.parameters, self.masters, strict=True):
-            master.grad = None if parameter.grad is None else parameter.grad.float() / self.scale
+            master.grad = None if parameter.grad is None else parameter.grad.float()
         self.optimizer.step()
         with torch.no_grad():
             for parameter, master in zip(self.parameters, self.masters, strict=True):
@@ -326,7 +315,7 @@ def _split(inputs: Any, sizes: Sequence[int]) -> list[Any]:
 
         def cut(value: Any, start: int = start, size: int = size) -> Any:
             is_batched = isinstance(value, Tensor) and value.ndim and value.shape[0] == batch
-            return value[start : start + size] if is_batched else value
+            return value[start : start + size].clone() if is_batched else value
 
         parts.append(tree_map(cut, inputs))
         start += size

@@ -21,7 +21,7 @@ from smp_advisor.profiling.patching import patched
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from smp_advisor.profiling.traced_rank.rank import Rank
+    from .rank import Rank
 
 __all__ = ["LiveMemory", "Peak", "RankOptimizer"]
 
@@ -74,7 +74,6 @@ class LiveMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.phase = "forward"
         self.is_head = False
         self.live_bytes = 0
-        self.operations = 0
         self._is_paused = False
         self._clock = 0
         self._live: dict[int, _Storage] = {}
@@ -156,7 +155,6 @@ class LiveMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = func(*args, **(kwargs or {}))
         if self._is_paused:
             return result
-        self.operations += 1
         for storage in self._storages_of(result):
             self._add(storage)
         if func.name().startswith(_COMMUNICATION):

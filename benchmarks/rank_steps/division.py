@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from torch.distributed.device_mesh import DeviceMesh
 
-    from smp_advisor.profiling.traced_rank.rank import Rank
+    from .rank import Rank
 
 __all__ = [
     "divide_tensors", "flat_storages", "gathering_again", "main_blocks", "mesh_of", "recomputed", "reduction",

@@ -27,8 +27,6 @@ class Rank:
 
     world: int
     """GPUs of the job."""
-    first_rank: int
-    """Global rank in the job."""
     stage: int
     stages: int
     stage_blocks: tuple[int, ...]
@@ -96,7 +94,6 @@ def rank_of(model: Model, cluster: Cluster, job: Job, plan: Plan, stage: int) ->
     flight = 1 if alone else int(in_flight(layout, stage))
     rank = Rank(
         world=cluster.gpus,
-        first_rank=stage * int(world.pipeline_stride),
         stage=stage,
         stages=degree,
         stage_blocks=tuple(part.layers for part in stages(model, degree)),

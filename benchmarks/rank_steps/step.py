@@ -14,13 +14,14 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from smp_advisor.errors import ProfileError
-from smp_advisor.profiling.fake import build_fake, fake_copy, fake_inputs, fake_mode
+from smp_advisor.profiling.fake import build_fake, fake_inputs, fake_mode
 from smp_advisor.profiling.gpu_kernels import cuda_autocast_rules, gpu_kernels
 from smp_advisor.profiling.inputs import example_inputs
 from smp_advisor.profiling.rehearsal.division import Boundary, Stage, find_boundary
 from smp_advisor.profiling.rehearsal.single_process import by_name, named_batch
 from smp_advisor.profiling.step import loss_of
-from smp_advisor.profiling.traced_rank.division import (
+
+from .division import (
     divide_tensors,
     flat_storages,
     gathering_again,
@@ -33,7 +34,7 @@ from smp_advisor.profiling.traced_rank.division import (
     shard_flat,
     with_buckets,
 )
-from smp_advisor.profiling.traced_rank.live_memory import LiveMemory, Peak, RankOptimizer
+from .live_memory import LiveMemory, Peak, RankOptimizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,7 +43,8 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from smp_advisor.profiling.profiled_model import ProfiledModel
-    from smp_advisor.profiling.traced_rank.rank import Rank
+
+    from .rank import Rank
 
 __all__ = ["Part", "RankStep", "fake_process_group", "own_blocks", "part_of", "passes"]
 
@@ -173,18 +175,14 @@ class RankStep:
     """Forms in which PyTorch expressed the plan, one phrase each."""
     not_traced: list[str] = field(default_factory=list)
     """Parts that the model does not support, one sentence each."""
-    operations: int = 0
 
     @classmethod
-    def of(cls, profiled: ProfiledModel, rank: Rank, inputs: Any = None) -> RankStep:
+    def of(cls, profiled: ProfiledModel, rank: Rank) -> RankStep:
         """Build the model and its inputs from fake tensors."""
         mode, dtype = fake_mode(), torch.bfloat16 if rank.half_parameters else torch.float32
         mode.replay.stop()
-        if profiled.module is not None:
-            model = fake_copy(profiled.module, mode, dtype)
-        else:
-            model = build_fake(lambda: profiled.build(attention=rank.attention), mode, dtype)
-        example = example_inputs(model, inputs, config=profiled.config)
+        model = build_fake(lambda: profiled.build(attention=rank.attention), mode, dtype)
+        example = example_inputs(model, config=profiled.config)
         batch = fake_inputs(named_batch(example.make(rank.samples, rank.sequence)), mode, dtype)
         return cls(model=model.train(), rank=rank, mode=mode, inputs=batch)
 
@@ -213,7 +211,6 @@ class RankStep:
             memory.track([p.grad for p in parameters], "gradients")
             memory.phase = "optimizer"
             optimizer.step()
-        self.operations = memory.operations
         return memory.peak(_category)
 
     def divided(self, stack: contextlib.ExitStack) -> tuple[Part, tuple[str, ...]]:
