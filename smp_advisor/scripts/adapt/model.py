@@ -477,8 +477,9 @@ def shard_models_by_tensor(draft: Draft) -> None:
         name = construction.name
         # Inner lists first: the parameters of a layer belong to the innermost shard around them.
         text = (
-            f"for stack in reversed(list({name}.modules())):\n    if isinstance(stack, torch.nn.ModuleList):\n"
-            f"        for layer in stack:\n            fully_shard(layer{options})\nfully_shard({name}{options})\n"
+            f"layers = [\n    layer for stack in reversed(list({name}.modules()))"
+            " if isinstance(stack, torch.nn.ModuleList) for layer in stack\n]\n"
+            f"for module in (*layers, {name}):\n    fully_shard(module{options})\n"
         )
         for method in dict.fromkeys(use.attribute for use in uses[construction.statement]):
             text += f'register_fsdp_forward_method({name}, "{method}")\n'

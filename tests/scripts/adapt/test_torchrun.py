@@ -93,7 +93,7 @@ def test_shards_are_gathered_on_every_rank_and_saved_on_one():
     assert '{"net": model_state, "opt": optimizer_state, "epoch": epoch}' in source
     assert "set_optimizer_state_dict(" in source
     assert 'model.load_state_dict(state["net"])' in source  # before the model is sharded
-    assert "        for layer in stack:\n                fully_shard(layer)\n    fully_shard(model)" in source
+    assert "    for module in (*layers, model):\n        fully_shard(module)\n" in source
     assert "nn.utils.clip_grad_norm_(model.parameters(), 1.0)" in source
     assert source == adapted("fsdp2").source
 
