@@ -57,7 +57,7 @@ _BY_LAYERS = ('"auto"', '"balanced"', '"balanced_low_0"', '"sequential"')
 
 
 def _driven(draft: Draft, runner: Runner, calls: list[cst.Call]) -> list[str]:
-    """What a person passes to the library that runs the loop, and what else has to change."""
+    """Arguments for the library that runs the loop, and other changes, for a person."""
     survey, kind = draft.survey, draft.target.kind
     divided = _given(survey.calls, "device_map")
     if divided is not None and text_of(divided.value).replace("'", '"') in _BY_LAYERS:
@@ -95,7 +95,7 @@ def _arguments(target: Target, runner: Runner) -> str:
 
 
 def _cautions(draft: Draft, runner: Runner) -> list[str]:
-    """What else has to change, in the order of the lines."""
+    """Other changes, in the order of the lines."""
     survey, found = draft.survey, []
     methods = [(call, *(dotted(call.func) or "").rpartition(".")[::2]) for call in survey.calls]
     pretrained = any(m in ("from_pretrained", "from_config") and "Model" in owner for _, owner, m in methods)
