@@ -44,7 +44,7 @@ def outcomes_on(page_text: str) -> dict[str, list[dict[str, object]]]:
     results: dict[str, list[dict[str, object]]] = {}
     for section in re.split(r"^### ", page_text, flags=re.MULTILINE)[1:]:
         title = re.match(r"`(.+?)`: `(.+?)`", section)
-        measured = re.search(r"measured on (\S+?)\.", section)
+        measured = re.search(r"measured on (.+?)\.", section)
         outcomes = re.split(r"^- (?=[\w-]+: \*\*)", section, flags=re.MULTILINE)[1:]
         for text in outcomes if title else ():
             head = re.match(r"([\w-]+): \*\*([\w ]+)\*\*\.(.*)", text)
