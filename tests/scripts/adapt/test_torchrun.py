@@ -133,6 +133,13 @@ def test_lbfgs_works_with_replicas_only():
     assert "library='ddp'" in adapted("fsdp", **lbfgs).todo[0]
 
 
+def test_names_that_the_steps_write_are_imported():
+    text = THROUGH_FUNCTIONS.replace("import torch\n", "from torch import optim, save as write\n", 1)
+    text = text.replace("torch.optim", "optim").replace("torch.save", "write")
+    for kind in KINDS:
+        assert "\nimport torch\n" in propose(text, library=kind).source
+
+
 def test_gradients_of_shards_are_cleared_by_the_optimizer():
     # Between forward and backward pass, the parameters of an FSDP2 model are the gathered ones.
     source = adapted("fsdp2", **{"optimizer.zero_grad()": "model.zero_grad()"}).source
