@@ -144,14 +144,16 @@ class Observer:
         replace(torch.autograd, backward=run_inside)
 
     def _observe_losses(self) -> None:
-        """Note labels that a mean loss leaves out: parts of a batch have different numbers of them."""
+        """Note labels that a mean loss weighs or leaves out: parts of a batch have different sums of weights."""
         functional: Any = torch.nn.functional
         for name in ("cross_entropy", "nll_loss"):
             compute: Any = getattr(functional, name)
 
             def loss(scores: Any, target: Any, *arguments: Any, _loss: Any = compute, **options: Any) -> Any:
                 left_out = options.get("ignore_index", arguments[2] if len(arguments) > 2 else -100)
-                if torch.is_grad_enabled() and not target.is_floating_point() and bool((target == left_out).any()):
+                weighted = options.get("weight", arguments[0] if arguments else None) is not None
+                counts = not target.is_floating_point() and (weighted or bool((target == left_out).any()))
+                if torch.is_grad_enabled() and counts:
                     self.notes.add("left out")
                 return _loss(scores, target, *arguments, **options)
 

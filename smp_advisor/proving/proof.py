@@ -368,7 +368,7 @@ _REASONS = {
     "batch_norm": "losses of divided batches, because batch normalization depends on the batch of a process",
     "undivided": "losses of divided batches, because the script does not run with a smaller batch size",
     "random": "losses of divided batches, because the loop draws random numbers for a batch",
-    "left out": "losses of divided batches, because the loss is a mean over the labels that it does not leave out",
+    "left out": "losses of divided batches, because the loss is a mean over labels that it weighs or leaves out",
     "sum": "losses of divided batches: the loss is a sum over a batch, whose gradients are averaged over the processes",
     "stopped": f"updates after the first {_STEPS}",
     "many losses": f"backward passes after the first {_LOSSES}",

@@ -50,7 +50,7 @@ def adapt_script(
         Determines the library, the batch, the accumulation, the precision and the checkpointing. None stands for the
         defaults of the library, and leaves these settings as they are.
     library
-        ``smp-v1``, ``smp-v2``, ``ddp``, ``fsdp`` or ``fsdp2``; overrides the library of the plan.
+        ``smp-v1``, ``smp-v2``, ``ddp`` or ``fsdp``; overrides the library of the plan. FSDP is ``fully_shard``.
     prove
         False runs no code: all changes are proposals.
     root

@@ -251,15 +251,6 @@ class Draft:
 Step = Callable[[Draft], None]
 
 
-def is_docstring(statement: cst.CSTNode) -> bool:
-    """Whether a statement is only a string."""
-    return (
-        isinstance(statement, cst.SimpleStatementLine)
-        and isinstance(statement.body[0], cst.Expr)
-        and isinstance(statement.body[0].value, cst.SimpleString | cst.ConcatenatedString)
-    )
-
-
 def drop_unused_imports(draft: Draft, names: Iterable[str]) -> None:
     """Remove imports of these qualified names that the script no longer uses."""
     context = CodemodContext()

@@ -93,7 +93,7 @@ def names_in(node: cst.CSTNode) -> list[str]:
             names.append(current.value)
         elif isinstance(current, (cst.Attribute, cst.Arg)):
             stack.append(current.value)
-        else:
+        elif not isinstance(current, cst.Import | cst.ImportFrom):
             stack.extend(reversed(children(current)))
     return names
 

@@ -57,7 +57,7 @@ _BY_LAYERS = ('"auto"', '"balanced"', '"balanced_low_0"', '"sequential"')
 
 
 def _driven(draft: Draft, runner: Runner, calls: list[cst.Call]) -> list[str]:
-    """What a person passes to the library that runs the loop, and what else has to change."""
+    """Arguments for the library that runs the loop, and other changes, for a person."""
     survey, kind = draft.survey, draft.target.kind
     divided = _given(survey.calls, "device_map")
     if divided is not None and text_of(divided.value).replace("'", '"') in _BY_LAYERS:
@@ -95,29 +95,29 @@ def _arguments(target: Target, runner: Runner) -> str:
 
 
 def _cautions(draft: Draft, runner: Runner) -> list[str]:
-    """What else has to change, in the order of the lines."""
-    survey, found = draft.survey, []
+    """Other changes, in the order of the lines."""
+    survey, todos = draft.survey, []
     methods = [(call, *(dotted(call.func) or "").rpartition(".")[::2]) for call in survey.calls]
     pretrained = any(m in ("from_pretrained", "from_config") and "Model" in owner for _, owner, m in methods)
     seeded = any(method in known_names("seeding_functions") for _, _, method in methods)
     if not pretrained:  # models of transformers name their layers themselves
-        found.append(sentence(f"no_layer_class_{runner}"))
+        todos.append(sentence(f"no_layer_class_{runner}"))
     if not pretrained and not seeded and runner == "accelerate":
-        found.append(sentence("seed_models"))
+        todos.append(sentence("seed_models"))
     for call in survey.calls:
         owner, _, method = text_of(call.func).lower().rpartition(".")
         saved = text_of(call.args[0].value).lower() if survey.callee(call) == "torch.save" and call.args else ""
         shards = "model" in saved and "get_state_dict" not in saved
         if shards or (method == "save_pretrained" and "model" in owner and keyword(call, "state_dict") is None):
-            found.append(sentence(f"saves_shards_{runner}", code=draft.excerpt(call)))
+            todos.append(sentence(f"saves_shards_{runner}", code=draft.excerpt(call)))
         elif survey.callee(call) in known_names("clipping") and runner == "accelerate":
-            found.append(sentence("driver_clips_shards", code=draft.excerpt(call)))
+            todos.append(sentence("driver_clips_shards", code=draft.excerpt(call)))
         quantized = [_given([call], name) for name in ("load_in_8bit", "load_in_4bit", "quantization_config")]
         if any(quantized):
-            found.append(sentence("driver_quantizes", code=draft.excerpt(call)))
+            todos.append(sentence("driver_quantizes", code=draft.excerpt(call)))
         names = ("gradient_checkpointing", "activation_checkpointing") if runner == "trainer" else ()
-        found += [sentence("driver_checkpoints", name=name) for name in names if _given([call], name) is not None]
-    return list(dict.fromkeys(found))
+        todos += [sentence("driver_checkpoints", name=name) for name in names if _given([call], name) is not None]
+    return list(dict.fromkeys(todos))
 
 
 _LIBRARIES = ("smdistributed.modelparallel", "torch.sagemaker")

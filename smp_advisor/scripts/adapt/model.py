@@ -180,8 +180,8 @@ def uses_of_model(draft: Draft, construction: Construction, *, start: Statement 
         if isinstance(node, cst.Assign | cst.AnnAssign) and survey.function(node) is construction.function
         for target in targets_of(node)
     ]
-    others = {name for name, after in assigned if not after} - {name for name, after in assigned if after}
-    others.discard(construction.name)
+    inner_names = {name for name, after in assigned if not after} - {name for name, after in assigned if after}
+    inner_names.discard(construction.name)
     uses = []
     for node in survey.nodes:
         if not isinstance(node, cst.Attribute) or node.attr.value in _MODULE:
@@ -208,7 +208,8 @@ def uses_of_model(draft: Draft, construction: Construction, *, start: Statement 
                 name=f"{name}.{node.attr.value}",
                 is_method=bool(methods) or not _is_layer(classes, node.attr.value),
                 runs_layers=called and _runs_layers(methods, classes, node.attr.value),
-                inner=name in others and (function is construction.function or not survey.is_bound(function, name)),
+                inner=name in inner_names
+                and (function is construction.function or not survey.is_bound(function, name)),
                 trains=any(loop in training for loop in survey.loops(node)) and not _is_periodic(survey, node),
             )
         )
@@ -477,8 +478,9 @@ def shard_models_by_tensor(draft: Draft) -> None:
         name = construction.name
         # Inner lists first: the parameters of a layer belong to the innermost shard around them.
         text = (
-            f"for stack in reversed(list({name}.modules())):\n    if isinstance(stack, torch.nn.ModuleList):\n"
-            f"        for layer in stack:\n            fully_shard(layer{options})\nfully_shard({name}{options})\n"
+            f"layers = [\n    layer for stack in reversed(list({name}.modules()))"
+            " if isinstance(stack, torch.nn.ModuleList) for layer in stack\n]\n"
+            f"for module in (*layers, {name}):\n    fully_shard(module{options})\n"
         )
         for method in dict.fromkeys(use.attribute for use in uses[construction.statement]):
             text += f'register_fsdp_forward_method({name}, "{method}")\n'

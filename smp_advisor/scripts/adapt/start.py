@@ -6,7 +6,7 @@ from typing import cast
 
 import libcst as cst
 
-from smp_advisor.scripts.adapt.adaptation import Draft, drop_unused_imports, is_docstring
+from smp_advisor.scripts.adapt.adaptation import Draft, drop_unused_imports
 from smp_advisor.scripts.adapt.code import (
     Edits,
     children,
@@ -57,7 +57,7 @@ def entry(survey: Survey) -> Statement | None:
 
 def _after_docstring(function: cst.FunctionDef) -> list[Statement]:
     body = [statement for statement in function.body.body if isinstance(statement, Statement)]
-    return body[1:] if is_docstring(body[0]) and len(body) > 1 else body
+    return body[1:] if function.get_docstring() is not None and len(body) > 1 else body
 
 
 def _works(survey: Survey, statement: Statement) -> bool:
@@ -90,17 +90,9 @@ def _is_work(survey: Survey, call: cst.Call) -> bool:
 
 def _reads_options(survey: Survey, name: str) -> bool:
     """Whether a function of the script only parses the command line."""
-    return any(
-        isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value == "add_argument"
-        for function in survey.named(name)
-        for node in walk(function)
-    ) and not any(
-        isinstance(node, cst.Call)
-        and survey.callee(node).split(".")[0] == "torch"
-        and "cuda" not in survey.callee(node)
-        for function in survey.named(name)
-        for node in walk(function)
-    )
+    called = [survey.callee(n) for f in survey.named(name) for n in walk(f) if isinstance(n, cst.Call)]
+    works = any(callee.split(".")[0] == "torch" and "cuda" not in callee for callee in called)
+    return not works and any(callee.endswith(".add_argument") for callee in called)
 
 
 def _only_call(survey: Survey, statement: Statement) -> cst.FunctionDef | None:

@@ -259,7 +259,7 @@ def test_a_notebook_becomes_a_script(tmp_path):
     path = tmp_path / "train.ipynb"
     path.write_text(json.dumps({"cells": cells, "nbformat": 4, "metadata": {}}))
     source = propose(path, library="fsdp2").source
-    assert "fully_shard(model)" in source
+    assert "fully_shard(module)" in source
     compile(source, "train.py", "exec")
 
 
@@ -294,7 +294,7 @@ def test_all_ranks_take_part_in_forward_passes_and_saves_of_shards():
     source = propose(GUARDED, library="fsdp2").source
     assert "    if step % 3 == 0:\n" in source
     assert "        if dist.get_rank() == 0:\n            torch.save(" in source
-    assert source.index("fully_shard(model)") > source.index("else:\n    model = ")
+    assert source.index("fully_shard(module)") > source.index("else:\n    model = ")
     assert 'if master_process:\n    os.makedirs("out", exist_ok=True)' in source
 
 

@@ -93,7 +93,7 @@ def test_shards_are_gathered_on_every_rank_and_saved_on_one():
     assert '{"net": model_state, "opt": optimizer_state, "epoch": epoch}' in source
     assert "set_optimizer_state_dict(" in source
     assert 'model.load_state_dict(state["net"])' in source  # before the model is sharded
-    assert "        for layer in stack:\n                fully_shard(layer)\n    fully_shard(model)" in source
+    assert "    for module in (*layers, model):\n        fully_shard(module)\n" in source
     assert "nn.utils.clip_grad_norm_(model.parameters(), 1.0)" in source
     assert source == adapted("fsdp2").source
 
@@ -131,6 +131,13 @@ def test_lbfgs_works_with_replicas_only():
     lbfgs = {"torch.optim.AdamW": "torch.optim.LBFGS"}
     assert adapted("ddp", **lbfgs).diff
     assert "library='ddp'" in adapted("fsdp", **lbfgs).todo[0]
+
+
+def test_names_that_the_steps_write_are_imported():
+    text = THROUGH_FUNCTIONS.replace("import torch\n", "from torch import optim, save as write\n", 1)
+    text = text.replace("torch.optim", "optim").replace("torch.save", "write")
+    for kind in KINDS:
+        assert "\nimport torch\n" in propose(text, library=kind).source
 
 
 def test_gradients_of_shards_are_cleared_by_the_optimizer():

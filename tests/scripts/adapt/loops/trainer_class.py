@@ -61,4 +61,4 @@ if __name__ == "__main__":
     tokens = torch.randint(0, 50, (16, 6))
     trainer = Trainer(Encoder(16, 3), TensorDataset(tokens, tokens))
     trainer.fit(1)
-    trainer.save("run/last.pt")
+    trainer.save("last.pt")
