@@ -69,7 +69,7 @@ def modules_chart(advice: Recommended, estimate: Estimate, by: int = 0) -> Chart
             f"A batch of {profile.batch} x {profile.sequence:,}. The {blocks} blocks save {saved} for their backward"
             f" pass, of {modules[0].texts[0]}; the plan on the screen {now}."
             if blocks
-            else "The model has no repeated blocks to checkpoint.",
+            else "The model has no repeated blocks.",
         ),
         choices=MEASURES,
     )

@@ -15,7 +15,8 @@ export class Settings {
     private readonly shown: Recommendation,
     private readonly controls: Controls
   ) {
-    this.change.setAttribute('aria-live', 'polite');
+    this.change.setAttribute('role', 'status');
+    this.change.tabIndex = 0; // a longer text scrolls
     const title = element('h3', 'smp-title', 'Settings ', this.derived);
     this.node = element('section', 'smp-settings', title, curveKey(), controls.node);
   }
