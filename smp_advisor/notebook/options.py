@@ -104,8 +104,8 @@ def _explained(magic: Any, problem: str, words: Sequence[str]) -> str:
     """An error of argparse as a sentence: an unknown option before a missing one, with the most similar."""
     name = f"%{magic.__name__}"
     names = [name for action in magic.parser._actions for name in action.option_strings]  # noqa: SLF001 (no other way)
-    given = [word.split("=")[0] for word in words if word.startswith("--")]
-    unknown = [word for word in given if not any(name.startswith(word) for name in names)]
+    written = [word.split("=")[0] for word in words if word.startswith("--")]
+    unknown = [word for word in written if not any(name.startswith(word) for name in names)]
     if problem.startswith("unrecognized arguments: "):
         unknown = problem.removeprefix("unrecognized arguments: ").split()
     if not unknown:
