@@ -1,5 +1,5 @@
 import type { Controls } from './controls';
-import { element, setText } from './dom';
+import { element, keepKeys, setText } from './dom';
 import { curveKey } from './sweeps';
 import type { Screen } from './session';
 import type { Recommendation } from './wire';
@@ -9,7 +9,7 @@ export class Settings {
   readonly node: HTMLElement;
   private readonly derived = element('span', 'smp-note');
   /** Effect of the last move; next to the memory. */
-  readonly change = element('p', 'smp-change');
+  readonly change = keepKeys(element('p', 'smp-change'));
 
   constructor(
     private readonly shown: Recommendation,
