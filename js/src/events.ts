@@ -4,6 +4,8 @@ export const INSERT_EVENT = 'smp-advisor:insert-cell';
 export const PLAN_EVENT = 'smp-advisor:plan';
 export const RUN_EVENT = 'smp-advisor:run-cell';
 export const OPEN_EVENT = 'smp-advisor:open-place';
+/** From the lab extension to the page: it is there now. */
+export const PRESENT_EVENT = 'smp-advisor:present';
 /** From the notebook to a view: request the cells of this kind again. */
 export const UPDATE_EVENT = 'smp-advisor:update-cells';
 

@@ -431,7 +431,7 @@ class Advice(Recommended):
         Parameters
         ----------
         name
-            ``memory``, ``time``, ``schedule``, ``alternatives``, ``clusters`` or ``ranks``.
+            ``memory``, ``time``, ``schedule``, ``alternatives``, ``clusters``, ``ranks``, or ``modules`` of a profile.
         plan
             As for `ladder`.
 

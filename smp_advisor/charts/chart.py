@@ -65,8 +65,8 @@ class Chart:
         AdvisorError
             The width is not between 280 and 4,000 pixels.
         """
-        given: object = width
-        if type(given) not in {int, float} or not _NARROWEST <= width <= _WIDEST:
+        requested: object = width
+        if type(requested) not in {int, float} or not _NARROWEST <= width <= _WIDEST:
             raise AdvisorError(f"A chart is {_NARROWEST} to {_WIDEST:,} pixels wide, not {width!r:.40}.")
         return self.draw(width)
 

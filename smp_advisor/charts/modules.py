@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from operator import add
 from typing import TYPE_CHECKING, NamedTuple
 
 from smp_advisor.charts.chart import Chart
@@ -69,7 +70,7 @@ def modules_chart(advice: Recommended, estimate: Estimate, by: int = 0) -> Chart
             f"A batch of {profile.batch} x {profile.sequence:,}. The {blocks} blocks save {saved} for their backward"
             f" pass, of {modules[0].texts[0]}; the plan on the screen {now}."
             if blocks
-            else "The model has no repeated blocks to checkpoint.",
+            else "The model has no repeated blocks.",
         ),
         choices=MEASURES,
     )
@@ -90,7 +91,7 @@ def _modules(profile: Profile) -> list[_Module]:
             of = ".".join(parts[:depth])
             if of not in sums and depth:
                 children.setdefault(".".join(parts[: depth - 1]), []).append(of)
-            sums[of] = tuple(one + more for one, more in zip(sums.get(of, (0.0, 0.0, 0.0)), figures, strict=True))
+            sums[of] = tuple(map(add, sums.get(of, (0.0, 0.0, 0.0)), figures))
     result: list[_Module] = []
 
     def walk(path: str, start: tuple[float, ...]) -> None:
@@ -98,7 +99,7 @@ def _modules(profile: Profile) -> list[_Module]:
         result.append(_Module(path, kind, len(path.split(".")) if path else 0, start, sums[path], path in blocks))
         for child in children.get(path, []):
             walk(child, start)
-            start = tuple(one + more for one, more in zip(start, sums[child], strict=True))
+            start = tuple(map(add, start, sums[child]))
 
     walk("", (0.0, 0.0, 0.0))
     return result

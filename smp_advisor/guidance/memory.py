@@ -195,7 +195,8 @@ def _on_strategy(run: PlannedRun, comparisons: Plans, estimates: Estimates, sent
         if estimate is None:
             sentences.append(f"A plan with sharding_strategy={strategy!r} is not possible: {variant.obstacle}")
         else:
-            brief = f"The alternative is {strategy}. {brief_change(run, estimate)} with it."
+            change = brief_change(run, estimate)
+            brief = f"With {strategy} instead, {change[:1].lower()}{change[1:]}".rstrip(",") + "."
             sentences.append(
                 f"With sharding_strategy={strategy!r}{variant.aside}, the plan {compared(run.estimate, estimate)}."
                 f" It {fit(estimate, run.min_fit_probability)}."

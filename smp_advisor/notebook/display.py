@@ -288,11 +288,11 @@ class NothingFits:
         data = {**self.widget._repr_mimebundle_(), "text/html": self._ways._repr_html_(), "text/plain": str(self._ways)}
         display(data, raw=True)
 
-    def _button(self, way: WayOut) -> w.Button:
-        text = f"{way.words[:1].upper()}{way.words[1:]}: {effect_of(self._ways, way)}"
-        button = w.Button(description=text, layout=w.Layout(width="auto", align_self="flex-start"))
+    def _button(self, way: WayOut) -> w.Box:
+        button = w.Button(description=f"{way.words[:1].upper()}{way.words[1:]}", layout=w.Layout(width="auto"))
         button.on_click(lambda _: self._use(way))
-        return button
+        note = w.HTML(escape(effect_of(self._ways, way)))  # a button would cut it on a narrow page
+        return w.Box([button, note], layout=w.Layout(flex_flow="row wrap", align_items="center"))
 
     def _use(self, way: WayOut) -> None:
         self._say(f"Searching with {way.words} …")

@@ -19,7 +19,7 @@ from smp_advisor.workload.from_config import is_model_name
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 __all__ = ["comparing", "model_named", "parsed", "table_options", "value_of", "with_help"]
 
@@ -93,20 +93,23 @@ def parsed(magic: Any, line: str) -> Namespace:
     except ValueError as error:
         raise UsageError(f"The line cannot be read: {error}.") from None
     except UsageError as error:
-        raise UsageError(_explained(magic, str(error))) from None
+        raise UsageError(_explained(magic, str(error), words)) from None
     for name, value in vars(options).items():
         if isinstance(value, str):
             setattr(options, name, value.strip())
     return options
 
 
-def _explained(magic: Any, problem: str) -> str:
-    """An error of argparse as a sentence, with the most similar option."""
+def _explained(magic: Any, problem: str, words: Sequence[str]) -> str:
+    """An error of argparse as a sentence: an unknown option before a missing one, with the most similar."""
     name = f"%{magic.__name__}"
-    unknown = problem.removeprefix("unrecognized arguments: ").split()
-    if unknown == problem.split():
-        return f"{problem[:1].upper()}{problem[1:]}; {name} --help explains them."
     names = [name for action in magic.parser._actions for name in action.option_strings]  # noqa: SLF001 (no other way)
+    written = [word.split("=")[0] for word in words if word.startswith("--")]
+    unknown = [word for word in written if not any(name.startswith(word) for name in names)]
+    if problem.startswith("unrecognized arguments: "):
+        unknown = problem.removeprefix("unrecognized arguments: ").split()
+    if not unknown:
+        return f"{problem[:1].upper()}{problem[1:]}; {name} --help explains them."
     keywords = {name.lstrip("-").replace("-", "_"): name for name in names if name.startswith("--")}
     keyword = meant(unknown[0].split("=")[0].lstrip("-"), keywords)
     hint = f"did you mean {keywords[keyword]}?" if keyword else f"{name} --help lists its options."

@@ -93,6 +93,7 @@ def workload_fields(advice: Advice) -> list[Field]:
             "hint": options()[name].hint,
         }
         for name, text in shown.items()
+        if name != "sequence_length" or advice.model.reads_tokens
     ]
 
 

@@ -119,7 +119,8 @@ def _hint(text: str) -> str:
     by_key = {key: entry.name for key, entry in _models().items()}
     near = difflib.get_close_matches(_key(text), by_key, n=len(by_key), cutoff=0.0)
     names = list(dict.fromkeys(by_key[key] for key in near))[:3]
-    return f"the most similar are {', '.join(names)}; a parameter count, a config.json and a profiled module work, too"
+    written = ", ".join(name.lower().replace(" ", "-") for name in names)
+    return f"the most similar are {written}; a parameter count, a config.json and a profiled module work, too"
 
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")

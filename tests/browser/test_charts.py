@@ -7,7 +7,6 @@ from playwright.sync_api import Locator, expect
 
 import smp_advisor as smpa
 from smp_advisor import advise
-from smp_advisor.charts.plans import plotted_plans
 
 
 @pytest.fixture(scope="module")
@@ -20,24 +19,6 @@ def open_tab(page, name: str) -> Locator:
     panel = page.view.get_by_role("tabpanel", name=name)
     expect(panel.locator(".smp-chart").first).to_be_visible()
     return panel
-
-
-def test_a_point_of_the_alternatives_loads_its_plan(host, advice):
-    page = host(advice.recommended)
-    panel = open_tab(page, "Alternatives")
-    plans = plotted_plans(advice.recommended)
-    panel.locator(".smp-plot").focus()
-    page.page.keyboard.press("End")
-    row = panel.locator(".smp-active").get_attribute("data-row")
-    expect(panel.locator(".smp-readout")).to_contain_text("GiB free")
-    page.page.keyboard.press("Enter")
-    page.settle()
-    assert page.advisor.plan == plans[int(row)]
-    panel.get_by_text("Table", exact=True).click()
-    panel.get_by_role("row").nth(2).get_by_role("button").click()
-    page.settle()
-    assert page.advisor.plan == plans[1]
-    assert page.errors == []
 
 
 def test_clusters_have_a_line_for_each_type_and_are_searched_on_request(host):

@@ -145,19 +145,6 @@ def test_changed_settings_are_marked_counted_and_reset_one_by_one(host):
     expect(page.view.locator(".smp-changed")).to_have_count(1)
 
 
-def test_a_plan_that_does_not_fit_has_changes_that_make_it_fit(host):
-    page = host(make_advice())
-    offers = page.view.get_by_role("heading", name="Make it fit")
-    expect(offers).to_be_hidden()
-    slide_to_the_end(page, "Batch size")
-    expect(offers).to_be_visible()
-    expect(page.view.locator(".smp-headline .smp-note").first).to_contain_text("if it fitted")
-    page.view.locator(".smp-fit button").first.press("Enter")
-    page.settle()
-    expect(page.view.locator(".smp-verdict")).to_have_attribute("data-answer", "fits")
-    expect(offers).to_be_hidden()
-
-
 def test_the_whole_path_works_without_a_mouse(host, recommended):
     """From the request to the inserted cell with Tab, arrows, Enter and space alone."""
     page = host(recommended.recommended, width=1072)
@@ -171,6 +158,11 @@ def test_the_whole_path_works_without_a_mouse(host, recommended):
                 return
         pytest.fail(f"no {text!r} on the way of {key}")
 
+    def use(text: str, press: str = "Enter", key: str = "Tab") -> None:
+        tab_to(text, key)
+        keyboard.press(press)
+        page.settle()
+
     verdict, reset = view.locator(".smp-verdict"), view.get_by_role("button", name="Reset to recommended")
     tab_to("workload-instance_count")
     count = view.locator("input[name='workload-instance_count']")
@@ -178,21 +170,17 @@ def test_the_whole_path_works_without_a_mouse(host, recommended):
     keyboard.type("0")
     keyboard.press("Escape")
     expect(count).to_have_value(before)
-    tab_to("batch_size")
-    keyboard.press("End")
-    page.settle()
+    use("batch_size", "End")
     expect(verdict).to_have_attribute("data-answer", "over")
-    tab_to("Batch size: ")  # the first change that makes it fit
-    keyboard.press("Enter")
-    page.settle()
+    expect(view.locator(".smp-headline .smp-note").first).to_contain_text("if it fitted")
+    use("Batch size: ")  # the first change that makes it fit
     expect(verdict).to_have_attribute("data-answer", "fits")
-    tab_to("Undo", "Shift+Tab")
-    keyboard.press("Enter")
-    page.settle()
+    expect(view.get_by_role("heading", name="Make it fit")).to_be_hidden()
+    tab_to("tokens/s", "Shift+Tab")
+    expect(view.locator(".smp-headline:focus").get_by_text("95 %")).to_be_visible()
+    use("Undo", "Enter", "Shift+Tab")
     expect(verdict).to_have_attribute("data-answer", "over")
-    tab_to("Reset to recommended")
-    keyboard.press("Enter")
-    page.settle()
+    use("Reset to recommended")
     expect(reset).to_be_hidden()
     tab_to("Why")
     keyboard.press("ArrowRight")
@@ -205,34 +193,10 @@ def test_the_whole_path_works_without_a_mouse(host, recommended):
     keyboard.press("Enter")
     page.settle()
     expect(view.locator(".smp-decisive")).to_contain_text("Your plan, ")
-    tab_to("Insert estimator cell", "Shift+Tab")
-    keyboard.press("Space")
-    page.settle()
-    assert [cells["what"] for cells in page.inserted] == ["job"]
+    use("Insert estimator cell", "Space", "Shift+Tab")
+    use("Measure this")
+    assert [cells["what"] for cells in page.inserted] == ["job", "probe"]
+    tab_to("Alternatives")
+    keyboard.press("End")
+    expect(view.get_by_role("tabpanel", name="Assumptions and facts")).to_contain_text("ml.p4d.24xlarge")
     assert page.errors == []
-
-
-def test_the_interval_of_a_figure_is_under_the_focus(host):
-    page = host(make_advice())
-    figure = page.view.locator(".smp-headline").first
-    expect(figure.get_by_text("95 %")).to_be_hidden()
-    figure.focus()
-    page.page.keyboard.press("Tab")
-    page.page.keyboard.press("Shift+Tab")
-    expect(figure.get_by_text("95 %")).to_be_visible()
-
-
-def test_the_step_time_leads_to_the_cell_that_measures_it(host):
-    page = host(make_advice())
-    page.view.get_by_role("button", name="Measure this").click()
-    expect(page.view.locator(".smp-status")).to_contain_text("Inserted")
-    page.settle()
-    assert page.inserted[-1]["what"] == "probe"
-
-
-def test_tabs_move_by_arrows(host):
-    page = host(make_advice())
-    page.view.get_by_role("tab", name="Why").press("End")
-    expect(page.view.get_by_role("tab", name="Assumptions and facts")).to_be_focused()
-    expect(page.view.get_by_role("tabpanel", name="Assumptions and facts")).to_be_visible()
-    expect(page.view.locator(".smp-facts")).to_contain_text("ml.p4d.24xlarge")

@@ -108,6 +108,7 @@ def test_a_variable_is_taken_for_what_it_holds(shell, asked, capsys):
         (f"{ADVISE} --count few", "for example 16"),
         (f"{ADVISE} --cout 16", "%smp_advise has no option --cout 16; did you mean --count?"),
         (f"{ADVISE} --nodes 16", "%smp_advise has no option --nodes 16; did you mean --count?"),
+        ("10B --instances p4d", "%smp_advise has no option --instances; did you mean --count?"),
         (f"{ADVISE} --seq_len 512", "did you mean --sequence-length?"),
         (f"{ADVISE} --count -3", "at least 1 or 'smallest', not -3"),
         ("-5B --instance ml.p4d.24xlarge", "not '-5B'"),

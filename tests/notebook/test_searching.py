@@ -112,10 +112,10 @@ def test_an_impossible_request_has_a_page_whose_changes_are_one_click_each():
     page = NothingFits(str(refused.value), refused.value.ways_out, again)
     head, first, *_ = page.widget.children
     assert "Does not fit" in head.value
-    assert "GiB per GPU" in first.description
+    assert "GiB per GPU" in first.children[1].value
     prices = [way.size.cluster.usd_per_hour for way in by_cost(refused.value.ways_out)]
     assert prices == sorted(prices)
-    first.click()
+    first.children[0].click()
     assert page.widget.children[-1] is made[0]
     assert made[0].estimate.fits
 

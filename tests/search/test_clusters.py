@@ -314,6 +314,11 @@ def test_an_adapter_that_does_not_fit_gets_a_base_in_4_bits():
     assert error.value.ways_out.of("adapter").size.job.adapter == smpa.Adapter(rank=8, base_bits=4)
 
 
+def test_an_adapter_names_the_library_that_trains_it():
+    with pytest.raises(NoPlanFitsError, match="LoRA of rank 16 with SMP v2 instead of SMP v1"):
+        smpa.advise("llama-3-70b", P4D, instance_count=2, library="smp-v1")
+
+
 def test_adapters_train_without_the_model_of_smp_v2():
     adapter = smpa.Adapter(rank=16, targets="all-linear")
     advice = smpa.advise("llama-3-70b", "ml.p5.48xlarge", instance_count=2, adapter=adapter, sequence_length=4096)

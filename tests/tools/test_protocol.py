@@ -123,7 +123,7 @@ def test_schemas_are_valid_and_agree_with_python(tool):
     [
         ("advise", {"instance": "p4d"}, "advise requires model"),
         ("advise", {"model": "8B"}, "name an instance"),
-        ("advise", {"model": "llama-3-8", "instance": "p4d"}, "most similar are Llama 3 8B"),
+        ("advise", {"model": "llama-3-8", "instance": "p4d"}, "most similar are llama-3-8b"),
         ("advise", {**REQUEST, "precision": "int8"}, "precision must be one of fp16, bf16, fp32, not 'int8'"),
         ("advise", {**REQUEST, "count": 0}, "at least 1"),
         ("advise", {**REQUEST, "details": ["ladders"]}, "must be a list of ladder, "),

@@ -5,7 +5,7 @@ import { INotebookTracker } from '@jupyterlab/notebook';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import { DisposableSet } from '@lumino/disposable';
-import type { Outcome } from '../events';
+import { PRESENT_EVENT, type Outcome } from '../events';
 import { addCommands, CommandIDs } from './commands';
 import { AdvisorPanel } from './panel';
 import { DEFAULTS, followPreferences } from './preferences';
@@ -34,6 +34,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
     const trans = (translator ?? nullTranslator).load('smp-advisor');
     // Views offer what only this extension can do.
     document.body.dataset['smpAdvisor'] = 'present';
+    document.dispatchEvent(new Event(PRESENT_EVENT));
     connected.add(answerRequests(app, tracker, trans));
     connected.add(renderAdvisors(tracker));
     let preferences = DEFAULTS;

@@ -1,4 +1,5 @@
 import type { RenderProps } from '@anywidget/types';
+import { PRESENT_EVENT } from '../events';
 import { alternativesPanel, chartPanel, clustersPanel, modulesPanel, ranksPanel } from './chart_panels';
 import { MemoryChart, TimeChart } from './charts';
 import { Checker } from './checker';
@@ -141,7 +142,10 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
   draw(session.screen);
   el.append(root);
   if (kept.focus) el.querySelector<HTMLElement>(`[name="${kept.focus}"]`)?.focus();
-  connection.send({ kind: 'ready', keeps: hasExtension() });
+  // The extension can come after the view: only then the kernel may write the output again.
+  const report = (): void => connection.send({ kind: 'ready', keeps: hasExtension() });
+  document.addEventListener(PRESENT_EVENT, report);
+  report();
 
   return {
     leave: () => {
@@ -150,6 +154,7 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
       model.off('change:_ahead', onAhead);
       model.off('msg:custom', onMessage);
       keepShortcuts();
+      document.removeEventListener(PRESENT_EVENT, report);
       connection.dispose();
       exporter.dispose();
       tabs.dispose();

@@ -1,5 +1,5 @@
 import type { Controls } from './controls';
-import { element, setText } from './dom';
+import { element, keepKeys, setText } from './dom';
 import { curveKey } from './sweeps';
 import type { Screen } from './session';
 import type { Recommendation } from './wire';
@@ -9,13 +9,14 @@ export class Settings {
   readonly node: HTMLElement;
   private readonly derived = element('span', 'smp-note');
   /** Effect of the last move; next to the memory. */
-  readonly change = element('p', 'smp-change');
+  readonly change = keepKeys(element('p', 'smp-change'));
 
   constructor(
     private readonly shown: Recommendation,
     private readonly controls: Controls
   ) {
-    this.change.setAttribute('aria-live', 'polite');
+    this.change.setAttribute('role', 'status');
+    this.change.tabIndex = 0; // a longer text scrolls
     const title = element('h3', 'smp-title', 'Settings ', this.derived);
     this.node = element('section', 'smp-settings', title, curveKey(), controls.node);
   }
