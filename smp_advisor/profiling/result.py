@@ -229,7 +229,7 @@ class Profile(NotebookResult):
     tree: Mapping[str, ModuleProfile] = field(default_factory=dict, compare=False)
     """Every module that runs operators, by path, in the order of its first operator; the sums are the model's."""
     autocast_ratios: Mapping[str, float] = field(default_factory=dict, compare=False)
-    """What blocks and modules save per sample under autocast over what they save in this precision, by path."""
+    """Saved bytes per sample of blocks and modules under autocast, relative to this precision, by path."""
     unreached: tuple[tuple[str, int], ...] = ()
     """Largest parts of the model that the inputs did not reach, with their parameters."""
     failures: tuple[str, ...] = ()

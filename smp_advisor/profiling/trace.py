@@ -103,7 +103,7 @@ def _autocast_ratios(profiled: ProfiledModel, settings: Settings, profile: Profi
         return {}
 
     def grown(traced: Profile | Extrapolated) -> dict[str, float]:
-        """What each block, and each module without its children, saves for one more sample."""
+        """Saved bytes per sample of each block, and of each module without its children."""
         saved = {path: module.saved_bytes for path, module in traced.tree.items()}
         saved |= {block.name: block.saved_bytes for block in traced.blocks}
         return {path: float(saved_bytes(*sizes[-1]) - saved_bytes(*sizes[0])) for path, saved_bytes in saved.items()}
