@@ -6,7 +6,7 @@
 Rows of 16 tokens wait for the host: they have its time for a block under each loop. Their GPU's host was a shared
 virtual machine, slower than that of an instance: an addition took it 10 microseconds, and a Linear layer 28. So ratios
 between loops count more than milliseconds. Phases are synchronized; sums of phases are a step. No constant of the cost
-model was fitted to these rows unless its source says so.
+model was fitted to these rows unless its source names them.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def test_configurations_by_name_have_the_count_of_their_model_card(name, billion
 
 
 @pytest.mark.parametrize(
-    ("text", "suggestion"), [("llama-3-71b", "Llama 3 70B"), ("gtp2", "GPT-2"), ("zzzz", "a parameter count")]
+    ("text", "suggestion"), [("llama-3-71b", "llama-3-70b"), ("gtp2", "gpt-2"), ("zzzz", "a parameter count")]
 )
 def test_an_unknown_name_gets_the_most_similar_ones(text, suggestion):
     with pytest.raises(ModelError, match=rf"no model called '{text}': .*{suggestion}"):
