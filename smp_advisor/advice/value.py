@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,6 @@ from smp_advisor.guidance.recommended import Recommended
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
     from typing import Unpack
 
     import pandas as pd
@@ -79,9 +79,10 @@ class Advice(Recommended):
         from smp_advisor.runs.cloudwatch import TAG
         from smp_advisor.runs.start import plan_tag
 
-        if tag:
-            options["tags"] = {TAG: plan_tag(self, plan), **(options.get("tags") or {})}
-        return estimator_cell(*self._run_of(plan), sdk=sdk, **self._checked | self._options(options))
+        run, tags = self._run_of(plan), options.get("tags") or {}
+        if tag and isinstance(tags, Mapping):  # others are refused below
+            options["tags"] = {TAG: plan_tag(self, run[-1]), **tags}
+        return estimator_cell(*run, sdk=sdk, **self._checked | self._options(options))
 
     def export(self, format: str, plan: Plan | None = None, **options: Any) -> str:  # noqa: A002 - the users' word
         """The job as a HyperPod recipe, a Kubernetes PyTorchJob or a Slurm batch script.

@@ -116,11 +116,20 @@ def _nested(value: Call | Mapping[str, object] | list[object] | tuple[object, ..
         entries = [f"{text_literal(str(key))}: {literal(entry, indent + 4)}" for key, entry in value.items()]
     else:
         opening, closing = "[", "]"
-        entries = [literal(entry, indent + 4) for entry in value]
+        entries = [_row(entry, indent + 4) for entry in value]
     if not entries:
         return opening + closing
     inner = " " * (indent + 4)
     return opening + "\n" + "".join(f"{inner}{entry},\n" for entry in entries) + " " * indent + closing
+
+
+def _row(entry: object, indent: int) -> str:
+    """Entry of a list; a short dictionary on one line: ``{"Name": "train:loss", "Regex": "loss ([0-9.]+)"}``."""
+    if isinstance(entry, Mapping) and all(isinstance(part, str | int | float | None) for part in entry.values()):
+        row = "{" + ", ".join(f"{text_literal(str(key))}: {literal(part)}" for key, part in entry.items()) + "}"
+        if indent + len(row) < _LINE_LENGTH:
+            return row
+    return literal(entry, indent)
 
 
 _EMPTY_LINES = re.compile(r"\n{4,}")

@@ -111,6 +111,11 @@ class Recommended:
         return replace(value, **{name: getattr(self, name) for name in words})
 
     def _run_of(self, plan: Plan | None = None) -> tuple[Model, Cluster, Job, Plan]:
+        from smp_advisor.errors import PlanError
+        from smp_advisor.libraries.plan import Plan as AnyPlan
+
+        if plan is not None and not isinstance(plan, AnyPlan):
+            raise PlanError(f"plan must be a Plan, or None for the recommended one, not {type(plan).__name__}.")
         return self.model, self.cluster, self.job, plan or self.plan
 
     def compare_clusters(

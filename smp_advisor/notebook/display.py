@@ -38,7 +38,8 @@ __all__ = [
 ]
 
 
-PATIENCE_SECONDS = 3.0
+PATIENCE_SECONDS = 15.0
+"""A busy browser draws a view in less; one that comes later is put back."""
 
 
 class Handshake:

@@ -70,7 +70,7 @@ def handshake(loop, events, said):
     return made.start()
 
 
-def test_silence_is_given_up_after_three_seconds(handshake, loop, events, said):
+def test_silence_is_given_up_after_the_patience(handshake, loop, events, said):
     loop.pass_time(PATIENCE_SECONDS - 0.1)
     assert said == []
     loop.pass_time(0.2)
@@ -80,21 +80,21 @@ def test_silence_is_given_up_after_three_seconds(handshake, loop, events, said):
 
 def test_a_view_that_reports_stays(handshake, loop, said):
     handshake.arrived()
-    loop.pass_time(10)
+    loop.pass_time(2 * PATIENCE_SECONDS)
     assert said == []
 
 
 def test_time_counts_from_the_end_of_the_last_cell(handshake, loop, events, said):
-    loop.pass_time(2)
+    loop.pass_time(0.7 * PATIENCE_SECONDS)
     events.callbacks[0]()
-    loop.pass_time(2)
+    loop.pass_time(0.7 * PATIENCE_SECONDS)
     assert said == []
-    loop.pass_time(1.1)
+    loop.pass_time(0.4 * PATIENCE_SECONDS)
     assert said == ["replaced"]
 
 
 def test_a_view_that_comes_late_is_put_back(handshake, loop, said):
-    loop.pass_time(4)
+    loop.pass_time(1.1 * PATIENCE_SECONDS)
     handshake.arrived()
     handshake.arrived()
     assert said == ["replaced", "restored"]
