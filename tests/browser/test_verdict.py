@@ -100,6 +100,18 @@ def test_nothing_moves_and_nothing_is_cut_off(host, width):
     assert width - 40 <= box["x"] + box["width"] <= width
 
 
+def test_settings_stay_where_they_are_when_the_charts_above_them_get_lower(host):
+    page = host(make_advice(PIPELINE), width=720, height=900)
+    page.settle()
+    row = page.view.get_by_label("Batch size")
+    before = row.bounding_box()["y"]
+    page.view.get_by_label("Pipeline parallel degree").press("Home")
+    page.settle()
+    assert row.bounding_box()["y"] == before
+    page.view.locator(".smp-charts").evaluate("charts => { charts.style.minHeight = '0px'; }")
+    assert row.bounding_box()["y"] < before
+
+
 def test_what_decides_is_on_one_screen(host, recommended):
     """JupyterLab next to its file browser, in a window of 1440 x 900."""
     page = host(recommended.recommended, width=1072, height=800)

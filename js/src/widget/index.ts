@@ -6,7 +6,7 @@ import { Checker } from './checker';
 import { Compare } from './compare';
 import { Connection } from './connection';
 import { Controls } from './controls';
-import { element, passShortcuts } from './dom';
+import { element, keepHeight, passShortcuts } from './dom';
 import { ladderPanel, requirementsPanel, whyPanel } from './explanation';
 import { Exporter } from './exporter';
 import { Facts } from './facts';
@@ -110,6 +110,7 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
 
   const charts = element('section', 'smp-charts', memory.node, settings.change);
   charts.setAttribute('aria-label', 'Memory');
+  const releaseHeight = keepHeight(charts);
   const root = element(
     'section',
     'smp',
@@ -156,6 +157,7 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
       keepShortcuts();
       document.removeEventListener(PRESENT_EVENT, report);
       connection.dispose();
+      releaseHeight();
       exporter.dispose();
       tabs.dispose();
       ladder.dispose();
