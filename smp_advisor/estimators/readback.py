@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.cluster.cluster import Cluster
@@ -12,6 +13,8 @@ from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.configuration import count, digits_as_number, is_on
 from smp_advisor.estimators.recipes import adapter_of
 from smp_advisor.estimators.terms import is_version, library_version, version_of_older_pair
+from smp_advisor.job_rules import SCRIPT_NAME
+from smp_advisor.libraries.layout import of_own_code
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.schema import schema
@@ -235,7 +238,7 @@ def _job(configuration: Configuration, plan: Plan | None, model: Model | None, i
         # FlashAttention is in SMP v1 from 1.13.0. Whether the script uses it is not visible, so it is assumed.
         fused = release(plan.version) >= release("1.13.0")
     try:
-        return Job(
+        job = Job(
             sequence_length=length,
             precision=plan.precision if plan is not None else "bf16" if fused else "fp16",
             fp8=bool(getattr(plan, "fp8", False)),
@@ -245,6 +248,9 @@ def _job(configuration: Configuration, plan: Plan | None, model: Model | None, i
         )
     except AdvisorError:
         return None
+    entry = configuration.get("entry_point")
+    is_exported = isinstance(entry, str) and PurePosixPath(entry).name == SCRIPT_NAME
+    return job if is_exported or plan is None else of_own_code(job, plan.library)
 
 
 def _number(configuration: Configuration, name: str) -> int | None:

@@ -14,10 +14,10 @@ from smp_advisor.errors import ExportError
 from smp_advisor.export import checks
 from smp_advisor.export.options import CHECKPOINT_CHANNEL, FileSystem, Location
 from smp_advisor.export.run import run_of, schedule_of
-from smp_advisor.export.script import SCRIPT_NAME, builds, requirements, writable
+from smp_advisor.export.script import builds, requirements, writable
 from smp_advisor.export.template import Expression
 from smp_advisor.files import data_file
-from smp_advisor.job_rules import MAX_RUN_SECONDS
+from smp_advisor.job_rules import MAX_RUN_SECONDS, SCRIPT_NAME
 from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.version import image, require_supported_instance, version_on

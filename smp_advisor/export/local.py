@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.errors import ExportError, UnknownFamilyError
 from smp_advisor.export import checks
 from smp_advisor.export.options import JobOptions
-from smp_advisor.export.script import SCRIPT_NAME, builds, training_script, writable
+from smp_advisor.export.script import builds, training_script, writable
 from smp_advisor.export.script_parts import SMALL_VOCABULARY
 from smp_advisor.export.template import Comment, Expression, comment, render, text_literal
 from smp_advisor.files import data_file
+from smp_advisor.job_rules import SCRIPT_NAME
 from smp_advisor.libraries.library import DEFAULT_LIBRARY
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.version import default_version, image

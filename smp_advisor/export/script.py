@@ -18,6 +18,7 @@ from smp_advisor.export.script_parts import (
 )
 from smp_advisor.export.template import Comment, gathered, render
 from smp_advisor.files import data_file
+from smp_advisor.job_rules import SCRIPT_NAME
 from smp_advisor.libraries.library import supports_tensor_parallelism
 from smp_advisor.libraries.validation import unscripted_adapter
 from smp_advisor.libraries.version import oldest_script_release, release, version_on
@@ -154,10 +155,6 @@ def _delays_initialization(training: Training) -> bool:
     bytes_per_parameter = 4 if training.plan.precision == "fp32" else 2
     largest = data_file("export", "launch")["smp_v1"]["undelayed_parameters"]
     return training.model.parameter_count > largest or not copies_fit(training, bytes_per_parameter)
-
-
-SCRIPT_NAME = "train_smp.py"
-"""Name of the generated script, next to the notebook."""
 
 
 _KINDS = {

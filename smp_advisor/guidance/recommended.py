@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from smp_advisor.errors import PlanError
+from smp_advisor.libraries.plan import Plan
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from functools import partial
@@ -15,7 +18,6 @@ if TYPE_CHECKING:
     from smp_advisor.cluster.table import Instance
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.guidance.practices import Pitfall, Reference, Step
-    from smp_advisor.libraries.plan import Plan
     from smp_advisor.search.clusters import Question
     from smp_advisor.search.decision import Decision
     from smp_advisor.search.search import SearchResult
@@ -111,10 +113,7 @@ class Recommended:
         return replace(value, **{name: getattr(self, name) for name in words})
 
     def _run_of(self, plan: Plan | None = None) -> tuple[Model, Cluster, Job, Plan]:
-        from smp_advisor.errors import PlanError
-        from smp_advisor.libraries.plan import Plan as AnyPlan
-
-        if plan is not None and not isinstance(plan, AnyPlan):
+        if plan is not None and not isinstance(plan, Plan):
             raise PlanError(f"plan must be a Plan, or None for the recommended one, not {type(plan).__name__}.")
         return self.model, self.cluster, self.job, plan or self.plan
 

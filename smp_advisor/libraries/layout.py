@@ -335,11 +335,21 @@ def layout_of(plans: Sequence[Plan], job: Job, cluster: Cluster | None = None) -
     return layout_of_columns(names.pop(), PlanColumns.of_plans(plans), job, cluster)
 
 
+def _exports_loss_in_parts(library: str, job: Job) -> bool:
+    record = get_library(library)
+    return record.script == "torch" and not record.smdistributed and loss_in_parts(job)
+
+
+def of_own_code(job: Job, library: str) -> Job:
+    """The job with a script of the user's, whose loss need not be in parts as that of the exported one."""
+    return replace(job, stack=get_library(library).stack) if _exports_loss_in_parts(library, job) else job
+
+
 def layout_of_columns(library: str, plans: PlanColumns, job: Job, cluster: Cluster | None = None) -> Layout:
     """Columns of the cost model for fields of n plans, with stack and checkpoints of the generated script."""
     record = get_library(library)
     layout: Layout = record.layout(plans, job, cluster)
-    if record.script == "torch" and not record.smdistributed and loss_in_parts(job):
+    if _exports_loss_in_parts(library, job):
         layout = replace(layout, state_bytes=replace(layout.state_bytes, loss_in_parts=True))
     cudnn = False
     if cluster is not None and (job.stack, record.stack) == ("auto", "hf-sdpa"):

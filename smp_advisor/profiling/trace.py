@@ -78,7 +78,9 @@ def trace(profiled: ProfiledModel, settings: Settings) -> Traced:
         tracer = _Tracer(profiled, settings)
         profile = tracer.profile()
         if settings.precision == "mixed":
-            profile = replace(profile, autocast_ratios=_autocast_ratios(profiled, settings, profile))
+            ratios = _autocast_ratios(profiled, settings, profile)
+            untraced = () if ratios else ("Autocast was not traced: DDP plans count the activations of FSDP's.",)
+            profile = replace(profile, autocast_ratios=ratios, warnings=(*profile.warnings, *untraced))
     return Traced(
         profile=profile,
         has_drawn=tracer.mode.has_drawn,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from smp_advisor.costs.evaluate import estimate
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.files import data_file
+from smp_advisor.libraries.layout import of_own_code
 from smp_advisor.libraries.library import get_library, plan_fields
 from smp_advisor.libraries.validation import undocumented_settings, unscripted_adapter
 from smp_advisor.libraries.version import (
@@ -133,11 +134,12 @@ def job_for(library: str, request: Request) -> Job:
     version = pins_for(library, request).get("version")
     if version in versions(library) and release(image(library, version).framework_version) < (2,):
         attention = "eager"  # PyTorch has fused attention from version 2 on
-    return replace(
+    job = replace(
         job,
         precision=job.precision if "precision" in user_settings else precision,
         attention=job.attention if "attention" in user_settings or job.stack != AUTO else attention,
     )
+    return of_own_code(job, library) if request.own_script else job
 
 
 def pins_for(library: str, request: Request) -> dict[str, Any]:

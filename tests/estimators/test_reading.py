@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,9 +14,11 @@ from hypothesis import strategies as st
 
 from smp_advisor import check_estimator
 from smp_advisor.cluster import Cluster
+from smp_advisor.costs import estimate
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators import looks_like_estimator
 from smp_advisor.libraries import Plan
+from smp_advisor.workload import Model
 from smp_advisor.workload.adapter import Adapter
 from tests.estimators import cells
 from tests.estimators.cells import PARAMETERS, written
@@ -303,3 +306,20 @@ def test_the_report_is_a_list_of_findings_for_other_tools():
     assert "Corrected:" in str(report)
     assert isinstance(report.path, str)
     assert Path(report.path).name == "<cell>"
+
+
+@pytest.mark.parametrize(("script", "is_exported"), [("train.py", False), ("src/train_smp.py", True)])
+def test_a_loss_in_parts_is_that_of_the_exported_script_only(script, is_exported):
+    model = Model.from_name("llama-3-8b")
+    hyperparameters = {"lora_r": 16, "lora_alpha": 32, "per_device_train_batch_size": 4, "max_seq_length": 2048}
+    cell = (
+        f"PyTorch(entry_point={script!r}, role=role, instance_type='ml.p4d.24xlarge', instance_count=1,"
+        " framework_version='2.8.0', py_version='py312', distribution={'torch_distributed': {'enabled': True}},"
+        f" hyperparameters={hyperparameters | {'fsdp': 'full_shard auto_wrap', 'bf16': True}!r})"
+    )
+    read = check_estimator(cell, model=model)
+    logits = [
+        estimate(model, read.cluster, job, read.plan).memory.peak.logits_gib
+        for job in (read.job, replace(read.job, stack="hf-sdpa"))
+    ]
+    assert (logits[0] < 0.5 * logits[1]) == is_exported

@@ -8,7 +8,7 @@ import pytest
 
 from smp_advisor import advise
 from smp_advisor.cluster import Cluster
-from smp_advisor.errors import AdvisorError, ExportError
+from smp_advisor.errors import AdvisorError, ExportError, NoPlanFitsError
 from smp_advisor.libraries.version import image
 from smp_advisor.search.candidates import titled
 from smp_advisor.search.library import choose_library
@@ -57,11 +57,23 @@ def test_auto_prefers_libraries_with_a_script_for_the_adapter():
     assert str(refused.value) in " ".join(str(sharded).split())
     # A script of the user may shard a quantized base.
     own = advise("llama-3-8b", "ml.p4d.24xlarge", script="train.py", **settings)
+    assert own.plan.library != "ddp"
     assert not any("without a generated script" in text for text in own.library_comparisons)
     # Where no replica fits, only sharding remains.
     large = advise("llama-3-70b", "ml.p4d.24xlarge", **settings)
     assert large.plan.library == "fsdp"
     assert "does not shard a base of 8 bits" in large.because
+
+
+def test_a_script_of_the_user_is_not_assumed_to_compute_its_loss_in_parts():
+    """All logits of this plan need 18 GiB more than the exported script has: it would run out of memory."""
+    request = {"library": "fsdp", "training": "fine-tuning", "sequence_length": 4096, "batch_size": 4}
+    exported = advise("llama-3-8b", "ml.p4d.24xlarge", **request)
+    with pytest.raises(NoPlanFitsError, match=r"the nearest needs 48\.. GiB"):
+        advise("llama-3-8b", "ml.p4d.24xlarge", script="train.py", **request)
+    own = advise("llama-3-8b", "ml.p4d.24xlarge", script="train.py", **request | {"batch_size": 1})
+    logits = exported.estimate.memory.peak.logits_gib
+    assert own.estimate.memory.peak.logits_gib > 1.4 * logits
 
 
 def test_every_other_library_for_pytorch_is_compared():
