@@ -184,7 +184,11 @@ def start(advice: LiveAdvice, state: ControlState, options: Mapping[str, object]
     data: dict[str, object] = {"lines": [], "request": "", "job": "", "run": "", "watch": ""}
     data["local"] = _offered(lambda: value.start(local=True))
     if text:
-        job = named_values(shlex.split(text))
+        try:
+            words = shlex.split(text)
+        except ValueError as error:
+            raise AdvisorError(f"The options cannot be read: {error}.") from None
+        job = named_values(words)
         terms = value.terms(**job)
         lines = [f"This job would run on {terms.run}", terms.probe]
         with suppress(AdvisorError):  # without tokens, a run has no cost to save

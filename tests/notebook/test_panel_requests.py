@@ -55,8 +55,9 @@ def test_a_page_starts_a_job_once_for_its_price_and_only_after_the_options_are_g
         return panel_data("start", advice, advice.controls, options)
 
     assert asked()["job"] == ""
-    with pytest.raises(AdvisorError, match="NAME=VALUE"):
-        asked(options="role")
+    for text, problem in (("role", "NAME=VALUE"), ("role='arn", "cannot be read: No closing quotation")):
+        with pytest.raises(AdvisorError, match=problem):
+            asked(options=text)
     offer = asked(options="role=arn:aws:iam::111122223333:role/Training")
     assert "per hour" in offer["lines"][0]
     assert "111122223333" in offer["request"]
