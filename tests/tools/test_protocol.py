@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from importlib import import_module
 from inspect import signature
@@ -40,6 +41,12 @@ async def client(root, folder):
             yield connected
 
 
+def in_its_own_loop(session):
+    """Run a session in a thread: a browser that an earlier test opened leaves a running event loop in this one."""
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, session()).result()
+
+
 @pytest.mark.tools
 def test_a_session_over_standard_input_and_output(root, tmp_path):
     (tmp_path / "train.py").write_text("import torch\nfrom torch.distributed.fsdp import FSDP\nmodel = FSDP(net)\n")
@@ -67,7 +74,7 @@ def test_a_session_over_standard_input_and_output(root, tmp_path):
                 True, "advise takes no argument 'seqlen'; did you mean sequence_length?",
             )  # fmt: skip
 
-    asyncio.run(session())
+    in_its_own_loop(session)
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
 
@@ -104,7 +111,7 @@ def test_a_cancelled_call_ends_its_work_and_the_server_answers_the_next(tmp_path
                 await asyncio.to_thread(ended.wait)
             assert not (await connected.call_tool("advise", REQUEST)).is_error
 
-    asyncio.run(session())
+    in_its_own_loop(session)
 
 
 @pytest.mark.parametrize("tool", TOOLS.values(), ids=lambda tool: tool.name)
