@@ -47,7 +47,7 @@ def _run(request: dict[str, Any], run: dict[str, Any], rank: int, port: int, rec
         os.environ |= {
             "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world),
             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo",
-            "ACCELERATE_USE_CPU": "true",
+            "ACCELERATE_USE_CPU": "true", "TORCH_DIST_INIT_BARRIER": "1",  # no rank ends before all are connected
         }  # fmt: skip
     observer = Observer(script, request["steps"], request["losses"])
     conditions.follow_settings(observer)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
+
 pytestmark = [pytest.mark.slow, pytest.mark.torch]
 
 HEAD = """\
@@ -43,7 +45,7 @@ def outcome():
     with subprocess.Popen([sys.executable, runner], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
 
         def run(text: str) -> str:
-            child.stdin.write(json.dumps(HEAD + textwrap.dedent(text)) + "\n")
+            child.stdin.write(json.dumps([HEAD + textwrap.dedent(text), free_port()]) + "\n")
             child.stdin.flush()
             first = json.loads(child.stdout.readline())
             if first["waited"]:
