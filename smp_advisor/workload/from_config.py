@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import lzma
 import os
 import re
 from dataclasses import dataclass, replace
@@ -15,16 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.arguments import require_types
 from smp_advisor.errors import ModelError
-from smp_advisor.files import MODEL, has_too_many_values, read_bytes
+from smp_advisor.files import MODEL, has_too_many_values, read_bytes, rows
 from smp_advisor.workload.counts import format_count
 from smp_advisor.workload.families import model_from_shape, model_from_values
-from smp_advisor.workload.from_count import published_shapes
+from smp_advisor.workload.from_count import PublishedShape, published_shapes
 from smp_advisor.workload.settings import families
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from smp_advisor.workload.from_count import PublishedShape
     from smp_advisor.workload.model import Model
 
 
@@ -32,6 +32,13 @@ _LONGEST = 100
 """Characters of a name that is looked up."""
 _SUFFIXES = ("hf", "instruct", "chat", "base", "it", "pt")
 """Endings of names for the same shape, trained further."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _TracedModule:
+    name: str
+    source: str
+    aliases: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +60,12 @@ def model_from_name(text: str) -> Model:
     if not is_model_name(text):
         raise ModelError(f"The package has no model called {text[:_LONGEST]!r}: {_hint(text)}.")
     entry = _models()[_key(text)]
+    if isinstance(entry, _TracedModule):
+        from smp_advisor.workload.from_profile import model_from_profile
+
+        data = (files("smp_advisor.workload") / "data" / "published_modules.json.xz").read_bytes()
+        model = model_from_profile(json.loads(lzma.decompress(data))[entry.name])
+        return replace(model, name=entry.name, note=f"traced: {entry.source}")
     if isinstance(entry, _NamedConfig):
         model = model_from_values(entry.config, source=entry.name, name=entry.name)
         return replace(model, note=f"the configuration of {entry.name}")
@@ -91,14 +104,18 @@ def _names() -> dict[str, Any]:
 
 
 @cache
-def _models() -> dict[str, PublishedShape | _NamedConfig]:
+def _models() -> dict[str, PublishedShape | _NamedConfig | _TracedModule]:
     """Every model by the keys of its name and of its aliases."""
     data = _names()
     configs = [_NamedConfig(**{"aliases": (), **entry}) for entry in data["configs"]]
-    models: dict[str, PublishedShape | _NamedConfig] = {}
-    entries: list[PublishedShape | _NamedConfig] = [*published_shapes(), *configs]
+    traced = [
+        _TracedModule(name=row["name"], source=row["source"], aliases=tuple(row["aliases"].split()))
+        for row in rows("smp_advisor.workload", "data/published_modules.csv")
+    ]
+    models: dict[str, PublishedShape | _NamedConfig | _TracedModule] = {}
+    entries: list[PublishedShape | _NamedConfig | _TracedModule] = [*published_shapes(), *configs, *traced]
     for entry in entries:
-        aliases = entry.aliases if isinstance(entry, _NamedConfig) else data["aliases"].get(entry.name, ())
+        aliases = data["aliases"].get(entry.name, ()) if isinstance(entry, PublishedShape) else entry.aliases
         for name in (entry.name, *aliases):
             models[_key(name)] = entry
     return models

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from smp_advisor import advise
 from smp_advisor.arguments import amount_of
 from smp_advisor.errors import AdvisorError, ModelError
+from smp_advisor.files import rows
 from smp_advisor.workload import Model, format_count, parse_count
 from smp_advisor.workload import from_count as inference
 from smp_advisor.workload.from_config import is_model_name, model_names
@@ -21,7 +22,9 @@ NAMES = {
     "meta-llama/Meta-Llama-3-70B": "Llama 3 70B", "llama-3-70b": "Llama 3 70B", "gpt2-xl": "GPT-2 XL", "gpt2": "GPT-2",
     "Meta-Llama-3-70B-Instruct": "Llama 3 70B", "meta-llama/Llama-2-70b-hf": "Llama 2 70B",
     "EleutherAI/gpt-neox-20b": "GPT-NeoX-20B", "bigscience/bloom": "BLOOM-176B", "GPT-3 175B": "GPT-3 175B",
-    "mistralai/Mistral-7B-v0.1": "Mistral 7B",
+    "mistralai/Mistral-7B-v0.1": "Mistral 7B", "openai/whisper-large-v3": "Whisper large-v3", "clip": "CLIP ViT-L/14",
+    "microsoft/swin-base-patch4-window7-224": "Swin base", "resnet-50": "ResNet 50", "convnext-base": "ConvNeXt base",
+    "stabilityai/stable-diffusion-xl-base-1.0": "SDXL U-Net", "sd-1.5": "Stable Diffusion 1.5 U-Net",
 }  # fmt: skip
 
 
@@ -36,6 +39,15 @@ def test_every_published_shape_has_its_name_and_its_count():
         model = Model.from_name(shape.name)
         assert (model.name, model.parameter_count) == (shape.name, shape.parameters)
         assert model.origin == "given"
+
+
+def test_every_published_module_has_advice_in_its_own_unit():
+    for row in rows("smp_advisor.workload", "data/published_modules.csv"):
+        advice = advise(row["name"], "ml.p4d.24xlarge")
+        assert (advice.model.name, advice.model.parameter_count) == (row["name"], int(row["parameters"]))
+        assert row["source"] in advice.model.note
+        assert "samples" in str(advice)
+        assert "Replace train.py with your training script" in advice.cell()
 
 
 # Billions of parameters on the model cards.
