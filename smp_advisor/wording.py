@@ -236,6 +236,11 @@ def token_rate(estimate: Estimate) -> str:
     return _ranged(estimate.tokens_per_second, estimate.tokens_per_second_range, "tokens/s")
 
 
+def rate(model: Model, estimate: Estimate) -> str:
+    """Throughput in the model's unit: tokens, or samples."""
+    return token_rate(estimate) if model.reads_tokens else throughput(estimate)
+
+
 def compute(estimate: Estimate) -> str:
     """Model FLOPs per GPU: ``152 TFLOP/s (111 to 178)``."""
     return _ranged(estimate.tflops_per_gpu, estimate.tflops_per_gpu_range, "TFLOP/s")

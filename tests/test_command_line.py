@@ -97,6 +97,17 @@ def test_whether_a_model_fits_takes_five_lines(run, count, status, first):
     assert ("2 nodes" in ways) is bool(status)
 
 
+def test_a_model_of_images_is_answered_in_images(run):
+    status, text, _ = run("fits", "resnet-50", "-i", "ml.g5.2xlarge")
+    data = json.loads(run("advise", "resnet-50", "-i", "ml.g5.2xlarge", "--json")[1])
+    assert status == 0
+    assert "samples/s" in text
+    assert not [name for name in data if "token" in name]
+    assert {"samples_per_second", "usd_per_million_samples"} <= set(data)
+    assert not re.search("token|sequence|accumulat", text)  # the plan trains its batch at once
+    assert "samples/s" in run("compare", "resnet-50", "-i", "ml.g5.2xlarge", "--counts", "1,2")[1]
+
+
 def test_what_would_change_the_fit_is_true(run):
     data = json.loads(run("fits", "llama-3-70b", "-i", "p5.48xlarge", "-n", "4", "-s", "4096", "--json")[1])
     assert data["what_would_change_it"].startswith("2 nodes are also enough; sequences of 8,192 tokens fit, too.")

@@ -15,13 +15,13 @@ from smp_advisor.costs.world import stack_of
 from smp_advisor.errors import AdvisorError, ClusterError, JobError
 from smp_advisor.libraries.version import suggested_instances
 from smp_advisor.search.candidates import (
-    has_script,
     job_for,
     library_policy,
     obstacle,
     pins_for,
     search_in_bf16_if_possible,
 )
+from smp_advisor.search.library import preferred_library
 
 if TYPE_CHECKING:
     from smp_advisor.costs.estimate import Estimate
@@ -263,26 +263,15 @@ class Question:
 
 
 def best_on(question: Question, cluster: Cluster) -> ClusterSize:
-    """The best plan on a cluster; that of a later library of the policy only if it gains enough for the policy."""
+    """The best plan on a cluster, of the library that the policy prefers there."""
     here = question.on(cluster)
     if question.library != AUTO:
         return _searched(here.request, question.library, question.objective)
-    policy = library_policy()
-    usual = [name for name in policy.order_for(here.request.job) if obstacle(name, here.request) is None]
-    names = usual or [policy.archived]
-    best = ClusterSize(cluster=cluster, library=names[0], job=here.request.job, estimate=None)
-    for name in sorted(names, key=lambda name: not has_script(name, here.request)):
-        size = _searched(here.request, name, "throughput")
-        faster = size.tokens_per_second >= best.tokens_per_second * (1 + policy.gain) and cluster.gpus > 1
-        faster = faster and has_script(name, here.request) >= has_script(best.library, here.request)
-        if not best.fits or (size.fits and faster):
-            best = size
-    if not best.fits:  # the archived library, only where no other can train the model
-        archived = _searched(here.request, policy.archived, "throughput")
-        best = archived if archived.fits else best
-    if question.objective in {"throughput", "cost"} or not best.fits:
-        return best
-    return _searched(here.request, best.library, question.objective)
+    try:
+        library = preferred_library(here.request)
+    except AdvisorError:
+        library = library_policy().archived
+    return _searched(here.request, library, question.objective)
 
 
 def _searched(request: Request, library: str, objective: Objective) -> ClusterSize:

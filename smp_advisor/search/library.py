@@ -73,10 +73,10 @@ def choose_library(
         min_fit_probability=min_fit_probability,
         own_script=own_script,
     )
-    usual = tuple(candidate(library, request) for library in policy.order_for(job))
+    usual = _usual(request)
     if all(entry.obstacle for entry in usual) and any(entry.obstacle == "instance" for entry in usual):
         request = replace(request, unlisted=True)
-        usual = tuple(candidate(library, request) for library in policy.order_for(job))
+        usual = _usual(request)
     chosen, reason = _preferred(usual, request)
     samples = chosen.samples or None
     further = tuple(
@@ -94,6 +94,15 @@ def choose_library(
         require_supported_instance(chosen.library, cluster.instance),
     ]
     return LibraryChoice(library=chosen.library, because=" ".join(filter(None, parts)), comparisons=comparisons)
+
+
+def preferred_library(request: Request) -> str:
+    """The library of a run that AWS's list of the instance allows."""
+    return _preferred(_usual(request), request)[0].library
+
+
+def _usual(request: Request) -> tuple[Candidate, ...]:
+    return tuple(candidate(library, request) for library in library_policy().order_for(request.job))
 
 
 def family_to_infer(framework: str | None, pins: Collection[str] = ()) -> str:

@@ -17,11 +17,11 @@ from smp_advisor.wording import (
     gib,
     percent,
     plural,
+    rate,
     run_cost,
     run_time,
     table_html,
     table_lines,
-    token_rate,
 )
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def knees(sizes: Sequence[ClusterSize]) -> list[ClusterSize]:
 
 def time_and_cost(model: Model, estimate: Estimate) -> tuple[str, str]:
     """Days and USD of the run with their intervals; without tokens, the throughput and the cost per million."""
-    return (run_time(estimate) or token_rate(estimate), run_cost(estimate) or cost_per_million(model, estimate))
+    return (run_time(estimate) or rate(model, estimate), run_cost(estimate) or cost_per_million(model, estimate))
 
 
 @dataclass(frozen=True, kw_only=True)

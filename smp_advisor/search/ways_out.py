@@ -14,7 +14,7 @@ from smp_advisor.libraries.library import get_library, libraries
 from smp_advisor.search.clusters import AUTO, COUNTS, ClusterSize, Places, best_on, suitable
 from smp_advisor.search.sizes import compare, time_and_cost
 from smp_advisor.uninterrupted import uninterrupted
-from smp_advisor.wording import batch_limit, gib, percent, plural, probability, table_html, table_lines, token_rate
+from smp_advisor.wording import batch_limit, gib, percent, plural, probability, rate, table_html, table_lines
 from smp_advisor.workload.adapter import Adapter
 
 if TYPE_CHECKING:
@@ -111,9 +111,10 @@ class WaysOut:
 
     def _table(self) -> list[tuple[str, ...]]:
         rows: list[tuple[str, ...]] = [("change that fits", "memory per GPU", "speed (95 %)", "cost (95 %)")]
+        model = self.request.model
         for way in self.ways:
             now = way.size.estimate
-            speed, cost = ("", "") if now is None else (token_rate(now), time_and_cost(self.request.model, now)[1])
+            speed, cost = ("", "") if now is None else (rate(model, now), time_and_cost(model, now)[1])
             rows.append((way.words, way.memory, speed, cost))
         return rows
 

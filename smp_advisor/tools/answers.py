@@ -13,6 +13,7 @@ from smp_advisor.errors import AdvisorError
 from smp_advisor.guidance.choice import certainty
 from smp_advisor.libraries.library import get_library, plan_defaults
 from smp_advisor.wording import (
+    amount,
     between,
     cost_per_million,
     fit,
@@ -22,11 +23,12 @@ from smp_advisor.wording import (
     number,
     percent,
     probability,
+    rate,
     run_cost,
     run_time,
     step_time,
     table_lines,
-    token_rate,
+    unit,
     utilization,
 )
 
@@ -138,14 +140,21 @@ def _rounded(value: float) -> float:
     return float(f"{value:.{_DIGITS}g}")
 
 
-def _ranged(value: float | None, ends: tuple[float, float] | None) -> dict[str, float] | None:
+def _ranged(value: float | None, ends: tuple[float, float] | None, factor: float = 1.0) -> dict[str, float] | None:
     if value is None or ends is None:
         return None
-    return {"value": _rounded(value), "low": _rounded(ends[0]), "high": _rounded(ends[1])}
+    return {"value": _rounded(value * factor), "low": _rounded(ends[0] * factor), "high": _rounded(ends[1] * factor)}
 
 
-def figures(estimate: Estimate, least: float) -> dict[str, Any]:
+def _units(counted: str) -> tuple[str, str]:
+    """Names of the speed and of its price in tokens or samples."""
+    return f"{counted}_per_second", f"usd_per_million_{counted}"
+
+
+def figures(model: Model, estimate: Estimate, least: float) -> dict[str, Any]:
     """Figures of a plan with their 95 % intervals, units in the names."""
+    per_second, per_million = _units(unit(model))
+    price, ends = estimate.usd_per_million_tokens, estimate.usd_per_million_tokens_range
     values = {
         "fits": fits(estimate, least),
         "fit_probability": min(0.999, round(estimate.fit_probability, 3)),
@@ -153,12 +162,12 @@ def figures(estimate: Estimate, least: float) -> dict[str, Any]:
         "usable_gib_per_gpu": round(estimate.usable_gpu_memory_gib, 1),
         "headroom_gib_per_gpu": round(estimate.headroom_gib, 1),
         "global_batch_size": estimate.global_batch_size,
-        "tokens_per_step": estimate.tokens_per_step,
+        "tokens_per_step": estimate.tokens_per_step if model.reads_tokens else None,
         "step_seconds": _ranged(estimate.step_seconds, estimate.step_seconds_range),
-        "tokens_per_second": _ranged(estimate.tokens_per_second, estimate.tokens_per_second_range),
+        per_second: _ranged(getattr(estimate, per_second), getattr(estimate, f"{per_second}_range")),
         "mfu": _ranged(estimate.mfu, estimate.mfu_range),
         "usd_per_hour": None if estimate.usd_per_hour is None else _rounded(estimate.usd_per_hour),
-        "usd_per_million_tokens": _ranged(estimate.usd_per_million_tokens, estimate.usd_per_million_tokens_range),
+        per_million: _ranged(price, ends, 1 / amount(model, 1)),
         "days": _ranged(estimate.days, estimate.days_range),
         "usd_total": _ranged(estimate.usd_total, estimate.usd_total_range),
     }
@@ -193,12 +202,11 @@ def memory_table(estimate: Estimate) -> dict[str, float]:
 
 def speed_words(model: Model, estimate: Estimate) -> str:
     """Step time, throughput and utilization with their intervals."""
-    rate = f", {token_rate(estimate)}" if model.reads_tokens else ""
-    return f"{step_time(estimate)} per step{rate}, MFU {utilization(estimate)}"
+    return f"{step_time(estimate)} per step, {rate(model, estimate)}, MFU {utilization(estimate)}"
 
 
 def cost_words(model: Model, estimate: Estimate) -> str:
-    """Price of the cluster, and cost per million tokens."""
+    """Price of the cluster, and cost per million tokens or samples."""
     price = estimate.usd_per_hour
     hour = "" if price is None else f"{price:,.2f} USD per hour"
     return ", ".join(filter(None, (hour, cost_per_million(model, estimate)))) or "no on-demand price known"
@@ -228,7 +236,7 @@ def explained(failure: Failure, advice: Advice | None) -> Answer:
     if advice is not None:
         value, least = advice.estimate, advice.min_fit_probability
         rows[2:2] = [("Next plan", f"{plan_words(advice.plan)}: {memory_words(value)}, {step_time(value)} per step")]
-        data["next_plan"] = {"plan": settings_of(advice.plan), **figures(value, least)}
+        data["next_plan"] = {"plan": settings_of(advice.plan), **figures(advice.model, value, least)}
     return Answer(text=folded(rows), data=data, full=lambda: data, page=lambda: folded(rows, 10**6))
 
 
@@ -265,7 +273,7 @@ def advised(advice: Advice) -> Answer:
         "instance": advice.cluster.instance.name,
         "count": advice.cluster.nodes,
         "gpus": advice.cluster.gpus,
-        **figures(value, least),
+        **figures(model, value, least),
         "plan": settings_of(advice.plan),
         "parameters": advice.plan.parameters,
         "hyperparameters": advice.plan.hyperparameters,
@@ -301,7 +309,10 @@ def needed(advice: Advice) -> str:
     names = [
         step.title if step.title[:2].isupper() else step.title[:1].lower() + step.title[1:]
         for step in advice.steps
-        if step.decision == "used" and step.outcome is not None and not fits(step.outcome, advice.min_fit_probability)
+        if step.decision == "used"
+        and step.outcome is not None
+        and step.outcome.global_batch_size <= advice.estimate.global_batch_size
+        and not fits(step.outcome, advice.min_fit_probability)
     ]
     return f"It fits only with {', '.join(names)}." if names else ""
 
@@ -327,27 +338,29 @@ def sizes_data(sizes: ClusterSizes) -> list[dict[str, Any]]:
     rows = []
     for size in {id(size): size for size in (*first, *by_speed) if size is not None}.values():
         row = {"cluster": size.name, "library": size.library, "fits": size.fits, "chosen": size is sizes.chosen}
-        row |= _short(size)
+        row |= _short(sizes.model, size)
         rows.append(row)
     return rows
 
 
-def _short(size: ClusterSize) -> dict[str, Any]:
+def _short(model: Model, size: ClusterSize) -> dict[str, Any]:
     """The figures of a cluster's best plan in a row."""
     if size.estimate is None:
         return {} if size.nearest_gib is None else {"needed_gib_per_gpu": round(size.nearest_gib, 1)}
-    names = ("needed_gib_per_gpu", "tokens_per_second", "usd_per_million_tokens", "days", "usd_total")
-    values = figures(size.estimate, 0.0)
+    names = ("needed_gib_per_gpu", *_units(unit(model)), "days", "usd_total")
+    values = figures(model, size.estimate, 0.0)
     return {name: values[name] for name in names if name in values}
 
 
 def refused(sentence: str, ways: WaysOut | None) -> Answer:
     """The answer where nothing fits, with the changes after which something does."""
-    changes = [
-        {"change": way.change, "what": way.words, "library": way.size.library, **_short(way.size)}
-        for way in (() if ways is None else ways.ways)
-    ]
-    data: dict[str, Any] = {"answer": sentence, "fits": False, "changes_that_fit": changes}
+    data: dict[str, Any] = {"answer": sentence, "fits": False, "changes_that_fit": []}
+    if ways is not None:
+        data["changes_that_fit"] = [
+            {"change": way.change, "what": way.words, "library": way.size.library}
+            | _short(ways.request.model, way.size)
+            for way in ways.ways
+        ]
     if ways is not None and ways.nearest_gib is not None:
         usable = ways.request.cluster.instance.usable_gpu_memory_gib
         data |= {"needed_gib_per_gpu": round(ways.nearest_gib, 1), "usable_gib_per_gpu": round(usable, 1)}
@@ -360,13 +373,13 @@ def fitting(advice: Advice, changes: str) -> Answer:
     value, least = advice.estimate, advice.min_fit_probability
     where = f"{advice.cluster.nodes} x {advice.cluster.instance.name}"
     spare = f"{gib(value.headroom_gib)} to spare: {memory_words(value)[:-1]}, {percent(least)} required)"
-    length = f"sequence length {advice.job.sequence_length:,}"
+    length = f"sequence length {advice.job.sequence_length:,}; " if advice.model.reads_tokens else ""
     rows = [
         ("Yes", f"{advice.model.name} fits on {where} with {spare}."),
         ("Best plan", plan_words(advice.plan)),
-        ("Speed", f"{token_rate(value)}; {cost_words(advice.model, value)}"),
+        ("Speed", f"{rate(advice.model, value)}; {cost_words(advice.model, value)}"),
         ("Change", changes),
-        ("Assumed", f"{length}; {advice.job.precision}; {advice.job.optimizer}."),
+        ("Assumed", f"{length}{advice.job.precision}; {advice.job.optimizer}."),
     ]
     answer = advised(advice)
     data = {**answer.data, "answer": f"Yes: {rows[0][1]}", "what_would_change_it": changes}
@@ -406,7 +419,7 @@ def estimated(model: Model, where: str, value: Estimate, least: float) -> Answer
         ("Assumed", " ".join(value.assumptions)),
     ]
     data: dict[str, Any] = {"answer": f"{model.name} on {where} {fit(value, least)}.", "model": model.name}
-    data |= {**figures(value, least), "plan": settings_of(value.plan), "assumed": list(value.assumptions)}
+    data |= {**figures(model, value, least), "plan": settings_of(value.plan), "assumed": list(value.assumptions)}
     return Answer(
         text=folded(rows),
         data=data,
@@ -460,13 +473,15 @@ def checked(reports: Sequence[Report], **more: Any) -> Answer:
 def compared(rows: list[dict[str, Any]], sentence: str = "") -> Answer:
     """The answer of a comparison: one row per plan, library or cluster."""
     fitting_rows = [row for row in rows if row["fits"]]
-    best = max(fitting_rows, key=lambda row: row["tokens_per_second"]["value"], default=None)
+    counted = "samples" if any("samples_per_second" in row for row in rows) else "tokens"
+    speed, price = _units(counted)
+    best = max(fitting_rows, key=lambda row: row[speed]["value"], default=None)
     if not sentence:
         name = "" if best is None else best["plan"]
         sentence = f"{len(fitting_rows)} of {len(rows)} fit" + (f"; the fastest is {name}." if name else ".")
     data = {"answer": sentence, "fits": bool(fitting_rows), "rows": rows}
-    titles = ("", "fits", "GiB per GPU", "tokens/s (95 %)", "USD per million tokens", "days", "USD")
-    names = ("needed_gib_per_gpu", "tokens_per_second", "usd_per_million_tokens", "days", "usd_total")
+    titles = ("", "fits", "GiB per GPU", f"{counted}/s (95 %)", f"USD per million {counted}", "days", "USD")
+    names = ("needed_gib_per_gpu", speed, price, "days", "usd_total")
     lines: list[tuple[str, ...]] = [titles]
     for row in rows:
         label = row.get("cluster") or row["plan"]

@@ -205,16 +205,16 @@ def _row(options: Namespace, query: _Query, plan: Mapping[str, Any], *, single: 
     name = ", ".join(f"{key}={value}" for key, value in plan.items())
     try:
         if single:
-            _, _, value = _estimate(options.model, settings)
+            model, _, value = _estimate(options.model, settings)
         else:
             advice = _recommended(options.model, replace(query, settings=settings), options)
             if isinstance(advice, NoPlanFitsError):
                 return {"plan": name, "fits": False, "reason": str(advice)}
-            value = advice.estimate
+            model, value = advice.model, advice.estimate
     except AdvisorError as error:
         return {"plan": name, "fits": False, "error": str(error)}
     words = {} if single else {"settings": settings_of(value.plan)}
-    return {"plan": name, **figures(value, settings.get("min_fit_probability") or 0.95), **words}
+    return {"plan": name, **figures(model, value, settings.get("min_fit_probability") or 0.95), **words}
 
 
 def _with_instance(settings: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
@@ -448,10 +448,10 @@ def _estimate(model: str, settings: Mapping[str, Any]) -> tuple[Model, Cluster, 
 def _file_fits(source: Path, options: Namespace) -> Answer:
     """Whether the plans of a file fit."""
     values, least = _of_file(source, options), options.settings.get("min_fit_probability") or 0.95
-    lines = [f"{name}: {_verdict(value, least)}" for name, value in values.items()]
+    lines = [f"{name}: {_verdict(value, least)}" for name, (_, value) in values.items()]
     data = {
-        "fits": all(is_fitting(value, least) for value in values.values()),
-        "jobs": [{"name": name, **figures(value, least)} for name, value in values.items()],
+        "fits": all(is_fitting(value, least) for _, value in values.values()),
+        "jobs": [{"name": name, **figures(model, value, least)} for name, (model, value) in values.items()],
     }
     return Answer(
         text="\n".join(lines),
@@ -467,18 +467,22 @@ def _verdict(value: Estimate, least: float) -> str:
     return f"{words}: {memory_words(value)[:-1]}, {percent(least)} required)."
 
 
-def _of_file(path: Path, options: Namespace) -> dict[str, Estimate]:
-    """Estimates of a saved advice, or of the jobs of a recipe or cell."""
+def _of_file(path: Path, options: Namespace) -> dict[str, tuple[Model, Estimate]]:
+    """Models and estimates of a saved advice, or of the jobs of a recipe or cell."""
     if _is_saved(path):
         advice = _advice(path)
-        return {str(path): evaluate(advice.model, advice.cluster, advice.job, advice.plan)}
+        return {str(path): (advice.model, evaluate(advice.model, advice.cluster, advice.job, advice.plan))}
     length, least = job_of(None, {}).sequence_length, options.settings.get("min_fit_probability", 0.95)
     model = None if options.model is None else read_model(_model(options.model), sequence_length=length, shape={})
     report = check_estimator(path, model=model, cluster=options.settings.get("cluster"), min_fit_probability=least)
     missing = [_missing(reading) for reading in report.readings if reading.estimate is None]
     if missing or not report.readings:
         raise AdvisorError(f"{path} has a job that cannot be estimated: {'; '.join(missing) or 'no job was found'}")
-    return {f"{path}:{r.line} {r.title}": r.estimate for r in report.readings if r.estimate is not None}
+    return {
+        f"{path}:{reading.line} {reading.title}": (reading.model, reading.estimate)
+        for reading in report.readings
+        if reading.model is not None and reading.estimate is not None
+    }
 
 
 def _missing(reading: Reading) -> str:

@@ -299,6 +299,12 @@ def test_other_clusters_are_compared_for_an_advice():
         replace(advice.recommended, question=None).compare_clusters()
 
 
+@pytest.mark.parametrize(("model", "instance"), [("sdxl", P4D), ("llama-3-8b", "ml.p5.48xlarge"), ("350M", P4D)])
+def test_a_comparison_takes_the_library_of_the_advice(model, instance):
+    advice = smpa.advise(model, instance, instance_count=2)
+    assert advice.compare_clusters(counts=(2,)).own.library == advice.plan.library
+
+
 def test_a_model_far_too_large_gets_a_cluster_on_which_it_fits():
     with pytest.raises(NoPlanFitsError) as error:
         smpa.advise("405B", "ml.g5.xlarge")
