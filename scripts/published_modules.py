@@ -56,7 +56,7 @@ def _whisper(
     return {
         name: Published(
             module="transformers.WhisperForConditionalGeneration",
-            source="arXiv 2212.04356, table 1; 30 seconds of audio and 448 tokens a sample",
+            source="arXiv 2212.04356, table 1; 30 seconds of audio and 448 tokens per sample",
             config=sizes | config,
             inputs=lambda batch: {"input_features": torch.zeros(batch, bins, 3_000), "labels": _whole(batch, 448)},
             aliases=aliases,
@@ -72,7 +72,7 @@ def _clip(
     return {
         name: Published(
             module="transformers.CLIPModel",
-            source="arXiv 2103.00020, table 20; an image of 224 pixels and 77 tokens a sample",
+            source="arXiv 2103.00020, table 20; an image of 224 pixels and 77 tokens per sample",
             config={
                 "vision_config": {"patch_size": patch, "projection_dim": both, **vision},
                 "text_config": {"projection_dim": both, **text},
@@ -93,7 +93,7 @@ def _swin(name: str, width: int, third: int, heads: int, parameters: int) -> dic
     return {
         f"Swin {name}": Published(
             module="transformers.SwinForImageClassification",
-            source="arXiv 2103.14030, section 3.3; an image of 224 pixels a sample",
+            source="arXiv 2103.14030, section 3.3; an image of 224 pixels per sample",
             config={
                 "embed_dim": width,
                 "depths": [2, 2, third, 2],
@@ -111,7 +111,7 @@ def _convnext(name: str, width: int, third: int, parameters: int) -> dict[str, P
     return {
         f"ConvNeXt {name}": Published(
             module="transformers.ConvNextForImageClassification",
-            source="arXiv 2201.03545, section 3; an image of 224 pixels a sample",
+            source="arXiv 2201.03545, section 3; an image of 224 pixels per sample",
             config={
                 "hidden_sizes": [width, 2 * width, 4 * width, 8 * width],
                 "depths": [3, 3, third, 3],
@@ -128,7 +128,7 @@ def _resnet(layers: int, depths: list[int], parameters: int) -> dict[str, Publis
     return {
         f"ResNet {layers}": Published(
             module="transformers.ResNetForImageClassification",
-            source="arXiv 1512.03385, table 1; an image of 224 pixels a sample",
+            source="arXiv 1512.03385, table 1; an image of 224 pixels per sample",
             config={"depths": depths, "num_labels": 1_000},
             inputs=_images(),
             parameters=parameters,
@@ -172,7 +172,7 @@ MODELS: dict[str, Published] = {
     **_resnet(152, [3, 8, 36, 3], 60_192_808),
     "Stable Diffusion 1.5 U-Net": Published(
         module="diffusers.UNet2DConditionModel",
-        source="unet/config.json of stable-diffusion-v1-5; an image of 512 pixels and 77 tokens a sample",
+        source="unet/config.json of stable-diffusion-v1-5; an image of 512 pixels and 77 tokens per sample",
         config={"sample_size": 64, "cross_attention_dim": 768},
         inputs=_latents(64, 768),
         aliases=("sd-1.5", "sd1.5", "sd-1.5-unet", "stable-diffusion-1.5", "stable-diffusion-v1-5"),
@@ -180,7 +180,7 @@ MODELS: dict[str, Published] = {
     ),
     "SDXL U-Net": Published(
         module="diffusers.UNet2DConditionModel",
-        source="unet/config.json of stable-diffusion-xl-base-1.0; an image of 1,024 pixels and 77 tokens a sample",
+        source="unet/config.json of stable-diffusion-xl-base-1.0; an image of 1,024 pixels and 77 tokens per sample",
         config={
             "sample_size": 128,
             "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
