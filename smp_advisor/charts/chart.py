@@ -28,7 +28,6 @@ MARKS: Mapping[str, str] = {
     + line("smp-whisker", 1, 1, 1, 9)
     + line("smp-whisker", 15, 1, 15, 9),
     "recommended plan": rect("smp-ghost", 1, 1, 14, 8),
-    "idle": rect("smp-idle", 1, 1, 14, 8),
 }
 """Marks of the legends by their meaning."""
 

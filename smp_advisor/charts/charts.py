@@ -11,7 +11,7 @@ from smp_advisor.charts.chart import Chart
 from smp_advisor.charts.drawings import RankColumn
 from smp_advisor.charts.modules import modules_chart
 from smp_advisor.charts.plans import alternatives_chart, clusters_chart
-from smp_advisor.charts.step import memory_chart, schedule_chart, time_chart
+from smp_advisor.charts.step import memory_chart, time_chart
 from smp_advisor.costs import estimate as estimated
 from smp_advisor.errors import AdvisorError
 from smp_advisor.guidance.report import plan_of, ranks_of
@@ -76,7 +76,6 @@ def ranks_chart(advice: Recommended, estimate: Estimate, by: int = 0) -> Chart:
 CHARTS: Mapping[str, Callable[[Recommended, Estimate], Chart]] = {
     "memory": memory_chart,
     "time": time_chart,
-    "schedule": schedule_chart,
     "alternatives": alternatives_chart,
     "clusters": clusters_chart,
     "ranks": ranks_chart,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.charts.chart import Chart
 from smp_advisor.charts.drawings import Axis, Point, plane
-from smp_advisor.charts.marks import fixed, short
+from smp_advisor.charts.marks import short
 from smp_advisor.charts.step import plan_text
 from smp_advisor.costs.uncertainty import DIVISIONS, plan_divisions
 from smp_advisor.errors import AdvisorError
@@ -72,7 +72,7 @@ def alternatives_chart(advice: Recommended, estimate: Estimate) -> Chart:
         )
         for row, (plan, rate, room, group, reason) in enumerate(zip(plans, rates, free, groups, reasons, strict=True))
     ]
-    title = f"this plan: {short(now[1])} {unit}, {fixed(now[0], 1)} GiB free"
+    title = f"this plan: {short(now[1])} {unit}, {now[0]:.1f} GiB free"
     points.append(Point(*now, "smp-here", title, text="this plan", radius=8))
     slow, fast = min(point.y for point in points), max(point.y for point in points)
     low, high = min(0.0, *(point.x for point in points)), max(point.x for point in points)

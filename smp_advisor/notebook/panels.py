@@ -213,7 +213,6 @@ SLOW_PANELS = frozenset({"alternatives", "clusters", "start"})
 
 PANELS: dict[str, Panel] = {
     "alternatives": chart_panel("alternatives"),
-    "schedule": chart_panel("schedule"),
     "ranks": by_choice(ranks_chart),
     "modules": by_choice(modules_chart),
     "fit": ways,

@@ -9,11 +9,6 @@ import smp_advisor as smpa
 from smp_advisor import advise
 
 
-@pytest.fixture(scope="module")
-def advice():
-    return advise("10B", "ml.p4d.24xlarge", instance_count=4, tokens="20B", library="smp-v1")
-
-
 def open_tab(page, name: str) -> Locator:
     page.view.get_by_role("tab", name=name).click()
     panel = page.view.get_by_role("tabpanel", name=name)
@@ -33,16 +28,10 @@ def test_clusters_have_a_line_for_each_type_and_are_searched_on_request(host):
     assert page.advisor.advice.cluster.nodes == 8
 
 
-def test_rank_map_and_schedule_follow_the_plan(host, advice):
-    page = host(advice.recommended)
-    panel = open_tab(page, "Schedule")
-    stages = page.advisor.plan.pipeline_parallel_degree
-    expect(panel.locator(".smp-plot .smp-idle")).to_have_count(stages)
-    page.view.get_by_role("slider", name="Pipeline parallel degree").press("ArrowRight")
-    page.settle()
-    expect(panel.locator(".smp-plot .smp-idle")).to_have_count(page.advisor.plan.pipeline_parallel_degree)
+def test_the_rank_map_has_the_colors_of_the_chosen_column(host, recommended):
+    page = host(recommended.recommended)
     panel = open_tab(page, "Rank map")
-    expect(panel.locator(".smp-gpu")).to_have_count(32)
+    expect(panel.locator(".smp-gpu")).to_have_count(16)
     panel.get_by_label("Colors by").select_option(index=1)
     expect(panel.locator(".smp-gpu").first.locator("title")).to_contain_text("Node 0, GPU 0, rank 0")
 

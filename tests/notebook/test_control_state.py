@@ -34,25 +34,19 @@ FITS, LESS, OVER = (33.1, 100.0, True), (39.9, 130.0, False), (41.0, 130.0, Fals
             "Batch size",
             (["4", "40", "", "1,280"], FITS),
             (["4", "56", "", "1,792"], LESS),
-            (
-                "Batch size 40 → 56 (global batch 1,280 → 1,792): memory +6.8 GiB per GPU (39.9 of 39.4 GiB),"
-                " throughput +30 %; no longer fits."
-            ),
+            "Batch size 40 → 56 (global batch 1,280 → 1,792): memory +6.8 GiB per GPU (39.9 of 39.4 GiB); no longer fits.",
         ),
         (
             "Batch size",
             (["4", "56", "", ""], LESS),
             (["4", "40", "", ""], FITS),
-            "Batch size 56 → 40: memory −6.8 GiB per GPU (33.1 of 39.4 GiB), throughput −23 %; now fits.",
+            "Batch size 56 → 40: memory −6.8 GiB per GPU (33.1 of 39.4 GiB); now fits.",
         ),
         (
             "Batch size",
             (["4", "64", "", ""], OVER),
             (["4", "56", "", ""], LESS),
-            (
-                "Batch size 64 → 56: memory −1.1 GiB per GPU (39.9 of 39.4 GiB), no change in throughput;"
-                " still does not fit."
-            ),
+            ("Batch size 64 → 56: memory −1.1 GiB per GPU (39.9 of 39.4 GiB); still does not fit."),
         ),
         (
             "Pipeline schedule",

@@ -49,7 +49,7 @@ def test_it_fetches_nothing_and_its_bars_are_images(pipeline_advice):
     assert re.findall(r'\b(?:src="(?!data:)|@import|url\()', html) == []
     assert "<svg" not in re.sub('src="[^"]*"', "", html)
     memory, *_ = re.findall(r'<img alt="([^"]+)"', html)
-    assert f"{pipeline_advice.estimate.memory.peak.total_gib:.1f} of 39.4 GiB usable: Parameters" in memory
+    assert f"{pipeline_advice.estimate.memory.peak.total_gib:.1f} GiB of 39.4 GiB usable: Parameters" in memory
 
 
 def test_amounts_are_no_formulas():

@@ -14,7 +14,7 @@ interface Choice {
 }
 
 /** A chart that the kernel draws, as wide as the panel, when its tab is open. */
-export function chartPanel(
+function chartPanel(
   name: string,
   view: string,
   connection: Connection,
