@@ -34,7 +34,10 @@ FITS, LESS, OVER = (33.1, 100.0, True), (39.9, 130.0, False), (41.0, 130.0, Fals
             "Batch size",
             (["4", "40", "", "1,280"], FITS),
             (["4", "56", "", "1,792"], LESS),
-            "Batch size 40 → 56 (global batch 1,280 → 1,792): memory +6.8 GiB per GPU (39.9 of 39.4 GiB); no longer fits.",
+            (
+                "Batch size 40 → 56 (global batch 1,280 → 1,792): memory +6.8 GiB per GPU (39.9 of 39.4 GiB);"
+                " no longer fits."
+            ),
         ),
         (
             "Batch size",
