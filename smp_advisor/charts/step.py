@@ -9,7 +9,7 @@ from smp_advisor.charts.chart import Chart, image
 from smp_advisor.charts.drawings import Bar, amount, bars
 from smp_advisor.costs.estimate import CATEGORIES, Memory
 from smp_advisor.libraries.library import get_library, plan_fields
-from smp_advisor.wording import step_time
+from smp_advisor.wording import checkpointing_text, step_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -90,7 +90,9 @@ def plan_text(plan: Plan, limit: int | None = None) -> str:
     for name in names:
         value = getattr(plan, name, None)
         title = _SHORT.get(name, name.replace("_", " "))
-        if value is True:
+        if name == "activation_checkpointing" and value not in (None, False, "none"):
+            parts.append(f"{title} {checkpointing_text(str(value))}")
+        elif value is True:
             parts.append(title)
         elif value not in (None, False, 1, 0, "none", ""):
             parts.append(f"{title} {str(value).replace('_', ' ')}")

@@ -52,7 +52,7 @@ def test_a_block_of_a_profile_leads_to_the_control_that_checkpoints_it(host):
     panel.get_by_label("Size by").select_option("FLOPs")
     expect(panel.locator(".smp-plot title").first).to_contain_text("100.0 % of the FLOPs")
     panel.get_by_text("Table", exact=True).click()
-    expect(panel.get_by_role("button", name="Checkpoint")).to_have_count(4)
+    expect(panel.get_by_role("button", name="Checkpoint the blocks")).to_have_count(4)
     panel.locator(".smp-plot .smp-c2").first.click()
     page.settle()
     assert page.advisor.plan.activation_checkpointing

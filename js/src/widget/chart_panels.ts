@@ -86,7 +86,7 @@ export function modulesPanel(view: string, connection: Connection, session: Sess
     session.commit();
     document.querySelector<HTMLElement>(`[id="${view}-${name}"]`)?.focus();
   };
-  return choicePanel('modules', 'Size by', view, connection, { use: { word: 'Checkpoint', row: checkpoint, offers: isBlock } }, chart => void (rows = chart.rows));
+  return choicePanel('modules', 'Size by', view, connection, { use: { word: 'Checkpoint the blocks', row: checkpoint, offers: isBlock } }, chart => void (rows = chart.rows));
 }
 
 function choicePanel(name: string, label: string, view: string, connection: Connection, actions: Actions = {}, onChart?: (chart: Chart) => void): RemotePanel<Chart> {
