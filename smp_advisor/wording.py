@@ -124,7 +124,7 @@ def fits(estimate: Estimate, min_fit_probability: float) -> bool:
 
 
 def checkpointing_text(strategy: str) -> str:
-    """What activation checkpointing recomputes: ``groups of 2 blocks``; ``off`` without it."""
+    """Parts that activation checkpointing recomputes: ``groups of 2 blocks``; ``off`` without it."""
     if strategy.startswith("every_"):
         return f"one of {strategy.removeprefix('every_')} blocks"
     if strategy.startswith("group_"):

@@ -1,4 +1,4 @@
-"""Drawings: bars, points over two axes, and ranks."""
+"""Drawings: bars, and points over two axes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.charts.marks import Scale
 
-__all__ = ["Axis", "Bar", "Point", "RankColumn", "amount", "bars", "plane", "ranks"]
+__all__ = ["Axis", "Bar", "Point", "amount", "bars", "plane"]
 
 
 class Bar(NamedTuple):
@@ -201,44 +201,3 @@ def _scale(axis: Axis, start: float, end: float) -> Scale:
 
 def _ticks(axis: Axis, count: float) -> list[float]:
     return (log_ticks if axis.is_log else ticks)(axis.low, axis.high, count)
-
-
-class RankColumn(NamedTuple):
-    """One number per GPU."""
-
-    name: str
-    """``stage``, ``tensor slice``, ``shard``, ``replica``."""
-    letter: str
-    values: list[int]
-
-
-_COLORS = 8
-_GAP = 3
-
-
-def ranks(columns: Sequence[RankColumn], nodes: int, per_node: int, by: int, description: str, width: float) -> str:
-    """The first nodes with their GPUs, in the colors of column `by`, as SVG, `width` pixels wide."""
-    detailed = nodes <= 4
-    lanes = 1 if detailed else max(int(width // 300), 1)
-    box = width / lanes
-    left = 58
-    across = min(per_node, 8)
-    cell = (box - left - 12) / across
-    high = 32 if detailed else 18
-    tall = -(-per_node // across) * (high + _GAP) + 8
-    parts: list[str] = []
-    for index in range(nodes * per_node):
-        node, gpu = divmod(index, per_node)
-        x, y = box * (node % lanes), 4 + tall * (node // lanes)
-        if gpu == 0:
-            parts.append(label("smp-text", x, y + 13, f"Node {node}"))
-        texts = [f"{column.name} {column.values[index]}" for column in columns]
-        title = f"Node {node}, GPU {gpu}, rank {index}: {', '.join(texts) or 'the entire model'}"
-        color = columns[by].values[index] % _COLORS if columns else 0
-        cx, cy = x + left + cell * (gpu % across), y + (high + _GAP) * (gpu // across)
-        parts.append(rect(f"smp-gpu smp-r{color}", cx, cy, cell - _GAP, high, title))
-        codes = [f"{column.letter}{column.values[index]}" for column in columns]
-        lines = [" ".join(codes[:2]), " ".join(codes[2:4])] if detailed else codes[by : by + 1]
-        for place, text in enumerate(lines if detailed or cell > 24 else ()):
-            parts.append(label(f"smp-code smp-o{color}", cx + (cell - _GAP) / 2, cy + 13 + 13 * place, text, "middle"))
-    return frame(width, 4 + tall * -(-nodes // lanes), description, parts)

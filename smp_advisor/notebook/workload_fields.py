@@ -147,7 +147,7 @@ def keywords_of(way: WayOut, pins: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def title_of(way: WayOut) -> str:
-    """A way out in words for a page, which has names of libraries in place of keywords."""
+    """A way out in words for a page, with the name of a library instead of the keyword."""
     return get_library(way.size.library).title if way.change == "library" and way.size.library else way.words
 
 

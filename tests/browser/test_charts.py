@@ -28,12 +28,12 @@ def test_clusters_have_a_line_for_each_type_and_are_searched_on_request(host):
     assert page.advisor.advice.cluster.nodes == 8
 
 
-def test_the_rank_map_has_the_colors_of_the_chosen_column(host, recommended):
+def test_the_rank_map_has_the_contents_of_every_gpu(host, recommended):
     page = host(recommended.recommended)
-    panel = open_tab(page, "Rank map")
-    expect(panel.locator(".smp-gpu")).to_have_count(16)
-    panel.get_by_label("Colors by").select_option(index=1)
-    expect(panel.locator(".smp-gpu").first.locator("title")).to_contain_text("Node 0, GPU 0, rank 0")
+    page.view.get_by_role("tab", name="Rank map").click()
+    table = page.view.get_by_role("group", name="Contents of every GPU")
+    expect(table.get_by_role("columnheader", name="GPU 7")).to_be_visible()
+    expect(table.get_by_role("rowheader")).to_have_count(1)
 
 
 @pytest.mark.torch

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smp_advisor.charts.chart import Chart
-from smp_advisor.charts.drawings import Axis, Bar, Point, RankColumn, bars, plane, ranks
+from smp_advisor.charts.drawings import Axis, Bar, Point, bars, plane
 from smp_advisor.charts.marks import linear, log_ticks, short, ticks
 from smp_advisor.errors import AdvisorError
 
@@ -37,10 +37,6 @@ _COST = Axis("USD", 0.92 * 90000, 1.08 * 270000, is_log=True, limit=("budget", 2
         bars(_NAMES, [Bar("Each step", [0.01, 0.02, 0.25], 0.28)], "s", None, 320),
         plane(_TIME, _COST, _POINTS, [("smp-curve", _POINTS)], HOSTILE, 640),
         plane(Axis("GiB", 0, 170), Axis("tokens/s", 0, 130000), _POINTS, (), "Plans", 320),
-        *(
-            ranks([RankColumn("stage", "P", list(range(8 * n)))] * k, n, 8, 0, HOSTILE, 640)
-            for n, k in ((2, 2), (6, 0))
-        ),
     ],
 )
 def test_a_drawing_is_inside_its_frame_names_its_marks_and_escapes_texts(svg):

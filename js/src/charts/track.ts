@@ -38,7 +38,7 @@ export function sliderTrack(data: Sweep): string {
   const runs = data.rates.map((value, index) => (data.fits[index] === 'over' ? null : value));
   const height = (values: (number | null)[], least: number) => {
     const most = Math.max(...values.map(value => value ?? 0), least, 1e-9);
-    return (value: number): number => BOTTOM - ((BOTTOM - 3) * value) / most;
+    return (value: number): number => BOTTOM - ((BOTTOM - 5) * value) / most;
   };
   const curve = (style: string, values: (number | null)[], y: (value: number) => number): string =>
     path(`smp-curve ${style}`, values.map((value, index) => (value === null ? null : [x(index), y(value)])));

@@ -70,7 +70,7 @@ export class TimeChart {
   }
 
   draw({ snapshot: { costs } }: Screen): void {
-    this.node.classList.toggle('smp-void', costs.fit === 'over'); // what cannot run has no speed
+    this.node.classList.toggle('smp-void', costs.fit === 'over'); // a plan that cannot run has no speed
     setText(this.range, costs.step_range);
     const row = { label: 'Each step', parts: costs.seconds, total: costs.step_seconds, ghost: null, interval: null };
     this.plot.innerHTML = bars({ unit: 's', names: this.shown.seconds, rows: [row], limit: null });

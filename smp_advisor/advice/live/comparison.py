@@ -129,7 +129,7 @@ def _controlled(entry: Entry) -> set[str]:
 def _figures(first: Entry, second: Entry) -> Iterator[Row]:
     before, after = first.state.estimate, second.state.estimate
     speed = token_rate if first.state.advice.model.reads_tokens else throughput
-    both = before.fits and after.fits  # what cannot run has no speed and no price
+    both = before.fits and after.fits  # a plan that cannot run has no speed and no price
     rows: tuple[tuple[str, Callable[[Estimate], str], str], ...] = (
         ("Memory needed per GPU", lambda estimate: gib(estimate.needed_gib), _memory(before, after)),
         ("Price per hour", _price, ""),
