@@ -28,16 +28,12 @@ async view => {
 """
 
 
-def slide_to_the_end(page, label: str) -> None:
-    page.view.get_by_label(label).press("End")
-    page.settle()
-
-
 def test_a_plan_that_does_not_fit_is_exported_by_a_second_click_and_carries_a_guard(host, root):
     page = host(make_advice())
     verdict = page.view.locator(".smp-verdict")
     expect(verdict).to_have_attribute("data-answer", "fits")
-    slide_to_the_end(page, "Batch size")
+    page.view.get_by_label("Batch size").press("End")
+    page.settle()
     expect(verdict).to_have_attribute("data-answer", "over")
     expect(page.view.locator(".smp-words")).to_have_text("Does not fit")
     page.view.get_by_role("button", name="Insert estimator cell").click()
