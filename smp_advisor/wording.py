@@ -123,6 +123,21 @@ def fits(estimate: Estimate, min_fit_probability: float) -> bool:
     return estimate.fit_probability >= min_fit_probability and estimate.host_memory_fits
 
 
+def checkpointing_text(strategy: str) -> str:
+    """Parts that activation checkpointing recomputes: ``groups of 2 blocks``; ``off`` without it."""
+    if strategy.startswith("every_"):
+        return f"one of {strategy.removeprefix('every_')} blocks"
+    if strategy.startswith("group_"):
+        return f"groups of {strategy.removeprefix('group_')} blocks"
+    texts = {
+        "none": "off",
+        "each": "each block",
+        "contiguous": "all blocks of a stage",
+        "operators": "part of the operators",
+    }
+    return texts.get(strategy, strategy)
+
+
 def adapter_text(adapter: Adapter) -> str:
     """Name of an adapter: "QLoRA of rank 16"."""
     return f"{'QLoRA' if adapter.base_bits < 16 else 'LoRA'} of rank {adapter.rank}"

@@ -66,7 +66,6 @@ export function recommendation(): Recommendation {
     decisive: ['Sharding.', 'It is the fastest.'],
     tokens_per_sample: 512,
     usable_gib: 30,
-    nominal_gib: 32,
     categories: ['Parameters', 'Gradients', 'Activations'],
     seconds: ['Forward', 'Backward'],
     figures: ['Memory'],

@@ -432,7 +432,7 @@ class Advice(Recommended):
         Parameters
         ----------
         name
-            ``memory``, ``time``, ``schedule``, ``alternatives``, ``clusters``, ``ranks``, or ``modules`` of a profile.
+            ``memory``, ``time``, ``alternatives``, ``clusters``, or ``modules`` of a profile.
         plan
             As for `ladder`.
 

@@ -1,5 +1,43 @@
 """Charts of an advice: what each one shows, and its drawing as SVG text."""
 
-from smp_advisor.charts.charts import CHARTS, chart_of
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smp_advisor.arguments import require_types
+from smp_advisor.charts.modules import modules_chart
+from smp_advisor.charts.plans import alternatives_chart, clusters_chart
+from smp_advisor.charts.step import memory_chart, time_chart
+from smp_advisor.costs import estimate as estimated
+from smp_advisor.errors import AdvisorError
+from smp_advisor.guidance.report import plan_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from smp_advisor.charts.chart import Chart
+    from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.guidance.recommended import Recommended
+    from smp_advisor.libraries.plan import Plan
 
 __all__ = ["CHARTS", "chart_of"]
+
+CHARTS: Mapping[str, Callable[[Recommended, Estimate], Chart]] = {
+    "memory": memory_chart,
+    "time": time_chart,
+    "alternatives": alternatives_chart,
+    "clusters": clusters_chart,
+    "modules": modules_chart,
+}
+"""Function that makes each chart for a plan of the advice."""
+
+
+def chart_of(advice: Recommended, name: str, plan: Plan | int | None = None) -> Chart:
+    """A chart of a plan, see `Advice.chart`."""
+    require_types({"name": (name, str)}, "chart")
+    chosen = plan_of(advice, plan)
+    own = chosen == advice.estimate.plan
+    estimate = advice.estimate if own else estimated(advice.model, advice.cluster, advice.job, chosen)
+    if name not in CHARTS:
+        raise AdvisorError(f"There is no chart {name!r:.60}: name one of {', '.join(CHARTS)}.")
+    return CHARTS[name](advice, estimate)

@@ -14,6 +14,7 @@ from urllib.parse import quote
 from smp_advisor.charts.marks import dot, label, line, number, rect, text_width
 from smp_advisor.errors import AdvisorError
 from smp_advisor.files import write_text
+from smp_advisor.wording import table_html, table_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,7 +29,6 @@ MARKS: Mapping[str, str] = {
     + line("smp-whisker", 1, 1, 1, 9)
     + line("smp-whisker", 15, 1, 15, 9),
     "recommended plan": rect("smp-ghost", 1, 1, 14, 8),
-    "idle": rect("smp-idle", 1, 1, 14, 8),
 }
 """Marks of the legends by their meaning."""
 
@@ -133,12 +133,9 @@ class Chart:
         table_too
             Whether the figures follow as a folded table.
         """
-        cell = 'style="text-align:left;padding:2px 14px 2px 0"'
-        head = "".join(f'<th scope="col" {cell}>{escape(text)}</th>' for text in self.columns)
-        body = "".join(f"<tr>{''.join(f'<td {cell}>{escape(text)}</td>' for text in row)}</tr>" for row in self.rows)
         notes = "".join(f"<div>{escape(note)}</div>" for note in self.notes)
         svg = self._with_key(_WIDTH)
-        table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        table = table_html([self.columns, *self.rows])
         return (
             f'<figure style="margin:0;max-width:{_WIDTH}px">'
             f'<figcaption style="font-weight:600;margin-bottom:6px">{escape(self.title)}</figcaption>'
@@ -150,12 +147,7 @@ class Chart:
         return self.as_html(images=True)
 
     def __str__(self) -> str:
-        table = [self.columns, *self.rows]
-        widths = [max(len(row[column]) for row in table) for column in range(len(self.columns))]
-        lines = [
-            "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in table
-        ]
-        return "\n".join([self.title, *lines, *self.notes])
+        return "\n".join([self.title, *table_lines([self.columns, *self.rows]), *self.notes])
 
     __repr__ = __str__
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from decimal import ROUND_HALF_UP, Decimal
+from collections.abc import Callable, Iterable
+from html import escape
 
 __all__ = [
     "Scale",
     "dot",
-    "fixed",
     "frame",
-    "grouped",
     "label",
     "line",
     "linear",
@@ -77,17 +75,6 @@ def log_ticks(low: float, high: float, count: float) -> list[float]:
     return values
 
 
-def fixed(value: float, digits: int) -> str:
-    """A number with `digits` decimals, halves rounded up."""
-    quantum = Decimal(1).scaleb(-digits)
-    return f"{Decimal(value).quantize(quantum, rounding=ROUND_HALF_UP):f}"
-
-
-def grouped(value: float) -> str:
-    """A whole number with commas: ``12,345``."""
-    return f"{math.floor(value + 0.5):,}"
-
-
 def short(value: float) -> str:
     """Three significant digits with a suffix: ``278k``, ``1.25M``, ``0.5``."""
     size = abs(value)
@@ -98,7 +85,7 @@ def short(value: float) -> str:
     digits = 0 if size >= 99.95 else 1 if size >= 9.995 else 2
     if size < 0.9995:
         digits = 3 if size >= 0.09995 else 4
-    text = fixed(size, digits)
+    text = f"{size:.{digits}f}"
     if "." in text:
         text = text.rstrip("0").rstrip(".")
     return f"{'-' if value < 0 else ''}{text}{suffix}"
@@ -111,15 +98,7 @@ def text_width(text: str) -> float:
 
 def number(value: float) -> str:
     """A coordinate in pixels, to a tenth."""
-    tenths = math.floor(value * 10 + 0.5)
-    pixels, tenth = divmod(abs(tenths), 10)
-    sign = "-" if tenths < 0 else ""
-    return f"{sign}{pixels}.{tenth}" if tenth else f"{sign}{pixels}"
-
-
-def escape(text: str) -> str:
-    """Text as content or attribute of an element."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
+    return f"{value:.1f}".removesuffix(".0")
 
 
 def _element(tag: str, attributes: str, title: str) -> str:
@@ -145,17 +124,9 @@ def dot(style: str, x: float, y: float, radius: float, title: str = "", row: int
     return _element("circle", f'class="{style}" cx="{number(x)}" cy="{number(y)}" r="{number(radius)}"{of}', title)
 
 
-def path(style: str, points: list[tuple[float, float] | None]) -> str:
-    """A line through points. None interrupts it."""
-    parts = []
-    pen = "M"
-    for point in points:
-        if point is None:
-            pen = "M"
-        else:
-            parts.append(f"{pen}{number(point[0])} {number(point[1])}")
-            pen = "L"
-    return f'<path class="{style}" d="{"".join(parts)}"/>' if parts else ""
+def path(style: str, points: Iterable[tuple[float, float]]) -> str:
+    """A line through points."""
+    return f'<path class="{style}" d="M{"L".join(f"{number(x)} {number(y)}" for x, y in points)}"/>'
 
 
 def label(style: str, x: float, y: float, text: str, anchor: str = "start") -> str:

@@ -57,21 +57,22 @@ def modules_chart(advice: Recommended, estimate: Estimate, by: int = 0) -> Chart
     by = by if 0 <= by < len(MEASURES) else 0
     modules = _modules(profile)
     blocks = sum(module.block for module in modules)
-    saved = amount(sum(module.figures[0] for module in modules if module.block), "GiB")
-    now = (
-        "checkpoints them" if getattr(estimate.plan, "activation_checkpointing", False) else "does not checkpoint them"
-    )
+    saved = sum(module.figures[0] for module in modules if module.block)
+    plan = "checkpoints" if getattr(estimate.plan, "activation_checkpointing", False) else "does not checkpoint"
+    inputs = f"{profile.batch} x {profile.sequence:,} tokens" if profile.sequence > 1 else "the inputs of the profile"
     return Chart(
         title=f"Modules of {profile.name}",
         draw=partial(_icicle, modules, by),
         columns=("Module", *(f"{measure[:1].upper()}{measure[1:]}" for measure in MEASURES), "Block"),
         rows=tuple((module.path or profile.name, *module.texts, "yes" if module.block else "") for module in modules),
         notes=(
-            f"A batch of {profile.batch} x {profile.sequence:,}. The {blocks} blocks save {saved} for their backward"
-            f" pass, of {modules[0].texts[0]}; the plan on the screen {now}."
+            f"With {inputs}, the {blocks} repeated blocks save {saved:.2f} of {modules[0].figures[0]:.2f} GiB for their"
+            f" backward pass. The plan on the screen {plan} them: select one to checkpoint all of them, or move"
+            " the setting Activation checkpointing to leave some out."
             if blocks
             else "The model has no repeated blocks.",
         ),
+        key=("", "inside a block", "repeated block", *[""] * 7, "other modules"),
         choices=MEASURES,
     )
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 from itertools import groupby
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from smp_advisor.charts.chart import Chart
 from smp_advisor.charts.drawings import Axis, Point, plane
-from smp_advisor.charts.marks import fixed, short
+from smp_advisor.charts.marks import short
 from smp_advisor.charts.step import plan_text
 from smp_advisor.costs.uncertainty import DIVISIONS, plan_divisions
 from smp_advisor.errors import AdvisorError
@@ -19,7 +19,7 @@ from smp_advisor.search.sizes import ClusterSizes
 from smp_advisor.wording import number
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.guidance.recommended import Recommended
@@ -46,7 +46,8 @@ def plotted_plans(advice: Recommended) -> list[Plan]:
 
 def alternatives_chart(advice: Recommended, estimate: Estimate) -> Chart:
     """Points of all combinations that fit, with the plan on the screen among them."""
-    result = representatives(_result(advice))
+    result_of = _result(advice)
+    result = representatives(result_of)
     plans = plotted_plans(advice)
     usable = advice.cluster.instance.usable_gpu_memory_gib
     tokens = advice.model.reads_tokens
@@ -54,7 +55,7 @@ def alternatives_chart(advice: Recommended, estimate: Estimate) -> Chart:
     scale, unit = (1, "tokens/s") if tokens else (1 / sequence, "samples/s")
     rates = [float(f"{scale * rate:.5g}") for rate in result.scores.tokens_per_second]
     free = [round(usable - float(result.needed_gib[row]), 2) for row in result.ranked]
-    reasons = _REASONS.of(advice)[: len(plans)]
+    reasons = _REASONS.of((result_of,), lambda: list(advice.recommended.alternatives["why"]))[: len(plans)]
     now = (
         round(estimate.headroom_gib, 2),
         float(f"{estimate.tokens_per_second if tokens else estimate.samples_per_second:.5g}"),
@@ -72,7 +73,7 @@ def alternatives_chart(advice: Recommended, estimate: Estimate) -> Chart:
         )
         for row, (plan, rate, room, group, reason) in enumerate(zip(plans, rates, free, groups, reasons, strict=True))
     ]
-    title = f"this plan: {short(now[1])} {unit}, {fixed(now[0], 1)} GiB free"
+    title = f"this plan: {short(now[1])} {unit}, {now[0]:.1f} GiB free"
     points.append(Point(*now, "smp-here", title, text="this plan", radius=8))
     slow, fast = min(point.y for point in points), max(point.y for point in points)
     low, high = min(0.0, *(point.x for point in points)), max(point.x for point in points)
@@ -94,73 +95,51 @@ def alternatives_chart(advice: Recommended, estimate: Estimate) -> Chart:
     )
 
 
-class _Reasons:
-    """Why each alternative of the search drawn last is not recommended: an estimate each, over a second in all."""
-
-    def __init__(self) -> None:
-        self._turn = Lock()
-        self._search: tuple[SearchResult | None, list[str]] = (None, [])
-
-    def of(self, advice: Recommended) -> list[str]:
-        """The reasons in the order of `plotted_plans`."""
-        with self._turn:
-            result = _result(advice)
-            if self._search[0] is not result:
-                self._search = result, advice.recommended.alternatives["why"].tolist()
-            return self._search[1]
-
-
-_REASONS = _Reasons()
-
-
 def _result(advice: Recommended) -> SearchResult:
     if advice.result is None:  # made by hand
         raise AdvisorError("Only advice made by advise() has alternatives.")
     return advice.result
 
 
-class _Compared:
-    """Comparisons of the advice drawn last, by instance type: they do not depend on the plan on the screen."""
+class _Last:
+    """The value made last, until another key is requested: it takes seconds, and no plan on the screen changes it."""
 
     def __init__(self) -> None:
         self._turn = Lock()
-        self._key: tuple[object, ...] = ()
-        self._by_type: dict[str, tuple[ClusterSize, ...]] = {}
+        self._made: tuple[tuple[object, ...], Any] = ((), None)
 
-    def of(self, advice: Recommended, instances: Sequence[str]) -> ClusterSizes:
-        """The clusters of the advice's own instance type, then those of others."""
+    def of(self, key: tuple[object, ...], make: Callable[[], Any]) -> Any:
+        """The value of a key, whose parts are compared by identity."""
         with self._turn:
-            return self._of(advice, instances)
-
-    def _of(self, advice: Recommended, instances: Sequence[str]) -> ClusterSizes:
-        key = (advice.question, advice.job.calibration, advice.cluster)
-        if len(self._key) != len(key) or any(old is not new for old, new in zip(self._key, key, strict=True)):
-            self._key, self._by_type = key, {}
-        limits = advice.sizes.limits if advice.sizes is not None else Limits()
-        own = advice.cluster.instance.name
-        sizes: ClusterSizes | None = None
-        for name in dict.fromkeys((own, *instances)):
-            if name not in self._by_type:
-                compared = advice.compare_clusters(
-                    advice.cluster.instance if name == own else name,
-                    _COUNTS,
-                    max_days=limits.max_days,
-                    max_usd=limits.max_usd,
-                )
-                self._by_type[name] = tuple(size for size in compared.sizes if size.cluster.instance.name == name)
-                sizes = compared
-        every = tuple(size for name in dict.fromkeys((own, *instances)) for size in self._by_type[name])
-        return ClusterSizes(
-            model=advice.model,
-            sizes=every,
-            goal="cheapest",
-            limits=limits,
-            requested=advice.cluster,
-            complete=sizes is None or sizes.complete,
-        )
+            if list(map(id, self._made[0])) != list(map(id, key)):
+                self._made = key, make()
+            return self._made[1]
 
 
-_COMPARED = _Compared()
+_REASONS = _Last()
+_SIZES = _Last()
+
+
+def _compared(advice: Recommended, instances: Sequence[str]) -> ClusterSizes:
+    """The clusters of the advice's own instance type, then those of others."""
+    by_type: dict[str, ClusterSizes] = _SIZES.of((advice.question, advice.job.calibration, advice.cluster), dict)
+    limits = advice.sizes.limits if advice.sizes is not None else Limits()
+    own = advice.cluster.instance.name
+    names = list(dict.fromkeys((own, *instances)))
+    for name in names:
+        if name not in by_type:
+            place = advice.cluster.instance if name == own else name
+            by_type[name] = advice.compare_clusters(place, _COUNTS, max_days=limits.max_days, max_usd=limits.max_usd)
+    return ClusterSizes(
+        model=advice.model,
+        sizes=tuple(size for name in names for size in by_type[name].sizes if size.cluster.instance.name == name),
+        goal="cheapest",
+        limits=limits,
+        requested=advice.cluster,
+        complete=all(by_type[name].complete for name in names),
+    )
+
+
 _COUNTS = tuple(2**power for power in range(9))
 """Numbers of nodes on a line, besides those of the present cluster: half of the search takes half of the time."""
 _MOST_TYPES = 6
@@ -179,7 +158,7 @@ def clusters_chart(advice: Recommended, estimate: Estimate, instances: Sequence[
         raise AdvisorError(f"The chart compares at most {_MOST_TYPES} further instance types, not {len(instances)}.")
     if advice.question is None:
         raise AdvisorError("Only advice made by advise() can be compared with other clusters.")
-    return sizes_chart(_COMPARED.of(advice, instances), advice)
+    return sizes_chart(_compared(advice, instances), advice)
 
 
 def sizes_chart(sizes: ClusterSizes, advice: Recommended) -> Chart:

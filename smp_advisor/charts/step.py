@@ -1,25 +1,20 @@
-"""Data of the charts of a step: memory, time and schedule."""
+"""Data of the charts of a step: memory and time."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from smp_advisor.charts.chart import Chart, image
-from smp_advisor.charts.drawings import Span as Drawn
-from smp_advisor.charts.drawings import amount, bars, gantt
+from smp_advisor.charts.drawings import Bar, amount, bars
 from smp_advisor.costs.estimate import CATEGORIES, Memory
-from smp_advisor.costs.schedule import step_schedule
 from smp_advisor.libraries.library import get_library, plan_fields
-from smp_advisor.wording import plural, step_time
+from smp_advisor.wording import checkpointing_text, step_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from smp_advisor.charts.drawings import BarRow, Bars
     from smp_advisor.costs.estimate import Estimate, StageMemory
-    from smp_advisor.costs.schedule import Span, StepSchedule
     from smp_advisor.guidance.recommended import Recommended
     from smp_advisor.libraries.plan import Plan
 
@@ -30,7 +25,6 @@ __all__ = [
     "memory_interval",
     "needed_html",
     "plan_text",
-    "schedule_chart",
     "stage_groups",
     "time_chart",
     "time_labels",
@@ -96,7 +90,9 @@ def plan_text(plan: Plan, limit: int | None = None) -> str:
     for name in names:
         value = getattr(plan, name, None)
         title = _SHORT.get(name, name.replace("_", " "))
-        if value is True:
+        if name == "activation_checkpointing" and value not in (None, False, "none"):
+            parts.append(f"{title} {checkpointing_text(str(value))}")
+        elif value is True:
             parts.append(title)
         elif value not in (None, False, 1, 0, "none", ""):
             parts.append(f"{title} {str(value).replace('_', ' ')}")
@@ -138,29 +134,16 @@ def memory_chart(advice: Recommended, estimate: Estimate) -> Chart:
     instance, groups = advice.cluster.instance, stage_groups(estimate.memory.stages)
     best = advice.recommended.estimate
     ghost = None if estimate.plan == best.plan else best.memory.peak.total_gib
-    rows: list[BarRow] = [
-        {
-            "label": group.label,
-            "parts": group.gib,
-            "total": group.total_gib,
-            "ghost": ghost if group.is_peak else None,
-            "interval": memory_interval(estimate) if group.is_peak else None,
-        }
+    rows = [
+        Bar(group.label, group.gib, group.total_gib, *((ghost, memory_interval(estimate)) if group.is_peak else ()))
         for group in groups
     ]
     labels = [CATEGORY_LABELS[name] for name in CATEGORIES]
     low, needed, high = memory_interval(estimate)
     peak = next(group.gib for group in groups if group.is_peak)
-    data: Bars = {
-        "unit": "GiB",
-        "names": labels,
-        "rows": rows,
-        "limit": instance.usable_gpu_memory_gib,
-        "nominal": instance.gpu_memory_gib,
-    }
     return Chart(
         title="Memory per GPU",
-        draw=partial(bars, data),
+        draw=partial(bars, labels, rows, "GiB", instance.usable_gpu_memory_gib),
         columns=("GiB per GPU", *(group.label for group in groups)),
         rows=(
             *(
@@ -187,8 +170,7 @@ def memory_chart(advice: Recommended, estimate: Estimate) -> Chart:
 
 def needed_html(needed: float, usable: float) -> str:
     """An image of the memory that a plan needs per GPU, next to the usable memory."""
-    row: BarRow = {"label": "Nearest plan", "parts": [needed], "total": needed, "ghost": None, "interval": None}
-    return image(bars({"unit": "GiB", "names": ["Needed"], "rows": [row], "limit": usable, "nominal": usable}, 520))
+    return image(bars(["Needed"], [Bar("Nearest plan", [needed], needed)], "GiB", usable, 520))
 
 
 def time_chart(advice: Recommended, estimate: Estimate) -> Chart:
@@ -196,11 +178,9 @@ def time_chart(advice: Recommended, estimate: Estimate) -> Chart:
     labels = time_labels(advice.plan.library)
     parts = [getattr(estimate.time, name) for name in TIME_LABELS]
     total = estimate.step_seconds
-    row: BarRow = {"label": "Each step", "parts": parts, "total": total, "ghost": None, "interval": None}
-    data: Bars = {"unit": "s", "names": list(labels.values()), "rows": [row], "limit": None, "nominal": None}
     return Chart(
         title=f"Step time {step_time(estimate)}",
-        draw=partial(bars, data),
+        draw=partial(bars, list(labels.values()), [Bar("Each step", parts, total)], "s", None),
         columns=("Part", "Time", "Share"),
         rows=tuple(
             (label, amount(part, "s", total), f"{100 * part / total:.1f} %")
@@ -244,92 +224,3 @@ def _stage_label(members: Sequence[StageMemory], count: int) -> str:
             runs.append([number])
     texts = [str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs]
     return f"Stage {texts[0]}" if len(numbers) == 1 else f"Stages {', '.join(texts)}"
-
-
-_MOST_ROWS = 16
-_VISIBLE = 0.01
-"""Share of the step from which a wait is stated."""
-
-
-def schedule_chart(advice: Recommended, estimate: Estimate) -> Chart:
-    """Passes of every stage over the time of a step."""
-    schedule = step_schedule(advice.model, advice.cluster, advice.job, estimate.plan, estimate)
-    labels = time_labels(estimate.plan.library)
-    parts = list(TIME_LABELS)
-    of_stage: dict[int, list[Span]] = defaultdict(list)
-    for span in schedule.spans:
-        of_stage[span.stage].append(span)
-    rows = [
-        (name := f"Stage {stage}" if schedule.stages > 1 else "Each GPU", _drawn(name, of_stage[stage], labels))
-        for stage in _shown(schedule.stages)
-    ]
-    used = {span.part for span in schedule.spans}
-    notes = tuple(_notes(schedule))
-    return Chart(
-        title=f"Schedule of one step: {plural(schedule.stages, 'stage')}, {_batches(schedule)}",
-        draw=partial(gantt, rows, schedule.end, f"Schedule of one step. {' '.join(notes)}"),
-        columns=("Stage", *(labels[part] for part in parts if part in used), "Idle"),
-        rows=tuple(
-            _row(schedule, stage, of_stage[stage], [part for part in parts if part in used]) for stage in of_stage
-        ),
-        notes=notes,
-        key=tuple(labels[part] if part in used else "" for part in parts),
-        marks=("idle",),
-    )
-
-
-def _drawn(name: str, spans: Sequence[Span], labels: Mapping[str, str]) -> list[Drawn]:
-    """The work of a stage, each part with its figures."""
-    parts, drawn = list(TIME_LABELS), []
-    for span in spans:
-        of = f"microbatch {span.microbatch + 1}, " if span.microbatch >= 0 else ""
-        title = f"{name}, {of}{labels[span.part]}: {amount(span.seconds, 's')}, from {amount(span.start, 's')}"
-        drawn.append(Drawn(parts.index(span.part), span.start, span.seconds, title))
-    return drawn
-
-
-def _batches(schedule: StepSchedule) -> str:
-    noun, nouns = ("microbatch", "microbatches") if schedule.stages > 1 else ("batch", "accumulated batches")
-    return plural(schedule.microbatches, noun, nouns)
-
-
-def _shown(stages: int) -> list[int]:
-    """Stages with a row: all of a few, else the first ones and the last."""
-    return list(range(stages)) if stages <= _MOST_ROWS else [*range(_MOST_ROWS - 1), stages - 1]
-
-
-def _row(schedule: StepSchedule, stage: int, spans: list[Span], parts: list[str]) -> tuple[str, ...]:
-    sums = {part: sum(span.seconds for span in spans if span.part == part) for part in parts}
-    idle = max(schedule.end - sum(sums.values()), 0.0)
-    return (
-        str(stage),
-        *(amount(seconds, "s", schedule.end) for seconds in sums.values()),
-        f"{100 * idle / schedule.end:.1f} %",
-    )
-
-
-def _notes(schedule: StepSchedule) -> list[str]:
-    """Limits of the drawing, and its differences from the estimate."""
-    notes = []
-    total = schedule.step_seconds
-    if schedule.shown < schedule.microbatches:
-        first = plural(schedule.shown, "microbatch", "microbatches")
-        notes.append(f"The first {first} of {schedule.microbatches:,}; the step takes {amount(total, 's')}.")
-        return notes
-    busy = max(sum(span.seconds for span in schedule.spans if span.stage == stage) for stage in range(schedule.stages))
-    notes.append(f"The busiest stage works {100 * busy / schedule.end:.0f} % of the step.")
-    after = sum(span.seconds for span in schedule.spans if span.stage == 0 and span.microbatch < 0)
-    waiting = total - after - schedule.passes_seconds
-    if waiting > _VISIBLE * total:
-        notes.append(
-            f"{amount(waiting, 's')} of waiting (hosts, transfers under load) are drawn after the passes:"
-            " their place in the step is unknown."
-        )
-    elif waiting < -_VISIBLE * total:
-        notes.append(
-            f"The simulated stages take {amount(-waiting, 's')} longer than the estimate's closed form of"
-            f" {amount(total, 's')}."
-        )
-    if schedule.stages > _MOST_ROWS:
-        notes.append(f"Rows of {_MOST_ROWS} of {schedule.stages} stages.")
-    return notes

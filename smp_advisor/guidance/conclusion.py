@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from smp_advisor.guidance.practices import subset_tip
-from smp_advisor.libraries.groups import shard_degree
 from smp_advisor.search.rank import NEAR_BEST, TECHNIQUE_GAIN
 from smp_advisor.wording import SAME, compared, fit, fits, gib, percent, step_time, throughput
 
@@ -132,9 +131,9 @@ _PHRASES = {
         _UNFIT,
     ),
     "fits instead": _Phrases(
-        "The plan would fit without {name}, which costs more memory than it saves here.",
+        "The plan would fit {other}.",
         "The plan would fit",
-        " With it, the plan {own}: {name} costs more memory than it saves here.",
+        " With it, the plan {own}.",
         ". Without it, the plan {own}; with it, the plan {fit}.",
     ),
     "much slower": _Phrases(
@@ -218,16 +217,12 @@ def why_not_used(run: PlannedRun, with_: WhatIf, estimate: Estimate | None, *, n
     return f"With {name}{with_.aside}, the plan {compared(run.estimate, estimate)}{conclusion}"
 
 
-def brief_used(run: PlannedRun, estimate: Estimate, *, name: str = "it", plan: Plan | None = None) -> str:
-    """`why_used` without figures. `plan` is the compared plan, which may have sharding instead of the technique."""
-    shards = 1 if plan is None else shard_degree(plan, run.cluster)
-    substitute = (
-        "with sharding in its place" if shards > 1 >= shard_degree(run.plan, run.cluster) else f"without {name}"
-    )
+def brief_used(run: PlannedRun, estimate: Estimate, *, name: str = "it", aside: str = "") -> str:
+    """`why_used` without figures. `aside` is that of the compared plan."""
     both = run.fits and fits(estimate, run.min_fit_probability)
     if both and run.objective == "headroom" and estimate.needed_gib > run.estimate.needed_gib:
         return "It frees memory, which is the objective."
-    return _PHRASES[_case(run, estimate)].used.format(name=name, other=substitute)
+    return _PHRASES[_case(run, estimate)].used.format(name=name, other=f"without {name}{aside}")
 
 
 def brief_not_used(run: PlannedRun, estimate: Estimate) -> str:

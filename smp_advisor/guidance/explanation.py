@@ -305,7 +305,8 @@ def steps_of(run: PlannedRun, techniques: Collection[str] | None = None) -> tupl
         own = {key: value for (name, key), value in estimates.items() if name == technique}
         comparisons = {key: value for (name, key), value in compared.items() if name == technique}
         conclusion = argument.conclude(run, comparisons, own)
-        outcome = next((own[key] for key in own if comparisons[key].plan == conclusion.alternative), None)
+        other = next((key for key in own if comparisons[key].plan == conclusion.alternative), None)
+        outcome, aside = (None, "") if other is None else (own[other], comparisons[other].aside)
         source = practice(conclusion.practice or technique, library)
         details = conclusion.because
         no_loss = outcome is not None and outcome.samples_per_second <= estimate.samples_per_second
@@ -318,7 +319,7 @@ def steps_of(run: PlannedRun, techniques: Collection[str] | None = None) -> tupl
                 technique=technique,
                 title=source.title,
                 decision=conclusion.decision,
-                because=_brief(run, technique, conclusion, outcome),
+                because=_brief(run, technique, conclusion, outcome, aside),
                 details=details,
                 trade_off=source.trade_off,
                 figures=conclusion.figures,
@@ -331,12 +332,12 @@ def steps_of(run: PlannedRun, techniques: Collection[str] | None = None) -> tupl
     return tuple(steps)
 
 
-def _brief(run: PlannedRun, technique: str, conclusion: Conclusion, outcome: Estimate | None) -> str:
+def _brief(run: PlannedRun, technique: str, conclusion: Conclusion, outcome: Estimate | None, aside: str) -> str:
     """The short reason for a conclusion."""
     text = conclusion.brief
     fields = technique_fields(practice(technique, run.plan.library).argument)
     if not text and outcome is not None and fields and conclusion.decision != "not possible":
         used = conclusion.decision == "used"
-        text = brief_used(run, outcome, plan=conclusion.alternative) if used else brief_not_used(run, outcome)
+        text = brief_used(run, outcome, aside=aside) if used else brief_not_used(run, outcome)
     text = text or first_sentence(conclusion.because)
     return f"Fixed by you. {text}" if run.pins & fields else text

@@ -15,7 +15,17 @@ from smp_advisor.libraries.controls import fields_of, shardable_gpus
 from smp_advisor.libraries.groups import divisors, shard_degree
 from smp_advisor.libraries.library import get_library, plan_fields
 from smp_advisor.uninterrupted import uninterrupted
-from smp_advisor.wording import SAME, degree_of_change, first_sentence, fits, gib, seconds, step_time, table_lines
+from smp_advisor.wording import (
+    SAME,
+    checkpointing_text,
+    degree_of_change,
+    first_sentence,
+    fits,
+    gib,
+    seconds,
+    step_time,
+    table_lines,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -91,7 +101,8 @@ def rung_title(argument: str, plan: Plan, run: PlannedRun) -> str:
         return "optimizer-state sharding"
     if argument == "activation_checkpointing":
         strategy = plan.activation_checkpointing
-        return "activation checkpointing" + (f" ({strategy})" if strategy not in {False, "each"} else "")
+        text = "" if strategy in {False, "each"} else f" ({checkpointing_text(str(strategy))})"
+        return f"activation checkpointing{text}"
     if argument in {"pipeline_parallelism", "partitions"}:
         return f"{plan.pipeline_parallel_degree} pipeline stages"
     degrees = {

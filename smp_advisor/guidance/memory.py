@@ -98,7 +98,7 @@ def _sharded(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Concl
     """Sharded data parallelism against optimizer-state sharding and none."""
     variant, estimate, nothing = comparisons["optimizer"], estimates.get("optimizer"), estimates.get("nothing")
     bytes_ = (16 if run.job.precision == "fp32" else 20) - 4 * (run.job.optimizer == "sgd")
-    briefs = ["" if nothing is None else brief_used(run, nothing, name="sharding")]
+    briefs = ["" if nothing is None else brief_used(run, nothing, name="sharding", aside=comparisons["nothing"].aside)]
     if estimate is None:
         alone = f"There is no plan with shard_optimizer_state in its place: {variant.obstacle}"
     else:
@@ -168,7 +168,8 @@ def _on_degrees(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Co
             f" {compared(run.estimate, lower[least])}. AWS advises the lowest degree that fits."
         )
         if run.fits:
-            brief = brief_used(run, by_degree[1], name="sharding") if 1 in by_degree else ""
+            aside = comparisons["1"].aside if 1 in by_degree else ""
+            brief = brief_used(run, by_degree[1], name="sharding", aside=aside) if 1 in by_degree else ""
             if least > 1:
                 brief = f"{brief} A degree of {least} also fits. {brief_change(run, lower[least])} with it.".strip()
     elif lower:

@@ -16,7 +16,7 @@ from smp_advisor.errors import AdvisorError
 from smp_advisor.notebook.cells import cells
 from smp_advisor.notebook.shown import set_displayed_last
 from smp_advisor.notebook.static_view import facts_html, title_html, verdict_html
-from smp_advisor.notebook.workload_fields import by_cost, effect_of, keywords_of
+from smp_advisor.notebook.workload_fields import by_cost, effect_of, keywords_of, title_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -290,19 +290,19 @@ class NothingFits:
         display(data, raw=True)
 
     def _button(self, way: WayOut) -> w.Box:
-        button = w.Button(description=f"{way.words[:1].upper()}{way.words[1:]}", layout=w.Layout(width="auto"))
+        button = w.Button(description=f"{title_of(way)[:1].upper()}{title_of(way)[1:]}", layout=w.Layout(width="auto"))
         button.on_click(lambda _: self._use(way))
         note = w.HTML(escape(effect_of(self._ways, way)))  # a button would cut it on a narrow page
         return w.Box([button, note], layout=w.Layout(flex_flow="row wrap", align_items="center"))
 
     def _use(self, way: WayOut) -> None:
-        self._say(f"Searching with {way.words} …")
+        self._say(f"Searching with {title_of(way)} …")
         try:
             advisor = self._advise(keywords_of(way, self._ways.request.pins))
         except AdvisorError as error:
             self._say(str(error))
             return
-        self._say(f"With {way.words}:")
+        self._say(f"With {title_of(way)}:")
         set_displayed_last(get_ipython(), advisor)
         self.widget.children = (self._note, advisor)
 

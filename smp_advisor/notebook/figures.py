@@ -167,7 +167,7 @@ def decisive(advice: Advice) -> tuple[str, str]:
     certain = certainty_in_short(advice.decision)
     trained = "" if advice.job.adapter is None else f"{adapter_text(advice.job.adapter)} with "
     carried = f"{trained}{schema(advice.plan.library).name}: {techniques}, batch size {advice.plan.batch_size}"
-    return f"{carried}.", f"{fitting} {_capital(certain)}"
+    return f"{carried}.", f"{_capital(certain)} {fitting}"
 
 
 def preferred(advice: Advice, estimate: Estimate) -> str:

@@ -14,12 +14,11 @@ from smp_advisor.advice.live.live_advice import ON_SCREEN, RECOMMENDED
 from smp_advisor.advice.live.settings import require_settings, with_labels
 from smp_advisor.advice.options import named_values
 from smp_advisor.charts import chart_of
-from smp_advisor.charts.charts import ranks_chart
 from smp_advisor.charts.modules import modules_chart
 from smp_advisor.charts.plans import clusters_chart
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.guidance.ladder import ladder_html, reasons_of
-from smp_advisor.guidance.report import ladder_of
+from smp_advisor.guidance.report import ladder_of, ranks_of
 from smp_advisor.notebook.figures import FITS, fit, headlines, memory
 from smp_advisor.notebook.searching import ways_to_fit
 from smp_advisor.notebook.view_state import explanation
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from smp_advisor.advice.live import LiveAdvice
     from smp_advisor.advice.live.comparison import Comparison, Row
     from smp_advisor.advice.live.control_state import ControlState, Entry
-    from smp_advisor.charts.chart import Chart
     from smp_advisor.runs.watching import Run
 
 __all__ = ["PANELS", "PanelRequests", "perform", "plan_line", "session_steps"]
@@ -43,14 +41,11 @@ def chart_panel(name: str) -> Panel:
     return lambda _, state, options: chart_of(state.advice, name, state.plan).plain(options.get("width"))
 
 
-def by_choice(chart: Callable[..., Chart]) -> Panel:
-    """Function that draws a chart by the column of colors or the measure ``by``."""
-
-    def panel(_: LiveAdvice, state: ControlState, options: Mapping[str, object]) -> dict[str, Any]:
-        by = options.get("by")
-        return chart(state.advice, state.estimate, by if isinstance(by, int) else 0).plain(options.get("width"))
-
-    return panel
+def modules(advice: LiveAdvice, state: ControlState, options: Mapping[str, object]) -> Mapping[str, object]:
+    """The modules of a profile by the measure ``by``."""
+    del advice
+    by = options.get("by")
+    return modules_chart(state.advice, state.estimate, by if isinstance(by, int) else 0).plain(options.get("width"))
 
 
 def clusters(advice: LiveAdvice, state: ControlState, options: Mapping[str, object]) -> dict[str, Any]:
@@ -153,6 +148,12 @@ def ladder(advice: LiveAdvice, state: ControlState, _: Mapping[str, object]) -> 
     return {"html": ladder_html(ladder_of(shown, None), reasons_of(shown.steps), bars=True)}
 
 
+def ranks(_: LiveAdvice, state: ControlState, options: Mapping[str, object]) -> Mapping[str, object]:
+    """Stage, slices, shard and replica of the GPUs of the first nodes."""
+    del options
+    return {"html": ranks_of(state.advice, state.plan, None)._repr_html_()}
+
+
 def requirements(advice: LiveAdvice, state: ControlState, _: Mapping[str, object]) -> Mapping[str, object]:
     """Requirements of the plan for the script, the data and the job."""
     return {"pitfalls": explanation(advice.at(state))["pitfalls"]}
@@ -213,9 +214,8 @@ SLOW_PANELS = frozenset({"alternatives", "clusters", "start"})
 
 PANELS: dict[str, Panel] = {
     "alternatives": chart_panel("alternatives"),
-    "schedule": chart_panel("schedule"),
-    "ranks": by_choice(ranks_chart),
-    "modules": by_choice(modules_chart),
+    "ranks": ranks,
+    "modules": modules,
     "fit": ways,
     "ladder": ladder,
     "why": why,

@@ -134,7 +134,6 @@ class Recommendation(TypedDict):
     tokens_per_sample: int
     """0 if the model reads no tokens."""
     usable_gib: float
-    nominal_gib: float
     categories: list[str]
     seconds: list[str]
     figures: list[str]
@@ -349,7 +348,6 @@ def recommendation(advice: Advice) -> Recommendation:
         if advice.model.reads_tokens
         else 0,
         "usable_gib": instance.usable_gpu_memory_gib,
-        "nominal_gib": instance.gpu_memory_gib,
         "categories": [CATEGORY_LABELS[name] for name in CATEGORIES],
         "seconds": list(time_labels(advice.plan.library).values()),
         "figures": [figure.label for figure in figures(advice.model, advice.estimate)],

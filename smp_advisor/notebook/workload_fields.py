@@ -11,9 +11,9 @@ from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.cluster.table import Instance, instances
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.library import get_library, libraries
+from smp_advisor.notebook.figures import headlines, memory
 from smp_advisor.search.clusters import ANY, AUTO
 from smp_advisor.search.sizes import time_and_cost
-from smp_advisor.wording import number
 from smp_advisor.workload.counts import format_count
 from smp_advisor.workload.from_config import model_names
 from smp_advisor.workload.job import Job
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from smp_advisor.advice import Advice
     from smp_advisor.search.ways_out import WayOut, WaysOut
 
-__all__ = ["Field", "by_cost", "changes_of", "effect_of", "keywords_of", "ways_of", "workload_fields"]
+__all__ = ["Field", "by_cost", "changes_of", "effect_of", "keywords_of", "title_of", "ways_of", "workload_fields"]
 
 _OBJECTIVES = {
     "throughput": "fastest",
@@ -146,13 +146,19 @@ def keywords_of(way: WayOut, pins: Mapping[str, Any]) -> dict[str, Any]:
     return changes[way.change] | ({"library": size.library} if way.change in {"library", "adapter"} else {})
 
 
+def title_of(way: WayOut) -> str:
+    """A way out in words for a page, with the name of a library instead of the keyword."""
+    return get_library(way.size.library).title if way.change == "library" and way.size.library else way.words
+
+
 def effect_of(ways: WaysOut, way: WayOut) -> str:
     """Memory, speed and cost of the best plan after a way out."""
     now = way.size.estimate
     if now is None:
         return ""
     cost = re.sub(r" \([^)]*\)", "", time_and_cost(ways.request.model, now)[1])
-    return f"{way.memory} per GPU, {number(now.tokens_per_second)} tokens/s, {cost}"
+    speed = headlines(ways.request.model, now)[0]
+    return f"{memory(now)}, {speed.value} {speed.unit}, {cost}"
 
 
 def ways_of(advice: Advice, ways: WaysOut) -> list[dict[str, Any]]:
@@ -170,8 +176,8 @@ def ways_of(advice: Advice, ways: WaysOut) -> list[dict[str, Any]]:
             texts.pop("library", None)
         more = {name: value for name, value in changes.items() if name not in present}
         plan = None if way.size.estimate is None else way.size.estimate.plan
-        offer = {"text": way.words, "note": effect_of(ways, way), "workload": texts, "changes": more, "plan": plan}
-        offers.append(offer)
+        note = effect_of(ways, way)
+        offers.append({"text": title_of(way), "note": note, "workload": texts, "changes": more, "plan": plan})
     return offers
 
 

@@ -68,17 +68,6 @@ def test_a_pasted_cell_is_read_corrected_and_compared(host, picture):
     assert '"tensor_parallel_degree": 8' in page.inserted[0]["sources"][0]
 
 
-def test_a_text_that_is_no_configuration_is_refused_in_a_sentence(host):
-    page = host(make_advice())
-    panel = opened(page.view, "Check an existing cell")
-    for text, answer in (("", "nothing to check"), ("x = 1", "does not configure a"), ("def (", "must parse")):
-        panel.get_by_label("Cell, dictionary, recipe or request").fill(text)
-        panel.get_by_role("button", name="Check the cell").click()
-        expect(panel.get_by_role("status").first).to_contain_text(answer)
-        expect(panel.locator(".smp-findings").first).to_be_empty()
-    assert page.errors == []
-
-
 def test_fixes_of_a_script_are_read_copied_and_written(host, tmp_path, picture):
     page, path = host(make_advice()), tmp_path / "train.py"
     path.write_text(SCRIPT)

@@ -81,19 +81,6 @@ def test_plans_are_kept_by_name_and_compared_with_the_price_of_the_difference(ho
     assert page.errors == []
 
 
-def test_the_reasons_follow_the_plan(host, picture):
-    page = host(make_advice(tokens=300e9))
-    why = page.view.get_by_role("tabpanel", name="Why")
-    expect(why).to_contain_text("This is the recommended plan.")
-    page.view.get_by_label("Tensor parallel degree").press("ArrowRight")
-    expect(why).to_contain_text("Your plan against the recommended one")
-    expect(why.get_by_role("row", name="Tensor parallel degree")).to_contain_text("8")
-    expect(why.get_by_role("row", name="Cost of the run")).to_be_visible()
-    picture(page, "why")
-    page.view.get_by_role("button", name="Reset to recommended").click()
-    expect(why).to_contain_text("This is the recommended plan.")
-
-
 def test_undo_leads_back_to_the_recommendation_before(host):
     page = host(make_advice(tokens=300e9))
     advice = page.advisor.advice

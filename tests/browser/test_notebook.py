@@ -1,4 +1,4 @@
-"""The advisor in a notebook: the application's keys and theme, its narrow pages, and reports in outputs."""
+"""The advisor in a notebook: the application's keys and theme, and reports in outputs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,6 @@ from playwright.sync_api import expect
 from .page import ADVISE
 
 SCRIPT = "import smdistributed.modelparallel.torch as smp\n\nrank = smp.rank()\n"
-FIRST_SCREEN = """
-() => ['.smp-verdict', '.smp-charts .smp-plot'].every(part => {
-  const { left, right, bottom } = document.querySelector(part).getBoundingClientRect();
-  return left >= 0 && right <= innerWidth && bottom <= innerHeight;
-})
-"""
 
 
 @pytest.mark.oldest("lab", "notebook")
@@ -33,13 +27,6 @@ def test_the_kernel_follows_the_keys_and_nothing_leaves_the_machine(open_noteboo
     notebook.set_theme(dark=False)
     screenshot(notebook, "light")
     assert (notebook.errors, refused) == ([], [])
-
-
-@pytest.mark.lab_only
-def test_verdict_and_memory_are_on_the_first_screen_of_a_narrow_page(advised, screenshot):
-    advised.page.set_viewport_size({"width": 720, "height": 900})
-    advised.page.wait_for_function(FIRST_SCREEN)
-    screenshot(advised, "narrow")
 
 
 CURSOR = """

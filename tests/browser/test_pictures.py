@@ -74,25 +74,6 @@ def difference(page: Host, reference: bytes, size: tuple[int, int]) -> tuple[flo
     return result["mean"], result["largest"], result["place"]
 
 
-def machine_fonts(page: Host) -> set[str]:
-    """The fonts of this machine that the page's text is drawn with."""
-    session = page.page.context.new_cdp_session(page.page)
-    for domain in ("DOM", "CSS"):
-        session.send(f"{domain}.enable")
-    root = session.send("DOM.getDocument")["root"]["nodeId"]
-    nodes = session.send("DOM.querySelectorAll", {"nodeId": root, "selector": ".smp *"})["nodeIds"]
-    fonts = [font for node in nodes for font in session.send("CSS.getPlatformFontsForNode", {"nodeId": node})["fonts"]]
-    session.detach()
-    assert fonts
-    return {font["familyName"] for font in fonts if not font["isCustomFont"]}
-
-
-def test_the_page_is_drawn_with_the_fonts_of_the_tests_alone(host, recommended):
-    page = host(recommended.recommended)
-    page.settle()
-    assert machine_fonts(page) == set()
-
-
 @pytest.mark.parametrize(("width", "dark"), [(1150, False), (1150, True), (720, False)])
 def test_the_page_looks_as_in_its_picture(host, recommended, picture, request, width, dark):
     page = host(recommended.recommended, width=width, height=1000, dark=dark)

@@ -28,16 +28,12 @@ async view => {
 """
 
 
-def slide_to_the_end(page, label: str) -> None:
-    page.view.get_by_label(label).press("End")
-    page.settle()
-
-
 def test_a_plan_that_does_not_fit_is_exported_by_a_second_click_and_carries_a_guard(host, root):
     page = host(make_advice())
     verdict = page.view.locator(".smp-verdict")
     expect(verdict).to_have_attribute("data-answer", "fits")
-    slide_to_the_end(page, "Batch size")
+    page.view.get_by_label("Batch size").press("End")
+    page.settle()
     expect(verdict).to_have_attribute("data-answer", "over")
     expect(page.view.locator(".smp-words")).to_have_text("Does not fit")
     page.view.get_by_role("button", name="Insert estimator cell").click()
@@ -100,16 +96,22 @@ def test_nothing_moves_and_nothing_is_cut_off(host, width):
     assert width - 40 <= box["x"] + box["width"] <= width
 
 
-def test_settings_stay_where_they_are_when_the_charts_above_them_get_lower(host):
-    page = host(make_advice(PIPELINE), width=720, height=900)
+def test_settings_stay_where_they_are_whatever_the_charts_above_them_show(host):
+    page = host(make_advice(PIPELINE), width=720, height=1600)
     page.settle()
-    row = page.view.get_by_label("Batch size")
-    before = row.bounding_box()["y"]
-    page.view.get_by_label("Pipeline parallel degree").press("Home")
+    batch, stages = (page.view.get_by_role("slider", name=name) for name in ("Batch size", "Pipeline parallel degree"))
+    before = batch.bounding_box()["y"]
+    for control, key in ((stages, "Home"), (stages, "End"), (batch, "End")):
+        control.press(key)
+        page.settle()
+        assert batch.bounding_box()["y"] == before, (control, key)
+    expect(page.view.locator(".smp-verdict")).to_have_attribute("data-answer", "over")
+    page.view.get_by_role("button", name="Show the changes").press("Enter")
+    offers = page.view.locator(".smp-fit .smp-repair")
+    assert offers.first.bounding_box()["y"] < page.view.locator(".smp-settings").bounding_box()["y"]
+    offers.first.click()
     page.settle()
-    assert row.bounding_box()["y"] == before
-    page.view.locator(".smp-charts").evaluate("charts => { charts.style.minHeight = '0px'; }")
-    assert row.bounding_box()["y"] < before
+    assert batch.bounding_box()["y"] == before
 
 
 def test_what_decides_is_on_one_screen(host, recommended):

@@ -5,8 +5,6 @@ from __future__ import annotations
 from smp_advisor.advice.live.controls import controls
 from smp_advisor.advice.live.settings import settings_of
 
-from .advice import make_advice
-
 
 def by_name(advice):
     return {control.name: control for control in controls(advice, settings_of(advice.plan))}
@@ -38,8 +36,3 @@ def test_the_schedule_has_one_value_without_a_pipeline(advice, pipeline_advice):
         control = by_name(advice)[name]
         assert (len(control.values), control.fixed_because) == (1, "Only with pipeline stages.")
     assert by_name(pipeline_advice)["active_microbatches"].values == (1, 2, 3, 4)
-
-
-def test_a_batch_that_the_job_fixes_has_one_position():
-    fixed = make_advice(global_batch_size=640)
-    assert by_name(fixed)["batch_size"].values == (20,)

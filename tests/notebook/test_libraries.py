@@ -54,14 +54,3 @@ def test_offloading_and_checkpointing_follow_each_other():
     off = control_state.move(on, "activation_checkpointing", "none")
     assert off.settings["offload_activations"] is False
     assert off.plan.sm_activation_offloading is False
-
-
-def test_a_fixed_global_batch_is_kept_by_accumulation():
-    advice = advise(
-        "7B", "ml.p4d.24xlarge", library="smp-v2", family="llama", sequence_length=1024, global_batch_size=64
-    )
-    bench = control_state.recommended(advice)
-    for degree in (2, 4, 1):
-        bench = control_state.move(bench, "tensor_parallel_degree", degree)
-        assert not bench.problem
-        assert bench.estimate.global_batch_size == 64

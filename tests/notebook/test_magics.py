@@ -82,16 +82,6 @@ def test_every_option_reaches_the_python_api(shell, asked, capsys):
     ]
 
 
-def test_a_fixed_degree_is_passed_on(shell, asked, capsys):
-    shell.run_line_magic("smp_advise", f"{ADVISE} --pipeline-parallel-degree 4 --microbatches 8")
-    assert asked[0][2] == {"instance_count": 16, "pipeline_parallel_degree": 4, "microbatches": 8}
-
-
-def test_what_is_not_given_is_left_to_the_api(shell, asked, capsys):
-    shell.run_line_magic("smp_advise", ADVISE)
-    assert asked[0][2] == {"instance_count": 16}
-
-
 def test_a_variable_is_taken_for_what_it_holds(shell, asked, capsys):
     config = {"model_type": "gpt2"}
     shell.user_ns["config"] = config
@@ -120,6 +110,12 @@ def test_a_variable_is_taken_for_what_it_holds(shell, asked, capsys):
         ("10B --instance ml.p4d.24xlarge --count 0", "at least 1"),
         ("no/such/config.json --instance ml.p4d.24xlarge", "no/such/config.json"),
         ('"10B --instance ml.p4d.24xlarge', "quotation"),
+        (f"{ADVISE} --lora --full-finetune", "--lora and --full-finetune contradict each other"),
+        (f"{ADVISE} --adapter-targets attention", "add --lora or --qlora"),
+        (f"--lora {ADVISE}", "he following arguments are required: model"),
+        (f"{ADVISE} --lora 10B", "at most 1,024, not 10000000000. A model goes before"),
+        (f"{ADVISE} --qlora 0", "at least 1"),
+        (f"{ADVISE} --loss tiled", "--loss: invalid choice: 'tiled'"),
     ],
 )
 def test_bad_input_is_one_sentence_without_a_trace(shell, capsys, line, said):
@@ -170,16 +166,10 @@ def test_export_puts_the_cell_of_the_controls_as_they_stand(shell, asked, next_c
 
 def test_export_writes_the_cells_beside_the_job(shell, asked, next_cells):
     shell.run_line_magic("smp_advise", ADVISE)
-    starts = {
-        "script": "%%writefile train_smp.py",
-        "local": "%%smp_local",
-        "monitoring": "# Monitor the hosts of the job",
-        "permissions": "# Permissions that the execution role of the job requires.",
-        "quota": "# Query AWS for the quota of the account",
-    }
-    for what in starts:
+    for what in ("script", "local", "monitoring", "permissions", "quota"):
         shell.run_line_magic("smp_export", what)
-    assert [source.startswith(start) for source, start in zip(next_cells, starts.values(), strict=True)] == [True] * 5
+    starts = ("%%writefile train_smp.py", "%%smp_local", "# Monitor the hosts", "# Permissions that", "# Query AWS for")
+    assert all(source.startswith(start) for source, start in zip(next_cells, starts, strict=True))
 
 
 def test_export_takes_the_jobs_options_and_refuses_in_a_sentence(shell, asked, next_cells, capsys):
@@ -249,16 +239,13 @@ def test_options_and_their_values_are_completed(shell):
     assert "ml.p4d.24xlarge" in completed("%smp_advise 10B --instance ")
     assert set(completed("%smp_advise 10B --precision ")) >= {"fp16", "bf16", "fp32"}
     assert "--sdk" in completed("%smp_export --s")
+    assert set(completed("%smp_profile model --stage ")) >= {"trace", "rehearsal"}
+    assert "--processes" in completed("%%smp_local ")
 
 
-def test_each_magic_documents_itself(shell):
-    for name in MAGICS:
-        magic = shell.find_magic(name) or shell.find_magic(name, "cell")
-        assert "::" in magic.__doc__
-
-
-def test_loading_twice_does_nothing_and_unloading_takes_all_away(shell):
+def test_magics_document_themselves_load_once_and_are_unloaded(shell):
     before = shell.find_magic("smp_advise")
+    assert all("::" in (shell.find_magic(name) or shell.find_magic(name, "cell")).__doc__ for name in MAGICS)
     assert shell.extension_manager.load_extension("smp_advisor") == "already loaded"
     smp_advisor.load_ipython_extension(shell)
     assert shell.find_magic("smp_advise") == before
@@ -284,31 +271,21 @@ print(json.dumps([name for name in heavy if name in sys.modules]))
 @pytest.mark.parametrize(
     ("options", "settings"),
     [
+        ("", {}),
+        ("--pipeline-parallel-degree 4 --microbatches 8", {"pipeline_parallel_degree": 4, "microbatches": 8}),
         ("--lora", {"adapter": Adapter(rank=16, targets="all-linear")}),
         ("--lora 8 --adapter-targets attention", {"adapter": Adapter(rank=8, targets="attention")}),
         ("--qlora", {"adapter": Adapter(rank=16, targets="all-linear", base_bits=4, double_quantization=True)}),
         ("--full-finetune", {"training": "fine-tuning"}),
+        ("--loss chunked --state-precision 16-bit", {"loss": "chunked", "state_precision": "16-bit"}),
+        ("--optimizer-step fused --activation gelu", {"optimizer_step": "fused", "activation": "gelu"}),
+        ("--activation-checkpointing every_2", {"activation_checkpointing": "every_2"}),
+        ("--paged-optimizer", {"paged_optimizer": True}),
     ],
 )
-def test_fine_tuning_is_an_option(shell, asked, options, settings):
+def test_an_option_is_a_keyword_and_the_others_are_left_to_the_api(shell, asked, options, settings):
     shell.run_line_magic("smp_advise", f"{ADVISE} {options}")
     assert asked[0][2] == {"instance_count": 16, **settings}
-
-
-@pytest.mark.parametrize(
-    ("line", "problem"),
-    [
-        (f"{ADVISE} --lora --full-finetune", "--lora and --full-finetune contradict each other"),
-        (f"{ADVISE} --adapter-targets attention", "add --lora or --qlora"),
-        (f"--lora {ADVISE}", "he following arguments are required: model"),
-        (f"{ADVISE} --lora 10B", "at most 1,024, not 10000000000. A model goes before"),
-        (f"{ADVISE} --lora some", "'some' is not a number"),
-        (f"{ADVISE} --qlora 0", "at least 1"),
-    ],
-)
-def test_options_of_fine_tuning_that_contradict_are_refused(shell, asked, line, problem):
-    with pytest.raises(UsageError, match=problem):
-        shell.run_line_magic("smp_advise", line)
 
 
 def test_an_open_cluster_is_an_option(shell, asked):
@@ -345,15 +322,3 @@ def test_clusters_are_compared_for_the_advice_displayed_last(shell, capsys):
     assert sizes.requested.nodes == 1
     with pytest.raises(UsageError, match="--max-usd must be a positive number"):
         shell.run_line_magic("smp_clusters", "--max-usd lots")
-
-
-def test_settings_of_the_training_script_are_options(shell, asked):
-    options = "--loss chunked --state-precision 16-bit --optimizer-step fused --paged-optimizer --activation gelu"
-    options += " --activation-checkpointing every_2"
-    shell.run_line_magic("smp_advise", f"{ADVISE} --library fsdp {options}")
-    ((_, _, settings),) = asked
-    names = ("loss", "state_precision", "optimizer_step", "paged_optimizer", "activation", "activation_checkpointing")
-    assert [settings[name] for name in names] == ["chunked", "16-bit", "fused", True, "gelu", "every_2"]
-    assert "unsharded_accumulation" not in settings
-    with pytest.raises(UsageError, match="--loss: invalid choice: 'tiled'"):
-        shell.run_line_magic("smp_advise", f"{ADVISE} --loss tiled")

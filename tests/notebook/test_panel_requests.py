@@ -25,9 +25,9 @@ def test_the_answer_is_for_the_settings_of_the_request():
     sent, advice = [], LiveAdvice(make_advice())
     panels, controls = PanelRequests(advice, sent.append), advice.controls
     moved = {**controls.settings, "batch_size": 8}
-    panels.serve(request("schedule", moved))
+    panels.serve(request("why", moved))
     assert (sent[0]["kind"], sent[0]["settings"]["batch_size"]) == ("panel", 8)
-    panels.serve(request("schedule", {**controls.settings, "batch_size": "8"}))
+    panels.serve(request("why", {**controls.settings, "batch_size": "8"}))
     panels.serve(request("weather", controls.settings))
     assert [answer["kind"] for answer in sent[1:]] == ["failed", "failed"]
     assert "weather" in sent[2]["text"]

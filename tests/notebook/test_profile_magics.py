@@ -179,15 +179,6 @@ def test_an_error_of_the_profiler_is_shown_without_a_trace(shell, capsys, monkey
     assert "Traceback" not in printed
 
 
-def test_options_of_both_are_completed(shell):
-    def completed(line):
-        return shell.complete("", line, len(line))[1]
-
-    assert "--sequence-length" in completed("%smp_profile model ")
-    assert set(completed("%smp_profile model --stage ")) >= {"trace", "rehearsal"}
-    assert "--processes" in completed("%%smp_local ")
-
-
 def test_a_script_that_fails_is_not_called_done(shell, monkeypatch):
     shown = []
 

@@ -66,9 +66,7 @@ def test_a_valid_move_between_invalid_settings_is_its_own_repair(sharded):
     refused = control_state.move(control_state.recommended(sharded), "pipeline_parallel_degree", 8)
     still = control_state.move(refused, "tensor_parallel_degree", 2)
     assert still.problem
-    assert (
-        control_state.repairs_of(still)[0]["text"] == "Use tensor parallel degree 2 (sharding full, over 8 GPUs)"[:28]
-    )
+    assert control_state.repairs_of(still)[0]["text"] == "Use tensor parallel degree 2"
 
 
 def test_a_step_in_the_backward_pass_is_possible_once_nothing_accumulates():
@@ -109,6 +107,7 @@ def _all(control):
 def test_a_single_value_has_its_reason():
     advice = make_advice(global_batch_size=640)
     (batch,) = (c for c in controls(advice, settings_of(advice.plan, advice.job)) if c.name == "batch_size")
+    assert batch.values == (20,)
     assert batch.fixed_because == "The job requires a global batch of 640 samples, which decides the batch size."
     dense = advise("1B", "ml.p4d.24xlarge", library="smp-v2", family="llama", sequence_length=512)
     (expert,) = (c for c in controls(dense, settings_of(dense.plan, dense.job)) if c.name == "expert_parallel_degree")

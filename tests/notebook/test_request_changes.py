@@ -12,6 +12,7 @@ from smp_advisor.errors import AdvisorError
 from .advice import make_advice
 
 P4D = "ml.p4d.24xlarge"
+FOUR = Cluster(P4D, 4)
 
 
 @pytest.fixture(scope="module")
@@ -56,16 +57,8 @@ def test_both_kinds_of_sharding_are_one_pin_and_the_precision_is_another():
 @pytest.mark.parametrize(
     ("before", "changes", "after"),
     [
-        (
-            {"cluster": Cluster(P4D, 4)},
-            {"instance_count": 8},
-            {"cluster": Cluster(P4D, 4).instance, "instance_count": 8},
-        ),
-        (
-            {"cluster": Cluster(P4D, 4)},
-            {"cluster": "ml.p5.48xlarge"},
-            {"cluster": "ml.p5.48xlarge", "instance_count": 4},
-        ),
+        ({"cluster": FOUR}, {"instance_count": 8}, {"cluster": FOUR.instance, "instance_count": 8}),
+        ({"cluster": FOUR}, {"cluster": "ml.p5.48xlarge"}, {"cluster": "ml.p5.48xlarge", "instance_count": 4}),
         ({"job": Job(tokens=1e9)}, {"sequence_length": 512}, {"job": Job(tokens=1e9, sequence_length=512)}),
         ({"job": Job(tokens=1e9)}, {"tokens": None}, {"job": Job()}),
         ({"job": Job(tokens=1e9)}, {"precision": "fp16"}, {"job": None, "tokens": 1e9, "precision": "fp16"}),

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from smp_advisor import advise
-from smp_advisor.advice.live import LiveAdvice
 from smp_advisor.notebook import Advisor, display
 
 from .advice import make_advice
@@ -45,12 +44,6 @@ def test_outputs_follow_the_plan_where_a_view_stays(keeps, monkeypatch):
         assert "Your configuration" in data["text/html"]
         assert "Against the recommended plan" in data["text/html"]
         assert "&lt;b&gt;start&lt;/b&gt;" in data["text/html"]
-
-
-def test_the_picture_of_a_recommendation_has_no_history():
-    html = Advisor(LiveAdvice(make_advice()))._repr_mimebundle_()[0]["text/html"]
-    assert "History" not in html
-    assert "Kept plans" not in html
 
 
 @pytest.mark.slow

@@ -134,7 +134,7 @@ def test_changes_of_the_workload_make_the_plan_on_screen_fit_with_its_settings(m
     advisor._on_message(advisor, {**content, "fit": 1}, [])
     advisor._searching.join(60)
     assert (advisor.estimate.fits, advisor.plan.batch_size) == (True, 384)
-    assert ways[1]["note"].startswith(f"{advisor.estimate.needed_gib:.1f} GiB per GPU")
+    assert ways[1]["note"].startswith(f"{advisor.estimate.needed_gib:.1f} of")
     assert f"{advisor.estimate.needed_gib:.1f} of" in advisor.state["summary"]
     assert advisor.state["pins"] == []
     advisor._on_message(advisor, {**content, "fit": 9}, [])

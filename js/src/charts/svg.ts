@@ -1,12 +1,33 @@
-/** Elements of SVG as text. `smp_advisor/charts/marks.py` writes the same text for the same values. */
+/** Elements of SVG as text, and the numbers in them. */
 
 export type Point = readonly [x: number, y: number];
 
-/** A coordinate in pixels, to a tenth. */
-export function number(value: number): string {
-  const tenths = Math.floor(value * 10 + 0.5);
-  return String(tenths / 10 || 0);
+/** Width of a stretched drawing in its own units. */
+export const WIDE = 1000;
+
+/** A number with `digits` decimals, halves rounded up. */
+export const fixed = (value: number, digits: number): string => value.toFixed(digits);
+
+/** A whole number with commas. */
+export const grouped = (value: number): string => Math.floor(value + 0.5).toLocaleString('en-US');
+
+const SUFFIXES: [number, string][] = [[1e12, 'T'], [1e9, 'B'], [1e6, 'M'], [1e3, 'k']];
+
+/** Three significant digits with a suffix, as the kernel writes them: `278k`, `1.25M`, `0.5`. */
+export function short(value: number): string {
+  let size = Math.abs(value);
+  if (size < 1e-12) return '0';
+  const [scale, suffix] = SUFFIXES.find(([least]) => size >= 0.9995 * least) ?? [1, ''];
+  size /= scale;
+  let digits = size >= 99.95 ? 0 : size >= 9.995 ? 1 : 2;
+  if (size < 0.9995) digits = size >= 0.09995 ? 3 : 4;
+  let text = fixed(size, digits);
+  if (text.includes('.')) text = text.replace(/\.?0+$/, '');
+  return `${value < 0 ? '-' : ''}${text}${suffix}`;
 }
+
+/** A coordinate, to a tenth. */
+export const number = (value: number): string => String(Math.floor(value * 10 + 0.5) / 10 || 0);
 
 /** Text as content or attribute of an element. */
 export const escape = (text: string): string =>
@@ -15,38 +36,26 @@ export const escape = (text: string): string =>
 const shape = (tag: string, attributes: string, title: string): string =>
   title ? `<${tag} ${attributes}><title>${escape(title)}</title></${tag}>` : `<${tag} ${attributes}/>`;
 
-/** A rectangle. One with a title is a mark: pointer and keyboard show its figures. */
-export function rect(style: string, x: number, y: number, width: number, height: number, title = ''): string {
-  const size = `width="${number(Math.max(width, 0))}" height="${number(Math.max(height, 0))}"`;
-  return shape('rect', `class="${style}" x="${number(x)}" y="${number(y)}" ${size}`, title);
-}
-
-export function line(style: string, x1: number, y1: number, x2: number, y2: number, title = ''): string {
-  return shape('line', `class="${style}" x1="${number(x1)}" y1="${number(y1)}" x2="${number(x2)}" y2="${number(y2)}"`, title);
-}
-
-export function dot(style: string, x: number, y: number, radius: number, title = ''): string {
-  return shape('circle', `class="${style}" cx="${number(x)}" cy="${number(y)}" r="${number(radius)}"`, title);
-}
+export const rect = (style: string, x: number, y: number, width: number, height: number, title = ''): string =>
+  shape('rect', `class="${style}" x="${number(x)}" y="${number(y)}" width="${number(Math.max(width, 0))}" height="${number(height)}"`, title);
 
 /** A line through points. Null interrupts it. */
-export function path(style: string, points: readonly (Point | null)[]): string {
+export function path(style: string, points: readonly (Point | null)[], title = ''): string {
   let [d, pen] = ['', 'M'];
   for (const point of points) {
     if (point) d += `${pen}${number(point[0])} ${number(point[1])}`;
     pen = point ? 'L' : 'M';
   }
-  return d && `<path class="${style}" d="${d}"/>`;
+  return d && shape('path', `class="${style}" d="${d}"`, title);
 }
 
-/** A text with its baseline at `y`. */
-export function label(style: string, x: number, y: number, text: string, anchor: 'start' | 'middle' | 'end' = 'start'): string {
-  const side = anchor === 'start' ? '' : ` text-anchor="${anchor}"`;
-  return `<text class="${style}" x="${number(x)}" y="${number(y)}"${side}>${escape(text)}</text>`;
-}
+export const line = (style: string, x1: number, y1: number, x2: number, y2: number, title = ''): string => path(style, [[x1, y1], [x2, y2]], title);
 
-/** The drawing. `description` states its contents for screen readers. */
-export function frame(width: number, height: number, description: string, parts: readonly string[]): string {
-  const size = `viewBox="0 0 ${number(width)} ${number(height)}" width="${number(width)}" height="${number(height)}"`;
-  return `<svg class="smp-chart" ${size} role="img" aria-label="${escape(description)}">${parts.join('')}</svg>`;
+/** A dot, round however the drawing is stretched: its styles are those of the line's width. */
+export const dot = (style: string, x: number, y: number, title = ''): string => line(`smp-round ${style}`, x, y, x, y, title);
+
+/** A drawing as wide as its place. `description` states its contents for screen readers; without one, it is hidden from them. */
+export function stretched(height: number, description: string, parts: readonly string[]): string {
+  const role = description ? `role="img" aria-label="${escape(description)}"` : 'aria-hidden="true"';
+  return `<svg class="smp-chart smp-stretched" viewBox="0 0 ${WIDE} ${height}" preserveAspectRatio="none" ${role}>${parts.join('')}</svg>`;
 }

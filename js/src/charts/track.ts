@@ -1,7 +1,6 @@
 /** The curve over a slider: throughput and memory at every position, next to the states that do not run. */
 
-import { fixed, linear, short } from './scale';
-import { dot, line, path, rect } from './svg';
+import { dot, fixed, line, path, rect, short, stretched, WIDE } from './svg';
 
 /** Fits with the requested probability, with a lower one, does not fit, or cannot be combined. */
 export type Fit = 'fits' | 'risk' | 'over' | 'refused';
@@ -24,38 +23,33 @@ export interface Sweep {
 
 const WORDS = { fits: 'fits', risk: 'at risk', over: 'does not fit', refused: 'cannot be combined' };
 
-/** Height of the drawing in pixels. */
-export const TRACK_HEIGHT = 30;
-/** Half the width of a slider's thumb: its center cannot come closer to the end of the track. */
-const INSET = 8;
+const HEIGHT = 30;
+const BOTTOM = HEIGHT - 3;
 
-/** The curve, as wide as its slider. */
-export function sliderTrack(data: Sweep, width: number): string {
-  const count = data.texts.length;
-  const x = linear(0, Math.max(count - 1, 1), INSET, width - INSET);
-  const half = count > 1 ? (width - 2 * INSET) / (count - 1) / 2 : width / 2;
-  const bottom = TRACK_HEIGHT - 3;
-  const parts = regions(data.fits).flatMap(({ state, start, size }) => {
-    if (state === 'fits') return [];
-    const [left, right] = [Math.max(x(start) - half, 0), Math.min(x(start + size - 1) + half, width)];
-    return [rect(`smp-shade smp-${state}`, left, 0, right - left, TRACK_HEIGHT)];
-  });
+/** The curve: from the first position of its slider to the last one. */
+export function sliderTrack(data: Sweep): string {
+  const between = WIDE / Math.max(data.texts.length - 1, 1);
+  const x = (index: number): number => index * between;
+  const parts = regions(data.fits).flatMap(({ state, start, size }) =>
+    state === 'fits' ? [] : [rect(`smp-shade smp-${state}`, x(start - 0.5), 0, x(size), HEIGHT)]
+  );
   const enough = enoughOf(data);
-  if (enough >= 0 && enough < data.fits.lastIndexOf('fits')) parts.push(line('smp-enough', x(enough), 2, x(enough), bottom));
+  if (enough >= 0 && enough < data.fits.lastIndexOf('fits')) parts.push(line('smp-enough', x(enough), 2, x(enough), BOTTOM));
   const runs = data.rates.map((value, index) => (data.fits[index] === 'over' ? null : value));
-  for (const [style, values, least] of [['smp-need', data.memory, data.limit], ['smp-rate', runs, 0]] as const) {
+  const height = (values: (number | null)[], least: number) => {
     const most = Math.max(...values.map(value => value ?? 0), least, 1e-9);
-    const y = linear(0, most, bottom, 3);
-    if (style === 'smp-need') parts.push(line('smp-track-limit', 0, y(data.limit), width, y(data.limit)));
-    parts.push(path(`smp-curve ${style}`, values.map((value, index) => (value === null ? null : [x(index), y(value)]))));
-    if (style === 'smp-need') continue;
-    for (const [index, mark] of [[data.recommended, 'smp-best'], [data.current, 'smp-now']] as const) {
-      const value = values[index];
-      if (value !== undefined && value !== null) parts.push(dot(`smp-dot smp-rate ${mark}`, x(index), y(value), 4, positionTitle(data, index)));
-    }
+    return (value: number): number => BOTTOM - ((BOTTOM - 5) * value) / most;
+  };
+  const curve = (style: string, values: (number | null)[], y: (value: number) => number): string =>
+    path(`smp-curve ${style}`, values.map((value, index) => (value === null ? null : [x(index), y(value)])));
+  const [need, rate] = [height(data.memory, data.limit), height(runs, 0)];
+  parts.push(line('smp-track-limit', 0, need(data.limit), WIDE, need(data.limit)), curve('smp-need', data.memory, need), curve('smp-rate', runs, rate));
+  for (const [index, mark] of [[data.recommended, 'smp-best'], [data.current, 'smp-now']] as const) {
+    const value = runs[index];
+    if (value !== undefined && value !== null) parts.push(dot(mark, x(index), rate(value), positionTitle(data, index)), mark === 'smp-best' ? dot('smp-hole', x(index), rate(value)) : '');
   }
-  // The chart of the setting has the same figures with a name and a table.
-  return `<svg class="smp-chart" aria-hidden="true" width="${width}" height="${TRACK_HEIGHT}">${parts.join('')}</svg>`;
+  // The slider has the same figures in words.
+  return stretched(HEIGHT, '', parts);
 }
 
 /** From this share of the highest throughput, a higher value has no gain that the estimate resolves. */

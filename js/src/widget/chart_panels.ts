@@ -14,7 +14,7 @@ interface Choice {
 }
 
 /** A chart that the kernel draws, as wide as the panel, when its tab is open. */
-export function chartPanel(
+function chartPanel(
   name: string,
   view: string,
   connection: Connection,
@@ -71,9 +71,6 @@ export function clustersPanel(view: string, connection: Connection, search: (wor
   return chartPanel('clusters', view, connection, { use: { word: 'Adopt', row: adopt } }, () => ({ instances: types.join() }), choice, onChart);
 }
 
-/** The rank map, colored by the column that the user selects. */
-export const ranksPanel = (view: string, connection: Connection): RemotePanel<Chart> => choicePanel('ranks', 'Colors by', view, connection);
-
 /** The modules of a profile, as wide as the measure that the user selects: a block leads to the control that checkpoints it. */
 export function modulesPanel(view: string, connection: Connection, session: Session): RemotePanel<Chart> {
   let rows: string[][] = [];
@@ -86,15 +83,12 @@ export function modulesPanel(view: string, connection: Connection, session: Sess
     session.commit();
     document.querySelector<HTMLElement>(`[id="${view}-${name}"]`)?.focus();
   };
-  return choicePanel('modules', 'Size by', view, connection, { use: { word: 'Checkpoint', row: checkpoint, offers: isBlock } }, chart => void (rows = chart.rows));
-}
-
-function choicePanel(name: string, label: string, view: string, connection: Connection, actions: Actions = {}, onChart?: (chart: Chart) => void): RemotePanel<Chart> {
   let by = 0;
   const choice = {
-    label,
+    label: 'Size by',
     options: ({ choices }: Chart): [string, string][] => choices.map((name, index) => [String(index), name]),
     onChange: (value: string) => void (by = Number(value))
   };
-  return chartPanel(name, view, connection, actions, () => ({ by }), choice, onChart);
+  const use = { word: 'Checkpoint the blocks', row: checkpoint, offers: isBlock };
+  return chartPanel('modules', view, connection, { use }, () => ({ by }), choice, chart => void (rows = chart.rows));
 }

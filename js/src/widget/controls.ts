@@ -157,11 +157,6 @@ class Row {
     this.marks.replaceChildren(...marks);
   }
 
-  remove(): void {
-    this.track.dispose();
-    this.node.remove();
-  }
-
   private fill(control: Control): void {
     if (this.input instanceof HTMLSelectElement) {
       const options = control.texts.map((text, index) => {
@@ -211,17 +206,13 @@ export class Controls {
     private readonly ahead: () => Ahead
   ) {}
 
-  dispose(): void {
-    for (const row of this.rows.values()) row.remove();
-  }
-
   draw(screen: Screen, shown: Recommendation): void {
     const { recommended, names: settings } = shown;
     if (this.groups.length === 0) this.addGroups(shown.groups);
     const names = screen.controls.map(control => control.name);
     for (const name of [...this.rows.keys()]) {
       if (names.includes(name)) continue;
-      this.rows.get(name)!.remove();
+      this.rows.get(name)!.node.remove();
       this.rows.delete(name);
     }
     const counts = shown.groups.map(() => ({ shown: 0, changed: 0 }));

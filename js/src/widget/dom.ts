@@ -22,28 +22,6 @@ export function keepKeys<T extends HTMLElement>(control: T): T {
   return control;
 }
 
-/** Give a node's greatest height at its width to its style, as `--smp-tallest`. Returns the way back. */
-export function keepHeight(node: HTMLElement): () => void {
-  if (typeof ResizeObserver === 'undefined') return () => undefined;
-  let [width, tallest] = [0, 0];
-  const keep = (height: number): void => {
-    tallest = Math.max(tallest, height);
-    node.style.setProperty('--smp-tallest', `${tallest}px`);
-  };
-  const observer = new ResizeObserver(entries => {
-    const box = entries[entries.length - 1]!.contentRect;
-    if (box.width !== width) {
-      [width, tallest] = [box.width, 0];
-      node.style.removeProperty('--smp-tallest');
-      requestAnimationFrame(() => keep(node.getBoundingClientRect().height));
-    } else if (box.height > tallest && tallest > 0) {
-      keep(box.height);
-    }
-  });
-  observer.observe(node);
-  return () => observer.disconnect();
-}
-
 /** Keys that controls use together with Ctrl or Cmd: editing, the history, and moves of the cursor. */
 const OWN_KEYS = /^([acvxyz]|Arrow.*|Home|End|Enter|Backspace|Delete|Insert)$/i;
 

@@ -1,6 +1,6 @@
 import { comparisonTable } from './comparison';
 import type { Connection } from './connection';
-import { disclosure, element, headerCell, sourceLink } from './dom';
+import { disclosure, element, headerCell, keepKeys, sourceLink } from './dom';
 import { RemotePanel } from './remote_panel';
 import type { Pitfall, Recommendation, Reference, Step, Term, Why } from './wire';
 
@@ -13,10 +13,15 @@ export function whyPanel(view: string, connection: Connection): RemotePanel<Why>
   });
 }
 
-/** The techniques of the plan with their reasons: a table of the kernel, which escapes every text in it. */
-export function ladderPanel(view: string, connection: Connection): RemotePanel<{ html: string }> {
-  return new RemotePanel('ladder', view, connection, ({ html }, into) => {
+/** A table of the kernel, which escapes every text in it. One with a label can be wider than its place: it scrolls, also by keyboard. */
+export function tablePanel(name: string, view: string, connection: Connection, label = ''): RemotePanel<{ html: string }> {
+  return new RemotePanel(name, view, connection, ({ html }, into) => {
     into.innerHTML = html;
+    if (!label) return;
+    keepKeys(into).classList.add('smp-scroll');
+    into.tabIndex = 0;
+    into.setAttribute('role', 'group');
+    into.setAttribute('aria-label', label);
   });
 }
 

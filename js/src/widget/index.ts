@@ -1,13 +1,13 @@
 import type { RenderProps } from '@anywidget/types';
 import { PRESENT_EVENT } from '../events';
-import { alternativesPanel, chartPanel, clustersPanel, modulesPanel, ranksPanel } from './chart_panels';
+import { alternativesPanel, clustersPanel, modulesPanel } from './chart_panels';
 import { MemoryChart, TimeChart } from './charts';
 import { Checker } from './checker';
 import { Compare } from './compare';
 import { Connection } from './connection';
 import { Controls } from './controls';
-import { element, keepHeight, passShortcuts } from './dom';
-import { ladderPanel, requirementsPanel, whyPanel } from './explanation';
+import { element, passShortcuts } from './dom';
+import { requirementsPanel, tablePanel, whyPanel } from './explanation';
 import { Exporter } from './exporter';
 import { Facts } from './facts';
 import { stacked } from './panel';
@@ -75,7 +75,7 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
   const memory = new MemoryChart(shown);
   const fit = new MakeItFit(shown, ahead, session, view, connection, (...of) => workload.makeItFit(...of));
   const time = new TimeChart(shown, () => exporter.insertKind('probe'));
-  const ladder = ladderPanel(view, connection);
+  const ladder = tablePanel('ladder', view, connection);
   const undo = new Undo(session);
   const checker = new Checker(view, (request, fail) => connection.request(request, fail));
   const paste = new Paste(view, (request, fail) => connection.request(request, fail));
@@ -83,8 +83,7 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
     .add('why', 'Why', whyPanel(view, connection))
     .add('alternatives', 'Alternatives', alternativesPanel(view, connection, session))
     .add('clusters', 'Cluster size', clustersPanel(view, connection, changes => workload.change(changes)))
-    .add('ranks', 'Rank map', ranksPanel(view, connection))
-    .add('schedule', 'Schedule', chartPanel('schedule', view, connection))
+    .add('ranks', 'Rank map', tablePanel('ranks', view, connection, 'Contents of every GPU'))
     .add('compare', 'Compare', new Compare(view, connection, session))
     .add('script', 'Script', stacked('smp-script', exporter.preview, requirementsPanel(view, connection), checker, paste))
     .add('run', 'Run', runPanel(view, connection, () => exporter.insertKind('worth')))
@@ -110,7 +109,6 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
 
   const charts = element('section', 'smp-charts', memory.node, settings.change);
   charts.setAttribute('aria-label', 'Memory');
-  const releaseHeight = keepHeight(charts);
   const root = element(
     'section',
     'smp',
@@ -157,12 +155,11 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
       keepShortcuts();
       document.removeEventListener(PRESENT_EVENT, report);
       connection.dispose();
-      releaseHeight();
       exporter.dispose();
       tabs.dispose();
       ladder.dispose();
       workload.dispose();
-      for (const chart of [memory, fit, time, controls]) chart.dispose();
+      fit.dispose();
       return { tab: tabs.current, isBarOpen: workload.isOpen, ...(focused ? { focus: focused } : {}) };
     }
   };

@@ -15,6 +15,8 @@ export class MakeItFit {
   readonly node: HTMLElement;
   private readonly list = element('div', 'smp-repairs');
   private readonly ways: RemotePanel<{ ways: WayOut[] }>;
+  /** On narrow pages the offers open below the memory; wide ones have a place for them. */
+  private readonly more = button('smp-button smp-small smp-fit-more', 'Show the changes', () => this.open(!this.node.classList.contains('smp-open')));
   private drawn = '';
 
   constructor(
@@ -29,7 +31,12 @@ export class MakeItFit {
       const made = ways.map((way, position) => offer(capital(way.text), way.note, () => onUse(way, position, snapshot.settings)));
       into.replaceChildren(...(made.length > 0 ? [element('p', 'smp-note', 'Or change the training or the machines, with these settings:'), element('div', 'smp-repairs', ...made)] : []));
     });
-    this.node = element('section', 'smp-fit', element('h3', 'smp-title', 'Make it fit'), this.list, this.ways.node);
+    this.node = element('section', 'smp-fit', element('h3', 'smp-title', 'Make it fit', this.more), this.list, this.ways.node);
+  }
+
+  private open(isOpen: boolean): void {
+    this.node.classList.toggle('smp-open', isOpen);
+    this.more.setAttribute('aria-expanded', String(isOpen));
   }
 
   onMessage(message: FromKernel): void {
@@ -43,7 +50,8 @@ export class MakeItFit {
   draw(screen: Screen): void {
     const { snapshot: { settings, costs }, controls, problem } = screen;
     this.node.hidden = costs.fit === 'fits' || problem !== '';
-    if (!this.node.hidden) this.ways.draw(screen);
+    if (this.node.hidden) this.open(false);
+    else this.ways.draw(screen);
     const { by } = this.ahead();
     const moves = controls.flatMap(({ name, label, values, texts }) => {
       const fitting = (by[name] ?? []).flatMap(entry => (entry.problem === undefined && entry.costs.fit === 'fits' ? [entry] : []));

@@ -1,4 +1,3 @@
-import { Fitted } from '../charts/fitted';
 import { dot, line, rect } from '../charts/svg';
 import { sliderTrack, type Fit, type Sweep } from '../charts/track';
 import { element } from './dom';
@@ -28,18 +27,13 @@ export function sweepOf(control: Control, ahead: Ahead, screen: Screen, shown: R
 /** The curve over a slider. Without data of the plan on the screen, the last drawing stays and is marked as older. */
 export class Track {
   readonly node = element('div', 'smp-curve-box');
-  private readonly fitted = new Fitted(this.node, 60, width => this.data && sliderTrack(this.data, width));
-  private data: Sweep | undefined;
+  private drawn = '';
 
   draw(data: Sweep | undefined): void {
     this.node.classList.toggle('smp-older', data === undefined);
     if (data === undefined || data.texts.length < 2) return;
-    this.data = data;
-    this.fitted.paint();
-  }
-
-  dispose(): void {
-    this.fitted.dispose();
+    const svg = sliderTrack(data);
+    if (svg !== this.drawn) this.node.innerHTML = this.drawn = svg;
   }
 }
 
@@ -48,8 +42,8 @@ export function curveKey(): HTMLElement {
   return markKey([
     ['throughput', line('smp-curve smp-rate', 0, 5, 16, 5)],
     ['memory', line('smp-curve smp-need', 0, 5, 16, 5)],
-    ['now', dot('smp-dot smp-rate smp-now', 8, 5, 4)],
-    ['recommended', dot('smp-dot smp-rate smp-best', 8, 5, 4)],
+    ['now', dot('smp-now', 8, 5)],
+    ['recommended', dot('smp-best', 8, 5) + dot('smp-hole', 8, 5)],
     ['no more gain', line('smp-enough', 8, 0, 8, 10)],
     ['at risk', rect('smp-shade smp-risk', 2, 0, 12, 10)],
     ['out of memory', rect('smp-shade smp-over', 2, 0, 12, 10)]

@@ -199,7 +199,6 @@ export interface Recommendation {
   /** 0 if the model reads no tokens. */
   tokens_per_sample: number;
   usable_gib: number;
-  nominal_gib: number;
   categories: string[];
   seconds: string[];
   figures: string[];

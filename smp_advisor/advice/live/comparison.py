@@ -129,19 +129,22 @@ def _controlled(entry: Entry) -> set[str]:
 def _figures(first: Entry, second: Entry) -> Iterator[Row]:
     before, after = first.state.estimate, second.state.estimate
     speed = token_rate if first.state.advice.model.reads_tokens else throughput
+    both = before.fits and after.fits  # a plan that cannot run has no speed and no price
     rows: tuple[tuple[str, Callable[[Estimate], str], str], ...] = (
         ("Memory needed per GPU", lambda estimate: gib(estimate.needed_gib), _memory(before, after)),
+        ("Price per hour", _price, ""),
         ("Throughput", speed, _relative(before.samples_per_second, after.samples_per_second)),
         ("Step time", step_time, _relative(before.step_seconds, after.step_seconds)),
         ("Full run", run_time, _days(before, after)),
         ("Cost of the run", run_cost, _dollars(before, after)),
-        ("Price per hour", _price, ""),
     )
     yield Row(label="Fit", first=_fit(first), second=_fit(second))
-    for label, text, change in rows:
-        left, right = text(before), text(after)
-        if left or right:
-            yield Row(label=label, first=left or "unknown", second=right or "unknown", change=change)
+    for position, (label, text, change) in enumerate(rows):
+        of_run = position > 1
+        left, right = ("–" if of_run and not estimate.fits else text(estimate) for estimate in (before, after))
+        if set(left + right) - {"–"}:
+            last = change if both or not of_run else ""
+            yield Row(label=label, first=left or "unknown", second=right or "unknown", change=last)
 
 
 def _price(estimate: Estimate) -> str:
@@ -195,12 +198,13 @@ def _place(first: Entry, second: Entry) -> str:
 
 def _summary(first: Entry, second: Entry, before: Estimate, after: Estimate) -> str:
     """Settings, memory and throughput as in the summary of a move, then days and dollars."""
-    price = ", ".join(filter(None, (_days(before, after), _dollars(before, after))))
+    both = before.fits and after.fits
+    price = ", ".join(filter(None, (_days(before, after), _dollars(before, after)))) if both else ""
     if first.state.plan.library == second.state.plan.library:
         text = summarized(first.state, second.state).summary.removesuffix(".")
     else:
         speed = _relative(before.samples_per_second, after.samples_per_second) or "no change"
         memory = _memory(before, after) or "no change"
-        text = f"Another library: memory per GPU {memory}, throughput {speed}"
+        text = f"Another library: memory per GPU {memory}{f', throughput {speed}' if both else ''}"
     text = "; ".join(filter(None, (_place(first, second), text))) or "The same settings"
     return f"{text}; {price} for the full run." if price else f"{text}."

@@ -58,8 +58,10 @@ def describe(rows: Sequence[str], before: Outcome, after: Outcome, *, moved: str
     first = f"{moved} {changes.pop(moved)}" if moved in changes else ""
     dependents = ", ".join(f"{_lower(row)} {change}" for row, change in changes.items())
     subject = f"{first} ({dependents})" if first and dependents else first or (dependents[:1].upper() + dependents[1:])
-    speed = throughput_change(before.samples_per_second, after.samples_per_second)
-    return f"{subject}: {_memory(before, after, usable_gib)}, {speed}{_fit(before, after)}."
+    # A plan that cannot run has no speed.
+    both = before.fits and after.fits
+    speed = f", {throughput_change(before.samples_per_second, after.samples_per_second)}" if both else ""
+    return f"{subject}: {_memory(before, after, usable_gib)}{speed}{_fit(before, after)}."
 
 
 def _memory(before: Outcome, after: Outcome, usable_gib: float) -> str:

@@ -134,7 +134,7 @@ def why_fixed(advice: Advice, settings: Settings, name: str) -> str:
     except AdvisorError as error:
         what, _, _ = str(error).rpartition(": ")  # the remedy is the present value
         return f"{what}." if what else str(error)
-    return "The model, the cluster and the other settings leave one value."
+    return "No other value with these settings."
 
 
 Kind = Literal["slider", "select", "checkbox"]

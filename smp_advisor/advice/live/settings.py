@@ -13,6 +13,7 @@ from smp_advisor.libraries.controls import completed_settings, dependent_setting
 from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library
 from smp_advisor.libraries.schema import schema
+from smp_advisor.wording import checkpointing_text
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.stack import AUTO, require_stack, stack, stacks, training_settings
 
@@ -115,17 +116,7 @@ def value_text(name: str, value: Setting) -> str:
     if name == "sharding":
         texts = {"none": "none", "optimizer_state": "optimizer state"}
         return texts.get(value) or f"full, over {value.removeprefix('sharded_')} GPUs"
-    if name == "activation_checkpointing":
-        texts = {
-            "none": "off",
-            "each": "each block",
-            "contiguous": "all blocks of a stage",
-            "operators": "part of the operators",
-        }
-        if value.startswith("every_"):
-            return f"one of {value.removeprefix('every_')} blocks"
-        return texts.get(value) or f"groups of {value.removeprefix('group_')} blocks"
-    return value
+    return checkpointing_text(value) if name == "activation_checkpointing" else value
 
 
 def with_labels(library: str, text: str) -> str:
