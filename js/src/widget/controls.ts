@@ -40,6 +40,11 @@ class Row {
   private reach = '';
   /** Position of the largest batch that fits; -1 if none does. */
   private limit = -1;
+  /** Whether the user drags the slider. */
+  private isMoving = false;
+  /** The screen, if it has a problem with this control, and its value there. */
+  private refused: Screen | undefined;
+  private text = '';
 
   constructor(control: Control, view: string, private readonly listener: ControlListener) {
     this.control = control;
@@ -51,8 +56,15 @@ class Row {
     // Screen readers read the slider; its output would repeat it.
     this.output.setAttribute('aria-live', 'off');
     this.marks.setAttribute('aria-hidden', 'true');
-    this.input.addEventListener('input', () => listener.move(this.control.name, this.value));
-    this.input.addEventListener('change', () => listener.commit());
+    this.input.addEventListener('input', () => {
+      this.isMoving = control.kind === 'slider';
+      listener.move(this.control.name, this.value);
+    });
+    this.input.addEventListener('change', () => {
+      this.isMoving = false;
+      this.drawRepairs();
+      listener.commit();
+    });
     this.input.addEventListener('keydown', event => {
       if ((event as KeyboardEvent).key === 'Escape' && this.repairs.isOpen) listener.revert();
     });
@@ -107,12 +119,19 @@ class Row {
     this.reset.setAttribute('aria-label', `Reset to ${recommendedText}`);
     setText(this.note, control.fixed_because || (this.isChanged && this.reset.hidden ? `recommended: ${recommendedText}` : this.reach));
     this.note.title = this.note.textContent ?? '';
-    this.repairs.draw(isRefused ? screen : undefined, text);
+    this.refused = isRefused ? screen : undefined;
+    this.text = text;
+    this.drawRepairs();
     this.node.classList.toggle('smp-wrong', isRefused);
     const isPinned = screen.pins.includes(control.name);
     setText(this.pin, isPinned ? 'Pinned' : 'Pin');
     this.pin.setAttribute('aria-pressed', String(isPinned));
     this.pin.title = isPinned ? 'Pinned: the next search keeps this value' : 'Pin: the next search keeps this value';
+  }
+
+  /** While the pointer moves, nothing moves under it: what an impossible value needs opens when it stops. */
+  private drawRepairs(): void {
+    this.repairs.draw(this.isMoving ? undefined : this.refused, this.text);
   }
 
   /** The curve, and for the batch the largest size that fits. Both stay while there is no data of the plan on the screen. */

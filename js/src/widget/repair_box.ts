@@ -11,10 +11,7 @@ export interface RepairListener {
   searchWith(name: string, value: Setting): void;
 }
 
-/**
- * Why a position cannot be reached, and the ways to reach it. It covers the rows below its own, so that nothing moves under
- * the pointer.
- */
+/** Why a position cannot be reached, and the ways to reach it. */
 export class RepairBox {
   readonly node: HTMLElement;
   private readonly reason = element('p', 'smp-problem');
