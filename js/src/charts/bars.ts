@@ -35,7 +35,7 @@ export function bars(data: Bars): string {
     return `${name}${bar(data, row, x)}<span class="smp-total${over ? ' smp-over' : ''}">${amount(row.total, unit)}</span>`;
   });
   const usable = limit === null ? '' : `<span class="smp-usable"><span style="--smp-at:${x(limit) / WIDE}">${fixed(limit, 1)} ${unit} usable</span></span><span></span>`;
-  return `<div class="smp-bars${rows.length > 1 ? ' smp-bars-named' : ''}">${usable && rows.length > 1 ? '<span></span>' : ''}${usable}${made.join('')}</div>`;
+  return `<div class="smp-bars${rows.length > 1 ? ' smp-bars-named' : ''}${limit === null ? ' smp-bars-plain' : ''}">${usable && rows.length > 1 ? '<span></span>' : ''}${usable}${made.join('')}</div>`;
 }
 
 function bar({ unit, limit, names }: Bars, row: BarRow, x: (value: number) => number): string {

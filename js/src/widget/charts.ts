@@ -1,6 +1,6 @@
 import { amount, bars, beyond, isWorth } from '../charts/bars';
 import { dot, line, rect } from '../charts/svg';
-import { button, element, explain, setText } from './dom';
+import { button, element, explain, setDrawing, setText } from './dom';
 import type { Screen } from './session';
 import { markKey } from './sweeps';
 import type { Costs, Recommendation } from './wire';
@@ -29,7 +29,7 @@ export class MemoryChart {
       ghost: ghosts[index] ?? null,
       interval: stage.peak ? interval : null
     }));
-    this.plot.innerHTML = bars({ unit: 'GiB', names, rows, limit });
+    setDrawing(this.plot, bars({ unit: 'GiB', names, rows, limit }));
     this.node.classList.toggle('smp-over', stages.some(stage => beyond(stage.total_gib, limit) > 0));
     const peak = stages.find(stage => stage.peak) ?? stages[0];
     this.key.draw(peak?.gib ?? [], 'GiB', stages.length > 1 ? `${peak?.label} (highest peak):` : '');
@@ -73,7 +73,7 @@ export class TimeChart {
     this.node.classList.toggle('smp-void', costs.fit === 'over'); // a plan that cannot run has no speed
     setText(this.range, costs.step_range);
     const row = { label: 'Each step', parts: costs.seconds, total: costs.step_seconds, ghost: null, interval: null };
-    this.plot.innerHTML = bars({ unit: 's', names: this.shown.seconds, rows: [row], limit: null });
+    setDrawing(this.plot, bars({ unit: 's', names: this.shown.seconds, rows: [row], limit: null }));
     this.key.draw(costs.seconds, 's');
   }
 }

@@ -75,6 +75,15 @@ export function headerCell(text: string, scope: 'row' | 'col'): HTMLTableCellEle
   return made;
 }
 
+const drawn = new WeakMap<Element, string>();
+
+/** Set a drawing, which escapes every text of its data, only if it changed: most moves leave most drawings alone. */
+export function setDrawing(target: Element, html: string): void {
+  if (drawn.get(target) === html) return;
+  drawn.set(target, html);
+  target.innerHTML = html;
+}
+
 /** Set text only if it changed, so that screen readers do not repeat it and the page keeps its layout. */
 export function setText(target: Element, text: string): void {
   if (target.textContent !== text) target.textContent = text;

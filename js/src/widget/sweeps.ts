@@ -1,6 +1,6 @@
 import { dot, line, rect } from '../charts/svg';
 import { sliderTrack, type Fit, type Sweep } from '../charts/track';
-import { element } from './dom';
+import { element, setDrawing } from './dom';
 import { same } from './look_ahead';
 import type { Screen } from './session';
 import type { Ahead, Control, Recommendation } from './wire';
@@ -27,13 +27,11 @@ export function sweepOf(control: Control, ahead: Ahead, screen: Screen, shown: R
 /** The curve over a slider. Without data of the plan on the screen, the last drawing stays and is marked as older. */
 export class Track {
   readonly node = element('div', 'smp-curve-box');
-  private drawn = '';
 
   draw(data: Sweep | undefined): void {
     this.node.classList.toggle('smp-older', data === undefined);
     if (data === undefined || data.texts.length < 2) return;
-    const svg = sliderTrack(data);
-    if (svg !== this.drawn) this.node.innerHTML = this.drawn = svg;
+    setDrawing(this.node, sliderTrack(data));
   }
 }
 
