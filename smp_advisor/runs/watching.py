@@ -10,9 +10,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import RunError
+from smp_advisor.files import data_file
 from smp_advisor.runs.causes import Cause, causes_of
+from smp_advisor.runs.cloudwatch import MOST_HOSTS
 from smp_advisor.runs.failures import Failure, read_failure
-from smp_advisor.runs.measure import PREFERRED, step_seconds_of
+from smp_advisor.runs.measure import PREFERRED, PROCESSOR, step_seconds_of
 from smp_advisor.runs.page import IN_A_ROW, Figure, alarms_of, elapsed, figures_of, page_of
 from smp_advisor.runs.readers import Log, Sample
 from smp_advisor.runs.sources import ENDED, LocalFolder, LogFile, Poll, TrainingJob
@@ -24,6 +26,7 @@ from smp_advisor.wording import plural, seconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.guidance.recommended import Recommended
     from smp_advisor.runs.sources import Source
@@ -32,7 +35,7 @@ STEADY_STEPS = 20
 """Regular steps after which a run calibrates its own prediction."""
 _TAIL = 200_000
 """Characters at the end of the log in which a failure is read."""
-_DAY = 86_400
+_DAY, _WEEK = 86_400, 604_800
 _FIRST_SECONDS, _MOST_SECONDS, _FACTOR = 15.0, 300.0, 1.5
 """Pause between polls: at first, at most, and its growth while nothing happens."""
 _LOCAL_SECONDS = 1.0
@@ -403,6 +406,12 @@ class Run:
         # A plan for this machine's processors has a wide interval, and its steps are never those of another run.
         return self.advice.calibrate(self.log, plan=self.advice.plan, accept=self.is_local)
 
+    def measured_by(self, cluster: Cluster) -> Recommended | None:
+        """The prediction whose plan the run measured, for an advice on a cluster."""
+        if self.is_local and cluster.instance.gpu != PROCESSOR:
+            raise RunError(f"{self.name} ran on processors, and teaches nothing about GPUs: use run.calibrated().")
+        return self.advice
+
     def offer(self) -> Offer | None:
         """A better plan by the calibrated estimates, for the rest of the run; None if none is better for certain.
 
@@ -415,6 +424,13 @@ class Run:
             raise RunError(f"The length of {self.name} is unknown: pass an advice with tokens=.")
         plan = self.advice.plan
         return offer_of(self.calibrated(), plan, self.remaining_steps, checkpoints=self.last.checkpoints)
+
+    @property
+    def weekly_usd(self) -> float:
+        """Price of the requests of a week of watching, at most: two metrics of each host every five minutes."""
+        hosts = 0 if self.advice is None or not isinstance(self.source, TrainingJob) else self.advice.cluster.nodes
+        usd: float = data_file("runs", "requests")["usd"]["GetMetricData"]
+        return _WEEK / _METRICS_SECONDS * 2 * min(hosts, MOST_HOSTS) * usd
 
     def stop(self) -> None:
         """End the run: the processes of a local one, or the job on AWS, which is billed until it has stopped.

@@ -80,13 +80,21 @@ class Worth:
             As for `Advice.cell`.
         """
         pairs = (
-            (self.advice.probe_script_cell(probe=probe), self.advice.probe_cell(sdk, probe=probe, **options))
-            for probe in self.probes
+            (
+                self.advice.probe_script_cell(probe=probe),
+                f"{self.advice.probe_cell(sdk, probe=probe, **options).rstrip()}\n{name} = job_name\n",
+            )
+            for name, probe in zip(self.jobs, self.probes, strict=True)
         )
         return tuple(cell for pair in pairs for cell in pair if cell)
 
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        """Variables in which the cells leave the names of their jobs."""
+        return tuple(f"probe_{place}" for place in range(1, len(self.probes) + 1))
+
     def learn(self, *logs: Any) -> Recommended:
-        """The advice with what the probes taught, from the log of each in the order of `probes`.
+        """The advice with what the probes taught, from the log or `Run` of each in the order of `probes`.
 
         Raises
         ------
@@ -139,7 +147,7 @@ def worth_measuring(advice: Recommended) -> Worth:
                 price = sum(probe.usd or 0.0 for probe in probes)
                 best = max(best, (saving - price, probes, rows, saving, price), key=lambda entry: entry[0])
     _, probes, rows, saving, price = best
-    learn = "worth.learn(*logs), with the logs of all probes in their order"
+    learn = "%smp_calibrate --job NAME for each job, or worth.learn(*runs) with the runs in their order"
     return Worth(
         plans=tuple(plans[row] for row in rows),
         probes=tuple(replace(probe, afterwards=learn) for probe in probes),

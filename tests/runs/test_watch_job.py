@@ -6,15 +6,23 @@ import json
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+from botocore.stub import Stubber
+from IPython.core.interactiveshell import InteractiveShell
 
 import smp_advisor as smpa
 from smp_advisor.errors import CalibrationError, RunError
-from smp_advisor.runs.sources import child
+from smp_advisor.notebook import Advisor
+from smp_advisor.notebook.cells import cells
+from smp_advisor.notebook.shown import displayed_last, set_displayed_last
+from smp_advisor.runs.cloudwatch import main
+from smp_advisor.runs.sources import TrainingJob
 from smp_advisor.runs.start import plan_tag
+from smp_advisor.runs.watching import Run
 from tests.moto_harness.proxy import Account, mock_account
 from tests.runs.logs import exported
 
@@ -100,9 +108,7 @@ def test_a_started_job_is_tagged_and_has_its_prediction(
     assert job["TrainingJobName"] == started.name
     tags = account.client("sagemaker").list_tags(ResourceArn=job["TrainingJobArn"])["Tags"]
     assert {"Key": "smp-advisor-plan", "Value": plan_tag(advice)} in tags
-    found = child(started.name, "attach")
-    assert found["tag"] == plan_tag(advice)
-    assert json.loads(found["advice"])["format"] == "smp-advisor"
+    assert "SMP_ADVISOR_PLAN" in job["Environment"]
 
 
 def test_another_kernel_watches_the_job_with_its_prediction(
@@ -113,11 +119,13 @@ def test_another_kernel_watches_the_job_with_its_prediction(
     measure(account, started.name, (1, "GPUUtilization", 760.0), (2, "GPUMemoryUtilization", 400.0))
     run = smpa.watch(started.name)
     assert run.advice is not None
-    assert run.advice.plan == advice.plan
+    assert (run.advice.job, run.advice.plan, run.advice.estimate) == (advice.job, advice.plan, advice.estimate)
+    assert "in the environment of the job" in run.notes[0]
     assert run.step == 13
     assert run.typical is not None
     assert run.typical.seconds == pytest.approx(3.0)
     assert run.requests <= 4
+    assert run.weekly_usd == pytest.approx(0.0806, rel=0.01)
     before = run.requests
     write(account, started.name, exported([3.1] * 10, first=14))
     run.poll()
@@ -127,6 +135,59 @@ def test_another_kernel_watches_the_job_with_its_prediction(
     assert calibrated.learned is not None
     low, high = calibrated.estimate.step_seconds_range
     assert low < 3.0 < high
+
+
+def test_inserted_probes_change_the_choice(
+    account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    advice = smpa.advise("13B", "ml.p4d.24xlarge", instance_count=2, library="smp-v2", tokens="100B")
+    shell = InteractiveShell.instance()
+    shell.run_line_magic("load_ext", "smp_advisor")
+    set_displayed_last(shell, Advisor(advice))
+    _, *probes, learn = cells(advice, advice.plan, "worth", "v2")
+    for number, probe in enumerate(advice.worth_measuring().probes):
+        (tmp_path / "train_smp.py").write_text(probes[2 * number].partition("\n")[2])
+        command = [sys.executable, "-c", f"{probes[2 * number + 1]}\nprint(probe_{number + 1})"]
+        name = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1]
+        seconds = (1.0, 1.3)[number == 0] * probe.estimate.step_seconds
+        write(account, name, exported([9 * seconds, *[seconds] * 24], tokens=probe.estimate.tokens_per_step))
+        shell.user_ns[f"probe_{number + 1}"] = name
+    shell.run_cell(learn)
+    learned = displayed_last(shell).advice
+    assert len(learned.job.calibration.runs) == 2
+    assert learned.plan != advice.plan
+    assert "per step (predicted" in capsys.readouterr().out
+    InteractiveShell.clear_instance()
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("", ""),
+        ("ValidationException", "The request was rejected because the training job is in status Stopped."),
+        (
+            "AccessDeniedException",
+            "User: user/a is not authorized to perform: sagemaker:StopTrainingJob",
+        ),
+    ],
+)
+def test_a_job_is_stopped_or_the_answer_of_aws_is_the_reason(
+    account: Account, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], code: str, message: str
+) -> None:
+    def child(*words: str) -> dict:
+        main([*words])
+        return json.loads(capsys.readouterr().out)
+
+    client = account.client("sagemaker")
+    monkeypatch.setattr("boto3.client", lambda *_, **__: client)
+    monkeypatch.setattr("smp_advisor.runs.sources.child", child)
+    with Stubber(client) as aws:
+        aws.add_client_error("stop_training_job", code, message) if code else aws.add_response("stop_training_job", {})
+        with pytest.raises(RunError, match="llm was not stopped") if code else nullcontext() as caught:
+            Run(TrainingJob("llm")).stop()
+        aws.assert_no_pending_responses()
+    assert not code or str(caught.value).endswith(f"AWS refused StopTrainingJob: {message}")
 
 
 def test_a_job_without_a_prediction_is_compared_with_its_request(

@@ -98,7 +98,7 @@ def test_its_cells_run_the_probes_with_their_own_plans(worth: Worth) -> None:
         ast.parse(cell)
         assert cell.startswith(probe.comment)
         assert '"max_steps": 25' in cell
-        assert "worth.learn(*logs)" in cell
+        assert "%smp_calibrate --job" in cell
     scripts = [cell for cell in cells if cell.startswith("%%writefile")]
     assert len(scripts) == len(jobs)
 
