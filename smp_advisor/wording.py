@@ -79,15 +79,17 @@ def table_html(
     A row of one text is the title of those below it. `notes` are tooltips of the rows.
     """
     styles = [f"padding:2px 14px 2px 0;text-align:{'right' if n in right else 'left'}" for n in range(len(rows[0]))]
-    lines = ["".join(f'<th scope="col" style="{style}">{escape(text)}</th>' for text, style in zip(rows[0], styles))]  # noqa: B905
+    columns = zip(rows[0], styles, strict=True)
+    head = (f'<th scope="col" style="{style}">{escape(text)}</th>' if text else "<td></td>" for text, style in columns)
+    lines = ["".join(head)]
     for number, (title, *texts) in enumerate(rows[1:]):
         tooltip = f' title="{escape(notes[number])}"' if notes and notes[number] else ""
         scope = "row" if texts else f'rowgroup" colspan="{len(styles)}'
         cells = "".join(f'<td style="{style}">{_in_html(text)}</td>' for text, style in zip(texts, styles[1:]))  # noqa: B905
         lines.append(f'<th scope="{scope}" style="{styles[0]};font-weight:400"{tooltip}>{escape(title)}</th>{cells}')
-    head = f'<caption style="text-align:left">{_in_html(caption)}</caption>' if caption else ""
+    title = f'<caption style="text-align:left">{_in_html(caption)}</caption>' if caption else ""
     body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f'<table style="border:0;border-collapse:collapse;margin:0">{head}{body}</table>'
+    return f'<table style="border:0;border-collapse:collapse;margin:0">{title}{body}</table>'
 
 
 def _in_html(text: str) -> str:

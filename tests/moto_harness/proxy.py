@@ -127,7 +127,9 @@ def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
 
 
 def _serve() -> None:
-    """moto's proxy, whose training jobs keep their environment, as those of SageMaker."""
+    """moto's proxy, with what it lacks: training jobs keep their environment, and a role may do everything."""
+    from moto.core.responses import ActionResult
+    from moto.iam.responses import IamResponse
     from moto.proxy import main
     from moto.sagemaker.responses import SageMakerResponse
 
@@ -138,7 +140,13 @@ def _serve() -> None:
         service.sagemaker_backend.training_jobs[name].environment = environment
         return answer
 
+    def simulated(service: Any) -> Any:
+        names = service._get_param("ActionNames", [])
+        results = [{"EvalActionName": name, "EvalDecision": "allowed", "EvalResourceName": "*"} for name in names]
+        return ActionResult({"EvaluationResults": results, "IsTruncated": False})
+
     SageMakerResponse.create_training_job = keeping
+    IamResponse.simulate_principal_policy = simulated
     main()
 
 

@@ -8,6 +8,7 @@ import sys
 import time
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -28,11 +29,12 @@ from tests.runs.logs import exported
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [pytest.mark.moto, pytest.mark.slow]
 
 GROUP = "/aws/sagemaker/TrainingJobs"
+P4D, P3DN = "ml.p4d.24xlarge", "ml.p3dn.24xlarge"
+ENVIRONMENTS = Path(__file__).parents[2] / ".venv-sdk"
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +137,21 @@ def test_another_kernel_watches_the_job_with_its_prediction(
     assert calibrated.learned is not None
     low, high = calibrated.estimate.step_seconds_range
     assert low < 3.0 < high
+
+
+@pytest.mark.parametrize(("size", "instance", "library"), [("1.3B", P4D, "fsdp"), ("124M", P3DN, "training-compiler")])
+def test_version_3_starts_what_another_kernel_watches(
+    account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str, instance: str, library: str
+) -> None:
+    advice = smpa.advise(size, instance, library=library)
+    monkeypatch.setattr(sys, "executable", str(ENVIRONMENTS / "v3-newest/bin/python"))
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    started = advice.start(confirm=True, sdk="v3")
+    monkeypatch.chdir(tmp_path / "other")
+    run = smpa.watch(started.name)
+    assert (run.advice and run.advice.plan) == advice.plan
+    assert "in the environment of the job" in run.notes[0]
 
 
 def test_inserted_probes_change_the_choice(
