@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from smp_advisor.workload.counts import format_count
 
@@ -90,6 +90,19 @@ def table_html(
     title = f'<caption style="text-align:left">{_in_html(caption)}</caption>' if caption else ""
     body = "".join(f"<tr>{line}</tr>" for line in lines)
     return f'<table style="border:0;border-collapse:collapse;margin:0">{title}{body}</table>'
+
+
+class Shown:
+    """A value that IPython shows as its text, a block for each line in a notebook."""
+
+    def __init_subclass__(cls) -> None:
+        cls._repr_pretty_ = Shown._repr_pretty_  # type: ignore[method-assign]  # IPython prefers a class's own repr
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002, FBT001 (IPython's signature)
+        printer.text(str(self))
+
+    def _repr_html_(self) -> str:
+        return "".join(f"<div>{escape(line)}</div>" for line in str(self).splitlines())
 
 
 def _in_html(text: str) -> str:

@@ -150,7 +150,6 @@ class Advice(Recommended):
         self,
         run: Any = None,
         *,
-        job_name: str | None = None,
         step_seconds: float | None = None,
         peak_gib: float | None = None,
         peak_kind: str | None = None,
@@ -168,9 +167,7 @@ class Advice(Recommended):
         run
             Path or text of a log (exported script, Megatron-LM, NeMo, torchtitan, AWS's SMP and FSDP scripts,
             DeepSpeed, a progress bar, JSON lines, ``trainer_state.json``), or a DataFrame with one row per step. Or a
-            `Run`: with a prediction, it is the run of its own plan, as that of a probe is.
-        job_name
-            Name of a SageMaker training job, whose log and metrics are read from CloudWatch with your credentials.
+            `Run` of `smp_advisor.watch`: if it has a prediction, it measured its own plan, as that of a probe does.
         step_seconds
             Measured seconds per optimizer step, instead of a log.
         peak_gib, peak_kind
@@ -198,11 +195,11 @@ class Advice(Recommended):
             chosen = probe if isinstance(probe, Probe) else self.probe(plan)
             model, ran = chosen.model, (chosen.cluster, chosen.job, chosen.plan)
         if isinstance(run, Run):
-            own, run = run.measured_by(self.cluster), run.log
+            own, run = run.measured(ran[0])
             if own is not None and not (probe or plan or cluster or job):
                 model, ran = own.model, (own.cluster, own.job, own.plan)
         figures, earlier = Figures(step_seconds, peak_gib, peak_kind, out_of_memory), self.job.calibration
-        learned = measure(model, *ran, run=run, job_name=job_name, figures=figures, earlier=earlier, accept=accept)
+        learned = measure(model, *ran, run=run, figures=figures, earlier=earlier, accept=accept)
         return self.again(replace(self.job, calibration=learned))
 
     def start(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import subprocess
 import sys
@@ -20,10 +19,12 @@ from smp_advisor.files import write_text
 from smp_advisor.job_rules import SCRIPT_NAME
 from smp_advisor.runs.local import SETTINGS
 from smp_advisor.runs.measure import PROCESSOR
-from smp_advisor.runs.sources import ADVICE, LOCAL_NOTES, PROCESS, STATUS, LocalFolder, TrainingJob
+from smp_advisor.runs.sources import ADVICE, LOCAL_NOTES, PROCESS, STATUS, LocalFolder, TrainingJob, environment
 from smp_advisor.runs.watching import Run
 
 if TYPE_CHECKING:
+    import os
+
     from smp_advisor.guidance.recommended import Recommended
     from smp_advisor.libraries.plan import Plan
 
@@ -192,14 +193,11 @@ def start_job(advice: Recommended, cell: str, folder: Path, *, generated: bool) 
 
 def _child(command: list[str], folder: Path, log: Path) -> subprocess.Popen[bytes]:
     """A process that outlives this one, with its output in a file."""
-    package = str(Path(__file__).parents[2])
-    path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
-    environment = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
     with log.open("wb") as output:
         return subprocess.Popen(
             command,
             cwd=folder,
-            env=environment,
+            env=environment(),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

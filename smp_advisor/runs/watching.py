@@ -21,7 +21,7 @@ from smp_advisor.runs.sources import ENDED, LocalFolder, LogFile, Poll, Training
 from smp_advisor.runs.steps import Steps, Typical, typical
 from smp_advisor.runs.tracking import track
 from smp_advisor.runs.worth import Offer, offer_of
-from smp_advisor.wording import plural, seconds
+from smp_advisor.wording import Shown, plural, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,7 +51,7 @@ _DRIFT = 0.02
 (`MeasuredRun.step_noise`)."""
 
 
-class Run:
+class Run(Shown):
     r"""A training job, local run or log next to its prediction. `poll` reads what is new; `wait` polls until the end.
 
     Examples
@@ -85,7 +85,7 @@ class Run:
         self.polls = self.requests = 0
         self.problem = ""
         """Why the last poll read nothing, in one sentence; empty if it succeeded."""
-        self._steps = Steps()
+        self.steps = Steps()
         self.silent_polls = 0
         self.silent_seconds = self._since_metrics = 0.0
         self._tail = ""
@@ -103,35 +103,26 @@ class Run:
         return isinstance(self.source, LocalFolder)
 
     @cached_property
-    def _failure(self) -> Failure | None:
+    def failure(self) -> Failure | None:
+        """Cause of a failure, by the log and SageMaker's reason, for `Advice.after`; None if none is known."""
         if not self.last.failure and not self.log.out_of_memory:
             return None
         return read_failure(f"{self._tail}{self.last.failure}", plan=None if self.advice is None else self.advice.plan)
 
     @property
-    def failure(self) -> Failure | None:
-        """Cause of a failure, by the log and SageMaker's reason, for `Advice.after`; None if none is known."""
-        return self._failure
-
-    @property
     def log(self) -> Log:
         """Measured values so far, for `Advice.calibrate`."""
-        return self._steps.log
+        return self.steps.log
 
     @property
     def step(self) -> int | None:
         """Number of the last step in the log."""
-        return self._steps.step
-
-    @property
-    def infinite_loss(self) -> str:
-        """The first loss that is not finite, with its step; empty without one."""
-        return self._steps.infinite_loss
+        return self.steps.step
 
     @property
     def loss(self) -> float | None:
         """The last loss in the log."""
-        return self._steps.loss
+        return self.steps.loss
 
     @property
     def status(self) -> str:
@@ -195,13 +186,13 @@ class Run:
         self.last = replace(poll, hosts=poll.hosts or self.last.hosts, text="")
         if self.name != name:
             self.notes = (*self.notes, f"{name} reached its time limit; {self.name} goes on with the run.")
-        if self._steps.add(poll.text):
+        if self.steps.add(poll.text):
             self.silent_polls, self.silent_seconds = 0, 0.0
         else:
             self.silent_polls += 1
             self.silent_seconds += waited_seconds
         self._tail = f"{self._tail}{poll.text}\n"[-_TAIL:] if poll.text else self._tail
-        for cached in ("_typical", "_failure"):
+        for cached in ("typical", "failure"):
             self.__dict__.pop(cached, None)
         self._tracked = track(self, self._tracked)
         if "error" in self._tracked:
@@ -255,11 +246,6 @@ class Run:
         return None if self.advice is None else self.advice.estimate
 
     @property
-    def seconds(self) -> tuple[float, ...]:
-        """Seconds per step of each measured value, in the order of the log."""
-        return tuple(sample.value for sample in self.samples)
-
-    @property
     def samples(self) -> list[Sample]:
         """The measured values as seconds per step, with the numbers of their steps."""
         advice = self.advice
@@ -272,13 +258,9 @@ class Run:
         ]
 
     @cached_property
-    def _typical(self) -> Typical | None:
-        return typical(self.samples)
-
-    @property
     def typical(self) -> Typical | None:
         """The median of the regular steps, without warm-up, restarts and stalls; None before the first step."""
-        return self._typical
+        return typical(self.samples)
 
     @property
     def steady_steps(self) -> int:
@@ -404,13 +386,23 @@ class Run:
                 " again later, or use advice.calibrate(run.log)."
             )
         # A plan for this machine's processors has a wide interval, and its steps are never those of another run.
-        return self.advice.calibrate(self.log, plan=self.advice.plan, accept=self.is_local)
+        return self.advice.calibrate(self, accept=self.is_local)
 
-    def measured_by(self, cluster: Cluster) -> Recommended | None:
-        """The prediction whose plan the run measured, for an advice on a cluster."""
+    def measured(self, cluster: Cluster) -> tuple[Recommended | None, Log]:
+        """The prediction whose plan the run measured, if any, and its log, for an advice on a cluster."""
         if self.is_local and cluster.instance.gpu != PROCESSOR:
             raise RunError(f"{self.name} ran on processors, and teaches nothing about GPUs: use run.calibrated().")
-        return self.advice
+        ran = (self.last.instances, self.last.count)
+        if self.advice is None and self.last.instances and ran != ([cluster.instance.name], cluster.nodes):
+            raise RunError(
+                f"The job {self.name} ran on {self.last.count} x {', '.join(self.last.instances)} and the plan is for "
+                f"{cluster.nodes} x {cluster.instance.name}: pass watch(..., advice=), the prediction of the job."
+            )
+        log = replace(self.log, title=f"{self.log.title}: {self.name}")
+        if not log.peak_gib and not log.out_of_memory and (peak := self.peak_gib):
+            note = "The peak is CloudWatch's, the mean of a host's GPUs, one value per minute: inferred."
+            log = replace(log, peak_gib={"total": peak}, notes=(*log.notes, note))
+        return self.advice, log
 
     def offer(self) -> Offer | None:
         """A better plan by the calibrated estimates, for the rest of the run; None if none is better for certain.
@@ -445,13 +437,10 @@ class Run:
         self.source.stop()
 
     def __str__(self) -> str:
-        return page_of(self).text
+        return page_of(self)[0]
 
     def __repr__(self) -> str:
         return f"Run({self.headline})"
 
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002, FBT001 (IPython's signature)
-        printer.text(str(self))
-
     def _repr_html_(self) -> str:
-        return page_of(self).html
+        return page_of(self)[1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from html import escape
 from itertools import combinations, product
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from smp_advisor.errors import CalibrationError
 from smp_advisor.libraries.library import get_library
 from smp_advisor.runs.effect import MEASURED_STEPS, best_probe, full_probe
 from smp_advisor.search.decision import leading_plans
-from smp_advisor.wording import between, fits, number
+from smp_advisor.wording import Shown, between, fits, number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +36,7 @@ _REPEATS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Worth:
+class Worth(Shown):
     """The probes with the most expected saving beyond their price, and whether it is any."""
 
     plans: tuple[Plan, ...]
@@ -114,12 +113,6 @@ class Worth:
             certain = f"With all step times known, the choice among {len(self.compared)} plans would save "
             lines.append(f"{certain}{self.certain_saving_usd:,.0f} USD on average.")
         return "\n".join([self.decision, *lines])
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002, FBT001 (IPython's signature)
-        printer.text(str(self))
-
-    def _repr_html_(self) -> str:
-        return "".join(f"<div>{escape(line)}</div>" for line in str(self).splitlines())
 
 
 def worth_measuring(advice: Recommended) -> Worth:
@@ -202,7 +195,7 @@ _TAILS = (2.5, 97.5)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Offer:
+class Offer(Shown):
     """Another plan from the next checkpoint on. `cell` resumes the run with it."""
 
     advice: Recommended
@@ -231,9 +224,6 @@ class Offer:
             f"Change at the next checkpoint: saves {number(self.days)} days{money} ({between(self.days_range)} days)."
             f" The plan: {self.plan!r}.{place}"
         )
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002, FBT001 (IPython's signature)
-        printer.text(str(self))
 
 
 def offer_of(advice: Recommended, plan: Plan, steps: int, *, checkpoints: str = "") -> Offer | None:

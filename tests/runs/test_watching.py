@@ -285,13 +285,9 @@ def test_causes_have_evidence_and_a_change(
     found = [cause for cause in run.causes() if cause.name not in ("warm-up", "stalls")]
     assert [cause.name for cause in found] == ([] if name is None else [name])
     assert all(cause.evidence and cause.change for cause in found)
-
-
-def test_restarts_and_warm_up_are_named(watched: Callable[..., Run], tokens: smpa.Advice) -> None:
-    value = tokens.estimate.step_seconds
-    text = exported([9 * value, *[value] * 20]) + "\n" + exported([9 * value, *[value] * 20], first=5)
-    names = [cause.name for cause in watched(training(text)).causes()]
-    assert names == ["warm-up", "restart"]
+    again = training(exported([9 * value, *[value] * 20], first=5), hosts=hosts)
+    run = Run(Script(training(exported([9 * value, *steps])), again), tokens).poll().poll()  # type: ignore[arg-type]
+    assert [cause.name for cause in run.causes()][:2] == ["warm-up", "restart"]
 
 
 def test_a_run_without_steps_or_prediction_says_what_is_missing(watched: Callable[..., Run]) -> None:
