@@ -93,7 +93,8 @@ class Advice(Recommended):
         if not isinstance(environment, Mapping):
             return options  # it is refused
         pins = {} if self.question is None else self.question.request.pins
-        terms = {"objective": self.objective, "min_fit_probability": self.min_fit_probability, **pins}
+        objective = "throughput" if self.objective == "cost" else self.objective  # which compares other clusters
+        terms = {"objective": objective, "min_fit_probability": self.min_fit_probability, **pins}
         model, _, job, plan = run
         return options | {"environment": {**carried(model, job, plan, terms), **environment} or None}
 

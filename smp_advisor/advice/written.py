@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor import files
 from smp_advisor._version import __version__
 from smp_advisor.advice.storage import PLAN, PUBLIC, TYPE, from_plain, plain
-from smp_advisor.errors import AdvisorError, ExportError, StorageError
+from smp_advisor.errors import ExportError, StorageError
 from smp_advisor.files import has_too_many_values, read_bytes
 from smp_advisor.guidance.report import sections
 from smp_advisor.libraries.plan import Plan
@@ -73,8 +73,9 @@ def carried(model: Model, job: Job, plan: Plan, request: Mapping[str, Any]) -> d
 
     Empty if they would be too long or not exact, as for a traced model.
     """
-    job, config = replace(job, calibration=None), json.loads(model.config_json)
+    job = replace(job, calibration=None)
     try:
+        config = json.loads(model.config_json)
         usual = json.loads(Model.from_config({"model_type": model.family}).config_json)
         config = {key: value for key, value in config.items() if key == "model_type" or usual.get(key, "") != value}
         parts = (
@@ -85,7 +86,7 @@ def carried(model: Model, job: Job, plan: Plan, request: Mapping[str, Any]) -> d
         )
         variables = {name: json.dumps(part) for name, part in zip(CARRIED, parts, strict=True) if part}
         exact = carried_from(variables) == (model, job, plan, parts[-1])
-    except (AdvisorError, TypeError):
+    except (ValueError, TypeError, AttributeError):  # a model without configuration, or of no family
         return {}
     return variables if exact and max(map(len, variables.values())) <= _MOST_CHARACTERS else {}
 

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import smp_advisor as smpa
+from smp_advisor.advice.written import carried, carried_from
 from smp_advisor.command.__main__ import main
-from smp_advisor.errors import AdvisorError, CalibrationError, RunError
+from smp_advisor.errors import AdvisorError, CalibrationError, RunError, StorageError
 from smp_advisor.runs.cloudwatch import polled
 from smp_advisor.runs.sources import LogFile, Poll, TrainingJob, source_in
 from smp_advisor.runs.watching import Run
@@ -332,6 +333,21 @@ def _plans(advice: smpa.Advice) -> list[smpa.Plan]:
             more = plan.gradient_accumulation_steps * divisor
             found.append(replace(plan, batch_size=plan.batch_size // divisor, gradient_accumulation_steps=more))
     return [*found, replace(plan, activation_checkpointing="each")]
+
+
+def test_a_cell_carries_its_prediction_exactly_or_not_at_all(tokens: smpa.Advice) -> None:
+    large = smpa.advise("llama-3.1-70b", "ml.p4d.24xlarge", instance_count=8, adapter=smpa.Adapter(rank=8))
+    for advice in (tokens, large):
+        of = (advice.model, replace(advice.job, calibration=None), advice.plan)
+        variables = carried(*of, {"objective": "headroom", "min_fit_probability": 0.95})
+        assert carried_from(variables) == (*of, {"objective": "headroom"})
+        cell = advice.cell("v3", environment={"NCCL_DEBUG": "INFO"})
+        assert all(text in cell for text in ("NCCL_DEBUG", variables["SMP_ADVISOR_PLAN"]))
+        assert "SMP_ADVISOR_MODEL" in advice.probe_cell("v2")
+    assert carried(replace(tokens.model, config_json=""), *of[1:], {}) == {}
+    assert carried(*of, {"pins": "x" * 600}) == {}
+    with pytest.raises(StorageError, match="hold no prediction"):
+        carried_from({"SMP_ADVISOR_MODEL": "[]"})
 
 
 def test_a_log_is_read_as_it_grows(tmp_path: Path, tokens: smpa.Advice) -> None:
