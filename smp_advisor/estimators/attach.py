@@ -17,7 +17,7 @@ from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.errors import AdvisorError, RunError
 from smp_advisor.estimators.check import check_estimator
 from smp_advisor.runs.sources import ADVICE, LOCAL_NOTES, LocalFolder, TrainingJob, child, is_job_name, source_in
-from smp_advisor.runs.start import plan_tag
+from smp_advisor.runs.start import JOB_LOG, plan_tag
 from smp_advisor.runs.watching import Run
 from smp_advisor.workload.model import Model
 
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = ["watch"]
-
-_PLACES = (ADVICE, f"smp_runs/*/{ADVICE}")
-"""Files of this folder that may have the prediction of a job, with the runs that it was calibrated with."""
 
 
 def watch(run: str | os.PathLike[str], advice: Advice | None = None, *, model: Model | None = None) -> Run:
@@ -41,8 +38,9 @@ def watch(run: str | os.PathLike[str], advice: Advice | None = None, *, model: M
         The name of a SageMaker training job, which is read with your credentials; or the path of a log, or of a folder
         with one.
     advice
-        The prediction, with the plan of the run on screen. If None: ``advice.json`` next to the log or, with the tag of
-        the job, in this folder; what the exported cell put into the job's environment; the plan in the job's request.
+        The prediction, with the plan of the run on screen. If None: ``advice.json`` next to the log, in the folder that
+        `Advice.start` made, or, with the tag of the job, in this one; what the exported cell put into the environment
+        of the job; the plan in its request.
     model
         The model of a job whose request does not describe it.
 
@@ -91,16 +89,17 @@ def _beside(folder: Path) -> tuple[Advice | None, tuple[str, ...]]:
 
 
 def _of_job(name: str, model: Model | None) -> tuple[Advice | None, tuple[str, ...]]:
-    """The prediction of a job: in this folder by its tag, in its environment, or by its request."""
+    """The prediction of a job: in the folder of its run, here by its tag, in its environment, or by its request."""
     attached = child(name, "attach")
     if error := attached.get("error"):
         raise RunError(f"The job {name} cannot be read. {' '.join(str(error).split()):.300}")
     request, tag = attached["request"], attached["tag"]
-    for place in sorted(file for pattern in _PLACES for file in Path().glob(pattern)) if tag else ():
-        with suppress(AdvisorError):  # not an advice of this version
+    started = [log for log in Path().glob(f"smp_runs/*/{JOB_LOG}") if name in log.read_text("utf-8", "replace")]
+    for place in [*(log.with_name(ADVICE) for log in started), *([Path(ADVICE)] if tag else [])]:
+        with suppress(AdvisorError):  # there is none, or of another version
             value = load(place)
-            if isinstance(value, Advice) and plan_tag(value) == tag:
-                return value, (f"Prediction: {place}, by the tag of the job.",)
+            if isinstance(value, Advice) and tag in ("", plan_tag(value)):
+                return value, (f"Prediction: {place}, by the name or the tag of the job.",)
     carried: tuple[str, ...] = ()
     if any(variable in request.get("Environment", {}) for variable in CARRIED):
         advice, carried = _of_environment(request, tag)

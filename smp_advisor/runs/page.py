@@ -60,8 +60,8 @@ def figures_of(run: Run) -> tuple[Figure, ...]:
                 predicted=f"{gib(expected.needed_gib)} needed, ± {gib(_TWO_SIDED * expected.memory_error_gib)}",
             )
         )
-    if run.loss is not None:
-        rows.append(Figure(label="Loss", measured=f"{run.loss:.4g}"))
+    if run.steps.loss is not None:
+        rows.append(Figure(label="Loss", measured=f"{run.steps.loss:.4g}"))
     return (*rows, *_rest(run))
 
 

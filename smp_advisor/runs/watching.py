@@ -120,11 +120,6 @@ class Run(Shown):
         return self.steps.step
 
     @property
-    def loss(self) -> float | None:
-        """The last loss in the log."""
-        return self.steps.loss
-
-    @property
     def status(self) -> str:
         """Status and phase: ``InProgress, Training for 2.1 h``; ``Log`` for a file, which has none."""
         if not self.last.status:

@@ -53,7 +53,9 @@ def started(account: Account, advice: smpa.Advice, tmp_path_factory: pytest.Temp
     assert account.jobs() == []
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("notebook"))
-        return advice.start(confirm=True, sdk="v2")
+        run = advice.start(confirm=True, sdk="v2")
+        assert "smp_runs/job-1/advice.json" in smpa.watch(run.name).notes[0]
+        return run
 
 
 def write(account: Account, job: str, text: str, *, stream: str = "algo-1-1700000000") -> None:
@@ -103,19 +105,12 @@ def test_nothing_starts_without_its_price_being_confirmed(advice: smpa.Advice, t
     assert not folder.exists()
 
 
-def test_a_started_job_is_tagged_and_has_its_prediction(
-    account: Account, started: smpa.Run, advice: smpa.Advice
-) -> None:
-    (job,) = account.jobs()
-    assert job["TrainingJobName"] == started.name
-    tags = account.client("sagemaker").list_tags(ResourceArn=job["TrainingJobArn"])["Tags"]
-    assert {"Key": "smp-advisor-plan", "Value": plan_tag(advice)} in tags
-    assert "SMP_ADVISOR_PLAN" in job["Environment"]
-
-
 def test_another_kernel_watches_the_job_with_its_prediction(
     account: Account, started: smpa.Run, advice: smpa.Advice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (job,) = account.jobs()
+    tags = account.client("sagemaker").list_tags(ResourceArn=job["TrainingJobArn"])["Tags"]
+    assert {"Key": "smp-advisor-plan", "Value": plan_tag(advice)} in tags
     monkeypatch.chdir(tmp_path)
     write(account, started.name, exported([9.0, *[3.0] * 12]))
     measure(account, started.name, (1, "GPUUtilization", 760.0), (2, "GPUMemoryUtilization", 400.0))
@@ -229,26 +224,17 @@ def test_a_job_without_a_prediction_is_compared_with_its_request(
     assert run.advice.plan.library == "smp-v1"
 
 
-def test_a_job_calibrates(account: Account, advice: smpa.Advice) -> None:
+def test_a_job_calibrates_with_its_log_or_else_the_peak_of_its_metrics(account: Account, advice: smpa.Advice) -> None:
     create(account, "llm-1", 2)
     write(account, "llm-1", exported([90.0, *[3.0] * 40]))
-    calibration = advice.calibrate(smpa.watch("llm-1")).job.calibration
-    assert calibration is not None
-    (run,) = calibration.runs
-    assert run.step_seconds == pytest.approx(3.0)
-    assert (run.memory_kind, run.memory_gib) == ("reserved", 24.0)
-    assert run.source == "exported script: llm-1"
-    assert "40 of 41 values" in " ".join(run.notes)
-
-
-def test_without_a_log_the_metrics_are_a_peak(account: Account, advice: smpa.Advice) -> None:
     create(account, "metrics-only", 2)
     measure(account, "metrics-only", (2, "GPUMemoryUtilization", 400.0), seconds=1)
-    calibration = advice.calibrate(smpa.watch("metrics-only", advice)).job.calibration
-    assert calibration is not None
-    (run,) = calibration.runs
-    assert run.step_seconds is None
-    assert (run.memory_kind, run.memory_gib) == ("total", pytest.approx(20.0))
+    learned = advice.calibrate(smpa.watch("llm-1")).calibrate(smpa.watch("metrics-only", advice))
+    first, second = learned.job.calibration.runs  # type: ignore[union-attr]
+    assert first.step_seconds == pytest.approx(3.0)
+    assert (first.memory_kind, first.memory_gib, first.source) == ("reserved", 24.0, "exported script: llm-1")
+    assert "40 of 41 values" in " ".join(first.notes)
+    assert (second.step_seconds, second.memory_kind, second.memory_gib) == (None, "total", pytest.approx(20.0))
 
 
 def test_jobs_that_teach_nothing_are_refused_in_one_sentence(account: Account, advice: smpa.Advice) -> None:
