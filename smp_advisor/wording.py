@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from smp_advisor.workload.counts import format_count
 
@@ -79,15 +79,30 @@ def table_html(
     A row of one text is the title of those below it. `notes` are tooltips of the rows.
     """
     styles = [f"padding:2px 14px 2px 0;text-align:{'right' if n in right else 'left'}" for n in range(len(rows[0]))]
-    lines = ["".join(f'<th scope="col" style="{style}">{escape(text)}</th>' for text, style in zip(rows[0], styles))]  # noqa: B905
+    columns = zip(rows[0], styles, strict=True)
+    head = (f'<th scope="col" style="{style}">{escape(text)}</th>' if text else "<td></td>" for text, style in columns)
+    lines = ["".join(head)]
     for number, (title, *texts) in enumerate(rows[1:]):
         tooltip = f' title="{escape(notes[number])}"' if notes and notes[number] else ""
         scope = "row" if texts else f'rowgroup" colspan="{len(styles)}'
         cells = "".join(f'<td style="{style}">{_in_html(text)}</td>' for text, style in zip(texts, styles[1:]))  # noqa: B905
         lines.append(f'<th scope="{scope}" style="{styles[0]};font-weight:400"{tooltip}>{escape(title)}</th>{cells}')
-    head = f'<caption style="text-align:left">{_in_html(caption)}</caption>' if caption else ""
+    title = f'<caption style="text-align:left">{_in_html(caption)}</caption>' if caption else ""
     body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f'<table style="border:0;border-collapse:collapse;margin:0">{head}{body}</table>'
+    return f'<table style="border:0;border-collapse:collapse;margin:0">{title}{body}</table>'
+
+
+class Shown:
+    """A value that IPython shows as its text, a block for each line in a notebook."""
+
+    def __init_subclass__(cls) -> None:
+        cls._repr_pretty_ = Shown._repr_pretty_  # type: ignore[method-assign]  # IPython prefers a class's own repr
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002, FBT001 (IPython's signature)
+        printer.text(str(self))
+
+    def _repr_html_(self) -> str:
+        return "".join(f"<div>{escape(line)}</div>" for line in str(self).splitlines())
 
 
 def _in_html(text: str) -> str:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from smp_advisor.runs.watching import Run
     from smp_advisor.runs.worth import Worth
     from smp_advisor.workload.job import Job
+    from smp_advisor.workload.model import Model
 
 
 _LESS = 0.95
@@ -82,7 +83,20 @@ class Advice(Recommended):
         run, tags = self._run_of(plan), options.get("tags") or {}
         if tag and isinstance(tags, Mapping):  # others are refused below
             options["tags"] = {TAG: plan_tag(self, run[-1]), **tags}
-        return estimator_cell(*run, sdk=sdk, **self._checked | self._options(options))
+        return estimator_cell(*run, sdk=sdk, **self._checked | self._carrying(run, self._options(options)))
+
+    def _carrying(self, run: tuple[Model, Cluster, Job, Plan], options: dict[str, Any]) -> dict[str, Any]:
+        """The options of a job with its prediction in the environment."""
+        from smp_advisor.advice.written import carried
+
+        environment = options.get("environment") or {}
+        if not isinstance(environment, Mapping):
+            return options  # it is refused
+        pins = {} if self.question is None else self.question.request.pins
+        objective = "throughput" if self.objective == "cost" else self.objective  # which compares other clusters
+        terms = {"objective": objective, "min_fit_probability": self.min_fit_probability, **pins}
+        model, _, job, plan = run
+        return options | {"environment": {**carried(model, job, plan, terms), **environment} or None}
 
     def export(self, format: str, plan: Plan | None = None, **options: Any) -> str:  # noqa: A002 - the users' word
         """The job as a HyperPod recipe, a Kubernetes PyTorchJob or a Slurm batch script.
@@ -137,7 +151,6 @@ class Advice(Recommended):
         self,
         run: Any = None,
         *,
-        job_name: str | None = None,
         step_seconds: float | None = None,
         peak_gib: float | None = None,
         peak_kind: str | None = None,
@@ -154,9 +167,8 @@ class Advice(Recommended):
         ----------
         run
             Path or text of a log (exported script, Megatron-LM, NeMo, torchtitan, AWS's SMP and FSDP scripts,
-            DeepSpeed, a progress bar, JSON lines, ``trainer_state.json``), or a DataFrame with one row per step.
-        job_name
-            Name of a SageMaker training job, whose log and metrics are read from CloudWatch with your credentials.
+            DeepSpeed, a progress bar, JSON lines, ``trainer_state.json``), or a DataFrame with one row per step. Or a
+            `Run` of `smp_advisor.watch`: if it has a prediction, it measured its own plan, as that of a probe does.
         step_seconds
             Measured seconds per optimizer step, instead of a log.
         peak_gib, peak_kind
@@ -177,13 +189,18 @@ class Advice(Recommended):
         """
         from smp_advisor.runs import Probe, measure
         from smp_advisor.runs.measure import Figures
+        from smp_advisor.runs.watching import Run
 
         model, ran = self.model, (cluster or self.cluster, job or self.job, plan or self.plan)
         if probe:
             chosen = probe if isinstance(probe, Probe) else self.probe(plan)
             model, ran = chosen.model, (chosen.cluster, chosen.job, chosen.plan)
+        if isinstance(run, Run):
+            own, run = run.measured(ran[0])
+            if own is not None and not (probe or plan or cluster or job):
+                model, ran = own.model, (own.cluster, own.job, own.plan)
         figures, earlier = Figures(step_seconds, peak_gib, peak_kind, out_of_memory), self.job.calibration
-        learned = measure(model, *ran, run=run, job_name=job_name, figures=figures, earlier=earlier, accept=accept)
+        learned = measure(model, *ran, run=run, figures=figures, earlier=earlier, accept=accept)
         return self.again(replace(self.job, calibration=learned))
 
     def start(
@@ -352,7 +369,7 @@ class Advice(Recommended):
         extra: dict[str, Any] = {"max_steps": probe.steps} | ({} if settings["script"] else {"log_every": 1})
         settings["extra_hyperparameters"] = extra | dict(settings.get("extra_hyperparameters") or {})
         ran = (probe.model, probe.cluster, probe.job, probe.plan)
-        return f"{probe.comment}\n{estimator_cell(*ran, sdk=sdk, **self._checked | settings)}"
+        return f"{probe.comment}\n{estimator_cell(*ran, sdk=sdk, **self._checked | self._carrying(ran, settings))}"
 
     def probe_script_cell(self, plan: Plan | None = None, *, probe: Probe | None = None) -> str:
         """The ``%%writefile`` cell with the training script of `probe`; empty for the user's own script."""

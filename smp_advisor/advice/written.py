@@ -1,9 +1,10 @@
-"""An advice as text: JSON, which can be read again, and its report as HTML and Markdown."""
+"""An advice as text: JSON, which can be read again, variables of its job, and its report as HTML and Markdown."""
 
 from __future__ import annotations
 
 import json
 import os
+from dataclasses import fields, replace
 from html import escape
 from itertools import groupby
 from pathlib import Path
@@ -11,13 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor import files
 from smp_advisor._version import __version__
-from smp_advisor.advice.storage import PUBLIC, TYPE, from_plain, plain
+from smp_advisor.advice.storage import PLAN, PUBLIC, TYPE, from_plain, plain
 from smp_advisor.errors import ExportError, StorageError
 from smp_advisor.files import has_too_many_values, read_bytes
 from smp_advisor.guidance.report import sections
+from smp_advisor.libraries.plan import Plan
+from smp_advisor.workload.job import Job
+from smp_advisor.workload.model import Model
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from smp_advisor.advice import Advice
 
@@ -55,6 +59,53 @@ def from_text(text: str, name: str = "The text") -> tuple[Any, dict[str, Any]]:
         return from_plain(data), document
     except RecursionError:
         raise StorageError(f"{name} is nested too deeply.") from None
+
+
+CARRIED = ("SMP_ADVISOR_MODEL", "SMP_ADVISOR_JOB", "SMP_ADVISOR_PLAN", "SMP_ADVISOR_REQUEST")
+"""Environment variables of an exported job, by which `smp_advisor.watch` knows its prediction."""
+_MOST_CHARACTERS = 512
+"""Of a variable (CreateTrainingJob, TrainingEnvironmentValue)."""
+_REQUEST = {"objective": "throughput", "min_fit_probability": 0.95}
+
+
+def carried(model: Model, job: Job, plan: Plan, request: Mapping[str, Any]) -> dict[str, str]:
+    """The prediction of a job as variables: JSON of what differs from defaults, without calibration.
+
+    Empty if they would be too long or not exact, as for a traced model.
+    """
+    job = replace(job, calibration=None)
+    try:
+        config = json.loads(model.config_json)
+        usual = json.loads(Model.from_config({"model_type": model.family}).config_json)
+        config = {key: value for key, value in config.items() if key == "model_type" or usual.get(key, "") != value}
+        parts = (
+            {"config": config, **_changed(model, Model.from_config(config))},
+            _changed(job, Job()),
+            {"library": plan.library, **_changed(plan, Plan(library=plan.library))},
+            {name: value for name, value in request.items() if value != _REQUEST.get(name)},
+        )
+        variables = {name: json.dumps(part) for name, part in zip(CARRIED, parts, strict=True) if part}
+        exact = carried_from(variables) == (model, job, plan, parts[-1])
+    except (ValueError, TypeError, AttributeError):  # a model without configuration, or of no family
+        return {}
+    return variables if exact and max(map(len, variables.values())) <= _MOST_CHARACTERS else {}
+
+
+def _changed(value: Any, usual: Any) -> dict[str, Any]:
+    """The fields of a value that differ from those of another one."""
+    names = (field.name for field in fields(value))
+    return {name: plain(part) for name in names if (part := getattr(value, name)) != getattr(usual, name)}
+
+
+def carried_from(variables: Mapping[str, str]) -> tuple[Model, Job, Plan, dict[str, Any]]:
+    """The model, job, plan and further keywords of `advise` in the variables of a job."""
+    try:
+        model, job, plan, request = (dict(json.loads(variables.get(name, "{}"))) for name in CARRIED)
+        shape = plain(Model.from_config(model.pop("config")))
+        model, job, plan = shape | model, {TYPE: "Job"} | job, {TYPE: PLAN} | plan
+        return from_plain(model, Model), from_plain(job, Job), from_plain(plan, Plan), request
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise StorageError(f"The variables {CARRIED[0]} and others hold no prediction: {error!s:.200}") from None
 
 
 def write_text(text: str, path: str | os.PathLike[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.advice import Advice
 from smp_advisor.advice.files import load
 from smp_advisor.advice.recommendation import advise
-from smp_advisor.advice.written import from_text
+from smp_advisor.advice.written import CARRIED, carried_from
 from smp_advisor.arguments import require_types
+from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.errors import AdvisorError, RunError
 from smp_advisor.estimators.check import check_estimator
 from smp_advisor.runs.sources import ADVICE, LOCAL_NOTES, LocalFolder, TrainingJob, child, is_job_name, source_in
-from smp_advisor.runs.start import plan_tag
+from smp_advisor.runs.start import JOB_LOG, plan_tag
 from smp_advisor.runs.watching import Run
 from smp_advisor.workload.model import Model
 
@@ -23,9 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = ["watch"]
-
-_PLACES = (ADVICE, f"smp_training/{ADVICE}")
-"""Files of this folder that may have the prediction of a job."""
 
 
 def watch(run: str | os.PathLike[str], advice: Advice | None = None, *, model: Model | None = None) -> Run:
@@ -39,8 +38,9 @@ def watch(run: str | os.PathLike[str], advice: Advice | None = None, *, model: M
         The name of a SageMaker training job, which is read with your credentials; or the path of a log, or of a folder
         with one.
     advice
-        The prediction, with the plan of the run on screen. If None: ``advice.json`` next to the log, in the source of
-        the job or in this folder, or else the plan in the job's request.
+        The prediction, with the plan of the run on screen. If None: ``advice.json`` next to the log, in the folder that
+        `Advice.start` made, or, with the tag of the job, in this one; what the exported cell put into the environment
+        of the job; the plan in its request.
     model
         The model of a job whose request does not describe it.
 
@@ -89,40 +89,39 @@ def _beside(folder: Path) -> tuple[Advice | None, tuple[str, ...]]:
 
 
 def _of_job(name: str, model: Model | None) -> tuple[Advice | None, tuple[str, ...]]:
-    """The prediction of a job: in its source, in this folder, or by its request."""
+    """The prediction of a job: in the folder of its run, here by its tag, in its environment, or by its request."""
     attached = child(name, "attach")
     if error := attached.get("error"):
         raise RunError(f"The job {name} cannot be read. {' '.join(str(error).split()):.300}")
-    request = attached["request"]
-    unsuited = []
-    if text := attached["advice"]:
-        try:
-            value, _ = from_text(text, f"{ADVICE} in the source of the job")
-        except AdvisorError as failure:
-            unsuited.append(str(failure))
-        else:
-            if isinstance(value, Advice) and _suits(value, request, attached["tag"]):
-                return value, (f"Prediction: {ADVICE} in the source of the job.",)
-            unsuited.append(f"{ADVICE} in the source of the job is that of another plan.")
-    for place in _PLACES:
-        if attached["tag"] and Path(place).is_file():
+    request, tag = attached["request"], attached["tag"]
+    started = [log for log in Path().glob(f"smp_runs/*/{JOB_LOG}") if name in log.read_text("utf-8", "replace")]
+    for place in [*(log.with_name(ADVICE) for log in started), *([Path(ADVICE)] if tag else [])]:
+        with suppress(AdvisorError):  # there is none, or of another version
             value = load(place)
-            if isinstance(value, Advice) and plan_tag(value) == attached["tag"]:
-                return value, (f"Prediction: {place}, by the tag of the job.",)
+            if isinstance(value, Advice) and tag in ("", plan_tag(value)):
+                return value, (f"Prediction: {place}, by the name or the tag of the job.",)
+    carried: tuple[str, ...] = ()
+    if any(variable in request.get("Environment", {}) for variable in CARRIED):
+        advice, carried = _of_environment(request, tag)
+        if advice is not None:
+            return advice, carried
     advice, notes = _of_request(request, model)
-    return advice, (*unsuited, *notes)
+    return advice, (*carried, *notes)
 
 
-def _suits(advice: Advice, request: Mapping[str, Any], tag: str) -> bool:
-    """Whether an advice is that of a job: its tag, or its instances and the settings that both have."""
-    if tag:
-        return plan_tag(advice) == tag
+def _of_environment(request: Mapping[str, Any], tag: str) -> tuple[Advice | None, tuple[str, ...]]:
+    """The prediction that the exported cell gave the job."""
     resources = request["ResourceConfig"]
-    place = (resources.get("InstanceType"), resources.get("InstanceCount"))
-    settings = {key: str(value).strip('"') for key, value in request.get("HyperParameters", {}).items()}
-    expected = {name: str(value) for name, value in advice.plan.hyperparameters.items()}
-    same = all(settings[name].lower() == value.lower() for name, value in expected.items() if name in settings)
-    return place == (advice.cluster.instance.name, advice.cluster.nodes) and same
+    try:
+        model, job, plan, terms = carried_from(request["Environment"])
+        cluster = Cluster(resources.get("InstanceType", ""), resources.get("InstanceCount", 0))
+        advice = advise(model, cluster, job, library=plan.library, **terms)
+        advice.adopt(plan)
+    except (AdvisorError, TypeError) as error:
+        return None, (f"The prediction in the environment of the job cannot be read: {error}",)
+    if tag and plan_tag(advice) != tag:
+        return None, ("The prediction in the environment of the job is not that of its tag.",)
+    return advice, ("Prediction: model, job and plan in the environment of the job, without measured runs.",)
 
 
 def _of_request(request: Mapping[str, Any], model: Model | None) -> tuple[Advice | None, tuple[str, ...]]:

@@ -14,7 +14,7 @@ from smp_advisor.findings.report import Report
 from smp_advisor.guidance.practices import Difference
 from smp_advisor.libraries import mismatches
 from smp_advisor.libraries.schema import schema
-from smp_advisor.wording import compared, cost_per_million, degree_of_change, fit, gib, throughput
+from smp_advisor.wording import Shown, compared, cost_per_million, degree_of_change, fit, gib, throughput
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Comparison:
+class Comparison(Shown):
     """Two plans for one model, compared by setting."""
 
     yours: Plan
@@ -40,9 +40,6 @@ class Comparison:
     def __str__(self) -> str:
         rows = (f"  {row.setting}: {row.reference} -> {row.recommended}. {row.because}" for row in self.differences)
         return "\n".join([fill(self.gain, 100), *(fill(row.rstrip(), 100, subsequent_indent=" " * 6) for row in rows)])
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002, FBT001 (IPython's signature)
-        printer.text(str(self))
 
 
 def compare(

@@ -202,7 +202,7 @@ def trainer_values(job: Launch) -> dict[str, object]:
         "imports": Comment("\n".join(_trainer_imports(job))),
         "execution_role": Comment("get_execution_role"),
         "source_dir": job.options.source_dir or "",
-        "packed": [Expression("script.name"), *(["requirements.txt"] if job.generated else []), "advice.json"],
+        "packed": [Expression("script.name"), *(["requirements.txt"] if job.generated else [])],
         "key_prefix": Comment(job.base_job_name),
         "training_image": _training_image(job),
         "trainer": _trainer(job),

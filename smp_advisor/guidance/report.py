@@ -290,7 +290,7 @@ def _learned(advice: Recommended) -> Iterator[str]:
     """Estimate before and after the user's runs, and what was read of each."""
     learned = advice.learned
     if learned is not None:
-        yield from (f"  {change.label}: {change.before} -> {change.after}" for change in learned.changes)
+        yield from (f"  {label}: {before} -> {after}" for label, before, after in learned.changes)
         for source, notes in learned.runs:
             yield f"Run: {source}. {' '.join(notes)}"
 

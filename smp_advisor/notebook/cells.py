@@ -62,12 +62,20 @@ def cells(advice: Advice, plan: Plan, what: str = "job", sdk: str = "auto", **op
         sources = [advice.quota_cell(**options)]
     elif what == "probe":
         estimator = advice.probe_cell(sdk, plan, **options)
-        sources = ["" if options.get("script") else advice.probe_script_cell(plan), estimator]
+        sources = ["" if options.get("script") else advice.probe_script_cell(plan), estimator, _learn("job_name")]
     elif what == "worth":
         worth = advice.worth_measuring()
-        sources = [f"# {worth.decision}", *worth.cells(sdk, **options)]
+        sources = [f"# {worth.decision}", *worth.cells(sdk, **options), _learn(*worth.jobs)]
     elif what in FORMATS:
         sources = [format_cell(advice.export(what, plan, **options), what)]
     else:
         raise ExportError(f"There is no cell {what!r} to export: choose one of {', '.join(KINDS)}.")
     return [source for source in sources if source.strip()]
+
+
+def _learn(*jobs: str) -> str:
+    """The cell that shows the advice with what the jobs in these variables measured; empty without any."""
+    if not jobs:
+        return ""
+    options = " ".join(f"--job {{{name}}}" for name in jobs)
+    return f"# Afterwards: the advice with what it measured, once it has ended.\n%smp_calibrate {options}"

@@ -129,7 +129,8 @@ class RunMagics(Magics):
     def smp_watch(self, line: str) -> Run:
         """Watch a run next to its prediction until it ends: ``run = %smp_watch llm-2026-11-27-08-30-00``.
 
-        The prediction is in its ``advice.json``, or is the plan in the request of the job. It only reads.
+        The prediction is in its ``advice.json``, in the environment of the job, or the plan in its request. It only
+        reads.
         """
         from smp_advisor.estimators import watch
 
@@ -147,7 +148,12 @@ class RunMagics(Magics):
     @with_help
     @magic_arguments()
     @argument("log", nargs="?", help="Path of a log, or a variable with a log or a DataFrame.")
-    @argument("--job", help="Name of a SageMaker training job: reads its log and metrics with your AWS credentials.")
+    @argument(
+        "--job",
+        action="append",
+        default=[],
+        help="Name of a training job, whose end is awaited; with your AWS credentials. Repeatable, as for probes.",
+    )
     @table_options("step_seconds", "peak_gib")
     @argument("--peak-kind", choices=("allocated", "reserved", "total"), help="Kind of the peak; default allocated.")
     @argument("--out-of-memory", action="store_true", help="The run ran out of GPU memory.")
@@ -175,6 +181,7 @@ class RunMagics(Magics):
     def _calibrated(self, advisor: Advisor, arguments: Namespace) -> Advisor:
         from dataclasses import replace
 
+        from smp_advisor.estimators import watch
         from smp_advisor.notebook.advisor import advisor_of
         from smp_advisor.workload import load_calibration
 
@@ -187,13 +194,16 @@ class RunMagics(Magics):
             "peak_gib": value_of(arguments, "peak_gib"),
             "peak_kind": arguments.peak_kind,
             "out_of_memory": arguments.out_of_memory,
-            "job_name": arguments.job,
         }
+        for name in arguments.job:  # of the plan that each carries, or else that on screen
+            run = watch(name.strip("'\""))
+            run.wait(lambda run: print(run.headline, flush=True))  # noqa: T201
+            advice = advice.calibrate(run, plan=None if run.advice else advisor.plan, accept=arguments.accept)
         run = self._run(arguments.log)
         has_run = run is not None or any(value for name, value in figures.items() if name != "peak_kind")
-        if has_run or not arguments.load:
+        if has_run or not (arguments.load or arguments.job):
             advice = advice.calibrate(run, plan=advisor.plan, probe=arguments.probe, accept=arguments.accept, **figures)
-        else:
+        elif not arguments.job:
             advice = advice.again()
         calibration = advice.job.calibration
         if arguments.save and calibration is not None:

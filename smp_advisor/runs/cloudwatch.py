@@ -2,24 +2,22 @@
 
 usage: python -m smp_advisor.runs.cloudwatch JOB (attach | stop | STATE)
 
-`attach` reads the request of the job and the prediction in its source; STATE, a JSON object, is that of a watch, whose
-poll sends at most four requests. Except for `stop` (StopTrainingJob) it only
-reads (DescribeTrainingJob, ListTrainingJobs, ListTags, DescribeLogStreams, GetLogEvents, GetMetricData, GetObject),
-with the credentials and the region of boto3's usual places. The kernel that shows the advisor never imports boto3.
+`attach` reads the request of the job and its tag; STATE, a JSON object, is that of a watch, whose poll sends at most
+four requests. Except for `stop` (StopTrainingJob) it only reads (DescribeTrainingJob, ListTrainingJobs, ListTags,
+DescribeLogStreams, GetLogEvents, GetMetricData), with the credentials and the region of boto3's usual places. The
+kernel that shows the advisor never imports boto3.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import sys
-import tarfile
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 _GROUP = "/aws/sagemaker/TrainingJobs"
-_MOST_HOSTS = 16
+MOST_HOSTS = 16
 _TIMEOUT_SECONDS = 10
 _WINDOW = timedelta(minutes=10)
 """Of the metrics of a poll."""
@@ -32,15 +30,13 @@ _NEXT_POLLS = 8
 _STAMP = re.compile(r"-(?:\d{4}(?:-\d\d){5}-\d{3}|\d{14}\w*)$")
 """Time at the end of a name by version 2 and version 3 of the SDK."""
 TAG = "smp-advisor-plan"
-_ADVICE = "advice.json"
-_MOST_ADVICE = 16 * 2**20
 _TRANSIENT = ("Throttl", "TooManyRequests", "RequestLimitExceeded", "ServiceUnavailable", "InternalFailure")
 _EXPIRED = ("ExpiredToken", "RequestExpired", "InvalidClientTokenId", "UnrecognizedClient", "SignatureDoesNotMatch")
 
 
 def _queries(name: str, groups: list[dict[str, Any]], statistics: dict[str, str]) -> list[dict[str, Any]]:
     """A query for each metric of each of the first hosts."""
-    hosts = min(sum(group["InstanceCount"] for group in groups), _MOST_HOSTS)
+    hosts = min(sum(group["InstanceCount"] for group in groups), MOST_HOSTS)
     return [
         {
             "Id": f"m{number}_{place}",
@@ -147,7 +143,7 @@ def _next(name: str, job: dict[str, Any], sagemaker: Any) -> str:
 
 
 def attached(name: str, boto3: Any, config: Any) -> dict[str, Any]:
-    """The request of a job as plain data, the tag of its plan, and the prediction in its source."""
+    """The request of a job as plain data, and the tag of its plan."""
     sagemaker = boto3.client("sagemaker", config=config)
     job = sagemaker.describe_training_job(TrainingJobName=name)
     tag = ""
@@ -157,33 +153,7 @@ def attached(name: str, boto3: Any, config: Any) -> dict[str, Any]:
     except Exception:  # noqa: BLE001, S110 - reading tags is a permission of its own, and nothing depends on it
         pass
     job.pop("ResponseMetadata", None)
-    return {"request": json.loads(json.dumps(job, default=str)), "tag": tag, "advice": _source(job, boto3, config)}
-
-
-def _source(job: dict[str, Any], boto3: Any, config: Any) -> str:
-    """The text of advice.json in the source of a job; empty if there is none, or it must not be read."""
-    s3 = boto3.client("s3", config=config)
-    place = str(job.get("HyperParameters", {}).get("sagemaker_submit_directory", "")).strip('"')
-    code = [
-        channel["DataSource"]["S3DataSource"]["S3Uri"]
-        for channel in job.get("InputDataConfig", [])
-        if channel["ChannelName"] == "code" and "S3DataSource" in channel["DataSource"]
-    ]
-    try:
-        if place.startswith("s3://"):
-            bucket, _, key = place[5:].partition("/")
-            body = s3.get_object(Bucket=bucket, Key=key)["Body"].read(_MOST_ADVICE)
-            with tarfile.open(fileobj=io.BytesIO(body), mode="r:gz") as archive:
-                names = [member for member in archive.getmembers() if member.name.removeprefix("./") == _ADVICE]
-                file = archive.extractfile(names[0]) if names and names[0].size <= _MOST_ADVICE else None
-                return "" if file is None else file.read().decode("utf-8", "replace")
-        if code:
-            bucket, _, prefix = code[0][5:].partition("/")
-            stored = s3.get_object(Bucket=bucket, Key=f"{prefix.rstrip('/')}/{_ADVICE}")["Body"].read(_MOST_ADVICE)
-            return str(stored.decode("utf-8", "replace"))
-    except Exception:  # noqa: BLE001 - the source may be elsewhere, deleted or not for this reader: the request remains
-        return ""
-    return ""
+    return {"request": json.loads(json.dumps(job, default=str)), "tag": tag}
 
 
 def main(arguments: list[str]) -> int:

@@ -7,7 +7,7 @@ import math
 import textwrap
 from dataclasses import dataclass, replace
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.costs.evaluate import estimate, trained
@@ -18,7 +18,7 @@ from smp_advisor.errors import AdvisorError, CalibrationError
 from smp_advisor.libraries.layout import layout_of_plan
 from smp_advisor.libraries.library import plan_fields
 from smp_advisor.libraries.validation import mismatches
-from smp_advisor.wording import probability, table_html
+from smp_advisor.wording import Shown, probability, table_html
 from smp_advisor.workload.calibration import Calibration
 from smp_advisor.workload.model import Model
 from smp_advisor.workload.settings import families
@@ -55,41 +55,30 @@ _MOST_DIFFERENCES = 6
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
-    """One figure with its interval, before and after."""
-
-    label: str
-    before: str
-    after: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Summary:
+class Summary(Shown):
     """Effect of the runs of a calibration on one plan."""
 
     runs: tuple[tuple[str, tuple[str, ...]], ...]
     """(source, what was read and how far it is from the plan) of each run."""
-    changes: tuple[Change, ...]
-    """Figures of the plan, and paces relative to published runs."""
+    changes: tuple[tuple[str, str, str], ...]
+    """(label, before, after) of figures of the plan, and of paces relative to published runs."""
 
     @property
     def headline(self) -> str:
         """Number of runs, and step time before and after."""
         count = f"{len(self.runs)} measured run{'s' if len(self.runs) > 1 else ''}"
-        return f"{count}; {self.changes[0].label.lower()} {self.changes[0].before} -> {self.changes[0].after}"
+        label, before, after = self.changes[0]
+        return f"{count}; {label.lower()} {before} -> {after}"
 
     def __str__(self) -> str:
-        lines = [f"{change.label}: {change.before} -> {change.after}" for change in self.changes]
+        lines = [f"{label}: {before} -> {after}" for label, before, after in self.changes]
         for source, notes in self.runs:
             lines += [f"Run: {source}", *(f"  {note}" for note in notes)]
         return "\n".join(lines)
 
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002, FBT001 (IPython's signature)
-        printer.text(str(self))
-
     def _repr_html_(self) -> str:
         head = ("Figure (95 %)", "Published runs only", "With your runs")
-        table = table_html([head, *((change.label, change.before, change.after) for change in self.changes)])
+        table = table_html([head, *self.changes])
         runs = "".join(
             f"<li>{escape(source)}<ul>{''.join(f'<li>{escape(note)}</li>' for note in notes)}</ul></li>"
             for source, notes in self.runs
@@ -117,26 +106,26 @@ def summary(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Summary | N
     )
 
 
-def _figures(before: Estimate, after: Estimate) -> tuple[Change, ...]:
+def _figures(before: Estimate, after: Estimate) -> tuple[tuple[str, str, str], ...]:
     fit_before, fit_after = probability(before.fit_probability), probability(after.fit_probability)
     return (
-        Change(label="Step time", before=step_time(before), after=step_time(after)),
-        Change(label="Memory needed per GPU", before=needed(before), after=needed(after)),
-        Change(label="Probability to fit", before=fit_before, after=fit_after),
+        ("Step time", step_time(before), step_time(after)),
+        ("Memory needed per GPU", needed(before), needed(after)),
+        ("Probability to fit", fit_before, fit_after),
     )
 
 
-def _paces(model: Model, cluster: Cluster, job: Job, plan: Plan) -> tuple[Change, ...]:
+def _paces(model: Model, cluster: Cluster, job: Job, plan: Plan) -> tuple[tuple[str, str, str], ...]:
     """Learned factors of the seconds of each quantity that the plan uses."""
     if job.calibration is None:
         return ()
     model, layout = trained(model, job), layout_of_plan(plan, job, cluster)
     seconds = predicted_seconds(model, cluster, job, layout)
     return tuple(
-        Change(
-            label=f"{_QUANTITIES[pace.name]}, time relative to prediction",
-            before=f"1, {pace.before[0]:.2f} to {pace.before[1]:.2f}",
-            after=f"{pace.factor:.2f}, {pace.after[0]:.2f} to {pace.after[1]:.2f}",
+        (
+            f"{_QUANTITIES[pace.name]}, time relative to prediction",
+            f"1, {pace.before[0]:.2f} to {pace.before[1]:.2f}",
+            f"{pace.factor:.2f}, {pace.after[0]:.2f} to {pace.after[1]:.2f}",
         )
         for pace in paces(job.calibration, model, cluster, job, layout, seconds)
     )
@@ -154,7 +143,7 @@ _SHARDING_DEGREES = ("sharded_data_parallel_degree", "hybrid_shard_degree")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Probe:
+class Probe(Shown):
     """A short job with the per-GPU shape of a plan on one or two nodes."""
 
     model: Model
@@ -220,12 +209,6 @@ class Probe:
 
     def __str__(self) -> str:
         return "\n".join(self.lines)
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002, FBT001 (IPython's signature)
-        printer.text(str(self))
-
-    def _repr_html_(self) -> str:
-        return "".join(f"<div>{escape(line)}</div>" for line in self.lines)
 
 
 def best_probe(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from functools import cache
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import CalibrationError
 from smp_advisor.files import data_file
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.runs.readers import ASCII_LOWER, Log, Pattern
+from smp_advisor.wording import Shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -79,7 +79,7 @@ class _Hit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failure:
+class Failure(Shown):
     """Why a job failed, as its log shows it.
 
     Examples
@@ -139,12 +139,6 @@ class Failure:
         if self.consequences:
             lines.append(f"Consequences in the log: {', '.join(self.consequences)}.")
         return "\n".join([*lines, f"Source: {self.source}"] if self.source else lines)
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002, FBT001 (IPython's signature)
-        printer.text(str(self))
-
-    def _repr_html_(self) -> str:
-        return "".join(f"<div>{escape(line)}</div>" for line in str(self).splitlines())
 
 
 def read_failure(text: str, *, plan: Plan | None = None) -> Failure | None:

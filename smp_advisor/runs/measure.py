@@ -27,7 +27,6 @@ from smp_advisor.runs.readers import (
     read_records,
     read_trainer_state,
 )
-from smp_advisor.runs.sources import read_job
 from smp_advisor.runs.steps import log_of_text, typical
 from smp_advisor.workload.calibration import Calibration
 
@@ -99,24 +98,19 @@ def measure(
     plan: Plan,
     *,
     run: Any = None,
-    job_name: str | None = None,
     figures: Figures | None = None,
     earlier: Calibration | None = None,
     accept: bool = False,
 ) -> Calibration:
-    """`earlier` with one more run, from a log, a SageMaker job, or figures. See `Advice.calibrate`."""
+    """`earlier` with one more run, from a log or figures. See `Advice.calibrate`."""
     figures = figures or Figures()
-    sources = sum((run is not None, job_name is not None, figures != Figures()))
-    if sources != 1:
+    if (run is not None) == (figures != Figures()):
         raise CalibrationError(
-            "Pass one of a log, job_name=, or figures (step_seconds=, peak_gib=, out_of_memory=True)."
-            if not sources
-            else "Pass a log, job_name= or figures, one of them: two runs are two calls of calibrate."
+            "Pass a log or run, or figures (step_seconds=, peak_gib=, out_of_memory=True)."
+            if run is None
+            else "Pass a log or figures, one of them: two runs are two calls of calibrate."
         )
-    if job_name is not None:
-        log, name = read_job(job_name, cluster, log_of_text), str(job_name)
-    else:
-        log, name = (figures.as_log, "") if run is None else read_run(run)
+    log, name = (figures.as_log, "") if run is None else read_run(run)
     measured = measured_run(log, model, cluster, job, plan, name=name, accept=accept)
     calibration = Calibration(runs=(measured,)) if earlier is None else earlier.with_runs([measured])
     before = estimate(model, cluster, replace(job, calibration=earlier), plan)

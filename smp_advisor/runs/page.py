@@ -37,9 +37,7 @@ def figures_of(run: Run) -> tuple[Figure, ...]:
     expected, usual, rows = run.estimate, run.typical, []
     if usual is not None or expected is not None:
         measured = "" if usual is None else f"{seconds(usual.seconds)} ({plural(usual.steps, 'regular step')})"
-        predicted = ""
-        if expected is not None:
-            predicted = step_time(expected)
+        predicted = "" if expected is None else step_time(expected)
         rows.append(Figure(label="Step time", measured=measured or "no step yet", predicted=predicted))
     if expected is not None and run.advice is not None and usual is not None:
         tokens = run.advice.model.reads_tokens
@@ -62,8 +60,8 @@ def figures_of(run: Run) -> tuple[Figure, ...]:
                 predicted=f"{gib(expected.needed_gib)} needed, ± {gib(_TWO_SIDED * expected.memory_error_gib)}",
             )
         )
-    if run.loss is not None:
-        rows.append(Figure(label="Loss", measured=f"{run.loss:.4g}"))
+    if run.steps.loss is not None:
+        rows.append(Figure(label="Loss", measured=f"{run.steps.loss:.4g}"))
     return (*rows, *_rest(run))
 
 
@@ -90,9 +88,9 @@ def alarms_of(run: Run) -> tuple[str, ...]:
     alarms = []
     if run.last.failure or run.log.out_of_memory:
         alarms.append(_failure(run))
-    if infinite := run.infinite_loss:
+    if infinite := run.steps.infinite_loss:
         alarms.append(f"{infinite}: stop the run, and resume from a checkpoint before it with a lower learning rate.")
-    expected, values = run.estimate, run.seconds[1:][-IN_A_ROW:]
+    expected, values = run.estimate, [sample.value for sample in run.samples][1:][-IN_A_ROW:]
     if expected is not None and len(values) == IN_A_ROW:
         low, high = expected.step_seconds_range
         side = "slower" if min(values) > high else "faster" if max(values) < low else ""
@@ -148,20 +146,14 @@ _ORANGE = "#d55e00"
 """Vermilion of the Okabe-Ito palette."""
 
 
-@dataclass(frozen=True)
-class Page:
-    """Both forms of a run."""
-
-    text: str
-    html: str
-
-
-def page_of(run: Run) -> Page:
-    """The forms of a run as it was read last."""
+def page_of(run: Run) -> tuple[str, str]:
+    """A run as it was read last, as text and as HTML."""
     figures = [("", "Measured", "Predicted"), *((row.label, row.measured, row.predicted) for row in run.figures())]
     notes = [*run.notes]
     if run.transitions:
         notes.insert(0, f"Phases: {', '.join(run.transitions)}.")
+    if run.weekly_usd and not run.done:
+        notes.append(f"Watching it costs at most {number(100 * run.weekly_usd)} US cents per week.")
     if run.problem:
         notes.insert(0, f"Not read: {run.problem}")
     lines = [run.headline, *(f"  ! {alarm}" for alarm in run.alarms)]
@@ -178,12 +170,12 @@ def page_of(run: Run) -> Page:
         f"{_drawing(run)}{table_html(figures) if len(figures) > 1 else ''}"
         f"{small}</div>"
     )
-    return Page(text="\n".join(lines), html=html)
+    return "\n".join(lines), html
 
 
 def _drawing(run: Run) -> str:
     """Step times in the order of the log, over the band of the predicted interval."""
-    values = [value if value > 0 else math.nan for value in run.seconds]
+    values = [sample.value if sample.value > 0 else math.nan for sample in run.samples]
     every = max(1, math.ceil(len(values) / _MOST_POINTS))
     shown = [value for value in values[::every] if value > 0]
     if len(shown) < 2:

@@ -295,7 +295,7 @@ def read_records(records: Iterable[Mapping[str, Any]], title: str) -> Log:
         for kind in get_args(MemoryClass):
             if kind in column and (peak := _number(row.get(column[kind]))):
                 peaks[kind] = max(peaks.get(kind, 0.0), peak)
-    unit: Unit = "seconds" if field in (None, "milliseconds") else _UNITS[field]
+    unit: Unit = "seconds" if field in (None, "milliseconds") else _unit(field)
     note = () if field is None else (f"Step times are from {column[field]!r}, read as {_WORDS[field]}: inferred.",)
     return Log(title=title, unit=unit, samples=tuple(samples), peak_gib=peaks, work=_medians(work), notes=note)
 
@@ -309,7 +309,6 @@ _WORDS = {
     "steps_per_second": "steps per second",
 }
 _TIMES = tuple(_WORDS)
-_UNITS: dict[str, Unit] = {unit: unit for unit in get_args(Unit)}
 
 
 def _number(value: object) -> float | None:

@@ -9,18 +9,15 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from smp_advisor.errors import CalibrationError, RunError
+from smp_advisor.errors import RunError
 from smp_advisor.files import CONFIGURATION, read_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.runs.readers import Log
+    from collections.abc import Mapping
 
 ADVICE, LOG, STATUS, PROCESS = "advice.json", "log.txt", "status.json", "process.txt"
 """Files in the folder of a run: its prediction and log, and the status and process number of a local run."""
@@ -200,48 +197,20 @@ def is_job_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def read_job(name: object, cluster: Cluster, read: Callable[[str], Log]) -> Log:
-    """The newest page of a training job's log, with CloudWatch's memory of its last minutes if the log has none.
-
-    Refuses a job that cannot be read or ran on another cluster.
-    """
-    if not isinstance(name, str) or not is_job_name(name):
-        raise CalibrationError(f"job_name must be the name of a training job (letters, digits, -), not {name!r:.80}.")
-    job = TrainingJob(name).poll(metrics=True)
-    if job.error:
-        raise CalibrationError(f"The job {name} cannot be read. {job.error}")
-    if job.instances != [cluster.instance.name] or job.count != cluster.nodes:
-        raise CalibrationError(
-            f"The job {name} ran on {job.count} x {', '.join(job.instances)} and the plan is for "
-            f"{cluster.nodes} x {cluster.instance.name}: pass the job's cluster=Cluster(...) and plan=."
-        )
-    log = read(f"{job.text}\n{job.failure}")
-    notes = (*log.notes, f"SageMaker job {name}, status {job.status}; the newest lines of its first host's log.")
-    percent = max((entry.get("GPUMemoryUtilization", 0.0) for entry in job.hosts.values()), default=0.0)
-    if percent and not log.peak_gib and not log.out_of_memory:
-        instance = cluster.instance
-        # CloudWatch adds up the GPUs of a host.
-        peak = percent / 100 / instance.gpus * instance.gpu_memory_gib
-        notes += ("The peak is CloudWatch's, the mean of a host's GPUs, one value per minute: inferred.",)
-        log = replace(log, peak_gib={"total": peak})
-    if log.is_empty:
-        raise CalibrationError(
-            f"The log of the job {name} has no measured steps in a known format, and CloudWatch has no metrics of its "
-            "GPUs."
-        )
-    return replace(log, notes=notes)
+def environment() -> dict[str, str]:
+    """Variables of a child process with this package."""
+    paths = (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONUNBUFFERED": "1"}
 
 
 def child(name: str, *words: str, module: str = "cloudwatch", text: str = "") -> dict[str, Any]:
     """Result of the child process of a module with a service of the user: reading a job from AWS, or another one."""
-    package = str(Path(__file__).parents[2])
-    paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
     # -P: modules of the current folder are not imported.
     command = [sys.executable, "-P", "-m", f"smp_advisor.runs.{module}", name, *words]
     try:
         process = subprocess.run(
             command,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            env=environment(),
             input=text.encode(),
             capture_output=True,
             timeout=_AWS_SECONDS,

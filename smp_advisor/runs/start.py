@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import subprocess
 import sys
@@ -20,10 +19,12 @@ from smp_advisor.files import write_text
 from smp_advisor.job_rules import SCRIPT_NAME
 from smp_advisor.runs.local import SETTINGS
 from smp_advisor.runs.measure import PROCESSOR
-from smp_advisor.runs.sources import ADVICE, LOCAL_NOTES, PROCESS, STATUS, LocalFolder, TrainingJob
+from smp_advisor.runs.sources import ADVICE, LOCAL_NOTES, PROCESS, STATUS, LocalFolder, TrainingJob, environment
 from smp_advisor.runs.watching import Run
 
 if TYPE_CHECKING:
+    import os
+
     from smp_advisor.guidance.recommended import Recommended
     from smp_advisor.libraries.plan import Plan
 
@@ -37,7 +38,8 @@ _SECONDS = 3600.0
 _MOST_STEPS = 10_000
 _STARTED = re.compile(r"^Started (\S+):|^Job \d+ of up to \d+: \S*#/jobs/(\S+)", re.MULTILINE)
 """Lines of the exported cell about its job."""
-_JOB, _JOB_LOG = "job.py", "job.log"
+_JOB, JOB_LOG = "job.py", "job.log"
+"""Files in the folder of a job: its cell, and what that prints."""
 _START_SECONDS = 1800
 """A last guard against a cell that neither starts a job nor ends."""
 
@@ -173,7 +175,7 @@ def start_job(advice: Recommended, cell: str, folder: Path, *, generated: bool) 
     write_text(folder / _JOB, cell)
     if generated:
         write_text(folder / SCRIPT_NAME, advice.script_cell(advice.plan).partition("\n")[2])
-    log = folder / _JOB_LOG
+    log = folder / JOB_LOG
     # A script of the user is named from the folder of the notebook.
     process = _child([sys.executable, str(folder / _JOB)], folder if generated else Path.cwd(), log)
     for _ in range(10 * _START_SECONDS):
@@ -181,7 +183,7 @@ def start_job(advice: Recommended, cell: str, folder: Path, *, generated: bool) 
         text = log.read_text("utf-8", errors="replace")
         if match := _STARTED.search(text):
             name = match[1] or match[2]
-            note = f"Started by the cell in {folder / _JOB}, whose output is in {_JOB_LOG}."
+            note = f"Started by the cell in {folder / _JOB}, whose output is in {JOB_LOG}."
             return Run(TrainingJob(name), advice, notes=(note,)).poll()
         if ended:
             lines = [line for line in text.splitlines() if line.strip()]
@@ -192,14 +194,11 @@ def start_job(advice: Recommended, cell: str, folder: Path, *, generated: bool) 
 
 def _child(command: list[str], folder: Path, log: Path) -> subprocess.Popen[bytes]:
     """A process that outlives this one, with its output in a file."""
-    package = str(Path(__file__).parents[2])
-    path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
-    environment = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
     with log.open("wb") as output:
         return subprocess.Popen(
             command,
             cwd=folder,
-            env=environment,
+            env=environment(),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

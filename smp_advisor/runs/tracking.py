@@ -38,7 +38,7 @@ def track(run: Run, state: dict[str, Any]) -> dict[str, Any]:
         "id": state.get("id", ""),
         "predicted": {f"predicted_{name}": value for name, value in predicted.items()},
         "measured": [[sample.step, sample.value] for sample in measured[first:]],
-        "loss": run.loss,
+        "loss": run.steps.loss,
     }
     answer = child(run.name, module="tracking", text=json.dumps(content))
     return {**state, **answer} if "error" in answer else {**answer, "logged": len(measured)}

@@ -10,20 +10,23 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import RunError
+from smp_advisor.files import data_file
 from smp_advisor.runs.causes import Cause, causes_of
+from smp_advisor.runs.cloudwatch import MOST_HOSTS
 from smp_advisor.runs.failures import Failure, read_failure
-from smp_advisor.runs.measure import PREFERRED, step_seconds_of
+from smp_advisor.runs.measure import PREFERRED, PROCESSOR, step_seconds_of
 from smp_advisor.runs.page import IN_A_ROW, Figure, alarms_of, elapsed, figures_of, page_of
 from smp_advisor.runs.readers import Log, Sample
 from smp_advisor.runs.sources import ENDED, LocalFolder, LogFile, Poll, TrainingJob
 from smp_advisor.runs.steps import Steps, Typical, typical
 from smp_advisor.runs.tracking import track
 from smp_advisor.runs.worth import Offer, offer_of
-from smp_advisor.wording import plural, seconds
+from smp_advisor.wording import Shown, plural, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.guidance.recommended import Recommended
     from smp_advisor.runs.sources import Source
@@ -32,7 +35,7 @@ STEADY_STEPS = 20
 """Regular steps after which a run calibrates its own prediction."""
 _TAIL = 200_000
 """Characters at the end of the log in which a failure is read."""
-_DAY = 86_400
+_DAY, _WEEK = 86_400, 604_800
 _FIRST_SECONDS, _MOST_SECONDS, _FACTOR = 15.0, 300.0, 1.5
 """Pause between polls: at first, at most, and its growth while nothing happens."""
 _LOCAL_SECONDS = 1.0
@@ -48,7 +51,7 @@ _DRIFT = 0.02
 (`MeasuredRun.step_noise`)."""
 
 
-class Run:
+class Run(Shown):
     r"""A training job, local run or log next to its prediction. `poll` reads what is new; `wait` polls until the end.
 
     Examples
@@ -82,7 +85,7 @@ class Run:
         self.polls = self.requests = 0
         self.problem = ""
         """Why the last poll read nothing, in one sentence; empty if it succeeded."""
-        self._steps = Steps()
+        self.steps = Steps()
         self.silent_polls = 0
         self.silent_seconds = self._since_metrics = 0.0
         self._tail = ""
@@ -100,35 +103,21 @@ class Run:
         return isinstance(self.source, LocalFolder)
 
     @cached_property
-    def _failure(self) -> Failure | None:
+    def failure(self) -> Failure | None:
+        """Cause of a failure, by the log and SageMaker's reason, for `Advice.after`; None if none is known."""
         if not self.last.failure and not self.log.out_of_memory:
             return None
         return read_failure(f"{self._tail}{self.last.failure}", plan=None if self.advice is None else self.advice.plan)
 
     @property
-    def failure(self) -> Failure | None:
-        """Cause of a failure, by the log and SageMaker's reason, for `Advice.after`; None if none is known."""
-        return self._failure
-
-    @property
     def log(self) -> Log:
         """Measured values so far, for `Advice.calibrate`."""
-        return self._steps.log
+        return self.steps.log
 
     @property
     def step(self) -> int | None:
         """Number of the last step in the log."""
-        return self._steps.step
-
-    @property
-    def infinite_loss(self) -> str:
-        """The first loss that is not finite, with its step; empty without one."""
-        return self._steps.infinite_loss
-
-    @property
-    def loss(self) -> float | None:
-        """The last loss in the log."""
-        return self._steps.loss
+        return self.steps.step
 
     @property
     def status(self) -> str:
@@ -192,13 +181,13 @@ class Run:
         self.last = replace(poll, hosts=poll.hosts or self.last.hosts, text="")
         if self.name != name:
             self.notes = (*self.notes, f"{name} reached its time limit; {self.name} goes on with the run.")
-        if self._steps.add(poll.text):
+        if self.steps.add(poll.text):
             self.silent_polls, self.silent_seconds = 0, 0.0
         else:
             self.silent_polls += 1
             self.silent_seconds += waited_seconds
         self._tail = f"{self._tail}{poll.text}\n"[-_TAIL:] if poll.text else self._tail
-        for cached in ("_typical", "_failure"):
+        for cached in ("typical", "failure"):
             self.__dict__.pop(cached, None)
         self._tracked = track(self, self._tracked)
         if "error" in self._tracked:
@@ -252,11 +241,6 @@ class Run:
         return None if self.advice is None else self.advice.estimate
 
     @property
-    def seconds(self) -> tuple[float, ...]:
-        """Seconds per step of each measured value, in the order of the log."""
-        return tuple(sample.value for sample in self.samples)
-
-    @property
     def samples(self) -> list[Sample]:
         """The measured values as seconds per step, with the numbers of their steps."""
         advice = self.advice
@@ -269,13 +253,9 @@ class Run:
         ]
 
     @cached_property
-    def _typical(self) -> Typical | None:
-        return typical(self.samples)
-
-    @property
     def typical(self) -> Typical | None:
         """The median of the regular steps, without warm-up, restarts and stalls; None before the first step."""
-        return self._typical
+        return typical(self.samples)
 
     @property
     def steady_steps(self) -> int:
@@ -401,7 +381,23 @@ class Run:
                 " again later, or use advice.calibrate(run.log)."
             )
         # A plan for this machine's processors has a wide interval, and its steps are never those of another run.
-        return self.advice.calibrate(self.log, plan=self.advice.plan, accept=self.is_local)
+        return self.advice.calibrate(self, accept=self.is_local)
+
+    def measured(self, cluster: Cluster) -> tuple[Recommended | None, Log]:
+        """The prediction whose plan the run measured, if any, and its log, for an advice on a cluster."""
+        if self.is_local and cluster.instance.gpu != PROCESSOR:
+            raise RunError(f"{self.name} ran on processors, and teaches nothing about GPUs: use run.calibrated().")
+        ran = (self.last.instances, self.last.count)
+        if self.advice is None and self.last.instances and ran != ([cluster.instance.name], cluster.nodes):
+            raise RunError(
+                f"The job {self.name} ran on {self.last.count} x {', '.join(self.last.instances)} and the plan is for "
+                f"{cluster.nodes} x {cluster.instance.name}: pass watch(..., advice=), the prediction of the job."
+            )
+        log = replace(self.log, title=f"{self.log.title}: {self.name}")
+        if not log.peak_gib and not log.out_of_memory and (peak := self.peak_gib):
+            note = "The peak is CloudWatch's, the mean of a host's GPUs, one value per minute: inferred."
+            log = replace(log, peak_gib={"total": peak}, notes=(*log.notes, note))
+        return self.advice, log
 
     def offer(self) -> Offer | None:
         """A better plan by the calibrated estimates, for the rest of the run; None if none is better for certain.
@@ -416,6 +412,13 @@ class Run:
         plan = self.advice.plan
         return offer_of(self.calibrated(), plan, self.remaining_steps, checkpoints=self.last.checkpoints)
 
+    @property
+    def weekly_usd(self) -> float:
+        """Price of the requests of a week of watching, at most: two metrics of each host every five minutes."""
+        hosts = 0 if self.advice is None or not isinstance(self.source, TrainingJob) else self.advice.cluster.nodes
+        usd: float = data_file("runs", "requests")["usd"]["GetMetricData"]
+        return _WEEK / _METRICS_SECONDS * 2 * min(hosts, MOST_HOSTS) * usd
+
     def stop(self) -> None:
         """End the run: the processes of a local one, or the job on AWS, which is billed until it has stopped.
 
@@ -429,13 +432,10 @@ class Run:
         self.source.stop()
 
     def __str__(self) -> str:
-        return page_of(self).text
+        return page_of(self)[0]
 
     def __repr__(self) -> str:
         return f"Run({self.headline})"
 
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002, FBT001 (IPython's signature)
-        printer.text(str(self))
-
     def _repr_html_(self) -> str:
-        return page_of(self).html
+        return page_of(self)[1]

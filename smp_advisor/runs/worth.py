@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from html import escape
 from itertools import combinations, product
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from smp_advisor.errors import CalibrationError
 from smp_advisor.libraries.library import get_library
 from smp_advisor.runs.effect import MEASURED_STEPS, best_probe, full_probe
 from smp_advisor.search.decision import leading_plans
-from smp_advisor.wording import between, fits, number
+from smp_advisor.wording import Shown, between, fits, number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +36,7 @@ _REPEATS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Worth:
+class Worth(Shown):
     """The probes with the most expected saving beyond their price, and whether it is any."""
 
     plans: tuple[Plan, ...]
@@ -80,13 +79,21 @@ class Worth:
             As for `Advice.cell`.
         """
         pairs = (
-            (self.advice.probe_script_cell(probe=probe), self.advice.probe_cell(sdk, probe=probe, **options))
-            for probe in self.probes
+            (
+                self.advice.probe_script_cell(probe=probe),
+                f"{self.advice.probe_cell(sdk, probe=probe, **options).rstrip()}\n{name} = job_name\n",
+            )
+            for name, probe in zip(self.jobs, self.probes, strict=True)
         )
         return tuple(cell for pair in pairs for cell in pair if cell)
 
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        """Variables in which the cells leave the names of their jobs."""
+        return tuple(f"probe_{place}" for place in range(1, len(self.probes) + 1))
+
     def learn(self, *logs: Any) -> Recommended:
-        """The advice with what the probes taught, from the log of each in the order of `probes`.
+        """The advice with what the probes taught, from the log or `Run` of each in the order of `probes`.
 
         Raises
         ------
@@ -106,12 +113,6 @@ class Worth:
             certain = f"With all step times known, the choice among {len(self.compared)} plans would save "
             lines.append(f"{certain}{self.certain_saving_usd:,.0f} USD on average.")
         return "\n".join([self.decision, *lines])
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002, FBT001 (IPython's signature)
-        printer.text(str(self))
-
-    def _repr_html_(self) -> str:
-        return "".join(f"<div>{escape(line)}</div>" for line in str(self).splitlines())
 
 
 def worth_measuring(advice: Recommended) -> Worth:
@@ -139,7 +140,7 @@ def worth_measuring(advice: Recommended) -> Worth:
                 price = sum(probe.usd or 0.0 for probe in probes)
                 best = max(best, (saving - price, probes, rows, saving, price), key=lambda entry: entry[0])
     _, probes, rows, saving, price = best
-    learn = "worth.learn(*logs), with the logs of all probes in their order"
+    learn = "%smp_calibrate --job NAME for each job, or worth.learn(*runs) with the runs in their order"
     return Worth(
         plans=tuple(plans[row] for row in rows),
         probes=tuple(replace(probe, afterwards=learn) for probe in probes),
@@ -194,7 +195,7 @@ _TAILS = (2.5, 97.5)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Offer:
+class Offer(Shown):
     """Another plan from the next checkpoint on. `cell` resumes the run with it."""
 
     advice: Recommended
@@ -223,9 +224,6 @@ class Offer:
             f"Change at the next checkpoint: saves {number(self.days)} days{money} ({between(self.days_range)} days)."
             f" The plan: {self.plan!r}.{place}"
         )
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002, FBT001 (IPython's signature)
-        printer.text(str(self))
 
 
 def offer_of(advice: Recommended, plan: Plan, steps: int, *, checkpoints: str = "") -> Offer | None:

@@ -22,8 +22,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tests.ports import free_port
-
 __all__ = ["Account", "mock_account"]
 
 REGION = "us-west-2"
@@ -71,13 +69,13 @@ class Account:
 @contextlib.contextmanager
 def mock_account() -> Iterator[Account]:
     """Start the proxy and be a SageMaker execution role in its account."""
+    from tests.ports import free_port
+
     package = Path(str(find_spec("moto").origin)).parent  # type: ignore[union-attr]
     certificate = str(package / "moto_proxy" / "ca.crt")
     port = free_port()
-    program = Path(sys.executable).with_name("moto_proxy")
-    process = subprocess.Popen(
-        [program, "-H", "127.0.0.1", "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    command = [sys.executable, __file__, "-H", "127.0.0.1", "-p", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     nobody = tempfile.TemporaryDirectory()
     try:
         _wait_for(port, process)
@@ -126,3 +124,31 @@ def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
             return
         time.sleep(0.2)
     raise TimeoutError(f"moto_proxy did not listen within {STARTING_SECONDS} s")
+
+
+def _serve() -> None:
+    """moto's proxy, with what it lacks: training jobs keep their environment, and a role may do everything."""
+    from moto.core.responses import ActionResult
+    from moto.iam.responses import IamResponse
+    from moto.proxy import main
+    from moto.sagemaker.responses import SageMakerResponse
+
+    create = SageMakerResponse.create_training_job
+
+    def keeping(service: Any) -> Any:
+        answer, (name, environment) = create(service), map(service._get_param, ("TrainingJobName", "Environment"))
+        service.sagemaker_backend.training_jobs[name].environment = environment
+        return answer
+
+    def simulated(service: Any) -> Any:
+        names = service._get_param("ActionNames", [])
+        results = [{"EvalActionName": name, "EvalDecision": "allowed", "EvalResourceName": "*"} for name in names]
+        return ActionResult({"EvaluationResults": results, "IsTruncated": False})
+
+    SageMakerResponse.create_training_job = keeping
+    IamResponse.simulate_principal_policy = simulated
+    main()
+
+
+if __name__ == "__main__":
+    _serve()

@@ -60,12 +60,9 @@ def test_the_step_time_is_between_prediction_and_measurement(advice: smpa.Advice
 
 @pytest.mark.slow
 @given(st.lists(FACTORS, min_size=2, max_size=4))
-def test_more_runs_never_widen_and_their_order_has_no_effect(advice: smpa.Advice, factors: list[float]) -> None:
+def test_more_runs_never_widen(advice: smpa.Advice, factors: list[float]) -> None:
     every = _estimate(advice, _calibration(advice, *factors))
     assert _log_width(every) <= _log_width(_estimate(advice, _calibration(advice, *factors[:-1]))) + 1e-12
-    reverse = _estimate(advice, _calibration(advice, *factors[::-1]))
-    assert reverse.step_seconds == pytest.approx(every.step_seconds, rel=1e-6)
-    assert reverse.step_factors == pytest.approx(every.step_factors, rel=1e-9)
 
 
 def test_distance_widens_the_interval_again(advice: smpa.Advice) -> None:
@@ -94,13 +91,6 @@ def test_a_plan_is_not_preferred_because_nobody_measured_it(advice: smpa.Advice)
         for plan in plans
     )
     assert other == pytest.approx(measured, rel=0.05)
-
-
-def test_infinite_noise_changes_nothing(advice: smpa.Advice) -> None:
-    (run,) = _calibration(advice, 2.0).runs
-    noisy = smpa.Calibration(runs=(replace(run, step_noise=math.inf),))
-    assert _estimate(advice, noisy).step_seconds == pytest.approx(advice.estimate.step_seconds, rel=1e-12)
-    assert _estimate(advice, noisy).step_factors == pytest.approx(advice.estimate.step_factors, rel=1e-12)
 
 
 def test_a_measured_peak_moves_memory_and_a_lower_one_the_other_way(advice: smpa.Advice) -> None:

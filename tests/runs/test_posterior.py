@@ -31,19 +31,6 @@ def test_it_is_the_conditional_normal_distribution(runs: list[tuple[float, float
     assert np.diag(prior) - posterior.reduction(prior) == pytest.approx(np.diag(left), abs=1e-9)
 
 
-@given(ERRORS, st.booleans())
-def test_infinite_noise_teaches_nothing(error: float, censored: bool) -> None:
-    posterior = update(_prior(1, 0), np.array([error]), np.array([np.inf]), np.array([censored]))
-    assert posterior.mean(_prior(1, 0)) == 0
-    assert posterior.reduction(_prior(1, 0)) == 0
-
-
-@given(ERRORS, NOISES)
-def test_the_mean_is_between_prior_and_measurement(error: float, noise: float) -> None:
-    mean = update(_prior(1, 0), np.array([error]), np.array([noise**2]), np.array([False])).mean(_prior(1, 0))[0]
-    assert min(0, error) <= mean <= max(0, error)
-
-
 @given(st.lists(st.tuples(ERRORS, NOISES, st.booleans()), min_size=2, max_size=5), CORRELATION, st.randoms())
 def test_the_order_of_runs_has_no_effect(runs, correlation, random) -> None:  # type: ignore[no-untyped-def]
     def mean(of):  # type: ignore[no-untyped-def]
@@ -60,6 +47,9 @@ def test_the_order_of_runs_has_no_effect(runs, correlation, random) -> None:  # 
 @given(st.floats(-3, 3), st.floats(0.05, 0.5))
 def test_a_lower_limit_only_moves_the_mean_up(limit: float, noise: float) -> None:
     prior = np.array([[1.0]])
+    for censored in (True, False):
+        nothing = update(prior, np.array([limit]), np.array([np.inf]), np.array([censored]))
+        assert (nothing.mean(prior), nothing.reduction(prior)) == (0, 0)
     posterior = update(prior, np.array([limit]), np.array([noise**2]), np.array([True]))
     assert posterior.mean(prior)[0] >= -1e-12
     assert 0 <= posterior.reduction(prior)[0] < 1
@@ -90,22 +80,14 @@ def test_what_no_hardware_reaches_is_refused_with_its_figure(advice, figures, wo
         advice.calibrate(**figures, accept=accept)
 
 
-@pytest.mark.parametrize("factor", [0.1, 10.0])
+@pytest.mark.parametrize("factor", [0.1, 0.5, 2.0, 10.0, 20.0])
 def test_what_is_only_unlikely_is_learned_when_it_is_accepted(advice, factor):
-    seconds = advice.estimate.step_seconds * factor
-    if factor > 1:
-        with pytest.raises(CalibrationError, match=r"10 times the estimate.*accept=True"):
+    seconds, usual = advice.estimate.step_seconds * factor, factor in (0.5, 2.0)
+    if not usual:
+        with pytest.raises(CalibrationError, match=r"times the estimate.*accept=True.*--accept|peak is"):
             advice.calibrate(step_seconds=seconds)
-        assert advice.calibrate(step_seconds=seconds, accept=True).job.calibration.runs[0].step_seconds == seconds
-    else:
-        with pytest.raises(CalibrationError):
-            advice.calibrate(step_seconds=seconds)
-
-
-@pytest.mark.parametrize("factor", [0.5, 2.0])
-def test_a_usual_error_of_the_estimate_needs_no_word(advice, factor):
-    seconds = advice.estimate.step_seconds * factor
-    assert advice.calibrate(step_seconds=seconds).job.calibration.runs[0].step_seconds == seconds
+    if factor >= 0.5:
+        assert advice.calibrate(step_seconds=seconds, accept=not usual).job.calibration.runs[0].step_seconds == seconds
 
 
 def test_a_rate_times_a_step_s_time_is_the_batch(advice):
@@ -138,8 +120,3 @@ def test_the_last_line_of_a_trainer_tells_its_batch_which_may_be_accepted(advice
     with pytest.raises(CalibrationError, match=r"8 samples per step.*accept=True"):
         advice.calibrate(last % (8 * rate))
     assert advice.calibrate(last % (8 * rate), accept=True).learned is not None
-
-
-def test_the_magic_says_how_to_accept_an_unlikely_figure(advice):
-    with pytest.raises(CalibrationError, match="--accept"):
-        advice.calibrate(step_seconds=advice.estimate.step_seconds * 20)

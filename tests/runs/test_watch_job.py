@@ -6,25 +6,35 @@ import json
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from botocore.stub import Stubber
+from IPython.core.interactiveshell import InteractiveShell
 
 import smp_advisor as smpa
 from smp_advisor.errors import CalibrationError, RunError
-from smp_advisor.runs.sources import child
+from smp_advisor.notebook import Advisor
+from smp_advisor.notebook.cells import cells
+from smp_advisor.notebook.shown import displayed_last, set_displayed_last
+from smp_advisor.runs.cloudwatch import main
+from smp_advisor.runs.sources import TrainingJob
 from smp_advisor.runs.start import plan_tag
+from smp_advisor.runs.watching import Run
 from tests.moto_harness.proxy import Account, mock_account
 from tests.runs.logs import exported
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = [pytest.mark.moto, pytest.mark.slow]
 
 GROUP = "/aws/sagemaker/TrainingJobs"
+P4D, P3DN = "ml.p4d.24xlarge", "ml.p3dn.24xlarge"
+ENVIRONMENTS = Path(__file__).parents[2] / ".venv-sdk"
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +53,9 @@ def started(account: Account, advice: smpa.Advice, tmp_path_factory: pytest.Temp
     assert account.jobs() == []
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("notebook"))
-        return advice.start(confirm=True, sdk="v2")
+        run = advice.start(confirm=True, sdk="v2")
+        assert "smp_runs/job-1/advice.json" in smpa.watch(run.name).notes[0]
+        return run
 
 
 def write(account: Account, job: str, text: str, *, stream: str = "algo-1-1700000000") -> None:
@@ -93,31 +105,24 @@ def test_nothing_starts_without_its_price_being_confirmed(advice: smpa.Advice, t
     assert not folder.exists()
 
 
-def test_a_started_job_is_tagged_and_has_its_prediction(
-    account: Account, started: smpa.Run, advice: smpa.Advice
-) -> None:
-    (job,) = account.jobs()
-    assert job["TrainingJobName"] == started.name
-    tags = account.client("sagemaker").list_tags(ResourceArn=job["TrainingJobArn"])["Tags"]
-    assert {"Key": "smp-advisor-plan", "Value": plan_tag(advice)} in tags
-    found = child(started.name, "attach")
-    assert found["tag"] == plan_tag(advice)
-    assert json.loads(found["advice"])["format"] == "smp-advisor"
-
-
 def test_another_kernel_watches_the_job_with_its_prediction(
     account: Account, started: smpa.Run, advice: smpa.Advice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (job,) = account.jobs()
+    tags = account.client("sagemaker").list_tags(ResourceArn=job["TrainingJobArn"])["Tags"]
+    assert {"Key": "smp-advisor-plan", "Value": plan_tag(advice)} in tags
     monkeypatch.chdir(tmp_path)
     write(account, started.name, exported([9.0, *[3.0] * 12]))
     measure(account, started.name, (1, "GPUUtilization", 760.0), (2, "GPUMemoryUtilization", 400.0))
     run = smpa.watch(started.name)
     assert run.advice is not None
-    assert run.advice.plan == advice.plan
+    assert (run.advice.job, run.advice.plan, run.advice.estimate) == (advice.job, advice.plan, advice.estimate)
+    assert "in the environment of the job" in run.notes[0]
     assert run.step == 13
     assert run.typical is not None
     assert run.typical.seconds == pytest.approx(3.0)
     assert run.requests <= 4
+    assert run.weekly_usd == pytest.approx(0.0806, rel=0.01)
     before = run.requests
     write(account, started.name, exported([3.1] * 10, first=14))
     run.poll()
@@ -127,6 +132,74 @@ def test_another_kernel_watches_the_job_with_its_prediction(
     assert calibrated.learned is not None
     low, high = calibrated.estimate.step_seconds_range
     assert low < 3.0 < high
+
+
+@pytest.mark.parametrize(("size", "instance", "library"), [("1.3B", P4D, "fsdp"), ("124M", P3DN, "training-compiler")])
+def test_version_3_starts_what_another_kernel_watches(
+    account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str, instance: str, library: str
+) -> None:
+    advice = smpa.advise(size, instance, library=library)
+    monkeypatch.setattr(sys, "executable", str(ENVIRONMENTS / "v3-newest/bin/python"))
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    started = advice.start(confirm=True, sdk="v3")
+    monkeypatch.chdir(tmp_path / "other")
+    run = smpa.watch(started.name)
+    assert (run.advice and run.advice.plan) == advice.plan
+    assert "in the environment of the job" in run.notes[0]
+
+
+def test_inserted_probes_change_the_choice(
+    account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    advice = smpa.advise("13B", "ml.p4d.24xlarge", instance_count=2, library="smp-v2", tokens="100B")
+    shell = InteractiveShell.instance()
+    shell.run_line_magic("load_ext", "smp_advisor")
+    set_displayed_last(shell, Advisor(advice))
+    _, *probes, learn = cells(advice, advice.plan, "worth", "v2")
+    for number, probe in enumerate(advice.worth_measuring().probes):
+        (tmp_path / "train_smp.py").write_text(probes[2 * number].partition("\n")[2])
+        command = [sys.executable, "-c", f"{probes[2 * number + 1]}\nprint(probe_{number + 1})"]
+        name = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1]
+        seconds = (1.0, 1.3)[number == 0] * probe.estimate.step_seconds
+        write(account, name, exported([9 * seconds, *[seconds] * 24], tokens=probe.estimate.tokens_per_step))
+        shell.user_ns[f"probe_{number + 1}"] = name
+    shell.run_cell(learn)
+    learned = displayed_last(shell).advice
+    assert len(learned.job.calibration.runs) == 2
+    assert learned.plan != advice.plan
+    assert "per step (predicted" in capsys.readouterr().out
+    InteractiveShell.clear_instance()
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("", ""),
+        ("ValidationException", "The request was rejected because the training job is in status Stopped."),
+        (
+            "AccessDeniedException",
+            "User: user/a is not authorized to perform: sagemaker:StopTrainingJob",
+        ),
+    ],
+)
+def test_a_job_is_stopped_or_the_answer_of_aws_is_the_reason(
+    account: Account, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], code: str, message: str
+) -> None:
+    def child(*words: str) -> dict:
+        main([*words])
+        return json.loads(capsys.readouterr().out)
+
+    client = account.client("sagemaker")
+    monkeypatch.setattr("boto3.client", lambda *_, **__: client)
+    monkeypatch.setattr("smp_advisor.runs.sources.child", child)
+    with Stubber(client) as aws:
+        aws.add_client_error("stop_training_job", code, message) if code else aws.add_response("stop_training_job", {})
+        with pytest.raises(RunError, match="llm was not stopped") if code else nullcontext() as caught:
+            Run(TrainingJob("llm")).stop()
+        aws.assert_no_pending_responses()
+    assert not code or str(caught.value).endswith(f"AWS refused StopTrainingJob: {message}")
 
 
 def test_a_job_without_a_prediction_is_compared_with_its_request(
@@ -151,46 +224,25 @@ def test_a_job_without_a_prediction_is_compared_with_its_request(
     assert run.advice.plan.library == "smp-v1"
 
 
-def test_a_job_that_does_not_exist_is_one_sentence(account: Account) -> None:
-    with pytest.raises(RunError) as caught:
-        smpa.watch("no-such-job")
-    assert "\n" not in str(caught.value)
-
-
-def test_a_job_calibrates(account: Account, advice: smpa.Advice) -> None:
+def test_a_job_calibrates_with_its_log_or_else_the_peak_of_its_metrics(account: Account, advice: smpa.Advice) -> None:
     create(account, "llm-1", 2)
     write(account, "llm-1", exported([90.0, *[3.0] * 40]))
-    calibration = advice.calibrate(job_name="llm-1").job.calibration
-    assert calibration is not None
-    (run,) = calibration.runs
-    assert run.step_seconds == pytest.approx(3.0)
-    assert (run.memory_kind, run.memory_gib) == ("reserved", 24.0)
-    assert run.source == "exported script: llm-1"
-    assert "40 of 41 values" in " ".join(run.notes)
-
-
-def test_without_a_log_the_metrics_are_a_peak(account: Account, advice: smpa.Advice) -> None:
     create(account, "metrics-only", 2)
     measure(account, "metrics-only", (2, "GPUMemoryUtilization", 400.0), seconds=1)
-    calibration = advice.calibrate(job_name="metrics-only").job.calibration
-    assert calibration is not None
-    (run,) = calibration.runs
-    assert run.step_seconds is None
-    assert (run.memory_kind, run.memory_gib) == ("total", pytest.approx(20.0))
+    learned = advice.calibrate(smpa.watch("llm-1")).calibrate(smpa.watch("metrics-only", advice))
+    first, second = learned.job.calibration.runs  # type: ignore[union-attr]
+    assert first.step_seconds == pytest.approx(3.0)
+    assert (first.memory_kind, first.memory_gib, first.source) == ("reserved", 24.0, "exported script: llm-1")
+    assert "40 of 41 values" in " ".join(first.notes)
+    assert (second.step_seconds, second.memory_kind, second.memory_gib) == (None, "total", pytest.approx(20.0))
 
 
 def test_jobs_that_teach_nothing_are_refused_in_one_sentence(account: Account, advice: smpa.Advice) -> None:
     create(account, "nothing", 2)
-    plan = smpa.Plan(library="fsdp", batch_size=16, precision="bf16")
-    for name, others in (
-        ("nothing", {}),
-        ("missing", {}),
-        ("a b; rm", {}),
-        (7, {}),
-        ("llm-1", {"cluster": smpa.Cluster("ml.p4d.24xlarge"), "plan": plan}),
-    ):
-        with pytest.raises(CalibrationError) as caught:
-            advice.calibrate(job_name=name, **others)
+    other = {"cluster": smpa.Cluster("ml.p4d.24xlarge"), "plan": smpa.Plan(library="fsdp", batch_size=16)}
+    for name, wrong in (("nothing", {}), ("no-such-job", {}), ("a b; rm", {}), (7, {}), ("llm-1", other)):
+        with pytest.raises((CalibrationError, RunError)) as caught:
+            advice.calibrate(smpa.watch(name, None if wrong else advice), **wrong)  # type: ignore[arg-type]
         assert "\n" not in str(caught.value)
 
 

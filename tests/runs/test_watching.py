@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import smp_advisor as smpa
+from smp_advisor.advice.written import carried, carried_from
 from smp_advisor.command.__main__ import main
-from smp_advisor.errors import AdvisorError, CalibrationError, RunError
+from smp_advisor.errors import AdvisorError, CalibrationError, RunError, StorageError
 from smp_advisor.runs.cloudwatch import polled
 from smp_advisor.runs.sources import LogFile, Poll, TrainingJob, source_in
 from smp_advisor.runs.watching import Run
@@ -138,11 +139,6 @@ def test_a_run_keeps_its_plan_when_the_advice_shows_another(tokens: smpa.Advice)
     assert run.figures() == before
 
 
-def test_text_of_the_job_is_escaped(watched: Callable[..., Run]) -> None:
-    html = watched(training(status="Failed", failure="<script>alert(1)</script>"))._repr_html_()
-    assert "<script>" not in html
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -174,6 +170,7 @@ def test_a_failure_is_read_for_the_next_plan(watched: Callable[..., Run]) -> Non
     assert quota.failure is not None
     assert not quota.failure.of_plan
     assert watched(training()).failure is None
+    assert "<script>" not in watched(training(status="Failed", failure="<script>alert(1)</script>"))._repr_html_()
 
 
 def test_silence_is_counted_in_polls_and_steps(watched: Callable[..., Run], tokens: smpa.Advice) -> None:
@@ -285,13 +282,9 @@ def test_causes_have_evidence_and_a_change(
     found = [cause for cause in run.causes() if cause.name not in ("warm-up", "stalls")]
     assert [cause.name for cause in found] == ([] if name is None else [name])
     assert all(cause.evidence and cause.change for cause in found)
-
-
-def test_restarts_and_warm_up_are_named(watched: Callable[..., Run], tokens: smpa.Advice) -> None:
-    value = tokens.estimate.step_seconds
-    text = exported([9 * value, *[value] * 20]) + "\n" + exported([9 * value, *[value] * 20], first=5)
-    names = [cause.name for cause in watched(training(text)).causes()]
-    assert names == ["warm-up", "restart"]
+    again = training(exported([9 * value, *[value] * 20], first=5), hosts=hosts)
+    run = Run(Script(training(exported([9 * value, *steps])), again), tokens).poll().poll()  # type: ignore[arg-type]
+    assert [cause.name for cause in run.causes()][:2] == ["warm-up", "restart"]
 
 
 def test_a_run_without_steps_or_prediction_says_what_is_missing(watched: Callable[..., Run]) -> None:
@@ -336,6 +329,21 @@ def _plans(advice: smpa.Advice) -> list[smpa.Plan]:
             more = plan.gradient_accumulation_steps * divisor
             found.append(replace(plan, batch_size=plan.batch_size // divisor, gradient_accumulation_steps=more))
     return [*found, replace(plan, activation_checkpointing="each")]
+
+
+def test_a_cell_carries_its_prediction_exactly_or_not_at_all(tokens: smpa.Advice) -> None:
+    large = smpa.advise("llama-3.1-70b", "ml.p4d.24xlarge", instance_count=8, adapter=smpa.Adapter(rank=8))
+    for advice in (tokens, large):
+        of = (advice.model, replace(advice.job, calibration=None), advice.plan)
+        variables = carried(*of, {"objective": "headroom", "min_fit_probability": 0.95})
+        assert carried_from(variables) == (*of, {"objective": "headroom"})
+        cell = advice.cell("v3", environment={"NCCL_DEBUG": "INFO"})
+        assert all(text in cell for text in ("NCCL_DEBUG", variables["SMP_ADVISOR_PLAN"]))
+        assert "SMP_ADVISOR_MODEL" in advice.probe_cell("v2")
+    assert carried(replace(tokens.model, config_json=""), *of[1:], {}) == {}
+    assert carried(*of, {"pins": "x" * 600}) == {}
+    with pytest.raises(StorageError, match="hold no prediction"):
+        carried_from({"SMP_ADVISOR_MODEL": "[]"})
 
 
 def test_a_log_is_read_as_it_grows(tmp_path: Path, tokens: smpa.Advice) -> None:

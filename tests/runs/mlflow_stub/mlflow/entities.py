@@ -1,12 +1,5 @@
 """MLflow's metric."""
 
-from typing import Any, NamedTuple
+from collections import namedtuple
 
-
-class Metric(NamedTuple):
-    """One value at one step."""
-
-    key: str
-    value: float
-    timestamp: int
-    step: Any
+Metric = namedtuple("Metric", "key value timestamp step")  # noqa: PYI024
