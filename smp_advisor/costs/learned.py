@@ -131,9 +131,9 @@ class _Errors:
 
     def covariances(self, runs: _Errors) -> tuple[Floats, Floats]:
         """Covariances with the errors of measured runs, shape (n, runs): for the variances, and for the means."""
-        shared, close, expected = self.of.correlations(runs.of, rule("time"))
+        shared, close = self.of.correlations(runs.of, rule("time"))
         quantities, own = self.loads @ _mix() @ runs.loads.T, np.outer(self.spreads, runs.spreads)
-        return shared * quantities + close * own, expected * (quantities + own)
+        return shared * quantities + close * own, shared * (quantities + own)
 
 
 @cache
@@ -159,8 +159,8 @@ def _solved_time(calibration: Calibration) -> tuple[_Errors, Posterior, Posterio
 
 def _log_paces(mine: _Errors, runs: _Errors, means: Posterior) -> Floats:
     """Learned logarithms of the paces, shape (n, quantities)."""
-    expected = mine.of.correlations(runs.of, rule("time")).expected
-    logs: Floats = mine.scales * ((expected * means.weights) @ (runs.loads @ _mix()))
+    shared = mine.of.correlations(runs.of, rule("time")).shared
+    logs: Floats = mine.scales * ((shared * means.weights) @ (runs.loads @ _mix()))
     return np.clip(logs, -_LARGEST, _LARGEST)
 
 
