@@ -189,8 +189,8 @@ _PRIOR_WEIGHT = 0.15
 of a source that no other resembles is too narrow, and its score worse."""
 _PENALTY = 2 / (1 - _LEVEL)
 _PENALTY_OF_FIT = 24.0
-"""The penalty in the fit. A few runs far out, each of a source that no other resembles, otherwise widen the intervals of
-all: with 24, the score of sources that were left out of the fit is least, with 40 as their penalty."""
+"""The penalty in the fit. With 40, a few runs far out, each of a source that no other resembles, widen the intervals of
+all. With 24, sources that were left out of the fit have the least score, in which the penalty is 40."""
 
 
 def composition(runs: Runs) -> dict[str, float]:

@@ -41,7 +41,7 @@ from smp_advisor.libraries.schema import schema
 from smp_advisor.libraries.validation import check_against
 from smp_advisor.libraries.version import installed_by
 from smp_advisor.workload.job import Job
-from smp_advisor.workload.model import Model
+from smp_advisor.workload.model import Model, with_decoder
 from smp_advisor.workload.stack import AUTO, stack
 
 if TYPE_CHECKING:
@@ -122,7 +122,8 @@ def _judged(
 
 
 def trained(model: Model, job: Job) -> Model:
-    """The model as the job trains it: with the job's adapter, if any."""
+    """The model as the job trains it: with the job's adapter, if any, and the length of its decoder."""
+    model = with_decoder(model, job.decoder_share)
     return model if job.adapter is None else job.adapter.applied_to(model)
 
 
@@ -355,6 +356,12 @@ def assumptions(model: Model, plan: Plan, job: Job) -> tuple[str, ...]:
         sentences.append(
             f"The library does not distribute {model.family} layers automatically: tensor parallelism divides them "
             "only if the script registers them with smp.tp_register_with_module."
+        )
+    if model.has_decoder and job.decoder_length is None:
+        tokens = round(job.decoder_share * job.sequence_length)
+        sentences.append(
+            f"The decoder is counted with {tokens} tokens per sample, the ratio of T5's pre-training (114 of 512): set "
+            "decoder_length."
         )
     fusible = all(attention.fusible for group in model.groups for attention in group.block.attentions)
     if job.attention == "fused" and not fusible and plan.tensor_parallel_degree == 1:
