@@ -20,7 +20,7 @@ import numpy as np
 from smp_advisor.costs.communication import bus_bytes_per_second
 from smp_advisor.costs.memory import memory_error_parts, needed_bytes
 from smp_advisor.costs.transfer import Targets, rule, table, targets
-from smp_advisor.costs.uncertainty import run_spread, source_spread
+from smp_advisor.costs.uncertainty import spreads
 from smp_advisor.costs.world import World
 from smp_advisor.workload.calibration import MEMORY_QUANTITIES, TIME_QUANTITIES
 
@@ -123,11 +123,11 @@ class _Errors:
         entry = table()["time"]["spread"]
         stacks, kinds = np.broadcast_arrays(of.texts["stack"], of.texts["kind"])
         pairs = [(str(stack), str(kind)) for stack, kind in zip(stacks, kinds, strict=True)]
-        by_pair = {pair: (source_spread(*pair), run_spread(*pair)) for pair in set(pairs)}
-        spreads = np.array([by_pair[pair] for pair in pairs])
-        scales = spreads[:, :1] * np.array([entry[name] for name in TIME_QUANTITIES])
+        by_pair = {pair: spreads(*pair) for pair in set(pairs)}
+        both = np.array([by_pair[pair] for pair in pairs])
+        scales = both[:, :1] * np.array([entry[name] for name in TIME_QUANTITIES])
         shares = seconds / seconds.sum(axis=1, keepdims=True)
-        return cls(of, scales, scales * shares, entry["configuration"] * spreads[:, 1])
+        return cls(of, scales, scales * shares, entry["configuration"] * both[:, 1])
 
     def covariances(self, runs: _Errors) -> tuple[Floats, Floats]:
         """Covariances with the errors of measured runs, shape (n, runs): for the variances, and for the means."""
