@@ -257,6 +257,10 @@ def shortened(block: Block, share: float) -> Block:
     """A block of a decoder that reads `share` of the tokens of its encoder, all of which have a key and a value."""
     if block.kind != DECODER:
         return block
+
+    def thinned(kernels: Kernels) -> Kernels:
+        return replace(kernels, elements=share * kernels.elements, split_elements=share * kernels.split_elements)
+
     keys = sum(matmul.outputs for matmul in block.matmuls if matmul.name == ENCODER_KEYS)
     saved = {field.name: share * getattr(block.saved, field.name) for field in fields(SavedActivations)}
     saved["split_elements"] += (1 - share) * keys
@@ -267,8 +271,6 @@ def shortened(block: Block, share: float) -> Block:
         ),
         attentions=tuple(replace(a, query_share=share, key_share=share if a.causal else 1.0) for a in block.attentions),
         saved=SavedActivations(**saved),
-        **{
-            name: replace(kernels, elements=share * kernels.elements, split_elements=share * kernels.split_elements)
-            for name, kernels in (("separate", block.separate), ("fused", block.fused))
-        },
+        separate=thinned(block.separate),
+        fused=thinned(block.fused),
     )
