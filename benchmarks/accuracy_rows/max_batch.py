@@ -33,13 +33,7 @@ def largest_batch(row: Row) -> int:
     if not sequence:
         raise SkippedError("sequence length not given")
     precision = row.text("precision")
-    # The decoder of an encoder-decoder has the tokens of its encoder in tasks of language models.
-    job = Job(
-        sequence_length=sequence,
-        decoder_length=sequence,
-        precision="fp32" if "32" in precision else "fp16",
-        attention="eager",
-    )
+    job = Job(sequence_length=sequence, precision="fp32" if "32" in precision else "fp16", attention="eager")
     batches = np.arange(1, _LARGEST + 1)
     layout = Layout.of_columns(amp(job), rows=len(batches), batch_samples=batches)
     model = model_of(row, task="language-model" if "lm" in row.text("task") else "")

@@ -333,7 +333,7 @@ HOST_SHARE = 0.8
 """Maximum share of host memory for offloaded activations. Data loading and the operating system use the remainder."""
 
 
-def _code_assumptions(plan: Plan, job: Job) -> Iterator[str]:
+def _code_assumptions(model: Model, plan: Plan, job: Job) -> Iterator[str]:
     if job.stack == AUTO:
         exported = stack(get_library(plan.library).stack)
         yield f"The training code is assumed to be the exported script ({exported.title}); for other code, set stack."
@@ -342,6 +342,13 @@ def _code_assumptions(plan: Plan, job: Job) -> Iterator[str]:
                 "Attention is eager, the default of Job(), which stores its scores, and the exported script runs fused"
                 " attention: pass attention='fused', or advice.job, the job of an advice."
             )
+    if model.has_decoder and job.decoder_length is None:
+        yield (
+            "The decoder is counted with as many tokens per sample as the encoder. With fewer, a step takes less: set"
+            " decoder_length (T5's pre-training: 114 for 512)."
+        )
+    elif model.has_decoder and job.stack == AUTO and job.decoder_length != job.sequence_length:
+        yield "The exported script pads the tokens of the decoder to sequence_length: cut them in the script."
     if job.paged_optimizer:
         yield "Transfers of the paged optimizer state between GPU and host are not counted in the step time."
 
@@ -351,17 +358,11 @@ def assumptions(model: Model, plan: Plan, job: Job) -> tuple[str, ...]:
     sentences: list[str] = []
     if model.origin == "inferred":
         sentences.append(f"The model's shape is {model.note}.")
-    sentences += _code_assumptions(plan, job)
+    sentences += _code_assumptions(model, plan, job)
     if plan.tensor_parallel_degree > 1 and not supports_tensor_parallelism(model.family, plan.library):
         sentences.append(
             f"The library does not distribute {model.family} layers automatically: tensor parallelism divides them "
             "only if the script registers them with smp.tp_register_with_module."
-        )
-    if model.has_decoder and job.decoder_length is None:
-        tokens = round(job.decoder_share * job.sequence_length)
-        sentences.append(
-            f"The decoder is counted with {tokens} tokens per sample, the ratio of T5's pre-training (114 of 512): set "
-            "decoder_length."
         )
     fusible = all(attention.fusible for group in model.groups for attention in group.block.attentions)
     if job.attention == "fused" and not fusible and plan.tensor_parallel_degree == 1:

@@ -137,8 +137,6 @@ DEFAULT_SEQUENCE_LENGTH = 2048
 MAX_TOKENS_PER_STEP = 2**22
 
 _OPTIONAL = {"decoder_length", "global_batch_size", "tokens"}
-_DECODER_SHARE = 114 / 512
-"""Tokens of the decoder per token of the encoder in T5's pre-training (arXiv 1910.10683, section 3.1.4)."""
 _OF_OTHER_TYPES = {"overheads", "calibration", "adapter"}
 """Options that a job has in the form of their own classes."""
 
@@ -156,7 +154,7 @@ class Job:
     sequence_length: int = DEFAULT_SEQUENCE_LENGTH
     """Tokens per sample."""
     decoder_length: int | None = None
-    """Tokens per sample of the decoder of an encoder-decoder (T5). None: 114 for 512 of `sequence_length`."""
+    """Tokens per sample of the decoder of an encoder-decoder (T5). None: `sequence_length`, as the exported script."""
     precision: Precision = "fp16"
     """``fp16`` and ``bf16`` have fp32 master copies (20 bytes per parameter with Adam). ``fp32`` takes 16."""
     fp8: bool = False
@@ -274,7 +272,7 @@ class Job:
     @property
     def decoder_share(self) -> float:
         """Tokens of an encoder-decoder's decoder per token of its encoder."""
-        return _DECODER_SHARE if self.decoder_length is None else self.decoder_length / self.sequence_length
+        return 1.0 if self.decoder_length is None else self.decoder_length / self.sequence_length
 
     @property
     def moment_bytes(self) -> float:
