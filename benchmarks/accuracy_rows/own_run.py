@@ -207,7 +207,7 @@ def _correlations(rows: _Rows) -> Iterator[str]:
     every = Targets.of_runs(conditions)
     scale = float(np.sqrt(np.mean(np.clip(rows.errors, -0.6, 0.6) ** 2)))
     errors = np.clip(rows.errors, -0.6, 0.6) / scale
-    shared, close, _ = every.correlations(every, rule("time"))
+    shared, close = every.correlations(every, rule("time"))
     same = rows.rows.publications[:, None] == rows.rows.publications[None, :]
     same &= ~np.eye(len(errors), dtype=bool)
     products = errors[:, None] * errors[None, :]

@@ -14,7 +14,7 @@ import numpy as np
 
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs.evaluate import memory_columns, seconds_columns
-from smp_advisor.costs.uncertainty import plan_kinds, run_spread
+from smp_advisor.costs.uncertainty import plan_kinds, spreads
 from smp_advisor.libraries.layout import Layout
 from smp_advisor.libraries.state_bytes import fully_sharded, smp_v1
 from smp_advisor.workload import Job, Model
@@ -119,7 +119,7 @@ def _seconds(
     seconds = sum(seconds_columns(model, cluster, job, layout).values(), np.zeros(len(degrees)))
     fits = memory_columns(model, cluster, job, layout).margin > 0
     kind = str(plan_kinds(layout, cluster)[0])
-    return np.asarray(seconds), np.broadcast_to(fits, len(degrees)), math.exp(_BOTH * run_spread(job.stack, kind))
+    return np.asarray(seconds), np.broadcast_to(fits, len(degrees)), math.exp(_BOTH * spreads(job.stack, kind)[1])
 
 
 def verdict_of(comparison: Comparison) -> Verdict:

@@ -32,6 +32,7 @@ class AdviseSettings(PlanSettings, total=False):
 
     # of the job, which shares precision and fp8 with plans
     sequence_length: int
+    decoder_length: int | None
     optimizer: OptimizerName
     optimizer_step: OptimizerStep
     paged_optimizer: bool

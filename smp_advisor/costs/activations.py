@@ -68,7 +68,7 @@ def _unsaved_expert_elements(block: Block, layout: Layout, job: Job) -> Floats:
 def _attention_bytes(attention: Attention, layout: Layout, world: World, job: Job) -> Floats:
     """Bytes that one attention saves in addition to its inputs and output: scores, or a fused kernel's statistics."""
     tp, element = layout.tensor_parallel_degree, world.bytes_per_element
-    tokens = attention.heads / tp * world.microbatch_tokens
+    tokens = attention.heads / tp * attention.query_share * world.microbatch_tokens
     statistics = 4 * tokens  # log-sum-exp, fp32
     if job.attention == "fused" and attention.fusible:
         return statistics
@@ -203,14 +203,16 @@ def _position_bias_bytes(model: Model, layout: Layout, world: World, stage: Stag
         biased = [attention for attention in group.block.attentions if attention.position_biases] if count else []
         for attention in biased:
             # The padding mask is added to the biases, so every sample has its own tensor.
-            heads, keys = (
-                attention.heads / layout.tensor_parallel_degree,
-                attention.keys_per_query(world.sequence_length),
-            )
-            biases = world.bytes_per_element * heads * world.microbatch_tokens * keys
+            queries = attention.heads / layout.tensor_parallel_degree * attention.query_share * world.microbatch_tokens
+            biases = world.bytes_per_element * queries * attention.keys_per_query(world.sequence_length)
             saved = saved + biases
             gradients = maximum(gradients, len(biased) * biases)
     return saved + gradients
+
+
+def head_rows(model: Model, world: World) -> Floats:
+    """Rows of logits of one microbatch on one GPU."""
+    return model.head.rows_per_token * world.microbatch_tokens if model.head.per_token else world.microbatch_samples
 
 
 def computes_loss_in_parts(model: Model, layout: Layout) -> bool:
@@ -240,7 +242,7 @@ def _logits_bytes(model: Model, layout: Layout, world: World, stage: Stage) -> F
     """Logits and loss at their peak; only ``pipeline="simple"`` keeps those of several microbatches."""
     if not stage.last:
         return 0.0
-    rows = world.microbatch_tokens if model.head.per_token else world.microbatch_samples
+    rows = head_rows(model, world)
     microbatches = where(layout.simple_pipeline, in_flight(layout, stage.index), 1)
     columns = model.head.outputs / vocabulary_shards(model, layout)
     logit_bytes = layout.state_bytes.logit_bytes

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from smp_advisor.costs.activations import computes_loss_in_parts
+from smp_advisor.costs.activations import computes_loss_in_parts, head_rows
 from smp_advisor.costs.communication import all_gather_seconds, all_reduce_seconds, all_to_all_seconds
 from smp_advisor.costs.constants import constant, gpu_constant, memory_bandwidth, peak_flops
 from smp_advisor.costs.kernels import attention_seconds, product_seconds, products_seconds
@@ -213,7 +213,7 @@ def head_seconds(
     """Seconds of output projection, softmax and loss of one microbatch: (forward, backward), shape (n,) each."""
     if model.head.kind == "none":
         return 0.0, 0.0
-    rows = world.microbatch_tokens if model.head.per_token else world.microbatch_samples
+    rows = head_rows(model, world)
     columns = model.head.outputs / shards
     inner = float(model.shape.hidden)
     product = product_seconds(rows, columns, inner, 1.0, instance, job, world.bytes_per_element)
@@ -236,11 +236,13 @@ def model_flops_per_sample(model: Model, sequence_length: int) -> float:
     forward = 0.0
     for group in model.groups:
         block = group.block
-        scores = sum(2 * a.heads * a.head_dim * a.keys_per_query(sequence_length) for a in block.attentions)
+        scores = sum(
+            2 * a.heads * a.head_dim * a.query_share * a.keys_per_query(sequence_length) for a in block.attentions
+        )
         # Half of the backward pass computes gradients of weights. Frozen weights have none.
         products = sum(m.flops_per_token for m in block.matmuls) * (2 / 3 if block.adapter_parameters else 1)
         forward += group.count * sequence_length * (products + 2 * scores)
-    rows = sequence_length if model.head.per_token else 1
+    rows = model.head.rows_per_token * sequence_length if model.head.per_token else 1
     if model.head.kind != "none":
         forward += 2 * rows * (model.shape.hidden * model.head.outputs + model.head.extra_matmul_parameters)
     return 3 * forward

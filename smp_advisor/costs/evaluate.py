@@ -41,7 +41,7 @@ from smp_advisor.libraries.schema import schema
 from smp_advisor.libraries.validation import check_against
 from smp_advisor.libraries.version import installed_by
 from smp_advisor.workload.job import Job
-from smp_advisor.workload.model import Model
+from smp_advisor.workload.model import Model, with_decoder
 from smp_advisor.workload.stack import AUTO, stack
 
 if TYPE_CHECKING:
@@ -122,7 +122,8 @@ def _judged(
 
 
 def trained(model: Model, job: Job) -> Model:
-    """The model as the job trains it: with the job's adapter, if any."""
+    """The model as the job trains it: with the job's adapter, if any, and the length of its decoder."""
+    model = with_decoder(model, job.decoder_share)
     return model if job.adapter is None else job.adapter.applied_to(model)
 
 
@@ -332,7 +333,7 @@ HOST_SHARE = 0.8
 """Maximum share of host memory for offloaded activations. Data loading and the operating system use the remainder."""
 
 
-def _code_assumptions(plan: Plan, job: Job) -> Iterator[str]:
+def _code_assumptions(model: Model, plan: Plan, job: Job) -> Iterator[str]:
     if job.stack == AUTO:
         exported = stack(get_library(plan.library).stack)
         yield f"The training code is assumed to be the exported script ({exported.title}); for other code, set stack."
@@ -341,6 +342,13 @@ def _code_assumptions(plan: Plan, job: Job) -> Iterator[str]:
                 "Attention is eager, the default of Job(), which stores its scores, and the exported script runs fused"
                 " attention: pass attention='fused', or advice.job, the job of an advice."
             )
+    if model.has_decoder and job.decoder_length is None:
+        yield (
+            "The decoder is counted with as many tokens per sample as the encoder. With fewer, a step takes less: set"
+            " decoder_length (T5's pre-training: 114 for 512)."
+        )
+    elif model.has_decoder and job.stack == AUTO and job.decoder_length != job.sequence_length:
+        yield "The exported script pads the tokens of the decoder to sequence_length: cut them in the script."
     if job.paged_optimizer:
         yield "Transfers of the paged optimizer state between GPU and host are not counted in the step time."
 
@@ -350,7 +358,7 @@ def assumptions(model: Model, plan: Plan, job: Job) -> tuple[str, ...]:
     sentences: list[str] = []
     if model.origin == "inferred":
         sentences.append(f"The model's shape is {model.note}.")
-    sentences += _code_assumptions(plan, job)
+    sentences += _code_assumptions(model, plan, job)
     if plan.tensor_parallel_degree > 1 and not supports_tensor_parallelism(model.family, plan.library):
         sentences.append(
             f"The library does not distribute {model.family} layers automatically: tensor parallelism divides them "

@@ -220,7 +220,8 @@ def _fused(
     # A causal kernel computes half of the square. A window limits it to a band.
     reach = min(attention.window or keys, keys)
     pairs = reach * (1 - reach / (2 * keys)) if attention.causal else float(reach)
-    flops = 4 * attention.heads / layout.tensor_parallel_degree * attention.head_dim * world.microbatch_tokens * pairs
+    queries = attention.query_share * world.microbatch_tokens
+    flops = 4 * attention.heads / layout.tensor_parallel_degree * attention.head_dim * queries * pairs
     peak = peak_flops(instance, job)
 
     def rate(kernel_stack: Stack, *, backward: bool) -> Floats:
@@ -260,7 +261,7 @@ def _score_passes(attention: Attention, kernels: str) -> float:
 
 def _score_products(attention: Attention, layout: Layout, world: World, instance: Instance, job: Job) -> Floats:
     """Seconds of the products of queries with keys and of scores with values."""
-    rows = world.sequence_length / layout.context_parallel_degree
+    rows = attention.query_share * world.sequence_length / layout.context_parallel_degree
     keys = float(attention.keys_per_query(world.sequence_length))
     width = float(attention.head_dim)
     copies = attention.heads / layout.tensor_parallel_degree * world.microbatch_samples
@@ -275,11 +276,12 @@ def _stored(
     """Seconds of two products and of the element-wise operations on the scores between them."""
     heads = attention.heads / layout.tensor_parallel_degree
     keys = attention.keys_per_query(world.sequence_length)
-    scores = heads * world.microbatch_tokens * keys * world.bytes_per_element
+    queries = attention.query_share * world.microbatch_tokens
+    scores = heads * queries * keys * world.bytes_per_element
     moved = constant("time.score_passes") * _score_passes(attention, kernels) * scores
     if kernels == "separate":
         # Queries, keys and values of every head are copied for the product, and the heads are joined after it.
-        moved = moved + 8 * heads * attention.head_dim * world.microbatch_tokens * world.bytes_per_element
+        moved = moved + 8 * heads * attention.head_dim * queries * world.bytes_per_element
     seconds = moved / memory_bandwidth(instance) + products
     return AttentionSeconds(seconds, 2 * seconds, _LAUNCHES[kernels])
 

@@ -20,7 +20,7 @@ import numpy as np
 from smp_advisor.costs.communication import bus_bytes_per_second
 from smp_advisor.costs.memory import memory_error_parts, needed_bytes
 from smp_advisor.costs.transfer import Targets, rule, table, targets
-from smp_advisor.costs.uncertainty import run_spread, source_spread
+from smp_advisor.costs.uncertainty import spreads
 from smp_advisor.costs.world import World
 from smp_advisor.workload.calibration import MEMORY_QUANTITIES, TIME_QUANTITIES
 
@@ -123,17 +123,17 @@ class _Errors:
         entry = table()["time"]["spread"]
         stacks, kinds = np.broadcast_arrays(of.texts["stack"], of.texts["kind"])
         pairs = [(str(stack), str(kind)) for stack, kind in zip(stacks, kinds, strict=True)]
-        by_pair = {pair: (source_spread(*pair), run_spread(*pair)) for pair in set(pairs)}
-        spreads = np.array([by_pair[pair] for pair in pairs])
-        scales = spreads[:, :1] * np.array([entry[name] for name in TIME_QUANTITIES])
+        by_pair = {pair: spreads(*pair) for pair in set(pairs)}
+        both = np.array([by_pair[pair] for pair in pairs])
+        scales = both[:, :1] * np.array([entry[name] for name in TIME_QUANTITIES])
         shares = seconds / seconds.sum(axis=1, keepdims=True)
-        return cls(of, scales, scales * shares, entry["configuration"] * spreads[:, 1])
+        return cls(of, scales, scales * shares, entry["configuration"] * both[:, 1])
 
     def covariances(self, runs: _Errors) -> tuple[Floats, Floats]:
         """Covariances with the errors of measured runs, shape (n, runs): for the variances, and for the means."""
-        shared, close, expected = self.of.correlations(runs.of, rule("time"))
+        shared, close = self.of.correlations(runs.of, rule("time"))
         quantities, own = self.loads @ _mix() @ runs.loads.T, np.outer(self.spreads, runs.spreads)
-        return shared * quantities + close * own, expected * (quantities + own)
+        return shared * quantities + close * own, shared * (quantities + own)
 
 
 @cache
@@ -159,8 +159,8 @@ def _solved_time(calibration: Calibration) -> tuple[_Errors, Posterior, Posterio
 
 def _log_paces(mine: _Errors, runs: _Errors, means: Posterior) -> Floats:
     """Learned logarithms of the paces, shape (n, quantities)."""
-    expected = mine.of.correlations(runs.of, rule("time")).expected
-    logs: Floats = mine.scales * ((expected * means.weights) @ (runs.loads @ _mix()))
+    shared = mine.of.correlations(runs.of, rule("time")).shared
+    logs: Floats = mine.scales * ((shared * means.weights) @ (runs.loads @ _mix()))
     return np.clip(logs, -_LARGEST, _LARGEST)
 
 

@@ -17,8 +17,7 @@ from smp_advisor.costs.uncertainty import (
     constant_names,
     kind_correlation,
     plan_kinds,
-    run_spread,
-    source_spread,
+    spreads,
 )
 from smp_advisor.costs.world import stack_of
 from smp_advisor.libraries.layout import layout_of
@@ -105,8 +104,7 @@ def _effects(
     logarithms: NDArray[np.float64], kinds: list[str], stacks: list[str], figures: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Effects of source and configuration on the logarithm of the step time, shape of `logarithms`."""
-    source = np.array([source_spread(stack, kind) for stack, kind in zip(stacks, kinds, strict=True)])
-    run = np.array([run_spread(stack, kind) for stack, kind in zip(stacks, kinds, strict=True)])
+    source, run = np.array([spreads(stack, kind) for stack, kind in zip(stacks, kinds, strict=True)]).T
     # The spread between sources was measured with the doubt about the constants in it.
     of_constants = logarithms.var(axis=0)
     unexplained = np.sqrt(np.maximum(source**2 - of_constants, (_LEAST_SHARE * source) ** 2))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, TypeVar
 
-from smp_advisor.costs.activations import offloaded_activation_bytes
+from smp_advisor.costs.activations import head_rows, offloaded_activation_bytes
 from smp_advisor.costs.communication import Group, data_parallel_seconds, point_to_point_seconds
 from smp_advisor.costs.compute import Passes, optimizer_form, optimizer_host_seconds, stage_passes
 from smp_advisor.costs.constants import constant, memory_bandwidth
@@ -135,7 +135,7 @@ def activation_copy_seconds(
     exposed: Floats = maximum(seconds - constant("time.overlap") * compute, 0.0)
     if not anywhere(layout.blocking_offload):
         return exposed
-    rows = world.microbatch_tokens if model.head.per_token else world.microbatch_samples
+    rows = head_rows(model, world)
     head = world.bytes_per_element * model.shape.hidden + 2 * 4 * rows
     copied = 2 * (moved * rounds + layout.microbatches * head * model.head.outputs / vocabulary_shards(model, layout))
     blocking = copied / minimum(link, constant("offload.blocking_gb_per_s") * 1e9)
@@ -165,8 +165,7 @@ def step_and_host_seconds(
     stack = stack_of(job, layout)
     launches = optimizer_host_seconds(model, layout, cluster.instance, job, stack)
     update = _optimizer(cluster, layout, world, local, optimizer_form(job, stack))
-    loop = stack.step_share * constant("time.step_seconds")
-    around = where(layout.host_handover, constant("time.host_step_seconds"), loop)
+    around = stack.step_share * constant("time.step_seconds")
     result = {
         "forward_seconds": m * slowest.forward,
         "backward_seconds": m * (slowest.backward + slowest.accumulation),
@@ -247,7 +246,7 @@ def _optimizer(cluster: Cluster, layout: Layout, world: World, local: LocalParam
     """Seconds of the update, which reads and writes every byte of the state, if not fused for each operation."""
     passes = constant("time.optimizer_passes")
     if form != "fused":
-        passes = passes * constant(f"time.optimizer_{'foreach' if form == 'foreach' else 'loop'}")
+        passes = passes * constant("time.optimizer_unfused")
     moved = passes * layout.state_bytes.total_bytes * owned_parameters(local, layout, world)
     on_gpu = memory_bandwidth(cluster.instance)
     # All GPUs of a node share the host's memory.

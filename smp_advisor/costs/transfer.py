@@ -43,17 +43,18 @@ class Rule:
     shared_per_doubling: float
     """Of the learned quantities, for every factor of two between figures of the plans."""
     configuration_per_doubling: float
-    """The same of the remaining error, in addition."""
-    expected_kind: float
-    expected_per_doubling: float
-    """`kind` and `shared_per_doubling` for means instead of variances. They are close to 1, so that the search does not
-    prefer a plan because nobody has measured it."""
+    """The same of the remaining error, in addition. For means, it does not count, so that the search does not prefer a
+    plan because nobody has measured it."""
+    another: float
+    """Of the remaining errors of two runs that differ in anything, in addition."""
     common: float
     """Of time: correlation between the learned quantities of one run. Of memory: share of the error's variance that
     runs of the same conditions have in common."""
 
 
 _CATEGORIES = ("gpu", "instance", "stack", "family", "kind", "training")
+_SAME = 0.9999
+"""Correlation above which conditions are equal, but for the rounding of their figures."""
 _MEMORY = re.compile(r"\s*\d+\s*GB$")
 """End of a GPU's name: variants with more memory compute alike."""
 _NAMES = {
@@ -85,8 +86,6 @@ class Correlations(NamedTuple):
     """Of the learned quantities."""
     close: Floats
     """Of the remaining error."""
-    expected: Floats
-    """Of both, for their means."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,22 +122,17 @@ class Targets:
         """Correlations with measured runs."""
         shared = np.ones((1, len(runs.parameters)))
         for name in _CATEGORIES:
-            if name != "kind":
-                shared = shared * np.where(self._differs(runs, name), getattr(by, name), 1.0)
+            differs = self.texts[name][:, np.newaxis] != runs.texts[name][np.newaxis, :]
+            shared = shared * np.where(differs, getattr(by, name), 1.0)
         for mine, theirs, share in (
             (self.parameters, runs.parameters, by.parameters_per_doubling),
             (self.nodes, runs.nodes, by.nodes_per_doubling),
         ):
             shared = shared * share ** np.abs(mine[:, np.newaxis] - theirs[np.newaxis, :])
         distance = np.abs(self.configuration[:, np.newaxis, :] - runs.configuration[np.newaxis, :, :]).sum(axis=2)
-        kinds = self._differs(runs, "kind")
-        expected = shared * np.where(kinds, by.expected_kind, 1.0) * by.expected_per_doubling**distance
-        shared = shared * np.where(kinds, by.kind, 1.0) * by.shared_per_doubling**distance
-        return Correlations(shared, shared * by.configuration_per_doubling**distance, expected)
-
-    def _differs(self, runs: Targets, name: str) -> NDArray[np.bool_]:
-        result: NDArray[np.bool_] = self.texts[name][:, np.newaxis] != runs.texts[name][np.newaxis, :]
-        return result
+        shared = shared * by.shared_per_doubling**distance
+        another = np.where(shared < _SAME, by.another, 1.0)
+        return Correlations(shared, shared * by.configuration_per_doubling**distance * another)
 
 
 def targets(model: Model, cluster: Cluster, job: Job, layout: Layout) -> Targets:

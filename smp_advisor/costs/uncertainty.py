@@ -64,16 +64,12 @@ def plan_divisions(layout: Layout) -> NDArray[np.int64]:
 
 def plan_kinds(layout: Layout, cluster: Cluster) -> NDArray[np.str_]:
     """Kind of each plan, shape (n,): the division of the model, and one or several nodes. Kinds have similar errors."""
-    return kind_names(cluster)[plan_divisions(layout)]
-
-
-def kind_names(cluster: Cluster) -> NDArray[np.str_]:
-    """Names of the kinds of plans on a cluster, in the order of `DIVISIONS`."""
-    return _kind_names(one_node=cluster.nodes == 1)
+    return kind_names(one_node=cluster.nodes == 1)[plan_divisions(layout)]
 
 
 @cache
-def _kind_names(*, one_node: bool) -> NDArray[np.str_]:
+def kind_names(*, one_node: bool) -> NDArray[np.str_]:
+    """Names of the kinds of plans on one or several nodes, in the order of `DIVISIONS`."""
     return np.char.add(DIVISIONS, ", one node" if one_node else ", nodes")
 
 
@@ -119,8 +115,8 @@ def step_time_factors(doubt: Doubt) -> tuple[float, float]:
 
 
 @cache
-def spreads(kind: str, stack: str = "") -> tuple[float, float]:
-    """Standard deviations of the logarithm of the step time between sources, and between runs of one source."""
+def spreads(stack: str, kind: str) -> tuple[float, float]:
+    """Standard deviations of the logarithm of measured over predicted step time: between sources, and within one."""
     groups = data_file("costs", "intervals")
     entries = groups.get(stack_group(stack)) or groups[USERS]
     entry = entries.get(kind) or entries[ANY]
@@ -137,7 +133,7 @@ def narrowed(kind: str, stack: str, width: float, doubt: Doubt) -> tuple[float, 
     factors = step_time_factors(doubt)
     if width >= 1:
         return factors
-    usual = _TWO_SIDED * math.hypot(*spreads(kind, stack))
+    usual = _TWO_SIDED * math.hypot(*spreads(stack, kind))
     ends = [math.log(factor) for factor in factors]
     tails = [abs(end) + (1 - width**_TAIL_POWER) * min(usual - abs(end), 0.0) for end in ends]
     return math.exp(-width * tails[0]), math.exp(width * tails[1])
@@ -175,16 +171,6 @@ def constant_draws() -> NDArray[np.float64]:
     return draws
 
 
-def source_spread(stack: str, kind: str) -> float:
-    """Error that all runs of a source share: one standard deviation of the logarithm of measured over predicted."""
-    return spreads(kind, stack)[0]
-
-
-def run_spread(stack: str, kind: str) -> float:
-    """Spread within a source: the same for the runs of one source about their common error."""
-    return spreads(kind, stack)[1]
-
-
 def comparison_spread(stack: str, kind: str, to_kind: str, widths: tuple[float, float] = (1.0, 1.0)) -> float:
     """Doubt about a comparison: one standard deviation of the logarithm of the quotient of two step times.
 
@@ -193,5 +179,5 @@ def comparison_spread(stack: str, kind: str, to_kind: str, widths: tuple[float, 
     """
     if kind == to_kind:
         return 0.0
-    first, second = widths[0] * source_spread(stack, kind), widths[1] * source_spread(stack, to_kind)
+    first, second = (width * spreads(stack, of)[0] for width, of in zip(widths, (kind, to_kind), strict=True))
     return math.sqrt(first**2 + second**2 - 2 * kind_correlation() * first * second)

@@ -180,7 +180,11 @@ def _scores(
 
 def _resolution(model: Model, cluster: Cluster, job: Job, layout: Layout, scores: Scores) -> Resolution:
     """Resolution of the cost model for pairs of the plans' kinds. Measured runs refine it."""
-    code, divisions, kinds = stack_of(job, layout).name, plan_divisions(layout), list(map(str, kind_names(cluster)))
+    code, divisions, kinds = (
+        stack_of(job, layout).name,
+        plan_divisions(layout),
+        list(map(str, kind_names(one_node=cluster.nodes == 1))),
+    )
     width = np.ones(len(kinds))
     if job.calibration is not None:
         fastest_first = np.argsort(-scores.tokens_per_second, kind="stable")

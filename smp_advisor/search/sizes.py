@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.costs.uncertainty import kind_correlation, run_spread, source_spread
+from smp_advisor.costs.uncertainty import kind_correlation, spreads
 from smp_advisor.search.clusters import ClusterSize, Goal, Limits, best_on
 from smp_advisor.search.rank import NEAR_BEST
 from smp_advisor.uninterrupted import uninterrupted
@@ -55,14 +55,14 @@ def saving(cheaper: ClusterSize, dearer: ClusterSize) -> tuple[float, float, flo
     """Share of the cost that a cluster saves over another, and the ends of its 95 % interval; None without prices.
 
     Errors of the step time are log-normal. On one instance type the error of the script and the machine cancels, and
-    that of each run remains (`run_spread`). Between two types, or one node and several, the errors of the kinds of plan
+    that of each run remains (`spreads`). Between two types, or one node and several, the errors of the kinds of plan
     are correlated (`kind_correlation`), and the remainder does not cancel.
     """
     if cheaper.usd is None or dearer.usd is None:
         return None
-    variance = sum(run_spread(size.stack, size.kind) ** 2 for size in (cheaper, dearer))
+    variance = sum(spreads(size.stack, size.kind)[1] ** 2 for size in (cheaper, dearer))
     if cheaper.cluster.instance.name != dearer.cluster.instance.name or cheaper.kind != dearer.kind:
-        first, second = (source_spread(size.stack, size.kind) for size in (cheaper, dearer))
+        first, second = (spreads(size.stack, size.kind)[0] for size in (cheaper, dearer))
         variance = first**2 + second**2 - 2 * kind_correlation() * first * second + variance
     ratio, wide = cheaper.usd / dearer.usd, math.exp(_TWO_SIDED * math.sqrt(variance))
     return 1 - ratio, 1 - ratio * wide, 1 - ratio / wide

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -114,6 +114,10 @@ class Attention:
     """Whether a bias is added to every score. All blocks of a stack share one tensor of biases (T5)."""
     score_bytes: float | None = None
     """Measured bytes per score that eager attention saves. None: computed by formula."""
+    query_share: float = 1.0
+    """Queries per token of the sequence: fewer in a decoder that reads fewer tokens than its encoder."""
+    key_share: float = 1.0
+    """Keys per token of the sequence."""
 
     def __post_init__(self) -> None:
         if self.kv_heads < 1 or self.heads % self.kv_heads:
@@ -130,7 +134,7 @@ class Attention:
 
     def keys_per_query(self, sequence_length: int) -> int:
         """Columns of the score matrix that eager attention materializes: full rows, as in PyTorch."""
-        return sequence_length
+        return max(round(sequence_length * self.key_share), 1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -241,4 +245,32 @@ def assemble(kind: str, hidden: int, parts: Sequence[Part], *, all_reduces: int 
         fused=sum((part.fused for part in parts), NOTHING),
         all_reduces=all_reduces,
         input_tensors=input_tensors,
+    )
+
+
+DECODER = "cross-decoder"
+"""Kind of the blocks of a decoder with attention to an encoder's output."""
+ENCODER_KEYS = "cross-attention key and value"
+
+
+def shortened(block: Block, share: float) -> Block:
+    """A block of a decoder that reads `share` of the tokens of its encoder, all of which have a key and a value."""
+    if block.kind != DECODER:
+        return block
+
+    def thinned(kernels: Kernels) -> Kernels:
+        return replace(kernels, elements=share * kernels.elements, split_elements=share * kernels.split_elements)
+
+    keys = sum(matmul.outputs for matmul in block.matmuls if matmul.name == ENCODER_KEYS)
+    saved = {field.name: share * getattr(block.saved, field.name) for field in fields(SavedActivations)}
+    saved["split_elements"] += (1 - share) * keys
+    return replace(
+        block,
+        matmuls=tuple(
+            m if m.name == ENCODER_KEYS else replace(m, rows_per_token=share * m.rows_per_token) for m in block.matmuls
+        ),
+        attentions=tuple(replace(a, query_share=share, key_share=share if a.causal else 1.0) for a in block.attentions),
+        saved=SavedActivations(**saved),
+        separate=thinned(block.separate),
+        fused=thinned(block.fused),
     )

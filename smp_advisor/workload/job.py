@@ -136,7 +136,7 @@ OptimizerStep = Literal["auto", "loop", "foreach", "fused", "backward"]
 DEFAULT_SEQUENCE_LENGTH = 2048
 MAX_TOKENS_PER_STEP = 2**22
 
-_OPTIONAL = {"global_batch_size", "tokens"}
+_OPTIONAL = {"decoder_length", "global_batch_size", "tokens"}
 _OF_OTHER_TYPES = {"overheads", "calibration", "adapter"}
 """Options that a job has in the form of their own classes."""
 
@@ -153,6 +153,8 @@ class Job:
 
     sequence_length: int = DEFAULT_SEQUENCE_LENGTH
     """Tokens per sample."""
+    decoder_length: int | None = None
+    """Tokens per sample of the decoder of an encoder-decoder (T5). None: `sequence_length`, as the exported script."""
     precision: Precision = "fp16"
     """``fp16`` and ``bf16`` have fp32 master copies (20 bytes per parameter with Adam). ``fp32`` takes 16."""
     fp8: bool = False
@@ -266,6 +268,11 @@ class Job:
         if self.paged_optimizer and not OPTIMIZERS[self.optimizer].paged:
             paged = " or ".join(repr(name) for name, optimizer in OPTIMIZERS.items() if optimizer.paged)
             raise JobError(f"The optimizer {self.optimizer!r} has no paged form: use {paged}.")
+
+    @property
+    def decoder_share(self) -> float:
+        """Tokens of an encoder-decoder's decoder per token of its encoder."""
+        return 1.0 if self.decoder_length is None else self.decoder_length / self.sequence_length
 
     @property
     def moment_bytes(self) -> float:

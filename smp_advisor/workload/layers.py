@@ -8,7 +8,7 @@ from typing import Literal
 
 from smp_advisor.errors import ModelError
 from smp_advisor.files import rows
-from smp_advisor.workload.block import Attention, Kernels, Matmul, Part
+from smp_advisor.workload.block import ENCODER_KEYS, Attention, Kernels, Matmul, Part
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,7 +138,7 @@ def attention(
     if cross:
         products = (
             Matmul(name="cross-attention query", inputs=hidden, outputs=queries, split="column"),
-            Matmul(name="cross-attention key and value", inputs=hidden, outputs=2 * keys, split="column"),
+            Matmul(name=ENCODER_KEYS, inputs=hidden, outputs=2 * keys, split="column"),
         )
     else:
         products = (Matmul(name="qkv", inputs=hidden, outputs=columns, split="column"),)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.arguments import brief
+from smp_advisor.workload.block import DECODER, shortened
 from smp_advisor.workload.counts import format_count
 from smp_advisor.workload.settings import families
 
@@ -77,6 +79,8 @@ class Head:
     """Whether every token has logits (language models) or every sample one row (classification)."""
     loss_in_fp32: bool = True
     """Whether the model's code computes the loss from an fp32 copy of 16-bit logits (decoders; BERT and T5 do not)."""
+    rows_per_token: float = 1.0
+    """Rows of logits per token of the sequence, if every token has one: fewer after a shorter decoder."""
     extra_matmul_parameters: int = 0
     """Weights of dense layers before the output projection (BERT's and RoBERTa's transform, T5: 0)."""
 
@@ -337,6 +341,20 @@ class Model:
         """Whether the model has attention, and so a number of heads."""
         return any(group.block.attentions for group in self.groups)
 
+    @property
+    def has_decoder(self) -> bool:
+        """Whether a decoder reads the output of an encoder, and so has a number of tokens of its own."""
+        return any(group.block.kind == DECODER for group in self.groups)
+
     def sequence_length(self, job_sequence_length: int) -> int:
         """Tokens per sample: fixed by the architecture, else the job's."""
         return self.fixed_sequence_length or job_sequence_length
+
+
+@lru_cache(maxsize=256)
+def with_decoder(model: Model, share: float) -> Model:
+    """The model whose decoder reads `share` of the tokens of its encoder; any other model as it is."""
+    if share == 1 or not model.has_decoder:
+        return model
+    groups = tuple(replace(group, block=shortened(group.block, share)) for group in model.groups)
+    return replace(model, groups=groups, head=replace(model.head, rows_per_token=share))

@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from smp_advisor.workload.block import Kernels
 
 
+_CONVERSIONS = 3.5
+"""Traffic of convolutions besides their products, relative to their operands and results: kernels for tensor cores read
+and write channels last, so PyTorch's default layout is converted before and after them (cuDNN documentation, tensor
+layouts). Set to a U-Net, a WaveNet and a diffusion model on an H100 (``benchmarks/gpu_rows/modules.csv``)."""
+
+
 def with_traced_kernels(
     approximate: Kernels,
     operators: Sequence[Mapping[str, Any]],
@@ -29,7 +35,7 @@ def with_traced_kernels(
         scores = {row.module for row in rows if row.is_on_scores and row.kind == "product"}
         # Queries, keys and values are copied for their products.
         rows = [_without_scores(row) for row in rows if row.operator != "aten.clone" or row.module not in scores]
-    traffic = {phase: sum(row.bytes for row in rows if row.is_memory_of(phase)) for phase in ("forward", "backward")}
+    traffic = {phase: sum(row.traffic for row in rows if row.phase == phase) for phase in ("forward", "backward")}
     launches = {phase: sum(row.count for row in rows if row.phase == phase) for phase in traffic}
     before = approximate.elements + approximate.split_elements
     if traffic["forward"] <= 0 or launches["forward"] <= 0 or before <= 0:
@@ -40,7 +46,8 @@ def with_traced_kernels(
         elements=approximate.elements * ratio,
         split_elements=approximate.split_elements * ratio,
         products=sum(row.count for row in rows if row.phase == "forward" and row.kind == "product"),
-        launches=sum(row.count for row in rows if row.is_memory_of("forward")),
+        # A convolution alone converts its layout, too.
+        launches=sum(row.count for row in rows if row.is_memory_of("forward")) or approximate.launches,
         backward_traffic=traffic["backward"] / traffic["forward"],
         backward_launches=launches["backward"] / launches["forward"],
     )
@@ -59,6 +66,11 @@ class _Row:
     linear_bytes: float
     """Bytes without the traffic that grows with the square of the sequence."""
     is_on_scores: bool
+
+    @property
+    def traffic(self) -> float:
+        """Bytes that kernels bound by memory move."""
+        return self.bytes * (_CONVERSIONS if "convolution" in self.operator else self.kind == "memory")
 
     def is_memory_of(self, phase: str) -> bool:
         """Whether the operators belong to a pass and are bound by their memory traffic."""

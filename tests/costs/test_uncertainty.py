@@ -15,8 +15,7 @@ from smp_advisor.costs.uncertainty import (
     constant_draws,
     constant_names,
     has_runs,
-    run_spread,
-    source_spread,
+    spreads,
     step_time_factors,
 )
 from smp_advisor.libraries.layout import layout_of
@@ -83,7 +82,7 @@ def test_another_thread_does_not_see_overridden_constants():
 def test_spreads_and_intervals_belong_together(kind, stack):
     low, high = step_time_factors(Doubt())
     assert low < 1 < high
-    total = np.hypot(source_spread(stack, kind), run_spread(stack, kind))
+    total = np.hypot(*spreads(stack, kind))
     assert total > 0.02
     # The interval is not narrower than what the spreads of a normal error reach on either side together.
     assert np.log(high / low) > 2 * total
@@ -145,5 +144,5 @@ def test_comparisons_of_one_kind_of_plan_are_certain_and_those_of_two_less_doubt
     assert comparison_spread("hf-sdpa", kinds[0], kinds[0]) == 0
     doubt = comparison_spread("hf-sdpa", *kinds)
     assert doubt == pytest.approx(comparison_spread("hf-sdpa", *reversed(kinds)))
-    first, second = (source_spread("hf-sdpa", kind) for kind in kinds)
+    first, second = (spreads("hf-sdpa", kind)[0] for kind in kinds)
     assert abs(first - second) < doubt < first + second

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from smp_advisor.workload import Model
+from smp_advisor.workload.block import shortened
 from tests.deferred import Deferred
 
 pytestmark = pytest.mark.torch
@@ -38,8 +39,8 @@ def text(length):
     return {"input_ids": torch.zeros(BATCH, length, dtype=torch.long)}
 
 
-def text_pair(length):
-    return text(length) | {"decoder_input_ids": torch.zeros(BATCH, length, dtype=torch.long)}
+def text_pair(length, share=1.0):
+    return text(length) | {"decoder_input_ids": torch.zeros(BATCH, int(share * length), dtype=torch.long)}
 
 
 LLAMA = WIDE | {"intermediate_size": 1792, "num_key_value_heads": 2}
@@ -202,14 +203,17 @@ def test_under_autocast_a_block_keeps_what_autograd_keeps(name, attention):
     assert per_pair == pytest.approx(scores * heads, rel=0.01, abs=0.01)
 
 
-def test_a_t5_decoder_block_keeps_what_autograd_keeps():
+@pytest.mark.parametrize("share", [1.0, 0.25])
+def test_a_t5_decoder_block_keeps_what_autograd_keeps(share):
     def configuration(layers):
         return transformers.T5Config(
             d_model=512, d_ff=2048, num_heads=8, num_layers=1, num_decoder_layers=layers, use_cache=False
         )
 
-    block = Model.from_config(configuration(1)).groups[1].block
-    measured = measured_per_token(lambda layers: transformers.T5Model(configuration(layers)), text_pair, (128, 256))
+    block = shortened(Model.from_config(configuration(1)).groups[1].block, share)
+    measured = measured_per_token(
+        lambda layers: transformers.T5Model(configuration(layers)), lambda n: text_pair(n, share), (128, 256)
+    )
     assert expected_per_token(block, "sdpa") == pytest.approx(measured, rel=0.02)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from smp_advisor.workload.block import assemble
+from smp_advisor.workload.block import DECODER, assemble
 from smp_advisor.workload.families import shape_of
 from smp_advisor.workload.layers import attention, feed_forward, gated_feed_forward, norm, residual
 from smp_advisor.workload.model import BlockGroup, Head, Model
@@ -212,7 +212,7 @@ def _block(settings: Settings, *, decoder: bool) -> Block:
     for layer in layers:
         parts += [norm(hidden, "t5"), layer, residual(hidden, dropout=dropout)]
     return assemble(
-        "cross-decoder" if decoder else "encoder",
+        DECODER if decoder else "encoder",
         hidden,
         parts,
         all_reduces=len(layers),
