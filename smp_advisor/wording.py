@@ -195,6 +195,11 @@ def unit(model: Model) -> str:
     return "tokens" if model.reads_tokens else "samples"
 
 
+def sample_unit(model: Model) -> str:
+    """Unit of the batch: ``samples``, or calls with inputs of a fixed size."""
+    return "calls with your inputs" if model.sample_is_call else "samples"
+
+
 def amount(model: Model, tokens: float) -> float:
     """Convert tokens to the model's `unit`."""
     return tokens if model.reads_tokens else tokens / (model.fixed_sequence_length or 1)

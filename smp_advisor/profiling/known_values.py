@@ -124,7 +124,7 @@ class OperatorReplay:
         try:
             if operator is not _UNSAFE_VIEW:  # the storage is compared below
                 self._mode._validate_cache_key(operator, operands, keywords)
-            if type(result) is tuple:
+            if isinstance(result, tuple):  # also the named ones of norms
                 self._results[key] = tuple([self._described(part, operator, operands) for part in result])
             else:
                 self._results[key] = self._described(result, operator, operands)

@@ -220,15 +220,15 @@ class TracedSteps:
         self.uncounted |= dict.fromkeys(measure.uncounted)
         return measure
 
-    def forward(self, assumptions: Assumptions) -> None:
+    def forward(self, assumptions: Assumptions, repeats: int = FEWEST_REPEATS) -> StepMeasure:
         """A forward pass of a few repeats of each stack, with assumed values of conditions."""
         batch, sequence = self.samples.points[0]
         self.mode.assumptions = assumptions
         with contextlib.ExitStack() as stack:
             inputs = fake_inputs(self.example.make(batch, sequence), self.mode, self._dtype)
             stack.enter_context(self.mode)
-            stack.enter_context(truncated(self.model, self.stacks, FEWEST_REPEATS))
-            measure_step(
+            stack.enter_context(truncated(self.model, self.stacks, repeats))
+            return measure_step(
                 self.model,
                 inputs,
                 precision=self.settings.precision,

@@ -13,7 +13,7 @@ from smp_advisor.libraries.library import get_library, libraries, plan_fields
 from smp_advisor.libraries.training_compiler import nearest_tested
 from smp_advisor.libraries.version import default_version, images, release, require_supported_instance
 from smp_advisor.search.candidates import Candidate, Request, candidate, library_policy, obstacle, pins_for, titled
-from smp_advisor.wording import listed, number, percent
+from smp_advisor.wording import listed, number, percent, sample_unit
 from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
@@ -245,7 +245,9 @@ def _one_gpu(chosen: Candidate, request: Request) -> str:
         return ""
     if request.job.tokens:
         return f"One {name} is enough: it trains in {number(24 * needed / daily)} hours."
-    amount = f"{format_count(daily)} tokens" if reads else f"{format_count(daily / tokens)} samples"
+    amount = (
+        f"{format_count(daily)} tokens" if reads else f"{format_count(daily / tokens)} {sample_unit(request.model)}"
+    )
     return f"One {name} is enough if you train no more than {amount} a day."
 
 
