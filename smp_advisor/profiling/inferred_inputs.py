@@ -321,7 +321,7 @@ def _of_layers(model: nn.Module) -> ExampleInputs:
             continue
         layer, change = _reader(model, forward_method(model), name, _DEEPEST)
         if layer is None and not place and required:
-            layer = _first_layer(model)
+            layer = _first_layer(model, skipped=nn.Embedding if _TIMES & set(required) else nn.GroupNorm)
         form = _NAMED.get(name) if place and not isinstance(layer, nn.Embedding) else None
         form = form or (None if layer is None else _form(model, layer, change, is_time=name in _TIMES))
         if form is None and required:
@@ -390,12 +390,12 @@ def _layers(model: nn.Module) -> Iterator[nn.Module]:
             yield module
 
 
-def _first_layer(module: nn.Module) -> nn.Module | None:
+def _first_layer(module: nn.Module, *, skipped: type[nn.Module] = nn.GroupNorm) -> nn.Module | None:
     """The first layer with parameters that shows its input, or one of einops that cuts patches."""
     for layer in _layers(module):
         if type(layer).__module__.startswith("einops"):
             return layer
-        if layer._parameters and not isinstance(layer, nn.GroupNorm):
+        if layer._parameters and not isinstance(layer, nn.GroupNorm | skipped):
             return layer
     return None
 
@@ -414,6 +414,10 @@ def _reader(owner: nn.Module, method: Callable[..., Any], name: str, depth: int)
     except (OSError, TypeError, SyntaxError):
         return None, ""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    function = tree.body[0]
+    itself = (
+        f"{function.args.args[0].arg}." if isinstance(function, ast.FunctionDef) and function.args.args else "self."
+    )
     loops = {ast.unparse(node.target): ast.unparse(node.iter) for node in ast.walk(tree) if isinstance(node, ast.For)}
     change = ""
     for call in sorted(calls, key=lambda node: (node.lineno, node.col_offset)):
@@ -423,11 +427,11 @@ def _reader(owner: nn.Module, method: Callable[..., Any], name: str, depth: int)
             change = change or _CHANGES.get(ast.unparse(call).removeprefix(f"{name}."), "")
         texts = [ast.unparse(value) for value in call.args]
         places = [i for i, text in enumerate(texts) if text == name or text.removeprefix(f"{name}.") in _CHANGES]
-        if not places or not path.startswith("self."):
+        if not places or not path.startswith(itself):
             continue
         change = change or _CHANGES.get(texts[places[0]].removeprefix(f"{name}."), "")
         target: Any = owner
-        for part in path.removeprefix("self.").split("."):
+        for part in path.removeprefix(itself).split("."):
             target = getattr(target, part, None)
         if isinstance(target, nn.Module):
             layer, inner = _entered(target, depth, places[0])

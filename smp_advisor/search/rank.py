@@ -147,7 +147,7 @@ def batch_policy(model: Model, job: Job, gpus: int = 1) -> BatchPolicy:
     )
     if model.sample_is_call:
         entry = table["calls"] | {"floor": gpus, "target": gpus, "cap": max(gpus, table["unpublished"]["most"])}
-    elif entry is None and 2 * model.embedding_parameters > model.parameter_count:
+    elif entry is None and not model.reads_tokens and 2 * model.embedding_parameters > model.parameter_count:
         entry = table["tables"]
     elif entry is None:
         entry = table["unpublished"]

@@ -336,7 +336,7 @@ def _divided(example: ExampleInputs, divisor: int) -> ExampleInputs:
         def divide(value: Any) -> Any:
             if not isinstance(value, Tensor):
                 return value
-            first = 2 if value.is_floating_point() and value.ndim > 2 else 1
+            first = 2 if value.is_floating_point() and value.ndim > 3 else 1
             shape = [size // divisor if i >= first and size in sizes else size for i, size in enumerate(value.shape)]
             if value.is_meta:
                 return torch.empty(shape, dtype=value.dtype, device="meta")
@@ -350,10 +350,11 @@ def _divided(example: ExampleInputs, divisor: int) -> ExampleInputs:
 
 
 def _sizes(leaf: Tensor, divisor: int) -> list[int]:
-    """Heights, widths, depths and lengths in a tensor, after its channels."""
+    """Heights, widths, depths and lengths in a tensor: after its channels, or the longer one of two dimensions."""
     if leaf.ndim == 2:
         return [size for size in leaf.shape[1:] if size % divisor == 0 and size // divisor >= _LEAST_SAMPLES]
-    return [size for size in leaf.shape[2:] if size % divisor == 0 and size // divisor >= _LEAST_SIZE]
+    sizes = [max(leaf.shape[1:])] if leaf.ndim == 3 else leaf.shape[2:]
+    return [size for size in sizes if size % divisor == 0 and size // divisor >= _LEAST_SIZE]
 
 
 def _first(inputs: Any) -> Tensor:
