@@ -26,20 +26,16 @@ __all__ = ["profile_with_fallbacks"]
 
 
 def profile_with_fallbacks(profiled: ProfiledModel, settings: Settings) -> Profile:
-    """Profile by the first method that works: traces with fewer and fewer known values, or else real steps."""
+    """Profile by the first method that works: a trace, one with assumed values, or else real steps."""
     attempts: list[tuple[str, BaseException]] = []
-    reading = dataclasses.replace(settings, known_constructors=True)
-    methods: tuple[tuple[str, Callable[[ProfiledModel, Settings], Profile], Settings], ...] = (
-        ("trace", _traced, settings),
-        ("trace with known values", _traced, reading),
-        ("trace with assumed values", _assuming, reading),
-        ("real steps", _own_steps, settings),
+    methods: tuple[tuple[str, Callable[[ProfiledModel, Settings], Profile]], ...] = (
+        ("trace", _traced),
+        ("trace with assumed values", _assuming),
+        ("real steps", _own_steps),
     )
-    for name, method, own_settings in methods:
-        if name == "trace with known values" and not is_about_values(attempts[0][1]):
-            continue
+    for name, method in methods:
         try:
-            profile = method(profiled, own_settings)
+            profile = method(profiled, settings)
         except ProfileError as error:
             if name == "trace" and not error.kind:  # an error in the user's input: no other method would succeed
                 raise

@@ -522,7 +522,7 @@ def _fitting_size(model: nn.Module, channels: int) -> int:
     for before, layer in pairwise(layers):
         convolved = before.out_channels if isinstance(before, nn.Conv2d) else convolved
         side = math.isqrt(layer.in_features // convolved) if convolved and isinstance(layer, nn.Linear) else 0
-        if side > 1 and layer.in_features == convolved * side**2:  # type: ignore[operator]
+        if side > 1 and layer.in_features == convolved * side**2:
             break
     else:
         return size

@@ -146,7 +146,7 @@ def batch_policy(model: Model, job: Job, gpus: int = 1) -> BatchPolicy:
         None,
     )
     if model.sample_is_call:
-        entry = table["calls"] | {"floor": gpus, "target": gpus, "cap": max(gpus, table["unpublished"]["most"])}
+        entry = table["calls"] | {"floor": gpus, "target": gpus, "cap": max(gpus, 4 * table["unpublished"]["most"])}
     elif entry is None and not model.reads_tokens and 2 * model.embedding_parameters > model.parameter_count:
         entry = table["tables"]
     elif entry is None:
