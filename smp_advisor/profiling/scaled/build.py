@@ -256,7 +256,7 @@ def idle_layers(model: nn.Module, example: ExampleInputs) -> frozenset[str] | No
     return frozenset(layers) - called
 
 
-_DIVISORS = (2, 4, 8)
+_DIVISORS = (2, 4, 8, 16, 32)
 _LEAST_SIZE = 32
 """Images are not reduced below this size."""
 _LEAST_SAMPLES = 4096
@@ -290,7 +290,7 @@ def affordable_inputs(
 ) -> Affordable:
     """Inputs whose step is affordable, by the counts of one trace; the smallest that the model accepts if none is.
 
-    Images, volumes, videos, latents and sounds are reduced by 2, 4 or 8 in every direction; supplied ones are cut, for
+    Images, volumes, videos, latents and sounds are reduced by 2 to 32 in every direction; supplied ones are cut, for
     the copy alone. `most_work` limits `StepMeasure.work` of a microbatch of `samples`.
     """
 
