@@ -25,15 +25,18 @@ if TYPE_CHECKING:
 __all__ = ["profile_with_fallbacks"]
 
 
-def profile_with_fallbacks(profiled: ProfiledModel, settings: Settings) -> Profile:
-    """Profile by the first method that works: a trace, one with assumed values, or else real steps."""
+def profile_with_fallbacks(profiled: ProfiledModel, settings: Settings, *, failed: int = 0) -> Profile:
+    """Profile by the first method that works: a trace, one with assumed values, or else real steps.
+
+    Without the first `failed` methods, which do not work in another precision, either.
+    """
     attempts: list[tuple[str, BaseException]] = []
     methods: tuple[tuple[str, Callable[[ProfiledModel, Settings], Profile]], ...] = (
         ("trace", _traced),
         ("trace with assumed values", _assuming),
         ("real steps", _own_steps),
     )
-    for name, method in methods:
+    for place, (name, method) in enumerate(methods[failed:], failed):
         try:
             profile = method(profiled, settings)
         except ProfileError as error:
@@ -44,7 +47,7 @@ def profile_with_fallbacks(profiled: ProfiledModel, settings: Settings) -> Profi
             attempts.append((name, error))
             if is_about_types(error):
                 with contextlib.suppress(ProfileError):
-                    return _in_higher_precision(profiled, settings, error)
+                    return _in_higher_precision(profiled, settings, error, failed=place)
         else:
             return _with_attempts(profile, attempts)
     raise ProfileError(_failure(profiled, attempts, supplied=settings.inputs is not None), kind="error")
@@ -73,12 +76,12 @@ def _failure(profiled: ProfiledModel, attempts: list[tuple[str, BaseException]],
     )
 
 
-def _in_higher_precision(profiled: ProfiledModel, settings: Settings, error: BaseException) -> Profile:
+def _in_higher_precision(profiled: ProfiledModel, settings: Settings, error: BaseException, *, failed: int) -> Profile:
     """Profile a model that fails in 16 bits with autocast, or else in fp32."""
     higher = higher_precision(settings.precision)
     if not higher:
         raise ProfileError(reason(error), kind="error")
-    profile = profile_with_fallbacks(profiled, dataclasses.replace(settings, precision=higher))
+    profile = profile_with_fallbacks(profiled, dataclasses.replace(settings, precision=higher), failed=failed)
     if profile.precision != higher:  # the warning of the precision that worked is already there
         return profile
     failing, label = settings.training_precision.title, training_precision(higher).label
