@@ -212,7 +212,9 @@ def batch_limit(model: Model, job: Job) -> str:
 
 def global_batch(model: Model, estimate: Estimate) -> str:
     """A global batch: ``6,144 samples (3,145,728 tokens)``."""
-    samples = plural(estimate.global_batch_size, "sample")
+    samples = f"{estimate.global_batch_size:,} {sample_unit(model)}"
+    if estimate.global_batch_size == 1:
+        samples = samples.replace("samples", "sample").replace("calls", "call")
     return f"{samples} ({estimate.tokens_per_step:,} tokens)" if model.reads_tokens else samples
 
 
