@@ -210,6 +210,11 @@ def unit(model: Model) -> str:
     return "tokens" if model.reads_tokens else "samples"
 
 
+def sample_unit(model: Model) -> str:
+    """Unit of the batch: ``samples``, or calls with inputs of a fixed size."""
+    return "calls with your inputs" if model.sample_is_call else "samples"
+
+
 def amount(model: Model, tokens: float) -> float:
     """Convert tokens to the model's `unit`."""
     return tokens if model.reads_tokens else tokens / (model.fixed_sequence_length or 1)
@@ -222,7 +227,9 @@ def batch_limit(model: Model, job: Job) -> str:
 
 def global_batch(model: Model, estimate: Estimate) -> str:
     """A global batch: ``6,144 samples (3,145,728 tokens)``."""
-    samples = plural(estimate.global_batch_size, "sample")
+    samples = f"{estimate.global_batch_size:,} {sample_unit(model)}"
+    if estimate.global_batch_size == 1:
+        samples = samples.replace("samples", "sample").replace("calls", "call")
     return f"{samples} ({estimate.tokens_per_step:,} tokens)" if model.reads_tokens else samples
 
 

@@ -79,7 +79,7 @@ def modules_chart(advice: Recommended, estimate: Estimate, by: int = 0) -> Chart
 
 def _modules(profile: Profile) -> list[_Module]:
     """Every module with the sums of what it contains, in the order of the model."""
-    from smp_advisor.profiling.checkpoint_choice import block_paths
+    from smp_advisor.profiling.tables import block_paths
 
     size, blocks = (profile.batch, profile.sequence), set(block_paths(profile))
     sums: dict[str, tuple[float, ...]] = {}

@@ -3,7 +3,7 @@
 from smp_advisor.export.companions import monitoring_cell, permissions_cell, quota_cell
 from smp_advisor.export.formats import FORMATS, exported, format_cell
 from smp_advisor.export.job_cell import estimator_cell, installed_sdk, terms_of
-from smp_advisor.export.local import local_cell, local_mode_cell, small_training
+from smp_advisor.export.local import local_cell, small_training
 from smp_advisor.export.options import JobOptions
 from smp_advisor.export.script import script_cell, training_script
 
@@ -15,7 +15,6 @@ __all__ = [
     "format_cell",
     "installed_sdk",
     "local_cell",
-    "local_mode_cell",
     "monitoring_cell",
     "permissions_cell",
     "quota_cell",

@@ -1,29 +1,23 @@
-"""Cells that train on this machine: a small model, or a script in a SageMaker container (local mode)."""
+"""Cells that train a small model on this machine."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import ExportError, UnknownFamilyError
-from smp_advisor.export import checks
 from smp_advisor.export.options import JobOptions
 from smp_advisor.export.script import builds, training_script, writable
 from smp_advisor.export.script_parts import SMALL_VOCABULARY
-from smp_advisor.export.template import Comment, Expression, comment, render, text_literal
+from smp_advisor.export.template import text_literal
 from smp_advisor.files import data_file
 from smp_advisor.job_rules import SCRIPT_NAME
-from smp_advisor.libraries.library import DEFAULT_LIBRARY
 from smp_advisor.libraries.plan import Plan
-from smp_advisor.libraries.version import default_version, image
 from smp_advisor.workload.model import Model
 from smp_advisor.workload.stack import training_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.workload.job import Job
 
@@ -60,64 +54,6 @@ def _small_configuration(settings: dict[str, Any]) -> dict[str, Any]:
         # Scaled positions have lists whose length depends on the width.
         small["rope_parameters"] = {"rope_type": "default", "rope_theta": rope["rope_theta"]}
     return small
-
-
-def local_mode_cell(
-    script: str,
-    *,
-    instance_type: str = "local",
-    source_dir: str = ".",
-    hyperparameters: Mapping[str, Any] | None = None,
-    channels: Mapping[str, str] | None = None,
-    output_directory: str = "local-mode",
-    library: str = DEFAULT_LIBRARY,
-    version: str | None = None,
-    image_uri: str | None = None,
-) -> str:
-    """Cell for version 2 of the SageMaker Python SDK that trains in a container on this machine.
-
-    The model parallel library does not run here, because it requires SageMaker instances: the script runs on one GPU,
-    or on the CPU.
-
-    Parameters
-    ----------
-    script
-        Entry point in `source_dir`.
-    instance_type
-        ``local``, or ``local_gpu`` on a machine with a GPU.
-    hyperparameters
-        Hyperparameters of the estimator.
-    channels
-        Data folders on this machine, by channel.
-    output_directory
-        Folder for the trained model.
-    library, version
-        Determine the PyTorch version of the container; None for the default version of the library.
-    image_uri
-        Custom container image, used instead of the container of the library.
-
-    Examples
-    --------
-    >>> "sagemaker.local" in local_mode_cell("train.py", instance_type="local_gpu")
-    True
-    """
-    container = image(library, version or default_version(library))
-    row = container.container
-    by_uri = image_uri is not None or (row.sdk_2 is None and bool(row.tag))
-    inputs = {name: Path(path).expanduser().resolve().as_uri() for name, path in (channels or {}).items()}
-    values: dict[str, object] = {
-        "script_name": Comment(comment(script)),
-        "script": checks.text("script", script),
-        "source_dir": checks.text("source_dir", source_dir),
-        "instance_type": instance_type,
-        "image_uri": image_uri or Expression(f'f"{row.uri("{session.boto_region_name}")}"'),
-        "framework_version": container.framework_version,
-        "py_version": container.py_version,
-        "hyperparameters": dict(hyperparameters or {}),
-        "output_path": Path(output_directory).resolve().as_uri(),
-        "inputs": inputs or None,
-    }
-    return render("local_mode.py.in", values=values, flags={"by_uri": by_uri})
 
 
 @dataclass(frozen=True, kw_only=True)

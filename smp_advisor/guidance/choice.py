@@ -22,6 +22,7 @@ from smp_advisor.wording import (
     percent,
     plural,
     probability,
+    sample_unit,
     utilization,
 )
 from smp_advisor.workload.adapter import Adapter
@@ -59,7 +60,7 @@ def certainty(decision: Decision) -> str:
 def certainty_in_short(decision: Decision) -> str:
     """How certain the choice is and what follows, as the start of `certainty`'s text."""
     if decision.near_best_probability >= _CLEAR:
-        return "a clear choice, no other plan is likely to be noticeably faster."
+        return "a clear choice, no other plan of this library is likely to be noticeably faster."
     if decision.close > 1:
         within = percent(max(decision.close_within, 0.01))
         number = _NUMBERS[decision.close] if decision.close < len(_NUMBERS) else str(decision.close)
@@ -107,10 +108,14 @@ def low_utilisation(estimate: Estimate) -> str:
     """Warning if even the best plan leaves the GPUs idle; empty otherwise."""
     if estimate.mfu >= _LOW_MFU:
         return ""
-    return (
-        f"Warning: the plan reaches only {utilization(estimate)} of the GPUs' peak (MFU). The links of this"
-        " cluster are too slow for the model, or the batches are too small."
+    time = estimate.time
+    working = time.forward_seconds + time.backward_seconds + time.recomputation_seconds + time.optimizer_seconds
+    cause = (
+        "The links of this cluster are too slow for the model, or the batches are too small."
+        if working < time.total_seconds / 2
+        else "Its layers are too small for these GPUs with this batch."
     )
+    return f"Warning: the plan reaches only {utilization(estimate)} of the GPUs' peak (MFU). {cause}"
 
 
 def _rank(best: SearchResult) -> str:
@@ -379,7 +384,7 @@ microbatches = Argument(_microbatches, _on_microbatches)
 
 def batch_reason(model: Model, estimate: Estimate, batch: BatchChoice) -> str:
     """The batch, and a published one for this size: ``4,096 samples (2.1 M tokens). GPT-3 13B used 2 M``."""
-    samples = f"{estimate.global_batch_size:,} samples"
+    samples = f"{estimate.global_batch_size:,} {sample_unit(model)}"
     if model.reads_tokens:
         samples += f" ({format_count(estimate.tokens_per_step)} tokens)"
     if batch.policy is None:
@@ -400,7 +405,7 @@ def batch_reason(model: Model, estimate: Estimate, batch: BatchChoice) -> str:
             reason = ", because larger ones are not noticeably faster"
         elif batch.twice < 1 + NEAR_BEST:
             reason = ", because twice the batch is faster only with more techniques"
-    example = policy.example.partition(", ")[0]
+    example = policy.example if model.sample_is_call else policy.example.partition(", ")[0]
     return f"{samples}{reason}. {example[0].upper()}{example[1:]}."
 
 

@@ -133,17 +133,11 @@ class ProfileMagics(Magics):
     @argument("--name", default="train.py", help="Name of the script; default train.py.")
     @argument("--source-dir", help="Folder to copy along with the script, as the estimator uploads it.")
     @argument("--requirements", action="store_true", help="Install requirements.txt of --source-dir for this run.")
-    @argument(
-        "--no-container",
-        action="store_true",
-        help="Run as a process on this machine, even if Docker could run a container.",
-    )
     @cell_magic
     def smp_local(self, line: str, cell: str) -> LocalRun:
         """Run the cell as a training script under SageMaker's contract: ``%%smp_local --processes 2 --steps 20``.
 
-        It runs in SageMaker's container if this machine has Docker, else as a process with the container's folders,
-        options and SM_* variables.
+        It runs as a process with the folders, options and SM_* variables of SageMaker's container.
         """
         arguments = parsed(self.smp_local, line)
         with ProgressDisplay(arguments.name) as progress:
@@ -158,7 +152,7 @@ class ProfileMagics(Magics):
 
     def _run(self, arguments: Namespace, cell: str, progress: ProgressDisplay) -> LocalRun:
         with uninterrupted():
-            from smp_advisor.profiling.local_run import find_docker, run, run_settings
+            from smp_advisor.profiling.local_run import run, run_settings
 
         hyperparameters: dict[str, Any] = {}
         parameters: dict[str, Any] = {}
@@ -173,28 +167,6 @@ class ProfileMagics(Magics):
         seconds = value_of(arguments, "seconds") or 600.0
         memory = value_of(arguments, "memory")
         source = _written(cell, arguments.name, arguments.source_dir)
-        docker = find_docker()
-        container_obstacles = {
-            "--no-container was set": arguments.no_container,
-            "several processes on one machine require GPUs in the container": processes > 1,
-            "a container cannot be stopped after --steps": arguments.steps is not None,
-        }
-        reasons = [reason for reason, applies in container_obstacles.items() if applies]
-        if docker.usable and not reasons:
-            from smp_advisor.export import local_mode_cell
-            from smp_advisor.profiling.local_run import run_cell
-
-            options = hyperparameters | ({"mp_parameters": parameters} if parameters else {})
-            program = local_mode_cell(
-                arguments.name,
-                instance_type=docker.instance_type,
-                hyperparameters=options,
-                channels=channels,
-                output_directory=str(source / "output"),
-            )
-            return run_cell(
-                program, docker, script=arguments.name, seconds=seconds, folder=source, on_line=progress.add_line
-            )
         try:
             return run(
                 arguments.name,
@@ -207,7 +179,6 @@ class ProfileMagics(Magics):
                 seconds=seconds,
                 memory_bytes=None if memory is None else int(memory * 2**30),
                 requirements=arguments.requirements,
-                why_no_container=docker.missing or "; ".join(reasons),
                 on_line=progress.add_line,
             )
         finally:

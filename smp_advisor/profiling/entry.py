@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import sys
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from smp_advisor.arguments import require_path, require_types
@@ -133,6 +134,9 @@ def profile(
     callbacks: dict[str, Any] = {"on_line": on_line, "on_progress": on_progress}
     bounds: dict[str, Any] = {"memory_bytes": memory_bytes} | ({} if seconds is None else {"seconds": seconds})
     runner = _Stages(single=len(selected) == 1)
+    if "torch" in sys.modules and {"trace", "copy"} & set(selected):
+        with uninterrupted():  # PyTorch imports it with fake tensors, again in every child process
+            import torch._dynamo.config  # noqa: F401
     if model is None:
         kernel = kernel_for(None, **choice)
         result = Profile(name=str(script), source="script", attention=kernel.name, **trace_settings)

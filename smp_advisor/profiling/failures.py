@@ -140,7 +140,7 @@ class Assumptions:
         return sites[-1] if sites and is_own else None
 
 
-def checks_of(forward: Callable[[Assumptions], None]) -> dict[Site, bool]:
+def checks_of(forward: Callable[[Assumptions], object]) -> dict[Site, bool]:
     """Values with which the checks of a model pass."""
     checks: dict[Site, bool] = {}
     passed = Assumptions(value=True)
@@ -156,7 +156,7 @@ def checks_of(forward: Callable[[Assumptions], None]) -> dict[Site, bool]:
     return checks
 
 
-def _failing(forward: Callable[[Assumptions], None], assumptions: Assumptions) -> Site | None:
+def _failing(forward: Callable[[Assumptions], object], assumptions: Assumptions) -> Site | None:
     """The check that does not pass, if the forward pass raises its error."""
     try:
         forward(assumptions)

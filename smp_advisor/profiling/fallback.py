@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 from typing import TYPE_CHECKING
 
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.extrapolation import TOLERANCE
-from smp_advisor.profiling.failures import Assumptions, is_about_inputs, is_about_types, is_about_values, reason
+from smp_advisor.profiling.failures import is_about_inputs, is_about_types, is_about_values, reason
 from smp_advisor.profiling.inferred_inputs import line_to_write
 from smp_advisor.profiling.precision import higher_precision, training_precision
 from smp_advisor.profiling.result import Provenance
-from smp_advisor.profiling.trace import passing_checks, trace
+from smp_advisor.profiling.trace import assumed_values, trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,25 +24,21 @@ if TYPE_CHECKING:
 
 __all__ = ["profile_with_fallbacks"]
 
-_SAME = 1e-3
-"""Relative difference below which the assumed values make no difference."""
 
+def profile_with_fallbacks(profiled: ProfiledModel, settings: Settings, *, failed: int = 0) -> Profile:
+    """Profile by the first method that works: a trace, one with assumed values, or else real steps.
 
-def profile_with_fallbacks(profiled: ProfiledModel, settings: Settings) -> Profile:
-    """Profile by the first method that works: traces with fewer and fewer known values, or else real steps."""
+    Without the first `failed` methods, which do not work in another precision, either.
+    """
     attempts: list[tuple[str, BaseException]] = []
-    reading = dataclasses.replace(settings, known_constructors=True)
-    methods: tuple[tuple[str, Callable[[ProfiledModel, Settings], Profile], Settings], ...] = (
-        ("trace", _traced, settings),
-        ("trace with known values", _traced, reading),
-        ("trace with assumed values", _assuming, reading),
-        ("real steps", _own_steps, settings),
+    methods: tuple[tuple[str, Callable[[ProfiledModel, Settings], Profile]], ...] = (
+        ("trace", _traced),
+        ("trace with assumed values", _assuming),
+        ("real steps", _own_steps),
     )
-    for name, method, own_settings in methods:
-        if name == "trace with known values" and not is_about_values(attempts[0][1]):
-            continue
+    for place, (name, method) in enumerate(methods[failed:], failed):
         try:
-            profile = method(profiled, own_settings)
+            profile = method(profiled, settings)
         except ProfileError as error:
             if name == "trace" and not error.kind:  # an error in the user's input: no other method would succeed
                 raise
@@ -52,7 +47,7 @@ def profile_with_fallbacks(profiled: ProfiledModel, settings: Settings) -> Profi
             attempts.append((name, error))
             if is_about_types(error):
                 with contextlib.suppress(ProfileError):
-                    return _in_higher_precision(profiled, settings, error)
+                    return _in_higher_precision(profiled, settings, error, failed=place)
         else:
             return _with_attempts(profile, attempts)
     raise ProfileError(_failure(profiled, attempts, supplied=settings.inputs is not None), kind="error")
@@ -81,12 +76,12 @@ def _failure(profiled: ProfiledModel, attempts: list[tuple[str, BaseException]],
     )
 
 
-def _in_higher_precision(profiled: ProfiledModel, settings: Settings, error: BaseException) -> Profile:
+def _in_higher_precision(profiled: ProfiledModel, settings: Settings, error: BaseException, *, failed: int) -> Profile:
     """Profile a model that fails in 16 bits with autocast, or else in fp32."""
     higher = higher_precision(settings.precision)
     if not higher:
         raise ProfileError(reason(error), kind="error")
-    profile = profile_with_fallbacks(profiled, dataclasses.replace(settings, precision=higher))
+    profile = profile_with_fallbacks(profiled, dataclasses.replace(settings, precision=higher), failed=failed)
     if profile.precision != higher:  # the warning of the precision that worked is already there
         return profile
     failing, label = settings.training_precision.title, training_precision(higher).label
@@ -101,39 +96,23 @@ def _traced(profiled: ProfiledModel, settings: Settings) -> Profile:
 def _assuming(profiled: ProfiledModel, settings: Settings) -> Profile:
     """Trace with assumed values of data-dependent conditions.
 
-    If all of them are checks, the trace in which they pass is reliable. Otherwise the other conditions are true, then
-    false, and the trace with more FLOPs counts: a single value may skip layers. Masks that make a difference by
-    selecting everything or nothing are left to real steps.
+    If all of them are checks, or if the others make no difference, the trace is reliable. Masks that make a difference
+    by selecting everything or nothing are left to real steps.
     """
-    checks = passing_checks(profiled, settings)
-    traces: list[Traced] = []
-    for value in (True, False):
-        assumptions = Assumptions(value=value, checks=checks)
-        traces.append(trace(profiled, dataclasses.replace(settings, assumptions=assumptions)))
-        if not assumptions.branches:
-            note = f"{len(checks)} {'checks' if len(checks) > 1 else 'check'} of tensors' values assumed to pass"
-            return _labeled(traces[-1], "traced", "high", note)
-    condition = assumptions.branches[0]
-    are_conditions = all(text.endswith("torch.bool") for text in assumptions.branches)  # numbers are always 1
-    if are_conditions and _agree(*(traced.profile for traced in traces)):
-        return _labeled(
-            traces[0], "traced", "high", f"data-dependent conditions, which make no difference: {condition}"
-        )
-    if any("nonzero" in text for text in assumptions.branches):
+    assumptions, differs = assumed_values(profiled, settings)
+    traced = trace(profiled, dataclasses.replace(settings, assumptions=assumptions))
+    branches, checks = assumptions.branches, assumptions.checks
+    if not branches:
+        note = f"{len(checks)} {'checks' if len(checks) > 1 else 'check'} of tensors' values assumed to pass"
+        return _labeled(traced, "traced", "high", note)
+    are_conditions = all(text.endswith("torch.bool") for text in branches)  # numbers are always 1
+    if are_conditions and not differs:
+        note = f"data-dependent conditions, which make no difference: {branches[0]}"
+        return _labeled(traced, "traced", "high", note)
+    if any("nonzero" in text for text in branches):
         raise ProfileError("its work depends on a tensor's values", kind="error")
-    larger = max(traces, key=lambda row: row.profile.forward_flops(row.profile.batch, row.profile.sequence))
-    return _labeled(
-        larger, "traced", "low", f"the larger result of both values of data-dependent conditions: {condition}"
-    )
-
-
-def _agree(first: Profile, second: Profile) -> bool:
-    """Whether two profiles have the same FLOPs and saved bytes, within 0.1 %."""
-    size = (first.batch, first.sequence)
-    pairs = [
-        (part.forward_flops(*size), part.backward_flops(*size), part.saved_bytes(*size)) for part in (first, second)
-    ]
-    return all(math.isclose(*values, rel_tol=_SAME) for values in zip(*pairs, strict=True))
+    note = f"the larger result of both values of data-dependent conditions: {branches[0]}"
+    return _labeled(traced, "traced", "low", note)
 
 
 def _own_steps(profiled: ProfiledModel, settings: Settings) -> Profile:

@@ -124,7 +124,7 @@ class OperatorReplay:
         try:
             if operator is not _UNSAFE_VIEW:  # the storage is compared below
                 self._mode._validate_cache_key(operator, operands, keywords)
-            if type(result) is tuple:
+            if isinstance(result, tuple):  # also the named ones of norms
                 self._results[key] = tuple([self._described(part, operator, operands) for part in result])
             else:
                 self._results[key] = self._described(result, operator, operands)
@@ -191,7 +191,7 @@ _CONSTRUCTORS = frozenset({
 })  # fmt: skip
 _ASSIGNMENT = _ATEN.fill_.Scalar
 _OF_THE_MODE = _CONSTRUCTORS | {_ASSIGNMENT}
-"""Operators whose results have values that are known in one state of the mode and not in the other."""
+"""Operators whose results have known values, and are computed each time."""
 _DRAWS = frozenset({_ATEN.rand.default, _ATEN.rand_like.default, _ATEN.uniform.default})
 _TYPICAL_DRAW = 0.5
 """Value of a random scalar: a layer that is dropped with a small probability runs."""
@@ -204,8 +204,6 @@ class KnownValuesMode(FakeTensorMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__(allow_non_fake_inputs=True)
-        self.knows_constructors = False
-        """Whether the results of ``ones``, ``arange`` and similar are known, too, which takes more time."""
         self.assumptions: Assumptions | None = None
         """Values of conditions, which select all or none of the elements of masks; None raises on unknown masks."""
         self.operators = 0
@@ -278,9 +276,9 @@ class KnownValuesMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         if func is _ATEN.uniform_.default and result.numel() == 1:
             self.has_drawn = True
             self._know(result, _TYPICAL_DRAW)
-        elif func is _ASSIGNMENT and self.knows_constructors and result.constant is None:
+        elif func is _ASSIGNMENT and result.constant is None:
             self._know(result, args[1])
-        if self.knows_constructors and func in _CONSTRUCTORS and result.numel() <= 2 * _MOST_NUMBERS:
+        if func in _CONSTRUCTORS and result.numel() <= 2 * _MOST_NUMBERS:
             with no_dispatch():
                 value = func(*args, **{**(kwargs or {}), "device": "cpu"})
             return self.with_values(value)

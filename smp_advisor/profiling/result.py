@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from smp_advisor.profiling.checkpoint_choice import CheckpointChoice
     from smp_advisor.profiling.operator_log import OperatorKind
     from smp_advisor.profiling.peak import PeakMemory
     from smp_advisor.profiling.tables import Grouping
@@ -323,45 +322,6 @@ class Profile(NotebookResult):
         from smp_advisor.profiling.tables import operator_table
 
         return operator_table(self, by, sort, batch, sequence, instance_type)
-
-    def checkpoint_for(
-        self,
-        memory_gib: float,
-        *,
-        batch: int | None = None,
-        sequence: int | None = None,
-        persistent_gradients: bool = False,
-    ) -> CheckpointChoice:
-        """Blocks to checkpoint so that a step on one GPU stays within a limit, with little recomputation.
-
-        The peak of the choice is composed of the traces with all and with no blocks checkpointed. It is within 2 % of
-        the trace with exactly these blocks checkpointed (GPT-2, Llama, T5, Mixtral, ResNet). Recomputation time is in
-        proportion to FLOPs.
-
-        Parameters
-        ----------
-        memory_gib
-            Limit of the peak that `peak_memory` describes, which excludes the allocator's reserve and the CUDA context.
-        batch, sequence
-            Size of a microbatch; the profile's if None.
-        persistent_gradients
-            As for `peak_memory`.
-
-        Raises
-        ------
-        ProfileError
-            No choice fits, or the step was not traced block by block.
-
-        Examples
-        --------
-        >>> profile.checkpoint_for(40).modules  # doctest: +SKIP
-        ('transformer.h.0', 'transformer.h.1', 'transformer.h.2')
-        """
-        from smp_advisor.profiling.checkpoint_choice import checkpoint_choice
-
-        return checkpoint_choice(
-            self, memory_gib, batch=batch, sequence=sequence, persistent_gradients=persistent_gradients
-        )
 
     def as_dict(self) -> dict[str, Any]:
         """Convert to plain data, ready for JSON."""

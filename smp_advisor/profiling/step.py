@@ -137,7 +137,7 @@ def measure_step(
                 loss = loss_of(output)
             saved = saved_storages.bytes
             outputs = _outputs(output, loss)
-            returns_loss = _returns_loss(output)
+            returns_loss = _loss(output) is not None
             saved_storages.release()
             output = None
             if log is not None:
@@ -192,8 +192,11 @@ def call_model(model: nn.Module, inputs: Inputs) -> Any:
     return call(**inputs) if isinstance(inputs, Mapping) else call(*inputs)
 
 
-def _returns_loss(output: Any) -> bool:
-    return (isinstance(output, Tensor) and output.ndim == 0) or getattr(output, "loss", None) is not None
+def _loss(output: Any) -> Any:
+    """The loss that a model returns, also by its name; None without one."""
+    if isinstance(output, Tensor):
+        return output if output.ndim == 0 else None
+    return output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
 
 
 _STATES = ("hidden_state", "attention", "past_key", "cache", "mems", "states", "router", "model_output")
@@ -205,9 +208,7 @@ def loss_of(output: Any) -> Tensor:
 
     Of an output of transformers, states, attentions and caches after the first tensor do not count.
     """
-    if isinstance(output, Tensor) and output.ndim == 0:
-        return output
-    loss = getattr(output, "loss", None)
+    loss = _loss(output)
     if isinstance(loss, Tensor):
         return loss if loss.ndim == 0 else loss.mean()
     is_record = hasattr(output, "to_tuple")
@@ -226,8 +227,9 @@ def loss_of(output: Any) -> Tensor:
 
 
 def _trainable(outputs: Any) -> list[Tensor]:
-    """Real tensors with a gradient."""
-    leaves = tree_leaves(outputs)
+    """Real tensors with a gradient, also those of an object such as a distribution."""
+    leaves = [leaf if isinstance(leaf, Tensor) else getattr(leaf, "__dict__", None) for leaf in tree_leaves(outputs)]
+    leaves = tree_leaves(leaves)
     return [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.requires_grad and not leaf.is_complex()]
 
 

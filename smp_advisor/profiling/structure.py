@@ -229,19 +229,23 @@ _LENGTH_NAMES = (
 )  # fmt: skip
 
 
-def image_size(model: nn.Module) -> int:
-    """Size that an attribute names or that fits a table of positions; otherwise the usual one."""
+def image_size(model: nn.Module, patch: int = 0) -> int:
+    """Size that an attribute names or that fits a table of positions of patches; otherwise the usual one."""
     for module in model.modules():
         for name in _SIZE_NAMES:
             value = getattr(module, name, None)
             value = value[0] if isinstance(value, tuple | list) and value else value
             if isinstance(value, int) and 8 <= value <= 1024:
                 return value
-    patches = [
-        layer.stride[0]
-        for layer in model.modules()
-        if isinstance(layer, nn.Conv2d) and layer.stride == layer.kernel_size and layer.stride[0] >= 4
-    ]
+    patches = (
+        [patch]
+        if patch
+        else [
+            layer.stride[0]
+            for layer in model.modules()
+            if isinstance(layer, nn.Conv2d) and layer.stride == layer.kernel_size and layer.stride[0] >= 4
+        ]
+    )
     for name, tensor in model.named_parameters():
         side = math.isqrt(tensor.shape[-2]) if "pos" in name.lower() and tensor.ndim >= 2 else 0
         if patches and side >= 4 and tensor.shape[-2] - side**2 in {0, 1, 2}:

@@ -209,7 +209,9 @@ def _blocks(profile: Profile) -> str:
     texts = []
     for kind, sizes in kinds.items():
         smallest, largest = format_count(min(sizes)), format_count(max(sizes))
-        texts.append(f"{len(sizes)} x {kind} of {smallest}" + (f" to {largest}" if largest != smallest else ""))
+        classes = list(dict.fromkeys(kind.split(" + ")))
+        short = " + ".join(classes[:3]) + (" and others" if len(classes) > 3 else "")
+        texts.append(f"{len(sizes)} x {short} of {smallest}" + (f" to {largest}" if largest != smallest else ""))
     if not texts:
         return "no repeated blocks: it is divided along its layers, by their size"
     return f"{', '.join(texts)}: it is divided block by block"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Literal
 
 from smp_advisor.cluster.table import instance
 from smp_advisor.costs.kernels import operator_seconds
 from smp_advisor.errors import ProfileError
-from smp_advisor.profiling.checkpoint_choice import block_paths
 from smp_advisor.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.profiling.result import BlockProfile, OperatorProfile, Profile
 
-__all__ = ["Grouping", "module_table", "operator_table"]
+__all__ = ["Grouping", "block_paths", "module_table", "operator_table"]
 
 Grouping = Literal["operator", "module"]
 _MODULE_FIGURES = ("parameters", "forward_flops", "backward_flops", "saved_bytes")
@@ -119,3 +119,26 @@ def operator_table(
     weight = table["bytes" if gpu is None else "seconds"]
     table["share"] = weight / max(weight.sum(), 1e-30)
     return table if sort is None else table.sort_values(sort, ascending=False, kind="stable")
+
+
+def block_paths(profile: Profile) -> tuple[str, ...]:
+    """Path of every block in execution order.
+
+    Equal blocks have the path of the first of their kind. The others follow by number where the first ones' numbers
+    are their places; a place without a known path is ``path (block 7)``.
+    """
+    places: Counter[str] = Counter()
+    derived: list[str] = []
+    regular: dict[str, bool] = {}
+    met: set[str] = set()
+    for block in profile.blocks:
+        parent, _, _ = block.name.rpartition(".")
+        derived.append(f"{parent}.{places[parent]}" if parent else str(places[parent]))
+        if block.name not in met:
+            regular[parent] = regular.get(parent, True) and derived[-1] == block.name
+        met.add(block.name)
+        places[parent] += 1
+    return tuple(
+        path if regular[block.name.rpartition(".")[0]] else f"{block.name} (block {place})"
+        for place, (block, path) in enumerate(zip(profile.blocks, derived, strict=True))
+    )

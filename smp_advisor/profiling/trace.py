@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import sys
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -22,7 +23,7 @@ from smp_advisor.profiling.extrapolation import (
     timeline,
     truncated_paths,
 )
-from smp_advisor.profiling.failures import checks_of
+from smp_advisor.profiling.failures import Assumptions, checks_of, is_about_values
 from smp_advisor.profiling.fake import fake_inputs
 from smp_advisor.profiling.patching import quiet
 from smp_advisor.profiling.polynomial import Polynomial
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from smp_advisor.profiling.failures import Site
     from smp_advisor.profiling.profiled_model import ProfiledModel
     from smp_advisor.profiling.result import BlockProfile, Segment
     from smp_advisor.profiling.step import StepMeasure
@@ -46,15 +46,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Traced",
+    "assumed_values",
     "counted_profile",
     "gathered_bytes",
-    "passing_checks",
     "trace",
     "versions",
     "with_gathered_parameters",
 ]
 
 _ALL_REPEATS = 10**6
+_SAME = 1e-3
+"""Relative difference below which the assumed values make no difference."""
 """A number of repeats that truncates nothing."""
 _MOST_OPERATIONS = 600_000
 """Operations of traced steps after which further steps are left out: two minutes of one core at 200 µs each. The steps
@@ -118,11 +120,27 @@ def _autocast_ratios(profiled: ProfiledModel, settings: Settings, profile: Profi
     }
 
 
-def passing_checks(profiled: ProfiledModel, settings: Settings) -> dict[Site, bool]:
-    """Values with which the checks of the model's forward pass do not raise, at the smallest size."""
+def assumed_values(profiled: ProfiledModel, settings: Settings) -> tuple[Assumptions, bool]:
+    """Values of the conditions of the forward pass with which it does most work, and whether they make a difference.
+
+    Checks have the values that pass. The others are true or false, whichever has more FLOPs at the smallest size: a
+    single value may skip layers.
+    """
     with quiet():
         tracer = _Tracer(profiled, settings)
-        return checks_of(tracer.forward)
+        checks = checks_of(tracer.forward)
+        forwards = {}
+        for value in (True, False):
+            assumptions = Assumptions(value=value, checks=checks)
+            try:
+                step = tracer.forward(assumptions)
+            except Exception:  # noqa: BLE001 - a forward pass with a fixed number of layers
+                step = tracer.forward(assumptions, _ALL_REPEATS)
+            forwards[value] = (step.forward_flops, step.saved_bytes)
+            if not assumptions.branches:
+                return Assumptions(value=value, checks=checks), False
+    differs = any(not math.isclose(*pair, rel_tol=_SAME) for pair in zip(forwards[True], forwards[False], strict=True))
+    return Assumptions(value=not differs or forwards[True] >= forwards[False], checks=checks), differs
 
 
 def counted_profile(profiled: ProfiledModel, settings: Settings, model: nn.Module) -> Profile:
@@ -188,8 +206,10 @@ class _Tracer(TracedSteps):
             extrapolated = extrapolate(points, self.model, self.stacks, repeats)
         except ProfileError:
             raise
-        except Exception as error:  # a forward pass with a fixed layer count, or skips between stacks
-            raise _NotTruncatable from error
+        except Exception as error:
+            if is_about_values(error):  # another method is next, which knows more values
+                raise
+            raise _NotTruncatable from error  # a forward pass with a fixed layer count, or skips between stacks
         if long:
             self.warnings.append(
                 "A full step has too many operations to trace: two repeats of each block were extrapolated."
@@ -213,8 +233,8 @@ class _Tracer(TracedSteps):
             return _ALL_REPEATS, extrapolate(points, self.model, self.stacks, _ALL_REPEATS), points, []
         except ProfileError:
             raise
-        except Exception:
-            if not self.stacks:
+        except Exception as error:
+            if not self.stacks or is_about_values(error):
                 raise
             self.stacks = []
         points = {point: self.step(*point, _ALL_REPEATS, operators=True) for point in self.samples.points}

@@ -46,8 +46,6 @@ class Settings:
     """Values of data-dependent conditions; None raises on them."""
     checkpointing: bool = True
     """Whether to trace with checkpointed blocks as well."""
-    known_constructors: bool = False
-    """Whether the values of tensors of ones, zeros and consecutive numbers are computed, for models that read them."""
     build: str = "meta"
     """``meta``, or ``real`` for steps on real tensors."""
     on_progress: Callable[[float, float, str], None] | None = field(default=None, compare=False)
@@ -132,7 +130,6 @@ class TracedSteps:
     def __init__(self, profiled: ProfiledModel, settings: Settings) -> None:
         self.profiled, self.settings = profiled, settings
         self.mode: KnownValuesMode = fake_mode()
-        self.mode.knows_constructors = settings.known_constructors
         self.mode.assumptions = settings.assumptions
         self.warnings: list[str] = []
         self.operations = 0
@@ -220,15 +217,15 @@ class TracedSteps:
         self.uncounted |= dict.fromkeys(measure.uncounted)
         return measure
 
-    def forward(self, assumptions: Assumptions) -> None:
+    def forward(self, assumptions: Assumptions, repeats: int = FEWEST_REPEATS) -> StepMeasure:
         """A forward pass of a few repeats of each stack, with assumed values of conditions."""
         batch, sequence = self.samples.points[0]
         self.mode.assumptions = assumptions
         with contextlib.ExitStack() as stack:
             inputs = fake_inputs(self.example.make(batch, sequence), self.mode, self._dtype)
             stack.enter_context(self.mode)
-            stack.enter_context(truncated(self.model, self.stacks, FEWEST_REPEATS))
-            measure_step(
+            stack.enter_context(truncated(self.model, self.stacks, repeats))
+            return measure_step(
                 self.model,
                 inputs,
                 precision=self.settings.precision,

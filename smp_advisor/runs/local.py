@@ -59,7 +59,6 @@ def main(arguments: list[str]) -> int:
                 settings.pop("script"),
                 **settings,
                 folder=folder / "container",
-                why_no_container="it is a run of advice.start()",
                 on_line=add,
             )
         except KeyboardInterrupt:

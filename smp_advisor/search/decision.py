@@ -215,7 +215,7 @@ def _batch_choice(
     )
     return BatchChoice(
         tokens_per_step=tokens,
-        policy=batch_policy(model, job),
+        policy=batch_policy(model, job, result.cluster.gpus),
         cap_tokens=cap,
         half=half,
         twice=twice,

@@ -13,7 +13,7 @@ from smp_advisor.libraries.library import get_library, libraries, plan_fields
 from smp_advisor.libraries.training_compiler import nearest_tested
 from smp_advisor.libraries.version import default_version, images, release, require_supported_instance
 from smp_advisor.search.candidates import Candidate, Request, candidate, library_policy, obstacle, pins_for, titled
-from smp_advisor.wording import listed, number, percent
+from smp_advisor.wording import listed, number, percent, sample_unit
 from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
@@ -245,7 +245,9 @@ def _one_gpu(chosen: Candidate, request: Request) -> str:
         return ""
     if request.job.tokens:
         return f"One {name} is enough: it trains in {number(24 * needed / daily)} hours."
-    amount = f"{format_count(daily)} tokens" if reads else f"{format_count(daily / tokens)} samples"
+    amount = (
+        f"{format_count(daily)} tokens" if reads else f"{format_count(daily / tokens)} {sample_unit(request.model)}"
+    )
     return f"One {name} is enough if you train no more than {amount} a day."
 
 
@@ -269,7 +271,9 @@ def _compared(rival: Candidate, chosen: Candidate, request: Request) -> str:
     speed = "about as fast" if abs(gain) < _RESOLVED else f"{percent(gain)} {'faster' if gain > 0 else 'slower'}"
     notes = [f"in {rival.precision}"] if rival.precision != chosen.precision else []
     if gain >= _RESOLVED and rival.tokens_per_second > chosen.fastest_divided:
-        notes.append("by other code of the layers, not by dividing the model")
+        # PyTorch's FSDP runs the same layers, in 16 bits throughout.
+        cause = "16 bits where autocast computes in fp32" if rival.library == "fsdp" else "other code of the layers"
+        notes.append(f"by {cause}, not by dividing the model")
     if rival.library not in library_policy().order and request.job.global_batch_size is None:
         notes.append("with the same batch")
     if not rival.scripted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -77,6 +78,7 @@ def published_for(library: str, parameters: int) -> Published | None:
     return None
 
 
+_HALF_BYTES = 2
 Kind = Literal["pretraining", "fine-tuning", "adapters", "samples"]
 
 
@@ -120,24 +122,41 @@ class BatchPolicy:
 
 def kind_of_training(model: Model, job: Job) -> Kind:
     """Kind of training whose batches are compared."""
-    if not model.reads_tokens or (model.origin == "measured" and model.head.kind == "none"):
+    if model.sample_is_call or not model.reads_tokens or (model.origin == "measured" and model.head.kind == "none"):
         return "samples"
     if job.adapter is not None:
         return "adapters"
     return "fine-tuning" if job.training == "fine-tuning" else "pretraining"
 
 
-def batch_policy(model: Model, job: Job) -> BatchPolicy:
-    """Policy of a model and a job; the cap of texts is at least 2^22 tokens, a sample per replica of many GPUs."""
+def batch_policy(model: Model, job: Job, gpus: int = 1) -> BatchPolicy:
+    """Policy of a model and a job; the cap of texts is at least 2^22 tokens, a sample per replica of many GPUs.
+
+    A sample that is a call with the supplied inputs is the batch of a GPU, by the user's own choice.
+    """
     table, kind = data_file("search", "batch"), kind_of_training(model, job)
     entries = [table[kind]] if isinstance(table[kind], dict) else table[kind]
-    size, family = model.parameter_count, model.family.lower()
+    size, family, length = model.parameter_count, model.family.lower(), model.sequence_length(job.sequence_length)
     entry = next(
-        entry
-        for entry in entries
-        if size <= entry.get("up_to_parameters", float("inf")) and re.search(entry.get("families", ""), family)
+        (
+            entry
+            for entry in entries
+            if size <= entry.get("up_to_parameters", float("inf")) and re.search(entry.get("families", ""), family)
+        ),
+        None,
     )
-    sample = 1 if kind == "pretraining" else model.sequence_length(job.sequence_length)
+    if model.sample_is_call:
+        entry = table["calls"] | {"floor": gpus, "target": gpus, "cap": max(gpus, 4 * table["unpublished"]["most"])}
+    elif entry is None and not model.reads_tokens and 2 * model.embedding_parameters > model.parameter_count:
+        entry = table["tables"]
+    elif entry is None:
+        entry = table["unpublished"]
+        saved = [(group.count, group.block.saved) for group in model.groups]
+        elements = length * sum(count * (part.split_elements + part.replicated_elements) for count, part in saved)
+        fitting = entry["activations_gib"] * 2**30 / max(_HALF_BYTES * elements, 1.0)
+        start = 2 ** round(math.log2(min(max(fitting, entry["least"]), entry["most"])))
+        entry = entry | {"floor": start // 4, "target": max(start, gpus), "cap": max(4 * entry["most"], gpus)}
+    sample = 1 if kind == "pretraining" else length
     cap = entry["cap"] * sample
     return BatchPolicy(
         kind=kind,

@@ -150,7 +150,7 @@ def _scores(
     speed, price = tokens / seconds, cluster.instance.usd_per_hour
     missing, worth = np.zeros(len(tokens)), np.ones(len(tokens))
     if job.global_batch_size is None:
-        batch = batch_policy(model, job)
+        batch = batch_policy(model, job, cluster.gpus)
         missing = batch.doublings_missing(tokens, speed, job.max_tokens_per_step)
         worth = batch.worth(tokens, missing)
     span = communication_span(world, layout)

@@ -70,6 +70,7 @@ def model_from_profile(profile: Any) -> Model:
         origin="inferred" if values["source"] == "count" else "measured",
         note=_note(values, saved),
         activation_band=_BANDS[saved["confidence"]],
+        sample_is_call=not values.get("scales", True),
         verdicts=tuple(values.get("verdicts", ())),
     )
 

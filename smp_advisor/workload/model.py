@@ -124,6 +124,8 @@ class Model:
     """Relative error of activation memory of an inferred shape (for nine of ten shapes)."""
     note: str = ""
     """Origin of the shape as text: "inferred from 10 B parameters, GPT-3 family"."""
+    sample_is_call: bool = False
+    """Whether a sample is one call with the inputs of the profile, whose number of samples is unknown."""
     verdicts: tuple[str, ...] = ()
     """Findings of the model's profile, one sentence each: the warnings of every advice on it."""
 

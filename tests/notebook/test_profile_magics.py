@@ -11,7 +11,7 @@ import smp_advisor.profiling.local_run
 from smp_advisor.errors import ProfileError
 from smp_advisor.notebook import Advisor
 from smp_advisor.notebook.shown import set_displayed_last
-from smp_advisor.profiling.local_run import Docker, LocalRun
+from smp_advisor.profiling.local_run import LocalRun
 
 from .advice import PIPELINE, make_advice
 
@@ -26,9 +26,7 @@ def shell():
 
 
 def ran(script="train.py", **fields):
-    return LocalRun(
-        script=script, how="process", command="", variables={}, folder="", seconds=0, peak_bytes=0, **fields
-    )
+    return LocalRun(script=script, command="", variables={}, folder="", seconds=0, peak_bytes=0, **fields)
 
 
 @pytest.fixture
@@ -50,13 +48,6 @@ def calls(monkeypatch):
     monkeypatch.setattr(smp_advisor.profiling, "profile", profile)
     monkeypatch.setattr(smp_advisor.profiling.local_run, "run", run)
     return recorded
-
-
-@pytest.fixture
-def docker(monkeypatch):
-    installation = Docker(engine="27.0", compose="v2", gpus=True)
-    monkeypatch.setattr(smp_advisor.profiling.local_run, "find_docker", lambda: installation)
-    return installation
 
 
 def test_options_of_a_profile_reach_the_python_api(shell, calls, capsys):
@@ -112,23 +103,6 @@ def test_a_cell_becomes_a_script_beside_its_folder(shell, calls, tmp_path):
     assert settings["hyperparameters"] == {"lr": 1e-4, "note": "text"}
     assert settings["channels"] == {"train": str(tmp_path)}
     assert (settings["steps"], settings["seconds"]) == (3, 9.0)
-
-
-def test_where_docker_runs_the_sdk_starts_sagemakers_container(shell, calls, docker, monkeypatch):
-    cells = []
-
-    def run_cell(cell, installation, **settings):
-        cells.append((cell, installation, settings["script"]))
-        return ran()
-
-    monkeypatch.setattr(smp_advisor.profiling.local_run, "run_cell", run_cell)
-    shell.run_cell_magic("smp_local", "-p lr=0.1", "pass")
-    cell, installation, script = cells[0]
-    compile(cell, "cell", "exec")
-    assert 'instance_type="local_gpu"' in cell
-    assert (installation, script, calls) == (docker, "train.py", [])
-    shell.run_cell_magic("smp_local", "--steps 2", "pass")
-    assert calls[0][1]["why_no_container"] == "a container cannot be stopped after --steps"
 
 
 @pytest.mark.parametrize(
@@ -189,5 +163,5 @@ def test_a_script_that_fails_is_not_called_done(shell, monkeypatch):
     monkeypatch.setattr(smp_advisor.profiling.local_run, "run", lambda script, **_: ran(script, error="It fails."))
     monkeypatch.setattr("smp_advisor.notebook.shown.display", lambda *_, **__: Handle())
     monkeypatch.setattr(type(shell), "kernel", None, raising=False)
-    assert not shell.run_cell_magic("smp_local", "--no-container", "raise SystemExit(1)").ok
+    assert not shell.run_cell_magic("smp_local", "", "raise SystemExit(1)").ok
     assert shown[-1] == "train.py: failed"

@@ -53,3 +53,51 @@ class MinimalGPT(nn.Module):
         _, t = idx.size()
         assert t <= self.block_size, "Cannot forward, model block size is exhausted."
         return self.head(self.tok_emb(idx) + self.pos_emb[:, :t, :])
+
+
+class Named(nn.Module):
+    """Sequences with their channels last, and arguments whose names are usual."""
+
+    def __init__(self):
+        super().__init__()
+        self.time, self.convs = nn.Linear(1, 8), nn.ModuleList([nn.Conv1d(8, 8, 3)])
+
+    def forward(self, x, timesteps, lengths, coords):
+        x = x.transpose(1, 2)
+        for conv in self.convs:
+            x = conv(x)
+        return x.mean() + self.time(timesteps[:, None]).mean() + lengths.float().mean() + coords.mean()
+
+
+class Optional(nn.Module):
+    """Like CLIP: both arguments are optional, and text has one length."""
+
+    def __init__(self):
+        super().__init__()
+        self.context_length, self.image_size = 77, 64
+        self.visual, self.words = nn.Conv2d(3, 4, 3), nn.Embedding(100, 4)
+
+    def forward(self, image=None, text=None):
+        return self.visual(image).mean() + self.words(text).mean()
+
+
+class Graph(nn.Module):
+    """A layer over the edges of a graph."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x, edge_index):
+        return self.layer(x)[edge_index[0]]
+
+
+class Flattened(nn.Module):
+    """The example of MNIST: its second part reads all numbers of a map of one size."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.full = nn.Conv2d(1, 4, 3), nn.Linear(4 * 13 * 13, 10)
+
+    def forward(self, pixels):
+        return self.full(nn.functional.max_pool2d(self.conv(pixels), 2).flatten(1))

@@ -101,6 +101,11 @@ def test_the_first_batch_of_a_data_loader_is_taken():
         (lambda: nn.GRU(8, 4, batch_first=True), {"input": (2, 16, 8)}),
         (lambda: nn.Transformer(16, 2, 1, 1), {"src": (16, 2, 16), "tgt": (16, 2, 16)}),
         (lambda: forms.MinimalGPT(), {"idx": (2, 16)}),  # noqa: PLW0108
+        (lambda: nn.Sequential(nn.Conv3d(1, 4, 3)), {"input": (2, 1, 96, 96, 96)}),
+        (lambda: forms.Named(), {"x": (2, 16, 8), "timesteps": (2,), "lengths": (2,), "coords": (2, 16, 3)}),  # noqa: PLW0108
+        (lambda: forms.Optional(), {"image": (2, 3, 64, 64), "text": (2, 77)}),  # noqa: PLW0108
+        (lambda: forms.Graph(), {"x": (64, 8), "edge_index": (2, 256)}),  # noqa: PLW0108
+        (lambda: forms.Flattened(), {"pixels": (2, 1, 28, 28)}),  # noqa: PLW0108
     ],
 )
 def test_inputs_are_those_of_the_first_layer_that_reads_each_argument(build, shapes):

@@ -208,3 +208,15 @@ def test_every_gradient_of_a_product_has_the_multiplications_of_its_forward_pass
         assert counter.flops == 2 * multiplications
         result.sum().backward()
     assert counter.flops == 2 * multiplications * (3 if needs_input else 2)
+
+
+def test_modules_add_up_to_the_model(plain):
+    frame, size = plain.modules(), (plain.batch, plain.sequence)
+    assert frame["parameters"].sum() == plain.parameter_count
+    assert frame["saved_bytes"].sum() == plain.saved_bytes(*size)
+    assert frame["forward_flops"].sum() == plain.forward_flops(*size)
+    assert frame["saved_share"].sum() == pytest.approx(1)
+    assert frame["count"].sum() == len(plain.blocks) + 1
+    assert plain.modules(sort="saved_bytes")["saved_bytes"].is_monotonic_decreasing
+    with pytest.raises(ProfileError, match="sort must be one of"):
+        plain.modules(sort="name")

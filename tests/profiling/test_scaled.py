@@ -204,6 +204,8 @@ def test_images_are_reduced_if_a_step_would_exceed_the_memory():
     size = {"samples": 2, "sequence": 1, "vocab": 2, "dtype": torch.float32, "options": {}, "most_work": 10**11}
     full, small = (affordable_inputs(net, example_inputs(net), memory_bytes=m << 20, **size) for m in (512, 32))
     assert full.example.make(2, 1)["input"].shape == (2, 3, 256, 256)
+    supplied = example_inputs(net, lambda batch: torch.ones(batch, 3, 256, 256))
+    assert affordable_inputs(net, supplied, memory_bytes=32 << 20, **size).note == small.note
     assert (full.note, small.note) == (
         "", "inputs reduced from 3 x 256 x 256 to 3 x 128 x 128 for the memory and the FLOPs of a copy."
     )  # fmt: skip

@@ -216,3 +216,16 @@ def test_headroom_keeps_nine_tenths_of_the_speed_and_names_its_price() -> None:
     speed = advice.result.scores.tokens_per_second
     assert speed[0] >= 0.9 * (1 - NEAR_BEST) * speed.max()
     assert "% of speed against the fastest" in advice.because
+
+
+def test_without_a_published_batch_it_follows_the_memory_of_a_sample_and_the_gpus() -> None:
+    base = replace(Model.from_shape(layers=12, hidden=768, heads=12, vocab=100), family="own")
+    targets = {
+        tokens: batch_policy(replace(base, fixed_sequence_length=tokens), Job(), gpus).target_tokens // tokens
+        for tokens, gpus in ((16, 4), (512, 4), (4096, 4), (16384, 4), (65536, 64))
+    }
+    assert targets[16] == 256 > targets[512] > targets[4096] >= 16 == targets[16384]
+    assert targets[65536] == 64
+    calls = batch_policy(replace(base, sample_is_call=True, fixed_sequence_length=1), Job(), 48)
+    assert (calls.floor_tokens, calls.target_tokens) == (48, 48)
+    assert "pass a function of the batch" in calls.example

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from smp_advisor.profiling.local_run.run import Docker, LocalRun, find_docker, losses_in, run, run_cell, run_settings
+from smp_advisor.profiling.local_run.run import LocalRun, losses_in, run, run_settings
 
-__all__ = ["Docker", "LocalRun", "find_docker", "losses_in", "run", "run_cell", "run_settings"]
+__all__ = ["LocalRun", "losses_in", "run", "run_settings"]

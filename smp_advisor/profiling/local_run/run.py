@@ -1,4 +1,4 @@
-"""Running a training script as its SageMaker container would, or in that container where Docker can start it."""
+"""Running a training script as its SageMaker container would."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.local_run.container import prepare
@@ -26,18 +25,15 @@ if TYPE_CHECKING:
     from smp_advisor.profiling.local_run.container import Container
     from smp_advisor.profiling.sandbox import ProgramEnd
 
-__all__ = ["Docker", "LocalRun", "find_docker", "losses_in", "run", "run_cell", "run_settings"]
+__all__ = ["LocalRun", "losses_in", "run", "run_settings"]
 
 
 _LOSS = re.compile(r"\bloss\b[\"']?\s*[:=]?\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan|inf)\b", re.IGNORECASE)
 
-_LABELS = {
-    "process": (
-        "Run as a process with this machine's Python and packages, not in SageMaker's container. The model parallel "
-        "library is not available here. This run checks the script, its options, its data and its loss."
-    ),
-    "container": "Run on this machine in SageMaker's container, with the SDK's local mode.",
-}
+_LABEL = (
+    "Run as a process with this machine's Python and packages, not in SageMaker's container. The model parallel "
+    "library is not available here. This run checks the script, its options, its data and its loss."
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,9 +44,6 @@ class LocalRun(NotebookResult):
     """
 
     script: str
-    how: Literal["process", "container"]
-    why_no_container: str = ""
-    """Why SageMaker's local mode was not used."""
     processes: int = 1
     steps: int | None = None
     """Optimizer steps after which it was stopped; None if it ran to its end."""
@@ -79,12 +72,6 @@ class LocalRun(NotebookResult):
         return not self.error
 
     @property
-    def label(self) -> str:
-        """Kind of the run, as text for the user."""
-        why = self.why_no_container
-        return f"{_LABELS[self.how]} No container was started: {why}." if why else _LABELS[self.how]
-
-    @property
     def summary(self) -> str:
         """The result in one line."""
         if self.error:
@@ -100,7 +87,7 @@ class LocalRun(NotebookResult):
         """HTML form for a notebook; text from the script is escaped."""
         return box(
             self.summary,
-            f"<p>{escape(self.label)}</p>",
+            f"<p>{escape(_LABEL)}</p>",
             *(f"<p>{escape(sentence)}</p>" for sentence in self.notices),
             details("Environment variables of the script", table(self.variables.items(), ("variable", "value"))),
             details("Shell command", f"<pre>{escape(self.command)}</pre>"),
@@ -111,7 +98,7 @@ class LocalRun(NotebookResult):
     _repr_pretty_ = NotebookResult._repr_pretty_
 
     def __str__(self) -> str:
-        return "\n".join([self.error or self.summary, self.label, *self.notices])
+        return "\n".join([self.error or self.summary, _LABEL, *self.notices])
 
 
 def losses_in(lines: Iterable[str]) -> tuple[float, ...]:
@@ -122,8 +109,6 @@ def losses_in(lines: Iterable[str]) -> tuple[float, ...]:
 _STOP_AFTER_STEPS = Path(__file__).with_name("stop_after_steps.py")
 _REQUIREMENTS = "requirements.txt"
 _INSTALL_SECONDS = 3600.0
-_ANSWER_SECONDS = 60
-"""A last guard against a Docker engine that never answers."""
 _MAX_PROCESSES = 16
 _MAX_PLAN_PROCESSES = 8
 """Maximum processes for the degrees of a plan; a notebook instance has few cores."""
@@ -142,61 +127,6 @@ _VARIABLES = (
     ("code", "SM_MODULE_DIR"),
 )
 """Environment variables of the toolkit by folder of ``/opt/ml``."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Docker:
-    """Requirements of local mode: a running Docker engine, and Compose."""
-
-    engine: str
-    """Version of the engine; empty if none is running."""
-    compose: str
-    """Output of ``docker compose version``, or the path of docker-compose; empty if neither exists."""
-    gpus: bool
-    """Whether the engine has the NVIDIA runtime; local mode is then ``local_gpu``."""
-    silent: str = ""
-    """The command that did not answer; empty if all did."""
-
-    @property
-    def usable(self) -> bool:
-        """Whether SageMaker's local mode can run."""
-        return not self.missing
-
-    @property
-    def instance_type(self) -> str:
-        """The estimator's instance type for local mode."""
-        return "local_gpu" if self.gpus else "local"
-
-    @property
-    def missing(self) -> str:
-        """Why local mode cannot run; empty if it can."""
-        if self.silent:
-            return f"`{self.silent}` did not answer within {_ANSWER_SECONDS} seconds"
-        if not self.engine:
-            return "no Docker engine is running"
-        return "" if self.compose else "Docker Compose is not installed"
-
-
-def find_docker() -> Docker:
-    """Detect a Docker engine and Compose."""
-    try:
-        engine = _output("docker", "info", "--format", "{{.ServerVersion}}")
-        if not engine:
-            return Docker(engine="", compose="", gpus=False)
-        compose = _output("docker", "compose", "version") or shutil.which("docker-compose") or ""
-        gpus = "nvidia" in _output("docker", "info", "--format", "{{json .Runtimes}}") and shutil.which("nvidia-smi")
-    except subprocess.TimeoutExpired as error:
-        return Docker(engine="", compose="", gpus=False, silent=" ".join(error.cmd[:2]))
-    return Docker(engine=engine, compose=compose, gpus=bool(gpus))
-
-
-def _output(*command: str) -> str:
-    """Standard output of a command; empty if it fails."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return ""
-    return done.stdout.strip()
 
 
 def run_settings(plan: Plan) -> dict[str, Any]:
@@ -222,7 +152,6 @@ def run(
     memory_bytes: int | None = None,
     folder: str | os.PathLike[str] | None = None,
     requirements: bool = False,
-    why_no_container: str | None = None,
     on_line: Callable[[str], None] | None = None,
 ) -> LocalRun:
     """Run a training script in a child process with the layout of SageMaker's container.
@@ -253,8 +182,6 @@ def run(
         Folder for the container's files; None creates a temporary folder that is not deleted.
     requirements
         Whether to install requirements.txt of `source_dir` with pip, into the run's folder.
-    why_no_container
-        Why the run is not in SageMaker's container, for the report; None checks the requirements of local mode.
     on_line
         Called with each line of the log.
 
@@ -316,8 +243,6 @@ def run(
     variables = {name: value for name, value in container.variables.items() if name.startswith(("SM_", "TRAINING_"))}
     return LocalRun(
         script=container.entry_point,
-        how="process",
-        why_no_container=find_docker().missing if why_no_container is None else why_no_container,
         processes=processes,
         steps=steps,
         command=f"cd {shlex.quote(str(container.code))} && {shlex.join(command)}",
@@ -330,47 +255,6 @@ def run(
         log=end.log,
         notices=_notices(container, installed=installed),
         error=error,
-    )
-
-
-def run_cell(
-    cell: str,
-    docker: Docker,
-    *,
-    script: str = "train.py",
-    seconds: float = 3600.0,
-    folder: str | os.PathLike[str] | None = None,
-    on_line: Callable[[str], None] | None = None,
-) -> LocalRun:
-    """Run a cell that starts SageMaker's local mode in a child process, so that the kernel does not import the SDK.
-
-    `cell` is the output of `smp_advisor.export.local_cell`; `folder` is its working directory, with its script.
-    """
-    if not docker.usable:
-        raise ProfileError(f"SageMaker's local mode cannot run on this machine: {docker.missing}.")
-    base = Path(folder or tempfile.mkdtemp(prefix="smp-local-")).resolve()
-    program = base / "local_mode.py"
-    program.write_text(cell, encoding="utf-8")
-    end = run_program(
-        [sys.executable, program.name],
-        cwd=base,
-        environment=os.environ | {"PYTHONUNBUFFERED": "1", "SAGEMAKER_SUPPRESS_V2_WARNING": "1"},
-        what=script,
-        # The limits do not cover the containers, which belong to the Docker engine.
-        limits=Limits(seconds=seconds, processes=256, output_bytes=64 * 2**20),
-        on_line=on_line,
-    )
-    return LocalRun(
-        script=script,
-        how="container",
-        command=f"cd {shlex.quote(str(base))} && {shlex.join([sys.executable, program.name])}",
-        variables={},
-        folder=str(base),
-        seconds=end.seconds,
-        peak_bytes=end.peak_bytes,
-        losses=losses_in(end.log),
-        log=end.log,
-        error="" if end.error is None else str(end.error),
     )
 
 

@@ -256,7 +256,7 @@ def idle_layers(model: nn.Module, example: ExampleInputs) -> frozenset[str] | No
     return frozenset(layers) - called
 
 
-_DIVISORS = (2, 4, 8)
+_DIVISORS = (2, 4, 8, 16, 32)
 _LEAST_SIZE = 32
 """Images are not reduced below this size."""
 _LEAST_SAMPLES = 4096
@@ -290,8 +290,8 @@ def affordable_inputs(
 ) -> Affordable:
     """Inputs whose step is affordable, by the counts of one trace; the smallest that the model accepts if none is.
 
-    Only inferred images, volumes, videos, latents and sounds are reduced, by 2, 4 or 8 in every direction. `most_work`
-    limits `StepMeasure.work` of a microbatch of `samples`.
+    Images, volumes, videos, latents and sounds are reduced by 2 to 32 in every direction; supplied ones are cut, for
+    the copy alone. `most_work` limits `StepMeasure.work` of a microbatch of `samples`.
     """
 
     def at(candidate: ExampleInputs, note: str = "") -> Affordable:
@@ -308,7 +308,7 @@ def affordable_inputs(
         return Affordable(example=example, traced=None, failure=failure)
     assert full.traced is not None  # noqa: S101 (only a failure has none)
     excess = max(full.traced.work / most_work, full.traced.peak_bytes / (_SHARE_OF_MEMORY * memory_bytes))
-    if excess <= 1 or not example.is_inferred:
+    if excess <= 1:
         return full
     size = _first(example.make(samples, sequence)).shape[1:]
     smaller = {divisor: _divided(example, divisor) for divisor in _DIVISORS}
@@ -334,11 +334,13 @@ def _divided(example: ExampleInputs, divisor: int) -> ExampleInputs:
         sizes = {size for leaf in images for size in _sizes(leaf, divisor) if size != sequence}
 
         def divide(value: Any) -> Any:
-            if not isinstance(value, Tensor) or not value.is_meta:
+            if not isinstance(value, Tensor):
                 return value
-            first = 2 if value.is_floating_point() and value.ndim > 2 else 1
+            first = 2 if value.is_floating_point() and value.ndim > 3 else 1
             shape = [size // divisor if i >= first and size in sizes else size for i, size in enumerate(value.shape)]
-            return torch.empty(shape, dtype=value.dtype, device="meta")
+            if value.is_meta:
+                return torch.empty(shape, dtype=value.dtype, device="meta")
+            return value[tuple(slice(size) for size in shape)] if shape else value
 
         return tree_map(divide, inputs)
 
@@ -348,12 +350,11 @@ def _divided(example: ExampleInputs, divisor: int) -> ExampleInputs:
 
 
 def _sizes(leaf: Tensor, divisor: int) -> list[int]:
-    """Heights, widths, depths and lengths in a tensor, after its channels."""
-    if not leaf.is_meta:
-        return []
+    """Heights, widths, depths and lengths in a tensor: after its channels, or the longer one of two dimensions."""
     if leaf.ndim == 2:
         return [size for size in leaf.shape[1:] if size % divisor == 0 and size // divisor >= _LEAST_SAMPLES]
-    return [size for size in leaf.shape[2:] if size % divisor == 0 and size // divisor >= _LEAST_SIZE]
+    sizes = [max(leaf.shape[1:])] if leaf.ndim == 3 else leaf.shape[2:]
+    return [size for size in sizes if size % divisor == 0 and size // divisor >= _LEAST_SIZE]
 
 
 def _first(inputs: Any) -> Tensor:

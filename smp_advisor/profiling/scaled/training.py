@@ -43,7 +43,7 @@ _MOST_TOKENS = 64
 _MOST_WORK = 8_000_000_000
 """Limit of `StepMeasure.work` of a step with all its microbatches: a second of one core in 16 bits. Guessed images and
 sounds are reduced to it, and then the width of the copy."""
-_EXCESS = 25
+_EXCESS = 6
 """A copy that cannot be reduced to the limit is not trained if a step has this many times the work."""
 
 
