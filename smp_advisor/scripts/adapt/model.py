@@ -13,8 +13,6 @@ from smp_advisor.scripts.adapt.code import (
     call_text,
     dotted,
     expression,
-    keyword,
-    positional,
     statements,
     text_of,
     walk,
@@ -26,7 +24,7 @@ from smp_advisor.scripts.adapt.construction import (
     find_constructions,
     wrap_construction,
 )
-from smp_advisor.scripts.adapt.plan_settings import HALF, computes_in_half
+from smp_advisor.scripts.adapt.plan_settings import CLIP, HALF, computes_in_half
 from smp_advisor.scripts.adapt.roles import (
     aliases_of,
     backward_calls,
@@ -304,13 +302,18 @@ def _reach_inner_attributes(draft: Draft, construction: Construction) -> bool:
 
 
 def _report_lost_weights(draft: Draft, construction: Construction) -> None:
+    """List weights that are loaded in vain, and norms over a part of the model."""
     survey = draft.survey
     if draft.target.tensor_parallel:
         for call in (node for node in walk(construction.statement) if isinstance(node, cst.Call)):
             if isinstance(call.func, cst.Attribute) and call.func.attr.value == "from_pretrained":
                 draft.add_todo("loses_weights", construction.statement)
-    places = model_places(survey) | optimizer_places(survey)
+    places, plan = model_places(survey) | optimizer_places(survey), draft.target.plan
+    own_clipping = draft.target.fp16 or plan.sharded_data_parallel_degree > 1  # which checks of the result find
+    divided = plan.pipeline_parallel_degree > 1 or draft.target.tensor_parallel
     for call in survey.calls:
+        if survey.callee(call) in CLIP and divided and not own_clipping:
+            draft.add_todo("clips_partition", call)
         owner, _, method = (dotted(call.func) or "").rpartition(".")
         if method == "load_state_dict" and owner in names_of(survey, places, survey.function(call)):
             draft.add_todo("loads_undivided", call=text_of(call))
@@ -365,31 +368,6 @@ def wrap_optimizer(draft: Draft) -> None:
         else:
             draft.add_todo("wrap_optimizer", optimizer.call)
     draft.apply(edits)
-    if draft.target.fp16:
-        _schedule_inner_optimizer(draft)
-
-
-def _schedule_inner_optimizer(draft: Draft) -> None:
-    """Pass the inner optimizer to schedules: in fp16 the wrapper is not a ``torch.optim.Optimizer``."""
-    survey, edits = draft.survey, Edits()
-    places = optimizer_places(survey)
-    for call in survey.calls:
-        if not is_schedule(survey, call):
-            continue
-        argument = keyword(call, "optimizer") or positional(call, 0)
-        name = dotted(argument.value) if argument is not None else None
-        if argument is not None and name is not None and name in names_of(survey, places, survey.function(call)):
-            edits.replace(argument.value, expression(f"{name}.optimizer"))
-    draft.apply(edits)
-
-
-def is_schedule(survey: Survey, call: cst.Call) -> bool:
-    """Whether a call creates a learning-rate schedule."""
-    name = survey.callee(call)
-    last = name.rpartition(".")[2]
-    return (
-        name.startswith("torch.optim.lr_scheduler.") or (last.startswith("get_") and "schedul" in last)
-    ) and not survey.named(last)
 
 
 def replicate_models(draft: Draft) -> None:

@@ -128,30 +128,6 @@ def download_once(draft: Draft) -> None:
 
 
 _MODEL_SEEDS = frozenset(known_names("model_seeds"))
-_DATA_SEEDS = frozenset(known_names("data_seeds"))
-
-
-def seed_by_rank(draft: Draft) -> None:
-    """Add the rank to every seed, and give data splits their own generator."""
-    survey, edits = draft.survey, Edits()
-    seeded = False
-    for call in survey.calls:
-        name = survey.callee(call)
-        if name not in _MODEL_SEEDS | _DATA_SEEDS or len(call.args) != 1 or call.args[0].star:
-            continue
-        seeded |= name in _MODEL_SEEDS
-        argument = call.args[0]
-        if "smp." in text_of(argument.value):
-            continue
-        rank = "smp.dp_rank()" if name in _MODEL_SEEDS else f"{draft.target.data_group}_rank()"
-        text = text_of(argument.value)
-        if not isinstance(argument.value, cst.Name | cst.Attribute | cst.Integer | cst.Call | cst.Subscript):
-            text = f"({text})"
-        edits.replace(argument.value, expression(f"{text} + {rank}"))
-    splits = [call for call in survey.calls if survey.callee(call).endswith("random_split")]
-    for call in (call for call in splits if seeded and keyword(call, "generator") is None):
-        draft.add_todo("split_alike", call)
-    draft.apply(edits)
 
 
 def seed_models(draft: Draft) -> None:
@@ -165,57 +141,6 @@ def seed_models(draft: Draft) -> None:
         draft.add_todo("seed_models")
         return
     edits.insert_after(statement, statements("torch.manual_seed(0)\n"))
-    draft.apply(edits)
-
-
-def accept_unknown_options(draft: Draft) -> None:
-    """Replace ``parse_args()`` by ``parse_known_args()``."""
-    survey, edits = draft.survey, Edits()
-    for call in survey.calls:
-        if not isinstance(call.func, cst.Attribute):
-            continue
-        # Parsers of other libraries have no parse_known_args.
-        if call.func.attr.value == "parse_args" and "argparse" in {o.split(".")[0] for o in survey.imported.values()}:
-            _known_args(survey, edits, call)
-        elif (
-            call.func.attr.value == "parse_args_into_dataclasses" and keyword(call, "return_remaining_strings") is None
-        ):
-            draft.add_todo("parses_dataclasses", call)
-    draft.apply(edits)
-
-
-def _known_args(survey: Survey, edits: Edits, call: cst.Call) -> None:
-    renamed = call.func.with_changes(attr=cst.Name("parse_known_args"))
-    parent = survey.parent(call)
-    edits.replace(call.func, renamed)
-    if isinstance(parent, cst.Assign) and len(parent.targets) == 1 and isinstance(parent.targets[0].target, cst.Name):
-        name = parent.targets[0].target.value
-        edits.replace(parent.targets[0].target, expression(f"{name}, _"))
-    else:
-        edits.change(
-            call,
-            lambda new: cst.Subscript(
-                value=cst.ensure_type(new, cst.Call),
-                slice=[cst.SubscriptElement(slice=cst.Index(value=cst.Integer("0")))],
-            ),
-        )
-
-
-def replace_unsupported(draft: Draft) -> None:
-    """Take the library's own functions for two of PyTorch; the checker lists calls that need a decision."""
-    survey, edits = draft.survey, Edits()
-    for node in survey.nodes:
-        if isinstance(node, cst.ImportFrom) and dotted(node.module or node) == "torch.utils.checkpoint":
-            edits.replace(
-                cst.ensure_type(node.module, cst.Attribute),
-                expression("smdistributed.modelparallel.torch.patches.checkpoint"),
-            )
-    for call in survey.calls:
-        name, function = survey.callee(call), survey.function(call)
-        if name.startswith("torch.utils.checkpoint.") and (option := keyword(call, "use_reentrant")) is not None:
-            edits.replace(call, call.with_changes(args=[arg for arg in call.args if arg is not option]))
-        if text_of(call.func) == "super().forward" and function is not None and function.name.value == "forward":
-            edits.replace(call.func, expression("super()._orig_forward"))
     draft.apply(edits)
 
 
