@@ -164,7 +164,7 @@ def propose(path_or_source: str | Path, plan: Plan | None = None, *, library: st
     )
 
 
-_FIXED = frozenset({"SMP111", "SMP115", "SMP119", "SMP124", "SMP129", "SMP132", "SMP133"})
+_FIXED = frozenset({"SMP111", "SMP112", "SMP115", "SMP119", "SMP124", "SMP129", "SMP132", "SMP133"})
 """Checks whose fixes finish an adaptation: ranks and seeds, what the library replaces, and its options."""
 
 
@@ -176,7 +176,6 @@ def _steps(target: Target) -> list[tuple[str, Step]]:
     """Steps in order, each with its key in ``steps.toml``; each step reads the result of the previous one."""
     if target.kind == "smp_step":
         return [
-            ("v1.process_group", start.remove_process_group),
             ("v1.launch", start.start_processes),
             ("v1.download", start.download_once),
             ("v1.loader", loader.shard_loaders),

@@ -27,7 +27,6 @@ from smp_advisor.scripts.adapt.construction import (
 from smp_advisor.scripts.adapt.plan_settings import CLIP, HALF, computes_in_half
 from smp_advisor.scripts.adapt.roles import (
     aliases_of,
-    backward_calls,
     model_places,
     names_of,
     optimizer_places,
@@ -61,7 +60,6 @@ def take_out_wrappers(draft: Draft, wrappers: Iterable[str]) -> None:
 def unwrap(draft: Draft, wrappers: Iterable[str], *, attribute: bool = False) -> None:
     """Replace ``DataParallel(model)`` by ``model``, and ``model.module`` too if `attribute`."""
     wrappers = frozenset(wrappers)
-    _choose_model(draft)
     survey, edits = draft.survey, Edits()
     places = model_places(survey)
     for call in survey.calls:
@@ -84,17 +82,6 @@ def unwrap(draft: Draft, wrappers: Iterable[str], *, attribute: bool = False) ->
                 edits.replace(node, node.value)
     draft.apply(edits)
     drop_unused_imports(draft, set(wrappers))
-
-
-def _choose_model(draft: Draft) -> None:
-    """Replace ``model.module if ddp else model`` by ``model``."""
-    survey, edits = draft.survey, Edits()
-    places = model_places(survey)
-    for node in survey.nodes:
-        source = source_of(survey, node) if isinstance(node, cst.IfExp) and ".module" in text_of(node) else None
-        if source is not None and source in names_of(survey, places, survey.function(node)):
-            edits.replace(node, expression(source))
-    draft.apply(edits)
 
 
 def _strip_assignment(survey: Survey, edits: Edits, node: cst.Assign | cst.AnnAssign, names: set[str]) -> None:
@@ -156,8 +143,6 @@ class Use:
     """Whether it is a method rather than a layer."""
     runs_layers: bool
     """Whether it is called and computes with the parameters of the model."""
-    trains: bool
-    """Whether it is in the innermost loop around a backward pass."""
     inner: bool
     """Whether the name stays that of the model inside the wrapper: ``m`` of ``m = model.to(device)``."""
 
@@ -171,7 +156,6 @@ def uses_of_model(draft: Draft, construction: Construction, *, start: Statement 
     places = aliases_of(survey, (construction.function, construction.name))
     start = start or construction.use or construction.last
     classes = _classes(survey, construction)
-    training = {survey.loops(call)[0] for call in backward_calls(survey) if survey.loops(call)}
     assigned = [
         (dotted(target), survey.follows(start, node))
         for node in survey.nodes
@@ -208,20 +192,9 @@ def uses_of_model(draft: Draft, construction: Construction, *, start: Statement 
                 runs_layers=called and _runs_layers(methods, classes, node.attr.value),
                 inner=name in inner_names
                 and (function is construction.function or not survey.is_bound(function, name)),
-                trains=any(loop in training for loop in survey.loops(node)) and not _is_periodic(survey, node),
             )
         )
     return uses
-
-
-def _is_periodic(survey: Survey, node: cst.CSTNode) -> bool:
-    """Whether a statement runs every n-th iteration only, such as the generation of a sample."""
-    for above in survey.ancestors(node):
-        if isinstance(above, cst.For | cst.While | cst.FunctionDef):
-            return False
-        if isinstance(above, cst.If) and any(isinstance(inner, cst.Modulo) for inner in walk(above.test)):
-            return not any(call in walk(above) for call in backward_calls(survey))
-    return False
 
 
 def _classes(survey: Survey, construction: Construction) -> list[cst.ClassDef]:
@@ -375,10 +348,6 @@ def replicate_models(draft: Draft) -> None:
     unwrap(draft, REPLICATING, attribute=True)
     constructions = _constructions(draft)
     uses = [use for construction in constructions for use in uses_of_model(draft, construction)]
-    bypassing = next((use for use in uses if use.runs_layers and use.trains), None)
-    if bypassing is not None:
-        draft.abandon("runs_layers_ddp", bypassing.node, use=bypassing.name)
-        return
     buffers = ", broadcast_buffers=False" if len(constructions) > 1 or _runs_twice(draft, constructions) else ""
     edits = Edits()
     for use in uses:

@@ -83,11 +83,6 @@ def names_of(survey: Survey, places: set[Place], function: Function) -> set[str]
         if name.startswith("self.") and owner is not None:
             if owner is _class_around(survey, function):
                 names.add(name)
-            # trainer.model, where trainer = Trainer(...)
-            instances = _instances(survey, function)
-            names.update(
-                variable + name[len("self") :] for variable, definition in instances.items() if definition is owner
-            )
     return names
 
 
@@ -101,20 +96,6 @@ def _class_around(survey: Survey, function: Function) -> cst.ClassDef | None:
     return None
 
 
-def _instances(survey: Survey, function: Function) -> dict[str, cst.ClassDef]:
-    """Variables of a function that are instances of a class defined in the script."""
-    instances: dict[Function, dict[str, cst.ClassDef]] = survey.cache.setdefault("instances", {})
-    if not instances:
-        instances[None] = {}
-        for node in survey.nodes:
-            value = node.value if isinstance(node, cst.Assign | cst.AnnAssign) else None
-            if isinstance(value, cst.Call):
-                for definition in survey.classes_named(dotted(value.func) or ""):
-                    for target in targets_of(node):
-                        instances.setdefault(survey.function(node), {})[dotted(target) or ""] = definition
-    return instances.get(function, {})
-
-
 def _home(survey: Survey, place: Place) -> Place:
     """Canonical place of a name: the module for a global name, the first method of the class for ``self.x``."""
     function, name = place
@@ -126,12 +107,6 @@ def _home(survey: Survey, place: Place) -> Place:
     while function is not None and not survey.is_bound(function, name.partition(".")[0]):
         # A nested function sees the names of the function around it.
         function = survey.function(function)
-    variable, _, attribute = name.partition(".")
-    owner = _instances(survey, function).get(variable) if attribute else None
-    if owner is not None:
-        method = next((method for method in survey.functions if survey.class_of(method) is owner), None)
-        if method is not None:
-            return (method, f"self.{attribute}")
     return (function, name)
 
 

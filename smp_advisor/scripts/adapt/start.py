@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import libcst as cst
 
 from smp_advisor.scripts.adapt.adaptation import Draft, drop_unused_imports
 from smp_advisor.scripts.adapt.code import (
     Edits,
-    children,
     dotted,
     expression,
     keyword,
@@ -144,60 +141,6 @@ def seed_models(draft: Draft) -> None:
     draft.apply(edits)
 
 
-_RANKS = {
-    "torch.distributed.get_rank": "smp.rank()",
-    "torch.distributed.get_world_size": "smp.size()",
-    "torch.distributed.barrier": "smp.barrier()",
-}
-_VARIABLES = {"LOCAL_RANK": "smp.local_rank()", "RANK": "smp.rank()", "WORLD_SIZE": "smp.size()"}
-_REMOVED = ("torch.distributed.init_process_group", "torch.distributed.destroy_process_group", "torch.cuda.set_device")
-
-
-def remove_process_group(draft: Draft) -> None:
-    """Remove the set-up of the process group, and take ranks from the library."""
-    survey, edits = draft.survey, Edits()
-    for call in survey.calls:
-        name = survey.callee(call)
-        if name in _REMOVED and isinstance(survey.parent(call), cst.Expr):
-            edits.remove(_line(survey, call))
-        elif name in _RANKS and not call.args:
-            edits.replace(call, expression(_RANKS[name]))
-        elif name == "torch.distributed.barrier":
-            edits.replace(call, expression("smp.barrier()"))
-        elif name in ("torch.distributed.is_initialized", "torch.distributed.is_available"):
-            edits.replace(call, expression("True"))
-        elif name in ("torch.multiprocessing.spawn", "torch.multiprocessing.spawn.spawn"):
-            replace_spawn(draft, edits, call, local_rank="smp.local_rank()", launcher="MPI")
-        elif name.startswith("torch.distributed.") and name.rpartition(".")[2] in (
-            "all_reduce",
-            "reduce",
-            "all_gather",
-            "broadcast",
-            "all_gather_object",
-        ):
-            draft.add_todo("collective_over_all", call)
-    _replace_variables(draft, edits)
-    if not edits:
-        return
-    draft.apply(edits)
-    drop_unused_imports(
-        draft,
-        {
-            "torch.distributed",
-            "torch.multiprocessing",
-            "torch.distributed.init_process_group",
-            "torch.distributed.destroy_process_group",
-        },
-    )
-
-
-def _line(survey: Survey, call: cst.Call) -> cst.CSTNode:
-    small = survey.parent(call)
-    statement = survey.statement(call)
-    alone = not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) == 1
-    return cast("cst.CSTNode", statement if alone else small)
-
-
 def replace_spawn(draft: Draft, edits: Edits, call: cst.Call, *, local_rank: str, launcher: str) -> bool:
     """Replace ``mp.spawn(worker, args=(a, b), ...)`` by ``worker(<local rank>, a, b)``; return whether it was replaced.
 
@@ -212,53 +155,6 @@ def replace_spawn(draft: Draft, edits: Edits, call: cst.Call, *, local_rank: str
         arguments += [text_of(element.value) for element in options.value.elements]
     edits.replace(call, expression(f"{text_of(function.value)}({', '.join(arguments)})"))
     return True
-
-
-def _replace_variables(draft: Draft, edits: Edits) -> None:
-    """Replace ``int(os.environ["LOCAL_RANK"])`` and ``args.local_rank``, which are not set under MPI."""
-    survey = draft.survey
-    for node in survey.nodes:
-        key = _environment_key(survey, node)
-        parent = survey.parent(node)
-        if key in _VARIABLES and not isinstance(parent, cst.AssignTarget | cst.Del):
-            outer_call = survey.parent(parent) if isinstance(parent, cst.Arg) else None
-            outer = outer_call if isinstance(outer_call, cst.Call) and dotted(outer_call.func) == "int" else node
-            edits.replace(outer, expression(_VARIABLES[key]))
-        elif key in ("MASTER_ADDR", "MASTER_PORT", *_VARIABLES) and isinstance(parent, cst.AssignTarget):
-            statement = survey.statement(node)
-            if statement is not None:
-                edits.remove(statement)
-        elif (
-            isinstance(node, cst.Attribute)
-            and node.attr.value == "local_rank"
-            and not isinstance(parent, cst.AssignTarget)
-            and not (isinstance(parent, cst.Attribute | cst.Call) and children(parent)[0] is node)
-            and _parses(survey, "local_rank")
-            and dotted(node.value) not in ("smp", "self")
-        ):
-            edits.replace(node, expression("smp.local_rank()"))
-
-
-def _parses(survey: Survey, option: str) -> bool:
-    """Whether the script defines this command-line option."""
-    return any(
-        isinstance(call.func, cst.Attribute)
-        and call.func.attr.value == "add_argument"
-        and any(text_of(arg.value).strip("\"'").lstrip("-").replace("-", "_") == option for arg in call.args)
-        for call in survey.calls
-    )
-
-
-def _environment_key(survey: Survey, node: cst.CSTNode) -> str:
-    text: cst.CSTNode | None = None
-    if isinstance(node, cst.Subscript) and survey.qualified(node.value) == "os.environ" and len(node.slice) == 1:
-        index = node.slice[0].slice
-        text = index.value if isinstance(index, cst.Index) else None
-    elif isinstance(node, cst.Call) and survey.callee(node) in ("os.environ.get", "os.getenv") and node.args:
-        text = node.args[0].value
-    if isinstance(text, cst.SimpleString) and isinstance(text.evaluated_value, str):
-        return text.evaluated_value
-    return ""
 
 
 LOCAL_RANK = 'int(os.environ["LOCAL_RANK"])'
