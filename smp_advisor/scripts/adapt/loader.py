@@ -22,7 +22,7 @@ from smp_advisor.scripts.adapt.roles import (
     loader_calls,
     loops_over,
     names_of,
-    places_of_loader,
+    objects_of,
     reaches,
 )
 from smp_advisor.scripts.adapt.survey import known_names
@@ -198,7 +198,7 @@ def _set_epochs(draft: Draft, edits: Edits, calls: list[cst.Call]) -> None:
     survey = draft.survey
     training = set(backward_calls(survey))
     for call in calls:
-        places = places_of_loader(survey, call)
+        places = objects_of(survey, call)
         loop = next((o for o in loops_over(survey, call) if reaches(survey, o, training, 4)), None)
         function = survey.function(loop) if loop is not None else None
         counted = [o for o in (survey.loops(loop) if loop is not None else ()) if isinstance(o, cst.For)]

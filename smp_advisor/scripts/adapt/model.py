@@ -16,6 +16,7 @@ from smp_advisor.scripts.adapt.code import (
     statements,
     text_of,
     walk,
+    without_moves,
 )
 from smp_advisor.scripts.adapt.construction import (
     LAYER_CLASSES,
@@ -26,13 +27,12 @@ from smp_advisor.scripts.adapt.construction import (
 )
 from smp_advisor.scripts.adapt.plan_settings import CLIP, HALF, computes_in_half
 from smp_advisor.scripts.adapt.roles import (
-    aliases_of,
     model_places,
     names_of,
+    objects_of,
     optimizer_places,
     optimizers,
-    root_name,
-    source_of,
+    root_of,
 )
 from smp_advisor.scripts.adapt.survey import Statement, Survey, known_names, targets_of
 
@@ -41,19 +41,23 @@ if TYPE_CHECKING:
 
 REPLICATING = frozenset(known_names("data_parallel_wrappers"))
 SHARDING = frozenset(known_names("fsdp_wrappers"))
-_MOVES = ("to", "cuda")
 
 
 def take_out_wrappers(draft: Draft, wrappers: Iterable[str]) -> None:
     """Remove `wrappers` and ``.to(device)`` from the model: the library moves each part to its GPU."""
     unwrap(draft, wrappers)
     survey, edits = draft.survey, Edits()
-    places = model_places(survey)
-    for node in survey.nodes:
-        if isinstance(node, cst.Assign | cst.AnnAssign) and node.value is not None:
-            _strip_assignment(survey, edits, node, names_of(survey, places, survey.function(node)))
-        elif isinstance(node, cst.SimpleStatementLine):
-            _strip_call(edits, node, names_of(survey, places, survey.function(node)))
+    for call in survey.calls:
+        plain, parent, statement = without_moves(call), survey.parent(call), survey.statement(call)
+        if plain is call or not objects_of(survey, root_of(plain)) & model_places(survey) or statement is None:
+            continue
+        if isinstance(parent, cst.Attribute) and without_moves(outer := survey.parent(parent)) is not outer:
+            continue  # model.half().to(device) is replaced as a whole
+        same = isinstance(parent, cst.Assign) and [dotted(t) for t in targets_of(parent)] == [text_of(plain)]
+        if same or isinstance(parent, cst.Expr):
+            edits.remove(statement)
+        else:
+            edits.replace(call, plain)
     draft.apply(edits)
 
 
@@ -66,8 +70,7 @@ def unwrap(draft: Draft, wrappers: Iterable[str], *, attribute: bool = False) ->
         if survey.callee(call) not in wrappers or not call.args:
             continue
         inner = dotted(call.args[0].value)
-        names = names_of(survey, places, survey.function(call))
-        if inner is None or root_name(inner) in names or inner in names:
+        if objects_of(survey, root_of(call.args[0].value)) & places:
             parent, statement = survey.parent(call), survey.statement(call)
             same = isinstance(parent, cst.Assign) and [dotted(t) for t in targets_of(parent)] == [inner]
             if same and statement is not None:
@@ -82,49 +85,6 @@ def unwrap(draft: Draft, wrappers: Iterable[str], *, attribute: bool = False) ->
                 edits.replace(node, node.value)
     draft.apply(edits)
     drop_unused_imports(draft, set(wrappers))
-
-
-def _strip_assignment(survey: Survey, edits: Edits, node: cst.Assign | cst.AnnAssign, names: set[str]) -> None:
-    targets = [dotted(target) for target in targets_of(node)]
-    if node.value is None or len(targets) != 1 or targets[0] is None or root_name(targets[0]) not in names:
-        return
-    source = source_of(survey, node.value)
-    plain = without_moves(node.value)
-    statement = survey.statement(node)
-    if statement is not None and text_of(plain) == targets[0]:
-        edits.remove(statement)
-    elif plain is not node.value and (targets[0] in names or source in names):
-        edits.replace(node.value, plain)
-
-
-def without_moves(value: cst.BaseExpression) -> cst.BaseExpression:
-    """The value without device moves: ``Net()`` for ``Net().to(device)``."""
-    if isinstance(value, cst.IfExp):
-        body, orelse = without_moves(value.body), without_moves(value.orelse)
-        if text_of(body) == text_of(orelse):
-            return body
-        return value.with_changes(body=body, orelse=orelse) if (body, orelse) != (value.body, value.orelse) else value
-    while isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) and value.func.attr.value in _MOVES:
-        value = value.func.value
-    return value
-
-
-def _strip_call(edits: Edits, statement: cst.SimpleStatementLine, names: set[str]) -> None:
-    """Remove ``model.to(device)``; of ``model.to(device).train()``, keep ``model.train()``."""
-    small = statement.body[0] if len(statement.body) == 1 else None
-    if not isinstance(small, cst.Expr) or not isinstance(small.value, cst.Call):
-        return
-    for node in walk(small):
-        if not isinstance(node, cst.Call):
-            continue
-        plain = without_moves(node)
-        if plain is node or root_name(dotted(plain) or "") not in names:
-            continue
-        if node is small.value:
-            edits.remove(statement)
-        else:
-            edits.replace(node, plain)
-        return
 
 
 _MODULE = frozenset(known_names("module_attributes"))
@@ -153,7 +113,7 @@ def uses_of_model(draft: Draft, construction: Construction, *, start: Statement 
     `start` is the last statement before the wrapper; None if the wrapper precedes the first use of the parameters.
     """
     survey = draft.survey
-    places = aliases_of(survey, (construction.function, construction.name))
+    places = construction.objects
     start = start or construction.use or construction.last
     classes = _classes(survey, construction)
     assigned = [
@@ -446,10 +406,9 @@ def _zero_by_optimizer(draft: Draft) -> None:
             continue
         function = survey.function(call)
         for optimizer in optimizers(survey):
-            if optimizer.model is None or owner not in names_of(survey, aliases_of(survey, optimizer.model), function):
+            if owner not in names_of(survey, optimizer.model, function):
                 continue
-            places = aliases_of(survey, (optimizer.function, optimizer.name)) if optimizer.name is not None else set()
-            names = sorted(names_of(survey, places, function), key=len)
+            names = sorted(names_of(survey, optimizer.objects, function), key=len)
             if names:
                 edits.replace(call.func.value, expression(names[0]))
             else:

@@ -19,7 +19,7 @@ from smp_advisor.scripts.adapt.code import (
     text_of,
     walk,
 )
-from smp_advisor.scripts.adapt.roles import aliases_of, model_places, names_of, optimizer_places, optimizers, reaches
+from smp_advisor.scripts.adapt.roles import model_places, names_of, optimizer_places, optimizers, reaches
 from smp_advisor.scripts.adapt.survey import assigned_names
 
 if TYPE_CHECKING:
@@ -115,9 +115,8 @@ def _model_of(survey: Survey, call: cst.Call, name: str) -> str:
     """The model of an optimizer, as its function spells it; empty if it has no name there."""
     function = survey.function(call)
     for optimizer in optimizers(survey):
-        places = aliases_of(survey, (optimizer.function, optimizer.name)) if optimizer.name is not None else set()
-        if optimizer.model is not None and name in names_of(survey, places, function):
-            return _shortest(names_of(survey, aliases_of(survey, optimizer.model), function))
+        if name in names_of(survey, optimizer.objects, function):
+            return _shortest(names_of(survey, optimizer.model, function))
     return _shortest(names_of(survey, model_places(survey), function))
 
 

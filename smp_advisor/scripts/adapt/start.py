@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import libcst as cst
 
 from smp_advisor.scripts.adapt.adaptation import Draft, drop_unused_imports
@@ -13,96 +15,46 @@ from smp_advisor.scripts.adapt.code import (
     positional,
     statements,
     text_of,
-    walk,
 )
-from smp_advisor.scripts.adapt.roles import model_places, names_of
-from smp_advisor.scripts.adapt.survey import Statement, Survey, known_names, targets_of
+from smp_advisor.scripts.adapt.roles import callees, calls_of, model_places, node_of, objects_of
+from smp_advisor.scripts.adapt.survey import Statement, Survey, known_names
+
+if TYPE_CHECKING:
+    from smp_advisor.reading.trace import Call
 
 _PASSIVE = known_names("passive_prefixes")
 _WORKING = known_names("working_prefixes")
 
 
-def is_main_guard(statement: cst.CSTNode) -> bool:
-    """Whether a statement is ``if __name__ == "__main__":``."""
-    return (
-        isinstance(statement, cst.If)
-        and "__name__" in text_of(statement.test)
-        and "__main__" in text_of(statement.test)
-    )
-
-
 def entry(survey: Survey) -> Statement | None:
     """First statement that does work, before which the library is initialized; None if there is none."""
-    block = list(survey.module.body)
-    while True:
-        first = next((statement for statement in block if _works(survey, statement)), None)
-        if first is None:
-            return None
-        if is_main_guard(first):
-            block = survey.body_of(cst.ensure_type(first, cst.If).body.body[0])
-            if not any(_works(survey, statement) for statement in block):
-                return block[0]
-            continue
-        called = _only_call(survey, first)
-        if called is None or not called.body.body:
-            return first
-        block = _after_docstring(called)
-        if not any(_works(survey, statement) for statement in block):
-            return block[0] if block else first
-        return block[0]
-
-
-def _after_docstring(function: cst.FunctionDef) -> list[Statement]:
-    body = [statement for statement in function.body.body if isinstance(statement, Statement)]
-    return body[1:] if function.get_docstring() is not None and len(body) > 1 else body
-
-
-def _works(survey: Survey, statement: Statement) -> bool:
-    if isinstance(statement, cst.FunctionDef | cst.ClassDef):
-        return False
-    if is_main_guard(statement):
-        return True
-    return any(
-        (isinstance(node, cst.Call) and _is_work(survey, node)) or _creates_model(survey, node)
-        for node in walk(statement)
-    )
-
-
-def _creates_model(survey: Survey, node: cst.CSTNode) -> bool:
-    """Whether a node assigns the result of a call to a trained model, for example of a function of another module."""
-    if not isinstance(node, cst.Assign) or not isinstance(node.value, cst.Call):
-        return False
-    names = names_of(survey, model_places(survey), survey.function(node))
-    return any(dotted(target) in names for target in targets_of(node))
-
-
-def _is_work(survey: Survey, call: cst.Call) -> bool:
-    name = survey.callee(call)
-    if not name or name.startswith(_PASSIVE):
-        return False
-    if survey.named(name) or survey.classes_named(name):
-        return not _reads_options(survey, name)
-    return f"{name}.".startswith(_WORKING)
-
-
-def _reads_options(survey: Survey, name: str) -> bool:
-    """Whether a function of the script only parses the command line."""
-    called = [survey.callee(n) for f in survey.named(name) for n in walk(f) if isinstance(n, cst.Call)]
-    works = any(callee.split(".")[0] == "torch" and "cuda" not in callee for callee in called)
-    return not works and any(callee.endswith(".add_argument") for callee in called)
-
-
-def _only_call(survey: Survey, statement: Statement) -> cst.FunctionDef | None:
-    """The function called by a statement such as ``main()``, if it is called nowhere else."""
-    if not isinstance(statement, cst.SimpleStatementLine) or not isinstance(statement.body[0], cst.Expr):
+    calls = [event for event in calls_of(survey) if event.reached]
+    first = next((event for event in calls if _works(survey, event)), None)
+    if first is None:
         return None
-    call = statement.body[0].value
-    if not isinstance(call, cst.Call) or any("smp." in text_of(arg) for arg in call.args):
-        return None
-    functions = survey.named(dotted(call.func) or "")
+    # The call in the module itself, or under its main guard, that leads there: calls are recorded before their bodies.
+    top = [event for event in calls if not event.functions and event.order <= first.order][-1:] or [first]
+    node = node_of(survey, top[0].node)
+    above = [node, *survey.ancestors(node)] if node is not None else []
+    guards = [a for a in above if isinstance(a, cst.If) and "__main__" in text_of(a.test)]
+    block = survey.body_of(cst.ensure_type(guards[-1], cst.If).body.body[0]) if guards else list(survey.module.body)
+    statement = next((inside for inside in block if inside in above), None)
     # A function that runs more than once must not initialize the library.
-    calls = [site for site in survey.calls if dotted(site.func) == dotted(call.func)]
-    return functions[0] if len(functions) == 1 and len(calls) == 1 else None
+    function = next(iter(callees(survey, node)), None) if isinstance(node, cst.Call) else None
+    sites = [call for call in survey.calls if function is not None and function in callees(survey, call)]
+    alone = statement is not None and isinstance(survey.parent(sites[0]) if sites else None, cst.Expr)
+    if function is None or len(sites) > 1 or not alone or survey.class_of(function) is not None:
+        return statement
+    body = [inside for inside in function.body.body if isinstance(inside, Statement)]
+    return body[1] if function.get_docstring() is not None and len(body) > 1 else body[0]
+
+
+def _works(survey: Survey, event: Call) -> bool:
+    """Whether a call does more than to query the machine or to set options, or makes the model."""
+    if event.name and not event.name.startswith(_PASSIVE) and f"{event.name}.".startswith(_WORKING):
+        return True
+    node = node_of(survey, event.node)
+    return event.function is None and node is not None and bool(objects_of(survey, node) & model_places(survey))
 
 
 def download_once(draft: Draft) -> None:
