@@ -60,13 +60,16 @@ def call(run: Run, frame: Frame, node: ast.Call) -> Value:
     results = []
     for candidate in candidates:
         target, arguments, keywords = _unwrapped(candidate)
+        receiver = target.owner if isinstance(target, (Member, Function)) else target
+        # The method that is called; none if an attribute holds the object that is: self.model(batch).
+        is_object = isinstance(target, (Instance, Result, Item, StepOutput))
         event = Call(
             node=node,
             module=frame.module,
             order=0,
             name=target.path if isinstance(target, External) else "",
-            method=_method(node, target),
-            receiver=_receiver(target),
+            method=node.func.attr if isinstance(node.func, ast.Attribute) and not is_object else "",
+            receiver=None if isinstance(target, (External, Class)) else receiver,
             function=target if isinstance(target, Function) else None,
             arguments=arguments + positional,
             passed=_together(keywords, passed),
@@ -136,18 +139,6 @@ def enter(run: Run, function: Function, bound: dict[str, Value]) -> Value:
     run.computes = computes
     run.results.setdefault(node, []).append(returned)
     return returned
-
-
-def _receiver(target: Value) -> Value | None:
-    if isinstance(target, (Member, Function)):
-        return target.owner
-    return None if isinstance(target, (External, Class)) else target
-
-
-def _method(node: ast.Call, target: Value) -> str:
-    """The method that is called; empty if an attribute holds the object that is: ``self.model(batch)``."""
-    is_object = isinstance(target, (Instance, Result, Item, StepOutput))
-    return node.func.attr if isinstance(node.func, ast.Attribute) and not is_object else ""
 
 
 def _arguments(run: Run, frame: Frame, node: ast.Call) -> tuple[tuple[Value, ...], Mapping]:
