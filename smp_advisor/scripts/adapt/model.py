@@ -52,7 +52,7 @@ def take_out_wrappers(draft: Draft, wrappers: Iterable[str]) -> None:
         if plain is call or not objects_of(survey, root_of(plain)) & model_places(survey) or statement is None:
             continue
         if isinstance(parent, cst.Attribute) and without_moves(outer := survey.parent(parent)) is not outer:
-            continue  # model.half().to(device) is replaced as a whole
+            continue  # model.half().to(device) is replaced at once
         same = isinstance(parent, cst.Assign) and [dotted(t) for t in targets_of(parent)] == [text_of(plain)]
         if same or isinstance(parent, cst.Expr):
             edits.remove(statement)

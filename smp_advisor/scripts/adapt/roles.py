@@ -68,11 +68,11 @@ class _Reading:
 
         positions = MetadataWrapper(module, unsafe_skip_copy=True).resolve(PositionProvider)
         places: dict[tuple[int, int, int, int], cst.CSTNode] = {}
-        for node, place in positions.items():
-            if isinstance(node, cst.Name | cst.Attribute | cst.Call):
-                places[place.start.line, place.start.column, place.end.line, place.end.column] = node
-            elif isinstance(node, cst.FunctionDef):
-                places[place.start.line, place.start.column, 0, 0] = node
+        for inner, place in positions.items():
+            if isinstance(inner, cst.Name | cst.Attribute | cst.Call):
+                places[place.start.line, place.start.column, place.end.line, place.end.column] = inner
+            elif isinstance(inner, cst.FunctionDef):
+                places[place.start.line, place.start.column, 0, 0] = inner
         self._nodes: dict[ast.AST, cst.CSTNode] = {}
         self.values: dict[cst.CSTNode, list[Value]] = {}
         for tree in ast.walk(self.run.trace.modules[0].tree):
@@ -81,10 +81,10 @@ class _Reading:
                 if not isinstance(tree, ast.FunctionDef):
                     end = tree.end_lineno or tree.lineno
                     ends = (end, column(end, tree.end_col_offset or 0))
-                found = places.get((tree.lineno, column(tree.lineno, tree.col_offset), *ends))
-                if found is not None:
-                    self._nodes[tree] = found
-                    self.values[found] = (self.run.values or {}).get(cast("ast.expr", tree), [])
+                node = places.get((tree.lineno, column(tree.lineno, tree.col_offset), *ends))
+                if node is not None:
+                    self._nodes[tree] = node
+                    self.values[node] = (self.run.values or {}).get(cast("ast.expr", tree), [])
 
     def node(self, tree: ast.AST) -> cst.CSTNode | None:
         """The node of LibCST for one of `ast`."""
@@ -156,8 +156,8 @@ def _references(survey: Survey) -> dict[Function, list[tuple[str, Objects]]]:
 def names_of(survey: Survey, objects: Objects, function: Function) -> set[str]:
     """Expressions in this function that refer to one of the objects, and global names that do."""
     references = _references(survey)
-    names = {name for name, found in references.get(function, ()) if found & objects}
-    names |= {n for n, found in references.get(None, ()) if found & objects and not survey.is_bound(function, n)}
+    names = {name for name, known in references.get(function, ()) if known & objects}
+    names |= {n for n, known in references.get(None, ()) if known & objects and not survey.is_bound(function, n)}
     return {name for name in names if name != "self" and not name.endswith(".module")}
 
 
@@ -263,8 +263,8 @@ def _models_of(survey: Survey, call: cst.Call) -> list[cst.CSTNode]:
         if reading.node(event.node) is not call:
             continue
         for owner in _owners(event.argument("params", 0)):
-            found = reading.node(owner)
-            nodes += [root_of(found)] if found is not None else []
+            place = reading.node(owner)
+            nodes += [root_of(place)] if place is not None else []
     return nodes
 
 
