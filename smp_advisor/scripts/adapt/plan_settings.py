@@ -1,4 +1,4 @@
-"""Steps: the batch, accumulation, precision, clipping and checkpointing of the plan, and gradient scalers."""
+"""Steps: the batch, accumulation, precision, clipping over shards and checkpointing of the plan."""
 
 from __future__ import annotations
 

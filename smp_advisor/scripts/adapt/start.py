@@ -1,4 +1,4 @@
-"""Steps: start the processes, and what runs once: options, downloads, seeds; calls that SMP v1 does not take."""
+"""Steps: start the processes, download once, and seed the models."""
 
 from __future__ import annotations
 
