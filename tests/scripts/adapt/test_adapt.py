@@ -133,10 +133,12 @@ def test_ranks_follow_the_plan():
 @pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.parametrize("name", ["accumulation", "loader_in_helper"])
-def test_an_adapted_loop_is_proven_under_a_plan(name):
+def test_nothing_differs_in_a_loop_that_is_adapted_to_a_plan(name):
     text = loop_text(name)
     proof = prove(text, propose(text, PLANS["tensor_fp16"]).source, library="smp-v1")
-    assert proof.proven, str(proof)
+    assert not proof.failure
+    # Neither model has a ModuleList, whose layers the plan checkpoints.
+    assert all("never ran" in difference.what for difference in proof.differences), str(proof)
 
 
 def test_checkpoints_are_written_by_the_library():
