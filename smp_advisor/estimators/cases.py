@@ -249,10 +249,15 @@ def read_configurations(
     if isinstance(cell.only, Mapping) and looks_like_deepspeed(cell.only):
         return [configuration_of_deepspeed(cell.only)], cell.unresolved
     configurations = configurations_of_cell(cell)
+    in_recipe = "The configuration of the job is in a recipe: paste the YAML of the recipe."
+    recipes = [call for call in cell.calls if call.called == "from_recipe" or "training_recipe" in call.keywords]
     if configurations:
-        return configurations, cell.unresolved
-    if any(call.called == "from_recipe" or "training_recipe" in call.keywords for call in cell.calls):
-        raise AdvisorError("The configuration of the job is in a recipe: paste the YAML of the recipe.")
+        notes = [document.source.unresolved(call.node.lineno, in_recipe) for call in recipes]
+        return configurations, (*notes, *cell.unresolved)
+    if recipes:
+        raise AdvisorError(in_recipe)
+    if "sagemaker.remote_function" in document.source.text:
+        raise AdvisorError("A function with @remote is a job that is not read: paste it as an estimator or a request.")
     if cell.stopped is not None:
         line, why = cell.stopped
         raise AdvisorError(

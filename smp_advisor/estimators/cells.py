@@ -146,6 +146,7 @@ def configuration_of_dictionary(table: Mapping) -> Configuration | None:
         name = "HuggingFace" if "transformers_version" in table.entries else "PyTorch"
         return configuration_of_estimator(name, table)
     configuration = Configuration("parameters", "The dictionary", table.span)
+    inner = table.get("parameters")  # {"enabled": True, "parameters": {...}}; other dictionaries have them, too
     if "distribution" in table.entries:
         configuration.tables["estimator"] = table
         read_distribution(configuration, table.get("distribution"))
@@ -158,7 +159,7 @@ def configuration_of_dictionary(table: Mapping) -> Configuration | None:
         read_distribution(configuration, table)
     elif "modelparallel" in table.entries:
         read_model_parallel(configuration, table)
-    elif _is_options(table):
+    elif isinstance(inner, Mapping) and ("enabled" in table.entries or looks_like_parameters(inner)):
         read_options(configuration, table)
     elif looks_like_parameters(table):
         configuration.take_all(table, configuration.parameters, group="parameters")
@@ -166,9 +167,3 @@ def configuration_of_dictionary(table: Mapping) -> Configuration | None:
         return None
     configuration.library = choose_library(configuration, configuration.get("framework_version"), None)
     return configuration
-
-
-def _is_options(table: Mapping) -> bool:
-    """Whether it is ``{"enabled": True, "parameters": {...}}``. Other dictionaries have parameters too."""
-    inner = table.get("parameters")
-    return isinstance(inner, Mapping) and ("enabled" in table.entries or looks_like_parameters(inner))

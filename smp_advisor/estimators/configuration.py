@@ -253,7 +253,8 @@ class Configuration:
         self.tables[group] = table
         for key, entry in table.entries.items():
             if isinstance(key, str):
-                self._read(table, key, into, key)
+                # A script's parser reads --batch-size as batch_size.
+                self._read(table, key, into, key.replace("-", "_") if group == "hyperparameters" else key)
             else:
                 self.gaps.append(Gap(f"{group}[{key!r}]", "its name is no text", entry.span))
         if table.open:

@@ -31,17 +31,13 @@ def corrected_text(text: str, dialect: Dialect, configuration: Configuration, ch
     embedded: list[Change] = []
     own: list[Change] = []
     for change in changes:
-        (embedded if _is_embedded(configuration, change) else own).append(change)
+        in_json = configuration.embedded is not None and change.table is configuration.tables.get("parameters")
+        (embedded if in_json else own).append(change)
     edits: list[Edit | None] = [edit for change in own for edit in _edits(text, dialect, change, configuration)]
     edits += _in_json_text(text, dialect, configuration, embedded)
     distinct = list(dict.fromkeys(edits))
     placed = complete(distinct)
     return applied(text, placed) if placed else None
-
-
-def _is_embedded(configuration: Configuration, change: Change) -> bool:
-    """Whether it changes parameters that are JSON in the text."""
-    return configuration.embedded is not None and change.table is configuration.tables.get("parameters")
 
 
 def _in_json_text(

@@ -143,7 +143,9 @@ def open_document(source: object) -> Document:
     """Open a configuration: a text, a path or a dictionary."""
     if isinstance(source, Dictionary):
         return _of_object(dict(source))
-    if isinstance(source, Path) or (isinstance(source, str) and _is_path(source)):
+    line = source.strip() if isinstance(source, str) and len(source) < 400 else ""
+    is_path = "\n" not in line and line.lower().endswith(tuple(_FILES)) and not line.startswith("{")
+    if isinstance(source, Path) or (isinstance(source, str) and is_path):
         return _of_file(Path(source).expanduser())
     if not isinstance(source, str):
         raise AdvisorError(f"Pass the text of a cell, the path of a file or a dictionary, not {type(source).__name__}.")
@@ -154,11 +156,6 @@ def open_document(source: object) -> Document:
     if not source.strip():
         raise AdvisorError("There is nothing to check: paste a cell, a dictionary, a request or a recipe.")
     return _of_text(source)
-
-
-def _is_path(text: str) -> bool:
-    line = text.strip()
-    return "\n" not in line and len(line) < 400 and line.lower().endswith(tuple(_FILES)) and not line.startswith("{")
 
 
 def _of_object(data: dict[Any, Any]) -> Document:

@@ -62,6 +62,8 @@ class ScriptFacts:
     """Whether it casts what is not quantized to fp32, with ``prepare_model_for_kbit_training``."""
     checkpoints: bool = False
     """Whether it checkpoints activations, by itself or by the default of its option."""
+    trains: bool = True
+    """Whether it calls anything that trains."""
     maps_devices: bool = False
     """Whether ``device_map`` spreads one model over the GPUs of a process."""
 
@@ -100,6 +102,7 @@ def read_training_script(text: str) -> ScriptFacts | None:
         four_bit=casts or any(True in _constants(call, "load_in_4bit") for call in calls),
         upcast=casts,
         checkpoints=_checkpoints(by_name, keywords),
+        trains=any(name in ("backward", "fit", "train") or name.endswith("Trainer") for name in by_name),
         maps_devices=any("auto" in _constants(call, "device_map") for call in calls),
     )
 
@@ -318,7 +321,7 @@ def _of_code(configuration: Configuration, script: ScriptFacts | None) -> Strate
     if "unread_file" in configuration.settings and (launched or terms.gpus == 1):
         file = configuration.get("unread_file")
         return undescribed("The strategy", f"its settings are in the file {file}")
-    if terms.gpus == 1:
+    if terms.gpus == 1 and (script is None or script.trains):
         return replicated("One GPU")
     if not launched and terms.launched is False and terms.gpus is not None:
         return undescribed("One process", f"it has {terms.gpus} GPUs and no launcher")
@@ -339,11 +342,12 @@ def _of_code(configuration: Configuration, script: ScriptFacts | None) -> Strate
 def _adapter(configuration: Configuration, script: ScriptFacts | None) -> list[str]:
     """Set LoRA or QLoRA, in the hyperparameters (TRL's names) or in the script; its assumptions."""
     values = {name: entry.value for name, entry in configuration.hyperparameters.items()}
-    lora = is_on(values.get("use_peft")) or "lora_r" in values or (script is not None and script.lora)
+    ranks = [values[name] for name in ("lora_r", "lora_rank") if name in values]
+    lora = is_on(values.get("use_peft")) or ranks or (script is not None and script.lora)
     if not lora:
         return []
     four_bit = is_on(values.get("load_in_4bit")) or (script is not None and script.four_bit)
-    rank = count(digits_as_number(values.get("lora_r", script.rank if script is not None else None)))
+    rank = count(digits_as_number(ranks[0] if ranks else script.rank if script is not None else None))
     adapter = "qlora_4bit" if four_bit else "lora"
     configuration.set(adapter=adapter, adapter_rank=rank or _PEFT_RANK, adapter_targets="all-linear")
     if script is not None and script.upcast:

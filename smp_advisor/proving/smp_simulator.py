@@ -128,7 +128,11 @@ def _part(value: Any, parts: int, part: int) -> Any:
     """One microbatch of an argument: tensors in lists, tuples and dictionaries are split along their first axis."""
     if isinstance(value, torch.Tensor):
         if parts > 1 and (not value.dim() or value.shape[0] % parts):
-            raise RuntimeError("TensorSplitError: the batch size is not divisible by the number of microbatches")
+            rows = value.shape[0] if value.dim() else "no"
+            raise RuntimeError(
+                f"TensorSplitError: a batch of {rows} rows is not divisible into {parts} microbatches: give the step a"
+                " multiple of the plan's microbatches"
+            )
         return value if parts == 1 else value.chunk(parts)[part]
     if type(value) is dict:
         return {key: _part(item, parts, part) for key, item in value.items()}

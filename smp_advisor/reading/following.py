@@ -60,13 +60,16 @@ def call(run: Run, frame: Frame, node: ast.Call) -> Value:
     results = []
     for candidate in candidates:
         target, arguments, keywords = _unwrapped(candidate)
+        receiver = target.owner if isinstance(target, (Member, Function)) else target
+        # The method that is called; none if an attribute holds the object that is: self.model(batch).
+        is_object = isinstance(target, (Instance, Result, Item, StepOutput))
         event = Call(
             node=node,
             module=frame.module,
             order=0,
             name=target.path if isinstance(target, External) else "",
-            method=_method(node, target),
-            receiver=_receiver(target),
+            method=node.func.attr if isinstance(node.func, ast.Attribute) and not is_object else "",
+            receiver=None if isinstance(target, (External, Class)) else receiver,
             function=target if isinstance(target, Function) else None,
             arguments=arguments + positional,
             passed=_together(keywords, passed),
@@ -136,18 +139,6 @@ def enter(run: Run, function: Function, bound: dict[str, Value]) -> Value:
     run.computes = computes
     run.results.setdefault(node, []).append(returned)
     return returned
-
-
-def _receiver(target: Value) -> Value | None:
-    if isinstance(target, (Member, Function)):
-        return target.owner
-    return None if isinstance(target, (External, Class)) else target
-
-
-def _method(node: ast.Call, target: Value) -> str:
-    """The method that is called; empty if an attribute holds the object that is: ``self.model(batch)``."""
-    is_object = isinstance(target, (Instance, Result, Item, StepOutput))
-    return node.func.attr if isinstance(node.func, ast.Attribute) and not is_object else ""
 
 
 def _arguments(run: Run, frame: Frame, node: ast.Call) -> tuple[tuple[Value, ...], Mapping]:
@@ -279,6 +270,7 @@ def follow(
     source: Source,
     *,
     computes: bool = False,
+    records: bool = False,
     variables: MappingABC[str, Any] | None = None,
     texts: MappingABC[Path, Source] | None = None,
     concerns: Callable[[Run, Function], bool] = lambda _run, _function: True,
@@ -289,7 +281,7 @@ def follow(
     directory = source.file.resolve().parent if source.file is not None else None
     module = parse(source, directory=directory)
     module.scope.names |= {name: from_plain(value) for name, value in (variables or {}).items()}
-    run = Run(computes=computes, texts=dict(texts or {}), can_wait=can_wait)
+    run = Run(values={} if records else None, computes=computes, texts=dict(texts or {}), can_wait=can_wait)
     run.evaluate, run.execute = partial(evaluate, run), partial(execute, run)
     run.call, run.enter, run.defaults = partial(call, run), partial(enter, run), partial(defaults, run)
     run.trace.modules.append(module)

@@ -200,7 +200,7 @@ def add_keyword(module: Module, call: ast.Call, name: str, text: str) -> Edit:
     if len(arguments) == 1 and isinstance(arguments[0], ast.GeneratorExp) and last == end:
         return Edit(last, last, "")  # f(x for x in y): no place without brackets of its own
     ending = module.source.text[last : end - 1]
-    tokens = _code(ending)
+    tokens = "\n".join(line.partition("#")[0].ljust(len(line)) for line in ending.split("\n"))  # comments blanked
     first = min(arguments, key=lambda argument: module.source.span(argument).start)
     own_lines = first.lineno != call.lineno and "\n" in ending
     comma = tokens.find(",")
@@ -336,11 +336,6 @@ def unified(path: str, before: str, after: str, changes: list[Edit]) -> str:
         blank + old[top : len(old) - tail], blank + new[top : len(new) - tail], f"a/{path}", f"b/{path}"
     )
     return _ended(lines)
-
-
-def _code(text: str) -> str:
-    """`text` with comments blanked, character by character."""
-    return "\n".join(line.partition("#")[0].ljust(len(line)) for line in text.split("\n"))
 
 
 def _offset(source: Source, line: int, column: int) -> int:

@@ -123,6 +123,29 @@ def _read(value: Any) -> Any:
         return {"true": True, "false": False}.get(value.lower(), value)
 
 
+_COUNT = re.compile(r"accum|grad_acc|acc_steps")
+"""Options for the number of batches per step: ``gradient_accumulation_steps``, ``accum_iter``."""
+
+
+def option_of_batches(context: Context) -> tuple[bool, str]:
+    """Whether the job's options make a step of one batch, and the option that does so by default."""
+    planned, default = Conditions(context.settings), Conditions(context.settings, defaults=True)
+    for name, declared in context.trace.options.items():
+        if not _COUNT.search(name):
+            continue
+        option = Argument(name, declared.argument("default") or Constant(None))
+        if is_one(planned.known(option)):
+            return True, ""
+        if is_one(default.known(option)):
+            return False, name
+    return False, ""
+
+
+def is_one(number: object) -> bool:
+    """Whether a number of batches is one."""
+    return isinstance(number, int) and not isinstance(number, bool) and number <= 1
+
+
 def arguments_of(value: Value, depth: int = 0) -> set[str]:
     """Names of the command-line options in a condition."""
     if isinstance(value, Argument):

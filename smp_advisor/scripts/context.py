@@ -95,7 +95,7 @@ class Context:
         """Whether Hugging Face Trainer runs the training, because the script has no step."""
         if any(function.step is not None for function in self.trace.functions):
             return False
-        used = [call.name for call in self.trace.calls if call.name.startswith("transformers.")]
+        used = [call.name for call in self.trace.calls if call.name.startswith(("transformers.", "trl."))]
         used += [path for cls in self.trace.classes for path in cls.ancestors()]
         return any(name.endswith(("Trainer", "TrainingArguments")) for name in used)
 

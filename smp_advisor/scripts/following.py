@@ -148,7 +148,7 @@ def _libraries(trace: Trace, settings: Settings) -> Libraries:
         smp_torch=v1 and bool(trace.imported("smdistributed.modelparallel.torch")),
         smp_tensorflow=bool(trace.imported("smdistributed.modelparallel.tensorflow")),
         smp_v2=bool(trace.imported("torch.sagemaker")) or (shards and record is not None and record.smdistributed),
-        xla=bool(trace.imported("torch_xla")) or (record is not None and record.compiles),
+        xla=record.compiles if record and not trace.requires("torch_xla") else bool(trace.imported("torch_xla")),
         fsdp=shards and record is not None and not record.smdistributed,
     )
 

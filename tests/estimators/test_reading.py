@@ -58,6 +58,8 @@ def test_what_an_ellipsis_leaves_out_is_not_judged():
 
 
 def test_another_dictionary_with_parameters_is_none_of_a_job():
+    with pytest.raises(AdvisorError, match="function with @remote is a job that is not read"):
+        check_estimator("from sagemaker.remote_function import remote\n\n@remote(instance_type='x')\ndef f(): ...\n")
     with pytest.raises(AdvisorError, match="does not configure a training job"):
         check_estimator("payload = {'inputs': 'x', 'parameters': {'do_sample': True, 'top_p': 0.9}}\n")
 
@@ -88,6 +90,9 @@ def test_the_library_of_a_dictionary_can_be_said():
     assert check_estimator(shared, library="smp-v2").plan == Plan(library="smp-v2", tensor_parallel_degree=2)
     with pytest.raises(AdvisorError, match="library must be one of"):
         check_estimator(shared, library="smp")
+    delayed = check_estimator({**shared, "delayed_parameter_initialization": True}, library="smp-v2")
+    assert delayed.plan.delayed_parameter_initialization
+    assert not delayed
 
 
 @pytest.mark.parametrize(
@@ -100,6 +105,9 @@ def test_the_library_of_a_dictionary_can_be_said():
 def test_a_job_that_takes_a_recipe_asks_for_it(cell):
     with pytest.raises(AdvisorError, match="paste the YAML of the recipe"):
         check_estimator(cell)
+    report = check_estimator(f"{cell}{cells.V1}")
+    assert report.plan == check_estimator(cells.V1).plan
+    assert any("paste the YAML" in note.what for note in report.unresolved)
 
 
 def test_parameters_among_the_hyperparameters_are_read():

@@ -122,10 +122,15 @@ def test_data_parallel_jobs_are_ddp(more):
     assert reading(job(more=more)).plan.library == "ddp"
 
 
-def test_a_job_on_one_gpu_is_a_single_replica():
-    job_read = reading(job(more="", instance="ml.g5.2xlarge", count=1))
-    assert job_read.plan.library == "ddp"
-    assert "EST511" not in {found.id for found in check_estimator(job(more="", instance="ml.g5.2xlarge", count=1))}
+def test_a_job_on_one_gpu_is_a_single_replica_if_its_script_may_train(tmp_path):
+    text = job({"gradient-accumulation-steps": 8}, more="", instance="ml.g5.2xlarge", count=1)
+    plan = reading(text).plan
+    assert (plan.library, plan.gradient_accumulation_steps) == ("ddp", 8)
+    assert "EST511" not in {found.id for found in check_estimator(text)}
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "train.py").write_text("import subprocess\nsubprocess.run(['tune', 'run', 'generate'])\n")
+    (tmp_path / "launch.py").write_text(text)
+    assert reading(tmp_path / "launch.py").plan is None
 
 
 ACCELERATE = """

@@ -92,22 +92,22 @@ def test_correct_scripts_have_no_findings(script, plan, known):
     assert not check_script(script, plan if known else None)
 
 
-SCRIPTS = sorted((Path(__file__).parent / "correct").glob("*.py"))
-BENCHMARK = sorted((Path(__file__).parents[2] / "benchmarks" / "scripts").glob("*.py"))
-
-
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
-@pytest.mark.parametrize("known", [True, False], ids=["plan", "no plan"])
-def test_a_correct_script_has_no_findings(path, known):
+def plans(path: Path) -> list[dict[str, object] | None]:
+    """No plan, and that of the first line."""
     first = path.read_text("utf-8").partition("\n")[0]
-    plan = json.loads(first.removeprefix("# plan: "))
-    report = check_script(path, plan if known else None)
+    return [None, *([json.loads(first.removeprefix("# plan: "))] if first.startswith("# plan: ") else [])]
+
+
+SCRIPTS = sorted((Path(__file__).parents[2] / "benchmarks" / "scripts").glob("*.py"))
+
+
+@pytest.mark.parametrize(
+    ("path", "plan"),
+    [pytest.param(path, plan, id=path.stem + "-plan" * bool(plan)) for path in SCRIPTS for plan in plans(path)],
+)
+def test_what_the_benchmark_breaks_is_whole_before(path, plan):
+    report = check_script(path, plan)
     assert not report, str(report)
-
-
-@pytest.mark.parametrize("path", BENCHMARK, ids=lambda path: path.stem)
-def test_what_the_benchmark_breaks_is_whole_before(path):
-    assert not check_script(path)
 
 
 CELLS = examples.CASES | examples.TASK_CASES

@@ -123,6 +123,46 @@ def test_fixes_call_the_wrapped_model_and_its_own_clipping():
     assert "    model(batch).mean().backward()" in inner.fix.source
 
 
+ACCUMULATED = (
+    HEAD
+    + DEVICE
+    + MODEL
+    + """\
+import argparse
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--accum_iter", type=int, default={count})
+args, _ = parser.parse_known_args()
+model = DDP(model)
+optimizer = torch.optim.SGD(model.parameters())
+for number in range(9):
+    for part in range(args.accum_iter):
+        model(torch.ones(2, 8)).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+)
+
+
+def test_accumulation_without_no_sync_is_conditional_on_the_option_that_turns_it_on():
+    (finding,) = check_script(ACCUMULATED.format(count=4))
+    assert finding.id == "DDP610"
+    (finding,) = check_script(ACCUMULATED.format(count=1))
+    assert finding.message.endswith("This code runs only with --accum_iter above 1.")
+    assert not found(ACCUMULATED.format(count=1).replace("args.accum_iter", "1").replace('"--accum_iter"', '"--lr"'))
+
+
+def test_replicas_are_an_error_under_a_plan_that_shards():
+    text = HEAD + DEVICE + "from zoo import net\nmodel = DDP(net())\n" + "model(x).mean().backward()\n"
+    assert "SMP001" in found(text + "torch.optim.SGD(model.parameters()).step()\n", {"library": "fsdp"})
+
+
+def test_back_ends_that_the_plan_does_not_use_are_not_judged():
+    text = good("STC413").replace("import torch_xla", "if tpu:\n    import torch_xla")
+    text = text.replace("drop_last=True", "drop_last=False")
+    assert "STC413" not in found(text, {"library": "fsdp"})
+
+
 def test_manual_optimization_of_lightning():
     text = (
         catalog()["TRN706"]

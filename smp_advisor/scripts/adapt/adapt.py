@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from smp_advisor.files import table
+from smp_advisor.findings.catalog import catalog
 from smp_advisor.libraries.library import DEFAULT_LIBRARY
 from smp_advisor.reading.module import compared
 from smp_advisor.reading.source import read
@@ -18,6 +19,7 @@ from smp_advisor.scripts.adapt import loader, model, plan_settings, saving, star
 from smp_advisor.scripts.adapt.adaptation import Adaptation, AdaptError, Draft, Hunk, Proposal, Target
 from smp_advisor.scripts.adapt.driver import obstacles_to_adapting
 from smp_advisor.scripts.adapt.steps import move_evaluation_steps, move_training_steps
+from smp_advisor.scripts.fixes import fixed_states
 from smp_advisor.scripts.settings import missing_batch, missing_checkpointing, missing_precision
 
 if TYPE_CHECKING:
@@ -138,18 +140,21 @@ def propose(path_or_source: str | Path, plan: Plan | None = None, *, library: st
         after = draft.module.code
         if after != before:
             text = _texts()[name]
+            hunks.append(_hunk(path, text["title"], text["explanation"], text["url"], before, after))
+    checked_plan = plan if plan is None or plan.library == target.checked_as else None
+    if target.kind in ("smp_step", "smp_fsdp"):
+        before = draft.module.code
+        for identifier, after in fixed_states(before, _FIXED, plan=checked_plan, library=target.checked_as):
+            check = catalog()[identifier]
             hunks.append(
-                Hunk(
-                    title=text["title"],
-                    explanation=text["explanation"],
-                    url=text["url"],
-                    diff=compared(path, before, after),
-                )
+                _hunk(path, check.title, f"{check.consequence} The fix {check.fix}.", check.source[1], before, after)
             )
+            before = after
+        draft.replace(cst.parse_module(before))
     adapted = draft.module.code
-    if plan is not None and plan.library == target.checked_as:
-        _report_plan_settings(draft, plan, target)
-    _report_remaining_errors(draft, plan, target)
+    if checked_plan is not None:
+        _report_plan_settings(draft, checked_plan, target)
+    _report_remaining_errors(draft, checked_plan, target)
     return Adaptation(
         path=path,
         source=adapted,
@@ -159,33 +164,33 @@ def propose(path_or_source: str | Path, plan: Plan | None = None, *, library: st
     )
 
 
+_FIXED = frozenset({"SMP111", "SMP112", "SMP115", "SMP119", "SMP124", "SMP129", "SMP132", "SMP133"})
+"""Checks whose fixes finish an adaptation: ranks and seeds, what the library replaces, and its options."""
+
+
+def _hunk(path: str, title: str, explanation: str, url: str, before: str, after: str) -> Hunk:
+    return Hunk(title=title, explanation=explanation, url=url, diff=compared(path, before, after))
+
+
 def _steps(target: Target) -> list[tuple[str, Step]]:
     """Steps in order, each with its key in ``steps.toml``; each step reads the result of the previous one."""
     if target.kind == "smp_step":
         return [
-            ("v1.options", start.accept_unknown_options),
-            ("v1.process_group", start.remove_process_group),
             ("v1.launch", start.start_processes),
             ("v1.download", start.download_once),
-            ("v1.seed", start.seed_by_rank),
             ("v1.loader", loader.shard_loaders),
             ("v1.batch", plan_settings.set_batch),
-            ("v1.grad_scaler", plan_settings.use_other_scaler),
-            ("v1.unsupported", start.replace_unsupported),
             ("v1.model", model.wrap_model),
             ("v1.activation_checkpointing", plan_settings.checkpoint_activations),
             ("v1.optimizer", model.wrap_optimizer),
             ("v1.training_step", move_training_steps),
             ("v1.evaluation_step", move_evaluation_steps),
-            ("v1.clipping", plan_settings.clip_by_library),
             ("v1.saving", saving.save_by_library),
         ]
     if target.kind == "smp_fsdp":
         return [
-            ("v2.options", start.accept_unknown_options),
             ("v2.launch", start.start_processes),
             ("v2.loader", loader.shard_loaders),
-            ("v2.scaler", plan_settings.use_other_scaler),
             ("v2.model", model.shard_models),
             ("v2.activation_checkpointing", plan_settings.checkpoint_layers),
             ("v2.clipping", plan_settings.clip_over_shards),
@@ -240,8 +245,6 @@ def _report_remaining_errors(draft: Draft, plan: Plan | None, target: Target) ->
 
     if target.checked_as not in checked_libraries():
         return
-    if plan is not None and plan.library != target.checked_as:
-        plan = None
     for finding in check_script(draft.module.code + "\n", plan, library=target.checked_as).findings:
         if finding.severity == "error" or finding.id in _TODO_WARNINGS:
             draft.add_sentence(f"Line {finding.line} of the adapted script: {finding.message} {finding.remedy}")

@@ -98,6 +98,16 @@ def names_in(node: cst.CSTNode) -> list[str]:
     return names
 
 
+_MOVES = ("to", "cuda")
+
+
+def without_moves(value: Any) -> Any:
+    """The value without device moves: ``Net()`` for ``Net().to(device)``."""
+    while isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) and value.func.attr.value in _MOVES:
+        value = value.func.value
+    return value
+
+
 def keyword(call: cst.Call, name: str) -> cst.Arg | None:
     """The argument passed by this keyword."""
     return next((arg for arg in call.args if arg.keyword is not None and arg.keyword.value == name), None)

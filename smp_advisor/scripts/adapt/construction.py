@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import libcst as cst
 
-from smp_advisor.scripts.adapt.code import Edits, dotted, statements
-from smp_advisor.scripts.adapt.roles import Place, aliases_of, call_arguments, callees, optimizers, source_of
+from smp_advisor.scripts.adapt.code import Edits, dotted, statements, without_moves
+from smp_advisor.scripts.adapt.roles import Objects, Optimizer, objects_of, optimizers, reaches
+from smp_advisor.scripts.adapt.survey import targets_of
 
 if TYPE_CHECKING:
     from smp_advisor.scripts.adapt.adaptation import Draft
@@ -27,23 +28,22 @@ class Construction:
     """Last statement of the block that assigns the model before the optimizer is built; the wrapper follows it."""
     use: Statement | None
     """Statement of the block that builds the optimizer, or calls the function that does; None if it is elsewhere."""
+    objects: Objects
+    """The model."""
 
 
 def find_constructions(draft: Draft) -> list[Construction]:
     """Constructions of all models that the script trains, with a to-do for each that cannot be determined."""
     survey = draft.survey
     constructions: list[Construction] = []
-    visited: set[frozenset[Place]] = set()
+    visited: set[Objects] = set()
     for optimizer in optimizers(survey):
-        if optimizer.model is None:
+        if not optimizer.model or optimizer.model in visited:
             continue
-        places = frozenset(aliases_of(survey, optimizer.model))
-        if places in visited:
-            continue
-        visited.add(places)
-        construction = _trace(survey, optimizer.model, survey.statement(optimizer.call), set())
+        visited.add(optimizer.model)
+        construction = _construction(survey, optimizer)
         if construction is None:
-            draft.add_todo("no_construction", name=optimizer.model[1])
+            draft.add_todo("no_construction", name=optimizer.model_name)
         elif construction.statement not in [earlier.statement for earlier in constructions]:
             constructions.append(construction)
     if not visited:
@@ -53,84 +53,53 @@ def find_constructions(draft: Draft) -> list[Construction]:
 
 def find_construction(draft: Draft) -> Construction | None:
     """Construction of the only model that the script trains; None, with a to-do, if it cannot be determined."""
-    survey = draft.survey
-    trained = [optimizer.model for optimizer in optimizers(survey) if optimizer.model is not None]
-    count = len({frozenset(aliases_of(survey, model)) for model in trained})
-    if count > 1:
-        draft.abandon("several_models", count=count, names=", ".join(sorted({name for _, name in trained})))
+    trained = {optimizer.model: optimizer.model_name for optimizer in optimizers(draft.survey) if optimizer.model}
+    if len(trained) > 1:
+        draft.abandon("several_models", count=len(trained), names=", ".join(sorted(set(trained.values()))))
         return None
     return next(iter(find_constructions(draft)), None)
 
 
-def _trace(survey: Survey, place: Place, before: Statement | None, visited: set[Place]) -> Construction | None:  # noqa: C901 - a list of cases
-    if place in visited:
-        return None
-    visited.add(place)
-    function, name = place
-    assignments = [
-        a
-        for a in survey.assignments(function, name)
-        if a.value is not None
-        and _constructs(survey, a.value)
+def _construction(survey: Survey, optimizer: Optimizer) -> Construction | None:
+    """The assignments of the model: in the function of its optimizer, at module level, or in the last other one."""
+    groups: dict[tuple[bool, Function, str], list[Statement]] = {}
+    for node in survey.nodes:
+        value = node.value if isinstance(node, cst.Assign | cst.AnnAssign) else None
+        target = next(iter(targets_of(node)), None)
+        name = dotted(target) if target is not None else None
+        if value is None or target is None or name is None or not objects_of(survey, target) & optimizer.model:
+            continue
+        alias = dotted(without_moves(value))
+        statement, function = survey.statement(node), survey.function(node)
+        wraps = isinstance(value, cst.Call) and survey.callee(value).endswith((".DistributedModel", ".transform"))
         # An assignment after the optimizer is another model, for example the best one loaded from a checkpoint.
-        and (before is None or survey.function(before) is not function or not survey.follows(before, a))
-    ]
-    if assignments:
-        return _from_assignments(survey, place, assignments, before, visited)
-    if function is None:
-        return None
-    if name in survey.parameters(function):
-        for call in survey.calls:
-            for called, skipped in callees(survey, call):
-                if called is function:
-                    arg = call_arguments(survey, call, function, skipped).get(name)
-                    argument_name = dotted(arg.value) if arg is not None else None
-                    if argument_name is not None:
-                        construction = _trace(
-                            survey, (survey.function(call), argument_name), survey.statement(call), visited
-                        )
-                        if construction is not None:
-                            return construction
-        return None
-    owner = survey.class_of(function)
-    if name.startswith("self.") and owner is not None:
-        for method in survey.functions:
-            if survey.class_of(method) is owner and survey.assignments(method, name):
-                return _trace(survey, (method, name), None, visited)
-        return None
-    return _trace(survey, (None, name), before, visited)
+        late = function is optimizer.function and survey.follows(optimizer.call, node)
+        if statement is not None and not wraps and not late:
+            # self.model = model: constructed where `model` is assigned, if that is in the file.
+            groups.setdefault((alias in (None, name), function, name), []).append(statement)
+    order = sorted(groups, key=lambda key: (key[0], key[1] is optimizer.function, key[1] is None))
+    constructions = (_in_block(survey, key[1], key[2], groups[key], optimizer) for key in reversed(order))
+    return next((construction for construction in constructions if construction is not None), None)
 
 
-def _from_assignments(
-    survey: Survey,
-    place: Place,
-    assignments: list[cst.Assign | cst.AnnAssign],
-    before: Statement | None,
-    visited: set[Place],
+def _in_block(
+    survey: Survey, function: Function, name: str, assigning: list[Statement], optimizer: Optimizer
 ) -> Construction | None:
-    function, name = place
-    first = assignments[0]
-    source = source_of(survey, cast("cst.BaseExpression", first.value))
-    if source is not None and source != name:
-        # self.model = model.to(device): constructed where `model` is assigned.
-        construction = _trace(survey, (function, source), survey.statement(first), visited)
-        if construction is not None:
-            return construction
-    assigning = [assigned for a in assignments if (assigned := survey.statement(a)) is not None]
+    """The construction in the innermost block with all assignments; None if only the user knows where to wrap it."""
     for statement in [assigning[0], *survey.ancestors(assigning[0])]:
         block = survey.body_of(statement)
-        if not block:
-            continue
         if statement is function:
             break
-        containing: list[Statement | None] = [_containing(survey, node, block) for node in assigning]
-        if None not in containing:
-            stop = _containing(survey, before, block)
+        containing = [_containing(survey, node, block) for node in assigning]
+        if block and None not in containing:
+            stop = next((s for s in block if s not in containing and reaches(survey, s, {optimizer.call}, 4)), None)
+            stop = stop or _containing(survey, survey.statement(optimizer.call), block)
             limit = block.index(stop) if stop is not None else len(block)
             earlier = [s for s in containing if s is not None and block.index(s) < limit]
             earlier = earlier or [cast("Statement", statement)]
-            return Construction(function=function, name=name, statement=earlier[0], last=earlier[-1], use=stop)
-    # The model is constructed in separate branches: only the user knows where to wrap it.
+            return Construction(
+                function=function, name=name, statement=earlier[0], last=earlier[-1], use=stop, objects=optimizer.model
+            )
     return None
 
 
@@ -139,15 +108,6 @@ def _containing(survey: Survey, node: Statement | None, block: list[Statement]) 
     if node is None:
         return None
     return cast("Statement | None", next((above for above in (node, *survey.ancestors(node)) if above in block), None))
-
-
-def _constructs(survey: Survey, value: cst.BaseExpression) -> bool:
-    """Whether a value is a model: neither None nor a wrapper added by an earlier step."""
-    if dotted(value) == "None":
-        return False
-    return not (
-        isinstance(value, cst.Call) and survey.callee(value).endswith((".DistributedModel", "sagemaker.transform"))
-    )
 
 
 LAYER_CLASSES = """layer_classes = {{

@@ -146,6 +146,8 @@ def _obstacle(survey: Survey, target: Target) -> str:
     for library in _PARALLEL:
         if any(origin == library or origin.startswith(f"{library}.") for origin in survey.imported.values()):
             return sentence("other_parallelism", library=library)
+    if target.kind == "smp_step" and "torch.distributed.init_process_group" in map(survey.callee, survey.calls):
+        return sentence("own_processes")
     if target.kind != "ddp" and any(survey.callee(call) == "torch.optim.LBFGS" for call in survey.calls):
         return sentence("lbfgs")
     half = next((c for c in survey.calls if survey.callee(c) in SCALER | AUTOCAST), None)

@@ -22,7 +22,7 @@ from smp_advisor.scripts.adapt.roles import (
     loader_calls,
     loops_over,
     names_of,
-    places_of_loader,
+    objects_of,
     reaches,
 )
 from smp_advisor.scripts.adapt.survey import known_names
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 
 _POSITIONS = known_names("data_loader_parameters")
-_SAMPLERS = known_names("distributed_samplers")
 
 
 class Shards(NamedTuple):
@@ -65,8 +64,6 @@ def shard_loaders(draft: Draft) -> None:  # noqa: C901, PLR0912 - a list of case
     if not loader_calls(draft.survey) and draft.target.kind in ("ddp", "fsdp2"):
         draft.add_todo("no_loader")
         return
-    if shards.rank != "dist.get_rank()":  # the default of a sampler
-        _fix_samplers(draft, shards)
     survey, edits = draft.survey, Edits()
     shuffled = list[cst.Call]()
     for call in loader_calls(survey):
@@ -196,29 +193,12 @@ def _is_streamed(survey: Survey, call: cst.Call, name: str) -> bool:
     return any(any(text.startswith(stream + "(") for stream in streams) or "streaming=True" in text for text in sources)
 
 
-def _fix_samplers(draft: Draft, shards: Shards) -> None:
-    """Replace the rank among processes by the rank among replicas in existing samplers."""
-    survey, edits = draft.survey, Edits()
-    for call in survey.calls:
-        name = survey.callee(call)
-        if name in _SAMPLERS and sum(arg.keyword is None for arg in call.args) <= 1:
-            further = [a for a in call.args if a.keyword is None or a.keyword.value not in ("num_replicas", "rank")]
-            texts = [text_of(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT)).strip() for arg in further]
-            texts[1:1] = [f"num_replicas={shards.size}", f"rank={shards.rank}"]
-            edits.replace(call, expression(call_text(text_of(call.func), texts, width=88)))
-        elif name in _SAMPLERS:
-            draft.add_todo("sampler_with_arguments", call, size=shards.size, rank=shards.rank)
-        elif name.startswith("torch.utils.data.") and name.endswith("Sampler") and "Batch" not in name:
-            draft.add_todo("samples_everything", call, rank=shards.rank, size=shards.size)
-    draft.apply(edits)
-
-
 def _set_epochs(draft: Draft, edits: Edits, calls: list[cst.Call]) -> None:
     """Call ``set_epoch`` before each epoch, because every epoch would have the same order without it."""
     survey = draft.survey
     training = set(backward_calls(survey))
     for call in calls:
-        places = places_of_loader(survey, call)
+        places = objects_of(survey, call)
         loop = next((o for o in loops_over(survey, call) if reaches(survey, o, training, 4)), None)
         function = survey.function(loop) if loop is not None else None
         counted = [o for o in (survey.loops(loop) if loop is not None else ()) if isinstance(o, cst.For)]

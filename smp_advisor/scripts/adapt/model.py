@@ -13,11 +13,10 @@ from smp_advisor.scripts.adapt.code import (
     call_text,
     dotted,
     expression,
-    keyword,
-    positional,
     statements,
     text_of,
     walk,
+    without_moves,
 )
 from smp_advisor.scripts.adapt.construction import (
     LAYER_CLASSES,
@@ -26,16 +25,14 @@ from smp_advisor.scripts.adapt.construction import (
     find_constructions,
     wrap_construction,
 )
-from smp_advisor.scripts.adapt.plan_settings import HALF, computes_in_half
+from smp_advisor.scripts.adapt.plan_settings import CLIP, HALF, computes_in_half
 from smp_advisor.scripts.adapt.roles import (
-    aliases_of,
-    backward_calls,
     model_places,
     names_of,
+    objects_of,
     optimizer_places,
     optimizers,
-    root_name,
-    source_of,
+    root_of,
 )
 from smp_advisor.scripts.adapt.survey import Statement, Survey, known_names, targets_of
 
@@ -44,34 +41,36 @@ if TYPE_CHECKING:
 
 REPLICATING = frozenset(known_names("data_parallel_wrappers"))
 SHARDING = frozenset(known_names("fsdp_wrappers"))
-_MOVES = ("to", "cuda")
 
 
 def take_out_wrappers(draft: Draft, wrappers: Iterable[str]) -> None:
     """Remove `wrappers` and ``.to(device)`` from the model: the library moves each part to its GPU."""
     unwrap(draft, wrappers)
     survey, edits = draft.survey, Edits()
-    places = model_places(survey)
-    for node in survey.nodes:
-        if isinstance(node, cst.Assign | cst.AnnAssign) and node.value is not None:
-            _strip_assignment(survey, edits, node, names_of(survey, places, survey.function(node)))
-        elif isinstance(node, cst.SimpleStatementLine):
-            _strip_call(edits, node, names_of(survey, places, survey.function(node)))
+    for call in survey.calls:
+        plain, parent, statement = without_moves(call), survey.parent(call), survey.statement(call)
+        if plain is call or not objects_of(survey, root_of(plain)) & model_places(survey) or statement is None:
+            continue
+        if isinstance(parent, cst.Attribute) and without_moves(outer := survey.parent(parent)) is not outer:
+            continue  # model.half().to(device) is replaced at once
+        same = isinstance(parent, cst.Assign) and [dotted(t) for t in targets_of(parent)] == [text_of(plain)]
+        if same or isinstance(parent, cst.Expr):
+            edits.remove(statement)
+        else:
+            edits.replace(call, plain)
     draft.apply(edits)
 
 
 def unwrap(draft: Draft, wrappers: Iterable[str], *, attribute: bool = False) -> None:
     """Replace ``DataParallel(model)`` by ``model``, and ``model.module`` too if `attribute`."""
     wrappers = frozenset(wrappers)
-    _choose_model(draft)
     survey, edits = draft.survey, Edits()
     places = model_places(survey)
     for call in survey.calls:
         if survey.callee(call) not in wrappers or not call.args:
             continue
         inner = dotted(call.args[0].value)
-        names = names_of(survey, places, survey.function(call))
-        if inner is None or root_name(inner) in names or inner in names:
+        if objects_of(survey, root_of(call.args[0].value)) & places:
             parent, statement = survey.parent(call), survey.statement(call)
             same = isinstance(parent, cst.Assign) and [dotted(t) for t in targets_of(parent)] == [inner]
             if same and statement is not None:
@@ -86,60 +85,6 @@ def unwrap(draft: Draft, wrappers: Iterable[str], *, attribute: bool = False) ->
                 edits.replace(node, node.value)
     draft.apply(edits)
     drop_unused_imports(draft, set(wrappers))
-
-
-def _choose_model(draft: Draft) -> None:
-    """Replace ``model.module if ddp else model`` by ``model``."""
-    survey, edits = draft.survey, Edits()
-    places = model_places(survey)
-    for node in survey.nodes:
-        source = source_of(survey, node) if isinstance(node, cst.IfExp) and ".module" in text_of(node) else None
-        if source is not None and source in names_of(survey, places, survey.function(node)):
-            edits.replace(node, expression(source))
-    draft.apply(edits)
-
-
-def _strip_assignment(survey: Survey, edits: Edits, node: cst.Assign | cst.AnnAssign, names: set[str]) -> None:
-    targets = [dotted(target) for target in targets_of(node)]
-    if node.value is None or len(targets) != 1 or targets[0] is None or root_name(targets[0]) not in names:
-        return
-    source = source_of(survey, node.value)
-    plain = without_moves(node.value)
-    statement = survey.statement(node)
-    if statement is not None and text_of(plain) == targets[0]:
-        edits.remove(statement)
-    elif plain is not node.value and (targets[0] in names or source in names):
-        edits.replace(node.value, plain)
-
-
-def without_moves(value: cst.BaseExpression) -> cst.BaseExpression:
-    """The value without device moves: ``Net()`` for ``Net().to(device)``."""
-    if isinstance(value, cst.IfExp):
-        body, orelse = without_moves(value.body), without_moves(value.orelse)
-        if text_of(body) == text_of(orelse):
-            return body
-        return value.with_changes(body=body, orelse=orelse) if (body, orelse) != (value.body, value.orelse) else value
-    while isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute) and value.func.attr.value in _MOVES:
-        value = value.func.value
-    return value
-
-
-def _strip_call(edits: Edits, statement: cst.SimpleStatementLine, names: set[str]) -> None:
-    """Remove ``model.to(device)``; of ``model.to(device).train()``, keep ``model.train()``."""
-    small = statement.body[0] if len(statement.body) == 1 else None
-    if not isinstance(small, cst.Expr) or not isinstance(small.value, cst.Call):
-        return
-    for node in walk(small):
-        if not isinstance(node, cst.Call):
-            continue
-        plain = without_moves(node)
-        if plain is node or root_name(dotted(plain) or "") not in names:
-            continue
-        if node is small.value:
-            edits.remove(statement)
-        else:
-            edits.replace(node, plain)
-        return
 
 
 _MODULE = frozenset(known_names("module_attributes"))
@@ -158,8 +103,6 @@ class Use:
     """Whether it is a method rather than a layer."""
     runs_layers: bool
     """Whether it is called and computes with the parameters of the model."""
-    trains: bool
-    """Whether it is in the innermost loop around a backward pass."""
     inner: bool
     """Whether the name stays that of the model inside the wrapper: ``m`` of ``m = model.to(device)``."""
 
@@ -170,10 +113,9 @@ def uses_of_model(draft: Draft, construction: Construction, *, start: Statement 
     `start` is the last statement before the wrapper; None if the wrapper precedes the first use of the parameters.
     """
     survey = draft.survey
-    places = aliases_of(survey, (construction.function, construction.name))
+    places = construction.objects
     start = start or construction.use or construction.last
     classes = _classes(survey, construction)
-    training = {survey.loops(call)[0] for call in backward_calls(survey) if survey.loops(call)}
     assigned = [
         (dotted(target), survey.follows(start, node))
         for node in survey.nodes
@@ -210,20 +152,9 @@ def uses_of_model(draft: Draft, construction: Construction, *, start: Statement 
                 runs_layers=called and _runs_layers(methods, classes, node.attr.value),
                 inner=name in inner_names
                 and (function is construction.function or not survey.is_bound(function, name)),
-                trains=any(loop in training for loop in survey.loops(node)) and not _is_periodic(survey, node),
             )
         )
     return uses
-
-
-def _is_periodic(survey: Survey, node: cst.CSTNode) -> bool:
-    """Whether a statement runs every n-th iteration only, such as the generation of a sample."""
-    for above in survey.ancestors(node):
-        if isinstance(above, cst.For | cst.While | cst.FunctionDef):
-            return False
-        if isinstance(above, cst.If) and any(isinstance(inner, cst.Modulo) for inner in walk(above.test)):
-            return not any(call in walk(above) for call in backward_calls(survey))
-    return False
 
 
 def _classes(survey: Survey, construction: Construction) -> list[cst.ClassDef]:
@@ -304,13 +235,18 @@ def _reach_inner_attributes(draft: Draft, construction: Construction) -> bool:
 
 
 def _report_lost_weights(draft: Draft, construction: Construction) -> None:
+    """List weights that are loaded in vain, and norms over a part of the model."""
     survey = draft.survey
     if draft.target.tensor_parallel:
         for call in (node for node in walk(construction.statement) if isinstance(node, cst.Call)):
             if isinstance(call.func, cst.Attribute) and call.func.attr.value == "from_pretrained":
                 draft.add_todo("loses_weights", construction.statement)
-    places = model_places(survey) | optimizer_places(survey)
+    places, plan = model_places(survey) | optimizer_places(survey), draft.target.plan
+    own_clipping = draft.target.fp16 or plan.sharded_data_parallel_degree > 1  # which checks of the result find
+    divided = plan.pipeline_parallel_degree > 1 or draft.target.tensor_parallel
     for call in survey.calls:
+        if survey.callee(call) in CLIP and divided and not own_clipping:
+            draft.add_todo("clips_partition", call)
         owner, _, method = (dotted(call.func) or "").rpartition(".")
         if method == "load_state_dict" and owner in names_of(survey, places, survey.function(call)):
             draft.add_todo("loads_undivided", call=text_of(call))
@@ -365,31 +301,6 @@ def wrap_optimizer(draft: Draft) -> None:
         else:
             draft.add_todo("wrap_optimizer", optimizer.call)
     draft.apply(edits)
-    if draft.target.fp16:
-        _schedule_inner_optimizer(draft)
-
-
-def _schedule_inner_optimizer(draft: Draft) -> None:
-    """Pass the inner optimizer to schedules: in fp16 the wrapper is not a ``torch.optim.Optimizer``."""
-    survey, edits = draft.survey, Edits()
-    places = optimizer_places(survey)
-    for call in survey.calls:
-        if not is_schedule(survey, call):
-            continue
-        argument = keyword(call, "optimizer") or positional(call, 0)
-        name = dotted(argument.value) if argument is not None else None
-        if argument is not None and name is not None and name in names_of(survey, places, survey.function(call)):
-            edits.replace(argument.value, expression(f"{name}.optimizer"))
-    draft.apply(edits)
-
-
-def is_schedule(survey: Survey, call: cst.Call) -> bool:
-    """Whether a call creates a learning-rate schedule."""
-    name = survey.callee(call)
-    last = name.rpartition(".")[2]
-    return (
-        name.startswith("torch.optim.lr_scheduler.") or (last.startswith("get_") and "schedul" in last)
-    ) and not survey.named(last)
 
 
 def replicate_models(draft: Draft) -> None:
@@ -397,10 +308,6 @@ def replicate_models(draft: Draft) -> None:
     unwrap(draft, REPLICATING, attribute=True)
     constructions = _constructions(draft)
     uses = [use for construction in constructions for use in uses_of_model(draft, construction)]
-    bypassing = next((use for use in uses if use.runs_layers and use.trains), None)
-    if bypassing is not None:
-        draft.abandon("runs_layers_ddp", bypassing.node, use=bypassing.name)
-        return
     buffers = ", broadcast_buffers=False" if len(constructions) > 1 or _runs_twice(draft, constructions) else ""
     edits = Edits()
     for use in uses:
@@ -499,10 +406,9 @@ def _zero_by_optimizer(draft: Draft) -> None:
             continue
         function = survey.function(call)
         for optimizer in optimizers(survey):
-            if optimizer.model is None or owner not in names_of(survey, aliases_of(survey, optimizer.model), function):
+            if owner not in names_of(survey, optimizer.model, function):
                 continue
-            places = aliases_of(survey, (optimizer.function, optimizer.name)) if optimizer.name is not None else set()
-            names = sorted(names_of(survey, places, function), key=len)
+            names = sorted(names_of(survey, optimizer.objects, function), key=len)
             if names:
                 edits.replace(call.func.value, expression(names[0]))
             else:

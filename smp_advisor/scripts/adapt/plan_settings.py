@@ -1,4 +1,4 @@
-"""Steps: the batch, accumulation, precision, clipping and checkpointing of the plan, and gradient scalers."""
+"""Steps: the batch, accumulation, precision, clipping over shards and checkpointing of the plan."""
 
 from __future__ import annotations
 
@@ -164,55 +164,6 @@ def compute_in_half(draft: Draft) -> None:
 
 def _calls(statement: cst.CSTNode, models: set[str]) -> bool:
     return any(isinstance(node, cst.Call) and dotted(node.func) in models for node in walk(statement))
-
-
-def use_other_scaler(draft: Draft) -> None:
-    """Replace ``GradScaler``, which would look for overflows in the part of one process only."""
-    survey, edits = draft.survey, Edits()
-    name = "smp.amp.GradScaler" if draft.target.kind == "smp_step" else "ShardedGradScaler"
-    for call in (call for call in survey.calls if survey.callee(call) in SCALER):
-        # Neither has a device, the first argument of torch.amp.GradScaler("cuda").
-        options = [arg for arg in call.args if arg.keyword is not None and arg.keyword.value != "device"]
-        edits.replace(call, cst.Call(func=expression(name), args=options))
-    if edits:
-        draft.apply(edits)
-        drop_unused_imports(draft, set(SCALER))
-
-
-def clip_by_library(draft: Draft) -> None:
-    """Replace or remove ``clip_grad_norm_``, depending on the plan."""
-    survey, edits, target = draft.survey, Edits(), draft.target
-    for call in survey.calls:
-        if survey.callee(call) not in CLIP:
-            continue
-        statement = survey.statement(call)
-        alone = isinstance(survey.parent(call), cst.Expr)
-        limit = keyword(call, "max_norm") or positional(call, 1)
-        if target.plan.sharded_data_parallel_degree > 1:
-            if alone and statement is not None:
-                edits.remove(statement)
-                if limit is not None and text_of(limit.value) not in ("1", "1.0"):
-                    draft.add_todo("set_clipping", limit=text_of(limit.value))
-            else:
-                draft.add_todo("clips_under_sharding", call)
-        elif target.fp16:
-            names = sorted(names_of(survey, optimizer_places(survey), survey.function(call)))
-            stepped = [
-                dotted(site.func.value)
-                for site in survey.calls
-                if isinstance(site.func, cst.Attribute)
-                and site.func.attr.value == "step"
-                and survey.function(site) is survey.function(call)
-                and dotted(site.func.value) in names
-            ]
-            if limit is None or not stepped:
-                draft.add_todo("clip_master_grads", call)
-                continue
-            edits.replace(call, expression(f"{stepped[0]}.clip_master_grads({text_of(limit.value)})"))
-        elif target.plan.pipeline_parallel_degree > 1 or target.tensor_parallel:
-            draft.add_todo("clips_partition", call)
-    draft.apply(edits)
-    drop_unused_imports(draft, set(CLIP))
 
 
 def clip_over_shards(draft: Draft) -> None:

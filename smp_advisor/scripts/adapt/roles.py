@@ -1,230 +1,45 @@
-"""The model, the optimizers, the loaders and the backward passes of a script, by their use, and their other names."""
+"""The model, the optimizers, the loaders and the backward passes of a script, by the values that its names have."""
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, TypeVar, cast
 
 import libcst as cst
+from libcst.metadata import MetadataWrapper, PositionProvider
 
-from smp_advisor.scripts.adapt.code import dotted, keyword, names_in, positional, text_of, walk
+from smp_advisor.reading.following import follow
+from smp_advisor.reading.source import Source
+from smp_advisor.reading.values import (
+    Collection,
+    Instance,
+    Item,
+    Mapping,
+    Member,
+    Operation,
+    Result,
+    Value,
+    is_none,
+    options,
+)
+from smp_advisor.scripts.adapt.code import dotted, text_of, walk
 from smp_advisor.scripts.adapt.survey import Function, Survey, known_names, targets_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+    from smp_advisor.reading.trace import Call
 
 _RETURNS_SELF = known_names("methods_that_return_self")
 _WRAPPERS = known_names("wrappers_of_the_same_object")
+_PARAMETERS = ("parameters", "named_parameters")
 
-Place = tuple[Function, str]
-"""A function (None: the module) and a name or attribute in it."""
-
-
-def callees(survey: Survey, call: cst.Call) -> list[tuple[cst.FunctionDef, int]]:
-    """Functions of the script that a call may run, each with its number of implicit arguments (``self``)."""
-    name = dotted(call.func)
-    if name is None:
-        return []
-    last = name.rpartition(".")[2]
-    matches: list[tuple[cst.FunctionDef, int]] = []
-    for definition in survey.classes_named(last) if name == last else ():
-        matches += [(function, 1) for function in survey.named("__init__") if survey.class_of(function) is definition]
-    for function in survey.named(last):
-        is_method = survey.class_of(function) is not None
-        if is_method != (name != last):
-            continue
-        if (
-            is_method
-            and name != f"self.{last}"
-            and survey.qualified(call.func).split(".")[0] in survey.imported.values()
-        ):
-            continue
-        matches.append((function, 1 if is_method else 0))
-    return matches
-
-
-def call_arguments(survey: Survey, call: cst.Call, function: cst.FunctionDef, skipped: int) -> dict[str, cst.Arg]:
-    """Argument of the call for each parameter of the function, up to the first ``*`` or ``**`` argument."""
-    parameters = survey.parameters(function)[skipped:]
-    arguments: dict[str, cst.Arg] = {}
-    for number, arg in enumerate(call.args):
-        if arg.star:
-            break
-        if arg.keyword is not None:
-            if arg.keyword.value in parameters:
-                arguments[arg.keyword.value] = arg
-        elif number < len(parameters):
-            arguments[parameters[number]] = arg
-    return arguments
-
-
-def aliases_of(survey: Survey, start: Place) -> set[Place]:
-    """Every place that refers to the object at `start`."""
-    links = _links(survey)
-    places, todo = {_home(survey, start)}, [_home(survey, start)]
-    while todo:
-        for place in links.get(todo.pop(), ()):
-            if place not in places:
-                places.add(place)
-                todo.append(place)
-    return places
-
-
-def names_of(survey: Survey, places: set[Place], function: Function) -> set[str]:
-    """Expressions in this function that refer to the object at these places."""
-    names = {name for place, name in places if place is function}
-    for place, name in places:
-        if _home(survey, (function, name)) == (place, name):
-            names.add(name)
-        if place is None and not survey.is_bound(function, name):
-            names.add(name)
-        owner = survey.class_of(place)
-        if name.startswith("self.") and owner is not None:
-            if owner is _class_around(survey, function):
-                names.add(name)
-            # trainer.model, where trainer = Trainer(...)
-            instances = _instances(survey, function)
-            names.update(
-                variable + name[len("self") :] for variable, definition in instances.items() if definition is owner
-            )
-    return names
-
-
-def _class_around(survey: Survey, function: Function) -> cst.ClassDef | None:
-    """Class of ``self`` in a method, or in a function nested in a method."""
-    while function is not None:
-        owner = survey.class_of(function)
-        if owner is not None:
-            return owner
-        function = survey.function(function)
-    return None
-
-
-def _instances(survey: Survey, function: Function) -> dict[str, cst.ClassDef]:
-    """Variables of a function that are instances of a class defined in the script."""
-    instances: dict[Function, dict[str, cst.ClassDef]] = survey.cache.setdefault("instances", {})
-    if not instances:
-        instances[None] = {}
-        for node in survey.nodes:
-            value = node.value if isinstance(node, cst.Assign | cst.AnnAssign) else None
-            if isinstance(value, cst.Call):
-                for definition in survey.classes_named(dotted(value.func) or ""):
-                    for target in targets_of(node):
-                        instances.setdefault(survey.function(node), {})[dotted(target) or ""] = definition
-    return instances.get(function, {})
-
-
-def _home(survey: Survey, place: Place) -> Place:
-    """Canonical place of a name: the module for a global name, the first method of the class for ``self.x``."""
-    function, name = place
-    if name.startswith("self.") and function is not None:
-        owner = _class_around(survey, function)
-        if owner is not None:
-            methods = [method for method in survey.functions if survey.class_of(method) is owner]
-            return (methods[0], name)
-    while function is not None and not survey.is_bound(function, name.partition(".")[0]):
-        # A nested function sees the names of the function around it.
-        function = survey.function(function)
-    variable, _, attribute = name.partition(".")
-    owner = _instances(survey, function).get(variable) if attribute else None
-    if owner is not None:
-        method = next((method for method in survey.functions if survey.class_of(method) is owner), None)
-        if method is not None:
-            return (method, f"self.{attribute}")
-    return (function, name)
-
-
-def _links(survey: Survey) -> dict[Place, set[Place]]:
-    cached: dict[Place, set[Place]] | None = survey.cache.get("links")
-    if cached is not None:
-        return cached
-    links: dict[Place, set[Place]] = {}
-
-    def join(first: Place, second: Place) -> None:
-        first, second = _home(survey, first), _home(survey, second)
-        links.setdefault(first, set()).add(second)
-        links.setdefault(second, set()).add(first)
-
-    for call in survey.calls:
-        here = survey.function(call)
-        for function, skipped in callees(survey, call):
-            for parameter, arg in call_arguments(survey, call, function, skipped).items():
-                name = dotted(arg.value)
-                if name is not None:
-                    join((here, name), (function, parameter))
-    for node in survey.nodes:
-        if not isinstance(node, cst.Assign | cst.AnnAssign) or node.value is None:
-            continue
-        here = survey.function(node)
-        for target in targets_of(node):
-            _join_values(survey, here, target, node.value, join)
-    survey.cache["links"] = links
-    return links
-
-
-def _join_values(  # noqa: C901 - a list of cases
-    survey: Survey,
-    here: Function,
-    target: cst.BaseExpression,
-    value: cst.BaseExpression,
-    join: Callable[[Place, Place], None],
-) -> None:
-    names, single = _element_names(target)
-    source = source_of(survey, value)
-    if single and source is not None and names[0] is not None:
-        join((here, names[0]), (here, source))
-    elif not single and isinstance(value, cst.Tuple) and len(value.elements) == len(names):
-        for name, element in zip(names, value.elements, strict=True):
-            source_name = dotted(element.value)
-            if name is not None and source_name is not None:
-                join((here, name), (here, source_name))
-    elif isinstance(value, cst.Call):
-        for function, _ in callees(survey, value):
-            for returned in _returned(survey, function):
-                inner_names, inner_single = _element_names(returned)
-                if inner_single == single and len(inner_names) == len(names):
-                    for name, inner in zip(names, inner_names, strict=True):
-                        if name is not None and inner is not None:
-                            join((here, name), (function, inner))
-
-
-def source_of(survey: Survey, value: cst.BaseExpression) -> str | None:
-    """``model`` for ``model.to(device)`` and ``DistributedDataParallel(model)``, which refer to the same object."""
-    while isinstance(value, cst.Call):
-        if isinstance(value.func, cst.Attribute) and value.func.attr.value in _RETURNS_SELF:
-            value = value.func.value
-        elif survey.callee(value).rpartition(".")[2] in _WRAPPERS and value.args:
-            value = value.args[0].value
-        else:
-            return None
-    if isinstance(value, cst.IfExp):  # model.module if ddp else model
-        either = {(source_of(survey, part) or "").removesuffix(".module") for part in (value.body, value.orelse)}
-        return either.pop() or None if len(either) == 1 else None
-    name = dotted(value)
-    # Two attributes that are both None at first are not the same object.
-    return None if name in ("None", "True", "False") else name
-
-
-def _returned(survey: Survey, function: cst.FunctionDef) -> list[cst.BaseExpression]:
-    return [
-        node.value
-        for node in survey.nodes
-        if isinstance(node, cst.Return) and node.value is not None and survey.function(node) is function
-    ]
-
-
-def _element_names(node: cst.BaseExpression) -> tuple[list[str | None], bool]:
-    """Names in a target or value, and whether it is a single name rather than a tuple."""
-    if isinstance(node, cst.Tuple):
-        return [dotted(element.value) for element in node.elements], False
-    return [dotted(node)], True
-
+Objects = frozenset[int]
+"""Identities of the values that an expression may have, without wrappers."""
 
 T = TypeVar("T")
-
-_OPTIMIZERS = known_names("optimizers_outside_torch")
-_SCHEDULES = "torch.optim.lr_scheduler"
 
 
 def _cached(find: Callable[[Survey], T]) -> Callable[[Survey], T]:
@@ -239,6 +54,141 @@ def _cached(find: Callable[[Survey], T]) -> Callable[[Survey], T]:
     return cached
 
 
+class _Reading:
+    """The values that the reader of scripts finds, by the nodes of LibCST."""
+
+    def __init__(self, module: cst.Module) -> None:
+        text = module.code
+        self.run = follow(Source("<source>", text), records=True)
+        lines = text.split("\n")
+
+        def column(line: int, offset: int) -> int:
+            written = lines[line - 1]
+            return offset if written.isascii() else len(written.encode()[:offset].decode(errors="ignore"))
+
+        positions = MetadataWrapper(module, unsafe_skip_copy=True).resolve(PositionProvider)
+        places: dict[tuple[int, int, int, int], cst.CSTNode] = {}
+        for inner, place in positions.items():
+            if isinstance(inner, cst.Name | cst.Attribute | cst.Call):
+                places[place.start.line, place.start.column, place.end.line, place.end.column] = inner
+            elif isinstance(inner, cst.FunctionDef):
+                places[place.start.line, place.start.column, 0, 0] = inner
+        self._nodes: dict[ast.AST, cst.CSTNode] = {}
+        self.values: dict[cst.CSTNode, list[Value]] = {}
+        for tree in ast.walk(self.run.trace.modules[0].tree):
+            if isinstance(tree, ast.Name | ast.Attribute | ast.Call | ast.FunctionDef):
+                ends = (0, 0)
+                if not isinstance(tree, ast.FunctionDef):
+                    end = tree.end_lineno or tree.lineno
+                    ends = (end, column(end, tree.end_col_offset or 0))
+                node = places.get((tree.lineno, column(tree.lineno, tree.col_offset), *ends))
+                if node is not None:
+                    self._nodes[tree] = node
+                    self.values[node] = (self.run.values or {}).get(cast("ast.expr", tree), [])
+
+    def node(self, tree: ast.AST) -> cst.CSTNode | None:
+        """The node of LibCST for one of `ast`."""
+        return self._nodes.get(tree)
+
+
+@_cached
+def _reading(survey: Survey) -> _Reading:
+    return _Reading(survey.module)
+
+
+def node_of(survey: Survey, tree: ast.AST) -> cst.CSTNode | None:
+    """The node of LibCST for one that the reader of scripts found."""
+    return _reading(survey).node(tree)
+
+
+def calls_of(survey: Survey) -> list[Call]:
+    """Calls of the script in the order in which they would run."""
+    return _reading(survey).run.trace.calls
+
+
+def _inside(value: Value, depth: int = 0) -> Iterator[Value]:
+    """The objects that a value may be, without wrappers and methods that return their object."""
+    for option in options(value):
+        inner: Value | None = None
+        if isinstance(option, Result):
+            if option.call.method in _RETURNS_SELF:
+                inner = option.call.receiver
+            elif option.call.called in _WRAPPERS and option.call.arguments:
+                inner = option.call.arguments[0]
+        elif isinstance(option, Member) and option.name == "module":
+            inner = option.owner
+        if inner is None or depth > 20:
+            yield option
+        else:
+            yield from _inside(inner, depth + 1)
+
+
+def _identity(value: Value) -> int:
+    if isinstance(value, Instance | Result):
+        return id(value.call.node)
+    if isinstance(value, Member):
+        return hash((_identity(value.owner), value.name))
+    if isinstance(value, Item) and value.key is not None:
+        return hash((_identity(value.owner), getattr(value.key, "value", None)))
+    return id(value)
+
+
+def _identities(values: list[Value]) -> Objects:
+    return frozenset(_identity(option) for value in values for option in _inside(value) if not is_none(option))
+
+
+def objects_of(survey: Survey, node: cst.CSTNode) -> Objects:
+    """The objects that an expression may be."""
+    return _identities(_reading(survey).values.get(node, []))
+
+
+@_cached
+def _references(survey: Survey) -> dict[Function, list[tuple[str, Objects]]]:
+    """Names and attributes with the objects that they refer to, by function."""
+    references: dict[Function, list[tuple[str, Objects]]] = {}
+    for node in survey.nodes:
+        name = dotted(node) if isinstance(node, cst.Name | cst.Attribute) else None
+        if name is not None and (objects := objects_of(survey, node)):
+            references.setdefault(survey.function(node), []).append((name, objects))
+    return references
+
+
+def names_of(survey: Survey, objects: Objects, function: Function) -> set[str]:
+    """Expressions in this function that refer to one of the objects, and global names that do."""
+    references = _references(survey)
+    names = {name for name, known in references.get(function, ()) if known & objects}
+    names |= {n for n, known in references.get(None, ()) if known & objects and not survey.is_bound(function, n)}
+    return {name for name in names if name != "self" and not name.endswith(".module")}
+
+
+def callees(survey: Survey, call: cst.Call) -> list[cst.FunctionDef]:
+    """Functions of the script that a call may run."""
+    cached: dict[cst.CSTNode, list[cst.FunctionDef]] | None = survey.cache.get("callees")
+    if cached is None:
+        cached = survey.cache["callees"] = {}
+        reading = _reading(survey)
+        for event in reading.run.trace.calls:
+            place = reading.node(event.node)
+            made = (value for value in reading.values.get(place, []) for value in options(value)) if place else ()
+            starts = [value.cls.find("__init__") for value in made if isinstance(value, Instance)]
+            for function in (event.function, *starts):
+                target = reading.node(getattr(function, "node", event.node)) if function is not None else None
+                if place is not None and isinstance(target, cst.FunctionDef):
+                    cached.setdefault(place, []).append(target)
+    return list(dict.fromkeys(cached.get(call, ())))
+
+
+def root_of(node: cst.CSTNode) -> cst.CSTNode:
+    """``model`` in ``model.backbone``, ``self.model`` in ``self.model.head``."""
+    while isinstance(node, cst.Attribute) and dotted(node.value) != "self":
+        node = node.value
+    return node
+
+
+_OPTIMIZERS = known_names("optimizers_outside_torch")
+_SCHEDULES = "torch.optim.lr_scheduler"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Optimizer:
     """A call that creates an optimizer."""
@@ -247,143 +197,110 @@ class Optimizer:
     function: Function
     name: str | None
     """Variable or attribute to which it is assigned; None if it is returned or passed as an argument."""
-    model: Place | None
-    """Model whose parameters it updates."""
+    objects: Objects
+    model: Objects
+    """The models whose parameters it updates; empty if they are not known."""
+    model_name: str
+    """The first of them as the call spells it."""
 
 
 @_cached
 def optimizers(survey: Survey) -> list[Optimizer]:
     """All optimizers that the script creates, in source order."""
     results = []
-    own = _methods_with_optimizer(survey)
+    own = {"configure_optimizers"} | {
+        function.name.value
+        for call in survey.calls
+        if (function := survey.function(call)) is not None and survey.class_of(function) is not None
+        if _creates_optimizer(survey, call) and any(dotted(node) == "self" for node in _models_of(survey, call))
+    }
     for call in survey.calls:
         function = survey.function(call)
-        method = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
-        owner = dotted(call.func.value) if isinstance(call.func, cst.Attribute) else None
-        if method in own and owner not in (None, "self", "super"):
-            # optimizer = model.configure_optimizers(...)
-            model: Place | None = (function, root_name(owner or ""))
+        method, owner = (call.func.attr.value, call.func.value) if isinstance(call.func, cst.Attribute) else ("", None)
+        if owner is not None and method in own and dotted(owner) not in (None, "self", "super"):
+            models = [root_of(owner)]  # optimizer = model.configure_optimizers(...)
         elif not _creates_optimizer(survey, call) or (function is not None and function.name.value in own):
             continue
         else:
-            model = _model_of(survey, call, function)
+            models = _models_of(survey, call)
         parent = survey.parent(call)
         name = None
         if isinstance(parent, cst.Assign | cst.AnnAssign):
             name = next((dotted(target) for target in targets_of(parent)), None)
-        results.append(Optimizer(call=call, function=function, name=name, model=model))
+        results.append(
+            Optimizer(
+                call=call, function=function, name=name, objects=objects_of(survey, call),
+                model=frozenset[int]().union(*(objects_of(survey, node) for node in models)),
+                model_name=next((dotted(node) or "" for node in models), ""),
+            )
+        )  # fmt: skip
     return results
-
-
-def _methods_with_optimizer(survey: Survey) -> set[str]:
-    """Methods of models that create the optimizer of their own parameters, by name."""
-    names = {"configure_optimizers"}
-    for call in survey.calls:
-        function = survey.function(call)
-        if function is None or survey.class_of(function) is None or not _creates_optimizer(survey, call):
-            continue
-        if _model_of(survey, call, function) == (function, "self"):
-            names.add(function.name.value)
-    return names
 
 
 def _creates_optimizer(survey: Survey, call: cst.Call) -> bool:
     name = survey.callee(call)
-    if not name or name.startswith(_SCHEDULES) or not (call.args):
-        return False
-    if name.startswith("torch.optim."):
-        return name.rpartition(".")[2][:1].isupper()
     last = name.rpartition(".")[2]
-    if last in _OPTIMIZERS and not survey.classes_named(last):
-        return True
-    return (
-        last[:1].isupper() and _parameters_of(call) is not None and "Distributed" not in last and "Parallel" not in last
-    )
+    if not name or name.startswith(_SCHEDULES) or not call.args:
+        return False
+    if name.startswith("torch.optim.") or (last in _OPTIMIZERS and not survey.classes_named(last)):
+        return last[:1].isupper()
+    takes = any(isinstance(n, cst.Attribute) and n.attr.value in _PARAMETERS for n in walk(call))
+    return last[:1].isupper() and takes and "Distributed" not in last and "Parallel" not in last
 
 
-def _parameters_of(node: cst.CSTNode) -> str | None:
-    """``model`` in the first ``model.parameters()`` or ``model.named_parameters()``."""
-    for inner in walk(node):
-        if (
-            isinstance(inner, cst.Call)
-            and isinstance(inner.func, cst.Attribute)
-            and inner.func.attr.value in ("parameters", "named_parameters")
-        ):
-            name = dotted(inner.func.value)
-            if name is not None:
-                return root_name(name)
-    return None
-
-
-def root_name(name: str) -> str:
-    """``model`` for ``model.backbone``, ``self.model`` for ``self.model.head``."""
-    parts = name.split(".")
-    return ".".join(parts[:2]) if parts[0] == "self" else parts[0]
-
-
-def _model_of(survey: Survey, call: cst.Call, function: Function) -> Place | None:
-    name = _parameters_of(call)
-    if name is not None:
-        return (function, name)
-    parameters = keyword(call, "params") or positional(call, 0)
-    if parameters is None:
-        return None
-    for variable in names_in(parameters.value):
-        for assignment in reversed(survey.assignments(function, variable)):
-            name = _parameters_of(assignment)
-            if name is None and isinstance(assignment.value, cst.Call):
-                # params = parameter_groups(model, ...)
-                name = next((dotted(arg.value) for arg in assignment.value.args if dotted(arg.value)), None)
-            if name is not None:
-                return (function, name)
-    if isinstance(parameters.value, cst.Call):
-        name = next((dotted(arg.value) for arg in parameters.value.args if dotted(arg.value)), None)
-        if name is not None:
-            return (function, name)
-    return None
-
-
-@_cached
-def model_places(survey: Survey) -> set[Place]:
-    """All places that refer to a model whose parameters an optimizer updates."""
-    places: set[Place] = set()
-    for optimizer in optimizers(survey):
-        if optimizer.model is not None:
-            places |= aliases_of(survey, optimizer.model)
-    return places
-
-
-@_cached
-def optimizer_places(survey: Survey) -> set[Place]:
-    """All places that refer to an optimizer."""
-    places: set[Place] = set()
-    for optimizer in optimizers(survey):
-        if optimizer.name is not None:
-            places |= aliases_of(survey, (optimizer.function, optimizer.name))
-    for function in survey.functions:
-        # An optimizer returned by a helper gets its name where the helper is called.
-        if not any(
-            o.name is None and o.function is function and _is_returned(survey, o.call) for o in optimizers(survey)
-        ):
+def _models_of(survey: Survey, call: cst.Call) -> list[cst.CSTNode]:
+    """The expressions whose ``parameters()`` an optimizer gets, or that a function gets which returns them."""
+    reading = _reading(survey)
+    argument = next((arg for arg in call.args if arg.keyword is None or arg.keyword.value == "params"), None)
+    if argument is None:
+        return []
+    nodes: list[cst.CSTNode] = [
+        root_of(inner.value)
+        for inner in walk(argument.value)
+        if isinstance(inner, cst.Attribute) and inner.attr.value in _PARAMETERS
+    ]
+    for event in reading.run.trace.calls if not nodes else ():
+        if reading.node(event.node) is not call:
             continue
-        for call in survey.calls:
-            parent = survey.parent(call)
-            if dotted(call.func) in (function.name.value, f"self.{function.name.value}") and isinstance(
-                parent, cst.Assign
-            ):
-                for target in targets_of(parent):
-                    if dotted(target) is not None:
-                        places |= aliases_of(survey, (survey.function(call), str(dotted(target))))
-    return places
+        for owner in _owners(event.argument("params", 0)):
+            place = reading.node(owner)
+            nodes += [root_of(place)] if place is not None else []
+    return nodes
 
 
-def _is_returned(survey: Survey, call: cst.Call) -> bool:
-    for above in survey.ancestors(call):
-        if isinstance(above, cst.Return):
-            return True
-        if not isinstance(above, cst.Arg | cst.Call):
-            return False
-    return False
+def _owners(value: Value | None, depth: int = 0) -> Iterator[ast.expr]:
+    """Expressions of the models whose parameters are in a value."""
+    parts: tuple[Value, ...] = ()
+    for option in options(value) if depth < 8 else ():
+        if isinstance(option, Result):
+            function = option.call.node.func
+            if option.call.method in _PARAMETERS and isinstance(function, ast.Attribute):
+                yield function.value
+            elif option.call.node.args and not option.call.method:
+                yield from (node for node in option.call.node.args if isinstance(node, ast.Name | ast.Attribute))
+            parts = option.call.arguments
+        elif isinstance(option, Operation):
+            parts = option.operands
+        elif isinstance(option, Collection):
+            parts = tuple(option.items)
+        elif isinstance(option, Mapping):
+            parts = tuple(option.values().values())
+        elif isinstance(option, Item):
+            parts = (option.owner,)
+        for part in parts:
+            yield from _owners(part, depth + 1)
+
+
+@_cached
+def model_places(survey: Survey) -> Objects:
+    """The models whose parameters an optimizer updates."""
+    return frozenset[int]().union(*(optimizer.model for optimizer in optimizers(survey)))
+
+
+@_cached
+def optimizer_places(survey: Survey) -> Objects:
+    """The optimizers."""
+    return frozenset[int]().union(*(optimizer.objects for optimizer in optimizers(survey)))
 
 
 def backward_calls(survey: Survey) -> list[cst.Call]:
@@ -433,7 +350,7 @@ def is_held_out(survey: Survey, call: cst.Call) -> bool:
 
 def loops_over(survey: Survey, call: cst.Call) -> list[cst.For]:
     """Loops over the batches of a loader."""
-    places = places_of_loader(survey, call)
+    places = objects_of(survey, call)
     loops = []
     for loop in survey.nodes:
         if isinstance(loop, cst.For):
@@ -449,25 +366,10 @@ def reaches(survey: Survey, node: cst.CSTNode, calls: set[cst.Call], depth: int)
         if inner in calls:
             return True
         if depth and isinstance(inner, cst.Call):
-            for function, _ in callees(survey, inner):
+            for function in callees(survey, inner):
                 if function is not node and reaches(survey, function.body, calls, depth - 1):
                     return True
     return False
-
-
-def places_of_loader(survey: Survey, call: cst.Call) -> set[Place]:
-    """Variables that refer to the loader that a call creates, also as the result of a function of the script."""
-    parent, function = survey.parent(call), survey.function(call)
-    name = assigned_name(survey, call) if isinstance(parent, cst.Assign | cst.AnnAssign) else None
-    places = aliases_of(survey, (function, name)) if name is not None else set()
-    if isinstance(parent, cst.Return) and function is not None:
-        for site in survey.calls:
-            above = survey.parent(site)
-            if dotted(site.func) == function.name.value and isinstance(above, cst.Assign):
-                for target in targets_of(above):
-                    if dotted(target) is not None:
-                        places |= aliases_of(survey, (survey.function(site), str(dotted(target))))
-    return places
 
 
 def iterated(node: cst.CSTNode) -> list[str]:

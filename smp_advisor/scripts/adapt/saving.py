@@ -19,7 +19,7 @@ from smp_advisor.scripts.adapt.code import (
     text_of,
     walk,
 )
-from smp_advisor.scripts.adapt.roles import aliases_of, model_places, names_of, optimizer_places, optimizers, reaches
+from smp_advisor.scripts.adapt.roles import model_places, names_of, optimizer_places, optimizers, reaches
 from smp_advisor.scripts.adapt.survey import assigned_names
 
 if TYPE_CHECKING:
@@ -51,9 +51,7 @@ def save_on_first_rank(draft: Draft) -> None:
 
 def save_full_state(draft: Draft) -> None:
     """Gather the shards on every rank before a save, wherever its state is read, and write on one rank."""
-    by_context = draft.target.kind == "smp_fsdp"
-    if not by_context:
-        _load_full_state(draft)
+    _load_full_state(draft)
     survey = draft.survey
     _run_on_every_rank(draft, {call for call, _ in _saved_states(survey)})
     survey, edits = draft.survey, Edits()
@@ -64,7 +62,7 @@ def save_full_state(draft: Draft) -> None:
         model = owner if is_model else _model_of(survey, call, owner)
         place = _before_conditions(survey, call)
         if place is None or not model:
-            draft.add_todo("gather_by_context" if by_context else "gather_by_checkpoint", call)
+            draft.add_todo("gather_by_checkpoint", call)
             continue
         owners = gathered.setdefault((place, model), [])
         if owner not in owners:
@@ -72,13 +70,13 @@ def save_full_state(draft: Draft) -> None:
         number = list(gathered).index((place, model)) + 1
         edits.replace(call, cst.Name(_state_name(number, is_model=is_model)))
         function = survey.function(call)
-        if function is not None and not by_context:
+        if function is not None:
             _call_on_every_rank(draft, edits, function)
     for number, ((place, model), owners) in enumerate(gathered.items(), 1):
         optimizer = next((owner for owner in owners if owner != model), None)
-        text = _gathering(number, model, optimizer, alone=model not in owners, by_context=by_context)
+        text = _gathering(number, model, optimizer, alone=model not in owners)
         edits.insert_before(place, statements(text))
-    _report_entire_models(draft, by_context=by_context)
+    _report_entire_models(draft)
     _guard_saves(survey, edits, _saves(survey))
     draft.apply(edits)
 
@@ -117,9 +115,8 @@ def _model_of(survey: Survey, call: cst.Call, name: str) -> str:
     """The model of an optimizer, as its function spells it; empty if it has no name there."""
     function = survey.function(call)
     for optimizer in optimizers(survey):
-        places = aliases_of(survey, (optimizer.function, optimizer.name)) if optimizer.name is not None else set()
-        if optimizer.model is not None and name in names_of(survey, places, function):
-            return _shortest(names_of(survey, aliases_of(survey, optimizer.model), function))
+        if name in names_of(survey, optimizer.objects, function):
+            return _shortest(names_of(survey, optimizer.model, function))
     return _shortest(names_of(survey, model_places(survey), function))
 
 
@@ -143,17 +140,9 @@ def _state_name(number: int, *, is_model: bool) -> str:
     return ("model_state" if is_model else "optimizer_state") + ("" if number == 1 else f"_{number}")
 
 
-def _gathering(number: int, model: str, optimizer: str | None, *, alone: bool, by_context: bool) -> str:
+def _gathering(number: int, model: str, optimizer: str | None, *, alone: bool) -> str:
     """Statements that gather the states; `alone` leaves the model out."""
     states = [_state_name(number, is_model=is_model) for is_model in (True, False)]
-    if by_context:
-        configs = ["FullStateDictConfig(offload_to_cpu=True, rank0_only=True)"]
-        body = f"    {states[0]} = {model}.state_dict()\n"
-        if optimizer is not None:
-            configs.append("FullOptimStateDictConfig(offload_to_cpu=True, rank0_only=True)")
-            body += f"    {states[1]} = FSDP.optim_state_dict({model}, {optimizer})\n"
-        head = call_text("with FSDP.state_dict_type", [model, "StateDictType.FULL_STATE_DICT", *configs])
-        return f"{head}:\n{body}"
     options = "options=StateDictOptions(full_state_dict=True, cpu_offload=True)"
     lines = []
     for state, kind, owners in ((states[0], "model", [model]), (states[1], "optimizer", [model, optimizer])):
@@ -163,7 +152,7 @@ def _gathering(number: int, model: str, optimizer: str | None, *, alone: bool, b
     return "\n".join(lines)
 
 
-def _report_entire_models(draft: Draft, *, by_context: bool) -> None:
+def _report_entire_models(draft: Draft) -> None:
     """List saves of an object that has shards: a model itself, or the folder of a pretrained one."""
     survey = draft.survey
     for call in survey.calls:
@@ -172,7 +161,7 @@ def _report_entire_models(draft: Draft, *, by_context: bool) -> None:
         if isinstance(call.func, cst.Attribute) and call.func.attr.value == "save_pretrained":
             saved = call.func.value
         if saved is not None and (dotted(saved) or "").removesuffix(".module") in names:
-            draft.add_todo("gather_by_context" if by_context else "gather_by_checkpoint", call)
+            draft.add_todo("gather_by_checkpoint", call)
 
 
 def _outer_statement(survey: Survey, call: cst.Call) -> Statement | None:

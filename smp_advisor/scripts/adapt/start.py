@@ -1,111 +1,60 @@
-"""Steps: start the processes, and what runs once: options, downloads, seeds; calls that SMP v1 does not take."""
+"""Steps: start the processes, download once, and seed the models."""
 
 from __future__ import annotations
 
-from typing import cast
+from typing import TYPE_CHECKING
 
 import libcst as cst
 
 from smp_advisor.scripts.adapt.adaptation import Draft, drop_unused_imports
 from smp_advisor.scripts.adapt.code import (
     Edits,
-    children,
     dotted,
     expression,
     keyword,
     positional,
     statements,
     text_of,
-    walk,
 )
-from smp_advisor.scripts.adapt.roles import model_places, names_of
-from smp_advisor.scripts.adapt.survey import Statement, Survey, known_names, targets_of
+from smp_advisor.scripts.adapt.roles import callees, calls_of, model_places, node_of, objects_of
+from smp_advisor.scripts.adapt.survey import Statement, Survey, known_names
+
+if TYPE_CHECKING:
+    from smp_advisor.reading.trace import Call
 
 _PASSIVE = known_names("passive_prefixes")
 _WORKING = known_names("working_prefixes")
 
 
-def is_main_guard(statement: cst.CSTNode) -> bool:
-    """Whether a statement is ``if __name__ == "__main__":``."""
-    return (
-        isinstance(statement, cst.If)
-        and "__name__" in text_of(statement.test)
-        and "__main__" in text_of(statement.test)
-    )
-
-
 def entry(survey: Survey) -> Statement | None:
     """First statement that does work, before which the library is initialized; None if there is none."""
-    block = list(survey.module.body)
-    while True:
-        first = next((statement for statement in block if _works(survey, statement)), None)
-        if first is None:
-            return None
-        if is_main_guard(first):
-            block = survey.body_of(cst.ensure_type(first, cst.If).body.body[0])
-            if not any(_works(survey, statement) for statement in block):
-                return block[0]
-            continue
-        called = _only_call(survey, first)
-        if called is None or not called.body.body:
-            return first
-        block = _after_docstring(called)
-        if not any(_works(survey, statement) for statement in block):
-            return block[0] if block else first
-        return block[0]
-
-
-def _after_docstring(function: cst.FunctionDef) -> list[Statement]:
-    body = [statement for statement in function.body.body if isinstance(statement, Statement)]
-    return body[1:] if function.get_docstring() is not None and len(body) > 1 else body
-
-
-def _works(survey: Survey, statement: Statement) -> bool:
-    if isinstance(statement, cst.FunctionDef | cst.ClassDef):
-        return False
-    if is_main_guard(statement):
-        return True
-    return any(
-        (isinstance(node, cst.Call) and _is_work(survey, node)) or _creates_model(survey, node)
-        for node in walk(statement)
-    )
-
-
-def _creates_model(survey: Survey, node: cst.CSTNode) -> bool:
-    """Whether a node assigns the result of a call to a trained model, for example of a function of another module."""
-    if not isinstance(node, cst.Assign) or not isinstance(node.value, cst.Call):
-        return False
-    names = names_of(survey, model_places(survey), survey.function(node))
-    return any(dotted(target) in names for target in targets_of(node))
-
-
-def _is_work(survey: Survey, call: cst.Call) -> bool:
-    name = survey.callee(call)
-    if not name or name.startswith(_PASSIVE):
-        return False
-    if survey.named(name) or survey.classes_named(name):
-        return not _reads_options(survey, name)
-    return f"{name}.".startswith(_WORKING)
-
-
-def _reads_options(survey: Survey, name: str) -> bool:
-    """Whether a function of the script only parses the command line."""
-    called = [survey.callee(n) for f in survey.named(name) for n in walk(f) if isinstance(n, cst.Call)]
-    works = any(callee.split(".")[0] == "torch" and "cuda" not in callee for callee in called)
-    return not works and any(callee.endswith(".add_argument") for callee in called)
-
-
-def _only_call(survey: Survey, statement: Statement) -> cst.FunctionDef | None:
-    """The function called by a statement such as ``main()``, if it is called nowhere else."""
-    if not isinstance(statement, cst.SimpleStatementLine) or not isinstance(statement.body[0], cst.Expr):
+    calls = [event for event in calls_of(survey) if event.reached]
+    first = next((event for event in calls if _works(survey, event)), None)
+    if first is None:
         return None
-    call = statement.body[0].value
-    if not isinstance(call, cst.Call) or any("smp." in text_of(arg) for arg in call.args):
-        return None
-    functions = survey.named(dotted(call.func) or "")
+    # The call in the module itself, or under its main guard, that leads there: calls are recorded before their bodies.
+    top = [event for event in calls if not event.functions and event.order <= first.order][-1:] or [first]
+    node = node_of(survey, top[0].node)
+    above = [node, *survey.ancestors(node)] if node is not None else []
+    guards = [a for a in above if isinstance(a, cst.If) and "__main__" in text_of(a.test)]
+    block = survey.body_of(cst.ensure_type(guards[-1], cst.If).body.body[0]) if guards else list(survey.module.body)
+    statement = next((inside for inside in block if inside in above), None)
     # A function that runs more than once must not initialize the library.
-    calls = [site for site in survey.calls if dotted(site.func) == dotted(call.func)]
-    return functions[0] if len(functions) == 1 and len(calls) == 1 else None
+    function = next(iter(callees(survey, node)), None) if isinstance(node, cst.Call) else None
+    sites = [call for call in survey.calls if function is not None and function in callees(survey, call)]
+    alone = statement is not None and isinstance(survey.parent(sites[0]) if sites else None, cst.Expr)
+    if function is None or len(sites) > 1 or not alone or survey.class_of(function) is not None:
+        return statement
+    body = [inside for inside in function.body.body if isinstance(inside, Statement)]
+    return body[1] if function.get_docstring() is not None and len(body) > 1 else body[0]
+
+
+def _works(survey: Survey, event: Call) -> bool:
+    """Whether a call does more than to query the machine or to set options, or makes the model."""
+    if event.name and not event.name.startswith(_PASSIVE) and f"{event.name}.".startswith(_WORKING):
+        return True
+    node = node_of(survey, event.node)
+    return event.function is None and node is not None and bool(objects_of(survey, node) & model_places(survey))
 
 
 def download_once(draft: Draft) -> None:
@@ -128,30 +77,6 @@ def download_once(draft: Draft) -> None:
 
 
 _MODEL_SEEDS = frozenset(known_names("model_seeds"))
-_DATA_SEEDS = frozenset(known_names("data_seeds"))
-
-
-def seed_by_rank(draft: Draft) -> None:
-    """Add the rank to every seed, and give data splits their own generator."""
-    survey, edits = draft.survey, Edits()
-    seeded = False
-    for call in survey.calls:
-        name = survey.callee(call)
-        if name not in _MODEL_SEEDS | _DATA_SEEDS or len(call.args) != 1 or call.args[0].star:
-            continue
-        seeded |= name in _MODEL_SEEDS
-        argument = call.args[0]
-        if "smp." in text_of(argument.value):
-            continue
-        rank = "smp.dp_rank()" if name in _MODEL_SEEDS else f"{draft.target.data_group}_rank()"
-        text = text_of(argument.value)
-        if not isinstance(argument.value, cst.Name | cst.Attribute | cst.Integer | cst.Call | cst.Subscript):
-            text = f"({text})"
-        edits.replace(argument.value, expression(f"{text} + {rank}"))
-    splits = [call for call in survey.calls if survey.callee(call).endswith("random_split")]
-    for call in (call for call in splits if seeded and keyword(call, "generator") is None):
-        draft.add_todo("split_alike", call)
-    draft.apply(edits)
 
 
 def seed_models(draft: Draft) -> None:
@@ -168,111 +93,6 @@ def seed_models(draft: Draft) -> None:
     draft.apply(edits)
 
 
-def accept_unknown_options(draft: Draft) -> None:
-    """Replace ``parse_args()`` by ``parse_known_args()``."""
-    survey, edits = draft.survey, Edits()
-    for call in survey.calls:
-        if not isinstance(call.func, cst.Attribute):
-            continue
-        # Parsers of other libraries have no parse_known_args.
-        if call.func.attr.value == "parse_args" and "argparse" in {o.split(".")[0] for o in survey.imported.values()}:
-            _known_args(survey, edits, call)
-        elif (
-            call.func.attr.value == "parse_args_into_dataclasses" and keyword(call, "return_remaining_strings") is None
-        ):
-            draft.add_todo("parses_dataclasses", call)
-    draft.apply(edits)
-
-
-def _known_args(survey: Survey, edits: Edits, call: cst.Call) -> None:
-    renamed = call.func.with_changes(attr=cst.Name("parse_known_args"))
-    parent = survey.parent(call)
-    edits.replace(call.func, renamed)
-    if isinstance(parent, cst.Assign) and len(parent.targets) == 1 and isinstance(parent.targets[0].target, cst.Name):
-        name = parent.targets[0].target.value
-        edits.replace(parent.targets[0].target, expression(f"{name}, _"))
-    else:
-        edits.change(
-            call,
-            lambda new: cst.Subscript(
-                value=cst.ensure_type(new, cst.Call),
-                slice=[cst.SubscriptElement(slice=cst.Index(value=cst.Integer("0")))],
-            ),
-        )
-
-
-def replace_unsupported(draft: Draft) -> None:
-    """Take the library's own functions for two of PyTorch; the checker lists calls that need a decision."""
-    survey, edits = draft.survey, Edits()
-    for node in survey.nodes:
-        if isinstance(node, cst.ImportFrom) and dotted(node.module or node) == "torch.utils.checkpoint":
-            edits.replace(
-                cst.ensure_type(node.module, cst.Attribute),
-                expression("smdistributed.modelparallel.torch.patches.checkpoint"),
-            )
-    for call in survey.calls:
-        name, function = survey.callee(call), survey.function(call)
-        if name.startswith("torch.utils.checkpoint.") and (option := keyword(call, "use_reentrant")) is not None:
-            edits.replace(call, call.with_changes(args=[arg for arg in call.args if arg is not option]))
-        if text_of(call.func) == "super().forward" and function is not None and function.name.value == "forward":
-            edits.replace(call.func, expression("super()._orig_forward"))
-    draft.apply(edits)
-
-
-_RANKS = {
-    "torch.distributed.get_rank": "smp.rank()",
-    "torch.distributed.get_world_size": "smp.size()",
-    "torch.distributed.barrier": "smp.barrier()",
-}
-_VARIABLES = {"LOCAL_RANK": "smp.local_rank()", "RANK": "smp.rank()", "WORLD_SIZE": "smp.size()"}
-_REMOVED = ("torch.distributed.init_process_group", "torch.distributed.destroy_process_group", "torch.cuda.set_device")
-
-
-def remove_process_group(draft: Draft) -> None:
-    """Remove the set-up of the process group, and take ranks from the library."""
-    survey, edits = draft.survey, Edits()
-    for call in survey.calls:
-        name = survey.callee(call)
-        if name in _REMOVED and isinstance(survey.parent(call), cst.Expr):
-            edits.remove(_line(survey, call))
-        elif name in _RANKS and not call.args:
-            edits.replace(call, expression(_RANKS[name]))
-        elif name == "torch.distributed.barrier":
-            edits.replace(call, expression("smp.barrier()"))
-        elif name in ("torch.distributed.is_initialized", "torch.distributed.is_available"):
-            edits.replace(call, expression("True"))
-        elif name in ("torch.multiprocessing.spawn", "torch.multiprocessing.spawn.spawn"):
-            replace_spawn(draft, edits, call, local_rank="smp.local_rank()", launcher="MPI")
-        elif name.startswith("torch.distributed.") and name.rpartition(".")[2] in (
-            "all_reduce",
-            "reduce",
-            "all_gather",
-            "broadcast",
-            "all_gather_object",
-        ):
-            draft.add_todo("collective_over_all", call)
-    _replace_variables(draft, edits)
-    if not edits:
-        return
-    draft.apply(edits)
-    drop_unused_imports(
-        draft,
-        {
-            "torch.distributed",
-            "torch.multiprocessing",
-            "torch.distributed.init_process_group",
-            "torch.distributed.destroy_process_group",
-        },
-    )
-
-
-def _line(survey: Survey, call: cst.Call) -> cst.CSTNode:
-    small = survey.parent(call)
-    statement = survey.statement(call)
-    alone = not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) == 1
-    return cast("cst.CSTNode", statement if alone else small)
-
-
 def replace_spawn(draft: Draft, edits: Edits, call: cst.Call, *, local_rank: str, launcher: str) -> bool:
     """Replace ``mp.spawn(worker, args=(a, b), ...)`` by ``worker(<local rank>, a, b)``; return whether it was replaced.
 
@@ -287,53 +107,6 @@ def replace_spawn(draft: Draft, edits: Edits, call: cst.Call, *, local_rank: str
         arguments += [text_of(element.value) for element in options.value.elements]
     edits.replace(call, expression(f"{text_of(function.value)}({', '.join(arguments)})"))
     return True
-
-
-def _replace_variables(draft: Draft, edits: Edits) -> None:
-    """Replace ``int(os.environ["LOCAL_RANK"])`` and ``args.local_rank``, which are not set under MPI."""
-    survey = draft.survey
-    for node in survey.nodes:
-        key = _environment_key(survey, node)
-        parent = survey.parent(node)
-        if key in _VARIABLES and not isinstance(parent, cst.AssignTarget | cst.Del):
-            outer_call = survey.parent(parent) if isinstance(parent, cst.Arg) else None
-            outer = outer_call if isinstance(outer_call, cst.Call) and dotted(outer_call.func) == "int" else node
-            edits.replace(outer, expression(_VARIABLES[key]))
-        elif key in ("MASTER_ADDR", "MASTER_PORT", *_VARIABLES) and isinstance(parent, cst.AssignTarget):
-            statement = survey.statement(node)
-            if statement is not None:
-                edits.remove(statement)
-        elif (
-            isinstance(node, cst.Attribute)
-            and node.attr.value == "local_rank"
-            and not isinstance(parent, cst.AssignTarget)
-            and not (isinstance(parent, cst.Attribute | cst.Call) and children(parent)[0] is node)
-            and _parses(survey, "local_rank")
-            and dotted(node.value) not in ("smp", "self")
-        ):
-            edits.replace(node, expression("smp.local_rank()"))
-
-
-def _parses(survey: Survey, option: str) -> bool:
-    """Whether the script defines this command-line option."""
-    return any(
-        isinstance(call.func, cst.Attribute)
-        and call.func.attr.value == "add_argument"
-        and any(text_of(arg.value).strip("\"'").lstrip("-").replace("-", "_") == option for arg in call.args)
-        for call in survey.calls
-    )
-
-
-def _environment_key(survey: Survey, node: cst.CSTNode) -> str:
-    text: cst.CSTNode | None = None
-    if isinstance(node, cst.Subscript) and survey.qualified(node.value) == "os.environ" and len(node.slice) == 1:
-        index = node.slice[0].slice
-        text = index.value if isinstance(index, cst.Index) else None
-    elif isinstance(node, cst.Call) and survey.callee(node) in ("os.environ.get", "os.getenv") and node.args:
-        text = node.args[0].value
-    if isinstance(text, cst.SimpleString) and isinstance(text.evaluated_value, str):
-        return text.evaluated_value
-    return ""
 
 
 LOCAL_RANK = 'int(os.environ["LOCAL_RANK"])'

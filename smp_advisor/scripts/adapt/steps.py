@@ -48,7 +48,6 @@ class Region:
 
 def move_training_steps(draft: Draft) -> None:
     """Create one function per backward pass; most scripts have only one."""
-    _split_lines(draft)
     for _ in range(8):
         call = next(iter(backward_calls(draft.survey)), None)
         if call is None:
@@ -117,23 +116,6 @@ def _assign_call(draft: Draft, call: cst.Call, statement: Statement) -> bool:
     edits.replace(call, cst.Name(name))
     draft.apply(edits)
     return True
-
-
-def _split_lines(draft: Draft) -> None:
-    """Split lines such as ``loss.backward(); optimizer.step()``, of which only the first statement moves."""
-    edits = Edits()
-    for call in backward_calls(draft.survey):
-        line = draft.survey.statement(call)
-        if isinstance(line, cst.SimpleStatementLine) and len(line.body) > 1:
-            lines: list[Statement] = [
-                cst.SimpleStatementLine(body=[small.with_changes(semicolon=cst.MaybeSentinel.DEFAULT)])
-                for small in line.body
-            ]
-            lines[0] = lines[0].with_changes(leading_lines=line.leading_lines)
-            lines[-1] = lines[-1].with_changes(trailing_whitespace=line.trailing_whitespace)
-            edits.insert_after(line, lines)
-            edits.remove(line)
-    draft.apply(edits)
 
 
 # -- the statements that move ------------------------------------------------------------------------------------------
@@ -311,7 +293,7 @@ def _move(draft: Draft, region: Region) -> None:
     survey, edits = draft.survey, Edits()
     first, last = region.moved[0], region.moved[-1]
     names = block_names(region.moved)
-    arguments, renamed, not_split = _inputs(survey, region, names)
+    arguments, renamed = _inputs(survey, region, names)
     for node in (node for statement in region.moved for node in walk(statement)):
         # The library splits dicts, lists and tuples, but not a BatchEncoding.
         if isinstance(node, cst.Arg) and node.star == "**" and isinstance(node.value, cst.Name):
@@ -338,8 +320,7 @@ def _move(draft: Draft, region: Region) -> None:
     text = cst.Module(body=[statement.visit(_Backward(model)) for statement in moved]).code
     body = "".join(f"    {line}\n" if line.strip() else "\n" for line in text.rstrip().splitlines())
     values: list[Any] = [expression(text).visit(_Rename(renamed)) for text, _, _ in results]
-    split = f"(non_split_inputs={not_split})".replace("'", '"') if not_split else ""
-    text = f"@smp.step{split}\ndef {call_text(name, arguments, width=94)}:\n"
+    text = f"@smp.step\ndef {call_text(name, arguments, width=94)}:\n"
     text += f'    """{purpose if training else "Forward pass of one batch, without gradients."}"""\n'
     text += body
     text += f"    return {', '.join(map(text_of, values))}\n"
@@ -381,8 +362,8 @@ def _read_after(survey: Survey, last: Statement, function: Function) -> list[Sta
 
 def _inputs(  # noqa: C901, PLR0915 - a list of cases
     survey: Survey, region: Region, names: BlockNames
-) -> tuple[dict[str, str], dict[str, str], list[str]]:
-    """Argument for each parameter, parameter for each expression of the loop where they differ, and those not split.
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Argument for each parameter, and parameter for each expression of the loop where they differ.
 
     The model comes first, then values that change with each batch, then constants.
     """
@@ -456,21 +437,7 @@ def _inputs(  # noqa: C901, PLR0915 - a list of cases
         gather(statement)
     first, *further = arguments.items()
     further.sort(key=lambda item: not any(name in in_loop for name in names_in(expression(item[1]))))
-    not_split = [
-        name
-        for name, text in further
-        if function is not None
-        and text not in in_loop
-        and any(
-            isinstance(node, cst.Call) and survey.callee(node) in _FACTORIES
-            for assignment in survey.assignments(function, text)
-            for node in walk(assignment)
-        )
-    ]
-    return dict([first, *further]), renamed, not_split
-
-
-_FACTORIES = known_names("tensor_factories")
+    return dict([first, *further]), renamed
 
 
 def _moved_input(node: cst.CSTNode, is_free: Callable[[str], bool]) -> str | None:

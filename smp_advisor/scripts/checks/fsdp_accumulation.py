@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,7 +22,7 @@ from smp_advisor.reading.values import (
 from smp_advisor.scripts.checks.fsdp import STRATEGY, adapters, mixes
 from smp_advisor.scripts.checks.model import model_parameters
 from smp_advisor.scripts.checks.sharding import in_place, is_whole, may_offload, running, sharding_calls, wrap_of
-from smp_advisor.scripts.conditions import Conditions, Reaching
+from smp_advisor.scripts.conditions import Conditions, Reaching, is_one, option_of_batches
 from smp_advisor.scripts.context import Context, Hit, check
 from smp_advisor.scripts.queries import constant, mentions, origins
 
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     from smp_advisor.reading.trace import Call
 
 
-_COUNT = re.compile(r"accum|grad_acc|acc_steps")
-"""Options for the number of batches per step: ``gradient_accumulation_steps``, ``accum_iter``."""
 _OURS = ("fsdp", "fullysharded", "fully_shard")
 _OTHERS = ("ddp", "distributeddataparallel", "deepspeed")
 
@@ -50,31 +47,13 @@ class Delay:
     """Bytes per element of a delayed gradient, if known."""
 
 
-def option_of_batches(context: Context) -> tuple[bool, str]:
-    """Whether the job's options make a step of one batch, and the option that does so by default."""
-    planned, default = Conditions(context.settings), Conditions(context.settings, defaults=True)
-    for name, declared in context.trace.options.items():
-        if not _COUNT.search(name):
-            continue
-        option = Argument(name, declared.argument("default") or Constant(None))
-        if _is_one(planned.known(option)):
-            return True, ""
-        if _is_one(default.known(option)):
-            return False, name
-    return False, ""
-
-
-def _is_one(number: object) -> bool:
-    return isinstance(number, int) and not isinstance(number, bool) and number <= 1
-
-
 def batches(context: Context, count: Value | None) -> dict[str, object]:
     """The `batches` of a step, or the `option` that sets them; empty if it is one batch or unknown."""
     for option in options(count):
         number = Conditions(context.settings, defaults=True).known(option)
         if isinstance(number, int) and number > 1:
             return {"batches": f"{number} batches"}
-        if isinstance(option, Argument) and _is_one(number) and not _is_one(Conditions(context.settings).known(option)):
+        if isinstance(option, Argument) and is_one(number) and not is_one(Conditions(context.settings).known(option)):
             return {"option": option.name}
     return {}
 

@@ -127,8 +127,11 @@ def _of_model(context: Context, call: Call) -> bool:
 
 def _own_scaler(call: Call) -> list[Edit]:
     smp = call.module.scope.find("smp")
-    usable = isinstance(smp, External) and smp.path == "smp" and not call.arguments
-    return [replace(call.module, call.node.func, "smp.amp.GradScaler")] if usable else []
+    device = call.node.args if call.name == "torch.amp.GradScaler" else []
+    if not (isinstance(smp, External) and smp.path == "smp") or call.node.args != device[:1] or call.unpacks:
+        return []
+    options = [f"{word.arg}={call.module.text(word.value)}" for word in call.node.keywords if word.arg != "device"]
+    return [replace(call.module, call.node, f"smp.amp.GradScaler({', '.join(options)})")]
 
 
 @check("SMP135", "smp_torch", needs="tensor_parallel")

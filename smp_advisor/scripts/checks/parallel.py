@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.reading.module import replace
 from smp_advisor.reading.trace import exclusive
-from smp_advisor.reading.values import External, Item, Operation, Result, Value, is_none, options
+from smp_advisor.reading.values import Collection, External, Item, Operation, Result, Value, is_none, options
 from smp_advisor.scripts.checks.data import comes_from, is_sharded, loaders
 from smp_advisor.scripts.checks.sharding import FSDP, in_place, inside, same
+from smp_advisor.scripts.conditions import Conditions, is_one, option_of_batches
 from smp_advisor.scripts.context import Context, Hit, check
 from smp_advisor.scripts.queries import (
     constant,
@@ -343,15 +344,26 @@ def _synchronized_once_per_update(context: Context) -> Iterator[Hit]:
     texts = [module.source.text for module in context.trace.modules]
     if not wraps or any("no_sync" in text or "require_backward_grad_sync" in text for text in texts):
         return
-    for step, optimizer in updates(context.trace):
+    never, option = option_of_batches(context)
+    rounds = {iteration.node: iteration.over for iteration in context.trace.iterations}
+
+    def several(loop: ast.AST) -> bool:
+        over = rounds.get(loop)
+        if isinstance(over, Result) and over.call.name == "range":
+            return not is_one(Conditions(context.settings).known(over.call.arguments[-1]))
+        return not isinstance(over, Collection) or len(over.items) > 1
+
+    for step, optimizer in updates(context.trace) if not never else ():
         counted = any(
             isinstance(guard.value, Operation)
             and guard.value.operator == "Eq"
             and any(isinstance(part, Operation) and part.operator == "Mod" for part in guard.value.operands)
             for guard in step.guards
         )
-        for call in context.trace.methods("backward") if step.reached and counted else ():
-            every = call.reached and call.loops and call.loops == step.loops and not call.guards[len(wraps[0].guards) :]
-            if every and is_optimizer_call(optimizer):
-                yield Hit(call.module, call.node)
+        depth = len(step.loops)
+        for call in context.trace.methods("backward") if step.reached and step.loops else ():
+            inside = call.loops[:depth] == step.loops and any(several(loop) for loop in call.loops[depth:])
+            every = call.reached and (inside or (counted and call.loops == step.loops))
+            if every and not call.guards[len(wraps[0].guards) :] and is_optimizer_call(optimizer):
+                yield Hit(call.module, call.node, needed=f"with --{option} above 1" if option else "")
                 return

@@ -193,7 +193,9 @@ def _one_device_per_process(context: Context) -> Iterator[Hit]:
 def _quantized_shards(context: Context) -> Iterator[Hit]:
     for call in context.trace.calls if _shards(context) else ():
         quantizes = call.reached and call.name.endswith("BitsAndBytesConfig") and not call.unpacks
-        if quantizes and constant(call.argument("load_in_4bit")) is True and not call.gives("bnb_4bit_quant_storage"):
+        four = call.argument("load_in_4bit") if quantizes else None
+        by_default = Conditions(context.settings, defaults=True)
+        if four is not None and by_default.truth(four) and not call.gives("bnb_4bit_quant_storage"):
             edits = [_added(call, "bnb_4bit_quant_storage=torch.bfloat16")]
             yield Hit(call.module, call.node, {}, edits if "import torch" in call.module.source.text else [])
 

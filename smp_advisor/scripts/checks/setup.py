@@ -20,12 +20,13 @@ from smp_advisor.reading.values import (
     Value,
     options,
 )
-from smp_advisor.scripts.checks.parallel import ACCELERATORS, forwards
+from smp_advisor.scripts.checks.parallel import ACCELERATORS, REPLICATING, forwards
 from smp_advisor.scripts.checks.planned import trainer_arguments
 from smp_advisor.scripts.conditions import BACK_ENDS
 from smp_advisor.scripts.context import Context, Hit, check
 from smp_advisor.scripts.queries import (
     constant,
+    guarded_by,
     is_optimizer,
     is_plain_model,
     is_wrapped_model,
@@ -337,7 +338,9 @@ def _calls(context: Context, needs: list[dict[str, Any]]) -> bool:
 
 
 def _shows_its_model(context: Context) -> bool:
-    """Whether the trained models were followed to their construction, without a wrapper on the way."""
+    """Whether the trained models were followed to their construction, or to a wrapper that replicates them."""
+    if any(call.reached and not guarded_by(call, "fsdp", "shard") for call in context.trace.named(*REPLICATING)):
+        return True
     optimizers = [call for call in context.trace.calls if is_optimizer(call.name)]
     groups = [origin for call in optimizers for origin in origins(call.argument("params", 0))]
     models = [group.call.receiver for group in groups if isinstance(group, Result) and group.call.method]

@@ -1,12 +1,10 @@
-"""Plans that the loops are adapted to, and each loop adapted once for all tests."""
+"""Loops, and the plans that they are adapted to."""
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 
 from smp_advisor import Plan
-from smp_advisor.scripts.adapt import propose
 
 LOOPS = sorted((Path(__file__).parent / "loops").glob("*.py"))
 
@@ -25,11 +23,5 @@ PLANS = {
     "sharded": Plan(sharded_data_parallel_degree=2, bf16=True, activation_checkpointing="each"),
     "data": Plan(),
 }
-REFUSED = {("grad_scaler", "tensor_fp16"), ("grad_scaler", "sharded")}
-"""A loop that scales its own loss, and the plans under which the library does."""
-
-
-@cache
-def adapt(loop: Path, name: str, library: str | None = None):
-    """Adapt a loop to the plan of this name."""
-    return propose(loop, PLANS[name], library=library)
+REFUSED = {("grad_scaler", "tensor_fp16"), ("grad_scaler", "sharded"), *(("ddp", name) for name in PLANS)}
+"""Loops that scale their own loss under a plan where SMP v1 does, or that start a process group of their own."""
