@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.moto, pytest.mark.slow]
 JOB = Job(sequence_length=32)
 TWO = Cluster(P4D, 2)
 GPT2, LLAMA = TASKS["gpt2"], TASKS["llama"]
-PLAIN = "2.5.1-gpu-py311"
+PLAIN = "2.6.0-gpu-py312"
 """A container that the oldest SDK launches with torchrun, too."""
 DLC = "763104351884.dkr.ecr.us-west-2.amazonaws.com"
 SMP = "658645717510.dkr.ecr.us-west-2.amazonaws.com"
@@ -49,8 +49,8 @@ JOBS = {
     "Training Compiler, one GPU": Case(
         GPT2, Cluster("ml.g5.2xlarge"), JOB, Plan(library="training-compiler", version="1.11.0", batch_size=4)
     ),
-    "FSDP": Case(LLAMA, TWO, JOB, Plan(library="fsdp", version="2.5.1", batch_size=4)),
-    "DDP": Case(GPT2, TWO, JOB, Plan(library="ddp", version="2.5.1", batch_size=4)),
+    "FSDP": Case(LLAMA, TWO, JOB, Plan(library="fsdp", version="2.6.0", batch_size=4)),
+    "DDP": Case(GPT2, TWO, JOB, Plan(library="ddp", version="2.6.0", batch_size=4)),
 }
 
 MPI = {
@@ -350,7 +350,7 @@ def test_fine_tuning_runs_in_an_image_that_aws_patches(ran, objective):
     assert result["error"] is None, result["error"]
     (request,) = result["requests"]
     assert "/pytorch:2.13" in request["AlgorithmSpecification"]["TrainingImage"]
-    assert json.loads(request["HyperParameters"]["epochs"]) == 5
+    assert json.loads(request["HyperParameters"]["epochs"]) == {"sft": 5, "dpo": 1}[objective]
     assert {"train", "model"} <= {channel["ChannelName"] for channel in request["InputDataConfig"]}
 
 
