@@ -9,7 +9,7 @@ import pytest
 
 from smp_advisor.export import estimator_cell, script_cell, training_script
 from tests.export.examples import CASES
-from tests.export.reading import replaced
+from tests.export.reading import replaced, typed
 from tests.moto_harness.notebooks import run_notebooks
 
 pytestmark = [pytest.mark.moto, pytest.mark.slow]
@@ -142,13 +142,6 @@ def sent_request(result):
         "waited": "DescribeTrainingJob" in result["operations"],
         "hyperparameters": hyperparameters,
     }
-
-
-def typed(value):
-    """A value with its type, for 4 is 4.0 and True is 1 in Python and neither is to the library."""
-    if isinstance(value, dict):
-        return {key: typed(entry) for key, entry in value.items()}
-    return type(value).__name__, value
 
 
 def differences(result, name):
