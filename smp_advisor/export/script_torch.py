@@ -86,6 +86,8 @@ _IMPLEMENTED = {
 _STEP_OPTIONS = {"loop": "foreach=False", "foreach": "foreach=True", "fused": "fused=True"}
 _READ_SETTINGS = ("batch_size", "gradient_accumulation_steps")
 """Settings of a plan that the script reads; the others are built in."""
+_SAVES_SINCE = (2, 4)
+"""PyTorch release with ``async_save`` of replicas into files."""
 _SELECTIVE_SINCE = (2, 5)
 """PyTorch release with ``create_selective_checkpoint_contexts``."""
 _OWN_SAVER_SINCE = (2, 5)
@@ -120,9 +122,10 @@ def _require_settings(training: Training) -> None:
             "The generated script trains with 16-bit states only in bf16 and without layers of the library: set"
             " state_precision='mixed', or pass script= with your own script."
         )
-    if not training.library.smdistributed and _release(training) < FULLY_SHARD_SINCE:
+    oldest = FULLY_SHARD_SINCE if plan.shards_parameters or job.adapter is not None else _SAVES_SINCE
+    if not training.library.smdistributed and _release(training) < oldest:
         raise ExportError(
-            f"The generated script requires PyTorch 2.6 or later, and the container has"
+            f"The generated script requires PyTorch {'.'.join(map(str, oldest))} or later, and the container has"
             f" {training.container.framework_version}: choose a newer version of the library, or pass script= with your"
             " own script."
         )
