@@ -13,8 +13,9 @@ from smp_advisor.export.architectures import architecture_of
 from smp_advisor.export.describing import duration, hardware, header
 from smp_advisor.export.launch import Launch, ScriptCheck, launch
 from smp_advisor.export.options import JobOptions
+from smp_advisor.export.script_trl import trainer_note
 from smp_advisor.export.sdk_calls import estimator_values, trainer_values
-from smp_advisor.export.template import Comment, render
+from smp_advisor.export.template import Comment, comment_lines, render, text_literal
 from smp_advisor.libraries.version import facts
 
 if TYPE_CHECKING:
@@ -130,11 +131,21 @@ def estimator_cell(
         "script": content.script,
         "requirements": content.requirements,
         "train": content.inputs.get("train"),
-        "text_column": content.hyperparameters.get("text_column", "text"),
     }
     # Scripts of SMP v1 and before read no conversations, and FSx has no files here.
     reads_rows = content.generated and content.library.script == "torch" and architecture_of(model).reads_text
-    flags = _flags(content) | {"checks_data": reads_rows and isinstance(content.inputs.get("train"), str)}
+    training = content.training
+    tunes = training is not None and training.tunes
+    if training is not None:
+        rows = ["messages", "prompt"] if tunes else ["prompt"] * (training.architecture.task == "sequence_to_sequence")
+        columns = [*rows, str(content.hyperparameters.get("text_column", "text"))]
+        values["columns"] = Comment("{" + ", ".join(map(text_literal, columns)) + "}")
+        values["trainer_note"] = comment_lines(trainer_note(training, content.options.trainer))
+    flags = _flags(content) | {
+        "tunes": tunes,
+        "preferences": content.options.objective == "dpo",
+        "checks_data": reads_rows and isinstance(content.inputs.get("train"), str),
+    }
     if chosen == "v2":
         return render("job_v2.py.in", values=values | estimator_values(content), flags=flags)
     own_directory = content.options.source_dir is not None

@@ -180,7 +180,8 @@ def launch(
     own = _plan_settings(model, job, plan, run, training) if options.plan_hyperparameters else {}
     if generated and run.estimate is not None:
         # A script of the user has a learning rate of its own.
-        schedule = schedule_of(model, job, steps=run.steps, global_batch_size=run.estimate.global_batch_size)
+        batch = run.estimate.global_batch_size
+        schedule = schedule_of(model, job, steps=run.steps, global_batch_size=batch, objective=options.objective)
         own |= {"learning_rate": schedule.learning_rate, "warmup_steps": schedule.warmup_steps}
     name = checks.base_job_name(options.job_name, model.name)
     identity = _identity(model, job, plan, options, own)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import ExportError, UnknownFamilyError
@@ -67,8 +69,13 @@ class SmallTraining:
     plan: Plan
 
 
-def small_training(model: Model, cluster: Cluster, job: Job, plan: Plan) -> SmallTraining | None:
-    """The training of `local_cell` for the generated script; None if no script can be generated for the model."""
+def small_training(
+    model: Model, cluster: Cluster, job: Job, plan: Plan, *, trainer: str = "plain", objective: str | None = None
+) -> SmallTraining | None:
+    """The training of `local_cell` for the generated script; None if no script can be generated for the model.
+
+    See `JobOptions` for `trainer` and `objective`.
+    """
     if not builds(model):
         return None
     settings = _small_configuration(json.loads(model.config_json))
@@ -87,7 +94,7 @@ def small_training(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Smal
     if model.reads_tokens:
         plain["sequence_length"] = min(job.sequence_length, _LONGEST_SEQUENCE)
     short = replace(job, **plain)
-    script = training_script(small, cluster, short, alone, small_copy=True)
+    script = training_script(small, cluster, short, alone, trainer=trainer, objective=objective, small_copy=True)
     if isinstance(settings.get("vocab_size"), int):
         settings["vocab_size"] = min(settings["vocab_size"], SMALL_VOCABULARY)
     try:
@@ -102,28 +109,31 @@ def local_cell(model: Model, cluster: Cluster, job: Job, plan: Plan, **options: 
 
     The model-parallel libraries exist only in the SageMaker containers. The cell therefore uses the script for plain
     data parallelism, with the same data code, task and options, in fp32, for a small model of the same family. It
-    finds errors in data, shapes, options and the loss, but not in memory use. A script of the user runs unchanged.
+    finds errors in data, shapes, options and the loss, but not in memory use. A script of the user runs unchanged. The
+    cell of a job that trains with TRL uses TRL if it is installed here.
 
     Parameters
     ----------
     model, cluster, job, plan
         The same as for the job cell.
     options
-        Options of the job, see `JobOptions`; only ``script`` and ``source_dir`` are used.
+        Options of the job, see `JobOptions`; only those of the script are used.
     """
     chosen = JobOptions.of(options)
     if chosen.script is not None:
         folder = "" if chosen.source_dir is None else f"{chosen.source_dir}/"
         path = text_literal(f"{folder}{chosen.script}")
         return f'%%smp_local --steps {_STEPS}\nimport runpy\n\nrunpy.run_path({path}, run_name="__main__")\n'
-    small = small_training(model, cluster, job, plan)
+    note, trainer = "", "plain"
+    if builds(model):
+        with suppress(ExportError):  # of the plan's own script
+            trainer = writable(model, cluster, job, plan, trainer=chosen.trainer, objective=chosen.objective).trainer
+    if trainer == "trl" and find_spec("trl") is None:
+        note = "# The job trains with TRL, which is not installed here: this is the loop of trainer='plain'.\n"
+        trainer = "plain"
+    objective = chosen.objective if trainer == "trl" else None
+    small = small_training(model, cluster, job, plan, trainer=trainer, objective=objective)
     if small is None:
         hint = "# Put the code of your training script here, without calls of the library."
         return f"%%smp_local --steps {_STEPS}\n{hint}\n"
-    note = "# The job trains with TRL; the small copy with the PyTorch loop of trainer='plain'.\n"
-    try:
-        uses_trl = writable(model, cluster, job, plan, trainer=chosen.trainer).trainer == "trl"
-    except ExportError:  # of the plan's own script
-        uses_trl = False
-    head = f"%%smp_local --processes {_PROCESSES} --steps {_STEPS} --name {SCRIPT_NAME}\n"
-    return f"{head}{note if uses_trl else ''}{small.script}"
+    return f"%%smp_local --processes {_PROCESSES} --steps {_STEPS} --name {SCRIPT_NAME}\n{note}{small.script}"

@@ -49,9 +49,14 @@ def _trainings() -> dict[str, Any]:
     return data_file("export", "schedules")
 
 
-def schedule_of(model: Model, job: Job, *, steps: int | None, global_batch_size: int) -> Schedule:
+def schedule_of(
+    model: Model, job: Job, *, steps: int | None, global_batch_size: int, objective: str | None = None
+) -> Schedule:
     """Starting values for a run, by the kind of training, the size of the model and the batch."""
-    rows = _trainings()[_kind(model, job)]
+    kind = _kind(model, job)
+    if objective == "dpo":
+        kind = "preferences" if job.adapter is None else "adapter_preferences"
+    rows = _trainings()[kind]
     size, sizes = math.log(model.parameter_count), np.log(rows["parameters"])
     # Beyond the first and the last row, their values hold.
     rate = math.exp(np.interp(size, sizes, np.log(rows["learning_rate"])))

@@ -67,9 +67,15 @@ class Training:
         return image(self.plan.library, self.plan.version)
 
     @property
+    def tunes(self) -> bool:
+        """Whether the run is fine-tuning, whose rows may be conversations."""
+        return self.job.adapter is not None or self.job.training == "fine-tuning"
+
+    @property
     def usual_epochs(self) -> int:
         """Epochs of a run without a length."""
-        return int(data_file("export", "launch")["run"]["adapter_epochs" if self.job.adapter else "epochs"])
+        repeats = self.job.adapter is not None and self.objective == "sft"
+        return int(data_file("export", "launch")["run"]["adapter_epochs" if repeats else "epochs"])
 
     @property
     def sequence_length(self) -> int:

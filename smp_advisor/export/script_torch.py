@@ -17,14 +17,11 @@ from smp_advisor.export.template import Comment, gathered, render
 from smp_advisor.libraries.library import FULLY_SHARD_SINCE, supports_tensor_parallelism
 from smp_advisor.libraries.state_bytes import loss_in_parts
 from smp_advisor.libraries.version import release
-from smp_advisor.libraries.version import release as release_of
 
 if TYPE_CHECKING:
     from smp_advisor.export.script_parts import Training
     from smp_advisor.libraries.plan import Plan
 
-_ADAPTERS_SINCE = (2, 6)
-"""PyTorch release whose ``fully_shard`` keeps frozen parameters and those of an adapter in types of their own."""
 _DROPOUT = 0.05
 
 
@@ -35,11 +32,6 @@ def _require_adapter(training: Training) -> None:
         raise ExportError(
             f"The generated script trains adapters of language models, not of {training.architecture.title}: pass"
             " script= with your own script."
-        )
-    if release(training.container.framework_version)[:2] < _ADAPTERS_SINCE:
-        raise ExportError(
-            f"The generated script trains adapters with PyTorch 2.6 or later, and the container has"
-            f" {training.container.framework_version}: choose a newer version of the library."
         )
     if job.state_precision != "mixed":
         raise ExportError(
@@ -94,15 +86,10 @@ _IMPLEMENTED = {
 _STEP_OPTIONS = {"loop": "foreach=False", "foreach": "foreach=True", "fused": "fused=True"}
 _READ_SETTINGS = ("batch_size", "gradient_accumulation_steps")
 """Settings of a plan that the script reads; the others are built in."""
+_SAVES_SINCE = (2, 4)
+"""PyTorch release with ``async_save`` of replicas into files."""
 _SELECTIVE_SINCE = (2, 5)
 """PyTorch release with ``create_selective_checkpoint_contexts``."""
-_SHARDED_SINCE = (2, 0)
-"""PyTorch release in which FSDP keeps the names of parameters (``use_orig_params``, ``FSDP.optim_state_dict``)."""
-_NAMED_STATE_SINCE = (2, 3)
-"""PyTorch release in which ``torch.distributed.checkpoint`` has the state of DDP and FSDP by name."""
-_ASYNC_SINCE = (2, 4)
-"""PyTorch release with ``async_save`` into files."""
-
 _OWN_SAVER_SINCE = (2, 5)
 """Version of SMP v2 with asynchronous checkpoints (release notes)."""
 
@@ -135,9 +122,10 @@ def _require_settings(training: Training) -> None:
             "The generated script trains with 16-bit states only in bf16 and without layers of the library: set"
             " state_precision='mixed', or pass script= with your own script."
         )
-    if plan.shards_parameters and _release(training) < _SHARDED_SINCE:
+    oldest = FULLY_SHARD_SINCE if plan.shards_parameters or job.adapter is not None else _SAVES_SINCE
+    if not training.library.smdistributed and _release(training) < oldest:
         raise ExportError(
-            f"The generated script requires PyTorch 2.0 for FSDP, and the container has"
+            f"The generated script requires PyTorch {'.'.join(map(str, oldest))} or later, and the container has"
             f" {training.container.framework_version}: choose a newer version of the library, or pass script= with your"
             " own script."
         )
@@ -163,12 +151,10 @@ def write(training: Training) -> str:
     plan, smp = training.plan, training.library.smdistributed
     sharded, checkpoints = plan.shards_parameters, bool(plan.activation_checkpointing)
     building, pure = _building(training), training.job.state_precision == "16-bit"
-    release, strategy = _release(training), plan.sharding_strategy if sharded else ""
-    # The adapter of replicas is one small file. PyTorch cannot name the parts of quantized weights.
-    small = training.job.adapter is not None and not sharded
-    names_state = release >= _NAMED_STATE_SINCE and not smp and not small
-    own_saver = smp and release_of(plan.version)[:2] >= _OWN_SAVER_SINCE
-    saves_async = own_saver or (names_state and release >= _ASYNC_SINCE and _copies_of_states_fit(training))
+    strategy = plan.sharding_strategy if sharded else ""
+    own_saver = smp and release(plan.version)[:2] >= _OWN_SAVER_SINCE
+    in_thread = not smp and _copies_of_states_fit(training)
+    causal, pairs = (training.architecture.task == task for task in ("causal", "sequence_to_sequence"))
     period = checkpoint_period(plan)
     values = common_values(training) | {
         "features": {
@@ -176,6 +162,7 @@ def write(training: Training) -> str:
             "context_parallel": plan.context_parallel_degree > 1,
             "expert_parallel": plan.expert_parallel_degree > 1,
         },
+        "tuning_note": Comment(", or export with training='fine-tuning'" if causal and not training.tunes else ""),
         "accumulation": plan.gradient_accumulation_steps,
         "sharding_strategy": Comment(strategy.upper()),
         "reshard_after_forward": strategy in ("full_shard", "hybrid_shard"),
@@ -191,9 +178,9 @@ def write(training: Training) -> str:
     }
     flags = common_flags(training) | {
         "reads_text": training.architecture.reads_text,
-        "chats": training.architecture.task == "causal",
-        "pairs": training.architecture.task == "sequence_to_sequence",
-        "padded": training.architecture.task in ("causal", "sequence_to_sequence"),
+        "chats": causal and training.tunes,
+        "pairs": pairs,
+        "padded": pairs or (causal and training.tunes),
         "tracks": True,
         "evaluates": True,
         "starts_pretrained": True,
@@ -202,14 +189,12 @@ def write(training: Training) -> str:
         "accumulates": True,
         "chooses_checkpointing": False,
         "checks_launch": smp,
-        "fsdp2": sharded and not smp and release >= FULLY_SHARD_SINCE,
+        "fsdp2": sharded and not smp,
         "has_experts": any(matmul.experts > 1 for group in training.model.groups for matmul in group.block.matmuls),
-        "has_mesh": sharded and names_state,
         "hybrid": "hybrid" in strategy,
-        "names_state": names_state,
         "own_saver": own_saver,
-        "saves_async": saves_async,
-        "saves_in_thread": saves_async and names_state,
+        "saves_async": own_saver or in_thread,
+        "saves_in_thread": in_thread,
         "autocast": not sharded and not pure and plan.precision != "fp32",
         "casts": not pure and plan.precision != "fp32",
         "pure": pure,
@@ -241,7 +226,7 @@ def fixed_settings(plan: Plan) -> list[str]:
 
 def _release(training: Training) -> tuple[int, ...]:
     """PyTorch release of the container."""
-    return release_of(training.container.framework_version)[:2]
+    return release(training.container.framework_version)[:2]
 
 
 def _loss_in_parts(training: Training) -> bool:

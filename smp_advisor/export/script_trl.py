@@ -58,6 +58,15 @@ def trainer_of(training: Training, trainer: str | None) -> str:
     )
 
 
+def trainer_note(training: Training, trainer: str | None) -> str:
+    """The trainer of fine-tuning, in a sentence, and why it is not TRL's; `trainer` is the requested one."""
+    if training.trainer == "trl":
+        return f"Trainer: {_OBJECTIVES[training.objective][2]} of TRL."
+    if trainer == "plain":
+        return "Trainer: the PyTorch loop of the script, as requested."
+    return f"Trainer: the PyTorch loop of the script. TRL is not used: {_objection(training)}."
+
+
 def _shards_quantized(training: Training) -> bool:
     return training.job.adapter is not None and training.job.adapter.quantized and _sharded(training)
 
@@ -72,7 +81,7 @@ def _objection(training: Training) -> str:
     setting = unimplemented(training, _IMPLEMENTED)
     if training.library.script != "torch" or training.library.smdistributed:
         return f"it uses FSDP or DDP, not {training.library.title}"
-    if training.architecture.task != "causal" or training.small_copy:
+    if training.architecture.task != "causal":
         return f"it trains language models, not {training.architecture.title}"
     if not trl_packages(training.container.framework_version):
         return f"its transformers require PyTorch 2.11 or later, not {training.container.framework_version}"
@@ -88,16 +97,28 @@ def _too_small(training: Training) -> str:
     plan = training.plan
     if training.objective == "dpo" and plan.batch_size % 2:
         return f"a pair of preferences has two sequences, and batch_size is {plan.batch_size}"
-    copies = 1 if _sharded(training) else training.cluster.gpus_per_node
-    if not copies_fit(training, _loaded_bytes(training) * copies / training.cluster.gpus_per_node):
+    if not copies_fit(training, _loaded_bytes(training)):
         return "the host memory is too small to load the model"
     return ""
 
 
-def _loaded_bytes(training: Training) -> int:
+def _base_bytes(training: Training) -> int:
     """Bytes per parameter of the model as it is loaded: fp32 unless frozen, or trained in 16 bits."""
     half = training.job.adapter is not None or training.job.state_precision == "16-bit"
     return 2 if half and training.plan.precision == "bf16" else 4
+
+
+def _loaded_bytes(training: Training) -> float:
+    """Bytes per parameter in host memory, as a mean of the processes of a node.
+
+    With FSDP, only the first process has values, but the reference model of preferences is in every process, because
+    TRL computes its checksum.
+    """
+    if not _sharded(training):
+        return _base_bytes(training)
+    has_reference = training.objective == "dpo" and not _shards_quantized(training)
+    reference = (2 if training.plan.precision == "bf16" else 4) if has_reference else 0
+    return reference + _base_bytes(training) / training.cluster.gpus_per_node
 
 
 def requirements(training: Training) -> list[str]:
@@ -109,7 +130,7 @@ def requirements(training: Training) -> list[str]:
 
 def write(training: Training) -> str:
     """Generate the script."""
-    plan, sharded = training.plan, _sharded(training)
+    plan, sharded, quantized = training.plan, _sharded(training), _shards_quantized(training)
     title, config_class, trainer_class = _OBJECTIVES[training.objective]
     common = common_values(training)
     values = common | {
@@ -127,13 +148,15 @@ def write(training: Training) -> str:
         "gpus_per_node": training.cluster.gpus_per_node,
         "checkpoints": bool(plan.activation_checkpointing),
         "reduces_each": not training.job.unsharded_accumulation,
-        "base_dtype": Comment("torch.bfloat16" if _loaded_bytes(training) == 2 else "torch.float32"),
+        "base_dtype": Comment("torch.bfloat16" if _base_bytes(training) == 2 else "torch.float32"),
         **adapter_values(training),
     }
     flags = common_flags(training) | {
         "sharded": sharded,
         "hybrid": sharded and "hybrid" in plan.sharding_strategy,
         "preferences": training.objective == "dpo",
+        "in_step": sharded and quantized,
+        "reference": training.objective == "dpo" and sharded and not quantized,
         "starts_pretrained": True,
         **adapter_flags(training),
     }

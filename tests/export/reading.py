@@ -29,6 +29,13 @@ def estimator_arguments(cell):
     return arguments
 
 
+def typed(value):
+    """A value with its type: 4 equals 4.0 and True equals 1 in Python, and not for the library."""
+    if isinstance(value, dict):
+        return {key: typed(entry) for key, entry in value.items()}
+    return type(value).__name__, value
+
+
 class _Anonymous(ast.NodeTransformer):
     def visit_Constant(self, node):
         return ast.Constant(value=type(node.value).__name__)

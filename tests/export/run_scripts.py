@@ -51,16 +51,16 @@ def run(spec):
     options = {**spec["hyperparameters"], "mp_parameters": ",".join(f"{k}={v}" for k, v in spec["parameters"].items())}
     sys.argv = ["train_smp.py", *(text for key in sorted(options) for text in (f"--{key}", str(options[key])))]
     error, exported, names = None, None, {}
-    printed = io.StringIO()
+    printed, problems = io.StringIO(), io.StringIO()
     for path in spec.get("removed", ()):
         Path(path).unlink()
     with tempfile.TemporaryDirectory() as directory:
         os.environ["SM_MODEL_DIR"] = directory
-        with contextlib.redirect_stdout(printed):
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(problems):
             try:
                 names = runpy.run_path(spec["script"], run_name="__main__")
             except SystemExit as stop:
-                error = str(stop)
+                error = f"{stop} {problems.getvalue()}"
             except Exception:  # noqa: BLE001
                 error = traceback.format_exc()
         summary = Path(directory, "summary.json")

@@ -49,7 +49,7 @@ JOBS = {
     "Training Compiler, one GPU": Case(
         GPT2, Cluster("ml.g5.2xlarge"), JOB, Plan(library="training-compiler", version="1.11.0", batch_size=4)
     ),
-    "FSDP": Case(LLAMA, TWO, JOB, Plan(library="fsdp", version="2.5.1", batch_size=4)),
+    "FSDP": Case(LLAMA, TWO, JOB, Plan(library="fsdp", version="2.6.0", batch_size=4)),
     "DDP": Case(GPT2, TWO, JOB, Plan(library="ddp", version="2.5.1", batch_size=4)),
 }
 
@@ -131,7 +131,7 @@ EXPECTED = {
     ),
     "FSDP": (
         ("ml.p4d.24xlarge", 2),
-        f"{DLC}/pytorch-training:{PLAIN}",
+        f"{DLC}/pytorch-training:2.6.0-gpu-py312",
         {},
         {
             "batch_size": 4,
@@ -197,7 +197,8 @@ def of_job(name, sdk, **options):
 
 def notebooks(environment):
     sdk = environment[:2]
-    cells = {name: of_job(name, sdk) for name in JOBS}
+    # The oldest SDK has no image whose PyTorch the script of FSDP supports.
+    cells = {name: of_job(name, sdk) for name in JOBS if (name, environment) != ("FSDP", "v2-oldest")}
     placed = {
         "data": {"train": f"{FSX}/train", "validation": "s3://bucket/held-out"},
         "subnets": ["subnet-1"],
@@ -254,8 +255,8 @@ def decoded(value):
 
 def test_each_job_is_the_plan(ran):
     sdk, results = ran
-    for name, (instances, image, launched, settings) in EXPECTED.items():
-        result = results[name]
+    for name in EXPECTED.keys() & results.keys():
+        (instances, image, launched, settings), result = EXPECTED[name], results[name]
         assert result["error"] is None, (name, result["error"])
         (request,) = result["requests"]
         resources = request["ResourceConfig"]
@@ -286,9 +287,9 @@ def test_each_job_is_the_plan(ran):
 
 def test_each_job_runs_the_script_of_its_library(ran):
     _, results = ran
-    for name, case in JOBS.items():
+    for name in JOBS.keys() & results.keys():
         files = results[name]["files"]
-        assert files["train_smp.py"] == training_script(*case.parts), name
+        assert files["train_smp.py"] == training_script(*JOBS[name].parts), name
         assert ("transformers==" in files["requirements.txt"]) == (
             name not in {"SMP v1 TensorFlow", "Training Compiler, one GPU"}
         )
@@ -350,7 +351,7 @@ def test_fine_tuning_runs_in_an_image_that_aws_patches(ran, objective):
     assert result["error"] is None, result["error"]
     (request,) = result["requests"]
     assert "/pytorch:2.13" in request["AlgorithmSpecification"]["TrainingImage"]
-    assert json.loads(request["HyperParameters"]["epochs"]) == 5
+    assert json.loads(request["HyperParameters"]["epochs"]) == {"sft": 5, "dpo": 1}[objective]
     assert {"train", "model"} <= {channel["ChannelName"] for channel in request["InputDataConfig"]}
 
 

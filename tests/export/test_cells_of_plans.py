@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 from types import SimpleNamespace
@@ -201,8 +202,9 @@ DATA_CASE = (
     TASKS["llama"],
     Cluster("ml.p4d.24xlarge"),
     Job(sequence_length=32, precision="bf16"),
-    Plan(library="fsdp"),
+    Plan(library="fsdp", batch_size=2),
 )
+ANSWERS = '{"prompt": "a", "chosen": "b", "rejected": "c"}\n'
 
 
 @pytest.mark.parametrize(
@@ -212,6 +214,8 @@ DATA_CASE = (
             '{"text": "a"}\n\n{"prompt": "a", "completion": "b"}\n{"messages": [{"role": "assistant"}]}',
             "",
         ),
+        (ANSWERS, ""),
+        (ANSWERS.replace("rejected", "worse"), "Line 1 of train/0.jsonl has no column rejected"),
         ('{"body": "a"}\n', "Line 1 of train/0.jsonl has only the columns body: see the top of train_smp.py"),
         ('{"text": "a"}\n{"prompt": "a"}\n', "Line 2 of train/0.jsonl has a prompt and no completion"),
         ('{"messages": [{"role": "user", "content": "a"}]}', "has no message of an assistant"),
@@ -220,7 +224,10 @@ DATA_CASE = (
     ],
 )
 def test_the_first_rows_are_checked_before_the_job_starts(rows, words, capsys):
-    cell = estimator_cell(*DATA_CASE, sdk="v2", data="s3://bucket/train")
+    places = {"train": "s3://bucket/train", "model": "s3://bucket/model"}
+    tuned = replace(DATA_CASE[2], training="fine-tuning")
+    objective = "dpo" if rows is not None and "chosen" in rows else None
+    cell = estimator_cell(*DATA_CASE[:2], tuned, DATA_CASE[3], sdk="v2", data=places, objective=objective)
     part = cell[cell.index("def fault_of") : cell.index("import sagemaker")]
     body = SimpleNamespace(read=(rows or "").encode)
     contents = {} if rows is None else {"Contents": [{"Key": "train/0.jsonl"}]}
@@ -236,6 +243,8 @@ def test_the_first_rows_are_checked_before_the_job_starts(rows, words, capsys):
 
 
 def test_data_without_rows_are_not_checked():
+    """Pre-training reads text, not conversations."""
+    assert 'if not {"text"} & set(row):' in estimator_cell(*DATA_CASE, sdk="v2", data="s3://bucket/train")
     vision = (TASKS["vit"], *DATA_CASE[1:])
     assert "fault_of" not in estimator_cell(*vision, sdk="v3", data="s3://bucket/train")
     assert "fault_of" not in estimator_cell(*DATA_CASE, sdk="v3")

@@ -13,7 +13,7 @@ from smp_advisor.workload import Job
 from tests.export.examples import TASKS
 from tests.moto_harness.notebooks import ENVIRONMENTS, run_notebooks
 
-MODEL, PLAN = TASKS["llama"], Plan(library="fsdp", version="2.5.1", precision="fp16", batch_size=4)
+MODEL, PLAN = TASKS["llama"], Plan(library="ddp", version="2.5.1", precision="fp16", batch_size=4)
 CLUSTER = Cluster("ml.p3.16xlarge", 2)
 KEY = "arn:aws:kms:us-west-2:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab"
 DATA = {"train": "s3://data/tokens/v1", "validation": "s3://held-out"}

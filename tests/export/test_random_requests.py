@@ -14,6 +14,7 @@ from smp_advisor.errors import AdvisorError
 from smp_advisor.export import estimator_cell
 from smp_advisor.libraries.library import LIBRARIES
 from tests.export.random_jobs import draw, expected, sent
+from tests.export.reading import typed
 from tests.moto_harness.notebooks import run_notebooks
 
 pytestmark = [pytest.mark.moto, pytest.mark.slow, pytest.mark.hypothesis]
@@ -37,13 +38,6 @@ def notebook(drawn):
     name = "train_smp.py" if generated else "mine.py"
     cell = cell.replace("START_ANYWAY = False", "START_ANYWAY = True")
     return [BUCKET, f"%%writefile {name}\nprint()\n", cell], generated
-
-
-def typed(value):
-    """A value with its type: 4 equals 4.0 and True equals 1 in Python, and not for the library."""
-    if isinstance(value, dict):
-        return {key: typed(entry) for key, entry in value.items()}
-    return type(value).__name__, value
 
 
 def differences(drawn, generated, result):

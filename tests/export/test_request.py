@@ -9,7 +9,7 @@ import pytest
 
 from smp_advisor.export import estimator_cell, script_cell, training_script
 from tests.export.examples import CASES
-from tests.export.reading import replaced
+from tests.export.reading import replaced, typed
 from tests.moto_harness.notebooks import run_notebooks
 
 pytestmark = [pytest.mark.moto, pytest.mark.slow]
@@ -18,198 +18,68 @@ GPUDIRECT = "-x FI_EFA_USE_DEVICE_RDMA=1 -x FI_PROVIDER=efa -x RDMAV_FORK_SAFE=1
 
 # Learning rates: GPT-3's table 2.1, interpolated over the logarithm of the parameters, times the square root of the
 # ratio of the batches in tokens, at least a quarter and at most twice of it. Worked out by hand.
+
+
+def row(instances, mpi_options, degrees, script, *, optimize="speed", **parameters):
+    """A row: pipeline degree, tensor degree, microbatches; batch, checkpointing, precision, length, learning rate."""
+    names = ("batch_size", "activation_checkpointing", "precision", "sequence_length", "learning_rate")
+    of_library = zip(("pipeline_parallel_degree", "tensor_parallel_degree", "microbatches"), degrees, strict=True)
+    return {
+        "instances": instances,
+        "mpi_options": mpi_options,
+        "parameters": dict(of_library) | {"ddp": True, "optimize": optimize} | parameters,
+        "script": dict(zip(names, script, strict=True)) | {"max_steps": 100, "warmup_steps": 20},
+    }
+
+
+P4D, P3 = ("ml.p4d.24xlarge", 16, 8), ("ml.p3.16xlarge", 2, 8)
+SHARDED = {"prescaled_batch": True, "shard_optimizer_state": True, "fp16": True}
 EXPECTED = {
-    "10 B": {
-        "instances": ("ml.p4d.24xlarge", 16, 8),
-        "mpi_options": GPUDIRECT,
-        "parameters": {
-            "pipeline_parallel_degree": 1,
-            "tensor_parallel_degree": 4,
-            "microbatches": 1,
-            "ddp": True,
-            "optimize": "speed",
-            "prescaled_batch": True,
-            "shard_optimizer_state": True,
-            "fp16": True,
-        },
-        "script": {
-            "batch_size": 40,
-            "activation_checkpointing": "each",
-            "precision": "fp16",
-            "sequence_length": 512,
-            "max_steps": 100,
-            "learning_rate": 6.2e-05,
-            "warmup_steps": 20,
-        },
-    },
-    "30 B": {
-        "instances": ("ml.p4d.24xlarge", 16, 8),
-        "mpi_options": GPUDIRECT,
-        "parameters": {
-            "pipeline_parallel_degree": 1,
-            "tensor_parallel_degree": 8,
-            "microbatches": 1,
-            "ddp": True,
-            "optimize": "speed",
-            "prescaled_batch": True,
-            "shard_optimizer_state": True,
-            "fp16": True,
-        },
-        "script": {
-            "batch_size": 32,
-            "activation_checkpointing": "each",
-            "precision": "fp16",
-            "sequence_length": 512,
-            "max_steps": 100,
-            "learning_rate": 2.9e-05,
-            "warmup_steps": 20,
-        },
-    },
-    "60 B": {
-        "instances": ("ml.p4d.24xlarge", 32, 8),
-        "mpi_options": GPUDIRECT,
-        "parameters": {
-            "pipeline_parallel_degree": 2,
-            "tensor_parallel_degree": 8,
-            "microbatches": 4,
-            "ddp": True,
-            "optimize": "speed",
-            "pipeline": "interleaved",
-            "prescaled_batch": True,
-            "shard_optimizer_state": True,
-            "fp16": True,
-        },
-        # 256 GPUs / 2 / 8 = 16 replicas of 56 samples of 512 tokens: 10e9 tokens take 21,799 steps.
-        "script": {
-            "batch_size": 56,
-            "activation_checkpointing": "each",
-            "precision": "fp16",
-            "sequence_length": 512,
-            "max_steps": 21_799,
-            "learning_rate": 3.1e-05,
-            "warmup_steps": 218,
-            "checkpoint_every": 992,
-        },
-    },
-    "pipeline": {
-        "instances": ("ml.p3.16xlarge", 2, 8),
-        "mpi_options": None,
-        "parameters": {
-            "pipeline_parallel_degree": 4,
-            "tensor_parallel_degree": 1,
-            "microbatches": 8,
-            "ddp": True,
-            "optimize": "memory",
-            "active_microbatches": 8,
-            "pipeline": "simple",
-            "placement_strategy": "spread",
-            "fp16": True,
-        },
-        "script": {
-            "batch_size": 8,
-            "activation_checkpointing": "none",
-            "precision": "fp16",
-            "sequence_length": 1024,
-            "max_steps": 100,
-            "learning_rate": 0.00015,
-            "warmup_steps": 20,
-        },
-    },
-    "sharded data parallelism": {
-        "instances": ("ml.p4d.24xlarge", 4, 8),
-        "mpi_options": GPUDIRECT,
-        "parameters": {
-            "pipeline_parallel_degree": 1,
-            "tensor_parallel_degree": 1,
-            "microbatches": 1,
-            "ddp": True,
-            "optimize": "speed",
-            "sharded_data_parallel_degree": 32,
-            "sdp_reduce_bucket_size": 500_000_000,
-            "sdp_hierarchical_allgather": False,
-            "sdp_gradient_clipping": 0.5,
-            "bf16": True,
-            "delayed_parameter_initialization": True,
-            "skip_tracing": True,
-            "ddp_dist_backend": "auto",
-        },
-        "script": {
-            "batch_size": 8,
-            "activation_checkpointing": "each",
-            "precision": "bf16",
-            "sequence_length": 2048,
-            "max_steps": 100,
-            "learning_rate": 0.00061,
-            "warmup_steps": 20,
-        },
-    },
-    "offload": {
-        "instances": ("ml.p4de.24xlarge", 2, 8),
-        "mpi_options": GPUDIRECT,
-        "parameters": {
-            "pipeline_parallel_degree": 1,
-            "tensor_parallel_degree": 8,
-            "microbatches": 1,
-            "ddp": True,
-            "optimize": "speed",
-            "fp16": True,
-            "offload_activations": True,
-            "activation_loading_horizon": 2,
-        },
-        "script": {
-            "batch_size": 4,
-            "activation_checkpointing": "group_2",
-            "precision": "fp16",
-            "sequence_length": 2048,
-            "max_steps": 100,
-            "learning_rate": 0.00031,
-            "warmup_steps": 20,
-        },
-    },
-    "p3dn": {
-        "instances": ("ml.p3dn.24xlarge", 2, 8),
-        "mpi_options": "-x FI_PROVIDER=efa -x RDMAV_FORK_SAFE=1",
-        "parameters": {
-            "pipeline_parallel_degree": 1,
-            "tensor_parallel_degree": 2,
-            "microbatches": 1,
-            "ddp": True,
-            "optimize": "speed",
-            "memory_weight": 0.3,
-        },
-        "script": {
-            "batch_size": 16,
-            "activation_checkpointing": "none",
-            "precision": "fp32",
-            "sequence_length": 512,
-            "max_steps": 100,
-            "learning_rate": 0.0001,
-            "warmup_steps": 20,
-        },
-    },
-    "g4dn": {
-        "instances": ("ml.g4dn.12xlarge", 1, 4),
-        "mpi_options": None,
-        "parameters": {
-            "pipeline_parallel_degree": 4,
-            "tensor_parallel_degree": 1,
-            "microbatches": 4,
-            "ddp": True,
-            "optimize": "speed",
-            "pipeline": "interleaved",
-            "fp16": True,
-        },
-        "script": {
-            "batch_size": 4,
-            "activation_checkpointing": "none",
-            "precision": "fp16",
-            "sequence_length": 512,
-            "max_steps": 100,
-            "learning_rate": 0.00015,
-            "warmup_steps": 20,
-        },
-    },
+    "10 B": row(P4D, GPUDIRECT, (1, 4, 1), (40, "each", "fp16", 512, 6.2e-05), **SHARDED),
+    "30 B": row(P4D, GPUDIRECT, (1, 8, 1), (32, "each", "fp16", 512, 2.9e-05), **SHARDED),
+    "60 B": row(
+        *(("ml.p4d.24xlarge", 32, 8), GPUDIRECT, (2, 8, 4), (56, "each", "fp16", 512, 3.1e-05)),
+        pipeline="interleaved",
+        **SHARDED,
+    ),
+    "pipeline": row(
+        *(P3, None, (4, 1, 8), (8, "none", "fp16", 1024, 0.00015)),
+        optimize="memory",
+        active_microbatches=8,
+        pipeline="simple",
+        placement_strategy="spread",
+        fp16=True,
+    ),
+    "sharded data parallelism": row(
+        *(("ml.p4d.24xlarge", 4, 8), GPUDIRECT, (1, 1, 1), (8, "each", "bf16", 2048, 0.00061)),
+        sharded_data_parallel_degree=32,
+        sdp_reduce_bucket_size=500_000_000,
+        sdp_hierarchical_allgather=False,
+        sdp_gradient_clipping=0.5,
+        bf16=True,
+        delayed_parameter_initialization=True,
+        skip_tracing=True,
+        ddp_dist_backend="auto",
+    ),
+    "offload": row(
+        *(("ml.p4de.24xlarge", 2, 8), GPUDIRECT, (1, 8, 1), (4, "group_2", "fp16", 2048, 0.00031)),
+        fp16=True,
+        offload_activations=True,
+        activation_loading_horizon=2,
+    ),
+    "p3dn": row(
+        *(("ml.p3dn.24xlarge", 2, 8), "-x FI_PROVIDER=efa -x RDMAV_FORK_SAFE=1", (1, 2, 1)),
+        (16, "none", "fp32", 512, 0.0001),
+        memory_weight=0.3,
+    ),
+    "g4dn": row(
+        *(("ml.g4dn.12xlarge", 1, 4), None, (4, 1, 4), (4, "none", "fp16", 512, 0.00015)),
+        pipeline="interleaved",
+        fp16=True,
+    ),
 }
+# 256 GPUs / 2 / 8 = 16 replicas of 56 samples of 512 tokens: 10e9 tokens take 21,799 steps.
+EXPECTED["60 B"]["script"] |= {"max_steps": 21_799, "warmup_steps": 218, "checkpoint_every": 992}
 
 DATA = "s3://bucket/train"
 CHECKPOINTS = {"S3Uri": "s3://sagemaker-us-west-2-123456789012/smp-60-B-GPT-2-ID/checkpoints"}
@@ -272,13 +142,6 @@ def sent_request(result):
         "waited": "DescribeTrainingJob" in result["operations"],
         "hyperparameters": hyperparameters,
     }
-
-
-def typed(value):
-    """A value with its type, for 4 is 4.0 and True is 1 in Python and neither is to the library."""
-    if isinstance(value, dict):
-        return {key: typed(entry) for key, entry in value.items()}
-    return type(value).__name__, value
 
 
 def differences(result, name):

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import types
+from pathlib import Path
 from types import SimpleNamespace
 
 import jinja2
@@ -119,10 +120,7 @@ def test_figures_go_to_tensorboard_and_mlflow(monkeypatch):
         add_scalar=lambda *scalar: values.append((directory, *scalar))
     )
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", board)
-    monkeypatch.setitem(sys.modules, "mlflow", None)
     settings.mlflow_tracking_uri = "arn:aws:sagemaker:tracking"
-    with pytest.raises(SystemExit, match="requires mlflow"):
-        trackers["trackers"](settings)
     calls = []
     mlflow = types.ModuleType("mlflow")
     for name in ("set_tracking_uri", "set_experiment", "start_run", "log_params", "log_metrics"):
@@ -179,7 +177,7 @@ class Characters:
         return template.render(messages=messages, add_generation_prompt=add_generation_prompt)
 
     def __call__(self, text, **_):
-        found = list(re.finditer(r"<\|.*?\|>|.", text, re.DOTALL))
+        found = list(re.finditer(r"<\|[^<>]*\|>|<[^<>\s]+>|.", text, re.DOTALL))
         ids = [-len(part[0]) if len(part[0]) > 1 else ord(part[0]) for part in found]
         return {"input_ids": ids, "offset_mapping": [part.span() for part in found]}
 
@@ -187,7 +185,7 @@ class Characters:
 def conversations(template):
     """The class of a script that reads conversations, with a tokenizer."""
     flags = {"chats": True, "pairs": False, "masked": False, "padded": True}
-    tree = ast.parse(render("data/text.py.in", values={}, flags=flags))
+    tree = ast.parse(render("data/text.py.in", values={"tuning_note": ""}, flags=flags))
     source = ast.unparse(next(node for node in tree.body if isinstance(node, ast.ClassDef)))
     names = {"np": np, "os": os, "functools": functools, "IGNORED": -100}
     exec(source, names)
@@ -196,19 +194,54 @@ def conversations(template):
     return texts
 
 
+def marked(texts):
+    """Labels of a conversation, and its parts that have a loss."""
+    _, labels = texts.conversation(CHAT)
+    rendered = texts.tokenizer.apply_chat_template(CHAT)
+    spans = texts.tokenizer(rendered)["offset_mapping"]
+    parts = (rendered[a:b] if label != -100 else "\0" for label, (a, b) in zip(labels, spans, strict=True))
+    return labels, [part for part in "".join(parts).split("\0") if part]
+
+
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_the_loss_of_a_conversation_is_that_of_the_assistant(name):
     template, wanted = TEMPLATES[name]
     texts = conversations(template)
-    _, labels = texts.conversation(CHAT)
-    rendered = texts.tokenizer.apply_chat_template(CHAT)
-    spans = texts.tokenizer(rendered)["offset_mapping"]
-    marked = "".join(
-        rendered[first:last] if label != -100 else "\0" for label, (first, last) in zip(labels, spans, strict=True)
-    )
-    assert [part for part in marked.split("\0") if part] == wanted
+    labels, turns = marked(texts)
+    assert turns == wanted
     _, later = texts.conversation(CHAT, first=3)
     assert 0 < (later != -100).sum() < (labels != -100).sum()
+
+
+@pytest.mark.torch
+def test_the_templates_of_trl_show_the_turns_of_the_assistant():
+    """Those without marks of their own; the ones of models for images have another kind of messages."""
+    import trl
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    tokens = {"bos_token": "<|bos|>", "eos_token": "<|eos|>"}
+    read, refused = set(), set()
+    for path in (Path(trl.__file__).parent / "chat_templates").glob("*.jinja"):
+        template = path.read_text()
+        if path.stem.endswith("_training") or "generation %}" in template:
+            continue
+        texts = conversations(template)
+        texts.tokenizer.apply_chat_template = lambda messages, add_generation_prompt=False, of=template, **_: (
+            render_jinja_template([messages], chat_template=of, add_generation_prompt=add_generation_prompt, **tokens)[
+                0
+            ][0]
+        )
+        try:
+            _, turns = marked(texts)
+        except (SystemExit, jinja2.UndefinedError):
+            refused.add(path.stem)
+            continue
+        read.add(path.stem)
+        assert [answer in turn for turn, answer in zip(turns, ("one", "two"), strict=True)] == [True, True], path.stem
+        assert "one?" not in "".join(turns), path.stem
+        assert "one one" not in "".join(turns), path.stem
+    assert refused == {"idefics3", "llava_next", "smolvlm"}
+    assert {"qwen3", "gptoss", "phi3", "deepseekv3", "nemotron_3_nano", "gemma4", "glm4moe", "llama3"} <= read
 
 
 def test_a_template_that_hides_a_turn_is_refused():

@@ -83,7 +83,7 @@ def script(folder, name, plan, *, model=MODEL, **job):
 def make_specs(folder):
     make_data(folder)
     fsdp = script(folder, "fsdp", Plan(library="fsdp", batch_size=BATCH, precision="fp32"))
-    ddp = script(folder, "ddp", Plan(library="ddp", batch_size=BATCH, precision="fp32"))
+    ddp = script(folder, "ddp", Plan(library="ddp", batch_size=BATCH, precision="fp32"), training="fine-tuning")
     lora = script(
         folder, "lora", Plan(library="fsdp", batch_size=BATCH, precision="bf16"), adapter=Adapter(dropout=False)
     )
@@ -104,7 +104,7 @@ def make_specs(folder):
     specs = {}
 
     def add(name, path, channels, place=None, *, processes=2, environment=None, **options):
-        place = folder / (place or name)
+        place = folder / "jobs" / (place or name)
         chosen = {
             "learning_rate": 0.01,
             "warmup_steps": 1,
@@ -137,7 +137,7 @@ def make_specs(folder):
     add("text, again", fsdp, text | {"validation": "text"}, "text", processes=1, max_steps=9)
     add("diverged", fsdp, text, learning_rate=1e30, checkpoint_every=1, max_steps=20)
     add("one epoch", ddp, text, max_steps=None, warmup_steps=0.1, token_cache=folder / "epoch")
-    chats = {"train": "chats", "model": "text", "validation": "few chats"}
+    chats = {"train": "chats", "model": "jobs/text", "validation": "few chats"}
     add("chats", ddp, chats, evaluation_batches=0, max_steps=12)
     add("chats, alone", ddp, chats, processes=1, evaluation_batches=0, max_steps=12)
     for processes in (1, 3):
@@ -147,7 +147,8 @@ def make_specs(folder):
     add("adapter, resumed", lora, chats, "adapter", processes=1, max_steps=12)
     add("adapter, DDP", lora_ddp, chats, max_steps=3)
     add("adapter, DDP, resumed", lora_ddp, chats, "adapter, DDP", processes=1)
-    specs["adapter, DDP, resumed"]["answered"] = [str(folder / name) for name in ("text", "adapter", "adapter, DDP")]
+    names = ("text", "adapter", "adapter, DDP")
+    specs["adapter, DDP, resumed"]["answered"] = [str(folder / "jobs" / name) for name in names]
     add("quantized", qlora, chats, processes=1)
     add("masked", masked, text | {"validation": "text"})
     add("encoder and decoder", translating, text | {"validation": "text"}, max_steps=3)
@@ -213,7 +214,7 @@ class TestJobs:
     @pytest.mark.usefixtures("jobs")
     def test_models_keep_the_generation_settings_of_their_base(self, folder):
         base, trained = (
-            json.loads((folder / name / "generation_config.json").read_text()) for name in ("text", "chats")
+            json.loads((folder / "jobs" / name / "generation_config.json").read_text()) for name in ("text", "chats")
         )
         assert base == trained
         assert base.get("use_cache", True)
@@ -223,8 +224,7 @@ class TestJobs:
 
     def test_each_job_leaves_its_tokenizer(self, jobs, folder):
         del jobs
-        assert (folder / "text" / "a.jsonl").exists()
-        assert {"config.json", "tokenizer.json"} <= {path.name for path in (folder / "chats").iterdir()}
+        assert {"config.json", "tokenizer.json"} <= {path.name for path in (folder / "jobs" / "chats").iterdir()}
 
     def test_conversations_start_from_the_weights_and_learn_the_answers(self, jobs):
         losses = losses_of(jobs["chats"])
@@ -261,7 +261,7 @@ class TestJobs:
         assert len(first) == 3
         assert len(later) == 9
         assert later[-1] < first[0]
-        place = folder / "adapter"
+        place = folder / "jobs" / "adapter"
         assert not (place / "model.safetensors").exists()
         assert sum(path.stat().st_size for path in place.glob("*.safetensors")) < 100_000
         assert answer_losses["adapter"] < answer_losses["base"] - 0.05
@@ -271,7 +271,7 @@ class TestJobs:
         assert len(losses) == 6
         assert losses[-1] < losses[0]
         assert answer_losses["adapter, DDP"] < answer_losses["base"] - 0.05
-        config = json.loads((folder / "adapter, DDP" / "adapter_config.json").read_text())
+        config = json.loads((folder / "jobs" / "adapter, DDP" / "adapter_config.json").read_text())
         assert any("gate_proj" in name for name in config["target_modules"])
 
     def test_what_a_job_lacks_is_reported_in_a_sentence(self, jobs):
@@ -307,7 +307,7 @@ ADAPTED = {"sequence_length": LENGTH, "precision": "bf16"}
             "llama",
             {"library": "fsdp", "version": "2.5.1"},
             {},
-            "with PyTorch 2.6 or later, and the container",
+            "requires PyTorch 2.6 or later, and the container",
         ),
         ("llama", {"library": "fsdp"}, {"adapter": Adapter(base_bits=4)}, "does not shard a quantized base: leave out"),
         ("llama", {"library": "fsdp"}, {"adapter": Adapter(base_bits=8)}, "does not shard a base of 8 bits"),

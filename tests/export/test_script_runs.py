@@ -276,7 +276,7 @@ def test_training_starts_from_the_weights_of_the_channel(results):
     first = float(results["pretrained"]["printed"].split("step 1 loss ")[1].split()[0])
     last = float(results["checkpoints"]["printed"].split("step 2 loss ")[1].split()[0])
     assert abs(first - last) < 0.1
-    assert "n_embd 32 instead of 64" in results["other weights"]["error"]
+    assert "n_embd 32, the plan's 64" in results["other weights"]["error"]
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_training_starts_from_the_weights_of_the_channel(results):
     [
         ("token outside of the vocabulary", "x.npy contains the token id 128"),
         ("too few samples", "has 1 samples, fewer than one step requires (64)"),
-        ("other precision", "generated for precision fp16, not bf16"),
+        ("other precision", "argument --precision: invalid choice: 'bf16'"),
         ("other parameters", "other parameters than the estimator sends (fp16)"),
         ("batch that microbatches do not divide", "must be a multiple of microbatches (3)"),
     ],

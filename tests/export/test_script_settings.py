@@ -90,10 +90,11 @@ def test_the_settings_of_the_cell_are_accepted(library, monkeypatch):
 
 
 @pytest.mark.parametrize("library", PLANS)
-def test_a_setting_that_the_script_does_not_have_is_refused(library, monkeypatch):
+def test_a_setting_that_the_script_does_not_have_is_refused(library, monkeypatch, capsys):
     script, settings = script_and_settings(library)
-    with pytest.raises(SystemExit, match="no settings named --passes"):
+    with pytest.raises(SystemExit):
         parse(script, settings | {"passes": 3}, monkeypatch)
+    assert "unrecognized arguments: --passes 3" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -107,7 +108,8 @@ def test_a_setting_that_the_script_does_not_have_is_refused(library, monkeypatch
         if name not in ("batch_size", "gradient_accumulation_steps")
     ],
 )
-def test_another_value_of_a_setting_that_is_built_in_is_refused(library, name, monkeypatch):
+def test_another_value_of_a_setting_that_is_built_in_is_refused(library, name, monkeypatch, capsys):
     script, settings = script_and_settings(library)
-    with pytest.raises(SystemExit, match=f"generated for {name} "):
+    with pytest.raises(SystemExit):
         parse(script, settings | {name: "other"}, monkeypatch)
+    assert f"argument --{name}: invalid choice: 'other'" in capsys.readouterr().err

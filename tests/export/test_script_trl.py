@@ -16,7 +16,7 @@ import pytest
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs.evaluate import estimate
 from smp_advisor.errors import ExportError
-from smp_advisor.export import estimator_cell, local_cell, training_script
+from smp_advisor.export import estimator_cell, local, local_cell, small_training, training_script
 from smp_advisor.export.script import requirements, writable
 from smp_advisor.libraries import Plan
 from smp_advisor.runs.readers import read_text
@@ -42,12 +42,58 @@ FAMILIES = {
         | WORDS
     ),
 }
+DATA_CASE = (
+    *(TASKS["llama"], TWO_NODES, Job(sequence_length=LENGTH, precision="bf16", adapter=Adapter())),
+    Plan(library="fsdp", batch_size=BATCH),
+)
 TEMPLATE = (
     "{% for message in messages %}<{{ message['role'] }}> {% if message['role'] == 'assistant' %}{% generation %}"
     "{{ message['content'] }} </s> {% endgeneration %}{% else %}{{ message['content'] }} </s> {% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<assistant> {% endif %}"
 )
-KILLED = """
+SHARDED = """
+import weakref
+from accelerate import state
+from accelerate.utils import DistributedType, fsdp_utils
+from torch.distributed.fsdp import FSDPModule
+from transformers import Trainer
+
+# accelerate shards on processors as on GPUs.
+begin = state.AcceleratorState.__init__
+
+def on_processors(self, *arguments, fsdp_plugin=None, **keywords):
+    begin(self, *arguments, fsdp_plugin=fsdp_plugin, **keywords)
+    if fsdp_plugin is not None:
+        self.distributed_type, self.fsdp_plugin = DistributedType.FSDP, fsdp_plugin
+        state.PartialState._shared_state["distributed_type"] = DistributedType.FSDP
+        if self._mixed_precision != "no":
+            fsdp_plugin.set_mixed_precision(self._mixed_precision)
+
+state.AcceleratorState.__init__ = on_processors
+
+# Models that were sharded, and those that are in memory during the first step.
+models, prepare, train = [], fsdp_utils.fsdp2_prepare_model, Trainer.training_step
+
+def noted(accelerator, model):
+    model = prepare(accelerator, model)
+    units = sum(isinstance(module, FSDPModule) for module in model.modules())
+    models.append(weakref.ref(model))
+    print(f"sharded into {units} units as {next(model.parameters()).dtype}", flush=True)
+    return model
+
+def counted(self, *arguments, **keywords):
+    if self.state.global_step == 0:
+        print(f"models in memory: {sum(model() is not None for model in models)}", flush=True)
+    return train(self, *arguments, **keywords)
+
+fsdp_utils.fsdp2_prepare_model = noted
+import accelerate.accelerator
+accelerate.accelerator.fsdp2_prepare_model = noted
+Trainer.training_step = counted
+"""
+KILLED = (
+    SHARDED
+    + """
 import os
 from transformers import TrainerState
 
@@ -60,6 +106,7 @@ def killed(self, path):
 
 TrainerState.save_to_json = killed
 """
+)
 
 
 def script_of(job, model=TASKS["llama"], objective=None, trainer=None, **settings):
@@ -78,9 +125,21 @@ def make_specs(folder):
     answers = [{"prompt": f"w{row % 8}", "chosen": f" w{(row + 1) % 8}", "rejected": " w20 w21"} for row in range(60)]
     (folder / "answers" / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in answers))
     (folder / "kill.py").write_text(KILLED)
+    (folder / "shard.py").write_text(SHARDED)
     specs = {}
 
-    def add(name, script, place=None, *, train=None, model="trial", tokenizer="marked", stand_in=None, **options):
+    def add(
+        name,
+        script,
+        place=None,
+        *,
+        train=None,
+        model="trial",
+        tokenizer="marked",
+        stand_in=None,
+        processes=2,
+        **options,
+    ):
         path, place = folder / f"{name}.py", folder / (place or name)
         path.write_text(script)
         channels = {"TRAIN": train, "MODEL": model if train else None, "TOKENIZER": tokenizer if train else None}
@@ -90,31 +149,38 @@ def make_specs(folder):
             "script": str(path),
             "folder": str(place),
             "stand_in": stand_in and str(folder / stand_in),
-            "processes": 2,
+            "processes": processes,
             "environment": {"SM_MODEL_DIR": str(place), "HF_HOME": str(folder / "cache"), "TMPDIR": str(place)}
             | {f"SM_CHANNEL_{channel}": str(folder / data) for channel, data in channels.items() if data},
             "options": [text for key, value in chosen.items() for text in (f"--{key}", str(value))],
         }
 
     batch = {"input_ids": [[4, 5, 6, 7]] * 2, "labels": [[4, 5, 6, 7]] * 2}
-    full, lora = script_of(FULL), script_of(LORA)
+    full, lora, fsdp = script_of(FULL), script_of(LORA), {"library": "fsdp", "precision": "bf16"}
+    sharded, shard = script_of(FULL, library="fsdp"), {"train": "chats", "stand_in": "shard.py"}
     add("trial", full, max_steps=3)
-    add("killed", full, "one job", train="chats", stand_in="kill.py")
-    add("resumed", full, "one job", train="chats")
-    add("again", full, "one job", train="chats")
-    add("whole", full, train="chats")
+    add("killed", sharded, "one job", **shard | {"stand_in": "kill.py"})
+    add("resumed", sharded, "one job", **shard)
+    add("again", sharded, "one job", **shard)
+    add("whole", sharded, **shard)
     specs["whole"]["environment"]["SM_CHANNEL_VALIDATION"] = str(folder / "few chats")
     specs["whole"]["batch"] = batch
-    add("diverged", full, train="text", learning_rate=1e30, checkpoint_every=1, max_steps=20)
+    add("diverged", full, train="text", learning_rate=1e30, checkpoint_every=1, max_steps=20, processes=1)
     add("adapter", lora, train="pairs", merge_adapter=1, max_steps=12)
-    specs["adapter"]["answered"] = [str(folder / name) for name in ("trial", "adapter")]
-    add("preferences", script_of(LORA, objective="dpo"), train="answers", max_steps=4)
-    add("preferences of all weights", script_of(FULL, objective="dpo"), train="answers", max_steps=4)
-    add("unmarked", full, train="chats", tokenizer="tokenizer")
-    add("other model", script_of(FULL, TASKS["mistral"]), train="chats")
-    add("no preferences", script_of(LORA, objective="dpo"), max_steps=4)
+    add("sharded adapter", script_of(LORA, **fsdp), train="pairs", stand_in="shard.py", max_steps=12)
+    adapters = ("adapter", "sharded adapter")
+    specs["sharded adapter"]["answered"] = [str(folder / name) for name in ("trial", *adapters)]
+    preferences = {"train": "answers", "max_steps": 4}
+    add("preferences", script_of(LORA, objective="dpo"), **preferences)
+    for name, kind in (("sharded preferences", LORA), ("sharded preferences of all weights", FULL)):
+        add(name, script_of(kind, objective="dpo", **fsdp), stand_in="shard.py", **preferences)
+    small = small_training(*DATA_CASE, trainer="trl")
+    add("small copy", small.script, train="chats", max_steps=2)
+    add("unmarked", full, train="chats", tokenizer="tokenizer", processes=1)
+    add("other model", script_of(FULL, TASKS["mistral"]), train="chats", processes=1)
+    add("no preferences", script_of(LORA, objective="dpo"), max_steps=4, processes=1)
     for family, model in FAMILIES.items():
-        add(family, script_of(FULL, model), max_steps=2)
+        add(family, script_of(FULL, model), max_steps=2, processes=1)
         specs[family]["batch"] = batch
     return specs
 
@@ -185,18 +251,29 @@ class TestJobs:
         assert len([name for name in jobs["diverged"]["checkpoints"] if name.startswith("checkpoint-")]) <= 2
 
     def test_an_adapter_is_trained_saved_and_merged(self, jobs, folder):
-        losses = losses_of(jobs["adapter"])
-        assert losses[12] < losses[1]
-        base, adapted = jobs["adapter"]["losses"]
-        assert adapted < base
-        assert (folder / "adapter" / "adapter_model.safetensors").stat().st_size < 100_000
+        base, *adapted = jobs["sharded adapter"]["losses"]
+        for name, loss in zip(("adapter", "sharded adapter"), adapted, strict=True):
+            losses = losses_of(jobs[name])
+            assert losses[12] < losses[1]
+            assert loss < base
+            assert (folder / name / "adapter_model.safetensors").stat().st_size < 100_000
         assert (folder / "adapter" / "merged" / "model.safetensors").exists()
 
-    @pytest.mark.parametrize("name", ["preferences", "preferences of all weights"])
+    @pytest.mark.parametrize("name", ["preferences", "sharded preferences", "sharded preferences of all weights"])
     def test_preferences_are_trained(self, jobs, name):
+        """FSDP shards the reference model by layers, in 16 bits, and it is gone before the first step."""
         losses = losses_of(jobs[name])
         assert losses[1] == pytest.approx(0.6931, abs=1e-3)
         assert losses[max(losses)] < losses[1]
+        if name != "preferences":
+            printed = jobs[name]["printed"]
+            assert "sharded into 6 units as torch.bfloat16" in printed
+            assert "models in memory: 1\n" in printed
+            assert "models in memory: 2\n" not in printed
+
+    def test_a_small_copy_reads_the_data_of_the_job(self, jobs):
+        """The cell that runs it on this machine; the channel `model` has the tokenizer, and weights of other sizes."""
+        assert list(losses_of(jobs["small copy"])) == [1, 2]
 
     def test_what_a_job_lacks_is_reported_in_a_sentence(self, jobs):
         assert "ValueError" in jobs["unmarked"]["error"]
@@ -303,11 +380,20 @@ def test_a_quantized_base_is_stored_in_values_that_fsdp_shards():
         (FULL, {"version": "2.8.0", "library": "fsdp"}, {}),
         (FULL, {"activation_checkpointing": "every_2"}, {}),
         (FULL | {"optimizer": "sgd"}, {}, {}),
+        (FULL, {"precision": "fp16"}, {}),
         (FULL, {"library": "smp-v2", "hybrid_shard_degree": 8}, {}),
     ],
 )
 def test_the_plain_script_trains_what_trl_does_not(job, plan, options):
+    """The cell states the trainer of fine-tuning, and why it is not TRL's."""
     assert "trl" not in script_of(job, **plan, **options)
+    plan = Plan(**{"library": "ddp", "batch_size": BATCH, "precision": "fp32"} | plan)
+    job = Job(sequence_length=LENGTH, precision=plan.precision, **job)
+    cell = estimator_cell(TASKS["llama"], TWO_NODES, job, plan, sdk="v2", **options)
+    reason = "as requested." if options else "TRL is not used: it"
+    assert (f"# Trainer: the PyTorch loop of the script{', ' if options else '. '}{reason}" in cell) is (
+        job.training == "fine-tuning"
+    )
 
 
 @pytest.mark.parametrize(
@@ -354,11 +440,12 @@ def test_the_estimate_counts_the_loss_of_fine_tuning_in_parts():
     assert "compute_loss_in_parts(model)" not in script_of({}, trainer="plain")
 
 
-def test_the_local_cell_says_that_it_runs_the_other_script():
-    plan, job = Plan(library="fsdp", batch_size=BATCH), Job(sequence_length=LENGTH, precision="bf16", **LORA)
-    parts = (TASKS["llama"], TWO_NODES, job, plan)
-    assert local_cell(*parts).splitlines()[1].startswith("# The job trains with TRL; the small copy with the PyTorch")
-    assert "TRL" not in local_cell(*parts, trainer="plain")
+def test_the_local_cell_trains_with_trl_where_it_is_installed(monkeypatch):
+    monkeypatch.setattr(local, "find_spec", lambda name: name)
+    assert "DPOTrainer(" in local_cell(*DATA_CASE, objective="dpo")
+    assert "TRL" not in local_cell(*DATA_CASE, trainer="plain")
+    monkeypatch.setattr(local, "find_spec", lambda _: None)
+    assert local_cell(*DATA_CASE).splitlines()[1].startswith("# The job trains with TRL, which is not installed here")
 
 
 def test_an_image_that_drives_the_gpus_is_chosen_by_default():
@@ -382,6 +469,10 @@ def test_the_cell_brings_the_packages_and_says_what_follows():
     cell = estimator_cell(*parts, sdk="v2", data={"train": "s3://data/chats", "model": "s3://data/llama"})
     assert "5 epochs of the channel `train`" in cell
     assert "then down to 0 at the last step" in cell
+    places = {"train": "s3://data/answers", "model": "s3://data/llama"}
+    preferences = estimator_cell(*parts, sdk="v2", objective="dpo", data=places)
+    assert "1 epoch of the channel `train`" in preferences
+    assert '"learning_rate": 5e-06,' in preferences
     with pytest.raises(ExportError, match="Preferences are read from a channel"):
         estimator_cell(*parts, sdk="v2", objective="dpo")
     with pytest.raises(ExportError, match="pass data= with the channels train and model"):

@@ -159,7 +159,7 @@ def test_no_script_imports_what_it_does_not_use(scripts):
         ({"optimizer_step": "backward"}, {}, "does not implement optimizer_step='backward'"),
         ({"separate_embeddings": True}, {}, "does not implement separate_embeddings=True"),
         ({"state_precision": "16-bit", "precision": "fp16"}, {"precision": "fp16"}, "with 16-bit states only in bf16"),
-        ({}, {"version": "2.3.0", "activation_checkpointing": "operators"}, "requires PyTorch 2.5, and the container"),
+        ({}, {"version": "2.5.1"}, "requires PyTorch 2.6 or later, and the container has 2.5.1"),
     ],
 )
 def test_settings_that_the_script_does_not_implement_are_refused(settings, fields, sentence):
@@ -230,11 +230,14 @@ def test_a_divided_script_stops_if_the_job_has_other_parameters(monkeypatch):
         namespace["check_launch"](SimpleNamespace(batch_size=4))
 
 
-@pytest.mark.parametrize(("version", "option"), [("2.5.1", "sync_module_states"), ("2.6.0", "broadcast_from_rank0")])
-def test_models_too_large_for_every_process_are_built_once(version, option):
-    config = {"model_type": "llama", "tie_word_embeddings": False, "hidden_size": 8192, "num_hidden_layers": 64}
+@pytest.mark.parametrize(
+    ("library", "family", "option"),
+    [("fsdp", "llama", "broadcast_from_rank0"), ("smp-v2", "olmo", "sync_module_states")],
+)
+def test_models_too_large_for_every_process_are_built_once(library, family, option):
+    config = {"model_type": family, "tie_word_embeddings": False, "hidden_size": 8192, "num_hidden_layers": 64}
     model = Model.from_config(config | {"intermediate_size": 22016, "num_attention_heads": 64, "vocab_size": 32000})
-    plan = Plan(library="fsdp", version=version, batch_size=1)
+    plan = Plan(library=library, batch_size=1)
     script = training_script(model, Cluster(P4D, 8), Job(sequence_length=32, precision="bf16"), plan)
     assert "    if dist.get_rank() == 0:\n        model = first_weights(config)\n" in script
     assert f"{option}=True" in script
