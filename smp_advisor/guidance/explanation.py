@@ -305,8 +305,8 @@ def steps_of(run: PlannedRun, techniques: Collection[str] | None = None) -> tupl
         own = {key: value for (name, key), value in estimates.items() if name == technique}
         comparisons = {key: value for (name, key), value in compared.items() if name == technique}
         conclusion = argument.conclude(run, comparisons, own)
-        other = next((key for key in own if comparisons[key].plan == conclusion.alternative), None)
-        outcome, aside = (None, "") if other is None else (own[other], comparisons[other].aside)
+        rival = next((key for key in own if comparisons[key].plan == conclusion.alternative), None)
+        outcome, aside = (None, "") if rival is None else (own[rival], comparisons[rival].aside)
         source = practice(conclusion.practice or technique, library)
         details = conclusion.because
         no_loss = outcome is not None and outcome.samples_per_second <= estimate.samples_per_second

@@ -96,20 +96,6 @@ def test_nothing_moves_and_nothing_is_cut_off(host, width):
     assert width - 40 <= box["x"] + box["width"] <= width
 
 
-def test_what_an_impossible_value_needs_opens_when_the_slider_stops(host):
-    page = host(make_advice(PIPELINE), width=1920, height=900)
-    page.settle()
-    slider, below = page.view.get_by_label("Microbatches", exact=True), page.view.get_by_label("Pipeline schedule")
-    repairs, before = page.view.locator(".smp-repair-box:visible"), below.bounding_box()
-    slider.evaluate("slider => { slider.value = '2'; slider.dispatchEvent(new Event('input', {bubbles: true})); }")
-    page.settle()
-    expect(slider).to_have_attribute("aria-valuetext", re.compile("not possible"))
-    expect(repairs).to_have_count(0)
-    assert below.bounding_box() == before
-    slider.dispatch_event("change")
-    expect(repairs).to_be_visible()
-
-
 def test_settings_stay_where_they_are_whatever_the_charts_above_them_show(host):
     page = host(make_advice(PIPELINE), width=720, height=1600)
     page.settle()

@@ -67,7 +67,13 @@ def test_a_long_search_shows_its_progress_and_is_canceled(page, monkeypatch):
 
 def test_a_position_that_cannot_be_reached_offers_its_repair_and_covers_no_control(page):
     slider = page.view.get_by_label("Pipeline parallel degree")
-    top = slider.bounding_box()["y"]
+    page.settle()
+    top, rows = slider.bounding_box()["y"], [row.bounding_box() for row in page.view.locator(".smp-row:visible").all()]
+    slider.evaluate("slider => { slider.stepUp(); slider.dispatchEvent(new Event('input', {bubbles: true})); }")
+    expect(page.view.locator(".smp-words")).to_have_text("Not possible")
+    # While the slider is dragged, nothing moves.
+    assert [row.bounding_box() for row in page.view.locator(".smp-row:visible").all()] == rows
+    slider.evaluate("slider => { slider.stepDown(); slider.dispatchEvent(new Event('input', {bubbles: true})); }")
     slider.focus()
     slider.press("ArrowRight")
     repair = page.view.get_by_role("button", name="pipeline parallel degree 2").first
