@@ -62,7 +62,7 @@ def watch(run: str | os.PathLike[str], advice: Advice | None = None, *, model: M
     if not isinstance(place, str | os.PathLike) or not str(place).strip():
         raise RunError(f"A run is the name of a training job, or the path of a log or folder, not {run!r:.80}.")
     path = Path(run).expanduser()
-    if path.exists():
+    if os.path.exists(path):  # noqa: PTH110 - False for any text that is no path
         source = source_in(path)
         notes: tuple[str, ...] = ()
         if advice is None:

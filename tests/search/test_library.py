@@ -168,7 +168,7 @@ def test_the_container_has_the_scripts_framework(model, framework, library, cont
     assert advice.plan.library == library
     assert image(library, advice.plan.version).framework_version == container
     assert advice.job.attention == ("eager" if container.startswith("1.") else "fused")
-    assert f'framework_version="{container}"' in advice.cell()
+    assert f'framework_version="{container}"' in advice.cell(script="train.py")
 
 
 def test_libraries_are_compared_in_the_container_of_the_plan():
