@@ -271,9 +271,7 @@ def _compared(rival: Candidate, chosen: Candidate, request: Request) -> str:
     speed = "about as fast" if abs(gain) < _RESOLVED else f"{percent(gain)} {'faster' if gain > 0 else 'slower'}"
     notes = [f"in {rival.precision}"] if rival.precision != chosen.precision else []
     if gain >= _RESOLVED and rival.tokens_per_second > chosen.fastest_divided:
-        notes.append(
-            "by other code of the layers or 16 bits where autocast computes in fp32, not by dividing the model"
-        )
+        notes.append("by other code or precision of the layers, not by dividing the model")
     if rival.library not in library_policy().order and request.job.global_batch_size is None:
         notes.append("with the same batch")
     if not rival.scripted:

@@ -54,7 +54,7 @@ MOST_BYTES = 4_000
 """Of a compact answer as JSON."""
 MOST_CODE = 2_800
 """Bytes of code in a compact answer; longer code has its first lines there."""
-_FIRST = 100
+_FIRST = 20
 _MOST_LINES = 20
 _EXPLAIN = {"Library", "Needed", "Certainty", "Instead", "Assumed", "Heed"}
 """Rows without figures of the plan."""
