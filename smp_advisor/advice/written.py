@@ -17,6 +17,7 @@ from smp_advisor.errors import ExportError, StorageError
 from smp_advisor.files import has_too_many_values, read_bytes
 from smp_advisor.guidance.report import sections
 from smp_advisor.libraries.plan import Plan
+from smp_advisor.workload.from_config import is_model_name
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
 
@@ -75,11 +76,8 @@ def carried(model: Model, job: Job, plan: Plan, request: Mapping[str, Any]) -> d
     """
     job = replace(job, calibration=None)
     try:
-        config = json.loads(model.config_json)
-        usual = json.loads(Model.from_config({"model_type": model.family}).config_json)
-        config = {key: value for key, value in config.items() if key == "model_type" or usual.get(key, "") != value}
         parts = (
-            {"config": config, **_changed(model, Model.from_config(config))},
+            _described(model),
             _changed(job, Job()),
             {"library": plan.library, **_changed(plan, Plan(library=plan.library))},
             {name: value for name, value in request.items() if value != _REQUEST.get(name)},
@@ -89,6 +87,16 @@ def carried(model: Model, job: Job, plan: Plan, request: Mapping[str, Any]) -> d
     except (ValueError, TypeError, AttributeError):  # a model without configuration, or of no family
         return {}
     return variables if exact and max(map(len, variables.values())) <= _MOST_CHARACTERS else {}
+
+
+def _described(model: Model) -> dict[str, Any]:
+    """A model of the package's tables by its name, any other by its configuration."""
+    if is_model_name(model.name) and Model.from_name(model.name) == model:
+        return {"name": model.name}
+    usual = json.loads(Model.from_config({"model_type": model.family}).config_json)
+    values = json.loads(model.config_json).items()
+    config = {key: value for key, value in values if key == "model_type" or usual.get(key, "") != value}
+    return {"config": config, **_changed(model, Model.from_config(config))}
 
 
 def _changed(value: Any, usual: Any) -> dict[str, Any]:
@@ -101,7 +109,7 @@ def carried_from(variables: Mapping[str, str]) -> tuple[Model, Job, Plan, dict[s
     """The model, job, plan and further keywords of `advise` in the variables of a job."""
     try:
         model, job, plan, request = (dict(json.loads(variables.get(name, "{}"))) for name in CARRIED)
-        shape = plain(Model.from_config(model.pop("config")))
+        shape = plain(Model.from_config(model.pop("config")) if "config" in model else Model.from_name(model["name"]))
         model, job, plan = shape | model, {TYPE: "Job"} | job, {TYPE: PLAN} | plan
         return from_plain(model, Model), from_plain(job, Job), from_plain(plan, Plan), request
     except (KeyError, TypeError, ValueError, RecursionError) as error:

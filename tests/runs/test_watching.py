@@ -332,8 +332,9 @@ def _plans(advice: smpa.Advice) -> list[smpa.Plan]:
 
 
 def test_a_cell_carries_its_prediction_exactly_or_not_at_all(tokens: smpa.Advice) -> None:
+    module = smpa.advise("sdxl", "ml.p4d.24xlarge")  # traced, and known by name
     large = smpa.advise("llama-3.1-70b", "ml.p4d.24xlarge", instance_count=8, adapter=smpa.Adapter(rank=8))
-    for advice in (tokens, large):
+    for advice in (tokens, module, large):
         of = (advice.model, replace(advice.job, calibration=None), advice.plan)
         variables = carried(*of, {"objective": "headroom", "min_fit_probability": 0.95})
         assert carried_from(variables) == (*of, {"objective": "headroom"})
