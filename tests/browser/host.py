@@ -159,7 +159,7 @@ class Host:
         self._waiting: list[str] = []
         self._outgoing = threading.Lock()
         self._views = 0
-        self._synced = 0
+        self._synced = threading.Event()
         self._shown: Advisor | None = None
         self._free = threading.Event()
         self._free.set()
@@ -228,13 +228,12 @@ class Host:
     def settle(self) -> None:
         """Wait until the kernel has handled every message, and the views have drawn the answers."""
         self.page.evaluate("() => new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
-        finished = threading.Event()
-        self.requests.put({"kind": "settle", "finished": finished})
-        assert finished.wait(GUARD_SECONDS), "the kernel is busy"
-        # The socket keeps the order: with this message, all answers have arrived.
-        self._synced += 1
-        self.post({"kind": "sync", "number": self._synced})
-        self.document.locator(f"body[data-synced='{self._synced}']").wait_for(state="attached")
+        # The socket keeps the order: the first echo follows what the page has sent, the second one what it sends after
+        # the kernel's answers.
+        for _ in range(2):
+            self._synced.clear()
+            self.post({"kind": "sync"})
+            assert self._synced.wait(GUARD_SECONDS), "the kernel is busy"
         # Panels wait a moment before their requests.
         expect(self.document.locator(".smp[aria-busy='true'], .smp [aria-busy='true']")).to_have_count(0)
 
@@ -284,8 +283,8 @@ class Host:
                 self._failures.append(error)
 
     def _handle(self, message: dict[str, Any]) -> None:
-        if message["kind"] == "settle":
-            message["finished"].set()
+        if message["kind"] == "synced":
+            self._synced.set()
         elif message["kind"] == "event":
             if message["name"] == "smp-advisor:run-cell":
                 self.runs += 1

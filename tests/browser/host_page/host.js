@@ -96,7 +96,7 @@ const actions = {
   open,
   comm: ({ model, data }) => models.get(model)?.receive(data),
   idle: ({ model, id }) => models.get(model)?.idle(id),
-  sync: ({ number }) => { document.body.dataset.synced = String(number); },
+  sync: () => post({ kind: 'synced' }),
   lose: () => models.forEach(model => model.lose()),
   clear: () => {
     for (const output of document.querySelectorAll('.output')) {
