@@ -264,6 +264,20 @@ def options(value: Value | None) -> tuple[Value, ...]:
     return value.alternatives if isinstance(value, Choice) else (value,)
 
 
+def parts_of(value: Value) -> tuple[Value, ...]:
+    """The values that a value is made of: operands, items, what an item is taken from."""
+    match value:
+        case Operation():
+            return value.operands
+        case Collection():
+            return tuple(value.items)
+        case Mapping():
+            return tuple(value.values().values())
+        case Item():
+            return (value.owner,)
+    return ()
+
+
 def something(value: Value) -> tuple[Value, ...]:
     """The alternatives without None, if there are any: None has no attributes and cannot be called."""
     candidates = options(value)

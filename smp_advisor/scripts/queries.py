@@ -15,7 +15,6 @@ from smp_advisor.reading.values import (
     External,
     Instance,
     Item,
-    Mapping,
     Member,
     Operation,
     Result,
@@ -23,6 +22,7 @@ from smp_advisor.reading.values import (
     Unknown,
     Value,
     options,
+    parts_of,
 )
 
 if TYPE_CHECKING:
@@ -263,17 +263,11 @@ def derived_from(value: Value, source: Value, depth: int = 0) -> bool:
         return True
     if depth > 10:
         return False
-    parts: tuple[Value, ...] = ()
-    if isinstance(value, (Item, Member)):
+    parts = parts_of(value)
+    if isinstance(value, Member):
         parts = (value.owner,)
     elif isinstance(value, Choice):
         parts = value.alternatives
-    elif isinstance(value, Operation):
-        parts = value.operands
-    elif isinstance(value, Collection):
-        parts = tuple(value.items)
-    elif isinstance(value, Mapping):
-        parts = tuple(value.values().values())
     elif isinstance(value, StepOutput):
         parts = (value.of,)
     elif isinstance(value, Result):

@@ -13,16 +13,14 @@ from libcst.metadata import MetadataWrapper, PositionProvider
 from smp_advisor.reading.following import follow
 from smp_advisor.reading.source import Source
 from smp_advisor.reading.values import (
-    Collection,
     Instance,
     Item,
-    Mapping,
     Member,
-    Operation,
     Result,
     Value,
     is_none,
     options,
+    parts_of,
 )
 from smp_advisor.scripts.adapt.code import dotted, text_of, walk
 from smp_advisor.scripts.adapt.survey import Function, Survey, known_names, targets_of
@@ -270,8 +268,8 @@ def _models_of(survey: Survey, call: cst.Call) -> list[cst.CSTNode]:
 
 def _owners(value: Value | None, depth: int = 0) -> Iterator[ast.expr]:
     """Expressions of the models whose parameters are in a value."""
-    parts: tuple[Value, ...] = ()
     for option in options(value) if depth < 8 else ():
+        parts = parts_of(option)
         if isinstance(option, Result):
             function = option.call.node.func
             if option.call.method in _PARAMETERS and isinstance(function, ast.Attribute):
@@ -279,14 +277,6 @@ def _owners(value: Value | None, depth: int = 0) -> Iterator[ast.expr]:
             elif option.call.node.args and not option.call.method:
                 yield from (node for node in option.call.node.args if isinstance(node, ast.Name | ast.Attribute))
             parts = option.call.arguments
-        elif isinstance(option, Operation):
-            parts = option.operands
-        elif isinstance(option, Collection):
-            parts = tuple(option.items)
-        elif isinstance(option, Mapping):
-            parts = tuple(option.values().values())
-        elif isinstance(option, Item):
-            parts = (option.owner,)
         for part in parts:
             yield from _owners(part, depth + 1)
 

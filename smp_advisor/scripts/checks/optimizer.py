@@ -9,16 +9,13 @@ from typing import TYPE_CHECKING
 from smp_advisor.reading.module import add_keyword, after_statement, replace
 from smp_advisor.reading.trace import exclusive
 from smp_advisor.reading.values import (
-    Collection,
     Constant,
     External,
     Instance,
-    Item,
-    Mapping,
-    Operation,
     Result,
     Value,
     options,
+    parts_of,
 )
 from smp_advisor.scripts.context import Context, Hit, check
 from smp_advisor.scripts.queries import (
@@ -139,16 +136,8 @@ def _parameters_of(value: Value, depth: int = 0) -> set[int]:
     if isinstance(value, Result) and value.call.method in _PARAMETERS and value.call.receiver is not None:
         owners = origins(value.call.receiver)
         return {id(owners[0])} if len(owners) == 1 else models
-    parts: tuple[Value, ...] = ()
-    if isinstance(value, Operation):
-        parts = value.operands
-    elif isinstance(value, Collection):
-        parts = tuple(value.items)
-    elif isinstance(value, Mapping):
-        parts = tuple(value.values().values())
-    elif isinstance(value, Item):
-        parts = (value.owner,)
-    elif isinstance(value, Result) and value.call.name in ("list", "tuple", "iter", "filter", "itertools.chain"):
+    parts = parts_of(value)
+    if isinstance(value, Result) and value.call.name in ("list", "tuple", "iter", "filter", "itertools.chain"):
         parts = value.call.arguments
     for part in parts if depth < 6 else ():
         models |= _parameters_of(part, depth + 1)
