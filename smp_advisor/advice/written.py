@@ -72,7 +72,7 @@ _REQUEST = {"objective": "throughput", "min_fit_probability": 0.95}
 def carried(model: Model, job: Job, plan: Plan, request: Mapping[str, Any]) -> dict[str, str]:
     """The prediction of a job as variables: JSON of what differs from defaults, without calibration.
 
-    Empty if they would be too long or not exact, as for a traced model.
+    Empty if they would be too long or not exact, as for a profiled model of the user.
     """
     job = replace(job, calibration=None)
     try:
