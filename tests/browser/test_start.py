@@ -33,6 +33,7 @@ def test_the_button_is_off_until_the_options_and_the_price_are_there(host, root,
     expect(panel).to_contain_text("job.log: Log; step 7")
     expect(panel).to_contain_text("%smp_watch")
     panel.get_by_role("button", name="Refresh").click()
+    page.settle()  # until then the panel is dimmed
     expect(panel).to_contain_text("job.log: Log; step 7")
     assert len(started) == 1
     expect(panel.get_by_role("alert").first).to_contain_text("loss is nan")
