@@ -51,12 +51,16 @@ def test_a_plan_that_does_not_fit_is_exported_by_a_second_click_and_carries_a_gu
     expect(page.view.get_by_role("button", name="Insert estimator cell")).to_be_visible()
 
 
-def test_a_busy_kernel_is_shown_and_the_page_goes_on(host):
-    page = host(make_advice())
-    kernel = page.view.locator(".smp-kernel")
+@pytest.mark.parametrize("width", [1920, 340])
+def test_a_busy_kernel_is_shown_and_the_page_goes_on(host, width):
+    page = host(make_advice(PIPELINE), width=width, height=900)
+    page.settle()
+    kernel, verdict = page.view.locator(".smp-kernel"), page.view.locator(".smp-verdict")
+    height = verdict.bounding_box()["height"]
     with page.busy():
         page.view.get_by_label("Batch size").press("ArrowLeft")
-        expect(kernel).to_have_text(re.compile(r"Kernel busy: \d requests? queued"))
+        expect(kernel).to_have_text(re.compile(r"Kernel busy: \d queued"))
+        assert verdict.bounding_box()["height"] == height
     page.settle()
     expect(kernel).to_have_attribute("data-status", "live")
 

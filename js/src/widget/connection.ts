@@ -168,7 +168,7 @@ export class Connection {
     this.node.dataset['status'] = status;
     this.rerun.hidden = status !== 'gone';
     const count = this.waiting.size;
-    const queued = count === 0 ? '' : count === 1 ? ': 1 request queued' : `: ${count} requests queued`;
+    const queued = count === 0 ? '' : `: ${count} queued`;
     setText(this.text, { live: 'Live', busy: `Kernel busy${queued}`, silent: SILENT, gone: GONE }[status]);
   }
 
