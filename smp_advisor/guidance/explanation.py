@@ -25,12 +25,8 @@ from smp_advisor.wording import compared, duration, first_sentence, fit, fits, l
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.guidance.what_if import Estimates, Plans
-    from smp_advisor.libraries.plan import Plan
-    from smp_advisor.workload.job import Job
-    from smp_advisor.workload.model import Model
 
 
 _DOMINATED = 0.4
@@ -260,33 +256,11 @@ ARGUMENTS: dict[str, Argument] = {
 """Arguments by the name that ``practices.toml`` has for them: `Practice.argument`."""
 
 
-def explain(
-    model: Model,
-    cluster: Cluster,
-    job: Job,
-    plan: Plan,
-    estimate: Estimate,
-    *,
-    min_fit_probability: float = 0.95,
-    objective: str = "throughput",
-    pins: frozenset[str] = frozenset(),
-) -> tuple[Step, ...]:
-    """Explain for each of the library's best practices, in order, whether the plan uses it and why."""
-    run = PlannedRun(
-        model=model,
-        cluster=cluster,
-        job=job,
-        plan=plan,
-        estimate=estimate,
-        min_fit_probability=min_fit_probability,
-        objective=objective,
-        pins=pins,
-    )
-    return steps_of(run)
+def explain(run: PlannedRun, techniques: Collection[str] | None = None) -> tuple[Step, ...]:
+    """Explain for each of the library's best practices, in order, whether the plan uses it and why.
 
-
-def steps_of(run: PlannedRun, techniques: Collection[str] | None = None) -> tuple[Step, ...]:
-    """The explanation of a planned run, see `explain`; of some techniques if they are listed."""
+    Of some techniques if they are listed.
+    """
     library, estimate = run.plan.library, run.estimate
     arguments = {
         name: ARGUMENTS[practice(name, library).argument]

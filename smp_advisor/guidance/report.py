@@ -12,7 +12,7 @@ from smp_advisor.costs import estimate as estimate_plan
 from smp_advisor.costs.estimate import CATEGORIES
 from smp_advisor.errors import PlanError
 from smp_advisor.guidance.choice import batch_reason, certainty, low_utilisation
-from smp_advisor.guidance.explanation import explain, steps_of
+from smp_advisor.guidance.explanation import explain
 from smp_advisor.guidance.ladder import climb, ladder_text, unused_lines, unused_techniques
 from smp_advisor.guidance.pitfalls import pitfalls
 from smp_advisor.guidance.practices import order
@@ -58,6 +58,20 @@ if TYPE_CHECKING:
     Of = TypeVar("Of", bound=Recommended)
 
 
+def planned(advice: Recommended, job: Job, plan: Plan, estimate: Estimate) -> PlannedRun:
+    """A plan on the advice's cluster with the terms of its request."""
+    return PlannedRun(
+        model=advice.model,
+        cluster=advice.cluster,
+        job=job,
+        plan=plan,
+        estimate=estimate,
+        min_fit_probability=advice.min_fit_probability,
+        objective=advice.objective,
+        pins=frozenset(advice.question.request.pins if advice.question is not None else ()),
+    )
+
+
 def explained(advice: Of, job: Job, plan: Plan, estimate: Estimate, because: str) -> Of:
     """The advice with another plan instead of the recommended one, and with that plan's own reasons.
 
@@ -67,7 +81,7 @@ def explained(advice: Of, job: Job, plan: Plan, estimate: Estimate, because: str
     """
     if plan == advice.plan and job == advice.job:
         return advice
-    place, required = advice.cluster, advice.min_fit_probability
+    run = planned(advice, job, plan, estimate)
     utilisation = low_utilisation(estimate)
     unchanged = tuple(text for text in advice.warnings if text != low_utilisation(advice.estimate))
     return replace(
@@ -75,22 +89,9 @@ def explained(advice: Of, job: Job, plan: Plan, estimate: Estimate, because: str
         job=job,
         plan=plan,
         estimate=estimate,
-        steps=explain(
-            advice.model,
-            place,
-            job,
-            plan,
-            estimate,
-            min_fit_probability=required,
-            objective=advice.objective,
-            pins=frozenset(advice.question.request.pins if advice.question is not None else ()),
-        ),
-        pitfalls=pitfalls(
-            advice.model, place, job, plan, script_is_generated=advice.script is None, min_fit_probability=required
-        ),
-        reference=nearest_reference(
-            advice.model, place, job, plan, estimate, min_fit_probability=required, title="The plan on screen"
-        ),
+        steps=explain(run),
+        pitfalls=pitfalls(run, script_is_generated=advice.script is None),
+        reference=nearest_reference(run, title="The plan on screen"),
         because=because,
         warnings=(*unchanged, utilisation) if utilisation else unchanged,
     )
@@ -114,16 +115,9 @@ def ladder_of(advice: Recommended, plan: Plan | int | None = None) -> Ladder:
     """The ladder of a plan, see `plan_of`."""
     chosen = plan_of(advice, plan)
     own = chosen == advice.plan
-    run = PlannedRun(
-        model=advice.model,
-        cluster=advice.cluster,
-        job=advice.job,
-        plan=chosen,
-        estimate=advice.estimate if own else estimate_plan(advice.model, advice.cluster, advice.job, chosen),
-        min_fit_probability=advice.min_fit_probability,
-        objective=advice.objective,
-    )
-    return climb(run, advice.steps if own and advice.steps else steps_of(run, unused_techniques(run)))
+    value = advice.estimate if own else estimate_plan(advice.model, advice.cluster, advice.job, chosen)
+    run = planned(advice, advice.job, chosen, value)
+    return climb(run, advice.steps if own and advice.steps else explain(run, unused_techniques(run)))
 
 
 def ranks_of(advice: Recommended, plan: Plan | int | None = None, placement_strategy: str | None = None) -> RankTable:

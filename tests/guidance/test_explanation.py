@@ -38,13 +38,8 @@ SIXTY = replace(
 )
 
 
-def steps_of(run, **extra):
-    least = run.min_fit_probability
-    return explain(run.model, run.cluster, run.job, run.plan, run.estimate, min_fit_probability=least, **extra)
-
-
-def by_technique(run, **extra):
-    return {step.technique: step for step in steps_of(run, **extra)}
+def by_technique(run):
+    return {step.technique: step for step in explain(run)}
 
 
 def uses(plan):
@@ -69,7 +64,7 @@ def estimate_alternative(run, plan):
 @given(any_run())
 @example(planned_run(model("10 B"), Cluster(P4D, 16), TEN_B))
 def test_steps_stand_in_aws_order_and_name_their_source(run):
-    steps = steps_of(run)
+    steps = explain(run)
 
     assert tuple(step.technique for step in steps) == order()
     assert [step.order for step in steps] == list(range(1, 8))
@@ -85,7 +80,7 @@ def test_steps_stand_in_aws_order_and_name_their_source(run):
 def test_decision_says_what_the_plan_does(run):
     used = uses(run.plan)
 
-    for step in steps_of(run)[1:]:
+    for step in explain(run)[1:]:
         assert (step.decision == "used") == used[step.technique], step
         if step.alternative is not None and step.technique not in {"batch", "optimizer_state_sharding"}:
             assert uses(step.alternative)[step.technique] != used[step.technique]
@@ -96,7 +91,7 @@ def test_decision_says_what_the_plan_does(run):
 @example(planned_run(model("10 B"), Cluster(P4D, 16), TEN_B))
 @example(planned_run(model("30 B"), Cluster(P4D, 32), SIXTY))
 def test_figures_are_the_estimates(run):
-    for step in steps_of(run)[1:6]:
+    for step in explain(run)[1:6]:
         figures = dict(step.figures)
         if step.alternative is None:
             continue
@@ -124,7 +119,7 @@ def in_seconds(number, unit):
 def test_sentences_compare_with_the_plans_own_figures_in_the_right_direction(run):
     own = gib(run.estimate.needed_gib)
 
-    for step in steps_of(run)[1:]:
+    for step in explain(run)[1:]:
         for there, here in MEMORY.findall(step.details):
             assert here == own if here else there == own
         for after, after_unit, before, before_unit, direction in TIME.findall(step.details):
@@ -138,7 +133,7 @@ def test_sentences_compare_with_the_plans_own_figures_in_the_right_direction(run
 def test_verdict_on_fitting_is_the_estimates(run):
     least = run.min_fit_probability
 
-    for step in steps_of(run)[2:6]:
+    for step in explain(run)[2:6]:
         if step.alternative is None:
             continue
         other = estimate_alternative(run, step.alternative)
@@ -194,7 +189,7 @@ def test_less_than_an_even_chance_may_be_asked_for():
 @pytest.mark.slow
 @given(any_run())
 def test_other_plans_keep_the_global_batch_or_say_so(run):
-    for step in steps_of(run)[1:6]:
+    for step in explain(run)[1:6]:
         if step.alternative is None:
             continue
         other = estimate_alternative(run, step.alternative)
@@ -292,7 +287,7 @@ def test_microbatches_demand_that_every_batch_divides():
 def test_tip_against_more_than_needed_is_given_once():
     run = planned_run(model("1.5 B"), Cluster(P4D, 1), Plan(fp16=True, batch_size=4, shard_optimizer_state=True))
 
-    assert sum("AWS's tip applies" in step.details for step in steps_of(run)) == 1
+    assert sum("AWS's tip applies" in step.details for step in explain(run)) == 1
 
 
 def test_tensor_parallelism_of_a_family_the_library_does_not_divide_is_conditional():
@@ -307,7 +302,7 @@ def test_under_the_objective_headroom_memory_is_the_reason():
     small = Model.from_shape(layers=4, hidden=1024, heads=16, vocab=50_000, max_positions=1024)
     run = planned_run(small, Cluster(P4D, 1), Plan(fp16=True, sharded_data_parallel_degree=8, batch_size=1))
     usual, roomy = (
-        by_technique(run, objective=objective)["optimizer_state_sharding"].details
+        by_technique(replace(run, objective=objective))["optimizer_state_sharding"].details
         for objective in ("throughput", "headroom")
     )
     assert "does not require it" in usual

@@ -17,6 +17,7 @@ from smp_advisor.libraries import Plan
 from smp_advisor.libraries.training_compiler import nearest_tested
 from smp_advisor.wording import run_time
 from smp_advisor.workload import Adapter, Job, Model
+from tests.guidance.runs import planned_run
 
 LLAMA_70B = Model.from_shape(
     layers=80, hidden=8192, heads=64, kv_heads=8, ffn=28672, vocab=32_000, family="llama", name="Llama 2 70B"
@@ -27,7 +28,7 @@ BF16 = Job(sequence_length=4096, precision="bf16", attention="fused")
 
 
 def explained(plan: Plan, model: Model = LLAMA_70B, cluster: Cluster = P4D_32, job: Job = BF16):
-    return {one.technique: one for one in explain(model, cluster, job, plan, estimate(model, cluster, job, plan))}
+    return {one.technique: one for one in explain(planned_run(model, cluster, plan, job=job))}
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def test_the_nearest_reference_of_smp_v2_argues_each_difference():
         activation_checkpointing="each",
         offload_activations=True,
     )
-    found = nearest_reference(LLAMA_70B, P4D_32, BF16, plan, estimate(LLAMA_70B, P4D_32, BF16, plan))
+    found = nearest_reference(planned_run(LLAMA_70B, P4D_32, plan, job=BF16))
     assert found.name == "70 B"
     assert {one.setting for one in found.differences} == {
         "Hybrid shard degree",
@@ -70,7 +71,7 @@ def test_the_nearest_reference_of_smp_v2_argues_each_difference():
 def test_known_issues_follow_the_version():
     def ids(version: str, **fields: object) -> set[str]:
         plan = Plan(library="smp-v2", version=version, hybrid_shard_degree=256, batch_size=1, **fields)
-        return {one.id for one in pitfalls(LLAMA_70B, P4D_32, BF16, plan, script_is_generated=False)}
+        return {one.id for one in pitfalls(planned_run(LLAMA_70B, P4D_32, plan, job=BF16), script_is_generated=False)}
 
     assert "2.1.0-flash-attention" in ids("2.1.0")
     assert "2.1.0-flash-attention" not in ids("2.8.0")
@@ -86,7 +87,7 @@ def fsdp_pitfalls(library: str, *, adapter: Adapter | None = None, generated: bo
     model = Model.from_parameters("13B", family="llama")
     job = Job(sequence_length=1024, precision="bf16", adapter=adapter)
     plan = Plan(library=library, batch_size=1, **fields)
-    found = pitfalls(model, Cluster("ml.p4d.24xlarge"), job, plan, script_is_generated=generated)
+    found = pitfalls(planned_run(model, Cluster("ml.p4d.24xlarge"), plan, job=job), script_is_generated=generated)
     return [one for one in found if one.id in {"SMP308", "SMP309"}]
 
 

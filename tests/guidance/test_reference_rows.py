@@ -105,14 +105,14 @@ def test_nearest_is_by_size_and_gpus(parameters, nodes, expected):
     of = Model.from_shape(layers=48, hidden=int((parameters / 576) ** 0.5) // 64 * 64, heads=64, vocab=50_000)
     run = planned_run(of, Cluster(P4D, nodes), Plan(fp16=True, batch_size=1, shard_optimizer_state=True))
 
-    assert nearest_reference(run.model, run.cluster, run.job, run.plan, run.estimate).name == expected
+    assert nearest_reference(run).name == expected
 
 
 def test_reference_is_estimated_by_the_same_cost_model():
     row = ROWS["10 B"]
     own = estimate(row.model, row.cluster, row.job, row.plan)
 
-    reference = nearest_reference(row.model, row.cluster, row.job, row.plan, own)
+    reference = nearest_reference(planned_run(row.model, row.cluster, row.plan, job=row.job))
 
     assert reference.fits
     assert reference.needed_gib == own.needed_gib
@@ -128,7 +128,7 @@ def test_each_difference_is_argued_by_trying_the_references_setting():
         Cluster(P4D, 16),
         Plan(sharded_data_parallel_degree=8, fp16=True, batch_size=8, activation_checkpointing="each"),
     )
-    reference = nearest_reference(run.model, run.cluster, run.job, run.plan, run.estimate)
+    reference = nearest_reference(run)
     found = {difference.setting: difference for difference in reference.differences}
 
     assert (found["Tensor parallel degree"].reference, found["Tensor parallel degree"].recommended) == ("4", "1")
@@ -144,9 +144,7 @@ def test_each_difference_is_argued_by_trying_the_references_setting():
 @pytest.mark.slow
 @given(any_run())
 def test_every_plan_has_a_reference_with_reasons(run):
-    reference = nearest_reference(
-        run.model, run.cluster, run.job, run.plan, run.estimate, min_fit_probability=run.min_fit_probability
-    )
+    reference = nearest_reference(run)
 
     assert reference.name in ROWS
     assert reference.extrapolation.endswith(".")
@@ -162,7 +160,7 @@ def test_distance_from_what_aws_tested_is_stated():
         Plan(sharded_data_parallel_degree=32, fp16=True, batch_size=1, activation_checkpointing="each"),
         job=Job(sequence_length=2048),
     )
-    text = nearest_reference(run.model, run.cluster, run.job, run.plan, run.estimate).extrapolation
+    text = nearest_reference(run).extrapolation
 
     assert "4 times the sequence length" in text
     assert "lower the batch first, then raise the tensor parallel degree" in text
@@ -171,6 +169,6 @@ def test_distance_from_what_aws_tested_is_stated():
 def test_other_architectures_are_named_as_such():
     run = planned_run(llama(), Cluster(P4D, 16), Plan(fp16=True, batch_size=1, shard_optimizer_state=True))
 
-    text = nearest_reference(run.model, run.cluster, run.job, run.plan, run.estimate).extrapolation
+    text = nearest_reference(run).extrapolation
 
     assert "another architecture (llama)" in text
