@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 import smp_advisor as smpa
-from smp_advisor.command.__main__ import main
-from smp_advisor.command.options import settings_of
+from smp_advisor.command.__main__ import main, settings_of
 from smp_advisor.errors import AdvisorError
 from smp_advisor.profiling.sandbox import run_isolated
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import smp_advisor
+from scripts.pages.checks import check_page, checks_page
 from smp_advisor import check_estimator, check_script
-from smp_advisor.findings.catalog import Check, Example, Wording, catalog, check_page, checks_page
-from smp_advisor.findings.exchange import as_sarif
+from smp_advisor.findings.catalog import Check, Example, Wording, catalog
 from smp_advisor.findings.finding import Finding
-from smp_advisor.findings.report import Report
+from smp_advisor.findings.report import Report, as_sarif
 
 CHECKS = list(catalog().values())
 WORDINGS = [(check, name, wording) for check in CHECKS for name, wording in check.wordings.items()]
