@@ -13,6 +13,8 @@ from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.errors import AdvisorError
+
 if TYPE_CHECKING:
     from typing import BinaryIO
 
@@ -55,6 +57,16 @@ def read_bytes(path: Path, most: int) -> bytes:
     if len(raw) > most:
         raise OSError(errno.EFBIG, f"it is larger than {most / 1e6:.3g} MB")
     return raw
+
+
+def read_text(path: Path, most: int, error: type[AdvisorError] = AdvisorError, *, decoding: str = "strict") -> str:
+    """The text of a regular file in UTF-8; an error in one sentence if it cannot be read."""
+    try:
+        return read_bytes(path, most).decode("utf-8", decoding)
+    except OSError as problem:
+        raise error(f"{str(path)!r:.200} cannot be read: {problem.strerror or problem}.") from None
+    except UnicodeError:
+        raise error(f"{str(path)!r:.200} is not text in UTF-8.") from None
 
 
 def read_ends(path: Path, first: int, last: int) -> tuple[bytes, int]:

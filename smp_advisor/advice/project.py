@@ -11,7 +11,7 @@ from smp_advisor.arguments import amount_of, meant, options
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.cluster.table import completed_instance, gpu
 from smp_advisor.errors import AdvisorError
-from smp_advisor.files import CONFIGURATION, read_bytes
+from smp_advisor.files import CONFIGURATION, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -160,10 +160,9 @@ def _read(file: Path) -> Project:
 
 
 def _toml(file: Path) -> dict[str, Any]:
+    text = read_text(file, CONFIGURATION)
     try:
-        return tomllib.loads(read_bytes(file, CONFIGURATION).decode("utf-8"))
-    except OSError as error:
-        raise AdvisorError(f"{str(file)!r:.200} cannot be read: {error.strerror or error}.") from None
+        return tomllib.loads(text)
     except ValueError as error:
         raise AdvisorError(f"{file} is not TOML: {error}.") from None
 

@@ -14,7 +14,7 @@ from smp_advisor import files
 from smp_advisor._version import __version__
 from smp_advisor.advice.storage import PLAN, PUBLIC, TYPE, from_plain, plain
 from smp_advisor.errors import ExportError, StorageError
-from smp_advisor.files import has_too_many_values, read_bytes
+from smp_advisor.files import has_too_many_values
 from smp_advisor.guidance.report import sections
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.workload.from_config import is_model_name
@@ -133,13 +133,7 @@ def _path(path: object) -> Path:
 
 def read_text(path: str | os.PathLike[str]) -> str:
     """The text of a file of limited size."""
-    target = _path(path)
-    try:
-        return read_bytes(target, _MOST_BYTES).decode("utf-8")
-    except OSError as error:
-        raise StorageError(f"{os.fspath(target)!r} cannot be read: {error.strerror or error}.") from None
-    except UnicodeError:
-        raise StorageError(f"{os.fspath(target)!r} is no JSON of stored values.") from None
+    return files.read_text(_path(path), _MOST_BYTES, StorageError)
 
 
 _CHARTS = ("memory", "time", "alternatives")

@@ -7,7 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from smp_advisor.advice.live.control_state import summarized
-from smp_advisor.advice.live.settings import configuration, dollars, rows_of, settings_of
+from smp_advisor.advice.live.settings import configuration, dollars, rows_of, settings_of, sign
 from smp_advisor.guidance.reference import shown
 from smp_advisor.libraries.controls import fields_of
 from smp_advisor.libraries.library import get_library
@@ -158,12 +158,12 @@ def _fit(entry: Entry) -> str:
 
 def _memory(before: Estimate, after: Estimate) -> str:
     change = after.needed_gib - before.needed_gib
-    return "" if abs(change) < 0.05 else f"{_sign(change)}{gib(abs(change))}"
+    return "" if abs(change) < 0.05 else f"{sign(change)}{gib(abs(change))}"
 
 
 def _relative(before: float, after: float) -> str:
     change = after / before - 1
-    return "" if abs(change) < SAME else f"{_sign(change)}{percent(change)}"
+    return "" if abs(change) < SAME else f"{sign(change)}{percent(change)}"
 
 
 def _days(before: Estimate, after: Estimate) -> str:
@@ -173,18 +173,14 @@ def _days(before: Estimate, after: Estimate) -> str:
     if abs(change) < SAME * before.days:
         return ""
     size = f"{abs(change):,.3g} days" if max(before.days, after.days) >= 1 else f"{24 * abs(change):.3g} hours"
-    return f"{_sign(change)}{size}"
+    return f"{sign(change)}{size}"
 
 
 def _dollars(before: Estimate, after: Estimate) -> str:
     if before.usd_total is None or after.usd_total is None:
         return ""
     change = after.usd_total - before.usd_total
-    return "" if abs(change) < SAME * before.usd_total else f"{_sign(change)}${number(abs(change))}"
-
-
-def _sign(change: float) -> str:
-    return "+" if change > 0 else "−"
+    return "" if abs(change) < SAME * before.usd_total else f"{sign(change)}${number(abs(change))}"
 
 
 def _place(first: Entry, second: Entry) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Literal, TypedDict, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from smp_advisor.advice.live.settings import (
     PRECISION,
@@ -284,23 +284,6 @@ class Repair:
     estimate: Estimate
 
 
-class RepairData(TypedDict):
-    """A repair for a view."""
-
-    text: str
-    settings: Settings
-    effect: str
-    """Memory, fit and throughput of its plan next to the present one."""
-
-
-def repair_data(advice: Advice, base: Settings, name: str, value: Setting, present: Estimate) -> list[RepairData]:
-    """The repairs of one move as plain data."""
-    return [
-        {"text": repair.text, "settings": repair.settings, "effect": _effect(repair, present)}
-        for repair in repairs(advice, base, name, value)
-    ]
-
-
 def repairs(advice: Advice, base: Settings, name: str, value: Setting) -> list[Repair]:
     """Ways in which a setting can have a value that the others exclude, best first; none if there is no such plan."""
     target = moved_settings(advice, base, name, value)
@@ -420,7 +403,7 @@ def _verb(label: str, name: str, value: Setting) -> str:
     return ""
 
 
-def _effect(repair: Repair, present: Estimate) -> str:
+def effect_of(repair: Repair, present: Estimate) -> str:
     """Memory, fit and throughput of a repair: "26.1 of 38.7 GiB per GPU, fits; throughput −12 %"."""
     after = repair.estimate
     change = 100 * (after.samples_per_second / present.samples_per_second - 1)
