@@ -337,7 +337,6 @@ def _job_settings_of(code: ScriptStack, job_settings: Mapping[str, Any]) -> dict
 
 
 def _library(request: Request, library: str, framework: str | None) -> LibraryChoice:
-    """The requested library, if it runs on the instance, or the chosen one."""
     if library == "auto":
         return choose_library(
             request.model,

@@ -245,7 +245,6 @@ def _completion(options: Namespace) -> str:
 
 
 def _serve(options: Namespace) -> str:
-    """Serve assistants until their input ends."""
     from smp_advisor.tools.server import serve
 
     serve(tuple(Path(folder).resolve() for folder in options.root) or (Path.cwd(),))

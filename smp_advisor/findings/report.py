@@ -302,7 +302,6 @@ def _html_of(finding: Finding, *, opened: bool) -> str:
 
 
 def _fix(finding: Finding, place: str) -> str:
-    """The diff, collapsible, or the reason why there is none."""
     if finding.fix is not None:
         style = f"{_CODE_BOX};user-select:all"
         return (

@@ -97,8 +97,6 @@ def figures(with_: Estimate | None, without: Estimate | None) -> tuple[tuple[str
 
 
 class _Phrases(NamedTuple):
-    """Sentences on two plans, with and without a technique."""
-
     used: str
     """Reason for a technique that the plan has."""
     change: str

@@ -45,7 +45,6 @@ def _tensor_degrees(run: PlannedRun) -> dict[str, WhatIf]:
 
 
 def _on_tensor(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
-    """Compare the plan's degree with others."""
     if run.plan.tensor_parallel_degree == 1:
         return _without_tensor(run, comparisons, estimates)
     plan, per_node, family = run.plan, run.cluster.instance.gpus, run.model.family
@@ -145,7 +144,6 @@ def _stages(run: PlannedRun) -> dict[str, WhatIf]:
 
 
 def _on_pipeline(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
-    """Compare the plan's pipeline with none, or no pipeline with two stages."""
     plan, current = run.plan, run.estimate
     if not comparisons:
         because = "This plan uses sharded data parallelism, which excludes pipeline parallelism."
@@ -211,7 +209,6 @@ def _on_degree(
     comparisons: Plans,
     estimates: Estimates,
 ) -> Conclusion:
-    """Compare the degree with none, or none with the degree."""
     if not comparisons:
         return Conclusion(decision="not possible", because=_obstacle(key, technique, run))
     degree, node = getattr(run.plan, key), run.cluster.gpus_per_node
@@ -307,7 +304,6 @@ def explain(run: PlannedRun, techniques: Collection[str] | None = None) -> tuple
 
 
 def _brief(run: PlannedRun, technique: str, conclusion: Conclusion, outcome: Estimate | None, aside: str) -> str:
-    """The short reason for a conclusion."""
     text = conclusion.brief
     fields = technique_fields(practice(technique, run.plan.library).argument)
     if not text and outcome is not None and fields and conclusion.decision != "not possible":

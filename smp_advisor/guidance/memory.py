@@ -43,7 +43,6 @@ def _kinds(run: PlannedRun) -> dict[str, WhatIf]:
 
 
 def _on_kinds(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
-    """Compare SMP v1's sharding with none and with the other kind."""
     if run.plan.sharded_data_parallel_degree > 1:
         return _sharded(run, comparisons, estimates)
     instead = _instead(run, comparisons, estimates)
@@ -95,7 +94,6 @@ def _instead(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> list[
 
 
 def _sharded(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
-    """Sharded data parallelism against optimizer-state sharding and none."""
     variant, estimate, nothing = comparisons["optimizer"], estimates.get("optimizer"), estimates.get("nothing")
     bytes_ = (16 if run.job.precision == "fp32" else 20) - 4 * (run.job.optimizer == "sgd")
     briefs = ["" if nothing is None else brief_used(run, nothing, name="sharding", aside=comparisons["nothing"].aside)]
@@ -186,7 +184,6 @@ def _on_degrees(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Co
 
 
 def _on_strategy(run: PlannedRun, comparisons: Plans, estimates: Estimates, sentences: list[str]) -> Conclusion:
-    """Compare FSDP's strategy with the other one, which there is on several nodes."""
     brief = "The library shards parameters, gradients and optimizer state over all GPUs."
     estimate: Estimate | None = None
     variant = WhatIf(cluster=run.cluster, job=run.job)
@@ -215,13 +212,11 @@ def _strategies(run: PlannedRun) -> list[str]:
 
 
 def _checkpointings(run: PlannedRun) -> dict[str, WhatIf]:
-    """No checkpointing, and the other strategies."""
     variants = {strategy: vary(run, activation_checkpointing=strategy) for strategy in _strategies(run)}
     return {"none": without(run, activation_checkpointing=False), **variants}
 
 
 def _on_checkpointing(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
-    """Compare the plan's strategy with none and with the others."""
     strategy = run.plan.activation_checkpointing
     if not strategy:
         variant, estimate = comparisons["each"], estimates.get("each")
@@ -263,7 +258,6 @@ def _offloading(run: PlannedRun) -> dict[str, WhatIf]:
 
 
 def _on_offloading(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
-    """Compare offloading with none."""
     if not comparisons:
         because = "Offloading moves checkpointed activations, and this plan does not use activation checkpointing."
         return Conclusion(decision="not possible", because=because)

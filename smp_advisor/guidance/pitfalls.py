@@ -76,8 +76,6 @@ _SEVERITIES = ("error", "warning", "info")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Row:
-    """One row of the data file."""
-
     id: str
     severity: Literal["error", "warning", "info"]
     text: str
@@ -140,7 +138,6 @@ def pitfalls(run: PlannedRun, *, script_is_generated: bool) -> tuple[Pitfall, ..
 
 
 def _facts(run: PlannedRun) -> dict[str, Any]:
-    """Names that conditions and texts may use: the plan's fields, and these."""
     model, cluster, job, plan, machine = run.model, run.cluster, run.job, run.plan, run.cluster.instance
     # "ml.p4d.24xlarge": family ml.p4d, generation p4.
     family, generation = ".".join(machine.name.split(".")[:2]), machine.name.removeprefix("ml.")[:2]

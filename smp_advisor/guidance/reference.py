@@ -204,8 +204,6 @@ _TIME_PARTS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Setting:
-    """One compared setting."""
-
     name: str
     reference: object
     recommended: object
@@ -284,7 +282,6 @@ def _precision(run: PlannedRun, row: ReferenceRow, name: str) -> _Setting:
 
 
 def _field(run: PlannedRun, row: ReferenceRow, name: str) -> _Setting | None:
-    """Comparison of a field of the plan."""
     record = get_library(run.plan.library)
     if name == "tensor_parallel_degree" and not supports_tensor_parallelism(run.model.family, record.name):
         return None  # the library would not divide this model's layers
@@ -424,7 +421,6 @@ def _summary(row: ReferenceRow, estimate: Estimate) -> str:
 
 
 def _distance(run: PlannedRun, row: ReferenceRow) -> str:
-    """How far the user's run is from the row."""
     size = run.model.parameter_count / row.model.parameter_count
     length = run.sequence_length / row.job.sequence_length
     gpus = run.cluster.gpus / row.cluster.gpus

@@ -16,13 +16,12 @@ from smp_advisor.guidance.explanation import explain
 from smp_advisor.guidance.ladder import climb, ladder_text, unused_lines, unused_techniques
 from smp_advisor.guidance.pitfalls import pitfalls
 from smp_advisor.guidance.practices import order
-from smp_advisor.guidance.rank_map import RankTable
+from smp_advisor.guidance.rank_map import RankTable, rank_map
 from smp_advisor.guidance.reference import nearest_reference
 from smp_advisor.guidance.what_if import PlannedRun
 from smp_advisor.libraries.groups import data_parallel_degree, reduced_data_parallel_degree
 from smp_advisor.libraries.library import get_library, plan_fields
 from smp_advisor.libraries.plan import Plan
-from smp_advisor.libraries.ranks import rank_map
 from smp_advisor.libraries.schema import schema
 from smp_advisor.libraries.validation import check_against
 from smp_advisor.search.search import listed_plans
@@ -122,7 +121,7 @@ def ladder_of(advice: Recommended, plan: Plan | int | None = None) -> Ladder:
 
 def ranks_of(advice: Recommended, plan: Plan | int | None = None, placement_strategy: str | None = None) -> RankTable:
     """The rank map of a plan, see `plan_of`."""
-    return RankTable(ranks=rank_map(plan_of(advice, plan), advice.cluster, placement_strategy))
+    return rank_map(plan_of(advice, plan), advice.cluster, placement_strategy)
 
 
 _WIDTH = 100
@@ -201,7 +200,6 @@ def _why(advice: Recommended, ladder: Ladder) -> Iterator[str]:
 
 
 def _details(advice: Recommended, ladder: Ladder) -> list[tuple[str, list[str]]]:
-    """Sections of the details: titles with their lines."""
     reference = advice.reference
     techniques = (f"{step.order}. {step.title}: {step.decision}. {step.details}" for step in advice.steps)
     sections = (
@@ -235,7 +233,6 @@ def _header(advice: Recommended) -> Iterator[str]:
 
 
 def _plan(model: Model, job: Job, plan: Plan, estimate: Estimate) -> Iterator[str]:
-    """Settings of the plan and the training script, with their titles."""
     record, parameters, fields = get_library(plan.library), schema(plan.library), plan_fields(plan.library)
     names = record.reported or [
         parameter.key for parameter in (*parameters.parameters, *parameters.settings) if parameter.audience == "user"

@@ -249,7 +249,6 @@ def _debug(run: PlannedRun) -> Conclusion:
 
 
 def _compiled_batch(run: PlannedRun) -> WhatIf | None:
-    """The plan with the compiled batch of AWS's row."""
     row = _tested(run)
     if row is None or run.job.global_batch_size is not None:
         return None
@@ -303,7 +302,6 @@ def _simple_changes(run: PlannedRun) -> dict[str, dict[str, Any]]:
 
 
 def _on_instance(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
-    """Compare the instance with the others."""
     here, machines = run.cluster.instance, _others(run)
     decision: Decision = "used" if _follows(here) else "not used" if any(map(_follows, machines)) else "not possible"
     # The instance of the comparison: the next larger in GPU memory, otherwise the largest, EFA first.

@@ -236,7 +236,6 @@ _BOOLEAN = frozenset(f.name for f in fields(Layout) if f.type == "Bools")
 
 @cache
 def _defaults() -> dict[str, int | bool]:
-    """Neutral value of every column."""
     ones = {
         "tensor_parallel_degree",
         "pipeline_parallel_degree",

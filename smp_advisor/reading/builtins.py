@@ -60,7 +60,6 @@ _CHANGING = frozenset(
 
 
 def _of_data(function: Callable[..., Any]) -> Known:
-    """A function of plain data."""
 
     def apply(positional: tuple[Value, ...], passed: dict[str, Value]) -> Value | None:
         try:
@@ -85,7 +84,6 @@ def _of_items(function: Callable[..., Value | None]) -> Known:
 
 
 def _of_value(function: Callable[[Value], Value | None]) -> Known:
-    """A function of its only argument."""
     return lambda positional, passed: function(positional[0]) if len(positional) == 1 and not passed else None
 
 
@@ -292,7 +290,6 @@ def known_result(run: Run, frame: Frame, event: Call, target: Value) -> Value:
 
 
 def _data(run: Run, event: Call, first: Value | None) -> Value | None:
-    """The result of a function or method of plain data."""
     if event.name == "dict" or (event.name in NAMESPACES and not event.arguments):
         return dictionary(event)
     if event.name == "vars" and isinstance(first, Mapping):

@@ -126,7 +126,6 @@ def framework_of(text: str | None) -> tuple[str, tuple[int, ...] | None]:
 
 
 def _preferred(usual: tuple[Candidate, ...], request: Request) -> tuple[Candidate, str]:
-    """The candidate that the policy prefers, with the reason."""
     policy = library_policy()
     compiled = _compiled(usual[0], request)
     if compiled is not None:
@@ -192,7 +191,6 @@ def _compiled(replicated: Candidate, request: Request) -> tuple[Candidate, str] 
 
 
 def _reason(chosen: Candidate, usual: tuple[Candidate, ...], request: Request) -> str:
-    """Why a candidate is preferred to those before it in the policy's order."""
     machine, policy = request.cluster.instance, library_policy()
     title, first = get_library(chosen.library).title, usual[0]
     before = [entry for entry in usual if entry.library != chosen.library]
@@ -260,7 +258,6 @@ def _requirements(lacking: list[Candidate], request: Request) -> str:
 
 
 def _compared(rival: Candidate, chosen: Candidate, request: Request) -> str:
-    """One sentence on a library that was not chosen."""
     title = get_library(rival.library).title
     name = title if rival.library in library_policy().order else titled(rival.library)
     if rival.obstacle is not None:

@@ -170,7 +170,6 @@ def _of_verb(name: str, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _schema(option: Option, *, explained: bool) -> dict[str, Any]:
-    """JSON schema of an option."""
     limits = {"minimum": option.least, **({"maximum": option.most} if option.most != 10**9 else {})}
     kinds: dict[str, dict[str, Any]] = {
         "integer": {"type": "integer", **limits},

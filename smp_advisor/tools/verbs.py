@@ -100,7 +100,6 @@ def _folder(options: Namespace) -> Path:
 
 
 def _query(options: Namespace) -> _Query:
-    """The request of a question."""
     project = project_of(_folder(options))
     settings, read_as = _with_instance(options.settings)
     settings, used = project.applied(settings)
@@ -200,7 +199,6 @@ def compare(options: Namespace) -> Answer:
 
 
 def _row(options: Namespace, query: _Query, plan: Mapping[str, Any], *, single: bool = False) -> dict[str, Any]:
-    """The figures of one plan, or of the best plan of one library."""
     settings = {**query.settings, **plan}
     name = ", ".join(f"{key}={value}" for key, value in plan.items())
     try:
@@ -333,7 +331,6 @@ def export(options: Namespace) -> Answer:
 
 
 def _code(advice: Advice, what: str, sdk: str, job: Mapping[str, Any]) -> str:
-    """The code of one kind."""
     image = {name: value for name, value in job.items() if name == "image_uri" and what == "kubernetes"}
     cells: dict[str, Callable[[], str]] = {
         "job": lambda: advice.cell(sdk, **job),
@@ -418,7 +415,6 @@ def _read_config(path: str) -> Any:
 
 
 def _estimate(model: str, settings: Mapping[str, Any]) -> tuple[Model, Cluster, Estimate]:
-    """Estimate of the plan of the settings."""
     values = dict(settings)
     instance, library, count = (values.pop(name, None) for name in ("cluster", "library", "instance_count"))
     values = {
@@ -441,7 +437,6 @@ def _estimate(model: str, settings: Mapping[str, Any]) -> tuple[Model, Cluster, 
 
 
 def _file_fits(source: Path, options: Namespace) -> Answer:
-    """Whether the plans of a file fit."""
     values, least = _of_file(source, options), options.settings.get("min_fit_probability") or 0.95
     lines = [f"{name}: {_verdict(value, least)}" for name, (_, value) in values.items()]
     data = {

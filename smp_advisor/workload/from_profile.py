@@ -76,7 +76,6 @@ def model_from_profile(profile: Any) -> Model:
 
 
 def _note(values: Mapping[str, Any], saved: Mapping[str, Any]) -> str:
-    """Origin of the figures as text."""
     if values["source"] == "count":
         return f"{values['origin']}; traced at that shape"
     precision = "16-bit mixed precision" if values["precision"] == "mixed" else values["precision"]
@@ -456,7 +455,6 @@ class _Measured:
         )
 
     def _matmul(self, product: Mapping[str, Any], hidden: int) -> Matmul | None:
-        """A product with the traced FLOPs per token."""
         inputs, outputs, experts = product["inputs"], product["outputs"], product["experts"]
         flops = self.per_token(product["flops"])
         if flops <= 0:
@@ -516,7 +514,6 @@ class _Measured:
 
 
 def _grows(polynomial: Mapping[str, Any]) -> bool:
-    """Whether a figure of a sample depends on the sequence length."""
     return any(Fraction(value) != 0 for row in polynomial["polynomial"] for value in row[1:])
 
 

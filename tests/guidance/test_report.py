@@ -14,9 +14,8 @@ from smp_advisor.cluster import Cluster
 from smp_advisor.errors import PlanError
 from smp_advisor.guidance.choice import batch_reason
 from smp_advisor.guidance.model_changes import adjusted_sizes
-from smp_advisor.guidance.rank_map import RankTable
+from smp_advisor.guidance.rank_map import rank_map
 from smp_advisor.libraries import Plan
-from smp_advisor.libraries.ranks import rank_map
 from smp_advisor.workload import Model
 
 
@@ -135,21 +134,20 @@ def test_the_frame_has_one_row_per_gpu(tensor_parallel: smpa.Advice) -> None:
 
 
 def test_large_clusters_are_described_by_their_repetition() -> None:
-    table = RankTable(ranks=rank_map(Plan(tensor_parallel_degree=4, shard_optimizer_state=True), Cluster(P4D, 128)))
+    table = rank_map(Plan(tensor_parallel_degree=4, shard_optimizer_state=True), Cluster(P4D, 128))
     assert table.period == 1
     text = str(table)
     assert "Stages and slices repeat in each node. Shard numbers grow by 2 per repetition" in text
     assert "TP_GROUP: 256 groups of 4 GPUs, inside a node; the first has ranks 0, 1, 2, 3." in text
     assert len(text.splitlines()) < 15
-    deep = str(RankTable(ranks=rank_map(DEEP, Cluster(P4D, 128))))
+    deep = str(rank_map(DEEP, Cluster(P4D, 128)))
     assert "repeat in each block of 16 nodes" in deep
     assert "Node 15" in deep
     assert len(deep.splitlines()) < 40
 
 
 def test_stated_repetition_is_true() -> None:
-    ranks = rank_map(DEEP, Cluster(P4D, 32))
-    table = RankTable(ranks=ranks)
+    table = ranks = rank_map(DEEP, Cluster(P4D, 32))
     size = table.period * 8
     assert (ranks.stage[size:] == ranks.stage[:-size]).all()
     assert (ranks.replica[size:] == ranks.replica[:-size] + 1).all()
@@ -166,7 +164,7 @@ def test_the_table_in_html_has_headings_and_a_caption(tensor_parallel: smpa.Advi
 
 
 def test_an_assumed_order_is_marked() -> None:
-    assert "does not document" in str(RankTable(ranks=rank_map(Plan(library="smp-v2"), Cluster(P4D, 1))))
+    assert "does not document" in str(rank_map(Plan(library="smp-v2"), Cluster(P4D, 1)))
 
 
 @pytest.fixture(scope="module")

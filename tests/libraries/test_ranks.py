@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs.world import World
 from smp_advisor.errors import PlanError
+from smp_advisor.guidance.rank_map import GROUPS, PLACEMENTS, RankTable, rank_map
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.groups import data_parallel_degree, global_batch_size, reduced_data_parallel_degree
 from smp_advisor.libraries.layout import layout_of
-from smp_advisor.libraries.ranks import GROUPS, PLACEMENTS, RankMap, rank_map
 from smp_advisor.workload import Job, Model
 
 P4D = "ml.p4d.24xlarge"
 TWO_BY_TWO = Plan(tensor_parallel_degree=2, pipeline_parallel_degree=2, microbatches=2, batch_size=2)
 
 
-def groups(ranks: RankMap, name: str) -> list[list[int]]:
+def groups(ranks: RankTable, name: str) -> list[list[int]]:
     return [ranks.members(name, n).tolist() for n in range(int(ranks.groups[name].max()) + 1)]
 
 

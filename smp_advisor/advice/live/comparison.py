@@ -86,7 +86,6 @@ def compare(first: Entry, second: Entry, names: tuple[str, str]) -> Comparison:
 
 
 def _workload(first: Entry, second: Entry) -> Iterator[Row]:
-    """Model, cluster and training run."""
     for label, text in (
         ("Model", lambda a: f"{a.model.name}, {a.model.parameter_count / 1e9:,.3g} B parameters"),
         ("Cluster", lambda a: a.cluster.summary),

@@ -193,7 +193,6 @@ def _of_plan(advice: Advice, settings: Settings, name: str, values: Sequence[Set
 
 
 def _precision(advice: Advice, current: str) -> Control:
-    """The precision of the training step, a setting of the job and of the plan."""
     choices = tuple(dict.fromkeys([*precisions_for(advice), current]))
     return Control(
         name=PRECISION,
@@ -208,7 +207,6 @@ def _precision(advice: Advice, current: str) -> Control:
 
 
 def _code(advice: Advice, current: str) -> Control:
-    """The kind of training code, a setting of the job."""
     library = advice.plan.library
     names = list(dict.fromkeys([*stacks_for(advice), current]))
     return Control(
@@ -222,7 +220,6 @@ def _code(advice: Advice, current: str) -> Control:
 
 
 def _setting(name: str) -> Control:
-    """A setting of the training script."""
     setting = training_settings()[name]
     values: tuple[Setting, ...] = tuple(setting.values) or (False, True)
     return Control(
@@ -370,7 +367,6 @@ def _estimate(advice: Advice, plan: Plan) -> Estimate | None:
 
 
 def _best(advice: Advice, results: list[Repair]) -> list[Repair]:
-    """The best repair of each set of changed settings."""
     best: dict[frozenset[str], Repair] = {}
     for repair in sorted(
         results,

@@ -506,7 +506,6 @@ _FIELDS = {field.name for field in fields(Advice)} - {"plan"}
 
 
 def _reader(name: str) -> Callable[[LiveAdvice], Any]:
-    """Function that reads a field of the plan on screen, or of the recommendation."""
     if name == "estimate":
         return lambda advice: advice.controls.estimate
     if name == "job":

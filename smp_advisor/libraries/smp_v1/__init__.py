@@ -138,7 +138,6 @@ def space(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any]) -> 
 
 
 def _blocks(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Blocks of plans with the same degrees and sharding."""
     sequence = model.sequence_length(job.sequence_length)
     optimize = pins.get("optimize", "speed")
     for tp in tensor_degrees(model, cluster, pins):

@@ -263,7 +263,6 @@ def space(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any]) -> 
 
 
 def _blocks(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Blocks of plans with the same degrees."""
     smddp = cluster.instance.name in SMDDP_INSTANCES and cluster.nodes > 1
     choices = memory_choices([False, "each"], pins)
 

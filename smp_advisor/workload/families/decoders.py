@@ -24,8 +24,6 @@ _MOST_RUNS = 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Traits:
-    """Traits of a family in ``families.json``."""
-
     norm: Norm = "rms"
     norms: Literal["before", "after", "around"] = "before"
     """Places of the norms of attention and feed-forward layer."""
