@@ -217,14 +217,10 @@ def _built_in(name: str) -> Library:
     return cast("Library", folder.LIBRARY)
 
 
-_DEFAULTS: dict[type[Any], dict[str, Any]] = {}
-
-
+@cache
 def plan_defaults(kind: type[Any]) -> Mapping[str, Any]:
     """Fields of a kind of plan with their defaults."""
-    if kind not in _DEFAULTS:
-        _DEFAULTS[kind] = {field.name: field.default for field in fields(kind)}
-    return _DEFAULTS[kind]
+    return {field.name: field.default for field in fields(kind)}
 
 
 def plan_fields(library: str) -> frozenset[str]:
