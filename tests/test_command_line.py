@@ -114,12 +114,6 @@ def test_what_would_change_the_fit_is_true(run):
     assert run("fits", "llama-3-70b", "-i", "p5.48xlarge", "-n", "4", "-s", "8192")[0] == 0
 
 
-def test_one_plan_is_estimated_as_it_is(run):
-    plan = ("--library", "fsdp", "--batch-size", "8", "--count", "16", "-s", "2048")
-    assert run("estimate", "10B", "-i", "ml.p4d.24xlarge", *plan)[0] == 1
-    assert run("estimate", "10B", "-i", "ml.p4d.24xlarge", *plan, "--activation-checkpointing", "each")[0] == 0
-
-
 @pytest.mark.tools
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 def test_a_shell_completes_the_command(run, shell):
@@ -128,13 +122,11 @@ def test_a_shell_completes_the_command(run, shell):
     assert {"--sequence-length", "advise", "throughput"} <= set(re.findall(r"[\w-]+", script))
 
 
-def test_an_exported_script_is_python(run, saved, tmp_path):
-    path = tmp_path / "train.py"
-    assert run("export", saved, "--what", "script", "--output", path)[0] == 0
-    compile(path.read_text(), str(path), "exec")
+def test_one_plan_is_estimated_in_its_own_precision(run):
+    plan = ("--library", "fsdp", "--batch-size", "8", "--count", "16", "-s", "2048")
+    assert run("estimate", "10B", "-i", "ml.p4d.24xlarge", *plan)[0] == 1
+    assert run("estimate", "10B", "-i", "ml.p4d.24xlarge", *plan, "--activation-checkpointing", "each")[0] == 0
 
-
-def test_an_estimate_has_the_librarys_own_precision(run):
     status, output, _ = run("estimate", "350M", *PLAN, "--batch-size", "4", "--json")
     cluster, plan = smpa.Cluster("ml.p4d.24xlarge"), smpa.Plan(library="ddp", batch_size=4)
     job = smpa.Job(sequence_length=512, precision="bf16", attention="fused")
@@ -143,7 +135,11 @@ def test_an_estimate_has_the_librarys_own_precision(run):
     assert json.loads(output)["needed_gib_per_gpu"] == round(expected.needed_gib, 1)
 
 
-def test_a_saved_advice_and_its_cell_still_fit(run, saved, tmp_path):
+def test_a_saved_advice_exports_and_still_fits(run, saved, tmp_path):
+    path = tmp_path / "train.py"
+    assert run("export", saved, "--what", "script", "--output", path)[0] == 0
+    compile(path.read_text(), str(path), "exec")
+
     assert run("fits", saved)[0] == 0
     cell = tmp_path / "cell.py"
     status, output, _ = run("export", saved, "--sdk", "v2", "--output", cell)

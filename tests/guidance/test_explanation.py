@@ -198,7 +198,7 @@ def test_other_plans_keep_the_global_batch_or_say_so(run):
             assert run.job.global_batch_size is None
 
 
-def test_what_the_library_forces_to_move_is_named():
+def test_what_moves_along_is_named():
     plan = replace(SIXTY, batch_size=24, microbatches=4, active_microbatches=4)
 
     step = by_technique(planned_run(model("30 B"), Cluster(P4D, 32), plan))["tensor_parallelism"]
@@ -206,8 +206,6 @@ def test_what_the_library_forces_to_move_is_named():
     assert step.alternative.microbatches == 3
     assert "3 microbatches instead of 4" in step.details
 
-
-def test_bf16_is_compared_in_fp16_because_only_sharded_data_parallelism_has_it():
     plan = Plan(sharded_data_parallel_degree=8, bf16=True, batch_size=8, activation_checkpointing="each")
 
     step = by_technique(planned_run(model("10 B"), Cluster(P4D, 2), plan))["optimizer_state_sharding"]
@@ -239,15 +237,13 @@ def test_large_vocabulary_asks_for_tensor_parallelism_of_those_tables_alone():
     assert "no modules dominate" in ordinary.details
 
 
-def test_tensor_parallelism_that_leaves_the_node_is_called_out():
+def test_where_groups_lie_is_named():
     crossing = planned_run(model("10 B"), Cluster("ml.g4dn.12xlarge", 4), replace(TEN_B, tensor_parallel_degree=8))
     inside = planned_run(model("10 B"), Cluster("ml.g4dn.12xlarge", 4), TEN_B)
 
     assert "not within the 4 GPUs" in by_technique(crossing)["tensor_parallelism"].details
     assert "not within" not in by_technique(inside)["tensor_parallelism"].details
 
-
-def test_pipeline_says_where_its_stages_lie():
     across = by_technique(planned_run(model("30 B"), Cluster(P4D, 32), SIXTY))["pipeline_parallelism"]
     within = by_technique(planned_run(model("30 B"), Cluster(P4D, 32), replace(SIXTY, tensor_parallel_degree=4)))
 
@@ -269,22 +265,18 @@ def test_instances_are_compared_on_as_many_gpus():
     assert "The best simple change there" in step.details
 
 
-def test_fixed_global_batch_is_not_doubled():
+def test_microbatches_and_fixed_batches():
     job = Job(sequence_length=512, global_batch_size=1280)
     step = by_technique(planned_run(model("10 B"), Cluster(P4D, 16), TEN_B, job=job))["batch"]
 
     assert "Twice the batch" not in step.details
     assert "as requested" in step.details
 
-
-def test_microbatches_demand_that_every_batch_divides():
     step = by_technique(planned_run(model("30 B"), Cluster(P4D, 32), SIXTY))["batch"]
 
     assert "multiple of 4" in step.details
     assert "4 active microbatches instead of 2" in step.details
 
-
-def test_tip_against_more_than_needed_is_given_once():
     run = planned_run(model("1.5 B"), Cluster(P4D, 1), Plan(fp16=True, batch_size=4, shard_optimizer_state=True))
 
     assert sum("AWS's tip applies" in step.details for step in explain(run)) == 1

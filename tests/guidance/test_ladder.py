@@ -227,7 +227,7 @@ def test_a_reason_is_a_sentence_that_does_not_repeat_the_decision(because: str, 
     assert notes[1:] == shown
 
 
-def test_a_used_technique_has_its_reason_of_the_full_plan_and_a_close_one_is_no_failure() -> None:
+def test_decisions_name_what_a_technique_does_to_the_fit() -> None:
     result, steps = ladder(TEN_B), explain(TEN_B)
     close = replace(result.rungs[2], estimate=TEN_B.estimate, fits=False)
     root = ET.fromstring(ladder_html(replace(result, rungs=(*result.rungs[:2], close)), reasons_of(steps)))
@@ -235,8 +235,6 @@ def test_a_used_technique_has_its_reason_of_the_full_plan_and_a_close_one_is_no_
     assert [row.get("class") for row in rows[:3]] == ["smp-rung-over", "smp-rung-over", "smp-rung-risk"]
     assert "the full plan" in "".join(rows[1].itertext()).lower()
 
-
-def test_what_a_technique_does_to_the_fit_is_in_its_decision() -> None:
     over, fitting = ladder(TEN_B).rungs[0], ladder(TEN_B).rungs[-1]
     assert _decision(fitting, over.estimate, fitting=False) == "used, no longer fits"
     assert _decision(over, fitting.estimate, fitting=False) == "used, too close to the limit"

@@ -61,7 +61,7 @@ def test_unsupported_family_needs_its_layers_registered():
     assert "transformers-pin" in ids(plan)
 
 
-def test_generated_script_leaves_no_errors_to_the_user():
+def test_order_and_severity():
     plan = replace(TENSOR, microbatches=2, shard_optimizer_state=True, activation_checkpointing="each")
     generated = found(plan, generated=True).values()
 
@@ -69,8 +69,6 @@ def test_generated_script_leaves_no_errors_to_the_user():
     assert any("The generated script does this" in row.text for row in generated)
     assert [row for row in found(plan).values() if row.severity == "error"]
 
-
-def test_gravest_come_first():
     order = ["error", "warning", "info"]
     severities = [order.index(row.severity) for row in found(TENSOR).values()]
 
@@ -135,13 +133,11 @@ def test_shrinking_from_16_to_8_gpus_is_warned_of_with_figures():
     assert warning in found(SHARDED, of=of).values()
 
 
-def test_shrinking_is_warned_of_whatever_global_batch_was_asked_for():
+def test_shrinking_is_warned_of_whatever_the_batch_and_only_where_it_matters():
     job = Job(sequence_length=512, global_batch_size=8)
 
     assert downsizing(planned_run(model("20 B"), Cluster(P4D, 2), SHARDED, job=job)) is not None
 
-
-def test_no_warning_where_half_the_cluster_is_enough_or_nothing_is_sharded():
     for name, nodes, plan in (
         ("20 B", 16, SHARDED),
         ("20 B", 1, SHARDED),

@@ -35,15 +35,13 @@ def flat(text: str) -> str:
     return re.sub(r"\s+", " ", text)
 
 
-def test_the_report_is_short(ten_billion: smpa.Advice) -> None:
+def test_the_report_is_short_and_its_verdict_comes_first(ten_billion: smpa.Advice) -> None:
     text = str(ten_billion)
     assert len(text.split()) <= 400
     # Names that contain digits (ml.p4d.24xlarge, GPT-3, SMP v1) are no figures.
     before = text[: text.index("\nDetails")]
     assert len(re.findall(r"(?<![\w.-])\d[\d,.]*", before)) <= 26
 
-
-def test_the_verdict_comes_first_and_names_the_request(ten_billion: smpa.Advice) -> None:
     first = str(ten_billion).splitlines()[0]
     assert "10 B on 16 x ml.p4d.24xlarge: fits" in first
     assert "Requested: sequence length 512" in flat(str(ten_billion))
@@ -133,7 +131,16 @@ def test_the_frame_has_one_row_per_gpu(tensor_parallel: smpa.Advice) -> None:
         tensor_parallel.rank_map(10_000)
 
 
-def test_large_clusters_are_described_by_their_repetition() -> None:
+def test_the_table_in_html_has_headings_and_a_caption(tensor_parallel: smpa.Advice) -> None:
+    html = tensor_parallel.ranks()._repr_html_()
+    assert html.count('<th scope="row"') == len(tensor_parallel.ranks().shown)
+    assert html.count('<th scope="col"') == 9
+    assert "<caption" in html
+    assert "RDP_GROUP" in html
+    assert not re.search(r"<script|onerror", html)
+
+
+def test_large_clusters_are_described_by_their_repetition_and_assumptions() -> None:
     table = rank_map(Plan(tensor_parallel_degree=4, shard_optimizer_state=True), Cluster(P4D, 128))
     assert table.period == 1
     text = str(table)
@@ -145,25 +152,12 @@ def test_large_clusters_are_described_by_their_repetition() -> None:
     assert "Node 15" in deep
     assert len(deep.splitlines()) < 40
 
-
-def test_stated_repetition_is_true() -> None:
     table = ranks = rank_map(DEEP, Cluster(P4D, 32))
     size = table.period * 8
     assert (ranks.stage[size:] == ranks.stage[:-size]).all()
     assert (ranks.replica[size:] == ranks.replica[:-size] + 1).all()
     assert "Replica numbers grow by 1 per repetition" in str(table)
 
-
-def test_the_table_in_html_has_headings_and_a_caption(tensor_parallel: smpa.Advice) -> None:
-    html = tensor_parallel.ranks()._repr_html_()
-    assert html.count('<th scope="row"') == len(tensor_parallel.ranks().shown)
-    assert html.count('<th scope="col"') == 9
-    assert "<caption" in html
-    assert "RDP_GROUP" in html
-    assert not re.search(r"<script|onerror", html)
-
-
-def test_an_assumed_order_is_marked() -> None:
     assert "does not document" in str(rank_map(Plan(library="smp-v2"), Cluster(P4D, 1)))
 
 
@@ -203,7 +197,12 @@ def changes(advice: smpa.Advice):
     return [step for step in advice.steps if step.technique == "model_changes"]
 
 
-def test_a_vocabulary_that_costs_speed_gets_a_step_with_its_gain():
+@pytest.mark.parametrize("name", ["60B", "llama-3-8b", "gpt-neox-20b"])
+def test_sizes_that_cost_nothing_get_no_step(name):
+    assert changes(smpa.advise(name, P4D, instance_count=32)) == []
+
+
+def test_a_pretrained_model_keeps_its_architecture_and_others_may_gain():
     for library in ("smp-v1", "smp-v2"):
         advice = smpa.advise("60B", P4D, instance_count=32, library=library, vocab=50_257, family="gpt2")
         (step,) = changes(advice)
@@ -214,13 +213,6 @@ def test_a_vocabulary_that_costs_speed_gets_a_step_with_its_gain():
     pinned = smpa.advise("60B", P4D, instance_count=32, library="smp-v2", vocab=50_257, tensor_parallel_degree=8)
     assert "% faster)" in changes(pinned)[0].because
 
-
-@pytest.mark.parametrize("name", ["60B", "llama-3-8b", "gpt-neox-20b"])
-def test_sizes_that_cost_nothing_get_no_step(name):
-    assert changes(smpa.advise(name, P4D, instance_count=32)) == []
-
-
-def test_a_pretrained_model_keeps_its_architecture():
     xl = Model.from_name("gpt2-xl")
     assert adjusted_sizes(xl) == {
         "vocab": 50_304, "hidden": 1536, "heads": 24, "kv_heads": 24, "layers": 52, "ffn": 6144

@@ -78,20 +78,18 @@ def test_undo_and_redo_lead_through_the_history(advice):
     assert advice.plan.tensor_parallel_degree == 2
 
 
-def test_the_history_is_bounded(advice):
-    states = [move(advice.controls, "batch_size", size) for size in (16, 24)]
-    for step in range(LONGEST + 5):
-        advice.settle(states[step % 2])
-    assert len(advice.history) == LONGEST
-
-
-def test_the_moves_of_a_drag_are_one_entry_that_compares_with_its_start(advice):
+def test_the_history_is_bounded_and_a_drag_is_one_entry(advice):
     for size in (21, 22, 24):
         advice.settle(move(advice.controls, "batch_size", size), gesture="view:1")
     assert [entry.summary.partition(" (")[0] for entry in advice.history] == ["Recommended", "Batch size 20 → 24"]
     for size in (22, 20):
         advice.settle(move(advice.controls, "batch_size", size), gesture="view:1")
     assert len(advice.history) == 1
+
+    states = [move(advice.controls, "batch_size", size) for size in (16, 24)]
+    for step in range(LONGEST + 5):
+        advice.settle(states[step % 2])
+    assert len(advice.history) == LONGEST
 
 
 def test_settings_that_cannot_be_combined_are_on_screen_but_no_entry(advice):

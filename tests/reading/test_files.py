@@ -41,45 +41,16 @@ def notebook(path, *cells):
     return path
 
 
-def test_a_missing_file(tmp_path):
-    assert "nowhere.py" in refusal(tmp_path / "nowhere.py")
-    assert "nowhere.py" in refusal("nowhere.py")
-
-
-def test_a_folder(tmp_path):
-    assert "folder" in refusal(tmp_path)
-
-
-def test_binary_junk(tmp_path):
-    path = tmp_path / "model.py"
-    path.write_bytes(bytes(range(256)) * 40)
-    assert "not text" in refusal(path)
-    path.write_bytes(b"x = '\xff\xfe'\n")
-    assert "not text" in refusal(path)
-
-
-def test_a_syntax_error_names_its_line():
+def test_texts_that_are_no_scripts():
     assert "<source>, line 2" in refusal("x = 1\ny = (\n")
 
-
-def test_python_2():
     assert "Python 2" in refusal("import torch\nprint 'loss', loss\n")
     assert "Python 2" in refusal("try:\n    pass\nexcept A, b:\n    pass\n")
 
-
-def test_null_bytes_and_deep_nesting_in_text():
     refusal("x = 1\0\n")
     refusal("x = " + "(" * 5000 + ")" * 5000 + "\n")
     refusal("x = " + "+".join(["a"] * 20_000) + "\n")
 
-
-def test_empty_text_is_fine(tmp_path):
-    assert list(check_script("")) == []
-    (tmp_path / "empty.py").write_text("")
-    assert list(check_script(tmp_path / "empty.py")) == []
-
-
-def test_what_is_neither_text_nor_path():
     assert "int" in refusal(3)
     assert "smp-v3" in refusal("", library="smp-v3")
     assert "Plan" in refusal("", plan=7)
@@ -181,9 +152,24 @@ def test_a_finding_without_its_fix_says_why():
     assert report[0].unfixed in report._repr_html_()
 
 
-def test_something_else_called_a_notebook(tmp_path):
+def test_files_that_are_no_scripts(tmp_path):
+    assert "nowhere.py" in refusal(tmp_path / "nowhere.py")
+    assert "nowhere.py" in refusal("nowhere.py")
+
+    assert "folder" in refusal(tmp_path)
+
+    path = tmp_path / "model.py"
+    path.write_bytes(bytes(range(256)) * 40)
+    assert "not text" in refusal(path)
+    path.write_bytes(b"x = '\xff\xfe'\n")
+    assert "not text" in refusal(path)
+
     (tmp_path / "a.ipynb").write_text("{}")
     assert "notebook" in refusal(tmp_path / "a.ipynb")
+
+    assert list(check_script("")) == []
+    (tmp_path / "empty.py").write_text("")
+    assert list(check_script(tmp_path / "empty.py")) == []
 
 
 def test_a_cell_with_a_magic_above_it():
