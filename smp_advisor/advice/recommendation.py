@@ -338,16 +338,7 @@ def _job_settings_of(code: ScriptStack, job_settings: Mapping[str, Any]) -> dict
 
 def _library(request: Request, library: str, framework: str | None) -> LibraryChoice:
     if library == "auto":
-        return choose_library(
-            request.model,
-            request.cluster,
-            request.job,
-            framework=framework,
-            user_settings=request.user_settings,
-            min_fit_probability=request.min_fit_probability,
-            pins=request.pins,
-            own_script=request.own_script,
-        )
+        return choose_library(request, framework)
     require_supported_instance(library, request.cluster.instance)
     return LibraryChoice(library=library, because="")
 

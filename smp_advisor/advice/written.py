@@ -182,18 +182,12 @@ def _cell(advice: Advice) -> str:
         return f"# {error}"
 
 
-def _runs(lines: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
-    """Consecutive lines of one form: rows of a table, entries of a list, or sentences."""
-    for form, group in groupby(lines, _form):
-        yield form, list(group)
-
-
 def _form(line: str) -> str:
     return {"  ": "row", "- ": "entry"}.get(line[:2], "sentence")
 
 
 def _html_lines(lines: Iterable[str]) -> Iterator[str]:
-    for form, texts in _runs(lines):
+    for form, texts in groupby(lines, _form):
         if form == "row":
             yield f"<pre>{escape(chr(10).join(texts))}</pre>"
         elif form == "entry":
@@ -203,7 +197,7 @@ def _html_lines(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _markdown_lines(lines: Iterable[str]) -> Iterator[str]:
-    for form, texts in _runs(lines):
+    for form, texts in groupby(lines, _form):
         if form == "row":
             yield _fenced("\n".join(texts))
         elif form == "entry":

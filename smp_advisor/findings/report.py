@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from smp_advisor.findings.finding import Finding, Fix, Replacement, Severity
-    from smp_advisor.findings.report import Report
     from smp_advisor.reading.source import Unresolved
 
 

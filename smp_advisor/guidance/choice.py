@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.guidance.conclusion import Argument, Conclusion, speed_of
+from smp_advisor.guidance.conclusion import Argument, Conclusion, speed_of, used
 from smp_advisor.guidance.what_if import PlannedRun, WhatIf, vary
 from smp_advisor.libraries.library import get_library, plan_fields
 from smp_advisor.libraries.schema import schema
@@ -365,9 +365,8 @@ def _conclusion(
             end = "; at once, it would fit."
         brief = f"Each replica processes its batch in parts{end}"
     plans = (comparisons[key].plan for key in ("batch", "microbatches", "active") if key in estimates)
-    return Conclusion(
-        decision="used",
-        because=" ".join(sentences),
+    return used(
+        " ".join(sentences),
         brief=brief,
         figures=(*rows, ("global batch", global_batch(run.model, run.estimate))),
         alternative=next(plans, None),

@@ -13,6 +13,7 @@ from smp_advisor.guidance.conclusion import (
     against,
     brief_not_used,
     brief_used,
+    not_possible,
     why_not_used,
     why_used,
 )
@@ -118,7 +119,7 @@ def _without_tensor(run: PlannedRun, comparisons: Plans, estimates: Estimates) -
         lead = f"None of the degrees within a node ({degrees}) is possible. " if len(comparisons) > 1 else ""
         obstacle = lead + next(iter(comparisons.values())).obstacle
     if obstacle:
-        return Conclusion(decision="not possible", because=obstacle)
+        return not_possible(obstacle)
     # The smallest degree that fits explains most; if the plan fits already or none does, the smallest there is.
     fitting = [] if run.fits else [d for d in possible if fits(estimates[d], run.min_fit_probability)]
     degree = (fitting or possible)[0]
@@ -147,12 +148,12 @@ def _on_pipeline(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> C
     plan, current = run.plan, run.estimate
     if not comparisons:
         because = "This plan uses sharded data parallelism, which excludes pipeline parallelism."
-        return Conclusion(decision="not possible", because=because)
+        return not_possible(because)
     ((key, variant),) = comparisons.items()
     estimate = estimates.get(key)
     if plan.pipeline_parallel_degree == 1:
         if estimate is None:
-            return Conclusion(decision="not possible", because=variant.obstacle)
+            return not_possible(variant.obstacle)
         reason = why_not_used(run, variant, estimate, name="pipeline_parallel_degree=2")
         return against(run, "not used", variant, estimate, reason)
     waiting = duration(current, current.time.pipeline_bubble_seconds)
@@ -210,7 +211,7 @@ def _on_degree(
     estimates: Estimates,
 ) -> Conclusion:
     if not comparisons:
-        return Conclusion(decision="not possible", because=_obstacle(key, technique, run))
+        return not_possible(_obstacle(key, technique, run))
     degree, node = getattr(run.plan, key), run.cluster.gpus_per_node
     ((value, variant),) = comparisons.items()
     estimate = estimates.get(value)

@@ -11,7 +11,9 @@ from smp_advisor.guidance.conclusion import (
     brief_change,
     brief_used,
     figures,
+    not_possible,
     speed_of,
+    used,
     why_not_used,
     why_used,
 )
@@ -48,10 +50,7 @@ def _on_kinds(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conc
     instead = _instead(run, comparisons, estimates)
     if not run.plan.shard_optimizer_state:
         if run.data_parallel_degree == 1:
-            return Conclusion(
-                decision="not possible",
-                because="There is only one data-parallel rank, so the optimizer state cannot be divided.",
-            )
+            return not_possible("There is only one data-parallel rank, so the optimizer state cannot be divided.")
         with_, estimate = comparisons["optimizer"], estimates.get("optimizer")
         reason = why_not_used(run, with_, estimate, name="shard_optimizer_state")
         return against(run, "not used", with_, estimate, " ".join([reason, *instead]))
@@ -113,12 +112,11 @@ def _sharded(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Concl
         f" over {run.plan.sharded_data_parallel_degree} GPUs. shard_optimizer_state would not divide parameters and"
         f" gradients. {alone} {why_used(run, comparisons['nothing'], nothing, name='any sharding')}"
     )
-    return Conclusion(
-        decision="used",
-        because=because,
+    return used(
+        because,
         brief=" ".join(filter(None, briefs)),
         figures=figures(run.estimate, estimate),
-        alternative=variant.plan if estimate else None,
+        alternative=(variant.plan if estimate else None),
         practice="sharded_data_parallelism",
     )
 
@@ -260,7 +258,7 @@ def _offloading(run: PlannedRun) -> dict[str, WhatIf]:
 def _on_offloading(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
     if not comparisons:
         because = "Offloading moves checkpointed activations, and this plan does not use activation checkpointing."
-        return Conclusion(decision="not possible", because=because)
+        return not_possible(because)
     plan, variant, estimate = run.plan, comparisons["other"], estimates.get("other")
     # Some libraries also move the activations of the microbatch that runs.
     moves_running, limits = bool(layout_of([plan], run.job, run.cluster).offload_running[0]), ""

@@ -217,10 +217,14 @@ def _built_in(name: str) -> Library:
     return cast("Library", folder.LIBRARY)
 
 
-@cache
+_DEFAULTS: dict[type[Any], dict[str, Any]] = {}
+
+
 def plan_defaults(kind: type[Any]) -> Mapping[str, Any]:
     """Fields of a kind of plan with their defaults."""
-    return {field.name: field.default for field in fields(kind)}
+    if kind not in _DEFAULTS:
+        _DEFAULTS[kind] = {field.name: field.default for field in fields(kind)}
+    return _DEFAULTS[kind]
 
 
 def plan_fields(library: str) -> frozenset[str]:

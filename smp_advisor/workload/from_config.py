@@ -56,15 +56,15 @@ def model_from_name(text: str) -> Model:
     if not is_model_name(text):
         raise ModelError(f"The package has no model called {text[:_LONGEST]!r}: {_hint(text)}.")
     entry = _models()[_key(text)]
-    if isinstance(entry, _Entry) and entry.config is None:
+    if isinstance(entry, _Entry) and entry.config is not None:
+        model = model_from_values(entry.config, source=entry.name, name=entry.name)
+        return replace(model, note=f"the configuration of {entry.name}")
+    if isinstance(entry, _Entry):
         from smp_advisor.workload.from_profile import model_from_profile
 
         data = (files("smp_advisor.workload") / "data" / "published_modules.json.xz").read_bytes()
         model = model_from_profile(json.loads(lzma.decompress(data))[entry.name])
         return replace(model, name=entry.name, note=f"traced: {entry.source}")
-    if isinstance(entry, _Entry):
-        model = model_from_values(entry.config, source=entry.name, name=entry.name)
-        return replace(model, note=f"the configuration of {entry.name}")
     model = _of_shape(entry)
     # Settings outside of the shape, such as the base of rotary embeddings: a job starts from a model that has them.
     values = json.loads(model.config_json) | _names()["settings"].get(entry.name, {})

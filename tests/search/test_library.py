@@ -10,8 +10,8 @@ from smp_advisor import advise
 from smp_advisor.cluster import Cluster
 from smp_advisor.errors import AdvisorError, ExportError, NoPlanFitsError
 from smp_advisor.libraries.version import image
-from smp_advisor.search.candidates import titled
-from smp_advisor.search.library import choose_library
+from smp_advisor.search.candidates import Request, titled
+from smp_advisor.search.library import choose_library, framework_of
 from smp_advisor.workload import Adapter, Job, Model
 
 LLAMA_70B = Model.from_shape(
@@ -20,6 +20,21 @@ LLAMA_70B = Model.from_shape(
 GPT2 = Model.from_shape(layers=12, hidden=768, heads=12, vocab=50_257, max_positions=1024, family="gpt2", name="GPT-2")
 BERT = Model.from_name("bert-large-uncased")
 P4D_32 = Cluster("ml.p4d.24xlarge", 32)
+
+
+def chosen_for(model, cluster, job, framework=None):
+    return choose_library(
+        Request(
+            model=model,
+            cluster=cluster,
+            job=job,
+            pins={},
+            user_settings=frozenset(),
+            pytorch=framework_of(framework)[1],
+            min_fit_probability=0.95,
+        ),
+        framework,
+    )
 
 
 @pytest.mark.parametrize(
@@ -34,7 +49,7 @@ P4D_32 = Cluster("ml.p4d.24xlarge", 32)
 )
 def test_auto_chooses_and_says_why(model, cluster, framework, library, words):
     job = Job(sequence_length=512)
-    chosen = choose_library(model, cluster, job, framework=framework)
+    chosen = chosen_for(model, cluster, job, framework=framework)
     assert chosen.library == library
     assert words in " ".join((chosen.because, *chosen.comparisons))
     assert chosen.because.startswith(f"{titled(library)}. ")
@@ -77,7 +92,7 @@ def test_a_script_of_the_user_is_not_assumed_to_compute_its_loss_in_parts():
 
 
 def test_every_other_library_for_pytorch_is_compared():
-    chosen = choose_library(LLAMA_70B, P4D_32, Job(sequence_length=4096))
+    chosen = chosen_for(LLAMA_70B, P4D_32, Job(sequence_length=4096))
     others = {sentence.split(":")[0] for sentence in chosen.comparisons}
     assert others == {"DDP", "SMP v2", "SMP v1 (archived)", "Training Compiler (discontinued)"}
     slower = next(sentence for sentence in chosen.comparisons if sentence.startswith("SMP v1"))
@@ -108,11 +123,11 @@ def test_a_plan_of_an_unlisted_instance_is_preferred_to_none():
 
 def test_an_old_framework_keeps_version_1():
     model = Model.from_parameters("20B")
-    chosen = choose_library(model, Cluster("ml.p4d.24xlarge", 4), Job(sequence_length=512), framework="pytorch 1.13")
+    chosen = chosen_for(model, Cluster("ml.p4d.24xlarge", 4), Job(sequence_length=512), framework="pytorch 1.13")
     assert chosen.library == "smp-v1"
     assert "archived" in chosen.because
     with pytest.raises(AdvisorError, match="has no code for sm_90"):
-        choose_library(model, Cluster("ml.p5.48xlarge", 4), Job(sequence_length=512), framework="pytorch 1.13")
+        chosen_for(model, Cluster("ml.p5.48xlarge", 4), Job(sequence_length=512), framework="pytorch 1.13")
 
 
 def test_advise_refuses_what_the_library_lacks():
@@ -141,7 +156,7 @@ def test_what_a_library_does_not_document_is_refused():
     for library in ("fsdp", "ddp", "smp-v1"):
         with pytest.raises(AdvisorError, match="documents no fp8 products"):
             advise("1B", "ml.p4d.24xlarge", library=library, **fp8)
-    assert choose_library(GPT2, Cluster("ml.p5.48xlarge"), Job(precision="bf16", fp8=True)).library == "smp-v2"
+    assert chosen_for(GPT2, Cluster("ml.p5.48xlarge"), Job(precision="bf16", fp8=True)).library == "smp-v2"
 
 
 def test_a_replica_that_fits_no_gpu_is_told_to_be_divided():
@@ -203,7 +218,7 @@ def test_a_version_before_pytorch_2_has_no_fused_attention():
 def test_a_replica_that_fits_alone_is_not_called_too_large(batch, words):
     job = Job(sequence_length=512, global_batch_size=batch)
     cluster = Cluster("ml.p3.16xlarge")
-    choice = choose_library(BERT, cluster, job, framework="pytorch 1.13")
+    choice = chosen_for(BERT, cluster, job, framework="pytorch 1.13")
     text = " ".join((choice.because, *choice.comparisons))
     assert words in text
     assert "replica does not fit" not in text
