@@ -30,7 +30,7 @@ def advice() -> smpa.Advice:
     return smpa.advise("10B", P4D, instance_count=16, library="smp-v1", sequence_length=512)
 
 
-def test_the_recommendation_fits_and_says_where_it_comes_from(advice: smpa.Advice) -> None:
+def test_the_recommendation_fits_and_names_its_defaults(advice: smpa.Advice) -> None:
     assert advice.estimate.fits
     assert advice.estimate.fit_probability >= 0.95
     assert advice.estimate == smpa.estimate(advice.model, advice.cluster, advice.job, advice.plan)
@@ -39,8 +39,6 @@ def test_the_recommendation_fits_and_says_where_it_comes_from(advice: smpa.Advic
     assert f"{advice.estimate.global_batch_size:,} samples" in advice.because
     assert advice.estimate.tokens_per_step <= advice.job.max_tokens_per_step
 
-
-def test_defaults_are_named_until_they_are_given(advice: smpa.Advice) -> None:
     named = " ".join(advice.defaults)
     for phrase in ("bf16", "Adam", "eager attention", "vocabulary 50,304", "4,194,304 tokens"):
         assert phrase in named

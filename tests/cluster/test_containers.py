@@ -67,7 +67,7 @@ def test_the_table_has_every_image_of_the_installed_sdk(refresh, table):
     assert refresh.with_new(table, rows) == table
 
 
-def test_an_image_that_is_new_is_reported_and_added(refresh, table):
+def test_the_refresh_reports_new_images_and_those_without_patches(refresh, table):
     new = refresh.Row("pytorch-training", "2.99.0", "", ("py399",))
     assert next(refresh.differences(table, [new])) == "new: pytorch-training:2.99.0 py399"
     (added,) = [row for row in refresh.with_new(table, [new]) if row not in table]
@@ -77,8 +77,6 @@ def test_an_image_that_is_new_is_reported_and_added(refresh, table):
         "py_versions": "py399",
     }
 
-
-def test_images_without_patches_on_a_day(refresh, table):
     lines = list(refresh.out_of_patches(table, "2027-05-01"))
     assert "no patches: pytorch:2.11.0 (since 2027-04-30)" in lines
     assert "no patches: pytorch-training:2.10.0 (since 2027-01-21)" in lines

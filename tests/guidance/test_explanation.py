@@ -158,7 +158,7 @@ def test_verdict_on_fitting_is_the_estimates(run):
             assert fits(other if step.decision == "used" else run.estimate, least)
 
 
-def test_figures_of_a_plan_whose_spare_fills_the_gpu_add_up():
+def test_figures_without_spare_and_uneven_chances_add_up():
     """Peak and usable memory are the same to the last bits, which say nothing about fitting."""
     full = 0
     plan = Plan(tensor_parallel_degree=2, pipeline_parallel_degree=2, microbatches=4, batch_size=4)
@@ -173,8 +173,6 @@ def test_figures_of_a_plan_whose_spare_fills_the_gpu_add_up():
         assert fit(run, 0.5) == f"fits with {gib(run.usable_gpu_memory_gib - run.needed_gib)} to spare"
     assert full > 3
 
-
-def test_less_than_an_even_chance_may_be_asked_for():
     plan = Plan(pipeline_parallel_degree=2, microbatches=4, batch_size=4, active_microbatches=1)
     for batch in range(1, 40):
         wide = replace(plan, batch_size=4 * batch)
@@ -214,27 +212,6 @@ def test_what_moves_along_is_named():
     assert "Sharded data parallelism" in step.title
     assert step.alternative.fp16
     assert "fp16, because bf16 needs sharded data parallelism" in step.details
-
-
-def test_exclusions_of_the_library_are_not_possible_rather_than_not_used():
-    sharded = Plan(sharded_data_parallel_degree=8, fp16=True, batch_size=8)
-    steps = by_technique(planned_run(llama(), Cluster(P4D, 2), sharded))
-
-    assert steps["pipeline_parallelism"].decision == "not possible"
-    assert "excludes pipeline parallelism" in steps["pipeline_parallelism"].details
-    assert steps["tensor_parallelism"].decision == "not possible"
-    assert "not those of llama" in steps["tensor_parallelism"].details
-    assert steps["offloading"].decision == "not possible"
-
-
-def test_large_vocabulary_asks_for_tensor_parallelism_of_those_tables_alone():
-    plan = Plan(tensor_parallel_degree=2, fp16=True, batch_size=1)
-
-    dominated = by_technique(planned_run(model("wide vocabulary"), Cluster(P4D, 1), plan))["tensor_parallelism"]
-    ordinary = by_technique(planned_run(model("10 B"), Cluster(P4D, 1), plan))["tensor_parallelism"]
-
-    assert "smp.set_tensor_parallelism on these modules" in dominated.details
-    assert "no modules dominate" in ordinary.details
 
 
 def test_where_groups_lie_is_named():
@@ -282,7 +259,24 @@ def test_microbatches_and_fixed_batches():
     assert sum("AWS's tip applies" in step.details for step in explain(run)) == 1
 
 
-def test_tensor_parallelism_of_a_family_the_library_does_not_divide_is_conditional():
+def test_what_the_library_excludes_or_leaves_to_the_script_is_named():
+    sharded = Plan(sharded_data_parallel_degree=8, fp16=True, batch_size=8)
+    steps = by_technique(planned_run(llama(), Cluster(P4D, 2), sharded))
+
+    assert steps["pipeline_parallelism"].decision == "not possible"
+    assert "excludes pipeline parallelism" in steps["pipeline_parallelism"].details
+    assert steps["tensor_parallelism"].decision == "not possible"
+    assert "not those of llama" in steps["tensor_parallelism"].details
+    assert steps["offloading"].decision == "not possible"
+
+    plan = Plan(tensor_parallel_degree=2, fp16=True, batch_size=1)
+
+    dominated = by_technique(planned_run(model("wide vocabulary"), Cluster(P4D, 1), plan))["tensor_parallelism"]
+    ordinary = by_technique(planned_run(model("10 B"), Cluster(P4D, 1), plan))["tensor_parallelism"]
+
+    assert "smp.set_tensor_parallelism on these modules" in dominated.details
+    assert "no modules dominate" in ordinary.details
+
     plan = Plan(tensor_parallel_degree=2, fp16=True, batch_size=1)
 
     step = by_technique(planned_run(llama(), Cluster(P4D, 1), plan))["tensor_parallelism"]

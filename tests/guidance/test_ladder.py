@@ -183,7 +183,7 @@ def test_every_library_has_a_ladder_for_any_plan() -> None:
         assert all(title in text for title in COLUMNS)
 
 
-def test_alternatives_have_ladders() -> None:
+def test_alternatives_have_ladders_and_all_forms_the_same_rungs() -> None:
     advice = smpa.advise("1.3B", "ml.p4d.24xlarge", library="smp-v1", sequence_length=512)
     table = advice.alternatives
     for row in range(3):
@@ -195,8 +195,6 @@ def test_alternatives_have_ladders() -> None:
     with pytest.raises(PlanError, match="multiple"):
         advice.ladder(Plan(pipeline_parallel_degree=3, microbatches=3, batch_size=3))
 
-
-def test_text_table_and_frame_have_the_same_rungs() -> None:
     result = ladder(TEN_B)
     frame = result.frame()
     assert frame["used"].sum() == len(result.rungs)

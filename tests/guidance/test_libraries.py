@@ -130,7 +130,7 @@ def test_replicas_hold_whole_gradients_anyway():
 # -- Training Compiler
 
 
-def test_the_nearest_tested_row_is_of_the_same_shape_gpu_and_length():
+def test_training_compiler_argues_with_the_nearest_tested_row():
     row = nearest_tested(GPT2, Cluster("ml.g5.12xlarge").instance, 512, "1.13.1")
     assert (row.model, row.instance_type, row.native_batch_size, row.compiled_batch_size) == (
         "gpt2",
@@ -140,8 +140,6 @@ def test_the_nearest_tested_row_is_of_the_same_shape_gpu_and_length():
     )
     assert nearest_tested(LLAMA_70B, Cluster("ml.g5.12xlarge").instance, 512, "1.13.1") is None
 
-
-def test_training_compiler_gives_the_batch_and_the_learning_rate_to_go_with_it():
     plan = Plan(library="training-compiler", batch_size=12)
     steps = explained(
         plan, model=GPT2, cluster=Cluster("ml.g5.48xlarge"), job=Job(sequence_length=512, precision="fp16")
@@ -154,8 +152,6 @@ def test_training_compiler_gives_the_batch_and_the_learning_rate_to_go_with_it()
     assert "no new releases" in steps["support"].details
     assert "max_length=512" in steps["padding"].details
 
-
-def test_compilation_is_amortised_over_the_runs_length():
     job = Job(sequence_length=512, precision="fp16", tokens=1e9)
     steps = explained(
         Plan(library="training-compiler", batch_size=8), model=GPT2, cluster=Cluster("ml.g5.48xlarge"), job=job

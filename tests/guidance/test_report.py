@@ -47,7 +47,31 @@ def test_the_report_is_short_and_its_verdict_comes_first(ten_billion: smpa.Advic
     assert "Requested: sequence length 512" in flat(str(ten_billion))
 
 
-def test_the_report_names_every_setting_of_the_user() -> None:
+def test_details_have_every_part_in_lines_of_a_terminal(advice: smpa.Advice) -> None:
+    assert not re.findall(r"\b(?:SMP|STC|DDP|TRN)\d{3}\b", advice.report(details=True))
+
+    text = flat(advice.report(details=True))
+    assert text.startswith(flat(str(advice)).partition(" Details ")[0])
+    for step in advice.steps:
+        assert f"{step.order}. {step.title}: {step.decision}." in text
+        assert step.details in text
+    assert f"{advice.estimate.memory.peak.total_gib:.2f} GiB" in text
+    assert advice.because in text
+    assert advice.reference.name in text
+    for sentence in advice.estimate.assumptions:
+        assert sentence in text
+    for pitfall in advice.pitfalls:
+        assert flat(pitfall.text) in text
+
+    for text in (str(advice), advice.report(details=True)):
+        lines = text.splitlines()
+        assert max(len(line) for line in lines if not line.startswith("  ")) <= 100
+        assert not any(re.match(r"\s*(%|GiB)", line) for line in lines)
+        assert "\xa0" not in text
+    assert max(map(len, str(advice).splitlines())) <= 120
+
+
+def test_settings_of_user_and_script_are_in_the_report() -> None:
     advice = smpa.advise(
         "7B",
         "ml.p4d.24xlarge",
@@ -71,36 +95,6 @@ def test_the_report_names_every_setting_of_the_user() -> None:
         assert words in text
     assert "Fixed by you." in text
 
-
-def test_no_rule_id_is_shown_alone(advice: smpa.Advice) -> None:
-    assert not re.findall(r"\b(?:SMP|STC|DDP|TRN)\d{3}\b", advice.report(details=True))
-
-
-def test_details_have_every_part_of_the_advice(advice: smpa.Advice) -> None:
-    text = flat(advice.report(details=True))
-    assert text.startswith(flat(str(advice)).partition(" Details ")[0])
-    for step in advice.steps:
-        assert f"{step.order}. {step.title}: {step.decision}." in text
-        assert step.details in text
-    assert f"{advice.estimate.memory.peak.total_gib:.2f} GiB" in text
-    assert advice.because in text
-    assert advice.reference.name in text
-    for sentence in advice.estimate.assumptions:
-        assert sentence in text
-    for pitfall in advice.pitfalls:
-        assert flat(pitfall.text) in text
-
-
-def test_lines_fit_a_terminal_and_numbers_keep_their_units(advice: smpa.Advice) -> None:
-    for text in (str(advice), advice.report(details=True)):
-        lines = text.splitlines()
-        assert max(len(line) for line in lines if not line.startswith("  ")) <= 100
-        assert not any(re.match(r"\s*(%|GiB)", line) for line in lines)
-        assert "\xa0" not in text
-    assert max(map(len, str(advice).splitlines())) <= 120
-
-
-def test_settings_of_the_training_script_are_part_of_the_configuration() -> None:
     advice = smpa.advise(
         "350M", "ml.p4d.24xlarge", library="fsdp", global_batch_size=64, loss="chunked", paged_optimizer=True
     )
@@ -120,7 +114,7 @@ def tensor_parallel() -> smpa.Advice:
     return smpa.advise("1.3B", P4D, instance_count=2, library="smp-v1", tensor_parallel_degree=2)
 
 
-def test_the_frame_has_one_row_per_gpu(tensor_parallel: smpa.Advice) -> None:
+def test_ranks_are_a_frame_and_a_table(tensor_parallel: smpa.Advice) -> None:
     frame = tensor_parallel.rank_map()
     assert len(frame) == 16
     assert frame["node"].tolist() == 8 * [0] + 8 * [1]
@@ -130,8 +124,6 @@ def test_the_frame_has_one_row_per_gpu(tensor_parallel: smpa.Advice) -> None:
     with pytest.raises(PlanError, match="rows 0 to"):
         tensor_parallel.rank_map(10_000)
 
-
-def test_the_table_in_html_has_headings_and_a_caption(tensor_parallel: smpa.Advice) -> None:
     html = tensor_parallel.ranks()._repr_html_()
     assert html.count('<th scope="row"') == len(tensor_parallel.ranks().shown)
     assert html.count('<th scope="col"') == 9

@@ -46,7 +46,7 @@ def test_the_plan_is_readable_settable_and_observed(advice, value):
     assert advice.recommended is value
 
 
-def test_a_plan_that_does_not_suit_is_refused_and_nothing_changes(advice, value):
+def test_plans_that_do_not_suit_are_refused_and_fields_without_a_control_stay(advice, value):
     with pytest.raises(PlanError, match="7"):
         advice.plan = replace(value.plan, tensor_parallel_degree=7)
     with pytest.raises(PlanError):
@@ -55,8 +55,6 @@ def test_a_plan_that_does_not_suit_is_refused_and_nothing_changes(advice, value)
         advice.estimate = None
     assert (advice.plan, len(advice.history)) == (value.plan, 1)
 
-
-def test_fields_without_a_control_stay_when_controls_move(advice, value):
     advice.plan = replace(value.plan, ddp_dist_backend="nccl")
     advice.move(batch_size=24)
     assert (advice.plan.ddp_dist_backend, advice.plan.batch_size) == ("nccl", 24)

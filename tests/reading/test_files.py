@@ -70,7 +70,7 @@ def test_a_script_with_a_piece_cut_out_gives_a_report_or_a_sentence(start, lengt
         assert report._repr_html_()
 
 
-def test_a_notebook_with_magics(tmp_path):
+def test_a_notebook_with_magics_and_its_fixes(tmp_path):
     path = notebook(
         tmp_path / "train.ipynb",
         "%load_ext smp_advisor\n!pip install torch\nfiles = !ls\n",
@@ -86,8 +86,6 @@ def test_a_notebook_with_magics(tmp_path):
     assert samples.PIPELINE.splitlines()[finding.line - 2].startswith("    loader = DataLoader")
     assert [note.path for note in report.unresolved] == [f"{path}#cell-3"]
 
-
-def test_the_fixes_of_a_notebook_change_its_cells(tmp_path):
     broken = samples.PIPELINE.replace(", drop_last=True", "").replace("rank=smp.dp_rank()", "rank=smp.rank()")
     path = notebook(tmp_path / "train.ipynb", "!pip install torch\nprint(1)\n", "%%writefile train.py\n" + broken)
     before = json.loads(path.read_text())
@@ -103,17 +101,6 @@ def test_the_fixes_of_a_notebook_change_its_cells(tmp_path):
     assert after == before
     assert json.loads(path.with_name("train.ipynb.bak").read_text()) == before
     assert not check_script(path, samples.PIPELINE_PLAN)
-
-
-def test_what_shares_a_line_with_a_magic_is_not_changed(tmp_path):
-    text = samples.PIPELINE.replace(
-        "    loader = DataLoader(dataset, batch_size=64, sampler=sampler, drop_last=True)\n",
-        "    loader = DataLoader(dataset, batch_size=64, sampler=sampler)  # smp\n    files = !ls\n",
-    )
-    path = notebook(tmp_path / "train.ipynb", text)
-    (finding,) = check_script(path, samples.PIPELINE_PLAN)
-    assert finding.fix is not None
-    assert "files = !ls" in finding.fix.source
 
 
 def test_fixes_reach_imported_modules_each_with_its_backup(tmp_path):
@@ -142,16 +129,6 @@ def test_fixes_reach_imported_modules_each_with_its_backup(tmp_path):
     assert not check_script(script, samples.PIPELINE_PLAN)
 
 
-def test_a_finding_without_its_fix_says_why():
-    script = samples.PIPELINE.replace("    model.backward(loss)\n", "    finish(loss)\n").replace(
-        "@smp.step\ndef train_step", "def finish(loss):\n    loss.backward()\n\n\n@smp.step\ndef train_step"
-    )
-    report = check_script(script, samples.PIPELINE_PLAN)
-    assert report[0].fix is None
-    assert report[0].unfixed in str(report)
-    assert report[0].unfixed in report._repr_html_()
-
-
 def test_files_that_are_no_scripts(tmp_path):
     assert "nowhere.py" in refusal(tmp_path / "nowhere.py")
     assert "nowhere.py" in refusal("nowhere.py")
@@ -172,11 +149,28 @@ def test_files_that_are_no_scripts(tmp_path):
     assert list(check_script(tmp_path / "empty.py")) == []
 
 
-def test_a_cell_with_a_magic_above_it():
+def test_magics_and_missing_fixes(tmp_path):
+    text = samples.PIPELINE.replace(
+        "    loader = DataLoader(dataset, batch_size=64, sampler=sampler, drop_last=True)\n",
+        "    loader = DataLoader(dataset, batch_size=64, sampler=sampler)  # smp\n    files = !ls\n",
+    )
+    path = notebook(tmp_path / "train.ipynb", text)
+    (finding,) = check_script(path, samples.PIPELINE_PLAN)
+    assert finding.fix is not None
+    assert "files = !ls" in finding.fix.source
+
     report = check_script("%%smp_check\n" + samples.PIPELINE.replace(", drop_last=True", ""), samples.PIPELINE_PLAN)
     (finding,) = report
     assert finding.path == "<cell>"
     assert "DataLoader" in finding.text
+
+    script = samples.PIPELINE.replace("    model.backward(loss)\n", "    finish(loss)\n").replace(
+        "@smp.step\ndef train_step", "def finish(loss):\n    loss.backward()\n\n\n@smp.step\ndef train_step"
+    )
+    report = check_script(script, samples.PIPELINE_PLAN)
+    assert report[0].fix is None
+    assert report[0].unfixed in str(report)
+    assert report[0].unfixed in report._repr_html_()
 
 
 def test_encodings_and_line_ends(tmp_path):

@@ -69,7 +69,7 @@ def test_what_is_not_certain_has_a_reason(text, why, computes):
     assert why in reason(value)
 
 
-def test_an_object_that_a_branch_changes_before_it_returns_may_be_either():
+def test_branches_that_change_objects_and_import_modules(tmp_path):
     text = """
 class A:
     def set(self):
@@ -84,8 +84,6 @@ x = a.b
     value = value_of(text)
     assert {option.value for option in value.alternatives} == {1, 2}
 
-
-def test_a_module_that_two_branches_import_runs_once(tmp_path):
     (tmp_path / "sizes.py").write_text("LARGE = 8\n", encoding="utf-8")
     script = tmp_path / "script.py"
     script.write_text("if unknown:\n    import sizes\nelse:\n    import sizes\nx = sizes.LARGE\n", encoding="utf-8")

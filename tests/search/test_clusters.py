@@ -108,7 +108,7 @@ def test_goals_and_knees():
     assert knees([misfit(1)]) == []
 
 
-def test_a_deadline_is_met_with_the_whole_interval_where_possible():
+def test_deadlines_and_savings_with_their_intervals():
     high = ESTIMATE.step_factors[1]
     sure = Limits(max_days=DAYS / 3.9 * high * 1.01)
     assert choose(SIZES, "cheapest", sure).cluster.nodes == 4
@@ -118,8 +118,6 @@ def test_a_deadline_is_met_with_the_whole_interval_where_possible():
     assert not within(SIZES[-1], tight, surely=True)
     assert choose(SIZES, "cheapest", Limits(max_days=DAYS / 11)) is None
 
-
-def test_a_saving_within_its_own_interval_moves_nobody():
     own, cheaper = size(16, 9.0), size(4, 2.4)
     point, low, high = saving(cheaper, own)
     assert point == pytest.approx(1 - (4 / 2.4) / (16 / 9.0))

@@ -106,7 +106,7 @@ def test_a_setting_of_version_1_selects_it(setting):
     assert f"Only SMP v1 has '{next(iter(setting))}'" in advice.library_because
 
 
-def test_a_degree_that_a_family_lacks_in_one_library_selects_another():
+def test_settings_and_instances_select_a_library():
     advice = advise("13B", "ml.p4d.24xlarge", instance_count=2, family="gpt2", tensor_parallel_degree=2)
     assert advice.plan.library == "smp-v1"
     with pytest.raises(AdvisorError, match=r"on ml\.g6\.xlarge, use library='ddp' or 'fsdp'"):
@@ -114,23 +114,20 @@ def test_a_degree_that_a_family_lacks_in_one_library_selects_another():
     with pytest.raises(AdvisorError, match="No library has tensor_parallel_degree here: leave it out"):
         advise("13B", "ml.g5.48xlarge", instance_count=2, family="gpt2", tensor_parallel_degree=2)
 
-
-def test_a_plan_of_an_unlisted_instance_is_preferred_to_none():
     advice = advise("7B", "ml.g5.48xlarge", sequence_length=1024)
     assert advice.plan.library == "smp-v2"
     assert "check that a job starts" in advice.library_because
 
 
-def test_an_old_framework_keeps_version_1():
-    model = Model.from_parameters("20B")
-    chosen = chosen_for(model, Cluster("ml.p4d.24xlarge", 4), Job(sequence_length=512), framework="pytorch 1.13")
-    assert chosen.library == "smp-v1"
-    assert "archived" in chosen.because
-    with pytest.raises(AdvisorError, match="has no code for sm_90"):
-        chosen_for(model, Cluster("ml.p5.48xlarge", 4), Job(sequence_length=512), framework="pytorch 1.13")
+def test_a_bare_count_is_llamas_shape():
+    advice = advise("7B", "ml.p5.48xlarge", library="auto", instance_count=2, sequence_length=4096)
+    assert advice.plan.library == "fsdp"
+    assert (advice.model.family, advice.model.origin) == ("llama", "inferred")
+    given = advise("7B", "ml.p5.48xlarge", library="smp-v2", family="gpt2", sequence_length=2048)
+    assert given.model.family == "gpt2"
 
 
-def test_advise_refuses_what_the_library_lacks():
+def test_what_a_library_lacks_is_refused():
     with pytest.raises(AdvisorError, match="SMP v2 has no setting 'microbatches'; SMP v1"):
         advise("7B", "ml.p4d.24xlarge", library="smp-v2", microbatches=4)
     with pytest.raises(AdvisorError, match=r"library must be 'auto' or one of smp-v1, .*fsdp, not 'smp-v3'"):
@@ -142,24 +139,12 @@ def test_advise_refuses_what_the_library_lacks():
     with pytest.raises(AdvisorError, match="Training Compiler cannot use"):
         advise("124M", "ml.p5.48xlarge", library="training-compiler")
 
-
-def test_a_bare_count_is_llamas_shape():
-    advice = advise("7B", "ml.p5.48xlarge", library="auto", instance_count=2, sequence_length=4096)
-    assert advice.plan.library == "fsdp"
-    assert (advice.model.family, advice.model.origin) == ("llama", "inferred")
-    given = advise("7B", "ml.p5.48xlarge", library="smp-v2", family="gpt2", sequence_length=2048)
-    assert given.model.family == "gpt2"
-
-
-def test_what_a_library_does_not_document_is_refused():
     fp8 = {"precision": "bf16", "fp8": True, "sequence_length": 1024}
     for library in ("fsdp", "ddp", "smp-v1"):
         with pytest.raises(AdvisorError, match="documents no fp8 products"):
             advise("1B", "ml.p4d.24xlarge", library=library, **fp8)
     assert chosen_for(GPT2, Cluster("ml.p5.48xlarge"), Job(precision="bf16", fp8=True)).library == "smp-v2"
 
-
-def test_a_replica_that_fits_no_gpu_is_told_to_be_divided():
     with pytest.raises(AdvisorError, match="changes that fit: library='smp-v2'"):
         advise("70B", "ml.p4d.24xlarge", instance_count=16, library="ddp", sequence_length=512)
     with pytest.raises(AdvisorError, match=r"None of .* nodes would be enough"):  # no degree divides a layer
@@ -186,7 +171,20 @@ def test_the_container_has_the_scripts_framework(model, framework, library, cont
     assert f'framework_version="{container}"' in advice.cell(script="train.py")
 
 
-def test_libraries_are_compared_in_the_container_of_the_plan():
+def test_frameworks_decide_containers_and_attention():
+    model = Model.from_parameters("20B")
+    chosen = chosen_for(model, Cluster("ml.p4d.24xlarge", 4), Job(sequence_length=512), framework="pytorch 1.13")
+    assert chosen.library == "smp-v1"
+    assert "archived" in chosen.because
+    with pytest.raises(AdvisorError, match="has no code for sm_90"):
+        chosen_for(model, Cluster("ml.p5.48xlarge", 4), Job(sequence_length=512), framework="pytorch 1.13")
+
+    old = advise("gpt2", "ml.p4d.24xlarge", library="ddp", version="1.13.1")
+    assert old.job.attention == "eager"
+    assert advise("gpt2", "ml.p4d.24xlarge", library="ddp", version="2.3.0").job.attention == "fused"
+    with pytest.raises(AdvisorError, match=r"DDP has no version '9\.9\.9'"):
+        advise("gpt2", "ml.p4d.24xlarge", library="ddp", version="9.9.9")
+
     request = {"sequence_length": 1024, "framework": "pytorch 1.13"}
     advice = advise("gpt2-xl", "ml.p4d.24xlarge", **request)
     archived = next(text for text in advice.library_comparisons if text.startswith("SMP v1"))
@@ -198,14 +196,6 @@ def test_libraries_are_compared_in_the_container_of_the_plan():
     sized = advise("gpt2-xl", "ml.p4d.24xlarge", instance_count="smallest", **request)
     assert sized.plan == advice.plan
     assert sized.estimate.tokens_per_second == advice.estimate.tokens_per_second
-
-
-def test_a_version_before_pytorch_2_has_no_fused_attention():
-    old = advise("gpt2", "ml.p4d.24xlarge", library="ddp", version="1.13.1")
-    assert old.job.attention == "eager"
-    assert advise("gpt2", "ml.p4d.24xlarge", library="ddp", version="2.3.0").job.attention == "fused"
-    with pytest.raises(AdvisorError, match=r"DDP has no version '9\.9\.9'"):
-        advise("gpt2", "ml.p4d.24xlarge", library="ddp", version="9.9.9")
 
 
 @pytest.mark.parametrize(

@@ -21,14 +21,6 @@ def test_reads_a_file_or_its_folder(tmp_path, argument):
     assert model.name == "GPT-2 60.6 M"  # never the folder
 
 
-def test_the_language_model_of_a_model_for_images_is_read():
-    model = Model.from_config(
-        {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}, "vision_config": {}}
-    )
-    assert model.family == "gemma3_text"
-    assert "without the parts for images" in model.note
-
-
 @pytest.mark.parametrize(
     ("origin", "title"),
     [
@@ -56,7 +48,13 @@ def test_other_spellings_and_unknown_heads_are_read():
     assert "GPT2DoubleHeadsModel2" in model.note
 
 
-def test_what_rebuilds_the_model_holds_sizes_but_no_path_and_no_foreign_code():
+def test_configurations_of_images_and_rebuilt_models():
+    model = Model.from_config(
+        {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}, "vision_config": {}}
+    )
+    assert model.family == "gemma3_text"
+    assert "without the parts for images" in model.note
+
     config = {
         "model_type": "falcon",
         "auto_map": {"AutoModel": "modeling_falcon.FalconModel"},

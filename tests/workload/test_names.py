@@ -33,15 +33,13 @@ def test_a_name_is_read_with_or_without_its_owner(text, name):
     assert Model.from_name(text).name == name
 
 
-def test_every_published_shape_has_its_name_and_its_count():
+def test_every_published_shape_and_module_has_its_name():
     assert {shape.name for shape in published_shapes()} <= set(model_names())
     for shape in published_shapes():
         model = Model.from_name(shape.name)
         assert (model.name, model.parameter_count) == (shape.name, shape.parameters)
         assert model.origin == "given"
 
-
-def test_every_published_module_has_advice_in_its_own_unit():
     for row in rows("smp_advisor.workload", "data/published_modules.csv"):
         advice = advise(row["name"], "ml.p4d.24xlarge")
         assert (advice.model.name, advice.model.parameter_count) == (row["name"], int(row["parameters"]))
