@@ -108,7 +108,12 @@ class Cluster:
 
     def __init__(self, instance: Instance | str, nodes: int = 1) -> None:
         # A custom __init__ lets type checkers accept a name instead of an Instance.
-        _check_nodes(nodes)
+        count: object = nodes  # a notebook may pass text despite the annotation
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise ClusterError(f"The number of nodes must be a whole number of at least 1, not {shown(nodes)}.")
+        most = options()["instance_count"].most
+        if nodes > most:
+            raise ClusterError(f"The number of nodes must be at most {most:,}, not {shown(nodes)}.")
         object.__setattr__(self, "instance", _resolve(instance))
         object.__setattr__(self, "nodes", nodes)
 
@@ -254,11 +259,3 @@ def _resolve(machine: object) -> Instance:
     if isinstance(machine, Instance):
         return machine
     raise ClusterError(f"A cluster takes an instance name such as 'ml.p4d.24xlarge' or an Instance, not {machine!r}.")
-
-
-def _check_nodes(nodes: object) -> None:
-    if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 1:
-        raise ClusterError(f"The number of nodes must be a whole number of at least 1, not {shown(nodes)}.")
-    most = options()["instance_count"].most
-    if nodes > most:
-        raise ClusterError(f"The number of nodes must be at most {most:,}, not {shown(nodes)}.")

@@ -283,7 +283,11 @@ def known_result(run: Run, frame: Frame, event: Call, target: Value) -> Value:
     if event.name == "hydra.utils.instantiate":
         return _configured(run, event)
     if event.name in ("globals", "locals") and not run.computes:
-        return _functions_here(frame)
+        # The functions and classes in `globals()`. Other names can change in functions.
+        names = frame.module.scope.names.items()
+        return Mapping(
+            {name: Entry(value) for name, value in names if isinstance(value, (Function, Class))}, None, "other names"
+        )
     if event.name == "setattr" and len(event.arguments) == 3:
         _set_attribute(run, event)
     return _data(run, event, first) or Result(event)
@@ -341,14 +345,6 @@ def _attribute(run: Run, frame: Frame, event: Call) -> Value:
     values = [attribute(run, frame, owner, name, event.node) for name in names for owner in options(event.arguments[0])]
     data = all(isinstance(value, (Constant, Mapping, Collection)) for value in values)
     return choice(*values, *([] if data else event.arguments[2:3]))
-
-
-def _functions_here(frame: Frame) -> Mapping:
-    """The functions and classes in ``globals()``. Other names can change in functions."""
-    names = frame.module.scope.names.items()
-    return Mapping(
-        {name: Entry(value) for name, value in names if isinstance(value, (Function, Class))}, None, "other names"
-    )
 
 
 def _chosen(event: Call) -> Value | None:

@@ -139,7 +139,17 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 def model_from_config(config: str | os.PathLike[str] | Mapping[str, Any] | object) -> Model:
     """Model of a configuration; see `Model.from_config`."""
     values, source = config_values(config)
-    return _model(values, source=source)
+    if values.get("model_type") is None:
+        hint = (
+            "it describes a tokenizer; pass the config.json next to it"
+            if "tokenizer_class" in values and "vocab_size" not in values
+            else 'add one such as "model_type": "gpt2"'
+        )
+        raise ModelError(f"In {source}, model_type is missing: {hint}.")
+    text = _text_part(values)
+    model = model_from_values(values if text is None else text, source=source)
+    note = model.note if text is None else "the language model alone, without the parts for images"
+    return replace(model, name=title_of(values, model.name, model.parameter_count), note=note)
 
 
 def config_values(config: str | os.PathLike[str] | Mapping[str, Any] | object) -> tuple[Mapping[str, Any], str]:
@@ -191,20 +201,6 @@ def is_path(text: str) -> bool:
     if text.endswith(".json") or "\\" in text or text.startswith((".", "/", "~")) or text.count("/") > 1:
         return True
     return "/" in text and not is_model_name(text) and Path(text).exists()
-
-
-def _model(values: Mapping[str, Any], *, source: str) -> Model:
-    if values.get("model_type") is None:
-        hint = (
-            "it describes a tokenizer; pass the config.json next to it"
-            if "tokenizer_class" in values and "vocab_size" not in values
-            else 'add one such as "model_type": "gpt2"'
-        )
-        raise ModelError(f"In {source}, model_type is missing: {hint}.")
-    text = _text_part(values)
-    model = model_from_values(values if text is None else text, source=source)
-    note = model.note if text is None else "the language model alone, without the parts for images"
-    return replace(model, name=title_of(values, model.name, model.parameter_count), note=note)
 
 
 def _text_part(values: Mapping[str, Any]) -> Mapping[str, Any] | None:

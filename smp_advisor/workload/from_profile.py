@@ -193,7 +193,17 @@ class _Measured:
             tokens = formula.fixed_sequence_length
             lse = 0.0 if self.ran_eagerly(attentions) else sum(4.0 * attention.heads for attention in attentions)
             measured = (measured + lse) / tokens - (lse or self._scores(block.attentions, tokens))
-        predicted = self._elements(block)
+        # Bytes per token by the cost model's formula, without the scores, on one GPU.
+        saved = block.saved
+        predicted = (
+            self.element * (saved.split_elements + saved.replicated_elements + saved.unfused_split_elements)
+            + saved.split_bytes
+            + saved.replicated_bytes
+        )
+        if self.element == 2:
+            predicted += saved.half_replicated_bytes
+        if self.ran_eagerly(block.attentions):
+            predicted += self.element * saved.eager_split_elements
         if predicted <= 0 or measured <= 0:
             return block
         ratio = measured / predicted
@@ -217,20 +227,6 @@ class _Measured:
             has_attention=bool(attentions),
             tokens=tokens,
         )
-
-    def _elements(self, block: Block) -> float:
-        """Bytes per token by the cost model's formula, without the scores, on one GPU."""
-        saved = block.saved
-        total = (
-            self.element * (saved.split_elements + saved.replicated_elements + saved.unfused_split_elements)
-            + saved.split_bytes
-            + saved.replicated_bytes
-        )
-        if self.element == 2:
-            total += saved.half_replicated_bytes
-        if self.ran_eagerly(block.attentions):
-            total += self.element * saved.eager_split_elements
-        return total
 
     def _scores(self, attentions: Sequence[Attention], tokens: int) -> float:
         """Bytes per token of eager attention by the cost model's formula."""

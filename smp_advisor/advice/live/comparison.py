@@ -77,11 +77,21 @@ class Comparison:
 def compare(first: Entry, second: Entry, names: tuple[str, str]) -> Comparison:
     """Compare two plans, which may be of different workloads, clusters or libraries."""
     before, after = first.state.estimate, second.state.estimate
+    # Settings, memory and throughput as in the summary of a move, then days and dollars.
+    both = before.fits and after.fits
+    price = ", ".join(filter(None, (_days(before, after), _dollars(before, after)))) if both else ""
+    if first.state.plan.library == second.state.plan.library:
+        text = summarized(first.state, second.state).summary.removesuffix(".")
+    else:
+        speed = _relative(before.samples_per_second, after.samples_per_second) or "no change"
+        memory = _memory(before, after) or "no change"
+        text = f"Another library: memory per GPU {memory}{f', throughput {speed}' if both else ''}"
+    text = "; ".join(filter(None, (_place(first, second), text))) or "The same settings"
     return Comparison(
         names=names,
         settings=tuple(row for row in (*_workload(first, second), *_settings(first, second)) if row.differs),
         figures=tuple(_figures(first, second)),
-        summary=_summary(first, second, before, after),
+        summary=f"{text}; {price} for the full run." if price else f"{text}.",
     )
 
 
@@ -189,17 +199,3 @@ def _place(first: Entry, second: Entry) -> str:
         return ""
     same = left.instance.name == right.instance.name
     return f"{left.nodes} x {left.instance.name} → {right.nodes}{'' if same else f' x {right.instance.name}'}"
-
-
-def _summary(first: Entry, second: Entry, before: Estimate, after: Estimate) -> str:
-    """Settings, memory and throughput as in the summary of a move, then days and dollars."""
-    both = before.fits and after.fits
-    price = ", ".join(filter(None, (_days(before, after), _dollars(before, after)))) if both else ""
-    if first.state.plan.library == second.state.plan.library:
-        text = summarized(first.state, second.state).summary.removesuffix(".")
-    else:
-        speed = _relative(before.samples_per_second, after.samples_per_second) or "no change"
-        memory = _memory(before, after) or "no change"
-        text = f"Another library: memory per GPU {memory}{f', throughput {speed}' if both else ''}"
-    text = "; ".join(filter(None, (_place(first, second), text))) or "The same settings"
-    return f"{text}; {price} for the full run." if price else f"{text}."

@@ -364,7 +364,12 @@ class LiveAdvice(Advice):
         AdvisorError
             The name is empty, too long or reserved, or there are too many snapshots.
         """
-        label = _require_name(name)
+        longest = 60
+        if type(name) is not str or not 0 < len(name.strip()) <= longest:
+            raise AdvisorError(f"The name of a snapshot must be a text of 1 to {longest} characters, not {name!r}.")
+        if name.strip() in {RECOMMENDED, ON_SCREEN}:
+            raise AdvisorError(f"{name.strip()!r} is the name of a plan that is always there: choose another name.")
+        label = name.strip()
         with self.turn:
             control_state.require(self._controls)
             if label not in self._snapshots and len(self._snapshots) >= SNAPSHOTS:
@@ -490,15 +495,6 @@ class LiveAdvice(Advice):
 def _entry(advice: Advice) -> Entry:
     state = advice.controls if isinstance(advice, LiveAdvice) else control_state.recommended(advice)
     return Entry(recommended=advice.recommended, state=state, summary="")
-
-
-def _require_name(name: str) -> str:
-    longest = 60
-    if type(name) is not str or not 0 < len(name.strip()) <= longest:
-        raise AdvisorError(f"The name of a snapshot must be a text of 1 to {longest} characters, not {name!r}.")
-    if name.strip() in {RECOMMENDED, ON_SCREEN}:
-        raise AdvisorError(f"{name.strip()!r} is the name of a plan that is always there: choose another name.")
-    return name.strip()
 
 
 _EXPLAINED = {"steps", "pitfalls", "reference", "because", "warnings"}
