@@ -13,8 +13,6 @@ from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.errors import AdvisorError
-
 if TYPE_CHECKING:
     from typing import BinaryIO
 
@@ -59,7 +57,7 @@ def read_bytes(path: Path, most: int) -> bytes:
     return raw
 
 
-def read_text(path: Path, most: int, error: type[AdvisorError] = AdvisorError, *, decoding: str = "strict") -> str:
+def read_text(path: Path, most: int, error: type[Exception], *, decoding: str = "strict") -> str:
     """The text of a regular file in UTF-8; an error in one sentence if it cannot be read."""
     try:
         return read_bytes(path, most).decode("utf-8", decoding)

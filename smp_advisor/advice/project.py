@@ -174,7 +174,7 @@ def _read(file: Path) -> Project:
 
 
 def _toml(file: Path) -> dict[str, Any]:
-    text = read_text(file, CONFIGURATION)
+    text = read_text(file, CONFIGURATION, AdvisorError)
     try:
         return tomllib.loads(text)
     except ValueError as error:

@@ -266,7 +266,7 @@ def why(options: Namespace) -> Answer:
     """Why a job failed. The status is 1 if nothing in the log shows it."""
     text = options.text
     if options.log is not None:
-        text = read_text(Path(options.log), _MOST_LOG, decoding="replace")
+        text = read_text(Path(options.log), _MOST_LOG, AdvisorError, decoding="replace")
     advice = None if options.advice is None else _advice(Path(options.advice))
     failure = read_failure(text, plan=None if advice is None else advice.plan)
     if failure is None:
@@ -404,7 +404,7 @@ def _model(text: str) -> Any:
 
 
 def _read_config(path: str) -> Any:
-    text = read_text(Path(path), MODEL)
+    text = read_text(Path(path), MODEL, AdvisorError)
     try:
         config = None if has_too_many_values(text) else json.loads(text)
     except (ValueError, RecursionError):
@@ -459,7 +459,7 @@ def _verdict(value: Estimate, least: float) -> str:
 
 def _of_file(path: Path, options: Namespace) -> dict[str, tuple[Model, Estimate]]:
     """Models and estimates of a saved advice, or of the jobs of a recipe or cell."""
-    if '"format": "smp-advisor"' in read_text(path, NOTEBOOK, decoding="replace")[:200]:
+    if '"format": "smp-advisor"' in read_text(path, NOTEBOOK, AdvisorError, decoding="replace")[:200]:
         advice = _advice(path)
         return {str(path): (advice.model, evaluate(advice.model, advice.cluster, advice.job, advice.plan))}
     length, least = job_of(None, {}).sequence_length, options.settings.get("min_fit_probability", 0.95)
@@ -495,7 +495,7 @@ def _report(source: Path | str, options: Namespace) -> Report:
     if isinstance(source, str) or source.suffix in {".py", ".ipynb"}:
         text = source if isinstance(source, str) else ""
         if isinstance(source, Path) and source.suffix == ".py":
-            text = read_text(source, SCRIPT, decoding="replace")
+            text = read_text(source, SCRIPT, AdvisorError, decoding="replace")
         if not looks_like_estimator(text):
             return check_script(source)
     length = options.settings.get("sequence_length") or 2048
