@@ -9,6 +9,7 @@ stay numbers, so that only the terms that differ between plans are arrays.
 from __future__ import annotations
 
 import math
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -134,15 +135,9 @@ def choose(index: Ints, options: Sequence[Floats]) -> Floats:
 
 def largest(values: Sequence[Floats]) -> Floats:
     """Largest of several terms, plan by plan."""
-    result = values[0]
-    for value in values[1:]:
-        result = maximum(result, value)
-    return result
+    return reduce(maximum, values)
 
 
 def smallest(values: Sequence[Floats]) -> Floats:
     """Smallest of several terms, plan by plan."""
-    result = values[0]
-    for value in values[1:]:
-        result = minimum(result, value)
-    return result
+    return reduce(minimum, values)

@@ -57,6 +57,16 @@ def read_bytes(path: Path, most: int) -> bytes:
     return raw
 
 
+def read_text(path: Path, most: int, error: type[Exception], *, decoding: str = "strict") -> str:
+    """The text of a regular file in UTF-8; an error in one sentence if it cannot be read."""
+    try:
+        return read_bytes(path, most).decode("utf-8", decoding)
+    except OSError as problem:
+        raise error(f"{str(path)!r:.200} cannot be read: {problem.strerror or problem}.") from None
+    except UnicodeError:
+        raise error(f"{str(path)!r:.200} is not text in UTF-8.") from None
+
+
 def read_ends(path: Path, first: int, last: int) -> tuple[bytes, int]:
     """The first and the last bytes of a regular file, as those of `ends`."""
     _require_regular(path)

@@ -9,15 +9,12 @@ from smp_advisor.cluster.containers import containers_of, repositories
 from smp_advisor.cluster.table import instance as known_instance
 from smp_advisor.cluster.table import sagemaker_names
 from smp_advisor.errors import InstanceError
-from smp_advisor.libraries.validation import mismatches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.cluster.containers import Container
     from smp_advisor.cluster.table import Instance
-    from smp_advisor.libraries.plan import Plan
 
 MAX_RUN_SECONDS = 28 * 86_400
 """Longest ``MaxRuntimeInSeconds`` of CreateTrainingJob (botocore's model of the API, Aug 2026)."""
@@ -112,13 +109,6 @@ def job_faults(job: JobTerms) -> Iterator[Fault]:
             " processes in the script",
             severity="warning",
         )
-
-
-def plan_faults(plan: Plan, cluster: Cluster) -> Iterator[Fault]:
-    """Yield the mismatches of a plan with its cluster, as faults."""
-    for sentence in mismatches(plan, cluster):
-        problem, _, remedy = sentence.rstrip(".").partition(": ")
-        yield Fault(rule="plan", setting="plan", problem=problem, remedy=remedy[:1].upper() + remedy[1:])
 
 
 def _hardware(job: JobTerms) -> Iterator[Fault]:

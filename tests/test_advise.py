@@ -30,7 +30,7 @@ def advice() -> smpa.Advice:
     return smpa.advise("10B", P4D, instance_count=16, library="smp-v1", sequence_length=512)
 
 
-def test_the_recommendation_fits_and_says_where_it_comes_from(advice: smpa.Advice) -> None:
+def test_the_recommendation_fits_and_names_its_defaults(advice: smpa.Advice) -> None:
     assert advice.estimate.fits
     assert advice.estimate.fit_probability >= 0.95
     assert advice.estimate == smpa.estimate(advice.model, advice.cluster, advice.job, advice.plan)
@@ -39,8 +39,6 @@ def test_the_recommendation_fits_and_says_where_it_comes_from(advice: smpa.Advic
     assert f"{advice.estimate.global_batch_size:,} samples" in advice.because
     assert advice.estimate.tokens_per_step <= advice.job.max_tokens_per_step
 
-
-def test_defaults_are_named_until_they_are_given(advice: smpa.Advice) -> None:
     named = " ".join(advice.defaults)
     for phrase in ("bf16", "Adam", "eager attention", "vocabulary 50,304", "4,194,304 tokens"):
         assert phrase in named
@@ -51,17 +49,6 @@ def test_defaults_are_named_until_they_are_given(advice: smpa.Advice) -> None:
     assert "vocabulary" not in " ".join(given.defaults)
     assert "eager" not in " ".join(given.defaults)
     assert "sequence length 2,048" in " ".join(given.defaults)
-
-
-def test_the_cluster_that_would_do_is_not_oversized() -> None:
-    settings = {"library": "smp-v1", "sequence_length": 2048, "vocab": 50_000, "max_tokens_per_step": 500_000}
-    with pytest.raises(smpa.errors.NoPlanFitsError) as caught:
-        smpa.advise("30B", P4D, instance_count=2, **settings)
-    nodes = int(str(caught.value).split(";")[-1].split()[0])
-    assert smpa.advise("30B", P4D, instance_count=nodes, **settings).estimate.fits
-    for fewer in range(3, nodes):
-        with pytest.raises(smpa.errors.NoPlanFitsError):
-            smpa.advise("30B", P4D, instance_count=fewer, **settings)
 
 
 def test_a_model_keeps_within_its_positions() -> None:
@@ -84,7 +71,16 @@ def test_a_small_model_is_not_sharded_for_nothing() -> None:
             assert advice.estimate.samples_per_second > 1.05 * plain.estimate.samples_per_second
 
 
-def test_a_recommendation_that_leaves_the_gpus_idle_says_so() -> None:
+def test_a_cluster_is_neither_oversized_nor_idle_without_a_word() -> None:
+    settings = {"library": "smp-v1", "sequence_length": 2048, "vocab": 50_000, "max_tokens_per_step": 500_000}
+    with pytest.raises(smpa.errors.NoPlanFitsError) as caught:
+        smpa.advise("30B", P4D, instance_count=2, **settings)
+    nodes = int(str(caught.value).split(";")[-1].split()[0])
+    assert smpa.advise("30B", P4D, instance_count=nodes, **settings).estimate.fits
+    for fewer in range(3, nodes):
+        with pytest.raises(smpa.errors.NoPlanFitsError):
+            smpa.advise("30B", P4D, instance_count=fewer, **settings)
+
     held = smpa.advise("6.7B", "ml.g4dn.12xlarge", instance_count=8, sequence_length=512, tensor_parallel_degree=8)
     assert held.estimate.mfu < 0.1
     assert "Warning:" in held.because

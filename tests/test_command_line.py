@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 import smp_advisor as smpa
-from smp_advisor.command.__main__ import main
-from smp_advisor.command.options import settings_of
+from smp_advisor.command.__main__ import main, settings_of
 from smp_advisor.errors import AdvisorError
 from smp_advisor.profiling.sandbox import run_isolated
 
@@ -75,15 +74,6 @@ def test_json_is_compact_and_has_everything_on_request(run):
     assert (document["schema"], document["verb"], document["value"]["value"]["type"]) == (1, "advise", "Advice")
 
 
-def test_no_plan_that_fits_is_status_1(run):
-    status, output, _ = run("advise", "70B", *PLAN)
-    assert status == 1
-    assert output.startswith("None of")
-    status, output, _ = run("fits", "70B", *PLAN)
-    assert status == 1
-    assert output.startswith("No:")
-
-
 @pytest.mark.parametrize(("count", "status", "first"), [("1", 1, "No:"), ("2", 0, "Yes:")])
 def test_whether_a_model_fits_takes_five_lines(run, count, status, first):
     # 70.6 B parameters with 16 bytes each are 1,052 GiB, more than one node of 8 x 79.1 GiB and less than two.
@@ -115,12 +105,6 @@ def test_what_would_change_the_fit_is_true(run):
     assert run("fits", "llama-3-70b", "-i", "p5.48xlarge", "-n", "4", "-s", "8192")[0] == 0
 
 
-def test_one_plan_is_estimated_as_it_is(run):
-    plan = ("--library", "fsdp", "--batch-size", "8", "--count", "16", "-s", "2048")
-    assert run("estimate", "10B", "-i", "ml.p4d.24xlarge", *plan)[0] == 1
-    assert run("estimate", "10B", "-i", "ml.p4d.24xlarge", *plan, "--activation-checkpointing", "each")[0] == 0
-
-
 @pytest.mark.tools
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 def test_a_shell_completes_the_command(run, shell):
@@ -129,13 +113,11 @@ def test_a_shell_completes_the_command(run, shell):
     assert {"--sequence-length", "advise", "throughput"} <= set(re.findall(r"[\w-]+", script))
 
 
-def test_an_exported_script_is_python(run, saved, tmp_path):
-    path = tmp_path / "train.py"
-    assert run("export", saved, "--what", "script", "--output", path)[0] == 0
-    compile(path.read_text(), str(path), "exec")
+def test_one_plan_is_estimated_in_its_own_precision(run):
+    plan = ("--library", "fsdp", "--batch-size", "8", "--count", "16", "-s", "2048")
+    assert run("estimate", "10B", "-i", "ml.p4d.24xlarge", *plan)[0] == 1
+    assert run("estimate", "10B", "-i", "ml.p4d.24xlarge", *plan, "--activation-checkpointing", "each")[0] == 0
 
-
-def test_an_estimate_has_the_librarys_own_precision(run):
     status, output, _ = run("estimate", "350M", *PLAN, "--batch-size", "4", "--json")
     cluster, plan = smpa.Cluster("ml.p4d.24xlarge"), smpa.Plan(library="ddp", batch_size=4)
     job = smpa.Job(sequence_length=512, precision="bf16", attention="fused")
@@ -144,7 +126,11 @@ def test_an_estimate_has_the_librarys_own_precision(run):
     assert json.loads(output)["needed_gib_per_gpu"] == round(expected.needed_gib, 1)
 
 
-def test_a_saved_advice_and_its_cell_still_fit(run, saved, tmp_path):
+def test_a_saved_advice_exports_and_still_fits(run, saved, tmp_path):
+    path = tmp_path / "train.py"
+    assert run("export", saved, "--what", "script", "--output", path)[0] == 0
+    compile(path.read_text(), str(path), "exec")
+
     assert run("fits", saved)[0] == 0
     cell = tmp_path / "cell.py"
     status, output, _ = run("export", saved, "--sdk", "v2", "--output", cell)
@@ -158,7 +144,14 @@ def test_a_saved_advice_and_its_cell_still_fit(run, saved, tmp_path):
     assert (status, json.loads(output)["answer"]) == (0, f"{cell}: no findings")
 
 
-def test_a_script_with_an_error_is_status_1(run, tmp_path):
+def test_no_is_status_1(run, tmp_path):
+    status, output, _ = run("advise", "70B", *PLAN)
+    assert status == 1
+    assert output.startswith("None of")
+    status, output, _ = run("fits", "70B", *PLAN)
+    assert status == 1
+    assert output.startswith("No:")
+
     script = tmp_path / "train.py"
     script.write_text("import smdistributed.modelparallel.torch as smp\n\nmodel = smp.DistributedModel(net)\n")
     status, output, _ = run("check", script)

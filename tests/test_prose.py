@@ -29,13 +29,11 @@ def lines(name: str, source: str) -> list[tuple[int, str]]:
     return [(match.line, match.phrase) for match in prose.matches(Path(name), source)]
 
 
-def test_strings_docstrings_and_comments_of_code_are_read_and_its_names_are_not() -> None:
+def test_code_templates_pages_and_notebooks_are_read() -> None:
     docstring = '"""A plan.\n\nIt is handed\n    48 samples."""\n'
     source = docstring + 'held = 1\n# The\n# whole\nprint(f"{held} GiB a GPU", "`told`")\n'
     assert sorted(lines("module.py", source)) == [(3, "is handed"), (7, "whole"), (8, "GiB a GPU")]
 
-
-def test_templates_data_pages_notebooks_and_front_end_are_read() -> None:
     assert lines("train.py.in", "asked = 1\n# $whole of the whole\n") == [(2, "whole"), (2, "whole")]
     assert lines("checks.toml", 'told = "it is told"\n') == [(1, "told")]
     assert lines("bars.ts", "const told = `it told ${said}`; // behaviour\n/* a\n * whole */") == [
@@ -49,13 +47,11 @@ def test_templates_data_pages_notebooks_and_front_end_are_read() -> None:
     assert lines("start.ipynb", json.dumps({"cells": cells})) == [(1, "says"), (2, "told")]
 
 
-def test_an_abbreviation_of_a_page_is_in_the_glossary_or_spelled_out() -> None:
+def test_abbreviations_and_names_have_meanings() -> None:
     page = "MFU per GPU, and QLX.\n\n```text\nQQX\n```\n`QZX` and the quality index (QI): QI\n"
     assert lines("page.md", page) == [(1, "QLX")]
     assert lines("module.py", '"""QLX."""\n') == []
 
-
-def test_fewer_names_without_a_meaning_are_allowed_than_at_first() -> None:
     """``make prose`` counts them, and looks for the phrases in all texts."""
     limits = prose.rules()["empty_names"]
     assert limits["most"] <= limits["at_first"]

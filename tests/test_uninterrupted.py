@@ -60,7 +60,7 @@ def test_a_stop_in_the_imports_of_the_first_call_leaves_the_next_one_working():
     assert done.stdout.split() == ["2", "True"], done.stderr
 
 
-def test_an_interrupt_is_raised_after_the_block():
+def test_interrupts_wait_for_the_block_in_the_main_thread_alone():
     done = []
 
     def block():
@@ -73,8 +73,6 @@ def test_an_interrupt_is_raised_after_the_block():
     assert done
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
-
-def test_other_threads_and_ignored_interrupts_are_left_alone():
     def work():
         with uninterrupted():
             done.append(threading.current_thread())

@@ -77,7 +77,7 @@ def test_every_figure_of_the_report_has_its_range(advice, details):
     assert without_range(lines) == []
 
 
-def test_every_figure_of_the_explanation_has_its_range(advice):
+def test_every_figure_has_its_range(advice):
     shown = explanation(advice)
     texts = list(shown["because"])
     for step in shown["steps"]:
@@ -87,8 +87,6 @@ def test_every_figure_of_the_explanation_has_its_range(advice):
         texts += [difference["because"] for difference in shown["reference"]["differences"]]
     assert [figure for text in texts for figure in without_range(text)] == []
 
-
-def test_every_tile_has_the_range_of_its_value(advice):
     shown = recommendation(advice)
     tiles = dict(zip(shown["figures"], shown["recommended"]["costs"]["figures"], strict=True))
     for label in ("Throughput", "Step time", "Compute per GPU", *(["Full run"] if advice.job.tokens else [])):
@@ -100,8 +98,6 @@ def test_every_tile_has_the_range_of_its_value(advice):
         assert without_range(note[ends.end() :]) == []
     assert without_range(tiles["Price"][1]) == []
 
-
-def test_the_saved_view_has_every_range(advice):
     shown = {**recommendation(advice), **explanation(advice)}
     text = unescape(re.sub(r"<[^>]+>", " ", static_html(shown, shown["recommended"])))
     for _, value, unit, rate, low_to_high in shown["recommended"]["costs"]["headline"]:
@@ -132,7 +128,7 @@ def images(request):
     return smpa.advise(request.param, "ml.p4d.24xlarge", instance_count=2, library="smp-v1")
 
 
-def test_no_text_counts_tokens(images):
+def test_images_are_counted_in_samples(images):
     shown = recommendation(images)
     told = [images.report(details=True), images.cell(), *explanation(images)["because"], *shown["defaults"]]
     told += [fact["text"] for fact in shown["facts"]]
@@ -141,8 +137,6 @@ def test_no_text_counts_tokens(images):
     assert [line for line in lines if "token" in line or "sequence_length" in line] == []
     assert images.reference is None  # AWS's rows are language models
 
-
-def test_rates_and_prices_are_a_samples(images):
     estimate = images.estimate
     throughput = next(one for one in figures(images.model, estimate) if one.label == "Throughput")
     low, high = (float(text.replace(",", "")) for text in throughput.note.split(": ")[1].split(" to "))
@@ -153,8 +147,6 @@ def test_rates_and_prices_are_a_samples(images):
     assert float(cost.split()[0]) == pytest.approx(price, rel=0.005)
     assert cost in images.report(details=True)
 
-
-def test_a_free_batch_is_one_that_images_are_trained_with(images):
     assert 0 < images.estimate.global_batch_size <= 8192
     assert "global batch free up to 8,192 samples" in images.defaults
     at_limit = images.estimate.global_batch_size == 8192
@@ -162,8 +154,6 @@ def test_a_free_batch_is_one_that_images_are_trained_with(images):
     larger = smpa.advise(images.model, "ml.p4d.24xlarge", instance_count=2, global_batch_size=16_384)
     assert larger.estimate.global_batch_size == 16_384
 
-
-def test_a_samples_size_is_no_width():
     def words(model):
         facts = recommendation(smpa.advise(model, "ml.p4d.24xlarge"))["facts"]
         return facts[0]["text"], model.summary

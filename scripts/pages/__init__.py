@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from scripts.pages import blocks, gallery, glossary, libraries, options, reference, reference_rows, stacks
 from scripts.pages.api import api_pages
-from smp_advisor.findings.catalog import catalog, check_page
+from scripts.pages.checks import check_page
+from smp_advisor.findings.catalog import catalog
 
 if TYPE_CHECKING:
     from collections.abc import Callable

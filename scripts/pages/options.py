@@ -7,7 +7,7 @@ import re
 from inspect import cleandoc
 from typing import TYPE_CHECKING
 
-from smp_advisor.command.options import parser as advisor_parser
+from smp_advisor.command.__main__ import parser as advisor_parser
 from smp_advisor.notebook.cluster_magics import ClusterMagics
 from smp_advisor.notebook.extension import MAGICS
 from smp_advisor.notebook.magics import AdvisorMagics

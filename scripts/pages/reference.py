@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from scripts.pages.checks import checks_page
 from scripts.pages.stored_values import json_schema
 from smp_advisor.advice.storage import PUBLIC
-from smp_advisor.findings.catalog import checks_page
 from smp_advisor.libraries.library import LIBRARIES
 from smp_advisor.libraries.schema import schema
 

@@ -11,7 +11,7 @@ from smp_advisor.arguments import amount_of, meant, options
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.cluster.table import completed_instance, gpu
 from smp_advisor.errors import AdvisorError
-from smp_advisor.files import CONFIGURATION, read_bytes
+from smp_advisor.files import CONFIGURATION, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -151,19 +151,32 @@ def _read(file: Path) -> Project:
     document = _toml(file)
     _known(document, _KEYS, file)
     path = document.get("calibration")
+    # Nodes with the figures of `Cluster.custom`; a board by its name in the table of GPUs supplies its own.
+    table = _table(file, document, "hardware")
+    boards = {}
+    for name, figures in table.items():
+        if not isinstance(figures, dict):
+            raise AdvisorError(f"{file}: the hardware {name!r:.80} must be a table with the figures of Cluster.custom.")
+        usual: dict[str, Any] = {"name": name, "nodes": 2}
+        with suppress(AdvisorError):  # a board that the table does not have comes with its figures
+            board = gpu(str(figures.get("gpu", "")))
+            usual |= {"usable_gpu_memory_gib": board.usable_gpu_memory_gib, "peak_tflops": board.peak_tflops}
+        try:
+            boards[name] = Cluster.custom(**{**usual, **figures}).instance
+        except (TypeError, AdvisorError) as error:
+            raise AdvisorError(f"{file}: the hardware {name!r:.80} is not complete: {error}") from None
     return Project(
         file=file,
         calibration=None if path is None else _named(file, path),
-        hardware=_hardware(file, _table(file, document, "hardware")),
+        hardware=boards,
         policy=_policy(file, _table(file, document, "policy")),
     )
 
 
 def _toml(file: Path) -> dict[str, Any]:
+    text = read_text(file, CONFIGURATION, AdvisorError)
     try:
-        return tomllib.loads(read_bytes(file, CONFIGURATION).decode("utf-8"))
-    except OSError as error:
-        raise AdvisorError(f"{str(file)!r:.200} cannot be read: {error.strerror or error}.") from None
+        return tomllib.loads(text)
     except ValueError as error:
         raise AdvisorError(f"{file} is not TOML: {error}.") from None
 
@@ -191,23 +204,6 @@ def _known(table: Mapping[str, Any], names: Collection[str], file: Path) -> None
             raise AdvisorError(
                 f"{file} has no entry {name!r:.80}; {f'did you mean {near}?' if near else ', '.join(names)}"
             )
-
-
-def _hardware(file: Path, table: Mapping[str, Any]) -> dict[str, Instance]:
-    """Nodes with the figures of `Cluster.custom`; a board by its name in the table of GPUs supplies its own."""
-    boards = {}
-    for name, figures in table.items():
-        if not isinstance(figures, dict):
-            raise AdvisorError(f"{file}: the hardware {name!r:.80} must be a table with the figures of Cluster.custom.")
-        usual: dict[str, Any] = {"name": name, "nodes": 2}
-        with suppress(AdvisorError):  # a board that the table does not have comes with its figures
-            board = gpu(str(figures.get("gpu", "")))
-            usual |= {"usable_gpu_memory_gib": board.usable_gpu_memory_gib, "peak_tflops": board.peak_tflops}
-        try:
-            boards[name] = Cluster.custom(**{**usual, **figures}).instance
-        except (TypeError, AdvisorError) as error:
-            raise AdvisorError(f"{file}: the hardware {name!r:.80} is not complete: {error}") from None
-    return boards
 
 
 def _policy(file: Path, table: Mapping[str, Any]) -> Policy:

@@ -41,6 +41,7 @@ from smp_advisor.guidance.explanation import explain
 from smp_advisor.guidance.model_changes import model_changes
 from smp_advisor.guidance.pitfalls import pitfalls
 from smp_advisor.guidance.reference import nearest_reference
+from smp_advisor.guidance.what_if import PlannedRun
 from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.validation import check_against, unscripted_adapter
 from smp_advisor.libraries.version import require_supported_instance
@@ -218,90 +219,83 @@ def advise(
         batch_note(workload, job, plan_estimate, decision.batch),
         pretraining_or_fine_tuning(workload, job) if is_named(model) else "",
     )
-    steps = explain(
-        workload,
-        best.cluster,
-        job,
-        plan,
-        plan_estimate,
+    run = PlannedRun(
+        model=workload,
+        cluster=best.cluster,
+        job=job,
+        plan=plan,
+        estimate=plan_estimate,
         min_fit_probability=min_fit_probability,
         objective=objective,
         pins=frozenset(pins),
     )
+    steps = explain(run)
     warnings = (
         *workload.verdicts,
         low_utilisation(plan_estimate),
         "" if code is None else code.summary,
         unscripted_adapter(library, job, workload, best.cluster.instance) if script is None else "",
     )
-    value = Advice(
-        model=workload,
-        cluster=best.cluster,
-        job=job,
-        plan=plan,
-        estimate=plan_estimate,
-        objective=chosen_objective,
-        min_fit_probability=min_fit_probability,
-        decision=decision,
-        steps=(*steps, *model_changes(workload, best.cluster, job, plan_estimate, terms, order=len(steps) + 1)),
-        pitfalls=pitfalls(
-            workload,
-            best.cluster,
-            job,
-            plan,
-            script_is_generated=script is None,
-            min_fit_probability=min_fit_probability,
-        ),
-        reference=nearest_reference(
-            workload, best.cluster, job, plan, plan_estimate, min_fit_probability=min_fit_probability
-        ),
-        library_because=choice.because,
-        library_comparisons=choice.comparisons,
-        because=" ".join(filter(None, (*because, *warnings))),
-        warnings=tuple(filter(None, warnings)),
-        requested=requested(
-            library,
-            job,
-            frozenset(set(job_settings) | (set(JOB_FIELDS) - at_default)),
-            pins,
-            shape,
+    return LiveAdvice(
+        Advice(
+            model=workload,
+            cluster=best.cluster,
+            job=job,
+            plan=plan,
+            estimate=plan_estimate,
             objective=chosen_objective,
             min_fit_probability=min_fit_probability,
-        ),
-        defaults=defaults(
-            library,
-            workload,
-            place,
-            job,
-            at_default - set(job_settings),
-            vocab_given="vocab" in shape,
-            profiled_length=model.sequence if is_profile(model) else None,
-        ),
-        plans_enumerated=best.plans_enumerated,
-        plans_scored=len(best.needed_gib),
-        plans_fit=len(best.ranked),
-        script=script,
-        data=data,
-        result=representatives(best),
-        sizes=sizes,
-        question=question,
-        call=_replayed(call, model, workload, job),
-        request=partial(
-            advise,
-            workload,
-            cluster,
-            instance_count=instance_count,
-            max_days=max_days,
-            max_usd=max_usd,
-            library=library,
-            objective=objective,
-            min_fit_probability=min_fit_probability,
+            decision=decision,
+            steps=(*steps, *model_changes(run, terms, order=len(steps) + 1)),
+            pitfalls=pitfalls(run, script_is_generated=script is None),
+            reference=nearest_reference(run),
+            library_because=choice.because,
+            library_comparisons=choice.comparisons,
+            because=" ".join(filter(None, (*because, *warnings))),
+            warnings=tuple(filter(None, warnings)),
+            requested=requested(
+                library,
+                job,
+                frozenset(set(job_settings) | (set(JOB_FIELDS) - at_default)),
+                pins,
+                shape,
+                objective=chosen_objective,
+                min_fit_probability=min_fit_probability,
+            ),
+            defaults=defaults(
+                library,
+                workload,
+                place,
+                job,
+                at_default - set(job_settings),
+                vocab_given="vocab" in shape,
+                profiled_length=model.sequence if is_profile(model) else None,
+            ),
+            plans_enumerated=best.plans_enumerated,
+            plans_scored=len(best.needed_gib),
+            plans_fit=len(best.ranked),
             script=script,
             data=data,
-            **cast("AdviseSettings", pins),
-        ),
+            result=representatives(best),
+            sizes=sizes,
+            question=question,
+            call=_replayed(call, model, workload, job),
+            request=partial(
+                advise,
+                workload,
+                cluster,
+                instance_count=instance_count,
+                max_days=max_days,
+                max_usd=max_usd,
+                library=library,
+                objective=objective,
+                min_fit_probability=min_fit_probability,
+                script=script,
+                data=data,
+                **cast("AdviseSettings", pins),
+            ),
+        )
     )
-    return LiveAdvice(value)
 
 
 def _replayed(call: partial[LiveAdvice], model: Any, workload: Model, job: Job) -> partial[LiveAdvice]:
@@ -343,18 +337,8 @@ def _job_settings_of(code: ScriptStack, job_settings: Mapping[str, Any]) -> dict
 
 
 def _library(request: Request, library: str, framework: str | None) -> LibraryChoice:
-    """The requested library, if it runs on the instance, or the chosen one."""
     if library == "auto":
-        return choose_library(
-            request.model,
-            request.cluster,
-            request.job,
-            framework=framework,
-            user_settings=request.user_settings,
-            min_fit_probability=request.min_fit_probability,
-            pins=request.pins,
-            own_script=request.own_script,
-        )
+        return choose_library(request, framework)
     require_supported_instance(library, request.cluster.instance)
     return LibraryChoice(library=library, because="")
 

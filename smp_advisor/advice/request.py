@@ -50,7 +50,7 @@ def read_model(
     profiled = is_profile(model)
     is_module = callable(getattr(model, "named_parameters", None))
     if (profiled or is_module) and shape:
-        raise AdvisorError(f"{_names(shape)} can only be given with a parameter count; this model is measured.")
+        raise AdvisorError(f"{listed(shape)} can only be given with a parameter count; this model is measured.")
     if profiled:
         return Model.from_profile(model)
     if is_module:
@@ -61,7 +61,7 @@ def read_model(
         return Model.from_parameters(model, sequence_length=sequence_length, **shape)
     if shape:
         raise AdvisorError(
-            f"{_names(shape)} can only be given with a parameter count; this model's configuration already has them."
+            f"{listed(shape)} can only be given with a parameter count; this model's configuration already has them."
         )
     if is_named(model):
         return Model.from_name(model)
@@ -130,10 +130,6 @@ def _of_module(module: Any, job: Job, library: str) -> Model:
             return Model.from_module(module)
         except AdvisorError:
             raise untraced from None
-
-
-def _names(settings: Mapping[str, Any]) -> str:
-    return ", ".join(sorted(settings))
 
 
 JOB_FIELDS = frozenset(f.name for f in fields(Job))

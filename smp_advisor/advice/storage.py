@@ -218,8 +218,6 @@ def _column(values: Any, rows: int, *, most: bool = False) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class _Fields:
-    """The fields of the plan of a row."""
-
     plans: tuple[Plan, ...]
 
     def __call__(self, settings: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from smp_advisor import files
 from smp_advisor._version import __version__
 from smp_advisor.advice.storage import PLAN, PUBLIC, TYPE, from_plain, plain
 from smp_advisor.errors import ExportError, StorageError
-from smp_advisor.files import has_too_many_values, read_bytes
+from smp_advisor.files import has_too_many_values
 from smp_advisor.guidance.report import sections
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.workload.from_config import is_model_name
@@ -133,13 +133,7 @@ def _path(path: object) -> Path:
 
 def read_text(path: str | os.PathLike[str]) -> str:
     """The text of a file of limited size."""
-    target = _path(path)
-    try:
-        return read_bytes(target, _MOST_BYTES).decode("utf-8")
-    except OSError as error:
-        raise StorageError(f"{os.fspath(target)!r} cannot be read: {error.strerror or error}.") from None
-    except UnicodeError:
-        raise StorageError(f"{os.fspath(target)!r} is no JSON of stored values.") from None
+    return files.read_text(_path(path), _MOST_BYTES, StorageError)
 
 
 _CHARTS = ("memory", "time", "alternatives")
@@ -188,18 +182,12 @@ def _cell(advice: Advice) -> str:
         return f"# {error}"
 
 
-def _runs(lines: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
-    """Consecutive lines of one form: rows of a table, entries of a list, or sentences."""
-    for form, group in groupby(lines, _form):
-        yield form, list(group)
-
-
 def _form(line: str) -> str:
     return {"  ": "row", "- ": "entry"}.get(line[:2], "sentence")
 
 
 def _html_lines(lines: Iterable[str]) -> Iterator[str]:
-    for form, texts in _runs(lines):
+    for form, texts in groupby(lines, _form):
         if form == "row":
             yield f"<pre>{escape(chr(10).join(texts))}</pre>"
         elif form == "entry":
@@ -209,7 +197,7 @@ def _html_lines(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _markdown_lines(lines: Iterable[str]) -> Iterator[str]:
-    for form, texts in _runs(lines):
+    for form, texts in groupby(lines, _form):
         if form == "row":
             yield _fenced("\n".join(texts))
         elif form == "entry":

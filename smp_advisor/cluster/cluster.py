@@ -12,7 +12,6 @@ from smp_advisor.cluster.table import Instance, completed_instance, instances
 from smp_advisor.errors import ClusterError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from typing import Unpack
 
 
@@ -62,63 +61,6 @@ _COPIED = ("efa", "gpudirect_rdma", "fp8_tflops", "board_watts", "hbm_gb_per_s",
 """Figures that are the same for any number of GPUs per node."""
 
 
-def custom_instance(
-    *,
-    gpu: str,
-    gpus_per_node: int,
-    network_needed: bool = True,
-    required: Mapping[str, float],
-    optional: OptionalFigures,
-) -> Instance:
-    """Build an `Instance` from figures. Missing ones come from the most similar GPU and are listed as assumed."""
-    unknown = sorted(optional.keys() - OptionalFigures.__annotations__.keys())
-    if unknown:
-        raise TypeError(f"Cluster.custom() got an unexpected keyword argument {unknown[0]!r}")
-    figures: dict[str, Any] = {name: value for name, value in optional.items() if value is not None}
-    _check_name(gpu)
-    _check_whole("gpus_per_node", gpus_per_node)
-    if "vcpus" in figures:
-        _check_whole("vcpus", figures["vcpus"])
-    linked = gpus_per_node > 1
-    may_be_zero = {"fp8_tflops": True, "usd_per_hour": True}
-    may_be_zero |= {"intra_node_gb_per_s": not linked, "inter_node_gbps": not network_needed}
-    for field, unit in _UNITS.items():
-        if field in required or field in figures:
-            value = required.get(field, figures.get(field))
-            _check_figure(field, value, unit, may_be_zero=may_be_zero.get(field, False))
-    for field in ("nvlink", "efa", "gpudirect_rdma", "bf16"):
-        if not isinstance(figures.get(field, True), bool):
-            raise ClusterError(f"{field} must be True or False, not {figures[field]!r}.")
-    usable_gib = required["usable_gpu_memory_gib"]
-    if figures.get("gpu_memory_gib", usable_gib) < usable_gib:
-        raise ClusterError(
-            f"usable_gpu_memory_gib ({usable_gib:g}) cannot exceed gpu_memory_gib ({figures['gpu_memory_gib']:g})."
-        )
-
-    similar = most_similar(gpu, usable_gib, required["peak_tflops"])
-    fallbacks = {
-        "nvlink": linked and required["intra_node_gb_per_s"] > PCIE_GB_PER_S,
-        "gpu_memory_gib": max(similar.gpu_memory_gib, usable_gib),
-        "vcpus": similar.vcpus * gpus_per_node // similar.gpus,
-        "host_memory_gib": similar.host_memory_gib / similar.gpus * gpus_per_node,
-        **{field: getattr(similar, field) for field in _COPIED},
-    }
-    assumed = tuple("intra_node" if field == "nvlink" else field for field in fallbacks if field not in figures)
-    figures = {"name": "custom", "usd_per_hour": None, **fallbacks, **figures}
-    figures |= {field: float(value) for field, value in required.items()}
-    nvlink = figures.pop("nvlink")
-    source = f"figures from the user; assumed ones from {similar.gpu} in {similar.name}" if assumed else "from the user"
-    return Instance(
-        gpu=gpu,
-        gpus=gpus_per_node,
-        intra_node="single GPU" if not linked else "NVLink" if nvlink else "PCIe",
-        source=source,
-        assumed=assumed,
-        custom=True,
-        **figures,
-    )
-
-
 def most_similar(gpu: str, usable_gpu_memory_gib: float, peak_tflops: float) -> Instance:
     """The instance with the most similar GPU: by the words of its name, then by memory and peak (log distance)."""
     words = set(re.findall(r"[a-z0-9]+", gpu.lower()))
@@ -166,7 +108,12 @@ class Cluster:
 
     def __init__(self, instance: Instance | str, nodes: int = 1) -> None:
         # A custom __init__ lets type checkers accept a name instead of an Instance.
-        _check_nodes(nodes)
+        count: object = nodes  # a notebook may pass text despite the annotation
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise ClusterError(f"The number of nodes must be a whole number of at least 1, not {shown(nodes)}.")
+        most = options()["instance_count"].most
+        if nodes > most:
+            raise ClusterError(f"The number of nodes must be at most {most:,}, not {shown(nodes)}.")
         object.__setattr__(self, "instance", _resolve(instance))
         object.__setattr__(self, "nodes", nodes)
 
@@ -206,17 +153,59 @@ class Cluster:
             ``cluster.instance.assumed``. A price is never assumed. `smp_advisor.cluster.table` returns the figures of a
             board by name.
         """
-        instance = custom_instance(
+        unknown = sorted(optional.keys() - OptionalFigures.__annotations__.keys())
+        if unknown:
+            raise TypeError(f"Cluster.custom() got an unexpected keyword argument {unknown[0]!r}")
+        figures: dict[str, Any] = {name: value for name, value in optional.items() if value is not None}
+        _check_name(gpu)
+        _check_whole("gpus_per_node", gpus_per_node)
+        if "vcpus" in figures:
+            _check_whole("vcpus", figures["vcpus"])
+        required = {
+            "usable_gpu_memory_gib": usable_gpu_memory_gib,
+            "peak_tflops": peak_tflops,
+            "intra_node_gb_per_s": intra_node_gb_per_s,
+            "inter_node_gbps": inter_node_gbps,
+        }
+        linked = gpus_per_node > 1
+        may_be_zero = {"fp8_tflops": True, "usd_per_hour": True}
+        may_be_zero |= {"intra_node_gb_per_s": not linked, "inter_node_gbps": nodes == 1}
+        for field, unit in _UNITS.items():
+            if field in required or field in figures:
+                value = required.get(field, figures.get(field))
+                _check_figure(field, value, unit, may_be_zero=may_be_zero.get(field, False))
+        for field in ("nvlink", "efa", "gpudirect_rdma", "bf16"):
+            if not isinstance(figures.get(field, True), bool):
+                raise ClusterError(f"{field} must be True or False, not {figures[field]!r}.")
+        if figures.get("gpu_memory_gib", usable_gpu_memory_gib) < usable_gpu_memory_gib:
+            raise ClusterError(
+                f"usable_gpu_memory_gib ({usable_gpu_memory_gib:g}) cannot exceed gpu_memory_gib"
+                f" ({figures['gpu_memory_gib']:g})."
+            )
+
+        similar = most_similar(gpu, usable_gpu_memory_gib, peak_tflops)
+        fallbacks = {
+            "nvlink": linked and intra_node_gb_per_s > PCIE_GB_PER_S,
+            "gpu_memory_gib": max(similar.gpu_memory_gib, usable_gpu_memory_gib),
+            "vcpus": similar.vcpus * gpus_per_node // similar.gpus,
+            "host_memory_gib": similar.host_memory_gib / similar.gpus * gpus_per_node,
+            **{field: getattr(similar, field) for field in _COPIED},
+        }
+        assumed = tuple("intra_node" if field == "nvlink" else field for field in fallbacks if field not in figures)
+        figures = {"name": "custom", "usd_per_hour": None, **fallbacks, **figures}
+        figures |= {field: float(value) for field, value in required.items()}
+        nvlink = figures.pop("nvlink")
+        source = (
+            f"figures from the user; assumed ones from {similar.gpu} in {similar.name}" if assumed else "from the user"
+        )
+        instance = Instance(
             gpu=gpu,
-            gpus_per_node=gpus_per_node,
-            network_needed=nodes != 1,
-            required={
-                "usable_gpu_memory_gib": usable_gpu_memory_gib,
-                "peak_tflops": peak_tflops,
-                "intra_node_gb_per_s": intra_node_gb_per_s,
-                "inter_node_gbps": inter_node_gbps,
-            },
-            optional=optional,
+            gpus=gpus_per_node,
+            intra_node="single GPU" if not linked else "NVLink" if nvlink else "PCIe",
+            source=source,
+            assumed=assumed,
+            custom=True,
+            **figures,
         )
         return cls(instance, nodes)
 
@@ -270,11 +259,3 @@ def _resolve(machine: object) -> Instance:
     if isinstance(machine, Instance):
         return machine
     raise ClusterError(f"A cluster takes an instance name such as 'ml.p4d.24xlarge' or an Instance, not {machine!r}.")
-
-
-def _check_nodes(nodes: object) -> None:
-    if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 1:
-        raise ClusterError(f"The number of nodes must be a whole number of at least 1, not {shown(nodes)}.")
-    most = options()["instance_count"].most
-    if nodes > most:
-        raise ClusterError(f"The number of nodes must be at most {most:,}, not {shown(nodes)}.")

@@ -135,20 +135,18 @@ def repositories() -> dict[str, dict[str, str]]:
     return cast("dict[str, dict[str, str]]", data_file("cluster", "containers")["repositories"])
 
 
+_TEXTS = ("repository", "framework_version", "transformers_version", "cuda", "end_of_support", "tag")
+
+
 def _container(row: dict[str, str]) -> Container:
     home = repositories()[row["repository"]]
     return Container(
-        repository=row["repository"],
+        **{name: row[name] for name in _TEXTS},
         framework=cast("Any", home["framework"]),
-        framework_version=row["framework_version"],
         py_versions=tuple(row["py_versions"].split()),
-        transformers_version=row["transformers_version"],
-        cuda=row["cuda"],
         architectures=tuple(version_pair(entry) for entry in row["architectures"].split()),
-        end_of_support=row["end_of_support"],
         sdk_2=None if row["sdk_2"] == "none" else row["sdk_2"],
         sdk_3=None if row["sdk_3"] == "none" else row["sdk_3"],
-        tag=row["tag"],
         account=home.get("account", _ACCOUNT),
         estimator=cast("Any", home["estimator"]),
         cpu_architecture=data_file("cluster", "containers")["cpu_architecture"],

@@ -287,18 +287,8 @@ def _gpu(row: dict[str, str], machine: Instance | None) -> Gpu:
             raise ValueError(f"{row['name']} has no {field} and is in no instance")
         return float(getattr(machine, field))
 
-    return Gpu(
-        name=row["name"],
-        gpu=row["gpu"],
-        architecture=row["architecture"],
-        gpu_memory_gib=figure("gpu_memory_gib"),
-        usable_gpu_memory_gib=figure("usable_gpu_memory_gib"),
-        peak_tflops=figure("peak_tflops"),
-        fp8_tflops=float(row["fp8_tflops"]),
-        bf16=row["bf16"] == "yes" if machine is None else machine.bf16,
-        hbm_gb_per_s=figure("hbm_gb_per_s"),
-        nvlink_gb_per_s=float(row["nvlink_gb_per_s"]),
-        pcie_gb_per_s=float(row["pcie_gb_per_s"]),
-        host_link_gb_per_s=figure("host_link_gb_per_s"),
-        board_watts=float(row["board_watts"]),
-    )
+    own = ("fp8_tflops", "nvlink_gb_per_s", "pcie_gb_per_s", "board_watts")
+    shared = ("gpu_memory_gib", "usable_gpu_memory_gib", "peak_tflops", "hbm_gb_per_s", "host_link_gb_per_s")
+    figures: dict[str, Any] = {name: float(row[name]) for name in own} | {name: figure(name) for name in shared}
+    figures["bf16"] = row["bf16"] == "yes" if machine is None else machine.bf16
+    return Gpu(name=row["name"], gpu=row["gpu"], architecture=row["architecture"], **figures)

@@ -2,23 +2,205 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import re
 import sys
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.command.options import parse, parser
+from smp_advisor._version import __version__
+from smp_advisor.advice.options import keywords_of, request_options
+from smp_advisor.arguments import options as options_table
 from smp_advisor.errors import AdvisorError
 from smp_advisor.files import write_text
 from smp_advisor.tools.answers import SCHEMA, WRONG
-from smp_advisor.tools.verbs import VERBS
+from smp_advisor.tools.verbs import EXPORTS, VERBS
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["main"]
+_MODEL = "a parameter count (10B), the name of a model (llama-3-70b), or the path of a config.json"
+_OTHER = (
+    "Other settings of the job, the model's shape and the plan are options of their names, for example"
+    " `--sequence-length 4096 --tokens 300B --tensor-parallel-degree 2`."
+)
+_STATUS = (
+    "Exit status: 0 if the answer is yes, 1 if it is no, 2 if the input is wrong or could not be read, 130 after an"
+    " interrupt."
+)
+_LONGEST_NUMBER = 40
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The verb with its options. `settings` holds the options that the verb does not have.
+
+    Raises
+    ------
+    AdvisorError
+        A setting lacks its value, or a verb without settings has one.
+    SystemExit
+        The options are wrong, or help was requested.
+    """
+    options, words = parser().parse_known_args(arguments)
+    settings = settings_of(words)
+    if settings and not options.takes_settings:
+        raise AdvisorError(f"{options.verb} has no option --{next(iter(settings)).replace('_', '-')}.")
+    names = [] if options.takes_settings != "request" else [of.get("dest", names[0]) for names, of in request_options()]
+    texts = {name: getattr(options, name) for name in (name.removeprefix("--").replace("-", "_") for name in names)}
+    options.settings = keywords_of(texts) | settings
+    if options.verb == "compare":
+        options.counts = options_table()["counts"].read(options.counts, "--counts") if options.counts else ()
+        options.libraries = [name.strip() for name in options.libraries.split(",") if name.strip()]
+    if options.verb == "check" and options.cluster:
+        options.settings["cluster"] = options.cluster
+    return options
+
+
+def settings_of(words: Sequence[str]) -> dict[str, Any]:
+    """Settings of words such as ``--sequence-length 512 --fp8 --precision=bf16``, by their Python names.
+
+    A number, ``true``, ``false`` and ``none`` are read as such. An option without a value is true.
+
+    Raises
+    ------
+    AdvisorError
+        A word belongs to no option.
+
+    Examples
+    --------
+    >>> settings_of(["--sequence-length", "512", "--fp8", "--tokens=300B"])
+    {'sequence_length': 512, 'fp8': True, 'tokens': '300B'}
+    """
+    settings: dict[str, Any] = {}
+    name = ""
+    for word in words:
+        if re.fullmatch(r"--[A-Za-z][\w-]*(=.*)?", word, re.DOTALL):
+            name, separator, text = word[2:].partition("=")
+            name = name.replace("-", "_")
+            settings[name] = _value(text) if separator else True
+            name = "" if separator else name
+        elif name:
+            settings[name], name = _value(word), ""
+        else:
+            raise AdvisorError(f"{word!r:.80} belongs to no option: write --name {word!r:.80}.")
+    return settings
+
+
+def _value(text: str) -> Any:
+    constants = {"true": True, "false": False, "none": None}
+    if text.lower() in constants:
+        return constants[text.lower()]
+    if len(text) <= _LONGEST_NUMBER:
+        for reader in (int, float):
+            try:
+                return reader(text)
+            except ValueError:
+                continue
+    return text
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of the command, with a parser for each verb."""
+    command = argparse.ArgumentParser(
+        prog="smp-advisor", description="The parser of `smp-advisor`.", allow_abbrev=False
+    )
+    command.add_argument("--version", action="version", version=f"smp-advisor {__version__}")
+    verbs = command.add_subparsers(dest="verb", required=True, metavar="VERB")
+
+    def verb(name: str, text: str, *, takes_settings: bool = False) -> argparse.ArgumentParser:
+        epilog = f"{_OTHER} {_STATUS}" if takes_settings else _STATUS
+        added = verbs.add_parser(name, help=text, description=text, epilog=epilog, allow_abbrev=False)
+        added.add_argument("--json", action="store_const", const="compact", help="print JSON of at most 4 kB")
+        added.add_argument(
+            "--json=full", dest="json", action="store_const", const="full", help="print all data as JSON"
+        )
+        added.set_defaults(takes_settings=takes_settings)
+        return added
+
+    advise = verb("advise", "Recommend a configuration for a model on a cluster.", takes_settings=True)
+    advise.add_argument("model", help=_MODEL)
+    _add_request(advise)
+    advise.add_argument("--full", action="store_true", help="print the report with its reasons")
+    advise.add_argument("--output", metavar="FILE", help="also write the advice: .json, .html or .md")
+
+    estimate = verb("estimate", "Estimate memory, time and cost of one plan.", takes_settings=True)
+    estimate.add_argument("model", help=_MODEL)
+    _add_request(estimate)
+
+    about = "Whether a model fits on a cluster, or a saved advice, a recipe or an estimator cell with its own plan."
+    fits = verb("fits", about, takes_settings=True)
+    fits.add_argument("source", help=f"a file of these, or {_MODEL}")
+    _add_request(fits)
+    fits.add_argument("--model", help="model of a file that does not name it")
+
+    check = verb("check", "Check training scripts, estimator cells and recipes against the documented pitfalls.")
+    check.add_argument("paths", nargs="+", metavar="FILE", help="a script, a notebook, an estimator cell or a recipe")
+    check.add_argument("--model", help="model of a cell or recipe, for its memory")
+    check.add_argument("--instance", dest="cluster", help="instance of a cell or recipe that names none")
+    check.set_defaults(texts=())
+
+    why = verb("why", "Read why a training job failed, and the change that fixes it.")
+    why.add_argument("log", metavar="LOG", help="file with the job's log, its FailureReason, or both")
+    why.add_argument("--advice", metavar="FILE", help="saved advice of the job, for the next plan after full memory")
+    why.set_defaults(text="")
+
+    about = "Compare plans with the libraries, instances or numbers of instances that are given."
+    compare = verb("compare", about, takes_settings=True)
+    compare.add_argument("model", help=_MODEL)
+    _add_request(compare)
+    compare.add_argument("--counts", help="numbers of instances with commas: 1,2,4,8")
+    compare.add_argument("--libraries", default="", help="libraries with commas: fsdp,smp-v2")
+    compare.set_defaults(plans=())
+
+    profile = verb("profile", "Profile the model of a transformers configuration.", takes_settings=True)
+    profile.add_argument("config", help="path of a config.json")
+
+    _add_others(verb)
+    return command
+
+
+def _add_others(verb: Callable[..., argparse.ArgumentParser]) -> None:
+    """The verbs of a saved advice, of scripts and of the installation."""
+    prove = verb("prove", "Run a script and its adaptation for a few updates, and compare them.")
+    prove.add_argument("original", help="the script before its adaptation")
+    prove.add_argument("adapted", help="the script after it")
+    prove.add_argument("--advice", metavar="FILE", help="saved advice, whose plan the adaptation must have")
+    prove.add_argument("--library", help="training library of the adaptation, without an advice")
+    prove.add_argument("--root", metavar="FOLDER", help="folder to copy; default: that of the script")
+    prove.add_argument("--arguments", default="", help="command line of the script")
+
+    export = verb("export", "Write the code of a saved advice, or of the advice for a request.", takes_settings=True)
+    export.add_argument("advice", help=f"file of `smp-advisor advise --output`; or with --instance: {_MODEL}")
+    _add_request(export)
+    export.add_argument("--what", choices=EXPORTS, default="job", help="default: job, the cell that starts it")
+    export.add_argument("--sdk", choices=("auto", "v2", "v3"), default="auto", help="version of the SageMaker SDK")
+    export.add_argument("--image-uri", metavar="URI", help="container image of the job; Kubernetes requires one")
+    export.add_argument("--output", metavar="FILE", help="file to write instead of printing")
+
+    watch = verb("watch", "Watch a training job, a local run or a log next to its prediction. It only reads.")
+    watch.add_argument("run", help="name of a training job, or path of a log or of a folder with one")
+    watch.add_argument("--advice", metavar="FILE", help="saved advice to compare it with; default: that of the run")
+    watch.add_argument("--once", action="store_true", help="read once instead of until the run ends")
+    watch.add_argument("--learn", metavar="FILE", help="add what the run measured to a calibration that a team shares")
+
+    mcp = verb("mcp", "Serve the verbs to assistants by the Model Context Protocol, on standard input and output.")
+    root = "folder whose files may be read; several times for several; default: the working folder"
+    mcp.add_argument("--root", metavar="FOLDER", action="append", default=[], help=root)
+
+    skill = verb("skill", "Print the skill with which assistants use the verbs.")
+    skill.add_argument("--install", metavar="PATH", help="folder of skills to write it into")
+
+    completion = verb("completion", "Print the completion of this command for a shell: eval its output.")
+    completion.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="the shell (requires the package shtab)")
+
+
+def _add_request(parser: argparse.ArgumentParser) -> None:
+    for switches, settings in request_options(cluster_required=False):
+        parser.add_argument(*switches, **settings)
+    parser.set_defaults(takes_settings="request")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,7 +245,6 @@ def _completion(options: Namespace) -> str:
 
 
 def _serve(options: Namespace) -> str:
-    """Serve assistants until their input ends."""
     from smp_advisor.tools.server import serve
 
     serve(tuple(Path(folder).resolve() for folder in options.root) or (Path.cwd(),))

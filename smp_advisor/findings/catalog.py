@@ -1,17 +1,16 @@
-"""Texts of all checks, in data/checks, and their pages: one id is one defect, with its examples."""
+"""Texts of all checks, in data/checks: one id is one defect, with its examples."""
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from smp_advisor.files import data_file
 from smp_advisor.findings.finding import Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from smp_advisor.findings.finding import Severity
 
@@ -134,8 +133,8 @@ class Section:
 @lru_cache(maxsize=1)
 def sections() -> tuple[Section, ...]:
     """Every check by library, in the order of the ids."""
-    pages = {name: (page["title"], page["url"]) for name, page in _data("pages").items()}
-    tables = [_data(f"checks/{name}") for name in _SECTIONS]
+    pages = {name: (page["title"], page["url"]) for name, page in data_file("findings", "pages").items()}
+    tables = [data_file("findings", f"checks/{name}") for name in _SECTIONS]
     return tuple(
         Section(
             name=table["name"],
@@ -173,32 +172,6 @@ def _wording(table: dict[str, Any], variant: dict[str, Any]) -> Wording:
     return Wording(**texts, fields={name: Field(**field) for name, field in fields.items()})
 
 
-def _data(name: str) -> dict[str, Any]:
-    return tomllib.loads(files("smp_advisor.findings").joinpath(f"data/{name}.toml").read_text("utf-8"))
-
-
-def checks_page() -> str:
-    """The page of all checks as Markdown: the rules of the checker, and a row for each check."""
-    parts = [files("smp_advisor.findings").joinpath("data/introduction.md").read_text("utf-8")]
-    for section in sections():
-        parts.append(f"## {section.name}\n\nApplies {section.applies}.\n")
-        parts.append("| check | severity | defect | fix |\n| --- | --- | --- | --- |")
-        parts += [_row(check) for check in section.checks]
-        parts.append("")
-    return "\n".join([*parts, _published()])
-
-
-def check_page(check: Check) -> str:
-    """The page of one check as Markdown."""
-    marks = "<!-- Written by `make pages` from smp_advisor/findings/data. -->"
-    return f"# {check.id}: {check.title}\n\n{marks}\n\n{check_markdown(check)}\n[All checks](../checks.md)\n"
-
-
-def _row(check: Check) -> str:
-    title = check.title.replace("|", "\\|")
-    return f"| [{check.id}](checks/{check.id}.md) | {check.severity} | {title} | {'yes' if check.fix else ''} |"
-
-
 def check_markdown(check: Check) -> str:
     """Message, consequence, remedy, examples and source of one check, for the reports of code hosts."""
     wordings = list(check.wordings.values())
@@ -233,29 +206,3 @@ def _message(check: Check, wording: Wording) -> str:
 def _code(title: str, code: str) -> str:
     language = "json" if code.startswith("{") else "yaml" if code.startswith("run:") else "python"
     return f"{title}:\n\n```{language}\n{code.rstrip()}\n```\n"
-
-
-def _published() -> str:
-    data = _data("published")
-    rows = [
-        "## On published scripts\n",
-        f"{data['about']}\n",
-        (
-            f"- Checked {data['date']}: {data['files']} different files of {data['repository']}, at"
-            f" {len(data['revisions'])} revisions: {', '.join(data['revisions'])}."
-        ),
-        (
-            f"- Errors reported: {_places(data['error'])} places."
-            f" Not real: {_places(error for error in data['error'] if not error['real'])}."
-        ),
-        f"- Warnings reported: {_places(data['warning'])} places.\n",
-        "| finding | where | judged |",
-        "| --- | --- | --- |",
-    ]
-    for severity in ("error", "warning"):
-        rows += [f"| {severity} {entry['id']} | {entry['where']} | {entry['judged']} |" for entry in data[severity]]
-    return "\n".join(rows) + "\n"
-
-
-def _places(entries: Iterable[dict[str, Any]]) -> int:
-    return sum(entry["places"] for entry in entries)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.guidance.conclusion import Argument, Conclusion, speed_of
+from smp_advisor.guidance.conclusion import Argument, Conclusion, speed_of, used
 from smp_advisor.guidance.what_if import PlannedRun, WhatIf, vary
 from smp_advisor.libraries.library import get_library, plan_fields
 from smp_advisor.libraries.schema import schema
@@ -119,7 +119,6 @@ def low_utilisation(estimate: Estimate) -> str:
 
 
 def _rank(best: SearchResult) -> str:
-    """Rule by which the first plan comes first."""
     scores = best.scores
     top = int(scores.tokens_per_second.argmax())
     faster = float(scores.tokens_per_second[top] / scores.tokens_per_second[0]) - 1
@@ -262,7 +261,6 @@ def _may_double(run: PlannedRun) -> bool:
 
 
 def _accumulations(run: PlannedRun) -> dict[str, WhatIf]:
-    """Twice the batch, if the limit of tokens allows it, and the batch without accumulation."""
     result = {"batch": vary(run, batch_size=2 * run.plan.batch_size)} if _may_double(run) else {}
     if run.plan.gradient_accumulation_steps > 1:
         result["together"] = vary(run, gradient_accumulation_steps=1)
@@ -302,7 +300,6 @@ def _microbatches(run: PlannedRun) -> dict[str, WhatIf]:
 
 
 def _on_microbatches(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
-    """Report the batch, its microbatches and the effect of larger ones."""
     plan, tp, pp = run.plan, run.plan.tensor_parallel_degree, run.plan.pipeline_parallel_degree
     owner = f"pipeline of {pp} GPUs" if pp > 1 else "GPU"
     if plan.prescaled_batch and tp > 1:
@@ -359,7 +356,6 @@ def _conclusion(
     sentences: list[str],
     rows: list[tuple[str, str]],
 ) -> Conclusion:
-    """The conclusion, with the reason why the batch is processed in parts in short."""
     together, brief = estimates.get("together"), "The batch of each replica is processed at once."
     if together is not None:
         end = f"; at once would be {speed_of(run, together)}."
@@ -369,9 +365,8 @@ def _conclusion(
             end = "; at once, it would fit."
         brief = f"Each replica processes its batch in parts{end}"
     plans = (comparisons[key].plan for key in ("batch", "microbatches", "active") if key in estimates)
-    return Conclusion(
-        decision="used",
-        because=" ".join(sentences),
+    return used(
+        " ".join(sentences),
         brief=brief,
         figures=(*rows, ("global batch", global_batch(run.model, run.estimate))),
         alternative=next(plans, None),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from smp_advisor.guidance.practices import subset_tip
 from smp_advisor.search.rank import NEAR_BEST, TECHNIQUE_GAIN
@@ -34,6 +34,21 @@ class Conclusion:
     alternative: Plan | None = None
     practice: str = ""
     """Key of the practice, if not the technique's own (sharded data parallelism for optimizer-state sharding)."""
+
+
+def used(because: str, **more: Any) -> Conclusion:
+    """The conclusion that a technique is used."""
+    return Conclusion(decision="used", because=because, **more)
+
+
+def not_used(because: str, **more: Any) -> Conclusion:
+    """The conclusion that a technique is not used."""
+    return Conclusion(decision="not used", because=because, **more)
+
+
+def not_possible(because: str) -> Conclusion:
+    """The conclusion that a technique cannot be used."""
+    return Conclusion(decision="not possible", because=because)
 
 
 @dataclass(frozen=True)
@@ -97,8 +112,6 @@ def figures(with_: Estimate | None, without: Estimate | None) -> tuple[tuple[str
 
 
 class _Phrases(NamedTuple):
-    """Sentences on two plans, with and without a technique."""
-
     used: str
     """Reason for a technique that the plan has."""
     change: str

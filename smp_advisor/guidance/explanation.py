@@ -13,6 +13,7 @@ from smp_advisor.guidance.conclusion import (
     against,
     brief_not_used,
     brief_used,
+    not_possible,
     why_not_used,
     why_used,
 )
@@ -25,12 +26,8 @@ from smp_advisor.wording import compared, duration, first_sentence, fit, fits, l
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.guidance.what_if import Estimates, Plans
-    from smp_advisor.libraries.plan import Plan
-    from smp_advisor.workload.job import Job
-    from smp_advisor.workload.model import Model
 
 
 _DOMINATED = 0.4
@@ -49,7 +46,6 @@ def _tensor_degrees(run: PlannedRun) -> dict[str, WhatIf]:
 
 
 def _on_tensor(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
-    """Compare the plan's degree with others."""
     if run.plan.tensor_parallel_degree == 1:
         return _without_tensor(run, comparisons, estimates)
     plan, per_node, family = run.plan, run.cluster.instance.gpus, run.model.family
@@ -123,7 +119,7 @@ def _without_tensor(run: PlannedRun, comparisons: Plans, estimates: Estimates) -
         lead = f"None of the degrees within a node ({degrees}) is possible. " if len(comparisons) > 1 else ""
         obstacle = lead + next(iter(comparisons.values())).obstacle
     if obstacle:
-        return Conclusion(decision="not possible", because=obstacle)
+        return not_possible(obstacle)
     # The smallest degree that fits explains most; if the plan fits already or none does, the smallest there is.
     fitting = [] if run.fits else [d for d in possible if fits(estimates[d], run.min_fit_probability)]
     degree = (fitting or possible)[0]
@@ -149,16 +145,15 @@ def _stages(run: PlannedRun) -> dict[str, WhatIf]:
 
 
 def _on_pipeline(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
-    """Compare the plan's pipeline with none, or no pipeline with two stages."""
     plan, current = run.plan, run.estimate
     if not comparisons:
         because = "This plan uses sharded data parallelism, which excludes pipeline parallelism."
-        return Conclusion(decision="not possible", because=because)
+        return not_possible(because)
     ((key, variant),) = comparisons.items()
     estimate = estimates.get(key)
     if plan.pipeline_parallel_degree == 1:
         if estimate is None:
-            return Conclusion(decision="not possible", because=variant.obstacle)
+            return not_possible(variant.obstacle)
         reason = why_not_used(run, variant, estimate, name="pipeline_parallel_degree=2")
         return against(run, "not used", variant, estimate, reason)
     waiting = duration(current, current.time.pipeline_bubble_seconds)
@@ -215,9 +210,8 @@ def _on_degree(
     comparisons: Plans,
     estimates: Estimates,
 ) -> Conclusion:
-    """Compare the degree with none, or none with the degree."""
     if not comparisons:
-        return Conclusion(decision="not possible", because=_obstacle(key, technique, run))
+        return not_possible(_obstacle(key, technique, run))
     degree, node = getattr(run.plan, key), run.cluster.gpus_per_node
     ((value, variant),) = comparisons.items()
     estimate = estimates.get(value)
@@ -260,33 +254,11 @@ ARGUMENTS: dict[str, Argument] = {
 """Arguments by the name that ``practices.toml`` has for them: `Practice.argument`."""
 
 
-def explain(
-    model: Model,
-    cluster: Cluster,
-    job: Job,
-    plan: Plan,
-    estimate: Estimate,
-    *,
-    min_fit_probability: float = 0.95,
-    objective: str = "throughput",
-    pins: frozenset[str] = frozenset(),
-) -> tuple[Step, ...]:
-    """Explain for each of the library's best practices, in order, whether the plan uses it and why."""
-    run = PlannedRun(
-        model=model,
-        cluster=cluster,
-        job=job,
-        plan=plan,
-        estimate=estimate,
-        min_fit_probability=min_fit_probability,
-        objective=objective,
-        pins=pins,
-    )
-    return steps_of(run)
+def explain(run: PlannedRun, techniques: Collection[str] | None = None) -> tuple[Step, ...]:
+    """Explain for each of the library's best practices, in order, whether the plan uses it and why.
 
-
-def steps_of(run: PlannedRun, techniques: Collection[str] | None = None) -> tuple[Step, ...]:
-    """The explanation of a planned run, see `explain`; of some techniques if they are listed."""
+    Of some techniques if they are listed.
+    """
     library, estimate = run.plan.library, run.estimate
     arguments = {
         name: ARGUMENTS[practice(name, library).argument]
@@ -333,7 +305,6 @@ def steps_of(run: PlannedRun, techniques: Collection[str] | None = None) -> tupl
 
 
 def _brief(run: PlannedRun, technique: str, conclusion: Conclusion, outcome: Estimate | None, aside: str) -> str:
-    """The short reason for a conclusion."""
     text = conclusion.brief
     fields = technique_fields(practice(technique, run.plan.library).argument)
     if not text and outcome is not None and fields and conclusion.decision != "not possible":

@@ -11,16 +11,18 @@ from smp_advisor.guidance.conclusion import (
     brief_change,
     brief_used,
     figures,
+    not_possible,
     speed_of,
+    used,
     why_not_used,
     why_used,
 )
 from smp_advisor.guidance.what_if import PlannedRun, WhatIf, vary, without
-from smp_advisor.libraries.axes import checkpointing_strategies
 from smp_advisor.libraries.groups import divisors, shard_degree
 from smp_advisor.libraries.layout import layout_of
 from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.schema import schema
+from smp_advisor.libraries.space import checkpointing_strategies
 from smp_advisor.wording import VISIBLE_GIB, compared, fit, fits, gib, plural
 
 if TYPE_CHECKING:
@@ -43,16 +45,12 @@ def _kinds(run: PlannedRun) -> dict[str, WhatIf]:
 
 
 def _on_kinds(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
-    """Compare SMP v1's sharding with none and with the other kind."""
     if run.plan.sharded_data_parallel_degree > 1:
         return _sharded(run, comparisons, estimates)
     instead = _instead(run, comparisons, estimates)
     if not run.plan.shard_optimizer_state:
         if run.data_parallel_degree == 1:
-            return Conclusion(
-                decision="not possible",
-                because="There is only one data-parallel rank, so the optimizer state cannot be divided.",
-            )
+            return not_possible("There is only one data-parallel rank, so the optimizer state cannot be divided.")
         with_, estimate = comparisons["optimizer"], estimates.get("optimizer")
         reason = why_not_used(run, with_, estimate, name="shard_optimizer_state")
         return against(run, "not used", with_, estimate, " ".join([reason, *instead]))
@@ -95,7 +93,6 @@ def _instead(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> list[
 
 
 def _sharded(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
-    """Sharded data parallelism against optimizer-state sharding and none."""
     variant, estimate, nothing = comparisons["optimizer"], estimates.get("optimizer"), estimates.get("nothing")
     bytes_ = (16 if run.job.precision == "fp32" else 20) - 4 * (run.job.optimizer == "sgd")
     briefs = ["" if nothing is None else brief_used(run, nothing, name="sharding", aside=comparisons["nothing"].aside)]
@@ -115,12 +112,11 @@ def _sharded(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Concl
         f" over {run.plan.sharded_data_parallel_degree} GPUs. shard_optimizer_state would not divide parameters and"
         f" gradients. {alone} {why_used(run, comparisons['nothing'], nothing, name='any sharding')}"
     )
-    return Conclusion(
-        decision="used",
-        because=because,
+    return used(
+        because,
         brief=" ".join(filter(None, briefs)),
         figures=figures(run.estimate, estimate),
-        alternative=variant.plan if estimate else None,
+        alternative=(variant.plan if estimate else None),
         practice="sharded_data_parallelism",
     )
 
@@ -186,7 +182,6 @@ def _on_degrees(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Co
 
 
 def _on_strategy(run: PlannedRun, comparisons: Plans, estimates: Estimates, sentences: list[str]) -> Conclusion:
-    """Compare FSDP's strategy with the other one, which there is on several nodes."""
     brief = "The library shards parameters, gradients and optimizer state over all GPUs."
     estimate: Estimate | None = None
     variant = WhatIf(cluster=run.cluster, job=run.job)
@@ -215,13 +210,11 @@ def _strategies(run: PlannedRun) -> list[str]:
 
 
 def _checkpointings(run: PlannedRun) -> dict[str, WhatIf]:
-    """No checkpointing, and the other strategies."""
     variants = {strategy: vary(run, activation_checkpointing=strategy) for strategy in _strategies(run)}
     return {"none": without(run, activation_checkpointing=False), **variants}
 
 
 def _on_checkpointing(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
-    """Compare the plan's strategy with none and with the others."""
     strategy = run.plan.activation_checkpointing
     if not strategy:
         variant, estimate = comparisons["each"], estimates.get("each")
@@ -263,10 +256,9 @@ def _offloading(run: PlannedRun) -> dict[str, WhatIf]:
 
 
 def _on_offloading(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
-    """Compare offloading with none."""
     if not comparisons:
         because = "Offloading moves checkpointed activations, and this plan does not use activation checkpointing."
-        return Conclusion(decision="not possible", because=because)
+        return not_possible(because)
     plan, variant, estimate = run.plan, comparisons["other"], estimates.get("other")
     # Some libraries also move the activations of the microbatch that runs.
     moves_running, limits = bool(layout_of([plan], run.job, run.cluster).offload_running[0]), ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.guidance.what_if import PlannedRun
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
@@ -82,78 +82,40 @@ def _nearest(size: float, multiple: int) -> int:
     return max(multiple, round(size / multiple) * multiple)
 
 
-def model_changes(
-    model: Model, cluster: Cluster, job: Job, estimate: Estimate, limits: Mapping[str, Any], *, order: int
-) -> tuple[Step, ...]:
+def model_changes(run: PlannedRun, limits: Mapping[str, Any], *, order: int) -> tuple[Step, ...]:
     """The step that adjusts the model, if its fastest plan is then visibly faster at the same global batch."""
-    rules = data_file("guidance", "model_changes")
+    model, job, now, rules = run.model, run.job, run.estimate, data_file("guidance", "model_changes")
     if model.origin == "measured":
         return ()
-    pretrained = job.training == "fine-tuning" or job.adapter is not None
-    sizes = adjusted_sizes(model, pretrained=pretrained)
-    fixed = replace(job, global_batch_size=estimate.global_batch_size)
+    sizes = adjusted_sizes(model, pretrained=job.training == "fine-tuning" or job.adapter is not None)
+    fixed = replace(job, global_batch_size=now.global_batch_size)
     words = {name: size for name, size in sizes.items() if name == "vocab"}
-    best: _Change | None = None
+    speed, best, adjusted = now.samples_per_second, dict[str, int](), model
     # A longer vocabulary alone keeps the architecture, so other sizes must gain more than it.
     for changes, least_gain in ((words, rules["visible_gain"]), (sizes, rules["least_gain"])):
-        change = _change(model, cluster, fixed, changes, limits) if changes else None
-        present = estimate.samples_per_second if best is None else best.samples_per_second
-        if change is not None and change.samples_per_second >= present * (1 + least_gain):
-            best = change
-    return () if best is None else (_step(model, job, estimate, best, order),)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Change:
-    """Changed sizes, the model with them, and the speed of its fastest plan."""
-
-    sizes: Mapping[str, int]
-    model: Model
-    samples_per_second: float
-
-
-def _change(
-    model: Model, cluster: Cluster, job: Job, sizes: Mapping[str, int], limits: Mapping[str, Any]
-) -> _Change | None:
-    """The change, if the family has these sizes and a plan of the changed model fits."""
-    adjusted = _rebuilt(model, sizes)
-    if adjusted is None:
-        return None
-    try:
-        result = search(adjusted, cluster, job, **limits)
-    except AdvisorError:
-        return None
-    if not len(result.ranked):
-        return None
-    tokens = model.sequence_length(job.sequence_length)
-    speed = float(result.scores.tokens_per_second[0]) / tokens
-    return _Change(sizes=sizes, model=adjusted, samples_per_second=speed)
-
-
-def _step(model: Model, job: Job, estimate: Estimate, change: _Change, order: int) -> Step:
-    rules, scale = (
-        data_file("guidance", "model_changes"),
-        model.sequence_length(job.sequence_length) if model.reads_tokens else 1,
-    )
-    before, after = estimate.samples_per_second, change.samples_per_second
-    speeds = [f"{value * scale:,.0f} {unit(model)}/s" for value in (after, before)]
-    changes = [
-        f"{_LABELS[name]} {getattr(model.shape, name):,} to {size:,}"
-        for name, size in change.sizes.items()
-        if name in _LABELS
+        changed = _rebuilt(model, changes) if changes else None
+        reached = 0.0 if changed is None else _speed(changed, run.cluster, fixed, limits)
+        if changed is not None and reached >= speed * (1 + least_gain):
+            speed, best, adjusted = reached, changes, changed
+    if not best:
+        return ()
+    scale = model.sequence_length(job.sequence_length) if model.reads_tokens else 1
+    speeds = [f"{value * scale:,.0f} {unit(model)}/s" for value in (speed, now.samples_per_second)]
+    texts = [
+        f"{_LABELS[name]} {getattr(model.shape, name):,} to {size:,}" for name, size in best.items() if name in _LABELS
     ]
-    gain = after / before - 1
+    gain = speed / now.samples_per_second - 1
     doubt = "" if gain >= rules["least_gain"] else ", less than the cost model resolves"
     because = (
-        f"Change {listed(changes)}: {speeds[0]} instead of {speeds[1]} ({percent(gain)} faster{doubt}) with the same"
+        f"Change {listed(texts)}: {speeds[0]} instead of {speeds[1]} ({percent(gain)} faster{doubt}) with the same"
         " global batch."
     )
     details = (
-        f"{because} The model then has {format_count(change.model.parameter_count)} parameters instead of"
+        f"{because} The model then has {format_count(adjusted.parameter_count)} parameters instead of"
         f" {format_count(model.parameter_count)}. Tensor cores and tensor parallelism divide its products without a"
         " remainder. The comparison is between the fastest plans of both models."
     )
-    return Step(
+    step = Step(
         order=order,
         technique="model_changes",
         title=rules["title"],
@@ -165,6 +127,17 @@ def _step(model: Model, job: Job, estimate: Estimate, change: _Change, order: in
         source_title=rules["source_title"],
         source_url=rules["source_url"],
     )
+    return (step,)
+
+
+def _speed(model: Model, cluster: Cluster, job: Job, limits: Mapping[str, Any]) -> float:
+    """Samples per second of the fastest plan; 0 if none fits."""
+    try:
+        result = search(model, cluster, job, **limits)
+    except AdvisorError:
+        return 0.0
+    fastest = float(result.scores.tokens_per_second[0]) if len(result.ranked) else 0.0
+    return fastest / model.sequence_length(job.sequence_length)
 
 
 def _rebuilt(model: Model, sizes: Mapping[str, int]) -> Model | None:

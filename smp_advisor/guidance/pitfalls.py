@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.cluster.table import sources
-from smp_advisor.costs import estimate as estimate_plan
 from smp_advisor.guidance.practices import Pitfall, order, practice
-from smp_advisor.guidance.what_if import PlannedRun, evaluate, vary
+from smp_advisor.guidance.what_if import evaluate, vary
 from smp_advisor.libraries import image
 from smp_advisor.libraries.groups import reduced_data_parallel_degree, shard_degree
 from smp_advisor.libraries.library import get_library, supports_tensor_parallelism
 from smp_advisor.libraries.schema import Condition
 from smp_advisor.libraries.version import release, supported_instances
-from smp_advisor.wording import fit, gib, plural
+from smp_advisor.wording import fit, fits, gib, plural
 from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
-    from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.guidance.what_if import PlannedRun
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
@@ -32,35 +31,20 @@ _SHARDING = ("optimizer_state_sharding", "sharding")
 """Practices about sharded state: source of the warning."""
 
 
-def downsizing(
-    model: Model,
-    cluster: Cluster,
-    job: Job,
-    plan: Plan,
-    estimate: Estimate | None = None,
-    *,
-    min_fit_probability: float = 0.95,
-) -> Pitfall | None:
+def downsizing(run: PlannedRun) -> Pitfall | None:
     """Warn if a plan that fits would not fit on half of the nodes, because its state is sharded over them.
 
     Each replica keeps its batch, so that only the sharding changes. None without sharding, on a single node, for a plan
     that does not fit, and if half of the nodes is enough.
     """
+    plan, cluster, required = run.plan, run.cluster, run.min_fit_probability
     sharded = plan.shard_optimizer_state or shard_degree(plan, cluster) > 1
-    if not sharded or cluster.nodes < 2:
-        return None
-    current = estimate or estimate_plan(model, cluster, job, plan)
-    run = PlannedRun(
-        model=model, cluster=cluster, job=job, plan=plan, estimate=current, min_fit_probability=min_fit_probability
-    )
-    if not run.fits:
+    if not sharded or cluster.nodes < 2 or not run.fits:
         return None
     half = Cluster(cluster.instance, cluster.nodes // 2)
     comparison = vary(run, cluster=half, keep_global_batch=False)
-    alternative = evaluate(model, {"half": comparison}).get("half")
-    if alternative is None or comparison.plan is None:
-        return None
-    if alternative.fit_probability >= min_fit_probability and alternative.host_memory_fits:
+    alternative = evaluate(run.model, {"half": comparison}).get("half")
+    if alternative is None or comparison.plan is None or fits(alternative, required):
         return None
     source = next((practice(name, plan.library) for name in order(plan.library) if name in _SHARDING), None)
     return Pitfall(
@@ -69,7 +53,7 @@ def downsizing(
         text=(
             f"Check the memory again before you shrink the cluster. On {plural(half.nodes, 'node')} ({half.gpus} GPUs),"
             f" {_shards(plan, comparison.plan, cluster, half)}, and the plan needs {gib(alternative.needed_gib)} per"
-            f" GPU (vs {gib(current.needed_gib)}). It {fit(alternative, min_fit_probability)}."
+            f" GPU (vs {gib(run.estimate.needed_gib)}). It {fit(alternative, required)}."
         ),
         source_url=source.source_url if source else "",
         source_title=source.source_title if source else "",
@@ -92,8 +76,6 @@ _SEVERITIES = ("error", "warning", "info")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Row:
-    """One row of the data file."""
-
     id: str
     severity: Literal["error", "warning", "info"]
     text: str
@@ -124,25 +106,17 @@ def _rows(library: str) -> tuple[_Row, ...]:
     return tuple(rows)
 
 
-def pitfalls(
-    model: Model,
-    cluster: Cluster,
-    job: Job,
-    plan: Plan,
-    *,
-    script_is_generated: bool,
-    min_fit_probability: float = 0.95,
-) -> tuple[Pitfall, ...]:
+def pitfalls(run: PlannedRun, *, script_is_generated: bool) -> tuple[Pitfall, ...]:
     """Requirements of a plan, errors first.
 
     With `script_is_generated`, the training script is the advisor's own, which it writes for jobs without an adapter.
     Requirements that it meets are then information, for users who edit it; mistakes that cannot occur in it are left
     out.
     """
-    facts = _facts(model, cluster, job, plan)
-    generated = script_is_generated and job.adapter is None
+    facts = _facts(run)
+    generated = script_is_generated and run.job.adapter is None
     results = []
-    for row in _rows(plan.library):
+    for row in _rows(run.plan.library):
         if not all(condition.holds(facts, facts) for condition in row.when):
             continue
         if row.generated == "absent" and generated:
@@ -157,15 +131,14 @@ def pitfalls(
                 source_title=row.source_title,
             )
         )
-    shrinking = downsizing(model, cluster, job, plan, min_fit_probability=min_fit_probability)
+    shrinking = downsizing(run)
     if shrinking is not None:
         results.append(shrinking)
     return tuple(sorted(results, key=lambda pitfall: _SEVERITIES.index(pitfall.severity)))
 
 
-def _facts(model: Model, cluster: Cluster, job: Job, plan: Plan) -> dict[str, Any]:
-    """Names that conditions and texts may use: the plan's fields, and these."""
-    machine = cluster.instance
+def _facts(run: PlannedRun) -> dict[str, Any]:
+    model, cluster, job, plan, machine = run.model, run.cluster, run.job, run.plan, run.cluster.instance
     # "ml.p4d.24xlarge": family ml.p4d, generation p4.
     family, generation = ".".join(machine.name.split(".")[:2]), machine.name.removeprefix("ml.")[:2]
     container = image(plan.library, plan.version)

@@ -1,4 +1,8 @@
-"""The rank map of a plan as text, HTML and DataFrame."""
+"""Ranks of a plan on a cluster: stage, slices, shard and replica of every GPU, and its groups of the SMP library.
+
+Groups, from the ranking mechanism of the SageMaker developer guide: a PP_GROUP holds all stages of a model, a TP_GROUP
+all slices of a stage, an RDP_GROUP the GPUs with equal stage and slice, and a DP_GROUP the GPUs with equal stage.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from smp_advisor.libraries.ranks import COLUMNS, GROUPS
+from smp_advisor.errors import PlanError
+from smp_advisor.libraries.groups import data_parallel_degree, reduced_data_parallel_degree, shard_degree
+from smp_advisor.libraries.library import plan_fields
 from smp_advisor.uninterrupted import uninterrupted
 from smp_advisor.wording import plural, table_html
 
@@ -15,7 +21,215 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-    from smp_advisor.libraries.ranks import RankMap
+    from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.libraries.plan import Plan
+
+    Ints = NDArray[np.int64]
+
+_ORDERS = {"cluster": "DPT", "spread": "TPD"}
+PLACEMENTS = (*_ORDERS, "DPT", "DTP", "PDT", "PTD", "TDP", "TPD")
+"""Placement strategies of SMP v1. In the orders of letters (D: reduced data, P: pipeline, T: tensor parallelism), the
+last letter varies fastest over neighboring ranks. Source: common API of SMP v1, ``placement_strategy``."""
+
+GROUPS = ("PP_GROUP", "TP_GROUP", "RDP_GROUP", "DP_GROUP")
+COLUMNS = ("rank", "node", "gpu", "stage", "tensor_slice", "context_slice", "experts", "shard", "replica")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RankTable:
+    """Contents of every GPU, as columns of shape (GPUs,), in the order of ranks.
+
+    ``print(table)``, a table in notebooks, and `frame`.
+    """
+
+    placement: str
+    """Order of the letters D, P and T."""
+    documented: bool
+    """Whether the library documents the order (SMP v1). For others, the cost model's assumption."""
+    gpus_per_node: int
+    degrees: dict[str, int]
+    """Number of different values of each column: stages, slices, shards, replicas."""
+    rank: Ints
+    node: Ints
+    gpu: Ints
+    """Number of the GPU in its node."""
+    stage: Ints
+    """``pp_rank``: pipeline stage."""
+    tensor_slice: Ints
+    """``tp_rank``: slice of every divided layer."""
+    context_slice: Ints
+    """Part of every sequence."""
+    experts: Ints
+    """Part of the experts of every layer."""
+    shard: Ints
+    """Part of the sharded state: of parameters, gradients and optimizer state, or of the optimizer state alone."""
+    replica: Ints
+    """Groups with equal numbers process the same samples together."""
+    groups: dict[str, Ints]
+    """Number of each rank's group, by the names in `GROUPS`. Groups are numbered by their first rank."""
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+        return int(self.node[-1]) + 1
+
+    def members(self, group: str, number: int) -> Ints:
+        """Ranks of a group, in increasing order: ``members("TP_GROUP", 0)``."""
+        members: Ints = self.rank[self.groups[group] == number]
+        return members
+
+    def frame(self) -> pd.DataFrame:
+        """One row per GPU, in the order of ranks."""
+        with uninterrupted():
+            import pandas as pd
+
+        columns = {name: getattr(self, name) for name in COLUMNS}
+        return pd.DataFrame(columns | self.groups)
+
+    @property
+    def period(self) -> int:
+        """Nodes after which stages and slices repeat."""
+        grid = np.stack([getattr(self, name) for name in _PATTERN]).reshape(len(_PATTERN), self.nodes, -1)
+        candidates = [n for n in range(1, self.nodes + 1) if self.nodes % n == 0]
+        return next(n for n in candidates if (grid == np.tile(grid[:, :n], (1, self.nodes // n, 1))).all())
+
+    @property
+    def shown(self) -> list[int]:
+        """Nodes in the table: those of one period, of long ones the first and the last."""
+        period = self.period
+        return list(range(period)) if period <= _MOST_NODES else [*range(_MOST_NODES - 1), period - 1]
+
+    def rows(self, node: int) -> list[tuple[str, list[int]]]:
+        """Contents of the GPUs of a node: (title, one number per GPU), of the columns that differ."""
+        own = self.node == node
+        return [(title, getattr(self, name)[own].tolist()) for name, title in _TITLES.items() if self.degrees[name] > 1]
+
+    @property
+    def summary(self) -> list[str]:
+        """The groups and the repetition, one sentence each."""
+        sentences = [
+            f"{plural(self.nodes, 'node')} of {plural(self.gpus_per_node, 'GPU')}. {self._order}",
+            *map(self._group, GROUPS),
+        ]
+        repeats = self.nodes // self.period
+        if repeats > 1:
+            block = "each node" if self.period == 1 else f"each block of {self.period} nodes"
+            counts = [
+                f"{_TITLES[name]} numbers grow by {step} per repetition"
+                for name in ("shard", "replica")
+                if (step := self._growth(name)) and self.degrees[name] > 1
+            ]
+            again = f" {'; '.join(counts)}." if counts else ""
+            again = again[:2].upper() + again[2:]
+            sentences.append(f"Stages and slices repeat in {block}.{again}")
+        return sentences
+
+    @property
+    def _order(self) -> str:
+        if not self.documented:
+            return "The library does not document the order of ranks: this is the order that the cost model assumes."
+        return f"Placement {self.placement}: the last letter varies fastest over neighboring ranks."
+
+    def _group(self, name: str) -> str:
+        """A kind of group: ``TP_GROUP: 64 groups of 2 GPUs, ranks 0, 1; inside a node.``."""
+        members = self.members(name, 0)
+        numbers = self.groups[name]
+        count = int(numbers.max()) + 1
+        if len(members) == 1:
+            return f"{name}: each GPU alone."
+        crossing = any(len(set(self.node[numbers == n].tolist())) > 1 for n in range(min(count, 64)))
+        place = "over several nodes" if crossing else "inside a node"
+        return (
+            f"{name}: {plural(count, 'group')} of {len(members)} GPUs, {place}; the first has ranks {_listed(members)}."
+        )
+
+    def _growth(self, name: str) -> int:
+        """Constant growth of a column from one period to the next; 0 without one."""
+        values = getattr(self, name).reshape(self.nodes // self.period, -1)
+        degree = self.degrees[name]
+        steps = (values[1:] - values[:-1]) % degree
+        return int(steps.flat[0]) if steps.size and (steps == steps.flat[0]).all() else 0
+
+    def __str__(self) -> str:
+        lines = [*self.summary]
+        previous = -1
+        for node in self.shown:
+            if node != previous + 1:
+                lines.append(f"Nodes {previous + 1} to {node - 1}: advice.rank_map()")
+            previous = node
+            lines.append(f"Node {node}")
+            table = [("GPU", list(range(self.gpus_per_node))), *self.rows(node)]
+            width = max(len(str(number)) for _, numbers in table for number in numbers)
+            lines += [f"  {title:<14}" + " ".join(f"{n:>{width}}" for n in numbers) for title, numbers in table]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        gpus = range(self.gpus_per_node)
+        nodes = [
+            (
+                f"Node {node}",
+                *("\n".join(f"{title} {numbers[gpu]}" for title, numbers in self.rows(node)) for gpu in gpus),
+            )
+            for node in self.shown
+        ]
+        titles = ("Node", *(f"GPU {gpu}" for gpu in gpus))
+        return table_html([titles, *nodes], caption="\n".join(self.summary))
+
+
+def rank_map(plan: Plan, cluster: Cluster, placement_strategy: str | None = None) -> RankTable:
+    """Stage, slices, shard and replica of every GPU."""
+    strategy = plan.placement_strategy if placement_strategy is None else placement_strategy
+    if strategy not in PLACEMENTS:
+        raise PlanError(f"placement_strategy must be one of {', '.join(PLACEMENTS)}, not {strategy!r}.")
+    order = _ORDERS.get(strategy, strategy)
+    tp, cp = plan.tensor_parallel_degree, plan.context_parallel_degree
+    sizes = {"D": data_parallel_degree(plan, cluster) // tp, "P": plan.pipeline_parallel_degree, "T": tp}
+    rank = np.arange(cluster.gpus, dtype=np.int64)
+    place: dict[str, Ints] = {}
+    stride = 1
+    for letter in reversed(order):
+        place[letter] = rank // stride % sizes[letter]
+        stride *= sizes[letter]
+    data, stage, slices = place["D"], place["P"], place["T"]
+    experts = plan.expert_parallel_degree
+    shards = sizes["D"] if plan.shard_optimizer_state else shard_degree(plan, cluster)
+    return RankTable(
+        placement=order,
+        documented="placement_strategy" in plan_fields(plan.library),
+        gpus_per_node=cluster.gpus_per_node,
+        degrees={
+            "stage": sizes["P"],
+            "tensor_slice": tp,
+            "context_slice": cp,
+            "experts": experts,
+            "shard": shards,
+            "replica": reduced_data_parallel_degree(plan, cluster),
+        },
+        rank=rank,
+        node=rank // cluster.gpus_per_node,
+        gpu=rank % cluster.gpus_per_node,
+        stage=stage,
+        tensor_slice=slices,
+        context_slice=data % cp,
+        experts=data % experts,
+        shard=data // experts % shards if shards > 1 else np.zeros_like(rank),
+        replica=data // cp,
+        groups={
+            "PP_GROUP": _numbered(data * tp + slices),
+            "TP_GROUP": _numbered(data * sizes["P"] + stage),
+            "RDP_GROUP": _numbered(stage * tp + slices),
+            "DP_GROUP": _numbered(stage),
+        },
+    )
+
+
+def _numbered(keys: Ints) -> Ints:
+    """Numbers of equal keys, in the order of their first appearance."""
+    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    numbers = np.empty(len(first), dtype=np.int64)
+    numbers[np.argsort(first)] = np.arange(len(first))
+    return numbers[inverse]
+
 
 _TITLES = {
     "stage": "stage",
@@ -29,115 +243,6 @@ _PATTERN = ("stage", "tensor_slice", "context_slice", "experts")
 """Columns whose repetition over the nodes is stated. Shards and replicas count on."""
 _MOST_NODES = 4
 """Nodes in a text or a table; of longer patterns, the last node as well."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankTable:
-    """Contents of every GPU of every node: ``print(table)``, a table in notebooks, and `frame`."""
-
-    ranks: RankMap
-
-    def frame(self) -> pd.DataFrame:
-        """One row per GPU, in the order of ranks."""
-        with uninterrupted():
-            import pandas as pd
-
-        columns = {name: getattr(self.ranks, name) for name in COLUMNS}
-        return pd.DataFrame(columns | self.ranks.groups)
-
-    @property
-    def period(self) -> int:
-        """Nodes after which stages and slices repeat."""
-        ranks = self.ranks
-        grid = np.stack([getattr(ranks, name) for name in _PATTERN]).reshape(len(_PATTERN), ranks.nodes, -1)
-        candidates = [n for n in range(1, ranks.nodes + 1) if ranks.nodes % n == 0]
-        return next(n for n in candidates if (grid == np.tile(grid[:, :n], (1, ranks.nodes // n, 1))).all())
-
-    @property
-    def shown(self) -> list[int]:
-        """Nodes in the table: those of one period, of long ones the first and the last."""
-        period = self.period
-        return list(range(period)) if period <= _MOST_NODES else [*range(_MOST_NODES - 1), period - 1]
-
-    def rows(self, node: int) -> list[tuple[str, list[int]]]:
-        """Contents of the GPUs of a node: (title, one number per GPU), of the columns that differ."""
-        own = self.ranks.node == node
-        return [
-            (title, getattr(self.ranks, name)[own].tolist())
-            for name, title in _TITLES.items()
-            if self.ranks.degrees[name] > 1
-        ]
-
-    @property
-    def summary(self) -> list[str]:
-        """The groups and the repetition, one sentence each."""
-        sentences = [
-            f"{plural(self.ranks.nodes, 'node')} of {plural(self.ranks.gpus_per_node, 'GPU')}. {self._order}",
-            *map(self._group, GROUPS),
-        ]
-        repeats = self.ranks.nodes // self.period
-        if repeats > 1:
-            block = "each node" if self.period == 1 else f"each block of {self.period} nodes"
-            counts = [
-                f"{_TITLES[name]} numbers grow by {step} per repetition"
-                for name in ("shard", "replica")
-                if (step := self._growth(name)) and self.ranks.degrees[name] > 1
-            ]
-            again = f" {'; '.join(counts)}." if counts else ""
-            again = again[:2].upper() + again[2:]
-            sentences.append(f"Stages and slices repeat in {block}.{again}")
-        return sentences
-
-    @property
-    def _order(self) -> str:
-        if not self.ranks.documented:
-            return "The library does not document the order of ranks: this is the order that the cost model assumes."
-        return f"Placement {self.ranks.placement}: the last letter varies fastest over neighboring ranks."
-
-    def _group(self, name: str) -> str:
-        """A kind of group: ``TP_GROUP: 64 groups of 2 GPUs, ranks 0, 1; inside a node.``."""
-        members = self.ranks.members(name, 0)
-        numbers = self.ranks.groups[name]
-        count = int(numbers.max()) + 1
-        if len(members) == 1:
-            return f"{name}: each GPU alone."
-        crossing = any(len(set(self.ranks.node[numbers == n].tolist())) > 1 for n in range(min(count, 64)))
-        place = "over several nodes" if crossing else "inside a node"
-        return (
-            f"{name}: {plural(count, 'group')} of {len(members)} GPUs, {place}; the first has ranks {_listed(members)}."
-        )
-
-    def _growth(self, name: str) -> int:
-        """Constant growth of a column from one period to the next; 0 without one."""
-        values = getattr(self.ranks, name).reshape(self.ranks.nodes // self.period, -1)
-        degree = self.ranks.degrees[name]
-        steps = (values[1:] - values[:-1]) % degree
-        return int(steps.flat[0]) if steps.size and (steps == steps.flat[0]).all() else 0
-
-    def __str__(self) -> str:
-        lines = [*self.summary]
-        previous = -1
-        for node in self.shown:
-            if node != previous + 1:
-                lines.append(f"Nodes {previous + 1} to {node - 1}: advice.rank_map()")
-            previous = node
-            lines.append(f"Node {node}")
-            table = [("GPU", list(range(self.ranks.gpus_per_node))), *self.rows(node)]
-            width = max(len(str(number)) for _, numbers in table for number in numbers)
-            lines += [f"  {title:<14}" + " ".join(f"{n:>{width}}" for n in numbers) for title, numbers in table]
-        return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        gpus = range(self.ranks.gpus_per_node)
-        nodes = [
-            (
-                f"Node {node}",
-                *("\n".join(f"{title} {numbers[gpu]}" for title, numbers in self.rows(node)) for gpu in gpus),
-            )
-            for node in self.shown
-        ]
-        titles = ("Node", *(f"GPU {gpu}" for gpu in gpus))
-        return table_html([titles, *nodes], caption="\n".join(self.summary))
 
 
 def _listed(members: NDArray[np.int64]) -> str:

@@ -204,8 +204,6 @@ _TIME_PARTS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Setting:
-    """One compared setting."""
-
     name: str
     reference: object
     recommended: object
@@ -284,7 +282,6 @@ def _precision(run: PlannedRun, row: ReferenceRow, name: str) -> _Setting:
 
 
 def _field(run: PlannedRun, row: ReferenceRow, name: str) -> _Setting | None:
-    """Comparison of a field of the plan."""
     record = get_library(run.plan.library)
     if name == "tensor_parallel_degree" and not supports_tensor_parallelism(run.model.family, record.name):
         return None  # the library would not divide this model's layers
@@ -367,16 +364,7 @@ def _row_estimate(row: ReferenceRow) -> Estimate:
     return estimate_plan(row.model, row.cluster, row.job, row.plan)
 
 
-def nearest_reference(
-    model: Model,
-    cluster: Cluster,
-    job: Job,
-    plan: Plan,
-    estimate: Estimate,
-    *,
-    min_fit_probability: float = 0.95,
-    title: str = "The recommended plan",
-) -> Reference | None:
+def nearest_reference(run: PlannedRun, *, title: str = "The recommended plan") -> Reference | None:
     """Compare a plan with the nearest configuration that AWS ran.
 
     Nearest in parameter count and number of GPUs, by the sum of both ratios' logarithms. The same cost model estimates
@@ -384,16 +372,13 @@ def nearest_reference(
     procedure of extrapolation, it is followed from the row to the user's model. None for libraries without published
     configurations, and for models of images, which no row resembles. `title` is that of the plan in sentences.
     """
-    rows = reference_rows(plan.library)
-    if not rows or not model.reads_tokens:
+    rows = reference_rows(run.plan.library)
+    if not rows or not run.model.reads_tokens:
         return None
-    run = PlannedRun(
-        model=model, cluster=cluster, job=job, plan=plan, estimate=estimate, min_fit_probability=min_fit_probability
-    )
 
     def distance(row: ReferenceRow) -> float:
-        size = math.log(model.parameter_count / row.model.parameter_count)
-        return abs(size) + abs(math.log(cluster.gpus / row.cluster.gpus))
+        size = math.log(run.model.parameter_count / row.model.parameter_count)
+        return abs(size) + abs(math.log(run.cluster.gpus / row.cluster.gpus))
 
     row = min(rows, key=distance)
     row_estimate = _row_estimate(row)
@@ -436,7 +421,6 @@ def _summary(row: ReferenceRow, estimate: Estimate) -> str:
 
 
 def _distance(run: PlannedRun, row: ReferenceRow) -> str:
-    """How far the user's run is from the row."""
     size = run.model.parameter_count / row.model.parameter_count
     length = run.sequence_length / row.job.sequence_length
     gpus = run.cluster.gpus / row.cluster.gpus

@@ -12,17 +12,16 @@ from smp_advisor.costs import estimate as estimate_plan
 from smp_advisor.costs.estimate import CATEGORIES
 from smp_advisor.errors import PlanError
 from smp_advisor.guidance.choice import batch_reason, certainty, low_utilisation
-from smp_advisor.guidance.explanation import explain, steps_of
+from smp_advisor.guidance.explanation import explain
 from smp_advisor.guidance.ladder import climb, ladder_text, unused_lines, unused_techniques
 from smp_advisor.guidance.pitfalls import pitfalls
 from smp_advisor.guidance.practices import order
-from smp_advisor.guidance.rank_map import RankTable
+from smp_advisor.guidance.rank_map import RankTable, rank_map
 from smp_advisor.guidance.reference import nearest_reference
 from smp_advisor.guidance.what_if import PlannedRun
 from smp_advisor.libraries.groups import data_parallel_degree, reduced_data_parallel_degree
 from smp_advisor.libraries.library import get_library, plan_fields
 from smp_advisor.libraries.plan import Plan
-from smp_advisor.libraries.ranks import rank_map
 from smp_advisor.libraries.schema import schema
 from smp_advisor.libraries.validation import check_against
 from smp_advisor.search.search import listed_plans
@@ -58,6 +57,20 @@ if TYPE_CHECKING:
     Of = TypeVar("Of", bound=Recommended)
 
 
+def planned(advice: Recommended, job: Job, plan: Plan, estimate: Estimate) -> PlannedRun:
+    """A plan on the advice's cluster with the terms of its request."""
+    return PlannedRun(
+        model=advice.model,
+        cluster=advice.cluster,
+        job=job,
+        plan=plan,
+        estimate=estimate,
+        min_fit_probability=advice.min_fit_probability,
+        objective=advice.objective,
+        pins=frozenset(advice.question.request.pins if advice.question is not None else ()),
+    )
+
+
 def explained(advice: Of, job: Job, plan: Plan, estimate: Estimate, because: str) -> Of:
     """The advice with another plan instead of the recommended one, and with that plan's own reasons.
 
@@ -67,7 +80,7 @@ def explained(advice: Of, job: Job, plan: Plan, estimate: Estimate, because: str
     """
     if plan == advice.plan and job == advice.job:
         return advice
-    place, required = advice.cluster, advice.min_fit_probability
+    run = planned(advice, job, plan, estimate)
     utilisation = low_utilisation(estimate)
     unchanged = tuple(text for text in advice.warnings if text != low_utilisation(advice.estimate))
     return replace(
@@ -75,22 +88,9 @@ def explained(advice: Of, job: Job, plan: Plan, estimate: Estimate, because: str
         job=job,
         plan=plan,
         estimate=estimate,
-        steps=explain(
-            advice.model,
-            place,
-            job,
-            plan,
-            estimate,
-            min_fit_probability=required,
-            objective=advice.objective,
-            pins=frozenset(advice.question.request.pins if advice.question is not None else ()),
-        ),
-        pitfalls=pitfalls(
-            advice.model, place, job, plan, script_is_generated=advice.script is None, min_fit_probability=required
-        ),
-        reference=nearest_reference(
-            advice.model, place, job, plan, estimate, min_fit_probability=required, title="The plan on screen"
-        ),
+        steps=explain(run),
+        pitfalls=pitfalls(run, script_is_generated=advice.script is None),
+        reference=nearest_reference(run, title="The plan on screen"),
         because=because,
         warnings=(*unchanged, utilisation) if utilisation else unchanged,
     )
@@ -114,21 +114,14 @@ def ladder_of(advice: Recommended, plan: Plan | int | None = None) -> Ladder:
     """The ladder of a plan, see `plan_of`."""
     chosen = plan_of(advice, plan)
     own = chosen == advice.plan
-    run = PlannedRun(
-        model=advice.model,
-        cluster=advice.cluster,
-        job=advice.job,
-        plan=chosen,
-        estimate=advice.estimate if own else estimate_plan(advice.model, advice.cluster, advice.job, chosen),
-        min_fit_probability=advice.min_fit_probability,
-        objective=advice.objective,
-    )
-    return climb(run, advice.steps if own and advice.steps else steps_of(run, unused_techniques(run)))
+    value = advice.estimate if own else estimate_plan(advice.model, advice.cluster, advice.job, chosen)
+    run = planned(advice, advice.job, chosen, value)
+    return climb(run, advice.steps if own and advice.steps else explain(run, unused_techniques(run)))
 
 
 def ranks_of(advice: Recommended, plan: Plan | int | None = None, placement_strategy: str | None = None) -> RankTable:
     """The rank map of a plan, see `plan_of`."""
-    return RankTable(ranks=rank_map(plan_of(advice, plan), advice.cluster, placement_strategy))
+    return rank_map(plan_of(advice, plan), advice.cluster, placement_strategy)
 
 
 _WIDTH = 100
@@ -207,7 +200,6 @@ def _why(advice: Recommended, ladder: Ladder) -> Iterator[str]:
 
 
 def _details(advice: Recommended, ladder: Ladder) -> list[tuple[str, list[str]]]:
-    """Sections of the details: titles with their lines."""
     reference = advice.reference
     techniques = (f"{step.order}. {step.title}: {step.decision}. {step.details}" for step in advice.steps)
     sections = (
@@ -241,7 +233,6 @@ def _header(advice: Recommended) -> Iterator[str]:
 
 
 def _plan(model: Model, job: Job, plan: Plan, estimate: Estimate) -> Iterator[str]:
-    """Settings of the plan and the training script, with their titles."""
     record, parameters, fields = get_library(plan.library), schema(plan.library), plan_fields(plan.library)
     names = record.reported or [
         parameter.key for parameter in (*parameters.parameters, *parameters.settings) if parameter.audience == "user"

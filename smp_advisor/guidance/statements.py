@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.cluster import Cluster
-from smp_advisor.guidance.conclusion import Argument, Conclusion, statement
+from smp_advisor.guidance.conclusion import Argument, Conclusion, not_possible, not_used, statement, used
 from smp_advisor.guidance.what_if import WhatIf, vary
 from smp_advisor.libraries.library import plan_fields
 from smp_advisor.libraries.smp_v2 import SMDDP_INSTANCES
@@ -38,34 +38,27 @@ if TYPE_CHECKING:
 def _precision(run: PlannedRun) -> Conclusion:
     precision = run.plan.precision
     if precision == "fp32":
-        return Conclusion(
-            decision="not used",
-            because="The job trains in fp32: activations take twice the memory, and the GPU's 16-bit units are idle.",
+        return not_used(
+            "The job trains in fp32: activations take twice the memory, and the GPU's 16-bit units are idle."
         )
     scaling = "needs no loss scaling" if precision == "bf16" else "needs loss scaling (ShardedGradScaler)"
     fp8 = " Matrix products run in fp8." if run.job.fp8 else ""
-    return Conclusion(
-        decision="used",
-        because=(
-            f"Layers are gathered and computed in {precision}, which {scaling}. The sharded parameters, gradients and"
-            f" optimizer state stay in fp32.{fp8}"
-        ),
+    return used(
+        f"Layers are gathered and computed in {precision}, which {scaling}. The sharded parameters, gradients and"
+        f" optimizer state stay in fp32.{fp8}"
     )
 
 
 def _collectives(run: PlannedRun) -> Conclusion:
     name = run.cluster.instance.name
     if run.plan.distributed_backend == "smddp":
-        return Conclusion(decision="used", because=f"SageMaker's own all-gather runs on {name}.")
+        return used(f"SageMaker's own all-gather runs on {name}.")
     if name not in SMDDP_INSTANCES:
-        return Conclusion(
-            decision="not possible", because=f"They run on {listed(SMDDP_INSTANCES)} only; {name} uses NCCL."
-        )
+        return not_possible(f"They run on {listed(SMDDP_INSTANCES)} only; {name} uses NCCL.")
     if run.cluster.nodes == 1:
-        return Conclusion(decision="not used", because="Within a single node, NCCL's collectives use NVLink alone.")
-    return Conclusion(
-        decision="not used",
-        because="Without sharding there is no all-gather to speed up; tensor parallelism alone works with NCCL only.",
+        return not_used("Within a single node, NCCL's collectives use NVLink alone.")
+    return not_used(
+        "Without sharding there is no all-gather to speed up; tensor parallelism alone works with NCCL only."
     )
 
 
@@ -77,14 +70,12 @@ def _delayed(run: PlannedRun) -> Conclusion:
         f" that creates them. A node has {gib(host)} of host memory for {per_node} processes."
     )
     if run.plan.delayed_parameter_initialization:
-        return Conclusion(
-            decision="used",
-            because=f"{sentence} On the meta device, no process creates all of the parameters.",
+        return used(
+            f"{sentence} On the meta device, no process creates all of the parameters.",
             brief="On the meta device, no process creates all of the parameters.",
         )
-    return Conclusion(
-        decision="not used",
-        because=f"{sentence} AWS requires it from about 60 billion parameters; it also makes the start faster.",
+    return not_used(
+        f"{sentence} AWS requires it from about 60 billion parameters; it also makes the start faster.",
         brief=(
             "Each node has enough host memory to create the model in every process."
             if per_node * total <= host
@@ -112,12 +103,9 @@ def _support(run: PlannedRun) -> Conclusion:
         if row is None
         else f"AWS tested {row.model}, which has this shape."
     )
-    return Conclusion(
-        decision="used",
-        because=(
-            f"{facts(run.plan.library)['discontinued']} This plan's container has {content}. {tested} The compiler"
-            " cannot be combined with the smdistributed libraries; several GPUs train data-parallel through pytorchxla."
-        ),
+    return used(
+        f"{facts(run.plan.library)['discontinued']} This plan's container has {content}. {tested} The compiler"
+        " cannot be combined with the smdistributed libraries; several GPUs train data-parallel through pytorchxla."
     )
 
 
@@ -127,9 +115,8 @@ def _batch(run: PlannedRun) -> Conclusion:
         f"Each GPU processes {plural(plan.batch_size, 'sample')}, which fits without the compiler by the cost model."
     )
     if row is None:
-        return Conclusion(
-            decision="used",
-            because=f"{sentence} AWS tested no such model: find the largest batch with the compiler by trying.",
+        return used(
+            f"{sentence} AWS tested no such model: find the largest batch with the compiler by trying.",
             brief="The batch fits without the compiler. AWS tested no such model: try larger ones with it.",
             figures=(("batch_size", str(plan.batch_size)),),
         )
@@ -145,9 +132,8 @@ def _batch(run: PlannedRun) -> Conclusion:
         f" start with {max(1, round(plan.batch_size * row.factor))}"
     )
     less = "" if row.factor >= 1 else " Here the compiler takes more memory than it saves."
-    return Conclusion(
-        decision="used",
-        because=f"{sentence} {tested} {advice}, and watch the GPU's memory.{less}",
+    return used(
+        f"{sentence} {tested} {advice}, and watch the GPU's memory.{less}",
         brief="The batch fits without the compiler. AWS's tests show how it changes with the compiler (details).",
         figures=(
             ("batch_size", str(plan.batch_size)),
@@ -168,53 +154,39 @@ def _learning_rate(run: PlannedRun) -> Conclusion:
     batch = f"the tested factor of {factor:.2f}" if row else "twice the batch"
     gpus = run.cluster.gpus
     ranks = f" Multiply by {gpus} GPUs as well if the native rate was for one GPU." if gpus > 1 else ""
-    return Conclusion(
-        decision="used",
-        because=(
-            f"With {batch}, multiply the learning rate by {factor:.2f} (linear) or by"
-            f" {math.sqrt(factor):.2f} (square root): learning rate / native batch x compiled batch.{ranks}"
-        ),
+    return used(
+        f"With {batch}, multiply the learning rate by {factor:.2f} (linear) or by"
+        f" {math.sqrt(factor):.2f} (square root): learning rate / native batch x compiled batch.{ranks}",
         figures=(("linear", f"x {factor:.2f}"), ("square root", f"x {math.sqrt(factor):.2f}")),
     )
 
 
 def _padding(run: PlannedRun) -> Conclusion:
-    return Conclusion(
-        decision="used",
-        because=(
-            f"Tokenize with padding='max_length' and max_length={run.sequence_length}, and drop the last, smaller"
-            " batch. With padding='longest', nearly every batch has another shape and compiles the model again."
-        ),
+    return used(
+        f"Tokenize with padding='max_length' and max_length={run.sequence_length}, and drop the last, smaller"
+        " batch. With padding='longest', nearly every batch has another shape and compiles the model again."
     )
 
 
 def _gpus_per_node(run: PlannedRun) -> Conclusion:
     machine = run.cluster.instance
     if machine.gpus > 1:
-        return Conclusion(
-            decision="used", because=f"{machine.name} has {machine.gpus} GPUs; gradients stay within the instance."
-        )
+        return used(f"{machine.name} has {machine.gpus} GPUs; gradients stay within the instance.")
     if run.cluster.nodes == 1:
-        return Conclusion(decision="not used", because="A single GPU trains: nothing is exchanged.")
-    return Conclusion(
-        decision="not used",
-        because=(
-            f"{run.cluster.nodes} x {machine.name} exchange all gradients over the network. One instance with as many"
-            " GPUs is faster, as in AWS's example of one p3dn.24xlarge and 8 p3.2xlarge."
-        ),
+        return not_used("A single GPU trains: nothing is exchanged.")
+    return not_used(
+        f"{run.cluster.nodes} x {machine.name} exchange all gradients over the network. One instance with as many"
+        " GPUs is faster, as in AWS's example of one p3dn.24xlarge and 8 p3.2xlarge."
     )
 
 
 def _network(run: PlannedRun) -> Conclusion:
     machine = run.cluster.instance
     if run.cluster.nodes == 1:
-        return Conclusion(decision="not used", because="One node trains: there is no network between nodes.")
+        return not_used("One node trains: there is no network between nodes.")
     if machine.efa:
-        return Conclusion(decision="used", because=f"{machine.name} has EFA at {machine.inter_node_gbps:g} Gbps.")
-    return Conclusion(
-        decision="not used",
-        because=f"{machine.name} has no EFA: gradients use TCP at {machine.inter_node_gbps:g} Gbps per node.",
-    )
+        return used(f"{machine.name} has EFA at {machine.inter_node_gbps:g} Gbps.")
+    return not_used(f"{machine.name} has no EFA: gradients use TCP at {machine.inter_node_gbps:g} Gbps per node.")
 
 
 def _warm_up(run: PlannedRun) -> Conclusion:
@@ -225,31 +197,21 @@ def _warm_up(run: PlannedRun) -> Conclusion:
         else f" Your run takes {run_time(run.estimate)} without the compiler by the cost model; at that rate it"
         f" recovers up to {hours * 60 * _SHORTER_STEP:,.0f} minutes of compilation."
     )
-    return Conclusion(
-        decision="used",
-        because=(
-            "The first steps compile the model and are very slow. AWS publishes no time for it; it grows with the model"
-            " and with the number of different shapes. If compiled steps are"
-            f" {100 * _SHORTER_STEP:.0f} % shorter, {10 / _SHORTER_STEP:.0f} minutes of training recover 10 minutes of"
-            f" compilation ({step_time(run.estimate)} per step here without the compiler).{duration}"
-        ),
+    return used(
+        "The first steps compile the model and are very slow. AWS publishes no time for it; it grows with the model"
+        " and with the number of different shapes. If compiled steps are"
+        f" {100 * _SHORTER_STEP:.0f} % shorter, {10 / _SHORTER_STEP:.0f} minutes of training recover 10 minutes of"
+        f" compilation ({step_time(run.estimate)} per step here without the compiler).{duration}"
     )
 
 
 def _debug(run: PlannedRun) -> Conclusion:
     if run.plan.debug:
-        return Conclusion(
-            decision="used",
-            because="debug=True writes the compiler's output to /opt/ml/output/data/compiler; it slows training down.",
-        )
-    return Conclusion(
-        decision="not used",
-        because="debug=True is for runs that fail or do not become faster. Leave it off otherwise.",
-    )
+        return used("debug=True writes the compiler's output to /opt/ml/output/data/compiler; it slows training down.")
+    return not_used("debug=True is for runs that fail or do not become faster. Leave it off otherwise.")
 
 
 def _compiled_batch(run: PlannedRun) -> WhatIf | None:
-    """The plan with the compiled batch of AWS's row."""
     row = _tested(run)
     if row is None or run.job.global_batch_size is not None:
         return None
@@ -303,7 +265,6 @@ def _simple_changes(run: PlannedRun) -> dict[str, dict[str, Any]]:
 
 
 def _on_instance(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
-    """Compare the instance with the others."""
     here, machines = run.cluster.instance, _others(run)
     decision: Decision = "used" if _follows(here) else "not used" if any(map(_follows, machines)) else "not possible"
     # The instance of the comparison: the next larger in GPU memory, otherwise the largest, EFA first.

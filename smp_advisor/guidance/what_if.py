@@ -35,7 +35,7 @@ class PlannedRun:
     job: Job
     plan: Plan
     estimate: Estimate
-    min_fit_probability: float
+    min_fit_probability: float = 0.95
     """Required probability of fitting."""
     objective: str = "throughput"
     pins: frozenset[str] = frozenset()

@@ -6,16 +6,16 @@ from dataclasses import dataclass, fields
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.libraries.axes import (
+from smp_advisor.libraries.groups import divisors
+from smp_advisor.libraries.library import get_library
+from smp_advisor.libraries.schema import SCHEDULES, default_active_microbatches, schema
+from smp_advisor.libraries.space import (
     batch_steps,
     checkpointing_strategies,
     pipeline_degrees,
     takes_prescaled_batch,
     technique_degrees,
 )
-from smp_advisor.libraries.groups import divisors
-from smp_advisor.libraries.library import get_library
-from smp_advisor.libraries.schema import SCHEDULES, default_active_microbatches, schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -35,7 +35,15 @@ def model_parallel_degree(plan: Plan) -> int:
 
 def data_parallel_degree(plan: Plan, cluster: Cluster) -> int:
     """Ranks of a data-parallel group: world / pipeline degree (tensor-parallel ranks are among them)."""
-    _require_whole_replicas(plan, cluster)
+    per_replica = model_parallel_degree(plan)
+    if cluster.gpus % per_replica:
+        nodes = math.lcm(per_replica, cluster.gpus_per_node) // cluster.gpus_per_node
+        degrees = {name: getattr(plan, name) for name in plan.BATCH_DEGREES}
+        product = f"{' x '.join(map(str, degrees.values()))} = {per_replica}" if len(degrees) > 1 else f"{per_replica}"
+        raise PlanError(
+            f"The cluster's {cluster.gpus} GPUs are not a multiple of {' x '.join(degrees)}"
+            f" ({product}): choose degrees whose product divides {cluster.gpus}, or a multiple of {nodes} nodes."
+        )
     return cluster.gpus // plan.pipeline_parallel_degree
 
 
@@ -62,15 +70,3 @@ def global_batch_size(plan: Plan, cluster: Cluster) -> int:
 def samples_per_tensor_parallel_group(plan: Plan) -> int:
     """Samples that the GPUs of one tensor-parallel group process together in a step."""
     return plan.batch_size * plan.batches_per_group
-
-
-def _require_whole_replicas(plan: Plan, cluster: Cluster) -> None:
-    per_replica = model_parallel_degree(plan)
-    if cluster.gpus % per_replica:
-        nodes = math.lcm(per_replica, cluster.gpus_per_node) // cluster.gpus_per_node
-        degrees = {name: getattr(plan, name) for name in plan.BATCH_DEGREES}
-        product = f"{' x '.join(map(str, degrees.values()))} = {per_replica}" if len(degrees) > 1 else f"{per_replica}"
-        raise PlanError(
-            f"The cluster's {cluster.gpus} GPUs are not a multiple of {' x '.join(degrees)}"
-            f" ({product}): choose degrees whose product divides {cluster.gpus}, or a multiple of {nodes} nodes."
-        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.elementwise import Floats
     from smp_advisor.libraries.plan import Checkpointing, Plan
     from smp_advisor.libraries.state_bytes import StateBytes
     from smp_advisor.workload.job import Job
@@ -63,15 +62,7 @@ def checkpoint_strategy(code: int) -> Checkpointing:
     return name or (f"group_{code}" if code > 0 else f"every_{-code - 1}")
 
 
-class CheckpointColumns(TypedDict):
-    """Columns of a layout that a strategy decides."""
-
-    checkpoint_layers: Floats
-    checkpoint_period: Floats
-    keeps_products: bool | Bools
-
-
-def checkpoint_columns(codes: int | Ints) -> CheckpointColumns:
+def checkpoint_columns(codes: int | Ints) -> dict[str, Any]:
     """Columns of a layout for codes of strategies."""
     return {
         "checkpoint_layers": where(codes < CONTIGUOUS, 1, codes),
@@ -236,7 +227,6 @@ _BOOLEAN = frozenset(f.name for f in fields(Layout) if f.type == "Bools")
 
 @cache
 def _defaults() -> dict[str, int | bool]:
-    """Neutral value of every column."""
     ones = {
         "tensor_parallel_degree",
         "pipeline_parallel_degree",

@@ -247,7 +247,6 @@ class Plan:
         """Set the fields that other fields determine."""
 
     def _without_effect(self) -> tuple[str, ...]:
-        """Fields without an effect in this plan."""
         return ()
 
     @property

@@ -6,7 +6,7 @@ import json
 import operator
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -172,9 +172,12 @@ class Parameter:
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Schema:
-    """Parameters, settings and rules of one library."""
+    """Parameters, settings and rules of one library.
+
+    A search makes many thousand plans of one version, so values that depend on the version alone are cached.
+    """
 
     library: str
     name: str
@@ -189,9 +192,24 @@ class Schema:
     assumptions: tuple[tuple[tuple[Condition, ...], str], ...]
     """Assumptions without a source, one sentence each, with the conditions on the plan under which they apply."""
 
+    @cached_property
+    def by_key(self) -> Mapping[str, Parameter]:
+        """Parameters by their names."""
+        return MappingProxyType({parameter.key: parameter for parameter in self.parameters})
+
+    @cached_property
+    def aliases(self) -> tuple[Parameter, ...]:
+        """Older names of parameters."""
+        return tuple(parameter for parameter in self.parameters if parameter.alias_of)
+
+    @cached_property
+    def all_defaults(self) -> Mapping[str, Any]:
+        """Defaults of the parameters of all versions."""
+        return MappingProxyType({parameter.key: parameter.default for parameter in self.parameters})
+
     def parameter(self, key: str) -> Parameter | None:
         """Parameter of that name, in any version."""
-        return _index(self.library).get(key)
+        return self.by_key.get(key)
 
     def parameters_for(self, version: str) -> tuple[Parameter, ...]:
         """Parameters of a library version."""
@@ -206,22 +224,25 @@ class Schema:
         """Parameter or script setting of that name, for labels and tooltips of a field of the plan."""
         return self.parameter(key) or self.setting(key)
 
+    @cache  # noqa: B019 - schemas are cached themselves
     def keys_for(self, version: str) -> frozenset[str]:
         """Names of the parameters of a library version."""
-        return _keys(self.library, version)
+        return frozenset(parameter.key for parameter in self.parameters_for(version))
 
+    @cache  # noqa: B019
     def rules_for(self, version: str) -> tuple[Rule, ...]:
         """Rules that a library version enforces."""
-        return _rules(self.library, version)
+        return tuple(rule for rule in self.rules if rule.applies_to(version))
 
+    @cache  # noqa: B019
     def defaults(self, version: str) -> Mapping[str, Any]:
         """Return the library's default of every parameter of a version (read only)."""
-        return _defaults(self.library, version)
+        return MappingProxyType({parameter.key: parameter.default for parameter in self.parameters_for(version)})
 
     def completed(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Settings with the library's default for each missing one; older names set newer ones."""
-        full = {**_all_defaults(self.library), **settings}
-        for parameter in _aliases(self.library):
+        full = {**self.all_defaults, **settings}
+        for parameter in self.aliases:
             if parameter.key in settings and parameter.alias_of not in settings:
                 full[str(parameter.alias_of)] = settings[parameter.key]
         if "active_microbatches" in full and settings.get("active_microbatches") is None:
@@ -277,7 +298,7 @@ def schema(library: str = DEFAULT_LIBRARY) -> Schema:
 
 def default_of(key: str, library: str = DEFAULT_LIBRARY) -> int:
     """The library's default of a parameter of type int."""
-    return int(_all_defaults(library)[key])
+    return int(schema(library).all_defaults[key])
 
 
 def _parameter(entry: dict[str, Any]) -> Parameter:
@@ -287,36 +308,3 @@ def _parameter(entry: dict[str, Any]) -> Parameter:
 
 def _conditions(entry: Mapping[str, str]) -> tuple[Condition, ...]:
     return tuple(Condition.parse(key, text) for key, text in entry.items())
-
-
-# A search makes many thousand plans of one version, so values that depend on the version alone are cached.
-
-
-@cache
-def _index(library: str) -> Mapping[str, Parameter]:
-    return MappingProxyType({parameter.key: parameter for parameter in schema(library).parameters})
-
-
-@cache
-def _aliases(library: str) -> tuple[Parameter, ...]:
-    return tuple(parameter for parameter in schema(library).parameters if parameter.alias_of)
-
-
-@cache
-def _all_defaults(library: str) -> Mapping[str, Any]:
-    return MappingProxyType({parameter.key: parameter.default for parameter in schema(library).parameters})
-
-
-@cache
-def _keys(library: str, version: str) -> frozenset[str]:
-    return frozenset(parameter.key for parameter in schema(library).parameters_for(version))
-
-
-@cache
-def _rules(library: str, version: str) -> tuple[Rule, ...]:
-    return tuple(rule for rule in schema(library).rules if rule.applies_to(version))
-
-
-@cache
-def _defaults(library: str, version: str) -> Mapping[str, Any]:
-    return MappingProxyType({parameter.key: parameter.default for parameter in schema(library).parameters_for(version)})

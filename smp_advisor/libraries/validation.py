@@ -178,7 +178,9 @@ def _absence(facts: Schema, parameter: Parameter, version: str) -> str:
 def _type_text(parameter: Parameter, value: object) -> str:
     expected, kind = parameter.type, type(value).__name__
     if expected == "int" and isinstance(value, float) and value.is_integer():
-        remedy = f"write int({_short(value)})"
+        # Short form of a float: 5e8 instead of 500000000.0.
+        text = f"{value:g}".replace("e+0", "e").replace("e+", "e")
+        remedy = f"write int({text if float(text) == value else repr(value)})"
     elif expected == "float" and isinstance(value, int) and not isinstance(value, bool):
         remedy = f"write {float(value)!r}"
     elif expected == "bool":
@@ -189,12 +191,6 @@ def _type_text(parameter: Parameter, value: object) -> str:
         remedy = "write a whole number" if expected == "int" else "write a number with a decimal point"
     described = f"{value!r} is {_ARTICLE.get(kind, f'a {kind}')}" if value is not None else "None is no value"
     return f"{parameter.key} must be {_ARTICLE[expected]} and {described}: {remedy}."
-
-
-def _short(value: float) -> str:
-    """Short form of a float: 5e8 instead of 500000000.0."""
-    text = f"{value:g}".replace("e+0", "e").replace("e+", "e")
-    return text if float(text) == value else repr(value)
 
 
 def _range_text(parameter: Parameter, value: float) -> str:

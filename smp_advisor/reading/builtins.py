@@ -60,7 +60,6 @@ _CHANGING = frozenset(
 
 
 def _of_data(function: Callable[..., Any]) -> Known:
-    """A function of plain data."""
 
     def apply(positional: tuple[Value, ...], passed: dict[str, Value]) -> Value | None:
         try:
@@ -85,7 +84,6 @@ def _of_items(function: Callable[..., Value | None]) -> Known:
 
 
 def _of_value(function: Callable[[Value], Value | None]) -> Known:
-    """A function of its only argument."""
     return lambda positional, passed: function(positional[0]) if len(positional) == 1 and not passed else None
 
 
@@ -285,14 +283,17 @@ def known_result(run: Run, frame: Frame, event: Call, target: Value) -> Value:
     if event.name == "hydra.utils.instantiate":
         return _configured(run, event)
     if event.name in ("globals", "locals") and not run.computes:
-        return _functions_here(frame)
+        # The functions and classes in `globals()`. Other names can change in functions.
+        names = frame.module.scope.names.items()
+        return Mapping(
+            {name: Entry(value) for name, value in names if isinstance(value, (Function, Class))}, None, "other names"
+        )
     if event.name == "setattr" and len(event.arguments) == 3:
         _set_attribute(run, event)
     return _data(run, event, first) or Result(event)
 
 
 def _data(run: Run, event: Call, first: Value | None) -> Value | None:
-    """The result of a function or method of plain data."""
     if event.name == "dict" or (event.name in NAMESPACES and not event.arguments):
         return dictionary(event)
     if event.name == "vars" and isinstance(first, Mapping):
@@ -344,14 +345,6 @@ def _attribute(run: Run, frame: Frame, event: Call) -> Value:
     values = [attribute(run, frame, owner, name, event.node) for name in names for owner in options(event.arguments[0])]
     data = all(isinstance(value, (Constant, Mapping, Collection)) for value in values)
     return choice(*values, *([] if data else event.arguments[2:3]))
-
-
-def _functions_here(frame: Frame) -> Mapping:
-    """The functions and classes in ``globals()``. Other names can change in functions."""
-    names = frame.module.scope.names.items()
-    return Mapping(
-        {name: Entry(value) for name, value in names if isinstance(value, (Function, Class))}, None, "other names"
-    )
 
 
 def _chosen(event: Call) -> Value | None:

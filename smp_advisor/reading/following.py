@@ -185,7 +185,6 @@ def _apply(run: Run, frame: Frame, event: Call, target: Value) -> Value:
 
 
 def _follow_function(run: Run, event: Call, function: Function) -> Value:
-    """Follow a function of the files that are read."""
     event.bound = _bind(function, event)
     run.record(event)
     returned = run.enter(function, event.bound) if run.follows(function) else run.last_result(function)

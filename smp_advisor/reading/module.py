@@ -60,7 +60,6 @@ class Module:
         return self._by_type.get(kind, [])
 
     def _index(self) -> None:
-        """Walk the tree once, on first use."""
         if self._by_type:
             return
         pending: list[ast.AST] = [self.tree]
@@ -90,50 +89,31 @@ class Module:
 
 def parse(source: Source, *, entry: bool = True, directory: Path | None = None) -> Module:
     """Parse, without compiling or running."""
-    trees = _SHARED.get()
-    if trees is not None:
-        return trees.module(source, entry=entry, directory=directory)
-    return _named(Module(source, _tree(source), entry, directory))
+    trees, key = _SHARED.get({}), (source.file.resolve() if source.file is not None else None, source.text)
+    parsed = trees.get(key)
+    if parsed is None:
+        parsed = Module(source, _tree(source), entry, directory)
+        if sum(len(text) for _, text in trees) > _MOST_CHARACTERS:
+            trees.clear()
+        trees[key] = parsed
+    module = parsed.fresh(source, entry=entry, directory=directory)
+    module.scope.names["__name__"] = Constant("__main__" if entry else Path(source.path).stem)
+    return module
 
 
 @contextmanager
 def shared_trees() -> Iterator[None]:
     """Parse each file once in the block, however many scripts import it. Nothing changes a tree."""
-    token = _SHARED.set(_Trees())
+    token = _SHARED.set({})
     try:
         yield
     finally:
         _SHARED.reset(token)
 
 
-class _Trees:
-    """Syntax trees by file and text, up to a number of characters."""
-
-    def __init__(self) -> None:
-        self._modules: dict[tuple[Path | None, str], Module] = {}
-        self._characters = 0
-
-    def module(self, source: Source, *, entry: bool, directory: Path | None) -> Module:
-        file = source.file.resolve() if source.file is not None else None
-        parsed = self._modules.get((file, source.text))
-        if parsed is None:
-            parsed = Module(source, _tree(source), entry, directory)
-            self._characters += len(source.text)
-            if self._characters > _MOST_CHARACTERS:
-                self._modules.clear()
-                self._characters = len(source.text)
-            self._modules[file, source.text] = parsed
-        return _named(parsed.fresh(source, entry=entry, directory=directory))
-
-
-_SHARED: ContextVar[_Trees | None] = ContextVar("shared trees", default=None)
+_SHARED: ContextVar[dict[tuple[Path | None, str], Module]] = ContextVar("shared trees")
 _MOST_CHARACTERS = 4_000_000
 """Text whose trees are in memory together: a tree needs about 60 times the memory of its text."""
-
-
-def _named(module: Module) -> Module:
-    module.scope.names["__name__"] = Constant("__main__" if module.entry else Path(module.source.path).stem)
-    return module
 
 
 def _tree(source: Source) -> ast.Module:

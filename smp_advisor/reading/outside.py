@@ -315,7 +315,10 @@ def follow_entries(run: Run, is_entry: Callable[[], bool]) -> None:
     candidates = [function for function in run.trace.functions if _is_top_level(function)]
     if not candidates or not is_entry():
         return
-    names = _names_used(candidates[0].module.tree)
+    # Names that the text reads, and names that it contains as text: keys of a registry.
+    tree = candidates[0].module.tree
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    names = used | {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     for function in candidates:
         if not run.followed[function.node] and function.name not in names:
             run.trace.assumed_entries.append(function)
@@ -331,9 +334,3 @@ def follow_entries(run: Run, is_entry: Callable[[], bool]) -> None:
 def _is_top_level(function: Function) -> bool:
     top = function.scope is function.module.scope and function.home is None
     return function.module.entry and top and not isinstance(function.node, ast.Lambda)
-
-
-def _names_used(tree: ast.Module) -> set[str]:
-    """Names that the text reads, and names that it contains as text: keys of a registry."""
-    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-    return used | {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}

@@ -193,33 +193,23 @@ def _indistinct(chosen: Floats, rival: Floats) -> bool:
 def _batch_choice(
     model: Model, job: Job, result: SearchResult, min_fit_probability: float, pins: Mapping[str, Any] | None
 ) -> BatchChoice:
-    scores = result.scores
+    scores, own, cap = result.scores, job.global_batch_size is not None, job.max_tokens_per_step
     tokens, speed = int(scores.tokens_per_step[0]), float(scores.tokens_per_second[0])
-    if job.global_batch_size is not None:
-        return BatchChoice(
-            tokens_per_step=tokens,
-            policy=None,
-            cap_tokens=None,
-            half=_speed_with(model, job, result, tokens / 2, min_fit_probability, pins),
-            twice=_speed_with(model, job, result, tokens * 2, min_fit_probability, pins),
-            larger_gain=0.0,
-            cap_binds=False,
-            cap_cost=0.0,
-        )
-    cap = job.max_tokens_per_step
     larger = scores.tokens_per_second[scores.tokens_per_step > tokens].max(initial=speed)
-    binds = 2 * tokens > cap
+    binds = not own and 2 * tokens > cap
     half, twice = (
-        _best_ratio(result, size) if size <= cap else _speed_with(model, job, result, size, min_fit_probability, pins)
+        _speed_with(model, job, result, size, min_fit_probability, pins)
+        if own or size > cap
+        else _best_ratio(result, size)
         for size in (tokens / 2, tokens * 2)
     )
     return BatchChoice(
         tokens_per_step=tokens,
-        policy=batch_policy(model, job, result.cluster.gpus),
-        cap_tokens=cap,
+        policy=None if own else batch_policy(model, job, result.cluster.gpus),
+        cap_tokens=None if own else cap,
         half=half,
         twice=twice,
-        larger_gain=float(larger / speed - 1),
+        larger_gain=0.0 if own else float(larger / speed - 1),
         cap_binds=binds,
         cap_cost=max(twice - 1, 0.0) if binds and twice is not None else 0.0,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from math import isinf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.errors import InstanceError, PlanError
@@ -17,10 +17,8 @@ from smp_advisor.wording import listed, number, percent, sample_unit
 from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection
 
-    from smp_advisor.workload.job import Job
-    from smp_advisor.workload.model import Model
 
 _TOKENS_PER_PARAMETER = 20
 _SAMPLES = 1_000_000
@@ -39,40 +37,20 @@ class LibraryChoice:
     """One sentence for each other library of the framework."""
 
 
-def choose_library(
-    model: Model,
-    cluster: Cluster,
-    job: Job,
-    *,
-    framework: str | None = None,
-    user_settings: frozenset[str] = frozenset(),
-    min_fit_probability: float = 0.95,
-    pins: Mapping[str, Any] | None = None,
-    own_script: bool = False,
-) -> LibraryChoice:
+def choose_library(request: Request, framework: str | None = None) -> LibraryChoice:
     """Choose the library for a run by the policy in ``library_choice.toml``.
 
     It is the first of those that can train the model with a plan that fits; a later one replaces it only for the
     policy's gain, or if it is about as fast and only its images have patches. Those without a script for the job, and
     SMP v1, which is archived, come last. `framework` is that of the training script (``"pytorch 1.13"``).
     """
-    name, version = framework_of(framework)
+    name, _ = framework_of(framework)
     policy = library_policy()
     if name == "tensorflow":
-        require_supported_instance(policy.tensorflow, cluster.instance)
+        require_supported_instance(policy.tensorflow, request.cluster.instance)
         title = get_library(policy.tensorflow).title
         reason = f"{title} is the only model-parallel library for TensorFlow. SMP v2 supports PyTorch only."
         return LibraryChoice(library=policy.tensorflow, because=f"{titled(policy.tensorflow)}. {reason}")
-    request = Request(
-        model=model,
-        cluster=cluster,
-        job=job,
-        pins=pins or {},
-        user_settings=user_settings,
-        pytorch=version,
-        min_fit_probability=min_fit_probability,
-        own_script=own_script,
-    )
     usual = _usual(request)
     if all(entry.obstacle for entry in usual) and any(entry.obstacle == "instance" for entry in usual):
         request = replace(request, unlisted=True)
@@ -91,7 +69,7 @@ def choose_library(
         f"{titled(chosen.library)}.",
         reason,
         _one_gpu(chosen, request),
-        require_supported_instance(chosen.library, cluster.instance),
+        require_supported_instance(chosen.library, request.cluster.instance),
     ]
     return LibraryChoice(library=chosen.library, because=" ".join(filter(None, parts)), comparisons=comparisons)
 
@@ -126,7 +104,6 @@ def framework_of(text: str | None) -> tuple[str, tuple[int, ...] | None]:
 
 
 def _preferred(usual: tuple[Candidate, ...], request: Request) -> tuple[Candidate, str]:
-    """The candidate that the policy prefers, with the reason."""
     policy = library_policy()
     compiled = _compiled(usual[0], request)
     if compiled is not None:
@@ -192,7 +169,6 @@ def _compiled(replicated: Candidate, request: Request) -> tuple[Candidate, str] 
 
 
 def _reason(chosen: Candidate, usual: tuple[Candidate, ...], request: Request) -> str:
-    """Why a candidate is preferred to those before it in the policy's order."""
     machine, policy = request.cluster.instance, library_policy()
     title, first = get_library(chosen.library).title, usual[0]
     before = [entry for entry in usual if entry.library != chosen.library]
@@ -260,7 +236,6 @@ def _requirements(lacking: list[Candidate], request: Request) -> str:
 
 
 def _compared(rival: Candidate, chosen: Candidate, request: Request) -> str:
-    """One sentence on a library that was not chosen."""
     title = get_library(rival.library).title
     name = title if rival.library in library_policy().order else titled(rival.library)
     if rival.obstacle is not None:

@@ -143,7 +143,6 @@ def _in_few_parts(layout: Layout, job: Job, pins: Mapping[str, Any]) -> NDArray[
 def _scores(
     model: Model, cluster: Cluster, job: Job, library: str, layout: Layout, seconds: Floats, headroom: Floats
 ) -> Scores:
-    """Values by which plans are ranked."""
     world = World.of(model, cluster, job, layout)
     replicas = np.asarray(world.replicas, dtype=np.int64)
     tokens = layout.batch_samples * replicas * model.sequence_length(job.sequence_length)
@@ -302,7 +301,6 @@ def _why(row: dict[str, Any], leader: dict[str, Any], objective: Objective, min_
 
 
 def _unfit(row: dict[str, Any], min_fit_probability: float) -> str:
-    """Why a plan does not fit."""
     if row["headroom_gib"] < 0:
         return f"Does not fit: {-row['headroom_gib']:.1f} GiB over the available memory with the smallest batch."
     if row["fit_probability"] < min_fit_probability:

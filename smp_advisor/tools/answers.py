@@ -147,7 +147,6 @@ def _ranged(value: float | None, ends: tuple[float, float] | None, factor: float
 
 
 def _units(counted: str) -> tuple[str, str]:
-    """Names of the speed and of its price in tokens or samples."""
     return f"{counted}_per_second", f"usd_per_million_{counted}"
 
 

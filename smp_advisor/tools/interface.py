@@ -51,13 +51,15 @@ class Caller:
 
     def run(self, text: str) -> str:
         """The name of a training job; or the path of a log or its folder, which must be the caller's."""
-        is_file = not is_job_name(text) or os.path.exists(self.roots[0] / text) or os.path.exists(text)  # noqa: PTH110
-        return self.file(text) if is_file else text
+        return self._file_or_name(text, is_file=not is_job_name(text))
 
     def model(self, text: str) -> str:
         """The name of a model; or the path of a configuration or its folder, which must be the caller's."""
-        is_file = text.endswith(".json") or os.path.exists(self.roots[0] / text) or os.path.exists(text)  # noqa: PTH110
-        return self.file(text) if is_file else text
+        return self._file_or_name(text, is_file=text.endswith(".json"))
+
+    def _file_or_name(self, text: str, *, is_file: bool) -> str:
+        there = os.path.exists(self.roots[0] / text) or os.path.exists(text)  # noqa: PTH110
+        return self.file(text) if is_file or there else text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +172,6 @@ def _of_verb(name: str, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _schema(option: Option, *, explained: bool) -> dict[str, Any]:
-    """JSON schema of an option."""
     limits = {"minimum": option.least, **({"maximum": option.most} if option.most != 10**9 else {})}
     kinds: dict[str, dict[str, Any]] = {
         "integer": {"type": "integer", **limits},

@@ -110,7 +110,6 @@ def server(roots: tuple[Path, ...]) -> Server[Any]:
 
 
 def _worked(name: str, arguments: dict[str, Any], caller: Caller) -> tuple[Answer, str]:
-    """The answer and its compact form as JSON."""
     try:
         answer, data = call(name, arguments, caller)
     except AdvisorError:

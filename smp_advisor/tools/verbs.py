@@ -26,7 +26,7 @@ from smp_advisor.estimators.check import looks_like_estimator
 from smp_advisor.estimators.readback import MODEL_IS_MISSING
 from smp_advisor.estimators.report import EstimatorReport
 from smp_advisor.export.formats import FORMATS
-from smp_advisor.files import MODEL, NOTEBOOK, SCRIPT, has_too_many_values, read_bytes
+from smp_advisor.files import MODEL, NOTEBOOK, SCRIPT, has_too_many_values, read_text
 from smp_advisor.libraries.library import get_library, require_library
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.runs.failures import read_failure
@@ -100,7 +100,6 @@ def _folder(options: Namespace) -> Path:
 
 
 def _query(options: Namespace) -> _Query:
-    """The request of a question."""
     project = project_of(_folder(options))
     settings, read_as = _with_instance(options.settings)
     settings, used = project.applied(settings)
@@ -200,7 +199,6 @@ def compare(options: Namespace) -> Answer:
 
 
 def _row(options: Namespace, query: _Query, plan: Mapping[str, Any], *, single: bool = False) -> dict[str, Any]:
-    """The figures of one plan, or of the best plan of one library."""
     settings = {**query.settings, **plan}
     name = ", ".join(f"{key}={value}" for key, value in plan.items())
     try:
@@ -268,10 +266,7 @@ def why(options: Namespace) -> Answer:
     """Why a job failed. The status is 1 if nothing in the log shows it."""
     text = options.text
     if options.log is not None:
-        try:
-            text = read_bytes(Path(options.log), _MOST_LOG).decode("utf-8", "replace")
-        except OSError as error:
-            raise AdvisorError(f"{options.log!r:.200} cannot be read: {error.strerror or error}.") from None
+        text = read_text(Path(options.log), _MOST_LOG, AdvisorError, decoding="replace")
     advice = None if options.advice is None else _advice(Path(options.advice))
     failure = read_failure(text, plan=None if advice is None else advice.plan)
     if failure is None:
@@ -336,7 +331,6 @@ def export(options: Namespace) -> Answer:
 
 
 def _code(advice: Advice, what: str, sdk: str, job: Mapping[str, Any]) -> str:
-    """The code of one kind."""
     image = {name: value for name, value in job.items() if name == "image_uri" and what == "kubernetes"}
     cells: dict[str, Callable[[], str]] = {
         "job": lambda: advice.cell(sdk, **job),
@@ -410,11 +404,9 @@ def _model(text: str) -> Any:
 
 
 def _read_config(path: str) -> Any:
+    text = read_text(Path(path), MODEL, AdvisorError)
     try:
-        text = read_bytes(Path(path), MODEL).decode("utf-8")
         config = None if has_too_many_values(text) else json.loads(text)
-    except OSError as error:
-        raise AdvisorError(f"{path!r:.200} cannot be read: {error.strerror or error}.") from None
     except (ValueError, RecursionError):
         config = None
     if not isinstance(config, dict):
@@ -423,7 +415,6 @@ def _read_config(path: str) -> Any:
 
 
 def _estimate(model: str, settings: Mapping[str, Any]) -> tuple[Model, Cluster, Estimate]:
-    """Estimate of the plan of the settings."""
     values = dict(settings)
     instance, library, count = (values.pop(name, None) for name in ("cluster", "library", "instance_count"))
     values = {
@@ -446,7 +437,6 @@ def _estimate(model: str, settings: Mapping[str, Any]) -> tuple[Model, Cluster, 
 
 
 def _file_fits(source: Path, options: Namespace) -> Answer:
-    """Whether the plans of a file fit."""
     values, least = _of_file(source, options), options.settings.get("min_fit_probability") or 0.95
     lines = [f"{name}: {_verdict(value, least)}" for name, (_, value) in values.items()]
     data = {
@@ -469,7 +459,7 @@ def _verdict(value: Estimate, least: float) -> str:
 
 def _of_file(path: Path, options: Namespace) -> dict[str, tuple[Model, Estimate]]:
     """Models and estimates of a saved advice, or of the jobs of a recipe or cell."""
-    if _is_saved(path):
+    if '"format": "smp-advisor"' in read_text(path, NOTEBOOK, AdvisorError, decoding="replace")[:200]:
         advice = _advice(path)
         return {str(path): (advice.model, evaluate(advice.model, advice.cluster, advice.job, advice.plan))}
     length, least = job_of(None, {}).sequence_length, options.settings.get("min_fit_probability", 0.95)
@@ -493,13 +483,6 @@ def _missing(reading: Reading) -> str:
     return f"{reading.title} in line {reading.line}: {' '.join(reasons) or 'its cluster is unknown: pass --instance.'}"
 
 
-def _is_saved(path: Path) -> bool:
-    try:
-        return b'"format": "smp-advisor"' in read_bytes(path, NOTEBOOK)[:200]
-    except OSError as error:
-        raise AdvisorError(f"{str(path)!r:.200} cannot be read: {error.strerror or error}.") from None
-
-
 def _advice(path: Path) -> Advice:
     value = load(path)
     if not isinstance(value, Advice):
@@ -510,12 +493,9 @@ def _advice(path: Path) -> Advice:
 def _report(source: Path | str, options: Namespace) -> Report:
     """The report on a file or a text: as a training script, unless it has an estimator or is no Python."""
     if isinstance(source, str) or source.suffix in {".py", ".ipynb"}:
-        try:
-            text = source if isinstance(source, str) else ""
-            if isinstance(source, Path) and source.suffix == ".py":
-                text = read_bytes(source, SCRIPT).decode("utf-8", "replace")
-        except OSError as error:
-            raise AdvisorError(f"{str(source)!r:.200} cannot be read: {error.strerror or error}.") from None
+        text = source if isinstance(source, str) else ""
+        if isinstance(source, Path) and source.suffix == ".py":
+            text = read_text(source, SCRIPT, AdvisorError, decoding="replace")
         if not looks_like_estimator(text):
             return check_script(source)
     length = options.settings.get("sequence_length") or 2048

@@ -33,12 +33,9 @@ class Kernels:
     norms), 1 for layers that autocast runs in the type of their inputs (convolutions, batch norms)."""
 
     def __add__(self, more: Kernels) -> Kernels:
+        sums = ("elements", "split_elements", "products", "launches", "expert_launches")
         return Kernels(
-            elements=self.elements + more.elements,
-            split_elements=self.split_elements + more.split_elements,
-            products=self.products + more.products,
-            launches=self.launches + more.launches,
-            expert_launches=self.expert_launches + more.expert_launches,
+            **{name: getattr(self, name) + getattr(more, name) for name in sums},
             backward_traffic=_mean(
                 (self.backward_traffic, self.elements + self.split_elements),
                 (more.backward_traffic, more.elements + more.split_elements),

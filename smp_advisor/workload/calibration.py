@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.arguments import require_path
 from smp_advisor.errors import CalibrationError
-from smp_advisor.files import CONFIGURATION, has_too_many_values, read_bytes, write_text
+from smp_advisor.files import CONFIGURATION, has_too_many_values, read_text, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -239,13 +239,9 @@ def load_calibration(path: str | Path) -> Calibration:
     """
     require_path(path, "load_calibration")
     target = Path(path)
+    text = read_text(target, CONFIGURATION, CalibrationError)
     try:
-        raw = read_bytes(target, CONFIGURATION)
-        text = raw.decode("utf-8")
         document = None if has_too_many_values(text) else json.loads(text)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise CalibrationError(f"The calibration {os.fspath(target)!r} cannot be read: {reason}.") from None
     except (ValueError, RecursionError):
         raise CalibrationError(f"{os.fspath(target)!r} is no JSON file of a calibration.") from None
     if not isinstance(document, dict) or document.get("format") != _FORMAT:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 
 from smp_advisor.arguments import number_in, shown
@@ -24,31 +23,20 @@ def parse_count(count: float | str) -> int:
     >>> parse_count(10e9)
     10000000000
     """
-    value = _from_text(count) if isinstance(count, str) else _from_number(count)
-    if not 1 <= value <= _MAXIMUM:
+    value: object = number_in(count) if isinstance(count, str) else count
+    # Compared before it is rounded: a whole number may have more digits than a float, and a float none.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 2 * _MAXIMUM:
+        raise ModelError(f"A parameter count must be {_FORMS}, not {shown(count)}.")
+    if not 1 <= round(value) <= _MAXIMUM:
         raise ModelError(
             f"A parameter count must be between 1 and {format_count(_MAXIMUM)}: {_FORMS}, not {shown(count)}."
         )
-    return value
+    return round(value)
 
 
 def is_count(text: str) -> bool:
     """Whether a text is meant as a count: it starts like a number."""
     return re.match(r"\s*[+-]?\.?\d", text) is not None or not text.strip()
-
-
-def _from_number(number: object) -> int:
-    # Compared first: a whole number may have more digits than a float.
-    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number <= 2 * _MAXIMUM:
-        raise ModelError(f"A parameter count must be {_FORMS}, not {shown(number)}.")
-    return round(number)
-
-
-def _from_text(text: str) -> int:
-    value = number_in(text)
-    if value is None or not math.isfinite(value):
-        raise ModelError(f"A parameter count must be {_FORMS}, not {text!r:.80}.")
-    return round(value)
 
 
 def format_count(count: float) -> str:

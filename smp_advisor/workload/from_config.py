@@ -35,18 +35,14 @@ _SUFFIXES = ("hf", "instruct", "chat", "base", "it", "pt")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _TracedModule:
+class _Entry:
+    """A model of the tables that is no published shape."""
+
     name: str
     source: str
-    aliases: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _NamedConfig:
-    name: str
-    config: Mapping[str, Any]
-    source: str
-    aliases: tuple[str, ...]
+    aliases: tuple[str, ...] = ()
+    config: Mapping[str, Any] | None = None
+    """None for a traced module."""
 
 
 def is_model_name(text: str) -> bool:
@@ -60,15 +56,15 @@ def model_from_name(text: str) -> Model:
     if not is_model_name(text):
         raise ModelError(f"The package has no model called {text[:_LONGEST]!r}: {_hint(text)}.")
     entry = _models()[_key(text)]
-    if isinstance(entry, _TracedModule):
+    if isinstance(entry, _Entry) and entry.config is not None:
+        model = model_from_values(entry.config, source=entry.name, name=entry.name)
+        return replace(model, note=f"the configuration of {entry.name}")
+    if isinstance(entry, _Entry):
         from smp_advisor.workload.from_profile import model_from_profile
 
         data = (files("smp_advisor.workload") / "data" / "published_modules.json.xz").read_bytes()
         model = model_from_profile(json.loads(lzma.decompress(data))[entry.name])
         return replace(model, name=entry.name, note=f"traced: {entry.source}")
-    if isinstance(entry, _NamedConfig):
-        model = model_from_values(entry.config, source=entry.name, name=entry.name)
-        return replace(model, note=f"the configuration of {entry.name}")
     model = _of_shape(entry)
     # Settings outside of the shape, such as the base of rotary embeddings: a job starts from a model that has them.
     values = json.loads(model.config_json) | _names()["settings"].get(entry.name, {})
@@ -98,26 +94,24 @@ def _of_shape(shape: PublishedShape) -> Model:
 
 @cache
 def _names() -> dict[str, Any]:
-    """The table of names."""
     text = (files("smp_advisor.workload") / "data" / "model_names.json").read_text(encoding="utf-8")
     return dict(json.loads(text))
 
 
 @cache
-def _models() -> dict[str, PublishedShape | _NamedConfig | _TracedModule]:
+def _models() -> dict[str, PublishedShape | _Entry]:
     """Every model by the keys of its name and of its aliases."""
     data = _names()
-    configs = [_NamedConfig(**{"aliases": (), **entry}) for entry in data["configs"]]
-    traced = [
-        _TracedModule(name=row["name"], source=row["source"], aliases=tuple(row["aliases"].split()))
-        for row in rows("smp_advisor.workload", "data/published_modules.csv")
+    traced = rows("smp_advisor.workload", "data/published_modules.csv")
+    entries: list[PublishedShape | _Entry] = [
+        *published_shapes(),
+        *(_Entry(**entry) for entry in data["configs"]),
+        *(_Entry(name=row["name"], source=row["source"], aliases=tuple(row["aliases"].split())) for row in traced),
     ]
-    models: dict[str, PublishedShape | _NamedConfig | _TracedModule] = {}
-    entries: list[PublishedShape | _NamedConfig | _TracedModule] = [*published_shapes(), *configs, *traced]
+    models: dict[str, PublishedShape | _Entry] = {}
     for entry in entries:
-        aliases = data["aliases"].get(entry.name, ()) if isinstance(entry, PublishedShape) else entry.aliases
-        for name in (entry.name, *aliases):
-            models[_key(name)] = entry
+        aliases = entry.aliases if isinstance(entry, _Entry) else data["aliases"].get(entry.name, ())
+        models |= {_key(name): entry for name in (entry.name, *aliases)}
     return models
 
 
@@ -132,7 +126,6 @@ def _key(text: str) -> str:
 
 
 def _hint(text: str) -> str:
-    """The most similar names."""
     by_key = {key: entry.name for key, entry in _models().items()}
     near = difflib.get_close_matches(_key(text), by_key, n=len(by_key), cutoff=0.0)
     names = list(dict.fromkeys(by_key[key] for key in near))[:3]
@@ -146,7 +139,17 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 def model_from_config(config: str | os.PathLike[str] | Mapping[str, Any] | object) -> Model:
     """Model of a configuration; see `Model.from_config`."""
     values, source = config_values(config)
-    return _model(values, source=source)
+    if values.get("model_type") is None:
+        hint = (
+            "it describes a tokenizer; pass the config.json next to it"
+            if "tokenizer_class" in values and "vocab_size" not in values
+            else 'add one such as "model_type": "gpt2"'
+        )
+        raise ModelError(f"In {source}, model_type is missing: {hint}.")
+    text = _text_part(values)
+    model = model_from_values(values if text is None else text, source=source)
+    note = model.note if text is None else "the language model alone, without the parts for images"
+    return replace(model, name=title_of(values, model.name, model.parameter_count), note=note)
 
 
 def config_values(config: str | os.PathLike[str] | Mapping[str, Any] | object) -> tuple[Mapping[str, Any], str]:
@@ -198,20 +201,6 @@ def is_path(text: str) -> bool:
     if text.endswith(".json") or "\\" in text or text.startswith((".", "/", "~")) or text.count("/") > 1:
         return True
     return "/" in text and not is_model_name(text) and Path(text).exists()
-
-
-def _model(values: Mapping[str, Any], *, source: str) -> Model:
-    if values.get("model_type") is None:
-        hint = (
-            "it describes a tokenizer; pass the config.json next to it"
-            if "tokenizer_class" in values and "vocab_size" not in values
-            else 'add one such as "model_type": "gpt2"'
-        )
-        raise ModelError(f"In {source}, model_type is missing: {hint}.")
-    text = _text_part(values)
-    model = model_from_values(values if text is None else text, source=source)
-    note = model.note if text is None else "the language model alone, without the parts for images"
-    return replace(model, name=title_of(values, model.name, model.parameter_count), note=note)
 
 
 def _text_part(values: Mapping[str, Any]) -> Mapping[str, Any] | None:

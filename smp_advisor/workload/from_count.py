@@ -204,7 +204,6 @@ def _model(layers: int, hidden: int, family: str, partial: PartialShape) -> Mode
 
 
 def _candidates(count: int, family: str, partial: PartialShape) -> list[Model]:
-    """Models of one width with the numbers of layers to compare."""
     hidden = partial.hidden or 1
     if partial.layers is not None:
         return [_model(partial.layers, hidden, family, partial)]

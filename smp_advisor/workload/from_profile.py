@@ -76,7 +76,6 @@ def model_from_profile(profile: Any) -> Model:
 
 
 def _note(values: Mapping[str, Any], saved: Mapping[str, Any]) -> str:
-    """Origin of the figures as text."""
     if values["source"] == "count":
         return f"{values['origin']}; traced at that shape"
     precision = "16-bit mixed precision" if values["precision"] == "mixed" else values["precision"]
@@ -194,7 +193,17 @@ class _Measured:
             tokens = formula.fixed_sequence_length
             lse = 0.0 if self.ran_eagerly(attentions) else sum(4.0 * attention.heads for attention in attentions)
             measured = (measured + lse) / tokens - (lse or self._scores(block.attentions, tokens))
-        predicted = self._elements(block)
+        # Bytes per token by the cost model's formula, without the scores, on one GPU.
+        saved = block.saved
+        predicted = (
+            self.element * (saved.split_elements + saved.replicated_elements + saved.unfused_split_elements)
+            + saved.split_bytes
+            + saved.replicated_bytes
+        )
+        if self.element == 2:
+            predicted += saved.half_replicated_bytes
+        if self.ran_eagerly(block.attentions):
+            predicted += self.element * saved.eager_split_elements
         if predicted <= 0 or measured <= 0:
             return block
         ratio = measured / predicted
@@ -218,20 +227,6 @@ class _Measured:
             has_attention=bool(attentions),
             tokens=tokens,
         )
-
-    def _elements(self, block: Block) -> float:
-        """Bytes per token by the cost model's formula, without the scores, on one GPU."""
-        saved = block.saved
-        total = (
-            self.element * (saved.split_elements + saved.replicated_elements + saved.unfused_split_elements)
-            + saved.split_bytes
-            + saved.replicated_bytes
-        )
-        if self.element == 2:
-            total += saved.half_replicated_bytes
-        if self.ran_eagerly(block.attentions):
-            total += self.element * saved.eager_split_elements
-        return total
 
     def _scores(self, attentions: Sequence[Attention], tokens: int) -> float:
         """Bytes per token of eager attention by the cost model's formula."""
@@ -456,7 +451,6 @@ class _Measured:
         )
 
     def _matmul(self, product: Mapping[str, Any], hidden: int) -> Matmul | None:
-        """A product with the traced FLOPs per token."""
         inputs, outputs, experts = product["inputs"], product["outputs"], product["experts"]
         flops = self.per_token(product["flops"])
         if flops <= 0:
@@ -516,7 +510,6 @@ class _Measured:
 
 
 def _grows(polynomial: Mapping[str, Any]) -> bool:
-    """Whether a figure of a sample depends on the sequence length."""
     return any(Fraction(value) != 0 for row in polynomial["polynomial"] for value in row[1:])
 
 

@@ -18,24 +18,6 @@ if TYPE_CHECKING:
     from smp_advisor.workload.block import Block
 
 
-def summary(model: Model) -> str:
-    """Shape, size and their origin."""
-    shape = model.shape
-    family = families().get(model.family)
-    parts = [f"{family.label if family else model.family} shape", f"{model.layer_count} layers"]
-    if model.has_width:
-        parts.append(f"hidden {shape.hidden}")
-    if model.attends:
-        heads = f"{shape.heads} head{'s' if shape.heads > 1 else ''}"
-        parts.append(heads + (f" ({shape.kv_heads} key-value)" if shape.kv_heads != shape.heads else ""))
-    if shape.experts > 1:
-        parts.append(f"{shape.experts} experts ({shape.experts_per_token} per token)")
-    if shape.vocab:
-        parts.append(f"vocabulary {shape.vocab:,}")
-    aside = model.note.split(";")[0] if model.origin != "given" else ""
-    return f"{', '.join(parts)}; {format_count(model.parameter_count)} parameters" + (f" ({aside})" if aside else "")
-
-
 Origin = Literal["given", "inferred", "measured"]
 
 
@@ -325,8 +307,21 @@ class Model:
 
     @property
     def summary(self) -> str:
-        """The model in one line of text."""
-        return summary(self)
+        """The model in one line of text: shape, size and their origin."""
+        shape = self.shape
+        family = families().get(self.family)
+        parts = [f"{family.label if family else self.family} shape", f"{self.layer_count} layers"]
+        if self.has_width:
+            parts.append(f"hidden {shape.hidden}")
+        if self.attends:
+            heads = f"{shape.heads} head{'s' if shape.heads > 1 else ''}"
+            parts.append(heads + (f" ({shape.kv_heads} key-value)" if shape.kv_heads != shape.heads else ""))
+        if shape.experts > 1:
+            parts.append(f"{shape.experts} experts ({shape.experts_per_token} per token)")
+        if shape.vocab:
+            parts.append(f"vocabulary {shape.vocab:,}")
+        aside = self.note.split(";")[0] if self.origin != "given" else ""
+        return f"{', '.join(parts)}; {format_count(self.parameter_count)} parameters" + (f" ({aside})" if aside else "")
 
     @property
     def reads_tokens(self) -> bool:

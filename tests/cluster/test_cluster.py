@@ -32,25 +32,21 @@ def test_totals_and_rates_of_p4d():
     )
 
 
-def test_no_price_is_none_and_said():
-    cluster = Cluster("ml.p5e.48xlarge", 2)
-    assert cluster.usd_per_hour is None
-    assert "no on-demand price known" in cluster.summary
-
-
-def test_a_name_is_as_good_as_an_instance():
-    assert Cluster("p4d.24xlarge", 2) == Cluster(instance("ml.p4d.24xlarge"), 2)
-    assert hash(Cluster("p4d.24xlarge")) == hash(Cluster("ml.p4d.24xlarge", 1))
-    assert dataclasses.replace(Cluster("p4d.24xlarge"), nodes=3).gpus == 24
-
-
 @pytest.mark.parametrize("nodes", [0, -1, True, 2.0, "2", None])
 def test_nodes_must_be_a_whole_number_of_at_least_one(nodes):
     with pytest.raises(ClusterError, match=r"whole number of at least 1, not .*\.$"):
         Cluster("ml.p4d.24xlarge", nodes)
 
 
-def test_what_is_no_instance_is_refused():
+def test_names_prices_and_what_is_no_instance():
+    cluster = Cluster("ml.p5e.48xlarge", 2)
+    assert cluster.usd_per_hour is None
+    assert "no on-demand price known" in cluster.summary
+
+    assert Cluster("p4d.24xlarge", 2) == Cluster(instance("ml.p4d.24xlarge"), 2)
+    assert hash(Cluster("p4d.24xlarge")) == hash(Cluster("ml.p4d.24xlarge", 1))
+    assert dataclasses.replace(Cluster("p4d.24xlarge"), nodes=3).gpus == 24
+
     with pytest.raises(ClusterError, match="not 8"):
         Cluster(8)
     with pytest.raises(InstanceError, match="most similar"):
@@ -66,8 +62,6 @@ def test_custom_takes_the_given_figures_and_lists_the_others_as_assumed():
     assert {"host_memory_gib", "host_link_gb_per_s", "gpudirect_rdma", "intra_node", "vcpus"} <= set(machine.assumed)
     assert "ml.p4de.24xlarge" in machine.source
 
-
-def test_custom_assumes_no_price():
     assert Cluster.custom(**HARDWARE).usd_per_hour is None
     assert Cluster.custom(**HARDWARE, usd_per_hour=10.0).usd_per_hour == 20.0
 

@@ -59,10 +59,6 @@ def test_accounts_of_the_registries_are_those_of_the_sdk():
         assert container("pytorch", "2.13.0").uri(region).startswith(f"{account}.dkr.ecr.{region}.amazonaws.com")
 
 
-def test_every_instance_of_the_table_is_a_training_instance():
-    assert {machine.name for machine in instances()} <= sagemaker_names()
-
-
 @pytest.mark.sagemaker
 def test_the_table_has_every_image_of_the_installed_sdk(refresh, table):
     rows = list(refresh.rows_of(Path(sysconfig.get_path("purelib"))))
@@ -71,7 +67,7 @@ def test_the_table_has_every_image_of_the_installed_sdk(refresh, table):
     assert refresh.with_new(table, rows) == table
 
 
-def test_an_image_that_is_new_is_reported_and_added(refresh, table):
+def test_the_refresh_reports_new_images_and_those_without_patches(refresh, table):
     new = refresh.Row("pytorch-training", "2.99.0", "", ("py399",))
     assert next(refresh.differences(table, [new])) == "new: pytorch-training:2.99.0 py399"
     (added,) = [row for row in refresh.with_new(table, [new]) if row not in table]
@@ -81,8 +77,6 @@ def test_an_image_that_is_new_is_reported_and_added(refresh, table):
         "py_versions": "py399",
     }
 
-
-def test_images_without_patches_on_a_day(refresh, table):
     lines = list(refresh.out_of_patches(table, "2027-05-01"))
     assert "no patches: pytorch:2.11.0 (since 2027-04-30)" in lines
     assert "no patches: pytorch-training:2.10.0 (since 2027-01-21)" in lines
@@ -90,7 +84,9 @@ def test_images_without_patches_on_a_day(refresh, table):
     assert lines[-2:] == ["patched until 2027-07-02: pytorch:2.12.1", "patched until 2027-07-20: pytorch:2.13.0"]
 
 
-def test_an_address_names_an_image_of_the_table():
+def test_instances_and_addresses_are_of_the_table():
+    assert {machine.name for machine in instances()} <= sagemaker_names()
+
     newest = patched_pytorch(instance("ml.p5.48xlarge"))
     assert image_at(newest.uri("eu-west-1")) is newest
     assert image_at("123456789012.dkr.ecr.eu-west-1.amazonaws.com/mine:1") is None

@@ -9,11 +9,6 @@ from smp_advisor.cluster.table import completed_instance, sources, table_date
 from smp_advisor.errors import AdvisorError, InstanceError
 
 
-def test_every_instance_is_there_once():
-    names = [machine.name for machine in instances()]
-    assert len(names) == len(set(names)) == 49
-
-
 @pytest.mark.parametrize("machine", instances(), ids=lambda machine: machine.name)
 def test_figures_are_plausible(machine):
     assert machine.gpus in {1, 2, 4, 8}
@@ -26,15 +21,13 @@ def test_figures_are_plausible(machine):
     assert machine.price_note
 
 
-def test_figures_from_general_knowledge_are_named_as_assumed():
+def test_what_is_assumed_is_named():
     machine = instance("ml.p4d.24xlarge")
     knowledge = {"usable_gpu_memory_gib", "peak_tflops", "hbm_gb_per_s", "intra_node_gb_per_s", "host_link_gb_per_s"}
     assert knowledge <= set(machine.assumed)
     assert {"gpus", "gpu_memory_gib", "inter_node_gbps", "usd_per_hour"}.isdisjoint(machine.assumed)
     assert set(machine.assumed) <= set(Instance.__dataclass_fields__)
 
-
-def test_a_price_that_no_list_confirms_is_assumed_and_an_unknown_one_is_none():
     assert "usd_per_hour" in instance("ml.p5en.48xlarge").assumed
     unknown = instance("ml.p5e.48xlarge")
     assert unknown.usd_per_hour is None
@@ -55,13 +48,6 @@ def test_a_price_that_no_list_confirms_is_assumed_and_an_unknown_one_is_none():
 def test_the_beginning_of_a_name_is_completed(text, name):
     assert completed_instance(text).name == name
     assert Cluster(text).instance.name == name
-
-
-def test_an_ambiguous_beginning_lists_its_candidates():
-    with pytest.raises(InstanceError, match=r"'p5' is not complete: choose one of ml.p5.4xlarge, ml.p5.48xlarge\."):
-        completed_instance("p5")
-    with pytest.raises(InstanceError, match=r"ml.g5.xlarge, .* and 2 more\."):
-        completed_instance("g5")
 
 
 @pytest.mark.parametrize(
@@ -86,11 +72,19 @@ def test_sources_cover_every_column_once():
     assert table_date() >= max(source.date for source in sources())
 
 
-def test_the_table_is_read_once():
+def test_every_instance_is_there_once():
+    names = [machine.name for machine in instances()]
+    assert len(names) == len(set(names)) == 49
+
     assert instances() is instances()
 
 
-def test_an_unknown_name_is_answered_with_the_nearest():
+def test_an_incomplete_or_unknown_name_is_answered_with_candidates():
+    with pytest.raises(InstanceError, match=r"'p5' is not complete: choose one of ml.p5.4xlarge, ml.p5.48xlarge\."):
+        completed_instance("p5")
+    with pytest.raises(InstanceError, match=r"ml.g5.xlarge, .* and 2 more\."):
+        completed_instance("g5")
+
     with pytest.raises(InstanceError) as refusal:
         instance("ml.p4d.24xlage")
     assert str(refusal.value).startswith("Unknown instance type 'ml.p4d.24xlage': the most similar are ml.p4d.24xlarge")

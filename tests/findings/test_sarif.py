@@ -29,14 +29,12 @@ def run(capsys, *scripts: object) -> dict[str, Any]:
     return only
 
 
-def test_several_files_are_one_run_with_relative_paths(folder, capsys):
+def test_places_have_paths_and_ends(folder, capsys):
     results = run(capsys, folder / "a" / "one.py", "two.py")["results"]
     places = [result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for result in results]
     assert places == ["a/one.py", "two.py"]
     assert len({json.dumps(result["partialFingerprints"]) for result in results}) == 2
 
-
-def test_a_place_has_an_end(folder, capsys):
     (result,) = run(capsys, "two.py")["results"]
     region = result["locations"][0]["physicalLocation"]["region"]
     line = BROKEN.splitlines()[region["startLine"] - 1]

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import smp_advisor
+from scripts.pages.checks import check_page, checks_page
 from smp_advisor import check_estimator, check_script
-from smp_advisor.findings.catalog import Check, Example, Wording, catalog, check_page, checks_page
-from smp_advisor.findings.exchange import as_sarif
+from smp_advisor.findings.catalog import Check, Example, Wording, catalog
 from smp_advisor.findings.finding import Finding
-from smp_advisor.findings.report import Report
+from smp_advisor.findings.report import Report, as_sarif
 
 CHECKS = list(catalog().values())
 WORDINGS = [(check, name, wording) for check in CHECKS for name, wording in check.wordings.items()]
@@ -40,8 +40,6 @@ def test_the_page_is_the_generated_one(root: Path) -> None:
         assert f"[{check.id}](checks/{check.id}.md)" in page
         assert check_page(check).startswith(f"# {check.id}: {check.title}\n")
 
-
-def test_the_page_has_no_placeholder() -> None:
     for page in (checks_page(), *map(check_page, CHECKS)):
         assert not re.search(r"[{}…]|\*\.\*", CODE.sub("", page))
 
@@ -68,17 +66,6 @@ def test_sarif_rules_and_results_have_no_placeholder() -> None:
         assert not re.search(r"[{}…]", result["message"]["text"]), result
 
 
-def test_every_variant_is_used_and_every_one_used_is_in_the_data() -> None:
-    """A finding with an unknown variant would fail only when it is reported."""
-    used = set()
-    for pattern in ("scripts/checks/*.py", "estimators/checks/*.py"):
-        for path in Path(smp_advisor.__file__).parent.glob(pattern):
-            tree = ast.parse(path.read_text("utf-8"))
-            used |= {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
-    composed = {f"{name} by option" for name in ("call", "framework")} | {"v1 with the MPI driver on one node"}
-    assert {name for _, name, _ in WORDINGS} - {""} <= used | composed
-
-
 EXAMPLES = [(check, example) for check in catalog().values() for example in check.examples]
 IDS = [f"{check.id} {example.variant}".strip() for check, example in EXAMPLES]
 UNUSUAL = {("EST508", "host memory")}
@@ -94,7 +81,16 @@ def pattern(check: Check, variant: str) -> str:
     return re.sub(r"\\\{\w+(:[^{}]*)?\\\}", ".*", re.escape(check.wordings[variant].message))
 
 
-def test_every_check_and_every_variant_has_an_example() -> None:
+def test_every_variant_is_used_and_has_an_example() -> None:
+    """A finding with an unknown variant would fail only when it is reported."""
+    used = set()
+    for pattern in ("scripts/checks/*.py", "estimators/checks/*.py"):
+        for path in Path(smp_advisor.__file__).parent.glob(pattern):
+            tree = ast.parse(path.read_text("utf-8"))
+            used |= {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    composed = {f"{name} by option" for name in ("call", "framework")} | {"v1 with the MPI driver on one node"}
+    assert {name for _, name, _ in WORDINGS} - {""} <= used | composed
+
     shown = {(check.id, example.variant) for check, example in EXAMPLES}
     assert {(check.id, name) for check in catalog().values() for name in check.wordings} - shown == UNUSUAL
 

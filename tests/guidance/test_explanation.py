@@ -38,13 +38,8 @@ SIXTY = replace(
 )
 
 
-def steps_of(run, **extra):
-    least = run.min_fit_probability
-    return explain(run.model, run.cluster, run.job, run.plan, run.estimate, min_fit_probability=least, **extra)
-
-
-def by_technique(run, **extra):
-    return {step.technique: step for step in steps_of(run, **extra)}
+def by_technique(run):
+    return {step.technique: step for step in explain(run)}
 
 
 def uses(plan):
@@ -69,7 +64,7 @@ def estimate_alternative(run, plan):
 @given(any_run())
 @example(planned_run(model("10 B"), Cluster(P4D, 16), TEN_B))
 def test_steps_stand_in_aws_order_and_name_their_source(run):
-    steps = steps_of(run)
+    steps = explain(run)
 
     assert tuple(step.technique for step in steps) == order()
     assert [step.order for step in steps] == list(range(1, 8))
@@ -85,7 +80,7 @@ def test_steps_stand_in_aws_order_and_name_their_source(run):
 def test_decision_says_what_the_plan_does(run):
     used = uses(run.plan)
 
-    for step in steps_of(run)[1:]:
+    for step in explain(run)[1:]:
         assert (step.decision == "used") == used[step.technique], step
         if step.alternative is not None and step.technique not in {"batch", "optimizer_state_sharding"}:
             assert uses(step.alternative)[step.technique] != used[step.technique]
@@ -96,7 +91,7 @@ def test_decision_says_what_the_plan_does(run):
 @example(planned_run(model("10 B"), Cluster(P4D, 16), TEN_B))
 @example(planned_run(model("30 B"), Cluster(P4D, 32), SIXTY))
 def test_figures_are_the_estimates(run):
-    for step in steps_of(run)[1:6]:
+    for step in explain(run)[1:6]:
         figures = dict(step.figures)
         if step.alternative is None:
             continue
@@ -124,7 +119,7 @@ def in_seconds(number, unit):
 def test_sentences_compare_with_the_plans_own_figures_in_the_right_direction(run):
     own = gib(run.estimate.needed_gib)
 
-    for step in steps_of(run)[1:]:
+    for step in explain(run)[1:]:
         for there, here in MEMORY.findall(step.details):
             assert here == own if here else there == own
         for after, after_unit, before, before_unit, direction in TIME.findall(step.details):
@@ -138,7 +133,7 @@ def test_sentences_compare_with_the_plans_own_figures_in_the_right_direction(run
 def test_verdict_on_fitting_is_the_estimates(run):
     least = run.min_fit_probability
 
-    for step in steps_of(run)[2:6]:
+    for step in explain(run)[2:6]:
         if step.alternative is None:
             continue
         other = estimate_alternative(run, step.alternative)
@@ -163,7 +158,7 @@ def test_verdict_on_fitting_is_the_estimates(run):
             assert fits(other if step.decision == "used" else run.estimate, least)
 
 
-def test_figures_of_a_plan_whose_spare_fills_the_gpu_add_up():
+def test_figures_without_spare_and_uneven_chances_add_up():
     """Peak and usable memory are the same to the last bits, which say nothing about fitting."""
     full = 0
     plan = Plan(tensor_parallel_degree=2, pipeline_parallel_degree=2, microbatches=4, batch_size=4)
@@ -178,8 +173,6 @@ def test_figures_of_a_plan_whose_spare_fills_the_gpu_add_up():
         assert fit(run, 0.5) == f"fits with {gib(run.usable_gpu_memory_gib - run.needed_gib)} to spare"
     assert full > 3
 
-
-def test_less_than_an_even_chance_may_be_asked_for():
     plan = Plan(pipeline_parallel_degree=2, microbatches=4, batch_size=4, active_microbatches=1)
     for batch in range(1, 40):
         wide = replace(plan, batch_size=4 * batch)
@@ -194,7 +187,7 @@ def test_less_than_an_even_chance_may_be_asked_for():
 @pytest.mark.slow
 @given(any_run())
 def test_other_plans_keep_the_global_batch_or_say_so(run):
-    for step in steps_of(run)[1:6]:
+    for step in explain(run)[1:6]:
         if step.alternative is None:
             continue
         other = estimate_alternative(run, step.alternative)
@@ -203,7 +196,7 @@ def test_other_plans_keep_the_global_batch_or_say_so(run):
             assert run.job.global_batch_size is None
 
 
-def test_what_the_library_forces_to_move_is_named():
+def test_what_moves_along_is_named():
     plan = replace(SIXTY, batch_size=24, microbatches=4, active_microbatches=4)
 
     step = by_technique(planned_run(model("30 B"), Cluster(P4D, 32), plan))["tensor_parallelism"]
@@ -211,8 +204,6 @@ def test_what_the_library_forces_to_move_is_named():
     assert step.alternative.microbatches == 3
     assert "3 microbatches instead of 4" in step.details
 
-
-def test_bf16_is_compared_in_fp16_because_only_sharded_data_parallelism_has_it():
     plan = Plan(sharded_data_parallel_degree=8, bf16=True, batch_size=8, activation_checkpointing="each")
 
     step = by_technique(planned_run(model("10 B"), Cluster(P4D, 2), plan))["optimizer_state_sharding"]
@@ -223,36 +214,13 @@ def test_bf16_is_compared_in_fp16_because_only_sharded_data_parallelism_has_it()
     assert "fp16, because bf16 needs sharded data parallelism" in step.details
 
 
-def test_exclusions_of_the_library_are_not_possible_rather_than_not_used():
-    sharded = Plan(sharded_data_parallel_degree=8, fp16=True, batch_size=8)
-    steps = by_technique(planned_run(llama(), Cluster(P4D, 2), sharded))
-
-    assert steps["pipeline_parallelism"].decision == "not possible"
-    assert "excludes pipeline parallelism" in steps["pipeline_parallelism"].details
-    assert steps["tensor_parallelism"].decision == "not possible"
-    assert "not those of llama" in steps["tensor_parallelism"].details
-    assert steps["offloading"].decision == "not possible"
-
-
-def test_large_vocabulary_asks_for_tensor_parallelism_of_those_tables_alone():
-    plan = Plan(tensor_parallel_degree=2, fp16=True, batch_size=1)
-
-    dominated = by_technique(planned_run(model("wide vocabulary"), Cluster(P4D, 1), plan))["tensor_parallelism"]
-    ordinary = by_technique(planned_run(model("10 B"), Cluster(P4D, 1), plan))["tensor_parallelism"]
-
-    assert "smp.set_tensor_parallelism on these modules" in dominated.details
-    assert "no modules dominate" in ordinary.details
-
-
-def test_tensor_parallelism_that_leaves_the_node_is_called_out():
+def test_where_groups_lie_is_named():
     crossing = planned_run(model("10 B"), Cluster("ml.g4dn.12xlarge", 4), replace(TEN_B, tensor_parallel_degree=8))
     inside = planned_run(model("10 B"), Cluster("ml.g4dn.12xlarge", 4), TEN_B)
 
     assert "not within the 4 GPUs" in by_technique(crossing)["tensor_parallelism"].details
     assert "not within" not in by_technique(inside)["tensor_parallelism"].details
 
-
-def test_pipeline_says_where_its_stages_lie():
     across = by_technique(planned_run(model("30 B"), Cluster(P4D, 32), SIXTY))["pipeline_parallelism"]
     within = by_technique(planned_run(model("30 B"), Cluster(P4D, 32), replace(SIXTY, tensor_parallel_degree=4)))
 
@@ -274,28 +242,41 @@ def test_instances_are_compared_on_as_many_gpus():
     assert "The best simple change there" in step.details
 
 
-def test_fixed_global_batch_is_not_doubled():
+def test_microbatches_and_fixed_batches():
     job = Job(sequence_length=512, global_batch_size=1280)
     step = by_technique(planned_run(model("10 B"), Cluster(P4D, 16), TEN_B, job=job))["batch"]
 
     assert "Twice the batch" not in step.details
     assert "as requested" in step.details
 
-
-def test_microbatches_demand_that_every_batch_divides():
     step = by_technique(planned_run(model("30 B"), Cluster(P4D, 32), SIXTY))["batch"]
 
     assert "multiple of 4" in step.details
     assert "4 active microbatches instead of 2" in step.details
 
-
-def test_tip_against_more_than_needed_is_given_once():
     run = planned_run(model("1.5 B"), Cluster(P4D, 1), Plan(fp16=True, batch_size=4, shard_optimizer_state=True))
 
-    assert sum("AWS's tip applies" in step.details for step in steps_of(run)) == 1
+    assert sum("AWS's tip applies" in step.details for step in explain(run)) == 1
 
 
-def test_tensor_parallelism_of_a_family_the_library_does_not_divide_is_conditional():
+def test_what_the_library_excludes_or_leaves_to_the_script_is_named():
+    sharded = Plan(sharded_data_parallel_degree=8, fp16=True, batch_size=8)
+    steps = by_technique(planned_run(llama(), Cluster(P4D, 2), sharded))
+
+    assert steps["pipeline_parallelism"].decision == "not possible"
+    assert "excludes pipeline parallelism" in steps["pipeline_parallelism"].details
+    assert steps["tensor_parallelism"].decision == "not possible"
+    assert "not those of llama" in steps["tensor_parallelism"].details
+    assert steps["offloading"].decision == "not possible"
+
+    plan = Plan(tensor_parallel_degree=2, fp16=True, batch_size=1)
+
+    dominated = by_technique(planned_run(model("wide vocabulary"), Cluster(P4D, 1), plan))["tensor_parallelism"]
+    ordinary = by_technique(planned_run(model("10 B"), Cluster(P4D, 1), plan))["tensor_parallelism"]
+
+    assert "smp.set_tensor_parallelism on these modules" in dominated.details
+    assert "no modules dominate" in ordinary.details
+
     plan = Plan(tensor_parallel_degree=2, fp16=True, batch_size=1)
 
     step = by_technique(planned_run(llama(), Cluster(P4D, 1), plan))["tensor_parallelism"]
@@ -307,7 +288,7 @@ def test_under_the_objective_headroom_memory_is_the_reason():
     small = Model.from_shape(layers=4, hidden=1024, heads=16, vocab=50_000, max_positions=1024)
     run = planned_run(small, Cluster(P4D, 1), Plan(fp16=True, sharded_data_parallel_degree=8, batch_size=1))
     usual, roomy = (
-        by_technique(run, objective=objective)["optimizer_state_sharding"].details
+        by_technique(replace(run, objective=objective))["optimizer_state_sharding"].details
         for objective in ("throughput", "headroom")
     )
     assert "does not require it" in usual

@@ -13,7 +13,7 @@ import smp_advisor as smpa
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
 from smp_advisor.errors import PlanError
-from smp_advisor.guidance.explanation import steps_of
+from smp_advisor.guidance.explanation import explain
 from smp_advisor.guidance.ladder import COLUMNS, Ladder, _decision, climb, ladder_html, reasons_of, unused_techniques
 from smp_advisor.guidance.what_if import PlannedRun, vary
 from smp_advisor.libraries import Plan
@@ -39,7 +39,7 @@ TEN_B = planned_run(
 
 
 def ladder(run: PlannedRun) -> Ladder:
-    return climb(run, steps_of(run))
+    return climb(run, explain(run))
 
 
 def test_aws_s_row_of_10_billion_is_climbed_in_aws_s_order() -> None:
@@ -105,7 +105,7 @@ def test_decisions_follow_from_the_rungs(run: PlannedRun) -> None:
 @pytest.mark.slow
 @given(any_run())
 def test_short_reasons_are_true(run: PlannedRun) -> None:
-    for step in steps_of(run):
+    for step in explain(run):
         if step.outcome is None or step.technique in {"batch", "optimizer_state_sharding"}:
             continue
         gain = step.outcome.samples_per_second / run.estimate.samples_per_second - 1
@@ -128,7 +128,7 @@ def test_short_reasons_are_true(run: PlannedRun) -> None:
 @pytest.mark.slow
 @given(any_run())
 def test_a_technique_is_required_only_if_no_sharding_and_no_microbatches_replace_it(run: PlannedRun) -> None:
-    steps = {step.technique: step for step in steps_of(run)}
+    steps = {step.technique: step for step in explain(run)}
     for technique, off in (
         ("tensor_parallelism", {"tensor_parallel_degree": 1}),
         ("activation_checkpointing", {"activation_checkpointing": False}),
@@ -154,7 +154,7 @@ def test_comparisons_raise_the_sharding_degree_where_that_is_enough() -> None:
     )
     run = planned_run(model("10 B"), P4D, plan, job=Job(sequence_length=512, precision="fp16"))
     assert not fits(estimate(run.model, P4D, run.job, vary(run, tensor_parallel_degree=1).plan), 0.95)
-    step = {step.technique: step for step in steps_of(run)}["tensor_parallelism"]
+    step = {step.technique: step for step in explain(run)}["tensor_parallelism"]
     assert step.alternative.sharded_data_parallel_degree > 2
     assert fits(step.outcome, 0.95)
     assert f"sharding over {step.alternative.sharded_data_parallel_degree} GPUs instead of 2" in step.details
@@ -183,7 +183,7 @@ def test_every_library_has_a_ladder_for_any_plan() -> None:
         assert all(title in text for title in COLUMNS)
 
 
-def test_alternatives_have_ladders() -> None:
+def test_alternatives_have_ladders_and_all_forms_the_same_rungs() -> None:
     advice = smpa.advise("1.3B", "ml.p4d.24xlarge", library="smp-v1", sequence_length=512)
     table = advice.alternatives
     for row in range(3):
@@ -195,8 +195,6 @@ def test_alternatives_have_ladders() -> None:
     with pytest.raises(PlanError, match="multiple"):
         advice.ladder(Plan(pipeline_parallel_degree=3, microbatches=3, batch_size=3))
 
-
-def test_text_table_and_frame_have_the_same_rungs() -> None:
     result = ladder(TEN_B)
     frame = result.frame()
     assert frame["used"].sum() == len(result.rungs)
@@ -227,16 +225,14 @@ def test_a_reason_is_a_sentence_that_does_not_repeat_the_decision(because: str, 
     assert notes[1:] == shown
 
 
-def test_a_used_technique_has_its_reason_of_the_full_plan_and_a_close_one_is_no_failure() -> None:
-    result, steps = ladder(TEN_B), steps_of(TEN_B)
+def test_decisions_name_what_a_technique_does_to_the_fit() -> None:
+    result, steps = ladder(TEN_B), explain(TEN_B)
     close = replace(result.rungs[2], estimate=TEN_B.estimate, fits=False)
     root = ET.fromstring(ladder_html(replace(result, rungs=(*result.rungs[:2], close)), reasons_of(steps)))
     rows = root.findall("tbody/tr")
     assert [row.get("class") for row in rows[:3]] == ["smp-rung-over", "smp-rung-over", "smp-rung-risk"]
     assert "the full plan" in "".join(rows[1].itertext()).lower()
 
-
-def test_what_a_technique_does_to_the_fit_is_in_its_decision() -> None:
     over, fitting = ladder(TEN_B).rungs[0], ladder(TEN_B).rungs[-1]
     assert _decision(fitting, over.estimate, fitting=False) == "used, no longer fits"
     assert _decision(over, fitting.estimate, fitting=False) == "used, too close to the limit"
@@ -246,4 +242,4 @@ def test_what_a_technique_does_to_the_fit_is_in_its_decision() -> None:
 @pytest.mark.slow
 @given(any_run())
 def test_a_ladder_needs_only_the_techniques_that_its_plan_does_not_use(run: PlannedRun) -> None:
-    assert climb(run, steps_of(run, unused_techniques(run))) == ladder(run)
+    assert climb(run, explain(run, unused_techniques(run))) == ladder(run)

@@ -17,6 +17,7 @@ from smp_advisor.libraries import Plan
 from smp_advisor.libraries.training_compiler import nearest_tested
 from smp_advisor.wording import run_time
 from smp_advisor.workload import Adapter, Job, Model
+from tests.guidance.runs import planned_run
 
 LLAMA_70B = Model.from_shape(
     layers=80, hidden=8192, heads=64, kv_heads=8, ffn=28672, vocab=32_000, family="llama", name="Llama 2 70B"
@@ -27,7 +28,7 @@ BF16 = Job(sequence_length=4096, precision="bf16", attention="fused")
 
 
 def explained(plan: Plan, model: Model = LLAMA_70B, cluster: Cluster = P4D_32, job: Job = BF16):
-    return {one.technique: one for one in explain(model, cluster, job, plan, estimate(model, cluster, job, plan))}
+    return {one.technique: one for one in explain(planned_run(model, cluster, plan, job=job))}
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def test_the_nearest_reference_of_smp_v2_argues_each_difference():
         activation_checkpointing="each",
         offload_activations=True,
     )
-    found = nearest_reference(LLAMA_70B, P4D_32, BF16, plan, estimate(LLAMA_70B, P4D_32, BF16, plan))
+    found = nearest_reference(planned_run(LLAMA_70B, P4D_32, plan, job=BF16))
     assert found.name == "70 B"
     assert {one.setting for one in found.differences} == {
         "Hybrid shard degree",
@@ -70,7 +71,7 @@ def test_the_nearest_reference_of_smp_v2_argues_each_difference():
 def test_known_issues_follow_the_version():
     def ids(version: str, **fields: object) -> set[str]:
         plan = Plan(library="smp-v2", version=version, hybrid_shard_degree=256, batch_size=1, **fields)
-        return {one.id for one in pitfalls(LLAMA_70B, P4D_32, BF16, plan, script_is_generated=False)}
+        return {one.id for one in pitfalls(planned_run(LLAMA_70B, P4D_32, plan, job=BF16), script_is_generated=False)}
 
     assert "2.1.0-flash-attention" in ids("2.1.0")
     assert "2.1.0-flash-attention" not in ids("2.8.0")
@@ -86,7 +87,7 @@ def fsdp_pitfalls(library: str, *, adapter: Adapter | None = None, generated: bo
     model = Model.from_parameters("13B", family="llama")
     job = Job(sequence_length=1024, precision="bf16", adapter=adapter)
     plan = Plan(library=library, batch_size=1, **fields)
-    found = pitfalls(model, Cluster("ml.p4d.24xlarge"), job, plan, script_is_generated=generated)
+    found = pitfalls(planned_run(model, Cluster("ml.p4d.24xlarge"), plan, job=job), script_is_generated=generated)
     return [one for one in found if one.id in {"SMP308", "SMP309"}]
 
 
@@ -129,7 +130,7 @@ def test_replicas_hold_whole_gradients_anyway():
 # -- Training Compiler
 
 
-def test_the_nearest_tested_row_is_of_the_same_shape_gpu_and_length():
+def test_training_compiler_argues_with_the_nearest_tested_row():
     row = nearest_tested(GPT2, Cluster("ml.g5.12xlarge").instance, 512, "1.13.1")
     assert (row.model, row.instance_type, row.native_batch_size, row.compiled_batch_size) == (
         "gpt2",
@@ -139,8 +140,6 @@ def test_the_nearest_tested_row_is_of_the_same_shape_gpu_and_length():
     )
     assert nearest_tested(LLAMA_70B, Cluster("ml.g5.12xlarge").instance, 512, "1.13.1") is None
 
-
-def test_training_compiler_gives_the_batch_and_the_learning_rate_to_go_with_it():
     plan = Plan(library="training-compiler", batch_size=12)
     steps = explained(
         plan, model=GPT2, cluster=Cluster("ml.g5.48xlarge"), job=Job(sequence_length=512, precision="fp16")
@@ -153,8 +152,6 @@ def test_training_compiler_gives_the_batch_and_the_learning_rate_to_go_with_it()
     assert "no new releases" in steps["support"].details
     assert "max_length=512" in steps["padding"].details
 
-
-def test_compilation_is_amortised_over_the_runs_length():
     job = Job(sequence_length=512, precision="fp16", tokens=1e9)
     steps = explained(
         Plan(library="training-compiler", batch_size=8), model=GPT2, cluster=Cluster("ml.g5.48xlarge"), job=job

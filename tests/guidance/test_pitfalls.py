@@ -13,7 +13,7 @@ from smp_advisor.guidance.pitfalls import _rows, downsizing, pitfalls
 from smp_advisor.libraries import Plan
 from smp_advisor.wording import gib
 from smp_advisor.workload.job import Job
-from tests.guidance.runs import any_run, llama, model
+from tests.guidance.runs import any_run, llama, model, planned_run
 
 P4D = "ml.p4d.24xlarge"
 PLAIN = Plan(fp16=True, batch_size=4)
@@ -21,8 +21,8 @@ TENSOR = Plan(fp16=True, batch_size=4, tensor_parallel_degree=2, prescaled_batch
 
 
 def found(plan, *, of=None, cluster=None, generated=False):
-    job = Job(sequence_length=512, precision=plan.precision)
-    rows = pitfalls(of or model("10 B"), cluster or Cluster(P4D, 2), job, plan, script_is_generated=generated)
+    run = planned_run(of or model("10 B"), cluster or Cluster(P4D, 2), plan)
+    rows = pitfalls(run, script_is_generated=generated)
     return {(row.id, row.text): row for row in rows}
 
 
@@ -61,7 +61,7 @@ def test_unsupported_family_needs_its_layers_registered():
     assert "transformers-pin" in ids(plan)
 
 
-def test_generated_script_leaves_no_errors_to_the_user():
+def test_order_and_severity():
     plan = replace(TENSOR, microbatches=2, shard_optimizer_state=True, activation_checkpointing="each")
     generated = found(plan, generated=True).values()
 
@@ -69,8 +69,6 @@ def test_generated_script_leaves_no_errors_to_the_user():
     assert any("The generated script does this" in row.text for row in generated)
     assert [row for row in found(plan).values() if row.severity == "error"]
 
-
-def test_gravest_come_first():
     order = ["error", "warning", "info"]
     severities = [order.index(row.severity) for row in found(TENSOR).values()]
 
@@ -79,7 +77,7 @@ def test_gravest_come_first():
 
 @given(any_run())
 def test_any_plan_gets_complete_rows(run):
-    for row in pitfalls(run.model, run.cluster, run.job, run.plan, script_is_generated=False):
+    for row in pitfalls(run, script_is_generated=False):
         assert "{" not in row.text
         assert row.source_url.startswith("https://docs.aws.amazon.com/sagemaker/latest/dg/")
         assert row.source_title
@@ -124,7 +122,7 @@ def test_shrinking_from_16_to_8_gpus_is_warned_of_with_figures():
     assert before.fits
     assert not after.fits
 
-    warning = downsizing(of, Cluster(P4D, 2), job, SHARDED)
+    warning = downsizing(planned_run(of, Cluster(P4D, 2), SHARDED))
 
     assert warning.severity == "warning"
     assert "8 GPUs" in warning.text
@@ -135,16 +133,14 @@ def test_shrinking_from_16_to_8_gpus_is_warned_of_with_figures():
     assert warning in found(SHARDED, of=of).values()
 
 
-def test_shrinking_is_warned_of_whatever_global_batch_was_asked_for():
+def test_shrinking_is_warned_of_whatever_the_batch_and_only_where_it_matters():
     job = Job(sequence_length=512, global_batch_size=8)
 
-    assert downsizing(model("20 B"), Cluster(P4D, 2), job, SHARDED) is not None
+    assert downsizing(planned_run(model("20 B"), Cluster(P4D, 2), SHARDED, job=job)) is not None
 
-
-def test_no_warning_where_half_the_cluster_is_enough_or_nothing_is_sharded():
-    job = Job(sequence_length=512)
-    small = model("1.5 B")
-
-    assert downsizing(model("20 B"), Cluster(P4D, 16), job, SHARDED) is None
-    assert downsizing(model("20 B"), Cluster(P4D, 1), job, SHARDED) is None
-    assert downsizing(small, Cluster(P4D, 2), job, replace(PLAIN, activation_checkpointing="each")) is None
+    for name, nodes, plan in (
+        ("20 B", 16, SHARDED),
+        ("20 B", 1, SHARDED),
+        ("1.5 B", 2, replace(PLAIN, activation_checkpointing="each")),
+    ):
+        assert downsizing(planned_run(model(name), Cluster(P4D, nodes), plan)) is None

@@ -25,30 +25,24 @@ def row(request):
     return ROWS[request.param]
 
 
-def test_shape_has_the_published_size(row):
+def test_a_published_row_has_its_size_its_marks_and_fits(row):
     published = float(row.name.split()[0]) * 1e9
 
     assert row.model.parameter_count == pytest.approx(published, rel=0.02)
     assert row.job.sequence_length == 512
     assert row.model.shape.vocab == 50_000
 
-
-def test_what_aws_does_not_publish_is_marked(row):
     assert any("fp16 is assumed" in sentence for sentence in row.assumed)
     assert any("shape" in sentence for sentence in row.assumed) == (row.name != "30 B")
 
-
-def test_published_configuration_fits(row):
     assert estimate(row.model, row.cluster, row.job, row.plan).fits
 
 
-def test_does_not_fit_without_optimizer_state_sharding(row):
+def test_a_row_does_not_fit_without_its_techniques(row):
     without = replace(row.plan, shard_optimizer_state=False)
 
     assert not estimate(row.model, row.cluster, row.job, without).fits
 
-
-def test_does_not_fit_without_activation_checkpointing(row):
     without = replace(row.plan, activation_checkpointing=False)
 
     assert not estimate(row.model, row.cluster, row.job, without).fits
@@ -75,27 +69,23 @@ def test_extrapolation_lowers_the_batch_first_and_finds_a_setting_that_fits(move
     assert all(batch == lowered[-1] for batch, degree in zip(lowered, degrees, strict=True) if degree > 4)
 
 
-def test_extrapolation_raises_tensor_parallelism_when_the_batch_is_not_enough():
+def test_extrapolation_says_where_it_ends():
+    path = extrapolate(ROWS["10 B"], model=ROWS["60 B"].model, cluster=Cluster(P4D, 2))
+
+    assert path.first_fit is None
+    assert path.trials
+
+    path = extrapolate(ROWS["10 B"], model=model("1.5 B"))
+
+    assert not path.trials
+    assert "attention heads" in path.obstacle
+
     smaller = Model.from_shape(layers=48, hidden=8192, heads=64, vocab=50_000, max_positions=2048)
     path = extrapolate(ROWS["10 B"], model=smaller)
 
     assert path.first_fit is not None
     assert path.first_fit.plan.tensor_parallel_degree == 8
     assert path.first_fit.plan.batch_size == 1
-
-
-def test_extrapolation_says_when_nothing_on_the_way_fits():
-    path = extrapolate(ROWS["10 B"], model=ROWS["60 B"].model, cluster=Cluster(P4D, 2))
-
-    assert path.first_fit is None
-    assert path.trials
-
-
-def test_extrapolation_says_when_the_row_cannot_be_carried_over():
-    path = extrapolate(ROWS["10 B"], model=model("1.5 B"))
-
-    assert not path.trials
-    assert "attention heads" in path.obstacle
 
 
 @pytest.mark.parametrize(
@@ -105,14 +95,14 @@ def test_nearest_is_by_size_and_gpus(parameters, nodes, expected):
     of = Model.from_shape(layers=48, hidden=int((parameters / 576) ** 0.5) // 64 * 64, heads=64, vocab=50_000)
     run = planned_run(of, Cluster(P4D, nodes), Plan(fp16=True, batch_size=1, shard_optimizer_state=True))
 
-    assert nearest_reference(run.model, run.cluster, run.job, run.plan, run.estimate).name == expected
+    assert nearest_reference(run).name == expected
 
 
 def test_reference_is_estimated_by_the_same_cost_model():
     row = ROWS["10 B"]
     own = estimate(row.model, row.cluster, row.job, row.plan)
 
-    reference = nearest_reference(row.model, row.cluster, row.job, row.plan, own)
+    reference = nearest_reference(planned_run(row.model, row.cluster, row.plan, job=row.job))
 
     assert reference.fits
     assert reference.needed_gib == own.needed_gib
@@ -128,7 +118,7 @@ def test_each_difference_is_argued_by_trying_the_references_setting():
         Cluster(P4D, 16),
         Plan(sharded_data_parallel_degree=8, fp16=True, batch_size=8, activation_checkpointing="each"),
     )
-    reference = nearest_reference(run.model, run.cluster, run.job, run.plan, run.estimate)
+    reference = nearest_reference(run)
     found = {difference.setting: difference for difference in reference.differences}
 
     assert (found["Tensor parallel degree"].reference, found["Tensor parallel degree"].recommended) == ("4", "1")
@@ -144,9 +134,7 @@ def test_each_difference_is_argued_by_trying_the_references_setting():
 @pytest.mark.slow
 @given(any_run())
 def test_every_plan_has_a_reference_with_reasons(run):
-    reference = nearest_reference(
-        run.model, run.cluster, run.job, run.plan, run.estimate, min_fit_probability=run.min_fit_probability
-    )
+    reference = nearest_reference(run)
 
     assert reference.name in ROWS
     assert reference.extrapolation.endswith(".")
@@ -155,22 +143,20 @@ def test_every_plan_has_a_reference_with_reasons(run):
         assert difference.because.endswith(".")
 
 
-def test_distance_from_what_aws_tested_is_stated():
+def test_distance_and_other_architectures_are_stated():
     run = planned_run(
         model("20 B"),
         Cluster(P4D, 16),
         Plan(sharded_data_parallel_degree=32, fp16=True, batch_size=1, activation_checkpointing="each"),
         job=Job(sequence_length=2048),
     )
-    text = nearest_reference(run.model, run.cluster, run.job, run.plan, run.estimate).extrapolation
+    text = nearest_reference(run).extrapolation
 
     assert "4 times the sequence length" in text
     assert "lower the batch first, then raise the tensor parallel degree" in text
 
-
-def test_other_architectures_are_named_as_such():
     run = planned_run(llama(), Cluster(P4D, 16), Plan(fp16=True, batch_size=1, shard_optimizer_state=True))
 
-    text = nearest_reference(run.model, run.cluster, run.job, run.plan, run.estimate).extrapolation
+    text = nearest_reference(run).extrapolation
 
     assert "another architecture (llama)" in text

@@ -14,9 +14,8 @@ from smp_advisor.cluster import Cluster
 from smp_advisor.errors import PlanError
 from smp_advisor.guidance.choice import batch_reason
 from smp_advisor.guidance.model_changes import adjusted_sizes
-from smp_advisor.guidance.rank_map import RankTable
+from smp_advisor.guidance.rank_map import rank_map
 from smp_advisor.libraries import Plan
-from smp_advisor.libraries.ranks import rank_map
 from smp_advisor.workload import Model
 
 
@@ -36,21 +35,43 @@ def flat(text: str) -> str:
     return re.sub(r"\s+", " ", text)
 
 
-def test_the_report_is_short(ten_billion: smpa.Advice) -> None:
+def test_the_report_is_short_and_its_verdict_comes_first(ten_billion: smpa.Advice) -> None:
     text = str(ten_billion)
     assert len(text.split()) <= 400
     # Names that contain digits (ml.p4d.24xlarge, GPT-3, SMP v1) are no figures.
     before = text[: text.index("\nDetails")]
     assert len(re.findall(r"(?<![\w.-])\d[\d,.]*", before)) <= 26
 
-
-def test_the_verdict_comes_first_and_names_the_request(ten_billion: smpa.Advice) -> None:
     first = str(ten_billion).splitlines()[0]
     assert "10 B on 16 x ml.p4d.24xlarge: fits" in first
     assert "Requested: sequence length 512" in flat(str(ten_billion))
 
 
-def test_the_report_names_every_setting_of_the_user() -> None:
+def test_details_have_every_part_in_lines_of_a_terminal(advice: smpa.Advice) -> None:
+    assert not re.findall(r"\b(?:SMP|STC|DDP|TRN)\d{3}\b", advice.report(details=True))
+
+    text = flat(advice.report(details=True))
+    assert text.startswith(flat(str(advice)).partition(" Details ")[0])
+    for step in advice.steps:
+        assert f"{step.order}. {step.title}: {step.decision}." in text
+        assert step.details in text
+    assert f"{advice.estimate.memory.peak.total_gib:.2f} GiB" in text
+    assert advice.because in text
+    assert advice.reference.name in text
+    for sentence in advice.estimate.assumptions:
+        assert sentence in text
+    for pitfall in advice.pitfalls:
+        assert flat(pitfall.text) in text
+
+    for text in (str(advice), advice.report(details=True)):
+        lines = text.splitlines()
+        assert max(len(line) for line in lines if not line.startswith("  ")) <= 100
+        assert not any(re.match(r"\s*(%|GiB)", line) for line in lines)
+        assert "\xa0" not in text
+    assert max(map(len, str(advice).splitlines())) <= 120
+
+
+def test_settings_of_user_and_script_are_in_the_report() -> None:
     advice = smpa.advise(
         "7B",
         "ml.p4d.24xlarge",
@@ -74,36 +95,6 @@ def test_the_report_names_every_setting_of_the_user() -> None:
         assert words in text
     assert "Fixed by you." in text
 
-
-def test_no_rule_id_is_shown_alone(advice: smpa.Advice) -> None:
-    assert not re.findall(r"\b(?:SMP|STC|DDP|TRN)\d{3}\b", advice.report(details=True))
-
-
-def test_details_have_every_part_of_the_advice(advice: smpa.Advice) -> None:
-    text = flat(advice.report(details=True))
-    assert text.startswith(flat(str(advice)).partition(" Details ")[0])
-    for step in advice.steps:
-        assert f"{step.order}. {step.title}: {step.decision}." in text
-        assert step.details in text
-    assert f"{advice.estimate.memory.peak.total_gib:.2f} GiB" in text
-    assert advice.because in text
-    assert advice.reference.name in text
-    for sentence in advice.estimate.assumptions:
-        assert sentence in text
-    for pitfall in advice.pitfalls:
-        assert flat(pitfall.text) in text
-
-
-def test_lines_fit_a_terminal_and_numbers_keep_their_units(advice: smpa.Advice) -> None:
-    for text in (str(advice), advice.report(details=True)):
-        lines = text.splitlines()
-        assert max(len(line) for line in lines if not line.startswith("  ")) <= 100
-        assert not any(re.match(r"\s*(%|GiB)", line) for line in lines)
-        assert "\xa0" not in text
-    assert max(map(len, str(advice).splitlines())) <= 120
-
-
-def test_settings_of_the_training_script_are_part_of_the_configuration() -> None:
     advice = smpa.advise(
         "350M", "ml.p4d.24xlarge", library="fsdp", global_batch_size=64, loss="chunked", paged_optimizer=True
     )
@@ -123,7 +114,7 @@ def tensor_parallel() -> smpa.Advice:
     return smpa.advise("1.3B", P4D, instance_count=2, library="smp-v1", tensor_parallel_degree=2)
 
 
-def test_the_frame_has_one_row_per_gpu(tensor_parallel: smpa.Advice) -> None:
+def test_ranks_are_a_frame_and_a_table(tensor_parallel: smpa.Advice) -> None:
     frame = tensor_parallel.rank_map()
     assert len(frame) == 16
     assert frame["node"].tolist() == 8 * [0] + 8 * [1]
@@ -133,30 +124,6 @@ def test_the_frame_has_one_row_per_gpu(tensor_parallel: smpa.Advice) -> None:
     with pytest.raises(PlanError, match="rows 0 to"):
         tensor_parallel.rank_map(10_000)
 
-
-def test_large_clusters_are_described_by_their_repetition() -> None:
-    table = RankTable(ranks=rank_map(Plan(tensor_parallel_degree=4, shard_optimizer_state=True), Cluster(P4D, 128)))
-    assert table.period == 1
-    text = str(table)
-    assert "Stages and slices repeat in each node. Shard numbers grow by 2 per repetition" in text
-    assert "TP_GROUP: 256 groups of 4 GPUs, inside a node; the first has ranks 0, 1, 2, 3." in text
-    assert len(text.splitlines()) < 15
-    deep = str(RankTable(ranks=rank_map(DEEP, Cluster(P4D, 128))))
-    assert "repeat in each block of 16 nodes" in deep
-    assert "Node 15" in deep
-    assert len(deep.splitlines()) < 40
-
-
-def test_stated_repetition_is_true() -> None:
-    ranks = rank_map(DEEP, Cluster(P4D, 32))
-    table = RankTable(ranks=ranks)
-    size = table.period * 8
-    assert (ranks.stage[size:] == ranks.stage[:-size]).all()
-    assert (ranks.replica[size:] == ranks.replica[:-size] + 1).all()
-    assert "Replica numbers grow by 1 per repetition" in str(table)
-
-
-def test_the_table_in_html_has_headings_and_a_caption(tensor_parallel: smpa.Advice) -> None:
     html = tensor_parallel.ranks()._repr_html_()
     assert html.count('<th scope="row"') == len(tensor_parallel.ranks().shown)
     assert html.count('<th scope="col"') == 9
@@ -165,8 +132,25 @@ def test_the_table_in_html_has_headings_and_a_caption(tensor_parallel: smpa.Advi
     assert not re.search(r"<script|onerror", html)
 
 
-def test_an_assumed_order_is_marked() -> None:
-    assert "does not document" in str(RankTable(ranks=rank_map(Plan(library="smp-v2"), Cluster(P4D, 1))))
+def test_large_clusters_are_described_by_their_repetition_and_assumptions() -> None:
+    table = rank_map(Plan(tensor_parallel_degree=4, shard_optimizer_state=True), Cluster(P4D, 128))
+    assert table.period == 1
+    text = str(table)
+    assert "Stages and slices repeat in each node. Shard numbers grow by 2 per repetition" in text
+    assert "TP_GROUP: 256 groups of 4 GPUs, inside a node; the first has ranks 0, 1, 2, 3." in text
+    assert len(text.splitlines()) < 15
+    deep = str(rank_map(DEEP, Cluster(P4D, 128)))
+    assert "repeat in each block of 16 nodes" in deep
+    assert "Node 15" in deep
+    assert len(deep.splitlines()) < 40
+
+    table = ranks = rank_map(DEEP, Cluster(P4D, 32))
+    size = table.period * 8
+    assert (ranks.stage[size:] == ranks.stage[:-size]).all()
+    assert (ranks.replica[size:] == ranks.replica[:-size] + 1).all()
+    assert "Replica numbers grow by 1 per repetition" in str(table)
+
+    assert "does not document" in str(rank_map(Plan(library="smp-v2"), Cluster(P4D, 1)))
 
 
 @pytest.fixture(scope="module")
@@ -205,7 +189,12 @@ def changes(advice: smpa.Advice):
     return [step for step in advice.steps if step.technique == "model_changes"]
 
 
-def test_a_vocabulary_that_costs_speed_gets_a_step_with_its_gain():
+@pytest.mark.parametrize("name", ["60B", "llama-3-8b", "gpt-neox-20b"])
+def test_sizes_that_cost_nothing_get_no_step(name):
+    assert changes(smpa.advise(name, P4D, instance_count=32)) == []
+
+
+def test_a_pretrained_model_keeps_its_architecture_and_others_may_gain():
     for library in ("smp-v1", "smp-v2"):
         advice = smpa.advise("60B", P4D, instance_count=32, library=library, vocab=50_257, family="gpt2")
         (step,) = changes(advice)
@@ -216,13 +205,6 @@ def test_a_vocabulary_that_costs_speed_gets_a_step_with_its_gain():
     pinned = smpa.advise("60B", P4D, instance_count=32, library="smp-v2", vocab=50_257, tensor_parallel_degree=8)
     assert "% faster)" in changes(pinned)[0].because
 
-
-@pytest.mark.parametrize("name", ["60B", "llama-3-8b", "gpt-neox-20b"])
-def test_sizes_that_cost_nothing_get_no_step(name):
-    assert changes(smpa.advise(name, P4D, instance_count=32)) == []
-
-
-def test_a_pretrained_model_keeps_its_architecture():
     xl = Model.from_name("gpt2-xl")
     assert adjusted_sizes(xl) == {
         "vocab": 50_304, "hidden": 1536, "heads": 24, "kv_heads": 24, "layers": 52, "ffn": 6144

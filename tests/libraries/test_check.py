@@ -107,20 +107,16 @@ HARDWARE = {
 }
 
 
-def test_bf16_needs_a_gpu_that_computes_in_it():
+def test_sentences_of_mismatches():
     plan = Plan(bf16=True, sharded_data_parallel_degree=8)
     with pytest.raises(PlanError, match=r"V100 32 GB. does not compute in bf16"):
         check_against(plan, Cluster("ml.p3dn.24xlarge", 1))
     check_against(plan, Cluster("ml.p4d.24xlarge", 1))
 
-
-def test_an_impossible_batch_is_answered_with_a_possible_one():
     job = Job(global_batch_size=100, precision="fp32")
     (sentence,) = mismatches(Plan(), P4D, job=job)
     assert sentence.endswith("and the job requires 100: request a multiple of 16, for example 96.")
 
-
-def test_all_mismatches_are_listed():
     plan = Plan(tensor_parallel_degree=8, pipeline_parallel_degree=2, fp16=True)
     assert len(list(mismatches(plan, P4D, MODEL, JOB))) == 2
 

@@ -38,35 +38,18 @@ def test_the_10_billion_reference_row_as_the_estimator_takes_it():
     assert plan.hyperparameters == {"batch_size": 40, "activation_checkpointing": "each", "precision": "fp16"}
 
 
-def test_pipeline_settings_appear_with_a_pipeline():
+def test_what_is_written_depends_on_pipeline_partition_and_version():
     plan = Plan(pipeline_parallel_degree=4, microbatches=8, active_microbatches=5, batch_size=8)
     assert plan.parameters["pipeline"] == "interleaved"
     assert plan.parameters["active_microbatches"] == 5
     assert "pipeline" not in Plan(microbatches=8, batch_size=8).parameters
 
-
-def test_default_partition_brings_the_older_name_that_the_sdk_looks_up():
     parameters = Plan(pipeline_parallel_degree=2, auto_partition=False, default_partition=0).parameters
     assert parameters["partitions"] == parameters["pipeline_parallel_degree"] == 2
 
-
-def test_before_1_6_the_degree_has_its_older_name():
     parameters = Plan(version="1.5.0", pipeline_parallel_degree=2).parameters
     assert parameters["partitions"] == 2
     assert {"pipeline_parallel_degree", "tensor_parallel_degree"}.isdisjoint(parameters)
-
-
-def test_active_in_flight_is_the_librarys_default_where_nothing_is_set():
-    assert Plan(pipeline_parallel_degree=2, microbatches=8, batch_size=8).active_in_flight == 4
-    assert Plan(pipeline_parallel_degree=8, microbatches=8, batch_size=8).active_in_flight == 8
-    assert Plan(pipeline_parallel_degree=8, microbatches=8, active_microbatches=3, batch_size=8).active_in_flight == 3
-
-
-def test_settings_without_effect_leave_equal_plans_equal():
-    assert Plan(sdp_reduce_bucket_size=7, activation_loading_horizon=2) == Plan()
-    assert Plan(ddp=True) == Plan()
-    assert hash(Plan(ddp=True)) == hash(Plan())
-    assert Plan(sharded_data_parallel_degree=2, sdp_reduce_bucket_size=7).parameters["sdp_reduce_bucket_size"] == 7
 
 
 @given(valid_plans())
@@ -136,36 +119,28 @@ def test_refused_in_one_sentence_and_accepted_once_it_is_heeded(fields, words, c
     Plan(**(fields | change))
 
 
-def test_reading_a_misspelt_parameter_names_the_nearest():
+def test_reading_knows_defaults_and_older_names():
+    assert Plan.from_parameters({}).ddp is False
+    with pytest.raises(PlanError, match="needs ddp"):
+        Plan.from_parameters({"tensor_parallel_degree": 2})
+
+    assert Plan.from_parameters({"fp16_params": True}).precision == "fp16"
+
+
+def test_reading_refuses_what_contradicts_or_would_be_lost():
     with pytest.raises(
         PlanError, match=r"no parameter 'tensor_paralel_degree'.*most similar one is tensor_parallel_degree"
     ):
         Plan.from_parameters({"tensor_paralel_degree": 4})
 
-
-def test_reading_starts_from_the_librarys_defaults():
-    assert Plan.from_parameters({}).ddp is False
-    with pytest.raises(PlanError, match="needs ddp"):
-        Plan.from_parameters({"tensor_parallel_degree": 2})
-
-
-def test_reading_refuses_two_values_for_one_parameter():
     with pytest.raises(PlanError, match="one parameter under two names"):
         Plan.from_parameters({"partitions": 2, "pipeline_parallel_degree": 4})
 
-
-def test_reading_the_older_name_of_fp16():
-    assert Plan.from_parameters({"fp16_params": True}).precision == "fp16"
-
-
-def test_reading_passes_over_what_is_not_a_plans_and_refuses_what_it_would_lose():
     read = Plan.from_parameters({"fast_mode": False}, {"batch_size": 3, "learning_rate": 1e-4})
     assert read.batch_size == 3
     with pytest.raises(PlanError, match="fast_mode=True is not part of a plan"):
         Plan.from_parameters({"fast_mode": True})
 
-
-def test_reading_refuses_a_script_that_trains_in_another_precision():
     with pytest.raises(PlanError, match="precision is 'bf16' and that of the library's parameters is 'fp16'"):
         Plan.from_parameters({"fp16": True}, {"precision": "bf16"})
 
@@ -211,5 +186,14 @@ def test_importing_the_library_imports_nothing_heavy():
     assert done.returncode == 0, done.stderr
 
 
-def test_the_name_of_no_checkpointing_in_tables_is_accepted():
+def test_settings_without_effect_and_other_names_leave_equal_plans_equal():
+    assert Plan(sdp_reduce_bucket_size=7, activation_loading_horizon=2) == Plan()
+    assert Plan(ddp=True) == Plan()
+    assert hash(Plan(ddp=True)) == hash(Plan())
+    assert Plan(sharded_data_parallel_degree=2, sdp_reduce_bucket_size=7).parameters["sdp_reduce_bucket_size"] == 7
+
     assert Plan(activation_checkpointing="none") == Plan(activation_checkpointing=False)
+
+    assert Plan(pipeline_parallel_degree=2, microbatches=8, batch_size=8).active_in_flight == 4
+    assert Plan(pipeline_parallel_degree=8, microbatches=8, batch_size=8).active_in_flight == 8
+    assert Plan(pipeline_parallel_degree=8, microbatches=8, active_microbatches=3, batch_size=8).active_in_flight == 3

@@ -107,15 +107,13 @@ def test_refused_in_one_sentence(library, fields, words):
     assert str(refusal.value).endswith(".")
 
 
-def test_broken_offloading_of_2_2_0_is_left_to_pytorch():
+def test_offloading_of_2_2_0_and_the_library_of_a_class_are_fixed():
     fields = {"library": "smp-v2", "activation_checkpointing": "each", "offload_activations": True}
     assert Plan(**fields).parameters["sm_activation_offloading"] is True
     assert Plan(**fields, version="2.2.0").parameters["sm_activation_offloading"] is False
     with pytest.raises(PlanError, match=r"does not work in 2\.2\.0"):
         Plan(**fields, version="2.2.0", sm_activation_offloading=True)
 
-
-def test_a_plan_class_keeps_to_its_library():
     with pytest.raises(PlanError, match="library must be 'smp-v2' for SmpV2Plan"):
         get_library("smp-v2").plan(library="ddp")
 
@@ -182,8 +180,6 @@ def test_images_are_pairs_of_the_allow_list():
     assert image("training-compiler", "1.13.1").estimator == "PyTorch"
     assert image("smp-v1-tensorflow", "1.4.0").estimator == "TensorFlow"
 
-
-def test_a_moved_tag_names_a_version_with_the_same_tag():
     for one in images("smp-v2"):
         if one.superseded_by:
             assert image("smp-v2", one.superseded_by).tag == one.tag

@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs.world import World
 from smp_advisor.errors import PlanError
+from smp_advisor.guidance.rank_map import GROUPS, PLACEMENTS, RankTable, rank_map
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.groups import data_parallel_degree, global_batch_size, reduced_data_parallel_degree
 from smp_advisor.libraries.layout import layout_of
-from smp_advisor.libraries.ranks import GROUPS, PLACEMENTS, RankMap, rank_map
 from smp_advisor.workload import Job, Model
 
 P4D = "ml.p4d.24xlarge"
 TWO_BY_TWO = Plan(tensor_parallel_degree=2, pipeline_parallel_degree=2, microbatches=2, batch_size=2)
 
 
-def groups(ranks: RankMap, name: str) -> list[list[int]]:
+def groups(ranks: RankTable, name: str) -> list[list[int]]:
     return [ranks.members(name, n).tolist() for n in range(int(ranks.groups[name].max()) + 1)]
 
 
@@ -41,25 +41,21 @@ def test_the_documented_pipelines_without_tensor_parallelism(placement: str, pai
     assert groups(rank_map(plan, Cluster(P4D, 1)), "PP_GROUP") == pairs
 
 
-def test_the_letters_of_a_placement_are_from_far_to_near() -> None:
+def test_placements() -> None:
     ranks = rank_map(TWO_BY_TWO, Cluster(P4D, 1), "PTD")
     assert ranks.replica.tolist() == [0, 1, 0, 1, 0, 1, 0, 1]
     assert ranks.tensor_slice.tolist() == [0, 0, 1, 1, 0, 0, 1, 1]
     assert ranks.stage.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
 
-
-def test_hybrid_sharding_stays_inside_the_node() -> None:
-    ranks = rank_map(Plan(library="fsdp", sharding_strategy="hybrid_shard"), Cluster(P4D, 2))
-    assert ranks.shard.tolist() == 2 * list(range(8))
-    assert rank_map(Plan(library="fsdp"), Cluster(P4D, 2)).shard.tolist() == list(range(16))
-    assert not rank_map(Plan(library="ddp"), Cluster(P4D, 2)).shard.any()
-
-
-def test_an_unknown_placement_is_refused() -> None:
     with pytest.raises(PlanError, match="placement_strategy must be one of"):
         rank_map(TWO_BY_TWO, Cluster(P4D, 1), "near")
     with pytest.raises(PlanError, match="multiple"):
         rank_map(Plan(pipeline_parallel_degree=3, microbatches=3, batch_size=3), Cluster(P4D, 1))
+
+    ranks = rank_map(Plan(library="fsdp", sharding_strategy="hybrid_shard"), Cluster(P4D, 2))
+    assert ranks.shard.tolist() == 2 * list(range(8))
+    assert rank_map(Plan(library="fsdp"), Cluster(P4D, 2)).shard.tolist() == list(range(16))
+    assert not rank_map(Plan(library="ddp"), Cluster(P4D, 2)).shard.any()
 
 
 @st.composite

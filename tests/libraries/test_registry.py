@@ -71,15 +71,13 @@ def test_its_plans_are_read_back_and_refuse_other_settings(record: Library) -> N
         Plan(library=record.name, batch_sise=1)
 
 
-def test_its_schema_describes_every_field(record: Library) -> None:
+def test_its_schema_describes_fields_and_versions_have_containers(record: Library) -> None:
     for name in plan_fields(record.name) - {"library", "version"}:
         parameter = schema(record.name).described(name)
         assert parameter is not None, name
         assert parameter.title
         assert parameter.doc
 
-
-def test_its_versions_have_containers_and_instances(record: Library) -> None:
     assert default_version(record.name) in versions(record.name)
     assert Plan(library=record.name).version in versions(record.name)
     assert all(image(record.name, version).framework_version for version in versions(record.name))

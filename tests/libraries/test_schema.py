@@ -80,12 +80,6 @@ def test_parameters_come_with_their_version_and_go_with_it():
     assert "in 1.5.0, its name is partitions" in renamed.text
 
 
-def test_violations_lists_every_fault_and_leaves_out_rules_on_faulty_values():
-    parameters = {"microbatches": "4", "active_microbatches": 9, "fp16": True, "bf16": True, "x": 1}
-    found = {one.rule for one in violations(parameters, version="1.15.0")}
-    assert found == {"type", "unknown", "bf16-excludes-fp16", "bf16-needs-sharding"}
-
-
 def test_script_rules_are_left_out_where_the_script_is_unknown():
     parameters = {"offload_activations": True, "microbatches": 3}
     assert list(violations(parameters, version="1.15.0")) == []
@@ -95,7 +89,11 @@ def test_script_rules_are_left_out_where_the_script_is_unknown():
     assert {one.rule for one in with_script} == {"offload-needs-checkpointing", "batch-divisible"}
 
 
-def test_an_unknown_version_is_refused_with_the_known_ones():
+def test_an_unknown_version_and_faulty_values_are_refused():
+    parameters = {"microbatches": "4", "active_microbatches": 9, "fp16": True, "bf16": True, "x": 1}
+    found = {one.rule for one in violations(parameters, version="1.15.0")}
+    assert found == {"type", "unknown", "bf16-excludes-fp16", "bf16-needs-sharding"}
+
     with pytest.raises(PlanError, match=r"SMP v1 has no version '1.16.0': known versions are 1.4.0, .*, 1.15.0\.$"):
         image("smp-v1", "1.16.0")
     with pytest.raises(PlanError, match=r"library must be one of smp-v1, .*, fsdp, not 'deepspeed'"):

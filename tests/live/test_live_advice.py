@@ -46,7 +46,7 @@ def test_the_plan_is_readable_settable_and_observed(advice, value):
     assert advice.recommended is value
 
 
-def test_a_plan_that_does_not_suit_is_refused_and_nothing_changes(advice, value):
+def test_plans_that_do_not_suit_are_refused_and_fields_without_a_control_stay(advice, value):
     with pytest.raises(PlanError, match="7"):
         advice.plan = replace(value.plan, tensor_parallel_degree=7)
     with pytest.raises(PlanError):
@@ -55,8 +55,6 @@ def test_a_plan_that_does_not_suit_is_refused_and_nothing_changes(advice, value)
         advice.estimate = None
     assert (advice.plan, len(advice.history)) == (value.plan, 1)
 
-
-def test_fields_without_a_control_stay_when_controls_move(advice, value):
     advice.plan = replace(value.plan, ddp_dist_backend="nccl")
     advice.move(batch_size=24)
     assert (advice.plan.ddp_dist_backend, advice.plan.batch_size) == ("nccl", 24)
@@ -78,20 +76,18 @@ def test_undo_and_redo_lead_through_the_history(advice):
     assert advice.plan.tensor_parallel_degree == 2
 
 
-def test_the_history_is_bounded(advice):
-    states = [move(advice.controls, "batch_size", size) for size in (16, 24)]
-    for step in range(LONGEST + 5):
-        advice.settle(states[step % 2])
-    assert len(advice.history) == LONGEST
-
-
-def test_the_moves_of_a_drag_are_one_entry_that_compares_with_its_start(advice):
+def test_the_history_is_bounded_and_a_drag_is_one_entry(advice):
     for size in (21, 22, 24):
         advice.settle(move(advice.controls, "batch_size", size), gesture="view:1")
     assert [entry.summary.partition(" (")[0] for entry in advice.history] == ["Recommended", "Batch size 20 → 24"]
     for size in (22, 20):
         advice.settle(move(advice.controls, "batch_size", size), gesture="view:1")
     assert len(advice.history) == 1
+
+    states = [move(advice.controls, "batch_size", size) for size in (16, 24)]
+    for step in range(LONGEST + 5):
+        advice.settle(states[step % 2])
+    assert len(advice.history) == LONGEST
 
 
 def test_settings_that_cannot_be_combined_are_on_screen_but_no_entry(advice):

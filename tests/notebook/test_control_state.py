@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from smp_advisor.advice.live import control_state
-from smp_advisor.advice.live.control_state import Outcome, describe
+from smp_advisor.advice.live.control_state import describe
 from smp_advisor.advice.live.controls import controls
 from smp_advisor.advice.live.settings import plan_of, require_settings, settings_of, with_labels
 from smp_advisor.costs import estimate
@@ -65,8 +67,9 @@ FITS, LESS, OVER = (33.1, 100.0, True), (39.9, 130.0, False), (41.0, 130.0, Fals
 )
 def test_a_change_is_summarized(moved, before, after, summary):
     rows = ["Tensor parallel degree", "Batch size", "Pipeline schedule", "Global batch"]
-    plans = (Outcome(texts, *figures) for texts, figures in (before, after))
-    assert describe(rows, *plans, moved=moved, usable_gib=39.4) == summary
+    names = ("needed_gib", "samples_per_second", "fits", "usable_gpu_memory_gib")
+    plans = [SimpleNamespace(**dict(zip(names, (*figures, 39.4), strict=True))) for _, figures in (before, after)]
+    assert describe(rows, [before[0], after[0]], *plans, moved=moved) == summary
 
 
 def test_another_kind_of_code_moves_the_estimate_and_comes_back(advice):

@@ -36,21 +36,15 @@ def test_names_in_the_order_of_execution(code, read, bound):
     assert sorted(names.bound) == sorted(bound.split())
 
 
-def test_values_that_a_block_receives_and_replaces():
+def test_what_a_block_receives_changes_and_leaves():
     names = names_of_block("output, hidden = model(x, hidden)\nloss = f(output)\ncount += 1")
     assert names.updated == {"hidden", "count"}
 
-
-def test_names_bound_before_the_block_do_not_count_as_read():
     assert names_of_block("y = x + 1", defined=["x"]).read == ()
 
-
-def test_changed_objects():
     names = names_of_block("state.x = 1\nd['k'] = 2\nlosses.append(f(z))\nprint(loss.item())\nself.meter.update(q)")
     assert names.stored == ("state", "d", "losses", "self")
 
-
-def test_statements_that_leave_the_block():
     assert names_of_block("if bad:\n    continue\nfor x in y:\n    break").leaving == ("continue",)
     code = "def f():\n    for b in d:\n        if b:\n            return b"
     assert names_of_block(code).leaving == ()

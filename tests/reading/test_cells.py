@@ -22,11 +22,6 @@ def test_dictionaries_are_followed_however_they_are_made(name):
     assert all("memory is not checked" in note.what for note in report.unresolved)
 
 
-def test_what_the_estimator_was_given_counts_and_not_what_comes_later():
-    text = written(f"parameters = {PARAMETERS}") + "parameters['pipeline_parallel_degree'] = 8\n"
-    assert check_estimator(text).plan == PLAN
-
-
 @pytest.mark.parametrize(
     ("body", "why"),
     [
@@ -51,7 +46,13 @@ def test_what_is_not_known_is_said_and_not_guessed(body, why):
     assert not [one for one in report if one.id in {"EST501", "EST505"}]  # nothing is made of what is not seen
 
 
-def test_an_estimator_in_a_function_that_nobody_calls_is_read():
+def test_what_a_cell_takes_and_gives():
+    text = written(f"parameters = {PARAMETERS}") + "parameters['pipeline_parallel_degree'] = 8\n"
+    assert check_estimator(text).plan == PLAN
+
+    text = written(f"parameters = {PARAMETERS}\nparameters['microbatches'] = pieces")
+    assert check_estimator(text, variables={"pieces": 4, "other": object()}).plan == PLAN
+
     inside = "\n".join(f"    {line}" for line in written(f"parameters = {PARAMETERS}").splitlines())
     assert check_estimator(f"def start(role):\n{inside}\n    return estimator\n").plan == PLAN
     guarded = f"class Job:\n  def start(self):\n{inside}\n\nif __name__ == '__main__':\n    Job().start()\n"
@@ -60,11 +61,6 @@ def test_an_estimator_in_a_function_that_nobody_calls_is_read():
     report = check_estimator(f"def start(m):\n{asked}\n")
     assert report.plan is None
     assert "an argument of start" in report.unresolved[0].what
-
-
-def test_names_of_the_notebook_stand_for_what_the_cell_takes_from_it():
-    text = written(f"parameters = {PARAMETERS}\nparameters['microbatches'] = pieces")
-    assert check_estimator(text, variables={"pieces": 4, "other": object()}).plan == PLAN
 
 
 @pytest.mark.parametrize(

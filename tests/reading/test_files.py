@@ -41,45 +41,16 @@ def notebook(path, *cells):
     return path
 
 
-def test_a_missing_file(tmp_path):
-    assert "nowhere.py" in refusal(tmp_path / "nowhere.py")
-    assert "nowhere.py" in refusal("nowhere.py")
-
-
-def test_a_folder(tmp_path):
-    assert "folder" in refusal(tmp_path)
-
-
-def test_binary_junk(tmp_path):
-    path = tmp_path / "model.py"
-    path.write_bytes(bytes(range(256)) * 40)
-    assert "not text" in refusal(path)
-    path.write_bytes(b"x = '\xff\xfe'\n")
-    assert "not text" in refusal(path)
-
-
-def test_a_syntax_error_names_its_line():
+def test_texts_that_are_no_scripts():
     assert "<source>, line 2" in refusal("x = 1\ny = (\n")
 
-
-def test_python_2():
     assert "Python 2" in refusal("import torch\nprint 'loss', loss\n")
     assert "Python 2" in refusal("try:\n    pass\nexcept A, b:\n    pass\n")
 
-
-def test_null_bytes_and_deep_nesting_in_text():
     refusal("x = 1\0\n")
     refusal("x = " + "(" * 5000 + ")" * 5000 + "\n")
     refusal("x = " + "+".join(["a"] * 20_000) + "\n")
 
-
-def test_empty_text_is_fine(tmp_path):
-    assert list(check_script("")) == []
-    (tmp_path / "empty.py").write_text("")
-    assert list(check_script(tmp_path / "empty.py")) == []
-
-
-def test_what_is_neither_text_nor_path():
     assert "int" in refusal(3)
     assert "smp-v3" in refusal("", library="smp-v3")
     assert "Plan" in refusal("", plan=7)
@@ -99,7 +70,7 @@ def test_a_script_with_a_piece_cut_out_gives_a_report_or_a_sentence(start, lengt
         assert report._repr_html_()
 
 
-def test_a_notebook_with_magics(tmp_path):
+def test_a_notebook_with_magics_and_its_fixes(tmp_path):
     path = notebook(
         tmp_path / "train.ipynb",
         "%load_ext smp_advisor\n!pip install torch\nfiles = !ls\n",
@@ -115,8 +86,6 @@ def test_a_notebook_with_magics(tmp_path):
     assert samples.PIPELINE.splitlines()[finding.line - 2].startswith("    loader = DataLoader")
     assert [note.path for note in report.unresolved] == [f"{path}#cell-3"]
 
-
-def test_the_fixes_of_a_notebook_change_its_cells(tmp_path):
     broken = samples.PIPELINE.replace(", drop_last=True", "").replace("rank=smp.dp_rank()", "rank=smp.rank()")
     path = notebook(tmp_path / "train.ipynb", "!pip install torch\nprint(1)\n", "%%writefile train.py\n" + broken)
     before = json.loads(path.read_text())
@@ -132,17 +101,6 @@ def test_the_fixes_of_a_notebook_change_its_cells(tmp_path):
     assert after == before
     assert json.loads(path.with_name("train.ipynb.bak").read_text()) == before
     assert not check_script(path, samples.PIPELINE_PLAN)
-
-
-def test_what_shares_a_line_with_a_magic_is_not_changed(tmp_path):
-    text = samples.PIPELINE.replace(
-        "    loader = DataLoader(dataset, batch_size=64, sampler=sampler, drop_last=True)\n",
-        "    loader = DataLoader(dataset, batch_size=64, sampler=sampler)  # smp\n    files = !ls\n",
-    )
-    path = notebook(tmp_path / "train.ipynb", text)
-    (finding,) = check_script(path, samples.PIPELINE_PLAN)
-    assert finding.fix is not None
-    assert "files = !ls" in finding.fix.source
 
 
 def test_fixes_reach_imported_modules_each_with_its_backup(tmp_path):
@@ -171,7 +129,41 @@ def test_fixes_reach_imported_modules_each_with_its_backup(tmp_path):
     assert not check_script(script, samples.PIPELINE_PLAN)
 
 
-def test_a_finding_without_its_fix_says_why():
+def test_files_that_are_no_scripts(tmp_path):
+    assert "nowhere.py" in refusal(tmp_path / "nowhere.py")
+    assert "nowhere.py" in refusal("nowhere.py")
+
+    assert "folder" in refusal(tmp_path)
+
+    path = tmp_path / "model.py"
+    path.write_bytes(bytes(range(256)) * 40)
+    assert "not text" in refusal(path)
+    path.write_bytes(b"x = '\xff\xfe'\n")
+    assert "not text" in refusal(path)
+
+    (tmp_path / "a.ipynb").write_text("{}")
+    assert "notebook" in refusal(tmp_path / "a.ipynb")
+
+    assert list(check_script("")) == []
+    (tmp_path / "empty.py").write_text("")
+    assert list(check_script(tmp_path / "empty.py")) == []
+
+
+def test_magics_and_missing_fixes(tmp_path):
+    text = samples.PIPELINE.replace(
+        "    loader = DataLoader(dataset, batch_size=64, sampler=sampler, drop_last=True)\n",
+        "    loader = DataLoader(dataset, batch_size=64, sampler=sampler)  # smp\n    files = !ls\n",
+    )
+    path = notebook(tmp_path / "train.ipynb", text)
+    (finding,) = check_script(path, samples.PIPELINE_PLAN)
+    assert finding.fix is not None
+    assert "files = !ls" in finding.fix.source
+
+    report = check_script("%%smp_check\n" + samples.PIPELINE.replace(", drop_last=True", ""), samples.PIPELINE_PLAN)
+    (finding,) = report
+    assert finding.path == "<cell>"
+    assert "DataLoader" in finding.text
+
     script = samples.PIPELINE.replace("    model.backward(loss)\n", "    finish(loss)\n").replace(
         "@smp.step\ndef train_step", "def finish(loss):\n    loss.backward()\n\n\n@smp.step\ndef train_step"
     )
@@ -179,18 +171,6 @@ def test_a_finding_without_its_fix_says_why():
     assert report[0].fix is None
     assert report[0].unfixed in str(report)
     assert report[0].unfixed in report._repr_html_()
-
-
-def test_something_else_called_a_notebook(tmp_path):
-    (tmp_path / "a.ipynb").write_text("{}")
-    assert "notebook" in refusal(tmp_path / "a.ipynb")
-
-
-def test_a_cell_with_a_magic_above_it():
-    report = check_script("%%smp_check\n" + samples.PIPELINE.replace(", drop_last=True", ""), samples.PIPELINE_PLAN)
-    (finding,) = report
-    assert finding.path == "<cell>"
-    assert "DataLoader" in finding.text
 
 
 def test_encodings_and_line_ends(tmp_path):

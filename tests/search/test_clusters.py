@@ -46,14 +46,12 @@ def test_what_is_not_named_is_open(cluster, count, limits, nodes, goal):
     assert (result.fixed is not None) == (len(result.clusters) == 1)
 
 
-def test_any_is_one_type_of_those_with_the_same_gpus():
+def test_open_clusters_of_a_request():
     machines = [c.instance for c in places("any", 1).clusters]
     assert len({(m.gpu, m.gpus) for m in machines}) == len(machines) > 10
     assert all(m.usd_per_hour is not None for m in machines)
     assert {c.instance.name for c in places("any", 1, library="smp-v2").clusters} < {m.name for m in machines}
 
-
-def test_the_cost_objective_tries_fewer_nodes_and_other_types():
     result = places(P4D, 6, cost=True, library="smp-v2")
     assert result.requested == Cluster(P4D, 6)
     assert result.clusters[:5] == tuple(Cluster(P4D, nodes) for nodes in (1, 2, 3, 4, 6))
@@ -100,19 +98,17 @@ SIZES = [misfit(1), size(2, 2.0), size(4, 3.9), size(8, 7.0), size(16, 9.0), siz
 DAYS = ESTIMATE.days
 
 
-def test_each_goal_has_its_cluster():
+def test_goals_and_knees():
     assert choose(SIZES, "smallest", Limits()).cluster.nodes == 2
     assert choose(SIZES, "fastest", Limits()).cluster.nodes == 32
     assert choose(SIZES, "cheapest", Limits()).cluster.nodes == 2
 
-
-def test_the_knee_is_the_last_cluster_that_is_worth_its_nodes():
     assert [knee.cluster.nodes for knee in knees(SIZES)] == [8]
     assert [knee.cluster.nodes for knee in knees(SIZES[:3])] == [4]
     assert knees([misfit(1)]) == []
 
 
-def test_a_deadline_is_met_with_the_whole_interval_where_possible():
+def test_deadlines_and_savings_with_their_intervals():
     high = ESTIMATE.step_factors[1]
     sure = Limits(max_days=DAYS / 3.9 * high * 1.01)
     assert choose(SIZES, "cheapest", sure).cluster.nodes == 4
@@ -122,8 +118,6 @@ def test_a_deadline_is_met_with_the_whole_interval_where_possible():
     assert not within(SIZES[-1], tight, surely=True)
     assert choose(SIZES, "cheapest", Limits(max_days=DAYS / 11)) is None
 
-
-def test_a_saving_within_its_own_interval_moves_nobody():
     own, cheaper = size(16, 9.0), size(4, 2.4)
     point, low, high = saving(cheaper, own)
     assert point == pytest.approx(1 - (4 / 2.4) / (16 / 9.0))
@@ -182,8 +176,6 @@ def test_the_curve_is_a_table_in_each_form():
     stopped = replace(curve, sizes=curve.sizes[:3], complete=False)
     assert stopped.lines()[-1] == "3 clusters compared, then it was stopped."
 
-
-def test_names_are_escaped():
     named = replace(MODEL, name="<b>x</b>")
     curve = ClusterSizes(model=named, sizes=(misfit(1),))
     assert "<b>" not in curve._repr_html_()
@@ -193,17 +185,7 @@ def test_names_are_escaped():
 SMALL = {"library": "fsdp", "sequence_length": 1024, "tokens": "20B"}
 
 
-def test_the_smallest_number_of_nodes_is_one_question():
-    advice = smpa.advise("30B", P4D, instance_count="smallest", library="fsdp", sequence_length=1024)
-    nodes = advice.cluster.nodes
-    assert nodes > 1
-    assert advice.sizes.smallest.cluster == advice.cluster
-    assert "is the smallest cluster that fits" in advice.because
-    with pytest.raises(NoPlanFitsError):
-        smpa.advise("30B", P4D, instance_count=nodes - 1, library="fsdp", sequence_length=1024)
-
-
-def test_a_deadline_opens_the_number_of_nodes_and_is_met():
+def test_a_deadline_sets_the_number_of_nodes():
     advice = smpa.advise("1.3B", P4D, max_days=1, **SMALL)
     assert advice.estimate.days <= 1
     assert advice.cluster.nodes > 1
@@ -214,14 +196,20 @@ def test_a_deadline_opens_the_number_of_nodes_and_is_met():
     # The same request again, for example after a calibration, has the same answer.
     assert advice.again().cluster == advice.cluster
 
-
-def test_a_fixed_cluster_that_misses_the_deadline_gets_the_number_that_meets_it():
     with pytest.raises(NoPlanFitsError, match="would be enough") as error:
         smpa.advise("1.3B", P4D, instance_count=1, max_days=0.5, **SMALL)
     sentence = str(error.value)
     assert sentence.startswith(f"1 x {P4D} does not train")
     nodes = int(sentence.split("; ")[1].split(maxsplit=1)[0])
     assert smpa.advise("1.3B", P4D, instance_count=nodes, max_days=0.5, **SMALL).estimate.days <= 0.5
+
+    advice = smpa.advise("30B", P4D, instance_count="smallest", library="fsdp", sequence_length=1024)
+    nodes = advice.cluster.nodes
+    assert nodes > 1
+    assert advice.sizes.smallest.cluster == advice.cluster
+    assert "is the smallest cluster that fits" in advice.because
+    with pytest.raises(NoPlanFitsError):
+        smpa.advise("30B", P4D, instance_count=nodes - 1, library="fsdp", sequence_length=1024)
 
 
 @pytest.mark.slow
@@ -281,12 +269,6 @@ def test_no_fit_is_no_dead_end():
     assert ways._repr_html_().count("<tr>") == 1 + len(changes)
 
 
-def test_a_comparison_without_any_fit_has_ways_out_on_the_nearest_cluster():
-    with pytest.raises(NoPlanFitsError, match=r"changes that fit there: .*QLoRA") as error:
-        smpa.advise("70B", ["g5.12xlarge", "g6.12xlarge"], instance_count=2, sequence_length=4096)
-    assert error.value.ways_out.of("adapter") is not None
-
-
 def test_other_clusters_are_compared_for_an_advice():
     advice = smpa.advise("1.3B", P4D, instance_count=3, **SMALL)
     sizes = advice.compare_clusters(counts=(1, 2), max_days=300)
@@ -305,27 +287,14 @@ def test_a_comparison_takes_the_library_of_the_advice(model, instance):
     assert advice.compare_clusters(counts=(2,)).own.library == advice.plan.library
 
 
-def test_a_model_far_too_large_gets_a_cluster_on_which_it_fits():
-    with pytest.raises(NoPlanFitsError) as error:
-        smpa.advise("405B", "ml.g5.xlarge")
-    (way,) = error.value.ways_out.ways
-    assert way.change == "instance"
-    assert way.words in str(error.value)
-    assert way.size.estimate.fits
-
-
-def test_an_adapter_that_does_not_fit_gets_a_base_in_4_bits():
+def test_adapters_that_fit_or_name_their_library():
     with pytest.raises(NoPlanFitsError, match="QLoRA of rank 8") as error:
         smpa.advise("llama-2-13b", "ml.g5.xlarge", adapter=smpa.Adapter(rank=8), sequence_length=4096)
     assert error.value.ways_out.of("adapter").size.job.adapter == smpa.Adapter(rank=8, base_bits=4)
 
-
-def test_an_adapter_names_the_library_that_trains_it():
     with pytest.raises(NoPlanFitsError, match="LoRA of rank 16 with SMP v2 instead of SMP v1"):
         smpa.advise("llama-3-70b", P4D, instance_count=2, library="smp-v1")
 
-
-def test_adapters_train_without_the_model_of_smp_v2():
     adapter = smpa.Adapter(rank=16, targets="all-linear")
     advice = smpa.advise("llama-3-70b", "ml.p5.48xlarge", instance_count=2, adapter=adapter, sequence_length=4096)
     assert advice.plan.library == "fsdp"
@@ -336,7 +305,18 @@ def test_adapters_train_without_the_model_of_smp_v2():
         smpa.advise("llama-3-8b", "ml.p5.48xlarge", adapter=adapter, library="smp-v2", tensor_parallel_degree=2)
 
 
-def test_the_nearest_plan_with_free_memory_has_its_probability():
+def test_far_from_fitting():
+    with pytest.raises(NoPlanFitsError, match=r"changes that fit there: .*QLoRA") as error:
+        smpa.advise("70B", ["g5.12xlarge", "g6.12xlarge"], instance_count=2, sequence_length=4096)
+    assert error.value.ways_out.of("adapter") is not None
+
+    with pytest.raises(NoPlanFitsError) as error:
+        smpa.advise("405B", "ml.g5.xlarge")
+    (way,) = error.value.ways_out.ways
+    assert way.change == "instance"
+    assert way.words in str(error.value)
+    assert way.size.estimate.fits
+
     pins = {"batch_size": 4, "activation_checkpointing": False, "sharding_strategy": "full_shard"}
     with pytest.raises(NoPlanFitsError, match=r"leaves 6\.9 GiB free and fits with a probability of 77\.1 %"):
         smpa.advise("1.3B", "ml.p4d.24xlarge", library="fsdp", min_fit_probability=0.99, **pins)

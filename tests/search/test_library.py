@@ -10,8 +10,8 @@ from smp_advisor import advise
 from smp_advisor.cluster import Cluster
 from smp_advisor.errors import AdvisorError, ExportError, NoPlanFitsError
 from smp_advisor.libraries.version import image
-from smp_advisor.search.candidates import titled
-from smp_advisor.search.library import choose_library
+from smp_advisor.search.candidates import Request, titled
+from smp_advisor.search.library import choose_library, framework_of
 from smp_advisor.workload import Adapter, Job, Model
 
 LLAMA_70B = Model.from_shape(
@@ -20,6 +20,21 @@ LLAMA_70B = Model.from_shape(
 GPT2 = Model.from_shape(layers=12, hidden=768, heads=12, vocab=50_257, max_positions=1024, family="gpt2", name="GPT-2")
 BERT = Model.from_name("bert-large-uncased")
 P4D_32 = Cluster("ml.p4d.24xlarge", 32)
+
+
+def chosen_for(model, cluster, job, framework=None):
+    return choose_library(
+        Request(
+            model=model,
+            cluster=cluster,
+            job=job,
+            pins={},
+            user_settings=frozenset(),
+            pytorch=framework_of(framework)[1],
+            min_fit_probability=0.95,
+        ),
+        framework,
+    )
 
 
 @pytest.mark.parametrize(
@@ -34,7 +49,7 @@ P4D_32 = Cluster("ml.p4d.24xlarge", 32)
 )
 def test_auto_chooses_and_says_why(model, cluster, framework, library, words):
     job = Job(sequence_length=512)
-    chosen = choose_library(model, cluster, job, framework=framework)
+    chosen = chosen_for(model, cluster, job, framework=framework)
     assert chosen.library == library
     assert words in " ".join((chosen.because, *chosen.comparisons))
     assert chosen.because.startswith(f"{titled(library)}. ")
@@ -77,7 +92,7 @@ def test_a_script_of_the_user_is_not_assumed_to_compute_its_loss_in_parts():
 
 
 def test_every_other_library_for_pytorch_is_compared():
-    chosen = choose_library(LLAMA_70B, P4D_32, Job(sequence_length=4096))
+    chosen = chosen_for(LLAMA_70B, P4D_32, Job(sequence_length=4096))
     others = {sentence.split(":")[0] for sentence in chosen.comparisons}
     assert others == {"DDP", "SMP v2", "SMP v1 (archived)", "Training Compiler (discontinued)"}
     slower = next(sentence for sentence in chosen.comparisons if sentence.startswith("SMP v1"))
@@ -91,7 +106,7 @@ def test_a_setting_of_version_1_selects_it(setting):
     assert f"Only SMP v1 has '{next(iter(setting))}'" in advice.library_because
 
 
-def test_a_degree_that_a_family_lacks_in_one_library_selects_another():
+def test_settings_and_instances_select_a_library():
     advice = advise("13B", "ml.p4d.24xlarge", instance_count=2, family="gpt2", tensor_parallel_degree=2)
     assert advice.plan.library == "smp-v1"
     with pytest.raises(AdvisorError, match=r"on ml\.g6\.xlarge, use library='ddp' or 'fsdp'"):
@@ -99,23 +114,20 @@ def test_a_degree_that_a_family_lacks_in_one_library_selects_another():
     with pytest.raises(AdvisorError, match="No library has tensor_parallel_degree here: leave it out"):
         advise("13B", "ml.g5.48xlarge", instance_count=2, family="gpt2", tensor_parallel_degree=2)
 
-
-def test_a_plan_of_an_unlisted_instance_is_preferred_to_none():
     advice = advise("7B", "ml.g5.48xlarge", sequence_length=1024)
     assert advice.plan.library == "smp-v2"
     assert "check that a job starts" in advice.library_because
 
 
-def test_an_old_framework_keeps_version_1():
-    model = Model.from_parameters("20B")
-    chosen = choose_library(model, Cluster("ml.p4d.24xlarge", 4), Job(sequence_length=512), framework="pytorch 1.13")
-    assert chosen.library == "smp-v1"
-    assert "archived" in chosen.because
-    with pytest.raises(AdvisorError, match="has no code for sm_90"):
-        choose_library(model, Cluster("ml.p5.48xlarge", 4), Job(sequence_length=512), framework="pytorch 1.13")
+def test_a_bare_count_is_llamas_shape():
+    advice = advise("7B", "ml.p5.48xlarge", library="auto", instance_count=2, sequence_length=4096)
+    assert advice.plan.library == "fsdp"
+    assert (advice.model.family, advice.model.origin) == ("llama", "inferred")
+    given = advise("7B", "ml.p5.48xlarge", library="smp-v2", family="gpt2", sequence_length=2048)
+    assert given.model.family == "gpt2"
 
 
-def test_advise_refuses_what_the_library_lacks():
+def test_what_a_library_lacks_is_refused():
     with pytest.raises(AdvisorError, match="SMP v2 has no setting 'microbatches'; SMP v1"):
         advise("7B", "ml.p4d.24xlarge", library="smp-v2", microbatches=4)
     with pytest.raises(AdvisorError, match=r"library must be 'auto' or one of smp-v1, .*fsdp, not 'smp-v3'"):
@@ -127,24 +139,12 @@ def test_advise_refuses_what_the_library_lacks():
     with pytest.raises(AdvisorError, match="Training Compiler cannot use"):
         advise("124M", "ml.p5.48xlarge", library="training-compiler")
 
-
-def test_a_bare_count_is_llamas_shape():
-    advice = advise("7B", "ml.p5.48xlarge", library="auto", instance_count=2, sequence_length=4096)
-    assert advice.plan.library == "fsdp"
-    assert (advice.model.family, advice.model.origin) == ("llama", "inferred")
-    given = advise("7B", "ml.p5.48xlarge", library="smp-v2", family="gpt2", sequence_length=2048)
-    assert given.model.family == "gpt2"
-
-
-def test_what_a_library_does_not_document_is_refused():
     fp8 = {"precision": "bf16", "fp8": True, "sequence_length": 1024}
     for library in ("fsdp", "ddp", "smp-v1"):
         with pytest.raises(AdvisorError, match="documents no fp8 products"):
             advise("1B", "ml.p4d.24xlarge", library=library, **fp8)
-    assert choose_library(GPT2, Cluster("ml.p5.48xlarge"), Job(precision="bf16", fp8=True)).library == "smp-v2"
+    assert chosen_for(GPT2, Cluster("ml.p5.48xlarge"), Job(precision="bf16", fp8=True)).library == "smp-v2"
 
-
-def test_a_replica_that_fits_no_gpu_is_told_to_be_divided():
     with pytest.raises(AdvisorError, match="changes that fit: library='smp-v2'"):
         advise("70B", "ml.p4d.24xlarge", instance_count=16, library="ddp", sequence_length=512)
     with pytest.raises(AdvisorError, match=r"None of .* nodes would be enough"):  # no degree divides a layer
@@ -171,7 +171,20 @@ def test_the_container_has_the_scripts_framework(model, framework, library, cont
     assert f'framework_version="{container}"' in advice.cell(script="train.py")
 
 
-def test_libraries_are_compared_in_the_container_of_the_plan():
+def test_frameworks_decide_containers_and_attention():
+    model = Model.from_parameters("20B")
+    chosen = chosen_for(model, Cluster("ml.p4d.24xlarge", 4), Job(sequence_length=512), framework="pytorch 1.13")
+    assert chosen.library == "smp-v1"
+    assert "archived" in chosen.because
+    with pytest.raises(AdvisorError, match="has no code for sm_90"):
+        chosen_for(model, Cluster("ml.p5.48xlarge", 4), Job(sequence_length=512), framework="pytorch 1.13")
+
+    old = advise("gpt2", "ml.p4d.24xlarge", library="ddp", version="1.13.1")
+    assert old.job.attention == "eager"
+    assert advise("gpt2", "ml.p4d.24xlarge", library="ddp", version="2.3.0").job.attention == "fused"
+    with pytest.raises(AdvisorError, match=r"DDP has no version '9\.9\.9'"):
+        advise("gpt2", "ml.p4d.24xlarge", library="ddp", version="9.9.9")
+
     request = {"sequence_length": 1024, "framework": "pytorch 1.13"}
     advice = advise("gpt2-xl", "ml.p4d.24xlarge", **request)
     archived = next(text for text in advice.library_comparisons if text.startswith("SMP v1"))
@@ -185,14 +198,6 @@ def test_libraries_are_compared_in_the_container_of_the_plan():
     assert sized.estimate.tokens_per_second == advice.estimate.tokens_per_second
 
 
-def test_a_version_before_pytorch_2_has_no_fused_attention():
-    old = advise("gpt2", "ml.p4d.24xlarge", library="ddp", version="1.13.1")
-    assert old.job.attention == "eager"
-    assert advise("gpt2", "ml.p4d.24xlarge", library="ddp", version="2.3.0").job.attention == "fused"
-    with pytest.raises(AdvisorError, match=r"DDP has no version '9\.9\.9'"):
-        advise("gpt2", "ml.p4d.24xlarge", library="ddp", version="9.9.9")
-
-
 @pytest.mark.parametrize(
     ("batch", "words"),
     [
@@ -203,7 +208,7 @@ def test_a_version_before_pytorch_2_has_no_fused_attention():
 def test_a_replica_that_fits_alone_is_not_called_too_large(batch, words):
     job = Job(sequence_length=512, global_batch_size=batch)
     cluster = Cluster("ml.p3.16xlarge")
-    choice = choose_library(BERT, cluster, job, framework="pytorch 1.13")
+    choice = chosen_for(BERT, cluster, job, framework="pytorch 1.13")
     text = " ".join((choice.because, *choice.comparisons))
     assert words in text
     assert "replica does not fit" not in text

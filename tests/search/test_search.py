@@ -39,28 +39,17 @@ def scores(speed: list[float], techniques: list[int], **columns: list) -> Scores
     )
 
 
-def test_headroom_and_simplicity_choose_among_their_best_like_throughput() -> None:
+def test_objectives_rank_by_what_they_name() -> None:
     columns = {"headroom": [0.9, 0.9, 0.1], "tokens_per_step": [8, 2, 1], "worth": [0.8, 1.0, 1.0]}
     three = scores([120, 95, 100], [1, 1, 0], **columns)
     assert order(three, "headroom")[0] == 1
     two = scores([70, 69], [0, 0], tokens_per_step=[8, 2], span=[1, 1])
     assert order(two, "simplicity")[0] == 1
 
-
-def test_memory_is_a_constraint_so_headroom_comes_last() -> None:
     four = scores([100, 99, 98, 98], [1, 1, 1, 1], headroom=[0.1, 0.2, 0.9, 0.8], span=[8, 4, 4, 8])
     assert order(four, "throughput")[0] == 2
     assert order(scores([100, 99], [1, 1], headroom=[0.1, 0.9], microbatches=[1, 2]), "throughput")[0] == 0
 
-
-def test_equal_plans_rank_by_span_then_batch_then_microbatches() -> None:
-    columns = {"span": [8, 8, 16, 8], "tokens_per_step": [4, 2, 1, 2], "microbatches": [1, 4, 1, 2]}
-    assert order(scores([100, 99, 99, 98], [1, 1, 1, 1], **columns), "throughput").tolist() == [3, 1, 0, 2]
-    pipelines = scores([100, 100, 100], [1, 1, 1], microbatches=[8, 1, 4], pipelined=[True] * 3)
-    assert order(pipelines, "throughput").tolist() == [2, 1, 0]
-
-
-def test_each_objective_ranks_by_what_it_names() -> None:
     four = scores([100, 60, 55, 40], [3, 1, 2, 0], headroom=[0.05, 0.4, 0.6, 0.9])
     assert order(four, "throughput")[0] == 0
     assert order(four, "cost")[0] == 0
@@ -85,7 +74,18 @@ def test_each_further_technique_of_the_winner_gains_5_percent_and_none_is_missin
             assert leaders[count] * 0.95 ** (count - level) >= leader * (1 - 1e-9)
 
 
-def test_a_technique_must_gain_5_percent_and_more_than_the_resolution_of_the_cost_model() -> None:
+def test_what_decides_between_plans_that_are_close() -> None:
+    columns = {"span": [8, 8, 16, 8], "tokens_per_step": [4, 2, 1, 2], "microbatches": [1, 4, 1, 2]}
+    assert order(scores([100, 99, 99, 98], [1, 1, 1, 1], **columns), "throughput").tolist() == [3, 1, 0, 2]
+    pipelines = scores([100, 100, 100], [1, 1, 1], microbatches=[8, 1, 4], pipelined=[True] * 3)
+    assert order(pipelines, "throughput").tolist() == [2, 1, 0]
+
+    kinds = Resolution(np.array([0, 1, 1]), np.array([[0.0, 0.12], [0.12, 0.0]]))
+    three = scores([100, 90, 94], [1, 1, 1], span=[4, 8, 16], published=[False, True, True])
+    assert order(three, "throughput", kinds)[0] == 2
+    # Of the family, the plan with the smaller span is more than 3 % slower.
+    assert order(three, "throughput", Resolution(kinds.kind, np.zeros((2, 2))))[0] == 0
+
     assert order(scores([100, 96], [1, 0]), "throughput")[0] == 1
     assert order(scores([100, 94], [1, 0]), "throughput")[0] == 0
     assert order(scores([100, 91], [2, 0]), "throughput")[0] == 1
@@ -94,21 +94,11 @@ def test_a_technique_must_gain_5_percent_and_more_than_the_resolution_of_the_cos
     assert order(scores([100, 87], [1, 0]), "throughput", kinds)[0] == 0
 
 
-def test_the_published_family_wins_where_the_cost_model_does_not_resolve_two() -> None:
-    kinds = Resolution(np.array([0, 1, 1]), np.array([[0.0, 0.12], [0.12, 0.0]]))
-    three = scores([100, 90, 94], [1, 1, 1], span=[4, 8, 16], published=[False, True, True])
-    assert order(three, "throughput", kinds)[0] == 2
-    # Of the family, the plan with the smaller span is more than 3 % slower.
-    assert order(three, "throughput", Resolution(kinds.kind, np.zeros((2, 2))))[0] == 0
-
-
-def test_a_batch_above_the_target_must_gain_more_than_its_doublings_cost() -> None:
+def test_what_must_gain() -> None:
     batches = {"tokens_per_step": [2, 8], "worth": [1.0, 0.95**2]}
     assert order(scores([100, 112], [0, 0], **batches), "throughput")[0] == 0
     assert order(scores([100, 117], [0, 0], **batches), "throughput")[0] == 1
 
-
-def test_communication_over_more_nodes_must_gain_5_percent() -> None:
     columns = {"span": [128, 16, 8], "nodes": [16, 2, 1]}
     assert order(scores([100, 99, 96], [1, 1, 1], **columns), "throughput")[0] == 2
     assert order(scores([100, 99, 94], [1, 1, 1], **columns), "throughput")[0] == 1
@@ -116,8 +106,6 @@ def test_communication_over_more_nodes_must_gain_5_percent() -> None:
     inside = {"span": [128, 8, 4], "nodes": [16, 1, 1]}
     assert order(scores([100, 99, 95.5], [1, 1, 1], **inside), "throughput")[0] == 1
 
-
-def test_a_dominated_plan_makes_way() -> None:
     three = scores([98, 100, 101], [1, 1, 1], span=[8, 8, 16], headroom=[0.9, 0.1, 0.1])
     ranked = order(three, "throughput")
     assert ranked[0] == 0
@@ -167,7 +155,7 @@ def test_no_plan_of_the_table_dominates_the_chosen_one_in_many_requests(request:
     check_undominated(request)
 
 
-def test_scores_agree_with_the_estimate_of_the_plan(model: Model) -> None:
+def test_scores_agree_with_estimates_and_probabilities(model: Model) -> None:
     result = search(model, CLUSTER, JOB)
     for position in (0, len(result.ranked) // 2, len(result.ranked) - 1):
         plan = result.space.plan(int(result.ranked[position]))
@@ -178,8 +166,6 @@ def test_scores_agree_with_the_estimate_of_the_plan(model: Model) -> None:
         assert value.fit_probability >= 0.95
         assert value.fits
 
-
-def test_a_higher_fit_probability_leaves_fewer_plans_and_more_headroom(model: Model) -> None:
     lax, strict = (search(model, CLUSTER, JOB, min_fit_probability=p) for p in (0.5, 0.999))
     assert set(strict.ranked.tolist()) < set(lax.ranked.tolist())
     assert strict.scores.headroom.min() > lax.scores.headroom.min()
@@ -222,15 +208,13 @@ def span(plan: Plan, cluster: Cluster = FOUR_NODES) -> int:
     return int(communication_span(World.of(TEN_BILLION, cluster, job, layout), layout)[0])
 
 
-def test_sharding_counts_with_the_tensor_groups_between_its_members() -> None:
+def test_the_span_of_groups() -> None:
     assert span(Plan(sharded_data_parallel_degree=8, fp16=True)) == 8
     assert span(Plan(tensor_parallel_degree=2, sharded_data_parallel_degree=8, prescaled_batch=True, fp16=True)) == 16
     assert span(Plan(library="smp-v2", hybrid_shard_degree=0)) == 32
     # The state that all replicas share travels once per step, like the gradients.
     assert span(Plan(shard_optimizer_state=True, fp16=True)) == 1
 
-
-def test_groups_that_straddle_nodes_count_as_the_nodes_that_they_share() -> None:
     cluster = Cluster("ml.p4d.24xlarge", 5)
     assert span(Plan(library="smp-v2", hybrid_shard_degree=10), cluster) == 40
     assert span(Plan(library="smp-v2", hybrid_shard_degree=20), cluster) == 40

@@ -106,14 +106,6 @@ def test_techniques_follow_family_and_version() -> None:
     assert degrees(GPT, "tensor_parallel") == {1}
 
 
-def test_pins_hold_in_every_row() -> None:
-    job = Job(sequence_length=256, precision="bf16", max_tokens_per_step=200_000)
-    pins = {"hybrid_shard_degree": 4, "batch_size": 3, "offload_activations": True, "random_seed": 7}
-    space = enumerate_plans(LLAMA, NODES, job, pins, library="smp-v2")
-    for plan in some(space).values():
-        assert {name: getattr(plan, name) for name in pins} == pins
-
-
 NODE = Cluster("ml.p4d.24xlarge", 1)
 
 
@@ -158,15 +150,19 @@ def test_every_combination_that_the_library_accepts_is_there() -> None:
     assert expected - found == set()
 
 
-def test_families_the_library_does_not_distribute_get_no_tensor_parallelism() -> None:
+def test_pins_hold_and_undistributed_families_have_no_tensor_parallelism() -> None:
+    job = Job(sequence_length=256, precision="bf16", max_tokens_per_step=200_000)
+    pins = {"hybrid_shard_degree": 4, "batch_size": 3, "offload_activations": True, "random_seed": 7}
+    space = enumerate_plans(LLAMA, NODES, job, pins, library="smp-v2")
+    for plan in some(space).values():
+        assert {name: getattr(plan, name) for name in pins} == pins
+
     job = Job(sequence_length=512, max_tokens_per_step=50_000)
     own, other = (enumerate_plans(gpt(family=family), NODE, job) for family in ("gpt2", "llama"))
     assert set(own.layout.tensor_parallel_degree.tolist()) == {1, 2, 4, 8}
     assert set(other.layout.tensor_parallel_degree.tolist()) == {1}
     assert not any(plan.prescaled_batch for plan in some(other).values())
 
-
-def test_too_many_plans_are_refused_in_one_sentence():
     cluster = Cluster("ml.p4d.24xlarge", 64)
     with pytest.raises(PlanError, match="more than 1,500,000 plans: set a global batch"):
         enumerate_plans(Model.from_parameters(175e9), cluster, Job(max_tokens_per_step=10**15))

@@ -87,7 +87,7 @@ def test_the_plan_on_screen_and_the_snapshots_are_stored(tmp_path: Path) -> None
     jsonschema.validate(json.loads((tmp_path / "advice.json").read_text()), json_schema())
 
 
-def test_plans_and_estimates_of_every_library_are_stored() -> None:
+def test_plans_of_every_library_are_stored_and_pickles_are_small() -> None:
     model, cluster = smpa.Model.from_parameters("350M"), smpa.Cluster("ml.g5.xlarge")
     for record in libraries():
         plan = smpa.Plan(library=record.name)
@@ -95,8 +95,6 @@ def test_plans_and_estimates_of_every_library_are_stored() -> None:
         for stored in (plan, value):
             assert from_text(as_text(stored))[0] == pickle.loads(pickle.dumps(stored)) == stored
 
-
-def test_a_pickle_of_advice_is_small() -> None:
     advice = smpa.advise("10B", P4D, instance_count=16, library="smp-v2")
     assert len(pickle.dumps(advice)) < 300_000
     for number in range(20):
@@ -117,13 +115,11 @@ def test_stored_advice_can_be_asked_again(tmp_path: Path) -> None:
     assert restored.job.sequence_length == 256
 
 
-def test_every_field_has_a_type_and_a_schema() -> None:
+def test_every_field_has_a_schema_and_the_first_version_is_read() -> None:
     for kind in (*kinds().values(), *(record.plan for record in libraries())):
         assert "type" not in types_of(kind)  # the key of the kind's name
     jsonschema.Draft202012Validator.check_schema(json_schema())
 
-
-def test_a_file_of_the_first_version_is_read() -> None:
     plan = load(Path(__file__).with_name("plan_version_1.json"))
     assert plan == smpa.Plan(tensor_parallel_degree=4, fp16=True, prescaled_batch=True, batch_size=40)
 

@@ -76,7 +76,7 @@ def test_the_policy_refuses(project, request_, sentence):
     assert sentence in str(error.value)
 
 
-def test_the_policy_decides_what_is_open(project):
+def test_the_policy_decides_what_is_open_compared_and_exported(project):
     _, data = call("advise", {"model": "8B", "tokens": "2B"}, Caller(roots=(project,)))
     assert data["instance"] in ("ml.p4d.24xlarge", "ml.p5.48xlarge")
     assert (data["count"] <= 4, data["usd_total"]["value"] <= 20_000) == (True, True)
@@ -85,24 +85,18 @@ def test_the_policy_decides_what_is_open(project):
     # 5 nodes of p4d would be enough, and are more than the policy allows; so is an instance of another type.
     assert {change["change"] for change in data["changes_that_fit"]} == {"adapter"}
 
-
-def test_clusters_over_the_policy_are_not_compared(project):
     _, data = call("compare", {"model": "8B", "instance": "p4d", "counts": [1, 2, 8]}, Caller(roots=(project,)))
     assert {row["cluster"] for row in data["rows"]} == {"1 x ml.p4d.24xlarge", "2 x ml.p4d.24xlarge"}
     plan = {"model": "8B", "instance": "p4d", "library": "fsdp", "count": 8}
     with pytest.raises(AdvisorError, match="allows at most 4 instances, not 8"):
         call("estimate", plan, Caller(roots=(project,)))
 
-
-def test_jobs_have_the_container_and_the_tags_of_the_policy(project):
     _, data = call(
         "export", {"model": "8B", "instance": "p4d", "library": "fsdp", "details": ["code"]}, Caller(roots=(project,))
     )
     assert "123456789012.dkr.ecr.us-west-2.amazonaws.com/training:7" in data["code"]
     assert '"team"' in data["code"]
 
-
-def test_own_hardware_is_an_instance(project):
     _, data = call(
         "advise", {"model": "8B", "instance": "lab", "count": 2, "library": "fsdp"}, Caller(roots=(project,))
     )

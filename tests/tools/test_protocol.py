@@ -189,39 +189,31 @@ def test_compact_answers_keep_their_limit(name, arguments):
     assert (data["schema"], data["answer"]) == (1, answer.data["answer"])
 
 
-def test_an_adapter_needs_no_rank():
+def test_answers_of_checks_and_comparisons():
     _, data = call("advise", {**REQUEST, "lora": True}, Caller())
     assert "LoRA of rank 16" in data["requested"]
 
-
-def test_some_of_the_compared_clusters_may_be_too_small():
     # 70.55 B x 16 bytes need more than the memory of three nodes with 8 x 39.4 GiB.
     _, data = call("compare", {"model": "llama-3-70b", "instance": "p4d", "counts": [1, 2, 8]}, Caller())
     assert {row["cluster"]: row["fits"] for row in data["rows"]} == {
         "1 x ml.p4d.24xlarge": False, "2 x ml.p4d.24xlarge": False, "8 x ml.p4d.24xlarge": True,
     }  # fmt: skip
 
-
-def test_a_text_without_anything_to_check_is_not_called_right():
     _, data = call("check", {"text": "print(1)"}, Caller())
     assert data["answer"].endswith("nothing that a check applies to")
 
-
-def test_a_recipe_is_checked_on_the_named_instance():
     recipe = "trainer:\n  num_nodes: 1\n  devices: 8\nmodel:\n  train_batch_size: 16\n  shard_degree: 8\n"
     _, data = call("check", {"text": recipe, "instance": "p5"}, Caller())
     assert "On 1 x ml.p5.48xlarge" in " ".join(data["configuration"])
 
 
-def test_what_a_limit_leaves_out_is_counted():
+def test_compact_answers_count_what_they_leave_out():
     data = shortened({"answer": "yes", "rows": [{"n": n} for n in range(1000)], "text": "x" * 3000}, 2000)
     assert size_of(data) <= 2000
     assert data["answer"] == "yes"
     assert len(data["rows"]) + data["left_out"]["rows"] == 1000
     assert data["text"].endswith("…")
 
-
-def test_details_come_on_request():
     _, data = call("advise", {**REQUEST, "details": ["ladder", "alternatives", "memory"]}, Caller())
     assert {"ladder", "alternatives", "memory"} <= data.keys()
     assert sum(data["memory"].values()) == pytest.approx(data["needed_gib_per_gpu"], abs=0.1)

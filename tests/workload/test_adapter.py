@@ -28,7 +28,7 @@ def test_trained_parameters(model, adapter, trained):
     assert adapter.parameter_count(model) == trained
 
 
-def test_every_expert_has_an_adapter_and_the_router_none():
+def test_experts_and_the_model_under_an_adapter():
     sparse = Model.from_shape(layers=2, hidden=512, heads=8, ffn=1024, family="mixtral", experts=4, experts_per_token=2)
     dense = Model.from_shape(layers=2, hidden=512, heads=8, ffn=1024, family="llama", vocab=32000)
     adapter = Adapter(rank=4, targets="all-linear")
@@ -36,8 +36,6 @@ def test_every_expert_has_an_adapter_and_the_router_none():
     experts = adapter.parameter_count(sparse) - attention
     assert experts == 4 * (adapter.parameter_count(dense) - attention)
 
-
-def test_the_model_itself_stays_as_it_is():
     adapted = Adapter().applied_to(LLAMA_7B)
     assert adapted.parameter_count == LLAMA_7B.parameter_count
     assert dataclasses.replace(adapted, groups=LLAMA_7B.groups) == LLAMA_7B

@@ -23,14 +23,12 @@ def test_a_gpt_block_keeps_34_bytes_a_value_of_which_10_are_replicated(hidden):
     assert half_precision_bytes(block) == (24 * hidden, 10 * hidden)
 
 
-def test_norms_and_biases_after_row_products_are_replicated():
+def test_what_is_replicated_and_what_is_divided():
     block = GPT2_XL.groups[0].block
     assert block.parameters == 12 * 1600**2 + 13 * 1600
     assert block.replicated_parameters == (4 + 2) * 1600
     assert block.split_parameters == 12 * 1600**2 + 7 * 1600
 
-
-def test_routers_are_replicated_and_experts_divided():
     block = Model.from_name("mixtral-8x7b").groups[0].block
     assert block.replicated_parameters == 8 * 4096 + 2 * 4096
     experts = {matmul.name: (matmul.experts, matmul.weights_per_token) for matmul in block.matmuls}
@@ -47,7 +45,7 @@ def test_all_reduces_of_a_forward_pass(model_type, all_reduces):
     assert [group.block.all_reduces for group in model.groups] == all_reduces
 
 
-def test_t5_is_an_encoder_and_a_decoder_that_reads_it():
+def test_blocks_of_other_forms():
     model = Model.from_config({"model_type": "t5", "num_layers": 6, "num_decoder_layers": 4})
     encoder, decoder = model.groups
     assert (encoder.count, decoder.count, model.layer_count) == (6, 4, 10)
@@ -55,15 +53,11 @@ def test_t5_is_an_encoder_and_a_decoder_that_reads_it():
     assert [attention.causal for attention in decoder.block.attentions] == [True, False]
     assert not encoder.block.attentions[0].causal
 
-
-def test_an_image_has_as_many_tokens_as_patches_and_one():
     model = Model.from_config({"model_type": "vit", "patch_size": 14})
     assert model.sequence_length(512) == 257
     assert model.shape.vocab == 0
     assert not model.head.per_token
 
-
-def test_a_sliding_window_reaches_the_attention():
     assert Model.from_config({"model_type": "mistral"}).groups[0].block.attentions[0].window == 4096
     assert Model.from_config({"model_type": "llama"}).groups[0].block.attentions[0].window is None
 

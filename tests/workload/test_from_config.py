@@ -10,11 +10,6 @@ from smp_advisor.errors import ModelError
 from smp_advisor.workload import Model
 
 
-def test_untied_t5_says_that_releases_of_transformers_differ():
-    config = {"model_type": "t5", "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
-    assert "as in the published checkpoints" in Model.from_config(config).note
-
-
 @pytest.mark.parametrize("argument", ["file", "path", "folder"])
 def test_reads_a_file_or_its_folder(tmp_path, argument):
     folder = tmp_path / "my-model"
@@ -24,14 +19,6 @@ def test_reads_a_file_or_its_folder(tmp_path, argument):
     model = Model.from_config({"file": str(file), "path": file, "folder": folder}[argument])
     assert model.shape.layers == 3
     assert model.name == "GPT-2 60.6 M"  # never the folder
-
-
-def test_the_language_model_of_a_model_for_images_is_read():
-    model = Model.from_config(
-        {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}, "vision_config": {}}
-    )
-    assert model.family == "gemma3_text"
-    assert "without the parts for images" in model.note
 
 
 @pytest.mark.parametrize(
@@ -49,18 +36,25 @@ def test_a_configuration_is_titled_by_its_model(origin, title):
     assert Model.from_config({"model_type": "gpt2", "_name_or_path": origin}).name == title
 
 
-def test_other_spellings_of_keys_are_read():
+def test_other_spellings_and_unknown_heads_are_read():
+    config = {"model_type": "t5", "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+    assert "as in the published checkpoints" in Model.from_config(config).note
+
     model = Model.from_config({"model_type": "gpt2", "hidden_size": 1024, "num_hidden_layers": 3, "n_head": 16})
     assert (model.shape.hidden, model.shape.layers) == (1024, 3)
 
-
-def test_an_unknown_head_is_named_and_the_assumption_said():
     model = Model.from_config({"model_type": "gpt2", "architectures": ["GPT2DoubleHeadsModel2"]})
     assert model.head.kind == "language-model"
     assert "GPT2DoubleHeadsModel2" in model.note
 
 
-def test_what_rebuilds_the_model_holds_sizes_but_no_path_and_no_foreign_code():
+def test_configurations_of_images_and_rebuilt_models():
+    model = Model.from_config(
+        {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}, "vision_config": {}}
+    )
+    assert model.family == "gemma3_text"
+    assert "without the parts for images" in model.note
+
     config = {
         "model_type": "falcon",
         "auto_map": {"AutoModel": "modeling_falcon.FalconModel"},

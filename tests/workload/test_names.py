@@ -33,15 +33,13 @@ def test_a_name_is_read_with_or_without_its_owner(text, name):
     assert Model.from_name(text).name == name
 
 
-def test_every_published_shape_has_its_name_and_its_count():
+def test_every_published_shape_and_module_has_its_name():
     assert {shape.name for shape in published_shapes()} <= set(model_names())
     for shape in published_shapes():
         model = Model.from_name(shape.name)
         assert (model.name, model.parameter_count) == (shape.name, shape.parameters)
         assert model.origin == "given"
 
-
-def test_every_published_module_has_advice_in_its_own_unit():
     for row in rows("smp_advisor.workload", "data/published_modules.csv"):
         advice = advise(row["name"], "ml.p4d.24xlarge")
         assert (advice.model.name, advice.model.parameter_count) == (row["name"], int(row["parameters"]))
@@ -82,14 +80,12 @@ def test_an_unknown_name_gets_the_most_similar_ones(text, suggestion):
         Model.from_name(text)
 
 
-def test_a_path_is_no_name(tmp_path):
+def test_a_path_and_other_shapes_are_no_name(tmp_path):
     with pytest.raises(ModelError, match="cannot be read"):
         advise(str(tmp_path / "gpt2" / "config.json"), "ml.p4d.24xlarge")
     with pytest.raises(ModelError, match="no model called 'somebody/model'"):
         advise("somebody/model", "ml.p4d.24xlarge")
 
-
-def test_a_name_takes_no_other_shape():
     with pytest.raises(ModelError.__mro__[1], match="vocab can only be given with a parameter count"):
         advise("gpt2-xl", "ml.p4d.24xlarge", vocab=50_304)
 
@@ -168,16 +164,6 @@ def test_a_published_size_takes_the_published_shape_and_its_name(count, name, la
     assert model.origin == "inferred"
 
 
-def test_an_inferred_model_says_so_with_its_error_band():
-    model = Model.from_parameters("10B")
-    assert model.origin == "inferred"
-    assert "inferred from 10 B" in model.note
-    assert "±25 %" in model.note
-    assert model.summary == (
-        "GPT-2 shape, 48 layers, hidden 4096, 32 heads, vocabulary 50,304; 9.88 B parameters (inferred from 10 B)"
-    )
-
-
 @given(st.floats(5e8, 2e12), st.sampled_from(["gpt2", "llama"]))
 def test_the_model_has_the_size_asked_for_and_heads_that_tensor_parallelism_divides(count, family):
     model = Model.from_parameters(count, family=family)
@@ -214,22 +200,6 @@ def test_the_error_band_holds_for_published_models_left_out_of_the_table(left_ou
     assert shape.layers * shape.hidden == pytest.approx(left_out.layers * left_out.hidden, rel=band)
 
 
-def test_a_shape_that_misses_the_count_says_what_it_makes():
-    model = Model.from_parameters("10B", layers=40, hidden=4096)
-    assert (model.shape.layers, model.shape.hidden) == (40, 4096)
-    assert "layers and hidden given, which result in 8.27 B" in model.note
-
-
-def test_a_vocabulary_that_outweighs_a_small_published_model_is_not_added_to_it():
-    assert Model.from_parameters("125M", vocab=120_000).parameter_count == pytest.approx(125e6, rel=0.1)
-
-
-def test_positions_reach_the_sequence_length():
-    assert Model.from_parameters("10B").shape.max_positions == 2048
-    assert Model.from_parameters("10B", sequence_length=4096).shape.max_positions == 4096
-    assert Model.from_parameters("175B", sequence_length=512).shape.max_positions == 2048
-
-
 @pytest.mark.parametrize("count", ["10B", "1.5B"])
 def test_an_inferred_gpt_has_the_activation_function_of_its_family_or_the_requested_one(count):
     model = Model.from_parameters(count)
@@ -240,7 +210,25 @@ def test_an_inferred_gpt_has_the_activation_function_of_its_family_or_the_reques
         Model.from_parameters(count, activation="gelu_old")
 
 
-def test_a_family_without_a_choice_of_activation_functions_refuses_one():
+def test_shapes_of_a_count():
+    model = Model.from_parameters("10B", layers=40, hidden=4096)
+    assert (model.shape.layers, model.shape.hidden) == (40, 4096)
+    assert "layers and hidden given, which result in 8.27 B" in model.note
+
+    assert Model.from_parameters("125M", vocab=120_000).parameter_count == pytest.approx(125e6, rel=0.1)
+
+    assert Model.from_parameters("10B").shape.max_positions == 2048
+    assert Model.from_parameters("10B", sequence_length=4096).shape.max_positions == 4096
+    assert Model.from_parameters("175B", sequence_length=512).shape.max_positions == 2048
+
+    model = Model.from_parameters("10B")
+    assert model.origin == "inferred"
+    assert "inferred from 10 B" in model.note
+    assert "±25 %" in model.note
+    assert model.summary == (
+        "GPT-2 shape, 48 layers, hidden 4096, 32 heads, vocabulary 50,304; 9.88 B parameters (inferred from 10 B)"
+    )
+
     with pytest.raises(ModelError, match="The family 'bloom' has no activation; the fields of its shape are layers"):
         Model.from_shape(family="bloom", layers=2, hidden=64, heads=2, activation="gelu")
 

@@ -11,23 +11,6 @@ from smp_advisor.errors import JobError
 from smp_advisor.libraries.library import get_library, libraries
 
 
-def test_every_stack_has_a_source_and_a_date() -> None:
-    for stack in stacks().values():
-        assert stack.source
-        assert re.fullmatch(r"\d{4}-\d{2}-\d{2}", stack.date)
-        assert stack.summary.endswith(".")
-        assert stack.divided.divided_by == ""
-
-
-def test_a_stack_implies_its_attention() -> None:
-    assert Job().attention == "eager"
-    assert Job(stack="hf-flash-2").attention == "fused"
-    assert Job(stack="hf-eager").attention == "eager"
-    assert Job(stack="megatron", attention="eager").attention == "eager"
-    assert "attention" in Job(stack="hf-flash-2").defaulted()
-    assert "attention" not in Job(attention="fused").defaulted()
-
-
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -43,6 +26,19 @@ def test_a_contradiction_is_one_sentence(settings: dict[str, str], words: str) -
     assert str(error.value).count(". ") == 0
 
 
-def test_every_library_exports_a_stack() -> None:
+def test_stacks_have_sources_attention_and_libraries() -> None:
+    for stack in stacks().values():
+        assert stack.source
+        assert re.fullmatch(r"\d{4}-\d{2}-\d{2}", stack.date)
+        assert stack.summary.endswith(".")
+        assert stack.divided.divided_by == ""
+
+    assert Job().attention == "eager"
+    assert Job(stack="hf-flash-2").attention == "fused"
+    assert Job(stack="hf-eager").attention == "eager"
+    assert Job(stack="megatron", attention="eager").attention == "eager"
+    assert "attention" in Job(stack="hf-flash-2").defaulted()
+    assert "attention" not in Job(attention="fused").defaulted()
+
     assert {record.stack for record in libraries()} <= set(stacks())
     assert get_library("smp-v1").stack == "smp-v1"

@@ -7,7 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from smp_advisor.advice.live.control_state import summarized
-from smp_advisor.advice.live.settings import configuration, dollars, rows_of, settings_of
+from smp_advisor.advice.live.settings import configuration, dollars, rows_of, settings_of, sign
 from smp_advisor.guidance.reference import shown
 from smp_advisor.libraries.controls import fields_of
 from smp_advisor.libraries.library import get_library
@@ -77,16 +77,25 @@ class Comparison:
 def compare(first: Entry, second: Entry, names: tuple[str, str]) -> Comparison:
     """Compare two plans, which may be of different workloads, clusters or libraries."""
     before, after = first.state.estimate, second.state.estimate
+    # Settings, memory and throughput as in the summary of a move, then days and dollars.
+    both = before.fits and after.fits
+    price = ", ".join(filter(None, (_days(before, after), _dollars(before, after)))) if both else ""
+    if first.state.plan.library == second.state.plan.library:
+        text = summarized(first.state, second.state).summary.removesuffix(".")
+    else:
+        speed = _relative(before.samples_per_second, after.samples_per_second) or "no change"
+        memory = _memory(before, after) or "no change"
+        text = f"Another library: memory per GPU {memory}{f', throughput {speed}' if both else ''}"
+    text = "; ".join(filter(None, (_place(first, second), text))) or "The same settings"
     return Comparison(
         names=names,
         settings=tuple(row for row in (*_workload(first, second), *_settings(first, second)) if row.differs),
         figures=tuple(_figures(first, second)),
-        summary=_summary(first, second, before, after),
+        summary=f"{text}; {price} for the full run." if price else f"{text}.",
     )
 
 
 def _workload(first: Entry, second: Entry) -> Iterator[Row]:
-    """Model, cluster and training run."""
     for label, text in (
         ("Model", lambda a: f"{a.model.name}, {a.model.parameter_count / 1e9:,.3g} B parameters"),
         ("Cluster", lambda a: a.cluster.summary),
@@ -158,12 +167,12 @@ def _fit(entry: Entry) -> str:
 
 def _memory(before: Estimate, after: Estimate) -> str:
     change = after.needed_gib - before.needed_gib
-    return "" if abs(change) < 0.05 else f"{_sign(change)}{gib(abs(change))}"
+    return "" if abs(change) < 0.05 else f"{sign(change)}{gib(abs(change))}"
 
 
 def _relative(before: float, after: float) -> str:
     change = after / before - 1
-    return "" if abs(change) < SAME else f"{_sign(change)}{percent(change)}"
+    return "" if abs(change) < SAME else f"{sign(change)}{percent(change)}"
 
 
 def _days(before: Estimate, after: Estimate) -> str:
@@ -173,18 +182,14 @@ def _days(before: Estimate, after: Estimate) -> str:
     if abs(change) < SAME * before.days:
         return ""
     size = f"{abs(change):,.3g} days" if max(before.days, after.days) >= 1 else f"{24 * abs(change):.3g} hours"
-    return f"{_sign(change)}{size}"
+    return f"{sign(change)}{size}"
 
 
 def _dollars(before: Estimate, after: Estimate) -> str:
     if before.usd_total is None or after.usd_total is None:
         return ""
     change = after.usd_total - before.usd_total
-    return "" if abs(change) < SAME * before.usd_total else f"{_sign(change)}${number(abs(change))}"
-
-
-def _sign(change: float) -> str:
-    return "+" if change > 0 else "−"
+    return "" if abs(change) < SAME * before.usd_total else f"{sign(change)}${number(abs(change))}"
 
 
 def _place(first: Entry, second: Entry) -> str:
@@ -194,17 +199,3 @@ def _place(first: Entry, second: Entry) -> str:
         return ""
     same = left.instance.name == right.instance.name
     return f"{left.nodes} x {left.instance.name} → {right.nodes}{'' if same else f' x {right.instance.name}'}"
-
-
-def _summary(first: Entry, second: Entry, before: Estimate, after: Estimate) -> str:
-    """Settings, memory and throughput as in the summary of a move, then days and dollars."""
-    both = before.fits and after.fits
-    price = ", ".join(filter(None, (_days(before, after), _dollars(before, after)))) if both else ""
-    if first.state.plan.library == second.state.plan.library:
-        text = summarized(first.state, second.state).summary.removesuffix(".")
-    else:
-        speed = _relative(before.samples_per_second, after.samples_per_second) or "no change"
-        memory = _memory(before, after) or "no change"
-        text = f"Another library: memory per GPU {memory}{f', throughput {speed}' if both else ''}"
-    text = "; ".join(filter(None, (_place(first, second), text))) or "The same settings"
-    return f"{text}; {price} for the full run." if price else f"{text}."

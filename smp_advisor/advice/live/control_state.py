@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.advice.live.controls import repair_data
+from smp_advisor.advice.live.controls import effect_of, repairs
 from smp_advisor.advice.live.settings import (
     configuration,
     labels_of,
@@ -15,6 +15,7 @@ from smp_advisor.advice.live.settings import (
     require_name,
     rows_of,
     settings_of,
+    sign,
     throughput_change,
     with_job,
 )
@@ -28,63 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from smp_advisor.advice import Advice
-    from smp_advisor.advice.live.controls import RepairData
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.libraries.library import Setting, Settings
     from smp_advisor.libraries.plan import Plan
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """Figures of a plan that a summary compares, rounded like those of the views."""
-
-    configuration: Sequence[str]
-    """Texts in the order of the rows."""
-    needed_gib: float
-    """Memory needed per GPU, GiB."""
-    samples_per_second: float
-    fits: bool
-
-
-def describe(rows: Sequence[str], before: Outcome, after: Outcome, *, moved: str, usable_gib: float) -> str:
-    """Summarize a change."""
-    changes = {
-        row: f"{was or 'none'} → {now or 'none'}"
-        for row, was, now in zip(rows, before.configuration, after.configuration, strict=True)
-        if was != now
-    }
-    if not changes:
-        return ""
-    first = f"{moved} {changes.pop(moved)}" if moved in changes else ""
-    dependents = ", ".join(f"{_lower(row)} {change}" for row, change in changes.items())
-    subject = f"{first} ({dependents})" if first and dependents else first or (dependents[:1].upper() + dependents[1:])
-    # A plan that cannot run has no speed.
-    both = before.fits and after.fits
-    speed = f", {throughput_change(before.samples_per_second, after.samples_per_second)}" if both else ""
-    return f"{subject}: {_memory(before, after, usable_gib)}{speed}{_fit(before, after)}."
-
-
-def _memory(before: Outcome, after: Outcome, usable_gib: float) -> str:
-    needed = after.needed_gib
-    change = needed - before.needed_gib
-    now = f"({needed:.1f} of {usable_gib:.1f} GiB)"
-    if abs(change) < 0.05:
-        return f"no change in memory {now}"
-    return f"memory {_sign(change)}{abs(change):.1f} GiB per GPU {now}"
-
-
-def _fit(before: Outcome, after: Outcome) -> str:
-    if before.fits == after.fits:
-        return "" if after.fits else "; still does not fit"
-    return "; now fits" if after.fits else "; no longer fits"
-
-
-def _sign(change: float) -> str:
-    return "+" if change > 0 else "−"
-
-
-def _lower(text: str) -> str:
-    return text[:1].lower() + text[1:]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -107,16 +54,6 @@ class ControlState:
     def valid_settings(self) -> Settings:
         """The settings, or the last ones that could be combined."""
         return settings_of(self.plan, self.advice.job) if self.problem else self.settings
-
-    @property
-    def outcome(self) -> Outcome:
-        """The plan for a summary of a change."""
-        return Outcome(
-            configuration(self.advice, self.plan),
-            round(self.estimate.needed_gib, 3),
-            float(f"{self.estimate.samples_per_second:.6g}"),
-            self.estimate.fits,
-        )
 
     def is_at(self, state: ControlState) -> bool:
         """Whether both are the same plan and job."""
@@ -163,21 +100,51 @@ def summarized(before: ControlState, after: ControlState, moved: str = "") -> Co
     """The state after a change, with its summary."""
     library = after.advice.plan.library
     rows, label = list(rows_of(library).values()), labels_of(library).get(moved, "")
-    usable = after.estimate.usable_gpu_memory_gib
-    summary = describe(rows, before.outcome, after.outcome, moved=label, usable_gib=usable)
+    texts = [configuration(state.advice, state.plan) for state in (before, after)]
+    summary = describe(rows, texts, before.estimate, after.estimate, moved=label)
     return dataclasses.replace(after, moved=moved, summary=summary)
+
+
+def describe(
+    rows: Sequence[str], texts: Sequence[Sequence[str]], before: Estimate, after: Estimate, *, moved: str
+) -> str:
+    """A change in a sentence: the moved setting, those that follow, memory, speed and fit; empty without one.
+
+    `texts` are the settings before and after, in the order of `rows`.
+    """
+    changes = {
+        row: f"{was or 'none'} → {now or 'none'}" for row, was, now in zip(rows, *texts, strict=True) if was != now
+    }
+    if not changes:
+        return ""
+    first = f"{moved} {changes.pop(moved)}" if moved in changes else ""
+    dependents = ", ".join(f"{row[:1].lower()}{row[1:]} {change}" for row, change in changes.items())
+    subject = f"{first} ({dependents})" if first and dependents else first or (dependents[:1].upper() + dependents[1:])
+    # Rounded like the figures of the views.
+    needed, earlier = round(after.needed_gib, 3), round(before.needed_gib, 3)
+    change = needed - earlier
+    memory = "no change in memory" if abs(change) < 0.05 else f"memory {sign(change)}{abs(change):.1f} GiB per GPU"
+    memory += f" ({needed:.1f} of {after.usable_gpu_memory_gib:.1f} GiB)"
+    # A plan that cannot run has no speed.
+    rates = [float(f"{value.samples_per_second:.6g}") for value in (before, after)]
+    speed = f", {throughput_change(*rates)}" if before.fits and after.fits else ""
+    fit = "now fits" if after.fits else "no longer fits" if before.fits else "still does not fit"
+    return f"{subject}: {memory}{speed}{'' if before.fits and after.fits else f'; {fit}'}."
 
 
 def _at(advice: Advice, plan: Plan, value: Estimate) -> ControlState:
     return ControlState(advice=advice, settings=settings_of(plan, advice.job), plan=plan, estimate=value)
 
 
-def repairs_of(state: ControlState) -> list[RepairData]:
-    """Ways to combine the setting that moved last with the plan; none if the settings can be combined."""
+def repairs_of(state: ControlState) -> list[dict[str, Any]]:
+    """Ways to combine the setting that moved last with the plan, for a view; none if the settings can be combined."""
     if not state.problem or not state.moved:
         return []
-    base = settings_of(state.plan, state.advice.job)
-    return repair_data(state.advice, base, state.moved, state.settings[state.moved], state.estimate)
+    base, value = settings_of(state.plan, state.advice.job), state.settings[state.moved]
+    return [
+        {"text": repair.text, "settings": repair.settings, "effect": effect_of(repair, state.estimate)}
+        for repair in repairs(state.advice, base, state.moved, value)
+    ]
 
 
 def require(state: ControlState) -> ControlState:

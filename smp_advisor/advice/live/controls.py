@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Literal, TypedDict, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from smp_advisor.advice.live.settings import (
     PRECISION,
@@ -193,7 +193,6 @@ def _of_plan(advice: Advice, settings: Settings, name: str, values: Sequence[Set
 
 
 def _precision(advice: Advice, current: str) -> Control:
-    """The precision of the training step, a setting of the job and of the plan."""
     choices = tuple(dict.fromkeys([*precisions_for(advice), current]))
     return Control(
         name=PRECISION,
@@ -208,7 +207,6 @@ def _precision(advice: Advice, current: str) -> Control:
 
 
 def _code(advice: Advice, current: str) -> Control:
-    """The kind of training code, a setting of the job."""
     library = advice.plan.library
     names = list(dict.fromkeys([*stacks_for(advice), current]))
     return Control(
@@ -222,7 +220,6 @@ def _code(advice: Advice, current: str) -> Control:
 
 
 def _setting(name: str) -> Control:
-    """A setting of the training script."""
     setting = training_settings()[name]
     values: tuple[Setting, ...] = tuple(setting.values) or (False, True)
     return Control(
@@ -282,23 +279,6 @@ class Repair:
     """The advice with the job of the settings."""
     plan: Plan
     estimate: Estimate
-
-
-class RepairData(TypedDict):
-    """A repair for a view."""
-
-    text: str
-    settings: Settings
-    effect: str
-    """Memory, fit and throughput of its plan next to the present one."""
-
-
-def repair_data(advice: Advice, base: Settings, name: str, value: Setting, present: Estimate) -> list[RepairData]:
-    """The repairs of one move as plain data."""
-    return [
-        {"text": repair.text, "settings": repair.settings, "effect": _effect(repair, present)}
-        for repair in repairs(advice, base, name, value)
-    ]
 
 
 def repairs(advice: Advice, base: Settings, name: str, value: Setting) -> list[Repair]:
@@ -387,7 +367,6 @@ def _estimate(advice: Advice, plan: Plan) -> Estimate | None:
 
 
 def _best(advice: Advice, results: list[Repair]) -> list[Repair]:
-    """The best repair of each set of changed settings."""
     best: dict[frozenset[str], Repair] = {}
     for repair in sorted(
         results,
@@ -420,7 +399,7 @@ def _verb(label: str, name: str, value: Setting) -> str:
     return ""
 
 
-def _effect(repair: Repair, present: Estimate) -> str:
+def effect_of(repair: Repair, present: Estimate) -> str:
     """Memory, fit and throughput of a repair: "26.1 of 38.7 GiB per GPU, fits; throughput −12 %"."""
     after = repair.estimate
     change = 100 * (after.samples_per_second / present.samples_per_second - 1)

@@ -364,7 +364,12 @@ class LiveAdvice(Advice):
         AdvisorError
             The name is empty, too long or reserved, or there are too many snapshots.
         """
-        label = _require_name(name)
+        longest = 60
+        if type(name) is not str or not 0 < len(name.strip()) <= longest:
+            raise AdvisorError(f"The name of a snapshot must be a text of 1 to {longest} characters, not {name!r}.")
+        if name.strip() in {RECOMMENDED, ON_SCREEN}:
+            raise AdvisorError(f"{name.strip()!r} is the name of a plan that is always there: choose another name.")
+        label = name.strip()
         with self.turn:
             control_state.require(self._controls)
             if label not in self._snapshots and len(self._snapshots) >= SNAPSHOTS:
@@ -492,21 +497,11 @@ def _entry(advice: Advice) -> Entry:
     return Entry(recommended=advice.recommended, state=state, summary="")
 
 
-def _require_name(name: str) -> str:
-    longest = 60
-    if type(name) is not str or not 0 < len(name.strip()) <= longest:
-        raise AdvisorError(f"The name of a snapshot must be a text of 1 to {longest} characters, not {name!r}.")
-    if name.strip() in {RECOMMENDED, ON_SCREEN}:
-        raise AdvisorError(f"{name.strip()!r} is the name of a plan that is always there: choose another name.")
-    return name.strip()
-
-
 _EXPLAINED = {"steps", "pitfalls", "reference", "because", "warnings"}
 _FIELDS = {field.name for field in fields(Advice)} - {"plan"}
 
 
 def _reader(name: str) -> Callable[[LiveAdvice], Any]:
-    """Function that reads a field of the plan on screen, or of the recommendation."""
     if name == "estimate":
         return lambda advice: advice.controls.estimate
     if name == "job":

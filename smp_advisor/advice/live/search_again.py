@@ -33,7 +33,13 @@ def changed(advice: Advice, changes: Mapping[str, Any], pins: Settings | None = 
     keywords = dict(advice.call.keywords)
     if pins is not None:
         target = str(changes.get("library", keywords.get("library")) or "auto")
-        keywords = _with_pins(advice, keywords, pins, advice.plan.library if target == "auto" else target)
+        # Keywords with the values of pinned controls, as far as a library has them, instead of the fixed settings.
+        library = advice.plan.library
+        own = set(fields_of_pins(library, settings_of(advice.plan, advice.job))) - _JOB
+        free = {name: value for name, value in keywords.items() if name not in own}
+        possible = _JOB | plan_fields(advice.plan.library if target == "auto" else target)
+        fixed = {name: value for name, value in fields_of_pins(library, pins).items() if name in possible}
+        keywords = changed_call(free, fixed)
     result: Advice = advice.call.func(**changed_call(keywords, changes), **progress)
     return result
 
@@ -88,16 +94,6 @@ def fields_of_pins(library: str, pins: Mapping[str, Any]) -> dict[str, Any]:
     codec, controls = get_library(library).control_codec, get_library(library).controls
     of_plan = codec.fields({name: value for name, value in pins.items() if name in controls})
     return {**of_plan, **{name: value for name, value in pins.items() if name in job_labels(library)}}
-
-
-def _with_pins(advice: Advice, keywords: dict[str, Any], pins: Settings, target: str) -> dict[str, Any]:
-    """Keywords with the values of pinned controls, as far as a library has them, instead of the fixed settings."""
-    library = advice.plan.library
-    own = set(fields_of_pins(library, settings_of(advice.plan, advice.job))) - _JOB
-    free = {name: value for name, value in keywords.items() if name not in own}
-    possible = _JOB | plan_fields(target)
-    fixed = {name: value for name, value in fields_of_pins(library, pins).items() if name in possible}
-    return changed_call(free, fixed)
 
 
 def lost_pins(library: str, pins: Iterable[str]) -> tuple[str, ...]:

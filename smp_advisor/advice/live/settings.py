@@ -148,13 +148,18 @@ def dollars(amount: float) -> str:
     return f"${amount:.2f}" if amount >= 0.1 else f"${amount:.3g}"
 
 
+def sign(change: float) -> str:
+    """Sign of a change, as texts show it."""
+    return "+" if change > 0 else "−"
+
+
 def throughput_change(before: float, after: float) -> str:
     """Relative change of a rate: "throughput −12 %"."""
     change = 100 * (after / before - 1)
     if abs(change) < 0.05:
         return "no change in throughput"
     size = f"{abs(change):.0f}" if abs(change) >= 9.95 else f"{abs(change):.1f}"
-    return f"throughput {'+' if change > 0 else chr(0x2212)}{size} %"
+    return f"throughput {sign(change)}{size} %"
 
 
 def precision_text(job: Job) -> str:

@@ -5,14 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.elementwise import where
-from smp_advisor.libraries import axes
-from smp_advisor.libraries.axes import takes_prescaled_batch
 from smp_advisor.libraries.groups import nearest_divisor
 from smp_advisor.libraries.layout import Layout, checkpoint_columns
 from smp_advisor.libraries.library import Library
 from smp_advisor.libraries.schema import SIMPLE, default_active_microbatches, default_of
 from smp_advisor.libraries.smp_v1.plan import CONTROLS, SmpV1Controls, SmpV1Plan
-from smp_advisor.libraries.space import Space
+from smp_advisor.libraries.space import (
+    Space,
+    batches,
+    pipeline_degrees,
+    schedule_rows,
+    shardings,
+    takes_prescaled_batch,
+    tensor_degrees,
+)
 from smp_advisor.libraries.state_bytes import smp_v1, trained
 
 if TYPE_CHECKING:
@@ -132,21 +138,20 @@ def space(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any]) -> 
 
 
 def _blocks(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Blocks of plans with the same degrees and sharding."""
     sequence = model.sequence_length(job.sequence_length)
     optimize = pins.get("optimize", "speed")
-    for tp in axes.tensor_degrees(model, cluster, pins):
+    for tp in tensor_degrees(model, cluster, pins):
         can_prescale = takes_prescaled_batch(model.family, sequence, tp, optimize)
         prescaled = bool(pins.get("prescaled_batch", can_prescale))
         if prescaled and sequence % tp:
             continue
-        for pp in axes.pipeline_degrees(model, cluster, tp, pins):
+        for pp in pipeline_degrees(model, cluster, tp, pins):
             group = 1 if prescaled else tp
-            pairs = axes.batches(job, sequence, cluster.gpus // (tp * pp), group, pins)
+            pairs = batches(job, sequence, cluster.gpus // (tp * pp), group, pins)
             if not len(pairs):
                 continue
-            rows = axes.rows(pairs, tp, pp, -(-model.layer_count // pp), pins)
-            for state, degree in axes.shardings(job, cluster, tp, pp, pins):
+            rows = schedule_rows(pairs, tp, pp, -(-model.layer_count // pp), pins)
+            for state, degree in shardings(job, cluster, tp, pp, pins):
                 yield (
                     len(rows),
                     {

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.elementwise import where
-from smp_advisor.libraries import axes
 from smp_advisor.libraries.layout import Layout
 from smp_advisor.libraries.library import Library
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.schema import SCHEDULES, SIMPLE, default_active_microbatches
-from smp_advisor.libraries.space import Space
+from smp_advisor.libraries.space import Space, batches, pipeline_degrees
 from smp_advisor.libraries.state_bytes import amp, trained
 
 if TYPE_CHECKING:
@@ -104,8 +103,8 @@ def space(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any]) -> 
 def _blocks(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
     sequence = model.sequence_length(job.sequence_length)
     pipeline_pins = {**pins, **({"pipeline_parallel_degree": pins["partitions"]} if "partitions" in pins else {})}
-    for degree in axes.pipeline_degrees(model, cluster, 1, pipeline_pins):
-        pairs = axes.batches(job, sequence, cluster.gpus // degree, 1, pins)
+    for degree in pipeline_degrees(model, cluster, 1, pipeline_pins):
+        pairs = batches(job, sequence, cluster.gpus // degree, 1, pins)
         for code, schedule in enumerate(SCHEDULES if degree > 1 else SCHEDULES[:1]):
             if pins.get("pipeline", schedule) == schedule:
                 yield (

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.elementwise import inverted, where
 from smp_advisor.files import table
-from smp_advisor.libraries import axes
-from smp_advisor.libraries.axes import technique_degrees
 from smp_advisor.libraries.fsdp import prefetched_units
 from smp_advisor.libraries.groups import divisors, nearest_divisor, shard_degree
 from smp_advisor.libraries.layout import BACKENDS, EVERYTHING, Layout, checkpoint_columns, encoded
 from smp_advisor.libraries.library import SHARDED_SETTINGS, Library, supported_families
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.libraries.schema import default_of
-from smp_advisor.libraries.space import Space
+from smp_advisor.libraries.space import Space, accumulated_batches, crossed, memory_choices, technique_degrees
 from smp_advisor.libraries.state_bytes import fully_sharded, trained
 from smp_advisor.libraries.version import default_version
 
@@ -265,14 +263,13 @@ def space(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any]) -> 
 
 
 def _blocks(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Blocks of plans with the same degrees."""
     smddp = cluster.instance.name in SMDDP_INSTANCES and cluster.nodes > 1
-    choices = axes.memory_choices([False, "each"], pins)
+    choices = memory_choices([False, "each"], pins)
 
     @cache
     def batches(replicas: int) -> dict[str, NDArray[Any]]:
         """Batches and choices for memory, which many degrees share."""
-        rows = axes.crossed(axes.accumulated_batches(job, model, replicas, pins), choices)
+        rows = crossed(accumulated_batches(job, model, replicas, pins), choices)
         return {
             "batch_size": rows[:, 0] // rows[:, 1],
             "gradient_accumulation_steps": rows[:, 1],

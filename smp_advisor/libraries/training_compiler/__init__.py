@@ -68,14 +68,11 @@ class TestedModel:
 @cache
 def all_tested_models() -> tuple[TestedModel, ...]:
     """Every row that has both batch sizes."""
+    texts = ("framework", "version", "model", "instance_type", "precision")
     return tuple(
         TestedModel(
-            framework=row["framework"],
-            version=row["version"],
-            model=row["model"],
-            instance_type=row["instance_type"],
+            **{name: row[name] for name in texts},
             sequence_length=int(row["sequence_length"]) if row["sequence_length"] else None,
-            precision=row["precision"],
             native_batch_size=int(row["native_batch_size"]),
             compiled_batch_size=int(row["compiled_batch_size"]),
         )

@@ -155,7 +155,6 @@ def build(settings: Settings) -> Model:
 
 _MODULES = {
     "gpt": "gpt",
-    "llama": "decoders",
     "decoders": "decoders",
     "deepseek": "decoders",
     "bert": "encoders",

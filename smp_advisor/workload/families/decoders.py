@@ -18,45 +18,12 @@ if TYPE_CHECKING:
     from smp_advisor.workload.settings import Settings
 
 
-def build_llama(settings: Settings) -> Model:
-    """Model of a Llama, Mistral or Mixtral configuration."""
-    shape = shape_of(settings)
-    hidden, heads, ffn = shape.hidden, shape.heads, shape.ffn
-    head_dim = settings.head_dim(hidden, heads, "head_dim")
-    function = settings.activation("hidden_act")
-    experts, active = shape.experts, shape.experts_per_token
-    if active > experts:
-        raise settings.error(f"num_experts_per_tok ({active}) must be at most the {experts} experts")
-    bias = settings.value("attention_bias") is True
-    attend = attention(
-        hidden,
-        heads,
-        kv_heads=shape.kv_heads,
-        head_dim=head_dim,
-        qkv_bias=bias,
-        output_bias=bias,
-        window=settings.size("sliding_window") if settings.is_set("sliding_window") else None,
-        dropout=settings.rate("attention_dropout") > 0,
-        rotary_dim=head_dim,
-        scores_in_fp32=True,
-    )
-    if "experts" in settings.family.shape_keys:
-        kind, mlp = "mixture-of-experts decoder", gated_experts(hidden, ffn, function, experts, active)
-    else:
-        kind, mlp = "decoder", gated_feed_forward(hidden, ffn, function, bias=settings.value("mlp_bias") is True)
-    between = residual(hidden, dropout=False)
-    block = assemble(kind, hidden, (norm(hidden, "rms"), attend, between, norm(hidden, "rms"), mlp, between))
-    return decoder_model(settings, shape, block, final_parameters=hidden)
-
-
 _MOST_RUNS = 4
 """Groups of consecutive blocks from which equal blocks are put together."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Traits:
-    """Traits of a family in ``families.json``."""
-
     norm: Norm = "rms"
     norms: Literal["before", "after", "around"] = "before"
     """Places of the norms of attention and feed-forward layer."""
@@ -64,6 +31,8 @@ class _Traits:
     """Norm of queries and keys: of each head, over all heads, or of each head without a weight."""
     biases: str = ""
     """Key of the biases of all attention projections."""
+    mlp_biases: str = ""
+    """Key of the biases of the feed-forward layer."""
     qkv_bias: bool | str = False
     """Whether q, k and v have biases and the output has none; or the key of this setting."""
     joint: bool = False
@@ -99,7 +68,9 @@ def build_decoders(settings: Settings) -> Model:
     """Model of a configuration of one of these families."""
     traits, shape = _Traits(**settings.family.traits), shape_of(settings)
     if shape.experts_per_token > shape.experts:
-        raise settings.error(f"experts per token ({shape.experts_per_token}) must be at most {shape.experts}")
+        raise settings.error(
+            f"experts per token ({shape.experts_per_token}) must be at most the {shape.experts} experts"
+        )
     layers = [_layer(settings, traits, index) for index in range(shape.layers)]
     blocks = {layer: _block(settings, traits, shape, layer) for layer in dict.fromkeys(layers)}
     model = decoder_model(
@@ -217,7 +188,8 @@ def _attention(settings: Settings, traits: _Traits, shape: Shape, layer: _Layer)
 def _feed_forward(settings: Settings, traits: _Traits, shape: Shape, layer: _Layer) -> tuple[Part, ...]:
     function = settings.activation(settings.family.shape_keys["activation"])
     if not layer.sparse:
-        return (gated_feed_forward(shape.hidden, settings.size(traits.dense_width), function),)
+        biases = bool(traits.mlp_biases) and settings.value(traits.mlp_biases) is True
+        return (gated_feed_forward(shape.hidden, settings.size(traits.dense_width), function, bias=biases),)
     experts = gated_experts(
         shape.hidden, shape.ffn, function, shape.experts, shape.experts_per_token, clamped=traits.expert_bias
     )
