@@ -141,7 +141,6 @@ def _flops(training: Training) -> dict[str, object]:
         model = job.adapter.applied_to(model)
     peak = peak_flops(training.cluster.instance, replace(job, precision=training.plan.precision))
     return {
-        "flops_length": Comment(f" of {length:,} tokens" if model.reads_tokens else ""),
         "flops_per_sample": float(f"{model_flops_per_sample(model, length):.6g}"),
         "peak_tflops": round(peak / 1e12, 1),
     }

@@ -107,7 +107,7 @@ def test_figures_go_to_tensorboard_and_mlflow(monkeypatch):
     meter = {"over_processes": lambda values: np.array([values])}
     for name in ("torch", "torch.utils", "torch.utils.tensorboard", "mlflow"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    values = {"flops_length": "", "flops_per_sample": 1e12, "peak_tflops": 1.0, "sequence_length": 8}
+    values = {"flops_per_sample": 1e12, "peak_tflops": 1.0, "sequence_length": 8}
     exec(render("metrics/meter.py.in", values=values, flags=flags), meter)
     peaks = {"max_memory_allocated": lambda: 2**30, "max_memory_reserved": lambda: 2**31}
     meter["torch"].cuda = SimpleNamespace(**peaks)
