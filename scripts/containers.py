@@ -106,15 +106,20 @@ def differences(known: Iterable[dict[str, str]], found: Iterable[Row]) -> Iterat
 
 
 def out_of_patches(known: Iterable[dict[str, str]], day: str) -> Iterator[str]:
-    """One line for each image without patches on a day, then for those with patches, the first to lose them first."""
-    images = list(known)
+    """One line for each image with patches on a day, the first to lose them first; then those without, newest first."""
+    images = sorted(known, key=lambda row: row["end_of_support"])
     for row in images:
-        if row["end_of_support"] < day:
-            ended = f"since {row['end_of_support']}" if row["end_of_support"] else "not in AWS's support policy"
-            yield f"no patches: {row['repository']}:{row['framework_version']} ({ended})"
-    patched = [row for row in images if row["end_of_support"] >= day]
-    for row in sorted(patched, key=lambda row: row["end_of_support"]):
-        yield f"patched until {row['end_of_support']}: {row['repository']}:{row['framework_version']}"
+        if row["end_of_support"] >= day:
+            yield f"patched until {row['end_of_support']}: {row['repository']}:{row['framework_version']}"
+    for row in reversed(images):
+        if "" < row["end_of_support"] < day:
+            yield f"no patches since {row['end_of_support']}: {row['repository']}:{row['framework_version']}"
+    unlisted: dict[str, dict[str, None]] = {}
+    for row in images:
+        if not row["end_of_support"]:
+            unlisted.setdefault(row["repository"], {})[row["framework_version"]] = None
+    for repository, versions in unlisted.items():
+        yield f"not in AWS's support policy: {repository}:{', '.join(versions)}"
 
 
 def with_new(known: list[dict[str, str]], found: Iterable[Row]) -> list[dict[str, str]]:

@@ -99,12 +99,12 @@ class Advice(Recommended):
         return options | {"environment": {**carried(model, job, plan, terms), **environment} or None}
 
     def export(self, format: str, plan: Plan | None = None, **options: Any) -> str:  # noqa: A002 - the users' word
-        """The job as a HyperPod recipe, a Kubernetes PyTorchJob or a Slurm batch script.
+        """The job as a Kubernetes PyTorchJob or a Slurm batch script.
 
         Parameters
         ----------
         format
-            ``"hyperpod-recipe"``, ``"kubernetes"`` or ``"slurm"``.
+            ``"kubernetes"`` or ``"slurm"``.
         plan
             Another plan; the recommended plan if None.
         options

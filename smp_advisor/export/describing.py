@@ -195,6 +195,16 @@ def _learning_rate(job: Launch) -> str:
     return f"Learning rate: {rate:g} after {steps} warm-up ({origin}), then down to {end} at the last step."
 
 
+def architecture_note(model: Model) -> Comment:
+    """The architecture that stands for a number of parameters, as a comment, and how to train another one."""
+    shape = model.shape
+    return comment_lines(
+        f"Architecture: a {model.family} model of {shape.layers} layers and width {shape.hidden:,}, inferred from the"
+        " number of parameters. To train another one, advise on it by name, configuration or weights:"
+        ' advise("llama-3-8b", ...).'
+    )
+
+
 def header(model: Model, job: Launch, adapter: Adapter | None) -> dict[str, object]:
     """Template values of the comments at the top of a job cell, and the reasons against starting it."""
     container, patches = _image(job)
@@ -202,6 +212,7 @@ def header(model: Model, job: Launch, adapter: Adapter | None) -> dict[str, obje
         "hardware": Comment(hardware(job.cluster)),
         "model_name": Comment(f'"{comment(model.name)}"'),
         "parameters": Comment(parameters_text(model, adapter)),
+        "architecture": architecture_note(model),
         "library": Comment(library_name(job.plan)),
         "container": Comment(container),
         "patches": comment_lines(patches),

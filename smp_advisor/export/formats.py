@@ -1,8 +1,7 @@
-"""A plan in the formats of other launchers: HyperPod recipes, Kubernetes (Kubeflow's PyTorchJob) and Slurm."""
+"""A plan in the formats of other launchers: Kubernetes (Kubeflow's PyTorchJob) and Slurm."""
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,6 @@ import yaml
 
 from smp_advisor.arguments import require_types
 from smp_advisor.errors import ExportError
-from smp_advisor.export import checks
 from smp_advisor.export.cluster_job import cluster_job
 from smp_advisor.export.describing import summary_lines
 from smp_advisor.export.template import comment_lines
@@ -26,78 +24,6 @@ if TYPE_CHECKING:
     from smp_advisor.workload.model import Model
 
 
-def recipe_override(job: ClusterJob, model: Model, sequence_length: int) -> str:
-    """The keys of a recipe that differ with the plan, the model and the cluster, as YAML."""
-    content, facts = job.launch, data_file("export", "clusters")["recipe"]
-    plan, machine = content.plan, content.cluster.instance
-    checks.sagemaker_instance(content.cluster)
-    if not (content.library.smdistributed and content.torchrun):
-        raise ExportError(
-            f"HyperPod recipes that train a model from its shape use SMP v2, not {content.library.title}: set"
-            " library='smp-v2', or export a Kubernetes or Slurm job."
-        )
-    if model.family not in facts["model_types"]:
-        raise ExportError(
-            f"HyperPod recipes train {', '.join(facts['model_types'])}, not {model.family}: choose one of these"
-            " families, or export the estimator."
-        )
-    if plan.gradient_accumulation_steps > 1:
-        raise ExportError(
-            f"HyperPod recipes accumulate no gradients, and the plan does over {plan.gradient_accumulation_steps}"
-            " batches: set gradient_accumulation_steps=1."
-        )
-    if content.run.steps is None:
-        raise ExportError(
-            "A HyperPod recipe has a number of steps: pass tokens=, or max_steps as an extra hyperparameter."
-        )
-    if job.objection:
-        raise ExportError(f"A recipe cannot stop a job that is not expected to train: {job.objection}")
-    shape, configuration = model.shape, json.loads(model.config_json or "{}")
-    parameters = {
-        facts["parameters"][name]: value for name, value in plan.parameters.items() if name in facts["parameters"]
-    }
-    settings = plan.hyperparameters
-    override: dict[str, Any] = {
-        "run": {"name": job.name},
-        "instance_type": machine.name.removeprefix("ml."),
-        "trainer": {
-            "devices": machine.gpus,
-            "num_nodes": content.cluster.nodes,
-            "precision": {"fp16": 16, "fp32": 32}.get(str(settings["precision"]), "bf16"),
-            "max_steps": content.run.steps,
-        },
-        "use_smp_model": True,
-        "distributed_backend": settings["distributed_backend"],
-        "model": {
-            "model_type": facts["model_types"][model.family],
-            "train_batch_size": settings["batch_size"],
-            **parameters,
-            "activation_checkpointing": settings["activation_checkpointing"] != "none",
-            "offload_activations": bool(settings["offload_activations"]),
-            "sharding_strategy": settings["sharding_strategy"],
-            "delayed_param": bool(settings["delayed_parameter_initialization"]),
-            "fp8": bool(settings["fp8"]),
-            "max_context_width": sequence_length,
-            "num_hidden_layers": shape.layers,
-            "hidden_size": shape.hidden,
-            "num_attention_heads": shape.heads,
-            "num_key_value_heads": shape.kv_heads,
-            "intermediate_size": shape.ffn,
-            "vocab_size": shape.vocab,
-        },
-    }
-    keys = ("num_local_experts", "num_experts_per_tok", "rope_theta")
-    override["model"] |= {key: configuration[key] for key in keys if key in configuration}
-    if job.options.data is not None:
-        override["model"]["data"] = {"train_dir": job.options.data, "use_synthetic_data": False}
-    head = [
-        *summary_lines(content),
-        "# Merge it over the recipe of this model family; keys that it does not have stay those of the recipe.",
-    ]
-    body = yaml.safe_dump(override, sort_keys=False, allow_unicode=True, width=120)
-    return "\n".join(head) + f"\n{body}"
-
-
 _CODE = "/opt/smp-advisor"
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the mount point that NCCL and data loaders use
 
@@ -105,8 +31,7 @@ _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - the mount point that NCCL and data l
 def _require_documented(job: ClusterJob, launcher: str) -> None:
     if job.launch.library.of_sagemaker:
         raise ExportError(
-            f"A {launcher} job of {job.launch.library.title} is not documented by AWS: export a HyperPod recipe, or use"
-            " library='fsdp'."
+            f"A {launcher} job of {job.launch.library.title} is not documented by AWS: use library='fsdp'."
         )
 
 
@@ -290,7 +215,7 @@ def sbatch(job: ClusterJob) -> str:
     return "\n".join(lines) + "\n"
 
 
-FORMATS = {"hyperpod-recipe": "recipe.yaml", "kubernetes": "job.yaml", "slurm": "job.sbatch"}
+FORMATS = {"kubernetes": "job.yaml", "slurm": "job.sbatch"}
 """Formats, and the name of the file that `format_cell` writes."""
 
 
@@ -312,11 +237,11 @@ def exported(
     model, cluster, job, plan
         The model, the hardware, the training job and the plan.
     format
-        ``"hyperpod-recipe"`` (SMP v2: the keys of a recipe that follow from the plan), ``"kubernetes"`` (a PyTorchJob
-        of the Kubeflow training operator) or ``"slurm"`` (a batch script), both for FSDP and DDP.
+        ``"kubernetes"`` (a PyTorchJob of the Kubeflow training operator) or ``"slurm"`` (a batch script), both for FSDP
+        and DDP.
     min_fit_probability
-        Required probability that the plan fits. A Slurm job below it stops with the reason, a Kubernetes job is
-        suspended, and a recipe is refused.
+        Required probability that the plan fits. A Slurm job below it stops with the reason, and a Kubernetes job is
+        suspended.
     script_check
         Check of a script of the user, whose warnings are in the header.
     options
@@ -335,9 +260,7 @@ def exported(
     )
     if format == "slurm":
         return sbatch(content)
-    if format == "kubernetes":
-        return pytorch_job(content)
-    return recipe_override(content, model, job.sequence_length)
+    return pytorch_job(content)
 
 
 def format_cell(text: str, format: str) -> str:  # noqa: A002

@@ -143,6 +143,7 @@ def estimator_cell(
         values["trainer_note"] = comment_lines(trainer_note(training, content.options.trainer))
     flags = _flags(content) | {
         "tunes": tunes,
+        "inferred": model.origin == "inferred" and content.generated,
         "preferences": content.options.objective == "dpo",
         "checks_data": reads_rows and isinstance(content.inputs.get("train"), str),
     }

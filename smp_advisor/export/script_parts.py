@@ -9,7 +9,7 @@ from smp_advisor.costs.compute import model_flops_per_sample
 from smp_advisor.costs.constants import peak_flops
 from smp_advisor.errors import ExportError
 from smp_advisor.export.architectures import Architecture, configuration
-from smp_advisor.export.describing import describe, library_name
+from smp_advisor.export.describing import architecture_note, describe, library_name
 from smp_advisor.export.template import Comment, comment
 from smp_advisor.files import data_file
 from smp_advisor.libraries.library import get_library
@@ -33,7 +33,18 @@ SMALL_VOCABULARY = 1024
 """Largest vocabulary of the small model of a local run. The script folds other token ids into it."""
 _OPTIONAL = (
     *("accumulates", "adapter", "checks_launch", "chooses_step", "half_inputs", "reads_text"),
-    *("chats", "pairs", "padded", "sharded", "tracks", "evaluates", "starts_pretrained", "tensorflow"),
+    *(
+        "chats",
+        "pairs",
+        "padded",
+        "sharded",
+        "tracks",
+        "evaluates",
+        "starts_pretrained",
+        "tensorflow",
+        "weighted",
+        "norms",
+    ),
 )
 """Parts that only some scripts have."""
 _HOST_SHARE = 0.7
@@ -101,6 +112,7 @@ def common_values(training: Training) -> dict[str, object]:
         "parameters": Comment("small sizes" if training.small_copy else parameters_text(model, training.job.adapter)),
         "small_vocabulary": SMALL_VOCABULARY,
         "task": Comment(architecture.title),
+        "architecture": architecture_note(model),
         "library": Comment(library_name(plan)),
         "plan": Comment(describe(plan)),
         "auto_model": Comment(architecture.auto_model),
@@ -117,6 +129,7 @@ def common_values(training: Training) -> dict[str, object]:
         "dtype": Comment(DTYPES[plan.precision]),
         "evaluation_note": Comment(" and every --evaluate_every steps"),
         "layer_names": ["seq_layers", *architecture.layers],
+        "token_dtype": "uint16" if model.shape.vocab <= 2**16 else "uint32",
         **_flops(training),
     }
 
@@ -128,7 +141,6 @@ def _flops(training: Training) -> dict[str, object]:
         model = job.adapter.applied_to(model)
     peak = peak_flops(training.cluster.instance, replace(job, precision=training.plan.precision))
     return {
-        "flops_length": Comment(f" of {length:,} tokens" if model.reads_tokens else ""),
         "flops_per_sample": float(f"{model_flops_per_sample(model, length):.6g}"),
         "peak_tflops": round(peak / 1e12, 1),
     }
@@ -145,6 +157,7 @@ def common_flags(training: Training) -> dict[str, bool]:
             "fp16": plan.precision == "fp16",
             "half": plan.precision != "fp32",
             "small_copy": training.small_copy,
+            "inferred": training.model.origin == "inferred",
             "clip": True,
             "checkpoints_activations": bool(plan.activation_checkpointing),
             "chooses_checkpointing": "activation_checkpointing" in plan.hyperparameters,

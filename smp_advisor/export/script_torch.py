@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.errors import ExportError
 from smp_advisor.export.architectures import adapter_packages, datasets_package, newest_release
 from smp_advisor.export.script_parts import (
+    DTYPES,
     checkpoint_period,
     common_flags,
     common_values,
@@ -155,6 +156,9 @@ def write(training: Training) -> str:
     own_saver = smp and release(plan.version)[:2] >= _OWN_SAVER_SINCE
     in_thread = not smp and _copies_of_states_fit(training)
     causal, pairs = (training.architecture.task == task for task in ("causal", "sequence_to_sequence"))
+    weighted = pairs or (causal and training.tunes) or training.architecture.task == "masked"
+    half = pure or (training.job.adapter is not None and plan.precision != "fp32")
+    chunked = training.job.loss == "chunked" or _loss_in_parts(training)
     period = checkpoint_period(plan)
     values = common_values(training) | {
         "features": {
@@ -166,14 +170,15 @@ def write(training: Training) -> str:
         "accumulation": plan.gradient_accumulation_steps,
         "sharding_strategy": Comment(strategy.upper()),
         "reshard_after_forward": strategy in ("full_shard", "hybrid_shard"),
-        "model_dtype": "bfloat16" if plan.precision == "bf16" else "float32",
+        "model_dtype": Comment(DTYPES["bf16" if plan.precision == "bf16" else "fp32"]),
         "fixed_settings": {name: str(plan.hyperparameters[name]) for name in fixed_settings(plan)},
+        "in_background": Comment(", in the background" if own_saver or in_thread else ""),
+        "weighted": Comment("* weights[part]" if weighted else "/ len(parts)"),
+        "built_dtype": Comment(DTYPES[plan.precision if half else "fp32"]),
         "built_in": Comment(plan.precision if pure or training.job.adapter is not None else "fp32"),
         "step_option": Comment(_STEP_OPTIONS.get(training.job.optimizer_step, "")),
         "checkpoint_period": Comment(str(period)),
         "wrapped": Comment("with sharded layers" if sharded else "with a full copy on every GPU"),
-        # Activation offloading by the library requires reentrant checkpoints.
-        "checkpoint_kind": Comment("REENTRANT" if smp and plan.offload_activations else "NO_REENTRANT"),
         **adapter_values(training),
     }
     flags = common_flags(training) | {
@@ -181,6 +186,14 @@ def write(training: Training) -> str:
         "chats": causal and training.tunes,
         "pairs": pairs,
         "padded": pairs or (causal and training.tunes),
+        "weighted": weighted,
+        "norms": plan.precision != "fp16",
+        "builds": half
+        or chunked
+        or training.small_copy
+        or building != "every process"
+        or _transforms(training)
+        or training.job.adapter is not None,
         "tracks": True,
         "evaluates": True,
         "starts_pretrained": True,
@@ -198,13 +211,14 @@ def write(training: Training) -> str:
         "autocast": not sharded and not pure and plan.precision != "fp32",
         "casts": not pure and plan.precision != "fp32",
         "pure": pure,
-        "builds_half": pure or (training.job.adapter is not None and plan.precision != "fp32"),
+        "builds_half": half,
         "loads_first": building == "library" or _transforms(training),
-        "chunked_loss": training.job.loss == "chunked" or _loss_in_parts(training),
+        "chunked_loss": chunked,
         "chooses_step": training.job.optimizer_step != "auto",
         "delays_reduction": not sharded or training.job.unsharded_accumulation,
         "keeps_products": plan.activation_checkpointing == "operators",
         "checkpoints_some": period > 1,
+        "checkpoints_each": plan.activation_checkpointing == "each" and not plan.offload_activations,
         "fp8": smp and plan.fp8,
         "smddp": smp and plan.distributed_backend == "smddp",
         "transformed": _transforms(training),

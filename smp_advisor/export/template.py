@@ -196,10 +196,10 @@ def _lines(name: str) -> tuple[str, ...]:
 def render(name: str, *, values: Mapping[str, object], flags: Mapping[str, bool]) -> str:
     """Render a template.
 
-    Lines between ``#: if <flags>`` (``#: elif``, ``#: else``) and ``#: end`` are included if all flags are true
-    (``not`` negates a flag, ``and`` joins flags). ``#: include <template>`` includes another template, ``#: part
-    <template>`` after two empty lines. ``{{ name }}`` is replaced by the literal of the value, or by the text itself if
-    it is a `Comment`. Values are inserted in one pass, so braces in the text of a user have no effect.
+    Lines between ``#: if <flags>`` (``#: elif``, ``#: else``) and ``#: end`` are included if the flags are true
+    (``not`` negates a flag, ``and`` and ``or`` join flags). ``#: include <template>`` includes another template,
+    ``#: part <template>`` after two empty lines. ``{{ name }}`` is replaced by the literal of the value, or by the text
+    itself if it is a `Comment`. Values are inserted in one pass, so braces in the text of a user have no effect.
     """
     lines: list[str] = []
     # For each open block: whether the current branch is true, and whether any branch was true.
@@ -224,8 +224,10 @@ def render(name: str, *, values: Mapping[str, object], flags: Mapping[str, bool]
 
 
 def _holds(condition: str, flags: Mapping[str, bool]) -> bool:
-    terms = (term.split() for term in condition.split(" and "))
-    return all(flags[term[-1]] is (term[0] != "not") for term in terms)
+    return any(
+        all(flags[name.removeprefix("not ")] is not name.startswith("not ") for name in terms.split(" and "))
+        for terms in condition.split(" or ")
+    )
 
 
 def _filled(line: str, values: Mapping[str, object]) -> str:

@@ -22,12 +22,11 @@ KINDS = (
     "quota",
     "probe",
     "worth",
-    "hyperpod-recipe",
     "kubernetes",
     "slurm",
 )
 """Kinds of cells: the job with its training script, the script alone, cells for preparing and watching jobs, the short
-job that measures the plan's shape on one or two nodes, and those of the leading plans. The last three write the job for
+job that measures the plan's shape on one or two nodes, and those of the leading plans. The last two write the job for
 another launcher into a file."""
 
 

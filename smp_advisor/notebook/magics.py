@@ -130,8 +130,8 @@ class AdvisorMagics(Magics):
 
         ``%smp_export`` exports the cell that starts the job. The job requires the training script, which
         ``%smp_export script`` exports. ``local`` runs the script on this machine; ``monitoring``, ``permissions`` and
-        ``quota`` are cells for watching and preparing the job. ``hyperpod-recipe``, ``kubernetes`` and ``slurm`` write
-        the job for another launcher into a file; Kubernetes requires ``--option image_uri=...``.
+        ``quota`` are cells for watching and preparing the job. ``kubernetes`` and ``slurm`` write the job for another
+        launcher into a file; Kubernetes requires ``--option image_uri=...``.
         """
         arguments = parsed(self.smp_export, line)
         if self.last is None:

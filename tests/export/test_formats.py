@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smp_advisor import advise, check_estimator
+from smp_advisor import advise
 from smp_advisor.cluster import Cluster
 from smp_advisor.errors import ExportError
 from smp_advisor.export import FORMATS, exported, format_cell
@@ -26,9 +25,6 @@ jsonschema = Deferred("jsonschema")
 
 SCHEMAS = Path(__file__).parent / "schemas"
 PYTORCH_JOB = json.loads((SCHEMAS / "pytorchjob.json").read_text("utf-8"))
-RECIPE_KEYS = {
-    line for line in (SCHEMAS / "hyperpod_recipe_keys.txt").read_text("utf-8").splitlines() if not line.startswith("#")
-}
 SBATCH = {
     # Options of sbatch that scripts may set: https://slurm.schedmd.com/sbatch.html, 2026-11-22.
     *("account", "array", "chdir", "comment", "constraint", "container", "cpus-per-gpu", "cpus-per-task", "dependency"),
@@ -52,7 +48,7 @@ OWN = Cluster.custom(
     efa=False,
 )
 FSDP = Plan(library="fsdp", batch_size=2, activation_checkpointing="each")
-SMP = Plan(library="smp-v2", hybrid_shard_degree=8, tensor_parallel_degree=2, activation_checkpointing="each")
+SMP = Plan(library="smp-v2", hybrid_shard_degree=8)
 HOSTILE = "'; touch pwned #\" $(touch pwned) `touch pwned` $HOME\n- x: {{ y }} !!python/object:os é"
 
 
@@ -97,29 +93,6 @@ def test_a_slurm_job_has_options_of_sbatch_and_is_valid_bash(cluster):
     assert (directives["nodes"], directives["gpus-per-node"]) == (str(cluster.nodes), "8")
     assert (directives["time"], directives["partition"]) == ("7:00:00", "gpu")
     subprocess.run(["bash", "-n"], input=text, text=True, check=True)
-
-
-def paths(table, prefix=""):
-    for key, value in table.items():
-        yield f"{prefix}{key}"
-        if isinstance(value, dict):
-            yield from paths(value, f"{prefix}{key}.")
-
-
-@pytest.mark.parametrize(
-    "plan",
-    [SMP, replace(SMP, hybrid_shard_degree=16, tensor_parallel_degree=1), replace(SMP, activation_checkpointing=False)],
-    ids=["tensor", "shards", "no checkpointing"],
-)
-def test_a_recipe_has_keys_of_recipes_and_is_read_back_as_the_plan(plan):
-    text = job_for("hyperpod-recipe", plan, data="/fsx/data")
-    assert set(paths(yaml.safe_load(text))) <= RECIPE_KEYS
-    report = check_estimator(text)
-    assert report.plan == plan
-    assert report.cluster == TWO
-    assert not report.of("error")
-    shape = report.readings[0].model.shape
-    assert (shape.layers, shape.hidden, shape.kv_heads, shape.vocab) == (16, 2048, 8, 128_256)
 
 
 def run_bash(text, folder, environment=None):
@@ -178,11 +151,9 @@ def test_yaml_holds_any_text(text):
 TOO_LARGE = Model.from_parameters(70e9)
 
 
-@pytest.mark.parametrize("format", ["slurm", "hyperpod-recipe"])
-def test_the_head_states_the_entire_plan(format):  # noqa: A002
-    plan = Plan(library="ddp", batch_size=1) if format == "slurm" else replace(SMP, context_parallel_degree=2)
-    text = job_for(format, plan)
-    head = {line for line in text.splitlines() if line.startswith("# ")}
+def test_the_head_states_the_entire_plan():
+    plan = Plan(library="ddp", batch_size=1)
+    head = {line for line in job_for("slurm", plan).splitlines() if line.startswith("# ")}
     assert f"# {describe(plan)}, {library_name(plan)}" in head
     assert any(line.startswith("# 2 x ml.p4d.24xlarge (16 GPUs, ") for line in head)
 
@@ -196,20 +167,14 @@ def test_a_plan_that_does_not_fit_does_not_start_by_itself(tmp_path):
     assert "GiB per GPU" in stopped.stderr
     *_, job = manifests(exported(*parts, format="kubernetes", image_uri=IMAGE, **own))
     assert job["spec"]["runPolicy"]["suspend"] is True
-    large = Model.from_shape(layers=80, hidden=8192, heads=64, vocab=1000, family="llama")
-    with pytest.raises(ExportError, match="cannot stop a job that is not expected to train"):
-        exported(large, ONE, JOB, replace(SMP, tensor_parallel_degree=1), format="hyperpod-recipe", **own)
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"format": "yarn"}, "format must be one of hyperpod-recipe, kubernetes, slurm"),
+        ({"format": "yarn"}, "format must be one of kubernetes, slurm"),
         ({"format": "kubernetes"}, "requires a container image"),
-        ({"format": "slurm", "plan": SMP}, "export a HyperPod recipe"),
-        ({"format": "hyperpod-recipe"}, "set library='smp-v2'"),
-        ({"format": "hyperpod-recipe", "plan": replace(SMP, gradient_accumulation_steps=2)}, "accumulate no gradients"),
-        ({"format": "hyperpod-recipe", "plan": SMP, "cluster": OWN}, "is not a SageMaker instance type"),
+        ({"format": "slurm", "plan": SMP}, "is not documented by AWS"),
         ({"format": "slurm", "spot": True}, "no option 'spot'"),
         ({"format": "slurm", "data": "s3://bucket"}, "data must be an absolute path"),
         ({"format": "slurm", "job_name": "A b"}, "job_name must have up to 50 lowercase"),
@@ -244,4 +209,4 @@ def test_advice_exports_every_format():
     assert advice.export("slurm").startswith("#!/usr/bin/env bash\n")
     assert format_cell(advice.export("slurm"), "slurm").startswith("%%writefile job.sbatch\n#!")
     assert "kind: PyTorchJob" in advice.export("kubernetes", image_uri=IMAGE)
-    assert set(FORMATS) == {"hyperpod-recipe", "kubernetes", "slurm"}
+    assert set(FORMATS) == {"kubernetes", "slurm"}

@@ -10,11 +10,14 @@ import random
 import pytest
 from hypothesis import settings
 
+from smp_advisor.cluster import Cluster
 from smp_advisor.errors import AdvisorError
 from smp_advisor.export import estimator_cell
+from smp_advisor.libraries import Plan
 from smp_advisor.libraries.library import LIBRARIES
-from tests.export.random_jobs import draw, expected, sent
-from tests.export.reading import typed
+from smp_advisor.workload import Job
+from tests.export.random_jobs import MODELS, RandomJob, draw, expected, sent
+from tests.export.reading import replaced, typed
 from tests.moto_harness.notebooks import run_notebooks
 
 pytestmark = [pytest.mark.moto, pytest.mark.slow, pytest.mark.hypothesis]
@@ -73,3 +76,38 @@ def test_every_request_is_the_expected_one():
                 if found := differences(drawn, generated, result):
                     wrong[name] = (drawn.plan.library, sdk, drawn.options, found)
     assert not wrong, "\n".join(map(str, wrong.values()))
+
+
+TENSOR = {"tensor_parallel_degree": 4, "shard_optimizer_state": True, "prescaled_batch": True, "fp16": True}
+FIXED = RandomJob(
+    model=MODELS["gpt2"],
+    cluster=Cluster("ml.p4d.24xlarge", 16),
+    job=Job(sequence_length=512),
+    plan=Plan(**TENSOR, batch_size=4, activation_checkpointing="each"),
+    sdk="v2",
+    options={"job_name": "run", "data": "s3://data/tokens", "extra_hyperparameters": {"max_steps": 100}},
+)
+CHANGES = {
+    "fewer instances": replaced("instance_count=16", "instance_count=8"),
+    "dropped parameter": replaced('"shard_optimizer_state": True,', ""),
+    "added parameter": replaced('"ddp": True,', '"ddp": True, "skip_tracing": True,'),
+    "integer as float": replaced('"tensor_parallel_degree": 4', '"tensor_parallel_degree": 4.0'),
+    "boolean as integer": replaced('"prescaled_batch": True', '"prescaled_batch": 1'),
+    "fewer processes": replaced('"processes_per_host": 8', '"processes_per_host": 4'),
+    "other framework": replaced('"1.13.1",\n    py_version="py39"', '"1.12.1",\n    py_version="py38"'),
+    "other checkpointing": replaced('"activation_checkpointing": "each"', '"activation_checkpointing": "none"'),
+    "other data": replaced("s3://data/tokens", "s3://data/test"),
+}
+
+
+def test_a_changed_cell_does_not_pass_for_the_plan():
+    """The comparison above can fail: each cell differs from the plan in one thing. A cell can run again."""
+    (bucket, script, cell), generated = notebook(FIXED)
+    notebooks = {name: [bucket, script, change(cell)] for name, change in CHANGES.items()}
+    results = run_notebooks(notebooks | {"unchanged": [bucket, script, cell], "again": [bucket, script, cell, cell]})
+    assert {name for name, result in results.items() if differences(FIXED, generated, result)} == set(CHANGES)
+    assert len(results["again"]["requests"]) == 2
+    name = results["unchanged"]["requests"][0]["TrainingJobName"]
+    console = "https://us-west-2.console.aws.amazon.com/sagemaker/home?region=us-west-2#/jobs/"
+    assert f"Started {name}: {console}{name}" in results["unchanged"]["printed"]
+    assert {host for result in results.values() for host in result["refused"]} == set()

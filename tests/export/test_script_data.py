@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import ast
-import functools
-import os
+import math
 import re
 import sys
 import types
 from pathlib import Path
 from types import SimpleNamespace
 
-import jinja2
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -22,11 +19,7 @@ from smp_advisor.export.template import render
 
 def namespace():
     """Names of the order of a script, with stand-ins for batches."""
-    names = {
-        "accumulated": lambda arguments: arguments.gradient_accumulation_steps,
-        "to_batch": lambda rows, _: rows,
-        "with_targets": lambda rows, count: rows[:count],
-    }
+    names = {"to_batch": lambda rows, _: rows}
     exec(render("data/batches.py.in", values={}, flags={}), names)
     return SimpleNamespace(**names)
 
@@ -51,7 +44,9 @@ def steps(batches, number, accumulation):
     """Samples of some steps of all replicas, by step."""
     iterators = [iter(each) for each in batches]
     # All replicas, for each part of a step.
-    return [[sample for _ in range(accumulation) for each in iterators for sample in next(each)] for _ in range(number)]
+    return [
+        [sample for _ in range(accumulation) for each in iterators for sample in next(each)[0]] for _ in range(number)
+    ]
 
 
 LAYOUTS = [(1, 6, 2), (2, 3, 2), (3, 2, 2), (3, 4, 1), (1, 12, 1)]
@@ -84,7 +79,7 @@ def test_steps_are_those_of_the_epochs_of_the_data(given, directory, steps, warm
     PART.set_steps(chosen, PART.Batches(range(39), chosen, 1, 0), directory)
     assert (chosen.max_steps, chosen.warmup_steps) == (steps, warmup)
     with pytest.raises(SystemExit, match=r"has 3 samples, fewer than one step requires \(4\)"):
-        PART.set_steps(chosen, PART.Batches(range(3), chosen, 1, 0), directory)
+        PART.set_steps(chosen, PART.Batches(range(3), chosen, 1, 0), "/data")
 
 
 @pytest.mark.parametrize("resumed", LAYOUTS)
@@ -103,58 +98,67 @@ def test_an_evaluation_uses_each_sample_once(replicas, batch_size):
     """Each process calls the model as often as the others."""
     batches = [list(each.once(0)) for each in batches_of(29, (replicas, batch_size, 1))]
     assert len({len(each) for each in batches}) == 1
-    assert sorted(sample for each in batches for batch in each for sample in batch) == list(range(29))
+    assert sorted(sample for each in batches for batch, count in each for sample in batch[:count]) == list(range(29))
 
 
 def test_figures_go_to_tensorboard_and_mlflow(monkeypatch):
     """Each only where it is installed and wanted: TensorBoard is in the containers, MLflow has a tracking server."""
-    trackers = {}
-    exec(render("metrics/trackers.py.in", values={}, flags={}), trackers)
-    settings = SimpleNamespace(tensorboard_directory="board", mlflow_tracking_uri="", mlflow_experiment="gpt2")
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    assert trackers["trackers"](settings) == []
-    for name in ("torch", "torch.utils"):
+    flags = dict.fromkeys(("tensorflow", "image_classification", "small_copy"), False) | {"norms": True}
+    meter = {"over_processes": lambda values: np.array([values])}
+    for name in ("torch", "torch.utils", "torch.utils.tensorboard", "mlflow"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    values, board = [], types.ModuleType("torch.utils.tensorboard")
-    board.SummaryWriter = lambda directory, **_: SimpleNamespace(
-        add_scalar=lambda *scalar: values.append((directory, *scalar))
+    values = {"flops_per_sample": 1e12, "peak_tflops": 1.0, "sequence_length": 8}
+    exec(render("metrics/meter.py.in", values=values, flags=flags), meter)
+    peaks = {"max_memory_allocated": lambda: 2**30, "max_memory_reserved": lambda: 2**31}
+    meter["torch"].cuda = SimpleNamespace(**peaks)
+    given = SimpleNamespace(tensorboard_directory="board", mlflow_tracking_uri="", max_steps=9, sequence_length=8)
+    plain = meter["Meter"](given, 0, 4, 0)
+    assert (plain.board, plain.mlflow) == (None, None)
+    scalars, calls = [], []
+    sys.modules["torch.utils.tensorboard"].SummaryWriter = lambda directory, **_: SimpleNamespace(
+        add_scalar=lambda *scalar: scalars.append((directory, *scalar))
     )
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", board)
-    settings.mlflow_tracking_uri = "arn:aws:sagemaker:tracking"
-    calls = []
-    mlflow = types.ModuleType("mlflow")
-    for name in ("set_tracking_uri", "set_experiment", "start_run", "log_params", "log_metrics"):
-        setattr(mlflow, name, lambda *values, name=name, **options: calls.append((name, *values, options)))
-    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
-    for track in trackers["trackers"](settings):
-        track(7, {"loss": 2.5})
-    assert values == [("board", "loss", 2.5, 7)]
+    for name in ("set_tracking_uri", "start_run", "log_params", "log_metrics"):
+        call = lambda *values, name=name, **options: calls.append((name, *values, options))  # noqa: E731
+        setattr(sys.modules["mlflow"], name, call)
+    given.mlflow_tracking_uri = "arn:aws:sagemaker:tracking"
+    tracked = meter["Meter"](given, 0, 4, 0)
+    tracked.log(7, 2.5, 0.1, 0.5)
+    assert ("board", "loss", 2.5, 7) in scalars
+    assert ("board", "gradient_norm", 0.5, 7) in scalars
     assert calls[0] == ("set_tracking_uri", "arn:aws:sagemaker:tracking", {})
-    assert calls[-1] == ("log_metrics", {"loss": 2.5}, {"step": 7})
+    assert calls[-1][0] == "log_metrics"
+    assert calls[-1][1]["peak_reserved_gib"] == 2
+    for loss, norm in ((math.nan, 0.5), (2.5, math.inf)):
+        with pytest.raises(SystemExit, match="was not a number at step 8"):
+            tracked.log(8, loss, 0.1, norm)
 
 
 TURNS = "{% for m in messages %}"
 TEMPLATES = {
-    # Template, and the text of both turns with a loss.
+    # Template, and the text of both turns with a loss; None if a turn looks different when others follow.
+    "marks of turns": (
+        TURNS + "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+        ["one<|im_end|>\n", "two<|im_end|>\n"],
+    ),
+    "no header": (
+        TURNS + "<|{{ m.role }}|>{{ m.content | trim }}<|eos|>{% endfor %}",
+        ["<|assistant|>one<|eos|>", "<|assistant|>two<|eos|>"],
+    ),
     "drops earlier thoughts": (
         TURNS
         + "<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' and loop.last %}<think>\n\n</think>\n\n{% endif %}"
         "{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
-        ["one<|im_end|>", "<think>\n\n</think>\n\ntwo<|im_end|>"],
+        None,
     ),
     "another end of the last turn": (
-        TURNS
-        + "<|start|>{{ m.role }}{% if m.role == 'assistant' %}<|channel|>final{% endif %}<|message|>{{ m.content }}"
+        TURNS + "<|start|>{{ m.role }}<|message|>{{ m.content }}"
         "{% if loop.last %}<|return|>{% else %}<|end|>{% endif %}{% endfor %}"
         "{% if add_generation_prompt %}<|start|>assistant{% endif %}",
-        ["<|channel|>final<|message|>one<|end|>", "<|channel|>final<|message|>two<|return|>"],
+        None,
     ),
-    "prompt only with an end": (
-        TURNS + "<|{{ m.role }}|>\n{{ m.content }}<|end|>\n{% endfor %}"
-        "{% if add_generation_prompt %}<|assistant|>\n{% else %}<|eos|>{% endif %}",
-        ["one<|end|>", "two<|end|>"],
-    ),
-    "no header": (TURNS + "<|{{ m.role }}|>{{ m.content | trim }}<|eos|>{% endfor %}", ["one<|eos|>", "two<|eos|>"]),
+    "hides the assistant": (TURNS + "{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}", []),
 }
 CHAT = [
     {"role": role, "content": text}
@@ -165,86 +169,78 @@ CHAT = [
 class Characters:
     """Tokenizer of characters and special tokens, with a chat template."""
 
-    all_special_ids = ()
-    eos_token_id = None
-
     def __init__(self, template):
         self.chat_template = template
-        self.added_tokens_decoder = range(-99, 0)
 
     def apply_chat_template(self, messages, add_generation_prompt=False, **_):
-        template = jinja2.Template(self.chat_template)
-        return template.render(messages=messages, add_generation_prompt=add_generation_prompt)
-
-    def __call__(self, text, **_):
+        text, places = rendered(messages, self.chat_template, add_generation_prompt)
         found = list(re.finditer(r"<\|[^<>]*\|>|<[^<>\s]+>|.", text, re.DOTALL))
-        ids = [-len(part[0]) if len(part[0]) > 1 else ord(part[0]) for part in found]
-        return {"input_ids": ids, "offset_mapping": [part.span() for part in found]}
+        return {
+            "input_ids": [ord(part[0]) if len(part[0]) == 1 else hash(part[0]) for part in found],
+            "assistant_masks": [any(begin <= part.start() < end for begin, end in places) for part in found],
+            "parts": [part[0] for part in found],
+        }
 
 
-def conversations(template):
-    """The class of a script that reads conversations, with a tokenizer."""
-    flags = {"chats": True, "pairs": False, "masked": False, "padded": True}
-    tree = ast.parse(render("data/text.py.in", values={"tuning_note": ""}, flags=flags))
-    source = ast.unparse(next(node for node in tree.body if isinstance(node, ast.ClassDef)))
-    names = {"np": np, "os": os, "functools": functools, "IGNORED": -100}
-    exec(source, names)
-    texts = names["Texts"].__new__(names["Texts"])
-    texts.tokenizer = Characters(template)
-    return texts
-
-
-def marked(texts):
-    """Labels of a conversation, and its parts that have a loss."""
-    _, labels = texts.conversation(CHAT)
-    rendered = texts.tokenizer.apply_chat_template(CHAT)
-    spans = texts.tokenizer(rendered)["offset_mapping"]
-    parts = (rendered[a:b] if label != -100 else "\0" for label, (a, b) in zip(labels, spans, strict=True))
-    return labels, [part for part in "".join(parts).split("\0") if part]
-
-
-@pytest.mark.parametrize("name", TEMPLATES)
-def test_the_loss_of_a_conversation_is_that_of_the_assistant(name):
-    template, wanted = TEMPLATES[name]
-    texts = conversations(template)
-    labels, turns = marked(texts)
-    assert turns == wanted
-    _, later = texts.conversation(CHAT, first=3)
-    assert 0 < (later != -100).sum() < (labels != -100).sum()
-
-
-@pytest.mark.torch
-def test_the_templates_of_trl_show_the_turns_of_the_assistant():
-    """Those without marks of their own; the ones of models for images have another kind of messages."""
-    import trl
+def rendered(messages, template, prompt=False):
+    """Text of a conversation, and the places that the template marks as the assistant's."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
     tokens = {"bos_token": "<|bos|>", "eos_token": "<|eos|>"}
-    read, refused = set(), set()
+    marks = {"return_assistant_tokens_mask": True} if "generation %}" in template else {}
+    texts, places = render_jinja_template(
+        [messages], chat_template=template, add_generation_prompt=prompt, **marks, **tokens
+    )
+    return texts[0], places[0] if marks else []
+
+
+def turns_of(template):
+    """Parts of a conversation that have a loss in the plain script."""
+    flags = {"chats": True, "pairs": False}
+    names = {"np": np}
+    exec(render("data/rows.py.in", values={}, flags=flags), names)
+    rows = names["Rows"]([], Characters(template), 8)
+    _, labels = rows.conversation(CHAT, None, 0)
+    _, later = rows.conversation(CHAT, None, 3)
+    assert (later != -100).sum() <= (labels != -100).sum()
+    parts = rows.tokenizer.apply_chat_template(CHAT)["parts"]
+    marked = (part if label != -100 else "\0" for label, part in zip(labels, parts, strict=True))
+    return [part for part in "".join(marked).split("\0") if part]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_the_loss_of_a_conversation_is_that_of_the_assistant_or_it_is_refused(name):
+    template, wanted = TEMPLATES[name]
+    if wanted is None:
+        with pytest.raises(ValueError, match="use one of TRL's templates for training"):
+            turns_of(template)
+    else:
+        assert turns_of(template) == wanted
+
+
+@pytest.mark.torch
+def test_the_templates_for_training_show_the_turns_of_the_assistant(monkeypatch):
+    """Those that TRL takes for the usual templates without marks, in the script on TRL and in the plain one."""
+    import trl
+    from trl import chat_template_utils
+
+    monkeypatch.setattr(chat_template_utils, "supports_tool_calling", lambda _: False)
+    right, wrong, refused = set(), set(), set()
     for path in (Path(trl.__file__).parent / "chat_templates").glob("*.jinja"):
-        template = path.read_text()
-        if path.stem.endswith("_training") or "generation %}" in template:
+        if path.stem.endswith("_training"):
             continue
-        texts = conversations(template)
-        texts.tokenizer.apply_chat_template = lambda messages, add_generation_prompt=False, of=template, **_: (
-            render_jinja_template([messages], chat_template=of, add_generation_prompt=add_generation_prompt, **tokens)[
-                0
-            ][0]
-        )
         try:
-            _, turns = marked(texts)
-        except (SystemExit, jinja2.UndefinedError):
+            template = chat_template_utils.get_training_chat_template(SimpleNamespace(chat_template=path.read_text()))
+            text, places = rendered(CHAT, template)
+        except Exception:  # noqa: BLE001
             refused.add(path.stem)
             continue
-        read.add(path.stem)
-        assert [answer in turn for turn, answer in zip(turns, ("one", "two"), strict=True)] == [True, True], path.stem
-        assert "one?" not in "".join(turns), path.stem
-        assert "one one" not in "".join(turns), path.stem
-    assert refused == {"idefics3", "llava_next", "smolvlm"}
-    assert {"qwen3", "gptoss", "phi3", "deepseekv3", "nemotron_3_nano", "gemma4", "glm4moe", "llama3"} <= read
-
-
-def test_a_template_that_hides_a_turn_is_refused():
-    texts = conversations(TURNS + "{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}")
-    with pytest.raises(SystemExit, match="does not show where turn 2"):
-        texts.conversation(CHAT)
+        turns = [text[first:end] for first, end in places]
+        answers = [answer in turn for turn, answer in zip(turns, ("one", "two"), strict=False)] == [True, True]
+        asked = "one?" in "".join(turns) or "one one" in "".join(turns)
+        (right if answers and not asked and "".join(turns_of(template)) == "".join(turns) else wrong).add(path.stem)
+    families = {"qwen3", "qwen3_instruct_2507", "gptoss", "phi3", "phi3_5", "deepseekv3", "deepseek_r1_distill"}
+    assert right >= families | {"nemotron_3_nano", "nemotron_3_super", "glm4moe", "gemma3", "llama3", "cohere2"}
+    assert wrong == {"diffusion_gemma", "idefics3", "smolvlm"}, "their messages have images, or other parts"
+    assert not refused & families

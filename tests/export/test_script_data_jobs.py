@@ -39,11 +39,15 @@ TEMPLATE = (
 )
 
 
+def texts():
+    """Each word is followed by the next one."""
+    return [" ".join(f"w{(row + place) % 8}" for place in range(3 + row % 20)) for row in range(ROWS)]
+
+
 def make_data(folder):
-    """Text and conversations: each word is followed by the next one."""
-    words = [" ".join(f"w{(row + place) % 8}" for place in range(3 + row % 20)) for row in range(ROWS)]
+    """Text and conversations, as files."""
     (folder / "text").mkdir()
-    lines = [json.dumps({"text": text}) for text in words]
+    lines = [json.dumps({"text": text}) for text in texts()]
     (folder / "text" / "a.jsonl").write_text("\n".join(lines[:50]))
     (folder / "text" / "b.jsonl").write_text("\n".join(lines[50:]) + "\n")
     chats = [
@@ -113,7 +117,6 @@ def make_specs(folder):
             "gradient_accumulation_steps": 2 // processes,
             "checkpoint_every": 3,
             "checkpoint_directory": place / "checkpoints",
-            "token_cache": folder / "cache",
         } | options
         specs[name] = {
             "script": str(path),
@@ -122,6 +125,7 @@ def make_specs(folder):
             "processes": processes,
             "environment": {
                 "SM_MODEL_DIR": str(place),
+                "HF_HOME": str(folder / "cache"),
                 **{f"SM_CHANNEL_{channel.upper()}": str(folder / data) for channel, data in channels.items()},
                 **(environment or {}),
             },
@@ -136,7 +140,7 @@ def make_specs(folder):
     specs["text, resumed"]["removed"] = ["checkpoints/step-9/__0_0.distcp"]
     add("text, again", fsdp, text | {"validation": "text"}, "text", processes=1, max_steps=9)
     add("diverged", fsdp, text, learning_rate=1e30, checkpoint_every=1, max_steps=20)
-    add("one epoch", ddp, text, max_steps=None, warmup_steps=0.1, token_cache=folder / "epoch")
+    add("one epoch", ddp, text, max_steps=None, warmup_steps=0.1)
     chats = {"train": "chats", "model": "jobs/text", "validation": "few chats"}
     add("chats", ddp, chats, evaluation_batches=0, max_steps=12)
     add("chats, alone", ddp, chats, processes=1, evaluation_batches=0, max_steps=12)
@@ -194,9 +198,9 @@ class TestJobs:
         assert [int(step) for step, _ in evaluations] == [4, 8, 9]
         assert jobs["text"]["summary"]["validation_loss"] == pytest.approx(float(evaluations[-1][1]), abs=1e-3)
 
-    def test_data_without_a_number_of_steps_are_trained_on_once(self, jobs, folder):
-        tokens = [path.stat().st_size // 2 for path in (folder / "epoch").rglob("*.bin")]
-        samples = sum(count // LENGTH for count in tokens)
+    def test_data_without_a_number_of_steps_are_trained_on_once(self, jobs):
+        tokens = sum(len(text.split()) + 1 for text in texts())
+        samples = tokens // LENGTH
         assert len(losses_of(jobs["one epoch"])) == jobs["one epoch"]["summary"]["steps"] == -(-samples // (2 * BATCH))
 
     def test_a_finished_job_trains_nothing_and_reports_no_loss(self, jobs):

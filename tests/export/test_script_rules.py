@@ -31,7 +31,7 @@ def test_our_own_checker_finds_nothing(name):
 INIT = "    smp.init()  # reads the parameters of the estimator\n"
 SET_DEVICE = "    torch.cuda.set_device(smp.local_rank())\n"
 STEP = "        optimizer.step()\n"
-SAVE = "        if arguments.checkpoint_every and step"
+SAVE = "        if saves:\n            save_checkpoint"
 
 BROKEN = {
     "SMP101": ("60 B", INIT + SET_DEVICE, SET_DEVICE + INIT),
@@ -41,7 +41,7 @@ BROKEN = {
     "SMP119": ("60 B", "make_scheduler(arguments, optimizer.optimizer)", "make_scheduler(arguments, optimizer)"),
     "SMP120": ("sharded data parallelism", STEP, "        optimizer.clip_master_grads(1.0)\n" + STEP),
     "SMP124": ("60 B", "arguments.seed + smp.dp_rank()", "arguments.seed"),
-    "SMP126": ("60 B", SAVE, SAVE.replace("arguments", "smp.dp_rank() == 0 and arguments")),
+    "SMP126": ("60 B", SAVE, SAVE.replace("saves", "smp.dp_rank() == 0 and saves")),
     "SMP133": ("60 B", '    parser.add_argument("--mp_parameters")  # of the library\n', ""),
 }
 

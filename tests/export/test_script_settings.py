@@ -72,7 +72,7 @@ def test_every_setting_is_read_or_fixed(library):
     read = {
         node.attr
         for node in ast.walk(script)
-        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "arguments"
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value).removeprefix("self.") == "arguments"
     }
     fixed, declared = settings_of(script, "FIXED"), settings_of(script, "SETTINGS")
     assert set(settings) - {"mp_parameters"} <= declared | fixed
@@ -83,7 +83,8 @@ def test_every_setting_is_read_or_fixed(library):
 @pytest.mark.parametrize("library", PLANS)
 def test_the_settings_of_the_cell_are_accepted(library, monkeypatch):
     script, settings = script_and_settings(library)
-    arguments = parse(script, settings | {"mp_parameters": "ddp=True"}, monkeypatch)
+    of_library = {"mp_parameters": "ddp=True"} if library.startswith("smp") else {}
+    arguments = parse(script, settings | of_library, monkeypatch)
     for name, value in settings.items():
         read = getattr(arguments, name)
         assert read == value or str(read) == str(value), name

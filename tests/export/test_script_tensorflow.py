@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import sys
 import types
@@ -10,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from smp_advisor.export.template import Comment, render
+from smp_advisor.export.template import render
 from tests.export.test_script_data import namespace
 
 
@@ -76,7 +77,7 @@ class Job:
             **options, max_steps=max_steps, evaluate_every=0, checkpoint_every=2, checkpoint_directory=folder
         )
         data = namespace()
-        data.Batches.__init__.__globals__["with_targets"] = lambda rows, samples: (np.array(rows), samples)
+        data.Batches.__init__.__globals__["to_batch"] = lambda rows, _: np.array(rows)
         self.batches = data.Batches(range(40), self.arguments, 1, 0)
         self.events = []
 
@@ -107,7 +108,9 @@ class Job:
             "schedule": float,
             "model": SimpleNamespace(save_model=lambda _: self.events.append("save_model")),
             "Meter": lambda *_: SimpleNamespace(
-                log=lambda *_: None, finish=lambda step: print(json.dumps({"steps": step}))
+                due=lambda _: True,
+                log=lambda *_: None,
+                finish=lambda step: print(json.dumps({"steps": step})),
             ),
         }
         part("loop", names)["main"]()
@@ -135,13 +138,13 @@ def test_the_validation_loss_is_that_of_all_replicas(modules):
 
 
 @pytest.mark.parametrize("measured", [True, False])
-def test_memory_is_left_out_where_tensorflow_does_not_measure_it(modules, measured):
+def test_memory_is_0_where_tensorflow_does_not_measure_it(modules, measured):
     """TensorFlow 2.3 and 2.4 have no get_memory_info."""
     tf = sys.modules["tensorflow"]
     memory = {"get_memory_info": lambda _: {"peak": 2**30}} if measured else {}
     tf.config = SimpleNamespace(list_physical_devices=lambda kind: [kind], experimental=SimpleNamespace(**memory))
-    flags = dict.fromkeys(("image_classification", "small_copy"), False) | {"tensorflow": True}
-    values = {"flops_length": Comment(""), "flops_per_sample": 1.0, "peak_tflops": 1.0, "sequence_length": 8}
-    names = {}
-    exec(render("metrics/meter.py.in", values=values, flags=flags), names)
-    assert names["Meter"].peak_memory(None) == ({"peak_allocated_gib": 1.0} if measured else {})
+    tree = ast.parse(render("tensorflow/data.py.in", values={}, flags={}))
+    (function,) = [node for node in tree.body if getattr(node, "name", "") == "peak_bytes"]
+    names = {"tf": tf}
+    exec(ast.unparse(function), names)
+    assert names["peak_bytes"]() == (2**30 if measured else 0)

@@ -443,7 +443,7 @@ def test_the_estimate_counts_the_loss_of_fine_tuning_in_parts():
 def test_the_local_cell_trains_with_trl_where_it_is_installed(monkeypatch):
     monkeypatch.setattr(local, "find_spec", lambda name: name)
     assert "DPOTrainer(" in local_cell(*DATA_CASE, objective="dpo")
-    assert "TRL" not in local_cell(*DATA_CASE, trainer="plain")
+    assert "SFTTrainer" not in local_cell(*DATA_CASE, trainer="plain")
     monkeypatch.setattr(local, "find_spec", lambda _: None)
     assert local_cell(*DATA_CASE).splitlines()[1].startswith("# The job trains with TRL, which is not installed here")
 
