@@ -54,6 +54,9 @@ os.environ |= {"AWS_EC2_METADATA_DISABLED": "true", "HF_HUB_OFFLINE": "1", "TRAN
 # The tests share the cores, and threads that wait for work take time from each other.
 os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
+# jsonschema would compile the grammar of international addresses, for longer than half of the tests are collected.
+sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
+
 # A shell starts what runs in the background with interrupts ignored. Tests send them.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
