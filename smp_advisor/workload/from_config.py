@@ -9,7 +9,7 @@ import lzma
 import os
 import re
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,11 +61,7 @@ def model_from_name(text: str) -> Model:
         raise ModelError(f"The package has no model called {text[:_LONGEST]!r}: {_hint(text)}.")
     entry = _models()[_key(text)]
     if isinstance(entry, _TracedModule):
-        from smp_advisor.workload.from_profile import model_from_profile
-
-        data = (files("smp_advisor.workload") / "data" / "published_modules.json.xz").read_bytes()
-        model = model_from_profile(json.loads(lzma.decompress(data))[entry.name])
-        return replace(model, name=entry.name, note=f"traced: {entry.source}")
+        return replace(_traced(entry.name), name=entry.name, note=f"traced: {entry.source}")
     if isinstance(entry, _NamedConfig):
         model = model_from_values(entry.config, source=entry.name, name=entry.name)
         return replace(model, note=f"the configuration of {entry.name}")
@@ -75,6 +71,15 @@ def model_from_name(text: str) -> Model:
     return replace(
         model, config_json=json.dumps(values, sort_keys=True), note=f"the shape of {entry.name}, {entry.source}"
     )
+
+
+@lru_cache(maxsize=8)
+def _traced(name: str) -> Model:
+    """Model of a traced module: an advice reads it several times, from the file of all modules."""
+    from smp_advisor.workload.from_profile import model_from_profile
+
+    data = (files("smp_advisor.workload") / "data" / "published_modules.json.xz").read_bytes()
+    return model_from_profile(json.loads(lzma.decompress(data))[name])
 
 
 def model_names() -> tuple[str, ...]:
