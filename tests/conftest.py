@@ -3,8 +3,8 @@
 Property tests try the same examples in every run and on every machine. Hypothesis derives them from the test and from
 the constants in the modules that are loaded when collection ends. One folder alone therefore tries other examples than
 the full suite, and so does the next commit. `make explore` draws examples at random, and more of them. A failure that
-it finds becomes an `@example` or a test. The profile sets the number of examples: a number in a test would hold for
-every profile.
+it finds becomes an `@example` or a test. The profile sets the number of examples, and a dear test takes a share of
+it: a number in a test would hold for every profile.
 """
 
 from __future__ import annotations
