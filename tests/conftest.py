@@ -3,8 +3,8 @@
 Property tests try the same examples in every run and on every machine. Hypothesis derives them from the test and from
 the constants in the modules that are loaded when collection ends. One folder alone therefore tries other examples than
 the full suite, and so does the next commit. `make explore` draws examples at random, and more of them. A failure that
-it finds becomes an `@example` or a test. The profile sets the number of examples: a number in a test would hold for
-every profile.
+it finds becomes an `@example` or a test. The profile sets the number of examples, and a dear test takes a share of
+it: a number in a test would hold for every profile.
 """
 
 from __future__ import annotations
@@ -53,6 +53,9 @@ os.environ |= {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.
 os.environ |= {"AWS_EC2_METADATA_DISABLED": "true", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 # The tests share the cores, and threads that wait for work take time from each other.
 os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+# jsonschema would compile the grammar of international addresses, for longer than half of the tests are collected.
+sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 
 # A shell starts what runs in the background with interrupts ignored. Tests send them.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -7,9 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import jedi
 import pytest
-from mypy import api
 
 import smp_advisor as smpa
 from smp_advisor.advice.options import AdviseSettings, JobOptionSettings
@@ -46,6 +44,8 @@ advice.quota_cell(job_name="train")
 
 @pytest.mark.slow
 def test_a_type_checker_rejects_what_is_misspelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mypy import api
+
     monkeypatch.chdir(ROOT)  # for the cache and the configuration of `make check`
     monkeypatch.setenv("MYPYPATH", str(ROOT))
     file = tmp_path / "snippet.py"
@@ -81,6 +81,8 @@ def advice() -> Advice:
     ],
 )
 def test_a_notebook_completes_keywords(advice: Advice, typed: str, completed: str) -> None:
+    import jedi
+
     names = {
         entry.name
         for entry in jedi.Interpreter(typed, [{"smpa": smpa, "advice": advice, "plan": advice.plan}]).complete()

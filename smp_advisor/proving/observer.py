@@ -85,7 +85,8 @@ class Observer:
 
     def _note_draws(self) -> None:
         """Note whether random numbers were drawn since the last call."""
-        state = (hash(torch.get_rng_state().numpy().tobytes()), hash(str(np.random.get_state())), random.getstate())  # noqa: NPY002 - of scripts
+        _, keys, *places = np.random.get_state()  # noqa: NPY002 - of scripts
+        state = (torch.get_rng_state().numpy().tobytes(), np.asarray(keys).tobytes(), places, random.getstate())
         if self._random_state not in (None, state):
             self.notes.add("random")
         self._random_state = state

@@ -120,6 +120,8 @@ def _make_runs(request: dict[str, Any]) -> None:
     import torch.distributed.optim  # compiles functions of PyTorch, which are replaced later
     import torch.nn.parallel
 
+    from smp_advisor.proving import conditions, observer, smp_simulator, stand_ins  # noqa: F401 - for the forks
+
     for name in request["libraries"]:
         with contextlib.suppress(ImportError):
             __import__(name)  # before the stand-ins, for which it would look

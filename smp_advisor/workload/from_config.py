@@ -9,7 +9,7 @@ import lzma
 import os
 import re
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,17 +60,22 @@ def model_from_name(text: str) -> Model:
         model = model_from_values(entry.config, source=entry.name, name=entry.name)
         return replace(model, note=f"the configuration of {entry.name}")
     if isinstance(entry, _Entry):
-        from smp_advisor.workload.from_profile import model_from_profile
-
-        data = (files("smp_advisor.workload") / "data" / "published_modules.json.xz").read_bytes()
-        model = model_from_profile(json.loads(lzma.decompress(data))[entry.name])
-        return replace(model, name=entry.name, note=f"traced: {entry.source}")
+        return replace(_traced(entry.name), name=entry.name, note=f"traced: {entry.source}")
     model = _of_shape(entry)
     # Settings outside of the shape, such as the base of rotary embeddings: a job starts from a model that has them.
     values = json.loads(model.config_json) | _names()["settings"].get(entry.name, {})
     return replace(
         model, config_json=json.dumps(values, sort_keys=True), note=f"the shape of {entry.name}, {entry.source}"
     )
+
+
+@lru_cache(maxsize=8)
+def _traced(name: str) -> Model:
+    """Model of a traced module: an advice reads it several times, from the file of all modules."""
+    from smp_advisor.workload.from_profile import model_from_profile
+
+    data = (files("smp_advisor.workload") / "data" / "published_modules.json.xz").read_bytes()
+    return model_from_profile(json.loads(lzma.decompress(data))[name])
 
 
 def model_names() -> tuple[str, ...]:

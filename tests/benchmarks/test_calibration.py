@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.accuracy_rows import calibration
@@ -111,6 +111,7 @@ def table_of(errors, sources):
     return spread_table(runs_of(errors, None, sources))["same"]
 
 
+@settings(max_examples=settings.default.max_examples // 5)  # each fits 21 times
 @given(
     shift=st.floats(-0.3, 0.3),
     wide=st.floats(0.05, 0.5),

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -28,6 +26,7 @@ from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
 from tests.export.examples import P4D, TASKS
+from tests.forked import run_forked
 
 TWO_NODES = Cluster(P4D, 2)
 LENGTH, BATCH, ROWS = 16, 4, 90
@@ -171,9 +170,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def jobs(folder):
     (folder / "jobs.json").write_text(json.dumps(make_specs(folder)))
-    runner = Path(__file__).with_name("run_jobs.py")
-    command = [sys.executable, runner, folder / "jobs.json", folder / "results.json"]
-    subprocess.run(command, check=True, cwd=folder)
+    run_forked(Path(__file__).with_name("run_jobs.py"), folder / "jobs.json", folder / "results.json", cwd=folder)
     return json.loads((folder / "results.json").read_text())
 
 

@@ -12,8 +12,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
-import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,7 @@ from smp_advisor.export import training_script
 from smp_advisor.libraries import Plan
 from smp_advisor.workload.job import Job
 from tests.export.examples import P4D, TASKS
+from tests.forked import run_forked
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -197,9 +196,7 @@ def jobs(tmp_path_factory):
     """Results of the jobs, by name. One child process runs them all, see `run_jobs.py`."""
     folder = tmp_path_factory.mktemp("jobs")
     (folder / "jobs.json").write_text(json.dumps(make_specs(folder)))
-    runner = Path(__file__).with_name("run_jobs.py")
-    command = [sys.executable, runner, folder / "jobs.json", folder / "results.json"]
-    subprocess.run(command, check=True, cwd=folder)
+    run_forked(Path(__file__).with_name("run_jobs.py"), folder / "jobs.json", folder / "results.json", cwd=folder)
     return json.loads((folder / "results.json").read_text())
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,8 +17,9 @@ from smp_advisor.libraries import Plan
 from smp_advisor.workload.job import Job
 from tests.export.examples import GPT2, P4D, TASK_CASES, Case, make_model
 from tests.export.reading import estimator_arguments
+from tests.forked import run_forked
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.torch]
 
 TWO_NODES = Cluster(P4D, 2)
 JOB = Job(sequence_length=32)
@@ -109,8 +109,10 @@ def results(tmp_path_factory):
     runs.write_text(json.dumps(make_runs(folder)))
     program = Path(__file__).with_name("run_scripts.py")
     # SMP_ADVISOR_CONTAINER_PYTHON: an interpreter with the container's releases (PyTorch 1.13.1, transformers 4.21.0).
-    python = os.environ.get("SMP_ADVISOR_CONTAINER_PYTHON", sys.executable)
-    subprocess.run([python, program, runs, answer], check=True)
+    if python := os.environ.get("SMP_ADVISOR_CONTAINER_PYTHON"):
+        subprocess.run([python, program, runs, answer], check=True)
+    else:
+        run_forked(program, runs, answer)
     return json.loads(answer.read_text())
 
 

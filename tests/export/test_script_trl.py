@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -25,6 +23,7 @@ from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
 from tests.export.examples import P4D, POSITIONS, TASKS, TINY, WORDS
 from tests.export.test_script_data_jobs import make_data
+from tests.forked import run_forked
 
 TWO_NODES = Cluster(P4D, 2)
 LENGTH, BATCH = 16, 4
@@ -193,9 +192,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def jobs(folder):
     (folder / "jobs.json").write_text(json.dumps(make_specs(folder)))
-    runner = Path(__file__).with_name("run_jobs.py")
-    command = [sys.executable, runner, folder / "jobs.json", folder / "results.json"]
-    subprocess.run(command, check=True, cwd=folder)
+    run_forked(Path(__file__).with_name("run_jobs.py"), folder / "jobs.json", folder / "results.json", cwd=folder)
     return json.loads((folder / "results.json").read_text())
 
 
@@ -361,9 +358,9 @@ def test_the_settings_of_fsdp_are_those_of_the_plan(tmp_path):
                 "schedule": ["cosine", 0.1, 1.0 if kind == "full" else 5.0],
                 "dtype": "torch.bfloat16" if half and (kind == "adapter" or name == "16-bit") else "torch.float32",
             }
-    command = [sys.executable, "-c", SETTINGS, *expected]
-    answer = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path)
-    assert json.loads(answer.stdout.splitlines()[-1]) == expected
+    (tmp_path / "settings.py").write_text(SETTINGS)
+    printed = run_forked(tmp_path / "settings.py", *expected, cwd=tmp_path)
+    assert json.loads(printed.splitlines()[-1]) == expected
 
 
 def test_a_quantized_base_is_stored_in_values_that_fsdp_shards():

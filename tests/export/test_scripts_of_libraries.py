@@ -26,6 +26,7 @@ from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
 from tests.export.examples import P4D, TASKS, WORDS
 from tests.export.reading import formatted, unformatted
+from tests.forked import run_forked
 
 pytestmark = pytest.mark.slow
 
@@ -250,17 +251,13 @@ def test_the_compilers_script_trains_and_its_model_is_the_start_of_another_job(t
     (tmp_path / "script.py").write_text(script_of("compiler, Hugging Face, gpt2"))
     (tmp_path / "data").mkdir()
     np.save(tmp_path / "data" / "tokens.npy", np.arange(32 * 13, dtype=np.uint16) % 128)
-    environment = dict(os.environ, PYTHONPATH="", SM_CHANNEL_TRAIN=str(tmp_path / "data"), CUDA_VISIBLE_DEVICES="")
+    environment = {"SM_CHANNEL_TRAIN": str(tmp_path / "data"), "CUDA_VISIBLE_DEVICES": ""}
     printed = []
     for start, place in ((None, "first"), ("first", "second")):
         (tmp_path / place).mkdir()
         own = {"SM_MODEL_DIR": str(tmp_path / place)} | ({"SM_CHANNEL_MODEL": str(tmp_path / start)} if start else {})
         options = ["--log_every", "1", "--learning_rate", "0.01", "--warmup_steps", "0"]
-        command = [sys.executable, str(tmp_path / "script.py"), *options]
-        answer = subprocess.run(
-            command, env=environment | own, cwd=tmp_path, capture_output=True, text=True, check=False
-        )
-        assert answer.returncode == 0, answer.stderr[-2000:]
+        output = run_forked(tmp_path / "script.py", *options, cwd=tmp_path, environment=environment | own)
         assert json.loads((tmp_path / place / "summary.json").read_text())["steps"] == 4
-        printed.append([float(loss) for loss in re.findall(r"^step \d+ loss (\S+)", answer.stdout, re.MULTILINE)])
+        printed.append([float(loss) for loss in re.findall(r"^step \d+ loss (\S+)", output, re.MULTILINE)])
     assert printed[1][0] < printed[0][0], "the second job continues with the weights of the first"

@@ -12,7 +12,10 @@ from smp_advisor.libraries.library import LIBRARIES, get_library
 from smp_advisor.profiling.polynomial import Polynomial
 from smp_advisor.profiling.precision import PRECISIONS, precision_of_job
 from smp_advisor.profiling.result import Segment
-from smp_advisor.profiling.trace import with_gathered_parameters
+from tests.deferred import Deferred
+
+torch = Deferred("torch")
+with_gathered_parameters = Deferred("smp_advisor.profiling.trace", "with_gathered_parameters")
 
 
 @pytest.mark.parametrize(
@@ -42,6 +45,7 @@ def test_the_bytes_of_a_parameter_are_those_of_the_cost_model(name):
     assert total == state.total_bytes
 
 
+@pytest.mark.torch
 def test_gathered_parameters_leave_and_gradients_stay():
     forward = Segment(phase="forward", change_bytes=constant(0), rise_bytes=constant(10))
     heads = Segment(phase="backward", change_bytes=constant(200), rise_bytes=constant(300))
@@ -51,8 +55,8 @@ def test_gathered_parameters_leave_and_gradients_stay():
     assert [part.rise_bytes(1, 1) for part in composed] == [60, 500, 1300]
 
 
+@pytest.mark.torch
 def test_a_profile_shows_the_bytes_of_the_library():
-    torch = pytest.importorskip("torch")
     model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)))
     fsdp, smp = (smp_advisor.profile(model, stages=("trace",), library=library) for library in ("fsdp", "smp-v1"))
     sizes = [

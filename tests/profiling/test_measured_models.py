@@ -1,5 +1,7 @@
 """Models made of profiles: what was measured is what the cost model counts."""
 
+from functools import cache
+
 import pytest
 
 import smp_advisor
@@ -51,9 +53,15 @@ MODELS = {
 }
 
 
-def profiled(model, attention="fused", precision="fp16"):
-    settings = Settings(precision=precision, attention=attention, sequence=SEQUENCE, checkpointing=False)
+def profiled(model, attention="fused"):
+    settings = Settings(precision="fp16", attention=attention, sequence=SEQUENCE, checkpointing=False)
     return profile_with_fallbacks(read_model(model), settings)
+
+
+@cache
+def profile_of(name, attention):
+    """Profile of a model of `MODELS`; some tests use the same one."""
+    return profiled(MODELS[name](), attention)
 
 
 EAGER = ("grouped queries", "images through windows", "a decoder that reads an encoder")
@@ -64,7 +72,7 @@ EAGER = ("grouped queries", "images through windows", "a decoder that reads an e
     ("name", "attention"), [*((name, "fused") for name in MODELS), *((name, "eager") for name in EAGER)]
 )
 def test_the_cost_model_counts_what_was_measured(name, attention):
-    profile = profiled(MODELS[name](), attention)
+    profile = profile_of(name, attention)
     model = Model.from_profile(profile)
     assert model.origin == "measured"
     assert model.parameter_count == profile.parameter_count
@@ -91,34 +99,30 @@ def test_the_cost_model_counts_what_was_measured(name, attention):
 
 def test_a_convolution_is_a_product_of_its_positions_and_not_of_one_wide_row():
     """A product of few rows is slow: the step of a convolutional network must not pay for rows that are columns."""
-    model = Model.from_profile(profiled(ResNet(), precision="bf16"))
+    model = Model.from_profile(profile_of("a plain convolutional network", "fused"))
     products = [m for group in model.groups for m in group.block.matmuls]
     assert {m.rows_per_token for m in products} - {1.0}
     assert all(m.inputs * m.outputs <= model.parameter_count for m in products)
     assert model.shape.hidden < 4096
 
 
-@pytest.mark.parametrize("targets", ["query-value", "attention", "all-linear"])
-def test_an_adapter_finds_the_projections_of_a_measured_model(targets):
+def test_an_adapter_finds_the_projections_of_a_measured_model():
     shape = SMALL | {"hidden_size": 512, "intermediate_size": 1024, "num_key_value_heads": 2, "vocab_size": 1000}
     measured = Model.from_profile(profiled(transformers.Qwen2Config(**shape)))
     twin = Model.from_config(transformers.LlamaConfig(**shape))
-    adapter = Adapter(rank=4, targets=targets)
-    assert adapter.parameter_count(measured) == adapter.parameter_count(twin)
+    for targets in ("query-value", "attention", "all-linear"):
+        adapter = Adapter(rank=4, targets=targets)
+        assert adapter.parameter_count(measured) == adapter.parameter_count(twin), targets
 
 
 def test_advice_on_a_module_says_that_it_is_measured():
     advice = smp_advisor.advise(PlainGPT(), "ml.p4d.24xlarge", sequence_length=SEQUENCE)
     assert advice.model.note.startswith("measured on your model; ")
     assert "(measured on your model)" in advice.model.summary
-    again = smp_advisor.advise(
-        smp_advisor.profile(PlainGPT(), sequence_length=SEQUENCE, stages=("trace",)),
-        "ml.p4d.24xlarge",
-        sequence_length=SEQUENCE,
-    )
-    assert again.model == advice.model
+    profile = smp_advisor.profile(PlainGPT(), sequence_length=SEQUENCE, stages=("trace",))
+    assert smp_advisor.advise(profile, "ml.p4d.24xlarge", sequence_length=SEQUENCE).model == advice.model
     with pytest.raises(smp_advisor.errors.AdvisorError, match="this model is measured"):
-        smp_advisor.advise(PlainGPT(), "ml.p4d.24xlarge", hidden=64)
+        smp_advisor.advise(profile, "ml.p4d.24xlarge", hidden=64)
 
 
 def test_a_profile_of_a_count_stays_inferred():

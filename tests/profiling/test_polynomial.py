@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smp_advisor.profiling.polynomial import Polynomial
-from smp_advisor.profiling.traced_steps import choose_samples
+from tests.deferred import Deferred
 
+choose_samples = Deferred("smp_advisor.profiling.traced_steps", "choose_samples")
 integers = st.integers(-(10**12), 10**12)
 tables = st.lists(st.lists(integers, min_size=3, max_size=3), min_size=2, max_size=2)
 
@@ -36,6 +37,7 @@ def test_an_incomplete_grid_is_refused():
         Polynomial.fit({(1, 1): 1, (2, 2): 2})
 
 
+@pytest.mark.torch
 @given(st.integers(1, 200_000), st.sampled_from([0, 8, 64, 512, 1024, 131_072]), st.sampled_from([0, 128, 4096]))
 def test_samples_lie_within_the_models_positions_on_one_side_of_a_window(sequence, longest, window):
     samples = choose_samples(sequence, has_sequence=True, longest=longest, window=window)

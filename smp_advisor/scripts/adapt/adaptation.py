@@ -216,7 +216,7 @@ class Draft:
                 alias = local if local not in (module, name) else None
                 AddImportsVisitor.add_needed_import(context, module, name or None, alias)
         if context.scratch:
-            self.replace(AddImportsVisitor(context).transform_module(self.module))
+            self.replace(_with_imports(self.module, context))
 
     def replace(self, module: cst.Module) -> None:
         """Go on with a new tree."""
@@ -246,6 +246,24 @@ class Draft:
             (line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("#")), ""
         )
         return line if len(line) <= 80 else line[:77] + "..."
+
+
+def _with_imports(module: cst.Module, context: CodemodContext) -> cst.Module:
+    """Add imports to those at the top. libcst would visit the whole module twice, which took a third of all steps."""
+    top = int(bool(module.body))
+    while top < len(module.body) and isinstance(line := module.body[top], cst.SimpleStatementLine):
+        if not isinstance(line.body[0], cst.Import | cst.ImportFrom):
+            break
+        top += 1
+    after = module.body[top : top + 1]
+    places = [cst.SimpleStatementLine([cst.Pass()], leading_lines=line.leading_lines) for line in after]
+    head = AddImportsVisitor(context).transform_module(module.with_changes(body=[*module.body[:top], *places]))
+    kept = head.body[: len(head.body) - len(places)]
+    moved = [
+        line.with_changes(leading_lines=place.leading_lines)
+        for line, place in zip(after, head.body[len(kept) :], strict=True)
+    ]
+    return module.with_changes(body=[*kept, *moved, *module.body[top + 1 :]])
 
 
 Step = Callable[[Draft], None]
