@@ -121,7 +121,7 @@ def _of_environment(request: Mapping[str, Any], tag: str) -> tuple[Advice | None
         return None, (f"The prediction in the environment of the job cannot be read: {error}",)
     if tag and plan_tag(advice) != tag:
         return None, ("The prediction in the environment of the job is not that of its tag.",)
-    return advice, ("Prediction: model, job and plan in the environment of the job, without measured runs.",)
+    return advice, ("Prediction: model, job and plan in the environment of the job.",)
 
 
 def _of_request(request: Mapping[str, Any], model: Model | None) -> tuple[Advice | None, tuple[str, ...]]:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import subprocess
 import sys
+import zlib
+from base64 import b64encode
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -341,10 +344,16 @@ def test_a_cell_carries_its_prediction_exactly_or_not_at_all(tokens: smpa.Advice
         cell = advice.cell("v3", environment={"NCCL_DEBUG": "INFO"})
         assert all(text in cell for text in ("NCCL_DEBUG", variables["SMP_ADVISOR_PLAN"]))
         assert "SMP_ADVISOR_MODEL" in advice.probe_cell("v2")
-    assert carried(replace(tokens.model, config_json=""), *of[1:], {}) == {}
-    assert carried(*of, {"pins": "x" * 600}) == {}
-    with pytest.raises(StorageError, match="hold no prediction"):
-        carried_from({"SMP_ADVISOR_MODEL": "[]"})
+    learned = tokens.calibrate(step_seconds=2 * tokens.estimate.step_seconds, plan=tokens.plan).job
+    own = replace(tokens.model, name="mine", family="mine", config_json="{}")
+    for more in ((own, *of[1:], {}), (of[0], learned, of[2], {}), (*of, {"pins": "x" * 6000})):
+        assert carried_from(variables := carried(*more)) == more  # type: ignore[arg-type]
+        assert max(map(len, variables.values())) <= 512
+    assert carried(*of, {"pins": random.Random(0).randbytes(50_000).hex()}) == {}
+    bomb = b64encode(zlib.compress(bytes(10**7))).decode()
+    for wrong in ("[]", "{", "eJy", "?", bomb):
+        with pytest.raises(StorageError, match="hold no prediction"):
+            carried_from({"SMP_ADVISOR_MODEL": wrong})
 
 
 def test_a_log_is_read_as_it_grows(tmp_path: Path, tokens: smpa.Advice) -> None:
