@@ -75,7 +75,7 @@ _REQUEST = {"objective": "throughput", "min_fit_probability": 0.95}
 
 
 def carried(model: Model, job: Job, plan: Plan, request: Mapping[str, Any]) -> dict[str, str]:
-    """The prediction of a job as variables: JSON of what differs from defaults. Empty if it is too long or not exact."""
+    """The prediction of a job as variables: JSON of what differs from defaults. Empty if too long or not exact."""
     try:
         parts = (
             _described(model),

@@ -46,7 +46,6 @@ _FIGURES = {
     "allocated": [rf"{_SIZE} (?:is allocated by pytorch|already allocated)", rf"currently allocated *: {_SIZE}"],
     "unallocated": [rf"{_SIZE} is reserved by pytorch but unallocated", rf"{_SIZE} cached"],
     "reserved": [rf"{_SIZE} reserved in total"],
-    "others": [rf"(?<!this )process \d+ has {_SIZE} memory in use"],
 }
 """Figures of PyTorch's out-of-memory messages since 1.0 (c10/cuda/CUDACachingAllocator.cpp)."""
 _CONTEXT_GIB = 3.0
@@ -351,8 +350,6 @@ def _figures(message: str) -> dict[str, float]:
         figures["reserved"] = figures["allocated"] + figures["unallocated"]
     if {"total", "free", "reserved"} <= figures.keys():
         figures["outside"] = max(0.0, figures["total"] - figures["free"] - figures["reserved"])
-    if processes := figures.pop("others", 0.0):
-        figures["outside"] = max(processes, figures.get("outside", 0.0))
     return figures
 
 
