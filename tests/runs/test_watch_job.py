@@ -163,7 +163,7 @@ def test_a_new_process_finds_the_prediction_of_any_model_in_its_job(
         patch.setattr(sys, "executable", str(ENVIRONMENTS / f"{sdk}-newest/bin/python"))
         started = learned.start(confirm=True, sdk=sdk)
     (tmp_path / "other").mkdir()
-    command = [sys.executable, "-c", WATCH, started.name]
+    command = [sys.executable, "-c", WATCHED, started.name]
     shown = subprocess.run(command, cwd=tmp_path / "other", capture_output=True, text=True, check=True).stdout
     assert float(shown.split()[0]) == learned.estimate.step_seconds
     assert "in the environment of the job" in shown

@@ -268,7 +268,7 @@ def test_mlflow_has_the_prediction_next_to_the_measured_steps(
     ("factor", "scatter", "hosts", "name"),
     [
         (1.0, 0.0, {}, None),
-        (4.0, 0.0, {}, "open"),
+        (4.0, 0.0, {}, "unknown cause"),
         (4.0, 0.5, {"algo-1": {"GPUUtilization": 300.0}}, "data loading"),
         (4.0, 0.0, {"algo-1": {"GPUUtilization": 300.0}}, "host"),
         (4.0, 0.0, BUSY, "communication"),
@@ -284,7 +284,9 @@ def test_causes_have_evidence_and_a_change(
     run = watched(training(exported([9 * value, *steps]), hosts=hosts))
     found = [cause for cause in run.causes() if cause.name not in ("warm-up", "stalls")]
     assert [cause.name for cause in found] == ([] if name is None else [name])
-    assert all(cause.evidence and cause.change for cause in found)
+    assert all(cause.evidence and cause.change and str(cause) in str(run) for cause in found)
+    if name in ("data loading", "slow node"):
+        assert run.offer() is None
     again = training(exported([9 * value, *[value] * 20], first=5), hosts=hosts)
     run = Run(Script(training(exported([9 * value, *steps])), again), tokens).poll().poll()  # type: ignore[arg-type]
     assert [cause.name for cause in run.causes()][:2] == ["warm-up", "restart"]
@@ -302,7 +304,12 @@ def test_a_run_without_steps_or_prediction_says_what_is_missing(watched: Callabl
 def test_twenty_regular_steps_calibrate(watched: Callable[..., Run], tokens: smpa.Advice) -> None:
     with pytest.raises(RunError, match="20 are required"):
         watched(training(at(tokens, 1.2, 10))).calibrated()
-    learned = watched(training(at(tokens, 1.2, 30))).calibrated()
+    run = watched(training(at(tokens, 1.2, 30)))
+    learned, offer = run.calibrated(), run.offer()
+    for page in (str(run), run._repr_html_()):
+        assert "Learned from 30 regular steps" in page
+        assert (str(offer) if offer else "The recommended plan is still that of the run") in page
+    assert "teaches nothing: A step" in str(watched(training(at(tokens, 20, 30))))
     low, high = learned.estimate.step_seconds_range
     before = tokens.estimate.step_seconds_range
     assert high / low < before[1] / before[0]
@@ -402,7 +409,7 @@ def test_assistants_watch_files_of_their_folder_only(tokens: smpa.Advice, tmp_pa
     _, data = call("watch", {"run": "train.log"}, Caller(roots=(tmp_path,)))
     assert len(json.dumps(data, ensure_ascii=False).encode()) <= 4000
     assert data["alarms"]
-    assert data["causes"]
+    assert "Learned from 30 regular steps" in " ".join(data["explained"])
     with pytest.raises(AdvisorError, match="only files of this folder"):
         call("watch", {"run": str(tmp_path / "train.log")}, Caller(roots=(tmp_path / "inner",)))
 
