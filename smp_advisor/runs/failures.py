@@ -11,7 +11,7 @@ from smp_advisor.errors import CalibrationError
 from smp_advisor.files import data_file
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.runs.readers import ASCII_LOWER, Log, Pattern
-from smp_advisor.wording import Shown
+from smp_advisor.wording import Shown, plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -332,7 +332,7 @@ def _consequences(hits: Iterable[_Hit], first: _Hit) -> Iterator[str]:
         if hit.kind.depth >= _SYMPTOM and hit.kind.name != first.kind.name and hit.row != first.row:
             rows.setdefault(hit.kind.title, set()).add(hit.row)
     for title, numbers in sorted(rows.items(), key=lambda entry: min(entry[1])):
-        yield f"{title} ({len(numbers)} line{'s' if len(numbers) > 1 else ''})"
+        yield f"{title} ({plural(len(numbers), 'line')})"
 
 
 def _figures(message: str) -> dict[str, float]:

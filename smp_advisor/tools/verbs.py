@@ -363,7 +363,7 @@ def watch(options: Namespace) -> Answer:
     if options.learn:
         calibration = run.calibrated().job.calibration
         if calibration is not None:
-            learned.append(f"{options.learn} has {share(calibration.runs[-1:], options.learn)} runs.")
+            learned.append(f"{options.learn} has {plural(share(calibration.runs[-1:], options.learn), 'run')}.")
     text = "\n".join([str(run), *(f"  {line}" for line in learned)])
     data = {
         "answer": run.headline,
