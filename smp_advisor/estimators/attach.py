@@ -90,7 +90,7 @@ def _of_job(name: str, model: Model | None) -> tuple[Advice | None, tuple[str, .
     request = child(name, "attach")
     if error := request.get("error"):
         raise RunError(f"The job {name} cannot be read. {' '.join(str(error).split()):.300}")
-    carried: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     if any(variable in request.get("Environment", {}) for variable in CARRIED):
         resources = request["ResourceConfig"]
         try:
@@ -99,11 +99,11 @@ def _of_job(name: str, model: Model | None) -> tuple[Advice | None, tuple[str, .
             advice = advise(described, cluster, job, library=plan.library, **terms)
             advice.adopt(plan)
         except (AdvisorError, TypeError) as error:
-            carried = (f"The prediction in the environment of the job cannot be read: {error}",)
+            notes = (f"The prediction in the environment of the job cannot be read: {error}",)
         else:
             return advice, ("Prediction: model, job and plan in the environment of the job.",)
-    found, notes = _of_request(request, model)
-    return found, (*carried, *notes)
+    prediction, more = _of_request(request, model)
+    return prediction, (*notes, *more)
 
 
 def _of_request(request: Mapping[str, Any], model: Model | None) -> tuple[Advice | None, tuple[str, ...]]:

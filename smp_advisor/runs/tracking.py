@@ -42,19 +42,19 @@ def track(run: Run, state: dict[str, Any]) -> dict[str, Any]:
 def logged(name: str, content: dict[str, Any], mlflow: Any) -> None:
     """Log figures to the job's run of MLflow, whose script logs the measured ones, or to one of the advisor's own."""
     client, quoted, rows = mlflow.MlflowClient(), name.replace("'", ""), content["measured"]
-    named = {"search_all_experiments": True, "filter_string": f"attributes.run_name = '{quoted}'", "max_results": 1}
-    found = mlflow.search_runs(**named, output_format="list")
-    if not found:
+    query = {"search_all_experiments": True, "filter_string": f"attributes.run_name = '{quoted}'", "max_results": 1}
+    runs = mlflow.search_runs(**query, output_format="list")
+    if not runs:
         experiment = mlflow.set_experiment(_EXPERIMENT)
-        found = [client.create_run(experiment.experiment_id, run_name=quoted, tags={_OWN: "true"})]
+        runs = [client.create_run(experiment.experiment_id, run_name=quoted, tags={_OWN: "true"})]
     last = rows[-1][0]
     figures = [(f"predicted_{key}", value, last) for key, value in content["predicted"].items()]
-    if _OWN in found[0].data.tags:
+    if _OWN in runs[0].data.tags:
         figures += [("seconds_per_step", value, step) for step, value in rows]
         figures += [] if content["loss"] is None else [("loss", content["loss"], last)]
     metrics = [mlflow.entities.Metric(key, value, int(time.time() * 1000), step) for key, value, step in figures]
     for start in range(0, len(metrics), _MOST):
-        client.log_batch(found[0].info.run_id, metrics=metrics[start : start + _MOST])
+        client.log_batch(runs[0].info.run_id, metrics=metrics[start : start + _MOST])
 
 
 def main(arguments: list[str]) -> int:

@@ -407,7 +407,7 @@ class Run(Shown):
 
     @property
     def learned(self) -> tuple[Recommended | None, str]:
-        """`calibrated`, anew after 20, 40, 80 and so on regular steps, or why the run teaches nothing."""
+        """`calibrated`, renewed after 20, 40, 80 and so on regular steps, or why the run teaches nothing."""
         stage = (self.steady_steps // STEADY_STEPS).bit_length()
         if self.advice is not None and self._learned[0] != stage:
             try:
