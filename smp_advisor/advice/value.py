@@ -71,14 +71,13 @@ class Advice(Recommended):
         plan
             Another plan, for example with the values of the controls; the recommended plan if None.
         tag
-            Whether the job has the tag ``smp-advisor-plan``, by which `smp_advisor.watch` knows the plan. It requires
-            the permission ``sagemaker:AddTags``.
+            Whether the job has the tag ``smp-advisor-plan``, which identifies the plan in searches and cost reports. It
+            requires the permission ``sagemaker:AddTags``.
         options
             Options of the job: ``data``, ``checkpoints``, ``spot``, ``subnets`` and others; see `JobOptions`.
         """
         from smp_advisor.export import estimator_cell
-        from smp_advisor.runs.cloudwatch import TAG
-        from smp_advisor.runs.start import plan_tag
+        from smp_advisor.runs.start import TAG, plan_tag
 
         run, tags = self._run_of(plan), options.get("tags") or {}
         if tag and isinstance(tags, Mapping):  # others are refused below

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import fields, replace
+import zlib
+from base64 import b64decode, b64encode
+from dataclasses import fields
 from html import escape
 from itertools import groupby
 from pathlib import Path
@@ -13,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor import files
 from smp_advisor._version import __version__
 from smp_advisor.advice.storage import PLAN, PUBLIC, TYPE, from_plain, plain
-from smp_advisor.errors import ExportError, StorageError
-from smp_advisor.files import has_too_many_values
+from smp_advisor.errors import ExportError, ModelError, StorageError
+from smp_advisor.files import has_too_many_values, read_bytes
 from smp_advisor.guidance.report import sections
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.workload.from_config import is_model_name
@@ -63,18 +65,17 @@ def from_text(text: str, name: str = "The text") -> tuple[Any, dict[str, Any]]:
 
 
 CARRIED = ("SMP_ADVISOR_MODEL", "SMP_ADVISOR_JOB", "SMP_ADVISOR_PLAN", "SMP_ADVISOR_REQUEST")
-"""Environment variables of an exported job, by which `smp_advisor.watch` knows its prediction."""
-_MOST_CHARACTERS = 512
-"""Of a variable (CreateTrainingJob, TrainingEnvironmentValue)."""
+"""Environment variables of an exported job, by which `smp_advisor.watch` knows its prediction. `DescribeTrainingJob`
+returns them, so that everybody who may watch the job may read them. A part that is longer than a variable is packed,
+and goes on in ``SMP_ADVISOR_MODEL_2`` and so on."""
+_MOST_CHARACTERS, _MOST_VARIABLES = 512, 48
+"""Of a variable (CreateTrainingJob, TrainingEnvironmentValue), and of the 100 of a job (TrainingEnvironmentMap)."""
+_MOST_UNPACKED = 2**20
 _REQUEST = {"objective": "throughput", "min_fit_probability": 0.95}
 
 
 def carried(model: Model, job: Job, plan: Plan, request: Mapping[str, Any]) -> dict[str, str]:
-    """The prediction of a job as variables: JSON of what differs from defaults, without calibration.
-
-    Empty if they would be too long or not exact, as for a profiled model of the user.
-    """
-    job = replace(job, calibration=None)
+    """The prediction of a job as variables: JSON of what differs from defaults. Empty if too long or not exact."""
     try:
         parts = (
             _described(model),
@@ -82,18 +83,42 @@ def carried(model: Model, job: Job, plan: Plan, request: Mapping[str, Any]) -> d
             {"library": plan.library, **_changed(plan, Plan(library=plan.library))},
             {name: value for name, value in request.items() if value != _REQUEST.get(name)},
         )
-        variables = {name: json.dumps(part) for name, part in zip(CARRIED, parts, strict=True) if part}
+        variables = {
+            key: text for name, part in zip(CARRIED, parts, strict=True) if part for key, text in _divided(name, part)
+        }
         exact = carried_from(variables) == (model, job, plan, parts[-1])
-    except (ValueError, TypeError, AttributeError):  # a model without configuration, or of no family
+    except (ValueError, TypeError):
         return {}
-    return variables if exact and max(map(len, variables.values())) <= _MOST_CHARACTERS else {}
+    return variables if exact and len(variables) <= _MOST_VARIABLES else {}
+
+
+def _divided(name: str, part: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Variables with the text of a part."""
+    text = json.dumps(part)
+    if len(text) > _MOST_CHARACTERS:
+        text = b64encode(zlib.compress(text.encode(), 9)).decode()
+    for number, start in enumerate(range(0, len(text), _MOST_CHARACTERS), start=1):
+        yield name if number == 1 else f"{name}_{number}", text[start : start + _MOST_CHARACTERS]
+
+
+def _joined(name: str, variables: Mapping[str, str]) -> dict[str, Any]:
+    """The part in the variables of `_divided`."""
+    text = variables.get(name, "{}")
+    for number in range(2, _MOST_VARIABLES + 1):
+        text += variables.get(f"{name}_{number}", "")
+    if not text.startswith("{"):
+        text = zlib.decompressobj().decompress(b64decode(text), _MOST_UNPACKED).decode()
+    return dict(json.loads(text if not has_too_many_values(text) else "null"))
 
 
 def _described(model: Model) -> dict[str, Any]:
-    """A model of the package's tables by its name, any other by its configuration."""
+    """A model of the package's tables by its name, others by their configuration or, without one, all their figures."""
     if is_model_name(model.name) and Model.from_name(model.name) == model:
         return {"name": model.name}
-    usual = json.loads(Model.from_config({"model_type": model.family}).config_json)
+    try:
+        usual = json.loads(Model.from_config({"model_type": model.family}).config_json)
+    except ModelError:
+        return dict(plain(model))
     values = json.loads(model.config_json).items()
     config = {key: value for key, value in values if key == "model_type" or usual.get(key, "") != value}
     return {"config": config, **_changed(model, Model.from_config(config))}
@@ -108,11 +133,13 @@ def _changed(value: Any, usual: Any) -> dict[str, Any]:
 def carried_from(variables: Mapping[str, str]) -> tuple[Model, Job, Plan, dict[str, Any]]:
     """The model, job, plan and further keywords of `advise` in the variables of a job."""
     try:
-        model, job, plan, request = (dict(json.loads(variables.get(name, "{}"))) for name in CARRIED)
-        shape = plain(Model.from_config(model.pop("config")) if "config" in model else Model.from_name(model["name"]))
-        model, job, plan = shape | model, {TYPE: "Job"} | job, {TYPE: PLAN} | plan
+        model, job, plan, request = (_joined(name, variables) for name in CARRIED)
+        if TYPE not in model:
+            config = model.pop("config", None)
+            model = plain(Model.from_name(model["name"]) if config is None else Model.from_config(config)) | model
+        job, plan = {TYPE: "Job"} | job, {TYPE: PLAN} | plan
         return from_plain(model, Model), from_plain(job, Job), from_plain(plan, Plan), request
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError, zlib.error) as error:
         raise StorageError(f"The variables {CARRIED[0]} and others hold no prediction: {error!s:.200}") from None
 
 

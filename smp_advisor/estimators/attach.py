@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,6 @@ from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.errors import AdvisorError, RunError
 from smp_advisor.estimators.check import check_estimator
 from smp_advisor.runs.sources import ADVICE, LOCAL_NOTES, LocalFolder, TrainingJob, child, is_job_name, source_in
-from smp_advisor.runs.start import JOB_LOG, plan_tag
 from smp_advisor.runs.watching import Run
 from smp_advisor.workload.model import Model
 
@@ -38,9 +36,8 @@ def watch(run: str | os.PathLike[str], advice: Advice | None = None, *, model: M
         The name of a SageMaker training job, which is read with your credentials; or the path of a log, or of a folder
         with one.
     advice
-        The prediction, with the plan of the run on screen. If None: ``advice.json`` next to the log, in the folder that
-        `Advice.start` made, or, with the tag of the job, in this one; what the exported cell put into the environment
-        of the job; the plan in its request.
+        The prediction, with the plan of the run on screen. If None: ``advice.json`` next to a log; what the exported
+        cell put into the environment of a job, or else the plan in its request.
     model
         The model of a job whose request does not describe it.
 
@@ -89,39 +86,24 @@ def _beside(folder: Path) -> tuple[Advice | None, tuple[str, ...]]:
 
 
 def _of_job(name: str, model: Model | None) -> tuple[Advice | None, tuple[str, ...]]:
-    """The prediction of a job: in the folder of its run, here by its tag, in its environment, or by its request."""
-    attached = child(name, "attach")
-    if error := attached.get("error"):
+    """The prediction of a job: what the exported cell put into its environment, or the plan in its request."""
+    request = child(name, "attach")
+    if error := request.get("error"):
         raise RunError(f"The job {name} cannot be read. {' '.join(str(error).split()):.300}")
-    request, tag = attached["request"], attached["tag"]
-    started = [log for log in Path().glob(f"smp_runs/*/{JOB_LOG}") if name in log.read_text("utf-8", "replace")]
-    for place in [*(log.with_name(ADVICE) for log in started), *([Path(ADVICE)] if tag else [])]:
-        with suppress(AdvisorError):  # there is none, or of another version
-            value = load(place)
-            if isinstance(value, Advice) and tag in ("", plan_tag(value)):
-                return value, (f"Prediction: {place}, by the name or the tag of the job.",)
-    carried: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     if any(variable in request.get("Environment", {}) for variable in CARRIED):
-        advice, carried = _of_environment(request, tag)
-        if advice is not None:
-            return advice, carried
-    advice, notes = _of_request(request, model)
-    return advice, (*carried, *notes)
-
-
-def _of_environment(request: Mapping[str, Any], tag: str) -> tuple[Advice | None, tuple[str, ...]]:
-    """The prediction that the exported cell gave the job."""
-    resources = request["ResourceConfig"]
-    try:
-        model, job, plan, terms = carried_from(request["Environment"])
-        cluster = Cluster(resources.get("InstanceType", ""), resources.get("InstanceCount", 0))
-        advice = advise(model, cluster, job, library=plan.library, **terms)
-        advice.adopt(plan)
-    except (AdvisorError, TypeError) as error:
-        return None, (f"The prediction in the environment of the job cannot be read: {error}",)
-    if tag and plan_tag(advice) != tag:
-        return None, ("The prediction in the environment of the job is not that of its tag.",)
-    return advice, ("Prediction: model, job and plan in the environment of the job, without measured runs.",)
+        resources = request["ResourceConfig"]
+        try:
+            described, job, plan, terms = carried_from(request["Environment"])
+            cluster = Cluster(resources.get("InstanceType", ""), resources.get("InstanceCount", 0))
+            advice = advise(described, cluster, job, library=plan.library, **terms)
+            advice.adopt(plan)
+        except (AdvisorError, TypeError) as error:
+            notes = (f"The prediction in the environment of the job cannot be read: {error}",)
+        else:
+            return advice, ("Prediction: model, job and plan in the environment of the job.",)
+    prediction, more = _of_request(request, model)
+    return prediction, (*notes, *more)
 
 
 def _of_request(request: Mapping[str, Any], model: Model | None) -> tuple[Advice | None, tuple[str, ...]]:

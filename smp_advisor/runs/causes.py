@@ -23,6 +23,8 @@ _APART = 0.2
 _LEAST_SHARE = 0.1
 """Share of a predicted step from which a part of it is named."""
 _NEARLY_FULL = 0.95
+NOT_OF_PLAN = ("data loading", "slow node")
+"""Causes that no other plan removes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +33,7 @@ class Cause:
 
     name: str
     """``warm-up``, ``restart``, ``data loading``, ``communication``, ``recomputation``, ``host``, ``slow node``,
-    ``memory``, ``stalls``, ``less work`` or ``open``."""
+    ``memory``, ``stalls``, ``less work`` or ``unknown cause``."""
     evidence: str
     """The figure that it is based on, as a sentence."""
     change: str
@@ -117,7 +119,9 @@ def _of_parts(advice: Recommended, usual: Typical, busy: Mapping[str, float], ag
             "Measure the utilization of the GPUs: advice.monitoring_cell() shows it by host. Low and irregular steps:"
             " data loading; low and regular: the host; high: communication or compute."
         )
-        return [Cause(name="open", evidence=f"{against}, and there are no metrics of the GPUs.", change=change)]
+        return [
+            Cause(name="unknown cause", evidence=f"{against}, and there are no metrics of the GPUs.", change=change)
+        ]
     mean = sum(busy.values()) / len(busy)
     figure = f"{against}; the GPUs are at {percent(mean)}, the steps spread by {percent(usual.spread)}"
     if mean < _IDLE and usual.spread > _SCATTERED:
@@ -132,7 +136,7 @@ def _of_parts(advice: Recommended, usual: Typical, busy: Mapping[str, float], ag
         change = (
             "Profile ten steps (torch.profiler): gaps before kernels are the host's, gaps between batches the data's."
         )
-        return [Cause(name="open", evidence=f"{figure}, neither idle nor always at work.", change=change)]
+        return [Cause(name="unknown cause", evidence=f"{figure}, neither idle nor always at work.", change=change)]
     return [_of_busy_gpus(advice, figure)]
 
 
@@ -159,4 +163,4 @@ def _of_busy_gpus(advice: Recommended, figure: str) -> Cause:
         return Cause(name="recomputation", evidence=text, change=change)
     text = f"{figure}. Predicted: {percent(share)} communication, {percent(again)} recomputation; the figures fit both."
     change = f"A probe with one node (advice.probe_cell()) has no network. {separates}"
-    return Cause(name="open", evidence=text, change=change)
+    return Cause(name="unknown cause", evidence=text, change=change)

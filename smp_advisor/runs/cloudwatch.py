@@ -2,8 +2,8 @@
 
 usage: python -m smp_advisor.runs.cloudwatch JOB (attach | stop | STATE)
 
-`attach` reads the request of the job and its tag; STATE, a JSON object, is that of a watch, whose poll sends at most
-four requests. Except for `stop` (StopTrainingJob) it only reads (DescribeTrainingJob, ListTrainingJobs, ListTags,
+`attach` reads the request of the job; STATE, a JSON object, is that of a watch, whose poll sends at most
+four requests. Except for `stop` (StopTrainingJob) it only reads (DescribeTrainingJob, ListTrainingJobs,
 DescribeLogStreams, GetLogEvents, GetMetricData), with the credentials and the region of boto3's usual places. The
 kernel that shows the advisor never imports boto3.
 """
@@ -29,7 +29,6 @@ _NEXT_POLLS = 8
 """Polls that wait for it: about 12 minutes."""
 _STAMP = re.compile(r"-(?:\d{4}(?:-\d\d){5}-\d{3}|\d{14}\w*)$")
 """Time at the end of a name by version 2 and version 3 of the SDK."""
-TAG = "smp-advisor-plan"
 _TRANSIENT = ("Throttl", "TooManyRequests", "RequestLimitExceeded", "ServiceUnavailable", "InternalFailure")
 _EXPIRED = ("ExpiredToken", "RequestExpired", "InvalidClientTokenId", "UnrecognizedClient", "SignatureDoesNotMatch")
 
@@ -142,20 +141,6 @@ def _next(name: str, job: dict[str, Any], sagemaker: Any) -> str:
     return next((job_name for job_name in names if job_name != name and _STAMP.sub("", job_name) == base), "")
 
 
-def attached(name: str, boto3: Any, config: Any) -> dict[str, Any]:
-    """The request of a job as plain data, and the tag of its plan."""
-    sagemaker = boto3.client("sagemaker", config=config)
-    job = sagemaker.describe_training_job(TrainingJobName=name)
-    tag = ""
-    try:
-        tags = sagemaker.list_tags(ResourceArn=job["TrainingJobArn"])["Tags"]
-        tag = next((entry["Value"] for entry in tags if entry["Key"] == TAG), "")
-    except Exception:  # noqa: BLE001, S110 - reading tags is a permission of its own, and nothing depends on it
-        pass
-    job.pop("ResponseMetadata", None)
-    return {"request": json.loads(json.dumps(job, default=str)), "tag": tag}
-
-
 def main(arguments: list[str]) -> int:
     """Print the job as one JSON object; with ``error``, a sentence, if it cannot be read."""
     try:
@@ -168,7 +153,7 @@ def main(arguments: list[str]) -> int:
     config = Config(connect_timeout=_TIMEOUT_SECONDS, read_timeout=_TIMEOUT_SECONDS, retries={"max_attempts": 2})
     try:
         if arguments[1] == "attach":
-            result = attached(arguments[0], boto3, config)
+            result = boto3.client("sagemaker", config=config).describe_training_job(TrainingJobName=arguments[0])
         elif arguments[1] == "stop":
             boto3.client("sagemaker", config=config).stop_training_job(TrainingJobName=arguments[0])
             result = {}
@@ -186,7 +171,7 @@ def main(arguments: list[str]) -> int:
         result = {"error": f"AWS cannot be read: {error}", "kind": "expired"}
     except BotoCoreError as error:
         result = {"error": f"AWS cannot be read: {error}", "kind": "throttled"}
-    sys.stdout.write(json.dumps(result))
+    sys.stdout.write(json.dumps(result, default=str))
     return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import textwrap
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from smp_advisor.errors import AdvisorError, CalibrationError
 from smp_advisor.libraries.layout import layout_of_plan
 from smp_advisor.libraries.library import plan_fields
 from smp_advisor.libraries.validation import mismatches
-from smp_advisor.wording import Shown, probability, table_html
+from smp_advisor.wording import Shown, plural, probability, step_time, table_html
 from smp_advisor.workload.calibration import Calibration
 from smp_advisor.workload.model import Model
 from smp_advisor.workload.settings import families
@@ -30,14 +31,9 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.job import Job
 
+    Where = tuple[Model, Cluster, Job, Plan]
 
 _TWO_SIDED = 1.96
-
-
-def step_time(of: Estimate) -> str:
-    """Step time with its 95 % interval."""
-    low, high = of.step_seconds_range
-    return f"{of.step_seconds:.3g} s, {low:.3g} to {high:.3g}"
 
 
 def needed(of: Estimate) -> str:
@@ -66,9 +62,8 @@ class Summary(Shown):
     @property
     def headline(self) -> str:
         """Number of runs, and step time before and after."""
-        count = f"{len(self.runs)} measured run{'s' if len(self.runs) > 1 else ''}"
         label, before, after = self.changes[0]
-        return f"{count}; {label.lower()} {before} -> {after}"
+        return f"{plural(len(self.runs), 'measured run')}; {label.lower()} {before} -> {after}"
 
     def __str__(self) -> str:
         lines = [f"{label}: {before} -> {after}" for label, before, after in self.changes]
@@ -92,42 +87,31 @@ def summary(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Summary | N
         return None
     plain = replace(job, calibration=None)
     before, after = estimate(model, cluster, plain, plan), estimate(model, cluster, job, plan)
-    layout = layout_of_plan(plan, job, cluster)
-    here = targets(trained(model, job), cluster, job, layout).first
+    model, layout = trained(model, job), layout_of_plan(plan, job, cluster)
+    here = targets(model, cluster, job, layout).first
     runs = []
     for run in job.calibration.runs:
         apart = differences(run.conditions, here)
         listed = ", ".join(apart[:_MOST_DIFFERENCES]) + (", and others" if len(apart) > _MOST_DIFFERENCES else "")
         distance = f"The plan below differs from it in: {listed}." if apart else "It is the plan below."
         runs.append((run.source, (*run.notes, distance)))
-    return Summary(
-        runs=tuple(runs),
-        changes=(*_figures(before, after), *_paces(model, cluster, job, plan)),
-    )
-
-
-def _figures(before: Estimate, after: Estimate) -> tuple[tuple[str, str, str], ...]:
-    fit_before, fit_after = probability(before.fit_probability), probability(after.fit_probability)
-    return (
-        ("Step time", step_time(before), step_time(after)),
-        ("Memory needed per GPU", needed(before), needed(after)),
-        ("Probability to fit", fit_before, fit_after),
-    )
-
-
-def _paces(model: Model, cluster: Cluster, job: Job, plan: Plan) -> tuple[tuple[str, str, str], ...]:
-    """Learned factors of the seconds of each quantity that the plan uses."""
-    if job.calibration is None:
-        return ()
-    model, layout = trained(model, job), layout_of_plan(plan, job, cluster)
     seconds = predicted_seconds(model, cluster, job, layout)
-    return tuple(
+    factors = (
         (
             f"{_QUANTITIES[pace.name]}, time relative to prediction",
             f"1, {pace.before[0]:.2f} to {pace.before[1]:.2f}",
             f"{pace.factor:.2f}, {pace.after[0]:.2f} to {pace.after[1]:.2f}",
         )
         for pace in paces(job.calibration, model, cluster, job, layout, seconds)
+    )
+    return Summary(
+        runs=tuple(runs),
+        changes=(
+            ("Step time", step_time(before), step_time(after)),
+            ("Memory needed per GPU", needed(before), needed(after)),
+            ("Probability to fit", probability(before.fit_probability), probability(after.fit_probability)),
+            *factors,
+        ),
     )
 
 
@@ -139,7 +123,6 @@ _WIDTH = 88
 _ENOUGH = 0.8
 """A probe that narrows the interval by this share of the best probe's narrowing is good enough: of these, the one with
 the most narrowing per dollar is chosen."""
-_SHARDING_DEGREES = ("sharded_data_parallel_degree", "hybrid_shard_degree")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +168,10 @@ class Probe(Shown):
         text = [*self.lines, f"Afterwards: {self.afterwards}."]
         if self.layers[0] != self.layers[1]:
             text.append("The probe has a script of its own: write that of the plan again before its job.")
-        return "\n".join(line for part in text for line in _comment(part))
+        return "\n".join(
+            textwrap.fill(part, _WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
+            for part in text
+        )
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -211,29 +197,26 @@ class Probe(Shown):
         return "\n".join(self.lines)
 
 
-def best_probe(
-    model: Model, cluster: Cluster, job: Job, plan: Plan, *, scalable: bool = True, min_fit_probability: float = 0.95
-) -> Probe:
+def best_probe(*where: *Where, scalable: bool = True, min_fit_probability: float = 0.95) -> Probe:
     """The probe with the most narrowing per dollar among those that narrow the interval nearly as much as any.
 
-    `scalable` is whether its model may have fewer layers: the generated script builds it.
+    `where` is the model, cluster, job and plan. `scalable` is whether the model of the probe may have fewer layers: the
+    generated script builds it.
     """
-    probes = list(candidates(model, cluster, job, plan, scalable=scalable, min_fit_probability=min_fit_probability))
+    probes = list(candidates(*where, scalable=scalable, min_fit_probability=min_fit_probability))
     if not probes:
         raise CalibrationError(
-            f"No job with the plan's shape per GPU fits on {_MOST_NODES} nodes of {cluster.instance.name}: measure the "
-            "first steps of the full job, and calibrate with its log."
+            f"No job with the plan's shape per GPU fits on {_MOST_NODES} nodes of {where[1].instance.name}: measure"
+            " the first steps of the full job, and calibrate with its log."
         )
     least = min(probe.width for probe in probes)
     useful = [probe for probe in probes if 1 - probe.width >= _ENOUGH * (1 - least)]
     return max(useful, key=lambda probe: (1 - probe.width) / (probe.usd or probe.cluster.nodes * probe.seconds))
 
 
-def candidates(
-    model: Model, cluster: Cluster, job: Job, plan: Plan, *, scalable: bool = True, min_fit_probability: float = 0.95
-) -> Iterator[Probe]:
+def candidates(*where: *Where, scalable: bool = True, min_fit_probability: float = 0.95) -> Iterator[Probe]:
     """Probes on one and two nodes, with all layers and with fewer, that fit with the probability."""
-    target = estimate(model, cluster, job, plan)
+    model, cluster, job, plan = where
     short = replace(job, global_batch_size=None, tokens=None)
     for nodes in range(1, min(_MOST_NODES, cluster.nodes) + 1):
         small = Cluster(cluster.instance, nodes)
@@ -248,89 +231,58 @@ def candidates(
             except AdvisorError:
                 continue
             if figures.host_memory_fits and figures.fit_probability >= min_fit_probability:
-                yield _probe(model, cluster, job, plan, target, (reduced, small, short, smaller, figures))
+                yield _probe(where, (reduced, small, short, smaller), figures)
 
 
-def full_probe(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Probe:
+def full_probe(*where: *Where) -> Probe:
     """The first steps of the run itself, on its cluster."""
-    target = estimate(model, cluster, job, plan)
-    return _probe(model, cluster, job, plan, target, (model, cluster, replace(job, tokens=None), plan, target))
+    model, cluster, job, plan = where
+    return _probe(where, (model, cluster, replace(job, tokens=None), plan), estimate(*where))
 
 
-def _probe(
-    model: Model,
-    cluster: Cluster,
-    job: Job,
-    plan: Plan,
-    target: Estimate,
-    short: tuple[Model, Cluster, Job, Plan, Estimate],
-) -> Probe:
-    """A short job with its expected effect on the plan."""
-    after = _after(model, cluster, job, plan, short)
+def _probe(where: Where, short: Where, figures: Estimate) -> Probe:
+    """A short job with these figures, and its expected effect on the plan if it takes the predicted time."""
+    (model, cluster, job, plan), target = where, estimate(*where)
+    layout = layout_of_plan(short[3], short[2], short[1])
+    run = observed(*short[:3], layout, step_seconds=figures.step_seconds)
+    calibration = Calibration(runs=(run,)) if job.calibration is None else job.calibration.with_runs([run])
+    after = estimate(model, cluster, replace(job, calibration=calibration), plan)
+    widths = [math.log(high / low) for low, high in (after.step_factors, target.step_factors)]
     return Probe(
         model=short[0],
         cluster=short[1],
         job=short[2],
         plan=short[3],
-        estimate=short[4],
+        estimate=figures,
         target=target,
-        width=_log_width(after) / _log_width(target),
+        width=widths[0] / widths[1],
         interval=after.step_seconds_range,
         layers=(short[0].layer_count, model.layer_count),
     )
 
 
-def _comment(text: str) -> list[str]:
-    return textwrap.wrap(text, _WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
-
-
-def _log_width(of: Estimate) -> float:
-    low, high = of.step_factors
-    return math.log(high / low)
-
-
-def _after(
-    model: Model,
-    cluster: Cluster,
-    job: Job,
-    plan: Plan,
-    probe: tuple[Model, Cluster, Job, Plan, Estimate],
-) -> Estimate:
-    """Estimate of the plan after a probe that takes the predicted time."""
-    reduced, small, short, smaller, figures = probe
-    layout = layout_of_plan(smaller, short, small)
-    run = observed(reduced, small, short, layout, step_seconds=figures.step_seconds)
-    calibration = Calibration(runs=(run,)) if job.calibration is None else job.calibration.with_runs([run])
-    return estimate(model, cluster, replace(job, calibration=calibration), plan)
-
-
 def _smaller_plan(plan: Plan, cluster: Cluster, job: Job) -> Plan | None:
     """The plan on fewer GPUs: with a shorter pipeline and smaller sharding groups, if necessary; None if impossible."""
     fields = plan_fields(plan.library)
-    pipeline = plan.pipeline_parallel_degree
-    while True:
-        for smaller in _smaller_groups(plan, fields):
-            changed = smaller
+    degrees = [name for name in ("sharded_data_parallel_degree", "hybrid_shard_degree") if name in fields]
+    pipelines = [plan.pipeline_parallel_degree]
+    while "pipeline_parallel_degree" in fields and pipelines[-1] > 1:
+        pipelines.append(pipelines[-1] // 2)
+    for pipeline in pipelines:
+        changes: list[dict[str, int]] = [{}]
+        for name in degrees:
+            degree = getattr(plan, name)
+            while isinstance(degree, int) and degree > 1:
+                degree //= 2
+                changes.append({name: degree})
+        for change in changes:
             if pipeline != plan.pipeline_parallel_degree:
-                changed = replace(smaller, pipeline_parallel_degree=pipeline)
-            if not any(mismatches(changed, cluster, None, job)):
-                return changed
-        if pipeline == 1 or "pipeline_parallel_degree" not in fields:
-            return None
-        pipeline //= 2
-
-
-def _smaller_groups(plan: Plan, fields: frozenset[str]) -> Iterator[Plan]:
-    """The plan, then the plan with halved sharding degrees."""
-    yield plan
-    for name in _SHARDING_DEGREES:
-        degree = getattr(plan, name) if name in fields else None
-        while isinstance(degree, int) and degree > 1:
-            degree //= 2
-            try:
-                yield replace(plan, **{name: degree})
-            except AdvisorError:  # a degree that the library does not accept
-                continue
+                change["pipeline_parallel_degree"] = pipeline
+            with suppress(AdvisorError):  # a degree that the library does not accept
+                smaller = replace(plan, **change)
+                if not any(mismatches(smaller, cluster, None, job)):
+                    return smaller
+    return None
 
 
 def _models(model: Model, smaller: Plan, plan: Plan, *, scalable: bool) -> Iterator[Model]:

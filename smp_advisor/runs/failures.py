@@ -11,7 +11,7 @@ from smp_advisor.errors import CalibrationError
 from smp_advisor.files import data_file
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.runs.readers import ASCII_LOWER, Log, Pattern
-from smp_advisor.wording import Shown
+from smp_advisor.wording import Shown, plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -46,7 +46,6 @@ _FIGURES = {
     "allocated": [rf"{_SIZE} (?:is allocated by pytorch|already allocated)", rf"currently allocated *: {_SIZE}"],
     "unallocated": [rf"{_SIZE} is reserved by pytorch but unallocated", rf"{_SIZE} cached"],
     "reserved": [rf"{_SIZE} reserved in total"],
-    "others": [rf"(?<!this )process \d+ has {_SIZE} memory in use"],
 }
 """Figures of PyTorch's out-of-memory messages since 1.0 (c10/cuda/CUDACachingAllocator.cpp)."""
 _CONTEXT_GIB = 3.0
@@ -333,7 +332,7 @@ def _consequences(hits: Iterable[_Hit], first: _Hit) -> Iterator[str]:
         if hit.kind.depth >= _SYMPTOM and hit.kind.name != first.kind.name and hit.row != first.row:
             rows.setdefault(hit.kind.title, set()).add(hit.row)
     for title, numbers in sorted(rows.items(), key=lambda entry: min(entry[1])):
-        yield f"{title} ({len(numbers)} line{'s' if len(numbers) > 1 else ''})"
+        yield f"{title} ({plural(len(numbers), 'line')})"
 
 
 def _figures(message: str) -> dict[str, float]:
@@ -351,8 +350,6 @@ def _figures(message: str) -> dict[str, float]:
         figures["reserved"] = figures["allocated"] + figures["unallocated"]
     if {"total", "free", "reserved"} <= figures.keys():
         figures["outside"] = max(0.0, figures["total"] - figures["free"] - figures["reserved"])
-    if processes := figures.pop("others", 0.0):
-        figures["outside"] = max(processes, figures.get("outside", 0.0))
     return figures
 
 

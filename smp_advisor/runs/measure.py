@@ -18,7 +18,7 @@ from smp_advisor.files import ends, read_ends
 from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.libraries.layout import layout_of_plan
 from smp_advisor.libraries.validation import check_against
-from smp_advisor.runs.effect import needed, step_time
+from smp_advisor.runs.effect import needed
 from smp_advisor.runs.readers import (
     Log,
     MemoryClass,
@@ -28,6 +28,7 @@ from smp_advisor.runs.readers import (
     read_trainer_state,
 )
 from smp_advisor.runs.steps import log_of_text, typical
+from smp_advisor.wording import step_time
 from smp_advisor.workload.calibration import Calibration
 
 if TYPE_CHECKING:

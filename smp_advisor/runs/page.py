@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.charts.marks import label, linear, log_ticks, logarithmic, short
 from smp_advisor.charts.marks import number as pixels
+from smp_advisor.costs.evaluate import estimate
 from smp_advisor.wording import between, gib, number, percent, plural, seconds, step_time, table_html, table_lines
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def alarms_of(run: Run) -> tuple[str, ...]:
         if side:
             alarms.append(
                 f"The last {IN_A_ROW} steps took {between((min(values), max(values)))} s, {side} than the predicted"
-                f" interval of {between((low, high))} s: run.causes() lists what it can be."
+                f" interval of {between((low, high))} s."
             )
     if (share := run.memory_share) is not None and share > _FULL:
         alarms.append(
@@ -132,6 +133,28 @@ def _is_silent(run: Run) -> bool:
     return not run.silent_seconds or run.silent_seconds >= needed
 
 
+def explained_of(run: Run) -> tuple[str, ...]:
+    """Causes of a deviation, what the run taught about its plan and the recommendation, and an offer."""
+    lines = [] if run.estimate is None or run.typical is None else [str(cause) for cause in run.causes()]
+    learned, reason = run.learned
+    if learned is None or run.advice is None:
+        return (*lines, *([f"The run teaches nothing: {reason}"] if reason else []))
+    plan = run.advice.plan
+    after = estimate(learned.model, learned.cluster, learned.job, plan)
+    text = f"Learned from {plural(run.steady_steps, 'regular step')}: {step_time(after)} per step"
+    lines.append(f"{text}, before {step_time(run.advice.estimate)}.")
+    offer = run.offer() if run.remaining_steps and not run.done else None
+    if offer is not None:
+        lines.append(f"{offer} The cell that resumes the run with it: run.offer().cell().")
+    elif learned.plan == plan:
+        lines.append("The recommended plan is still that of the run.")
+    else:
+        text = f"Recommended for the next run: {learned.plan!r}, {step_time(learned.estimate)} per step."
+        unsure = "A change in the middle of this run is not better for certain, or the plan is not the cause."
+        lines.append(text if run.done else f"{text} {unsure}")
+    return tuple(lines)
+
+
 def elapsed(value: float) -> str:
     """A duration: ``41 s``, ``12 min``, ``3.4 h``, ``2.1 days``."""
     for unit, size in (("days", _DAY), ("h", 3600), ("min", 60)):
@@ -158,17 +181,19 @@ def page_of(run: Run) -> tuple[str, str]:
         notes.insert(0, f"Not read: {run.problem}")
     lines = [run.headline, *(f"  ! {alarm}" for alarm in run.alarms)]
     lines += [f"  {line}" for line in table_lines(figures)] if len(figures) > 1 else []
-    lines += [f"  {note}" for note in notes]
+    reasons = explained_of(run)
+    lines += [f"  {line}" for line in (*reasons, *notes)]
     alarms = "".join(
         f'<p role="alert" style="margin:4px 0;border-left:3px solid {_ORANGE};padding-left:8px">{escape(alarm)}</p>'
         for alarm in run.alarms
     )
+    why = "".join(f"<div>{escape(line)}</div>" for line in reasons)
     small = "".join(f'<div style="font-size:0.9em">{escape(note)}</div>' for note in notes)
     html = (
         f'<div class="smp-run"><p role="status" style="font-weight:600;margin:0 0 4px">{escape(run.headline)}</p>'
         f"{alarms}"
         f"{_drawing(run)}{table_html(figures) if len(figures) > 1 else ''}"
-        f"{small}</div>"
+        f"{why}{small}</div>"
     )
     return "\n".join(lines), html
 

@@ -146,86 +146,79 @@ def read_text(text: str) -> Log:
 
 
 def _read(entry: _Format, lines: list[str]) -> Log:
-    unit: Unit = "seconds"
-    samples: list[Sample] = []
+    rows: list[dict[str, float]] = []
     elapsed: list[tuple[int, float]] = []
     batches: set[int] = set()
-    work: dict[str, list[float]] = {}
     for line in lines:
         match = entry.step.search(line)
         if match is None:
             continue
         groups = {name: value for name, value in match.groupdict().items() if value}
-        step = int(groups.pop("step")) if "step" in groups else None
         if entry.batch is not None and (batch := entry.batch.search(line)):
             groups["batch"] = batch["batch"]
         if "batch" in groups:
             batches.add(int(groups.pop("batch")))
-        if "elapsed" in groups and step is not None:
-            elapsed.append((step, _clock(groups["elapsed"])))
-        elif groups:
-            name = next((time for time in _TIMES_OF_LINES if time in groups), next(iter(groups)))
-            number = _parsed(groups.pop(name))
-            if number is None:
-                continue
-            _add_work(work, {rate: _parsed(value) for rate, value in groups.items()}, name, number)
-            unit = _unit(name)
-            samples.append(Sample(step, _seconds(name, number) or number))
-        if len(samples) >= _MAX_SAMPLES:
+        if "elapsed" in groups:
+            elapsed.append((int(groups["step"]), _clock(groups["elapsed"])))
+        else:
+            rows.append({name: number for name, text in groups.items() if (number := _number(text)) is not None})
+        if len(rows) >= _MAX_SAMPLES:
             break
-    if elapsed:
-        samples = list(_differences(elapsed))
-    return Log(
-        title=entry.title,
-        unit=unit,
-        samples=tuple(samples),
+    log = _log(entry.title, rows)
+    samples = tuple(_differences(elapsed)) if elapsed else log.samples
+    return replace(
+        log,
+        samples=samples,
         peak_gib=_peaks(entry, lines) if samples else {},
-        work=_medians(work),
         global_batch_size=batches.pop() if len(batches) == 1 else None,
-        notes=(
-            *(("The global batch changes during the run.",) if len(batches) > 1 else ()),
-            *((ENTIRE_RUN,) if unit == "run_seconds" else ()),
-        ),
+        notes=(*log.notes, *(("The global batch changes during the run.",) if len(batches) > 1 else ())),
     )
 
 
+_TIMES = {
+    "seconds": "seconds per step",
+    "milliseconds": "milliseconds per step",
+    "run_steps_per_second": "steps per second of the entire run",
+    "tokens_per_second_per_gpu": "tokens per second per GPU",
+    "tokens_per_second": "tokens per second of the cluster",
+    "samples_per_second": "samples per second of the cluster",
+    "steps_per_second": "steps per second",
+}
+"""Fields with the time of a step, in the order of preference, and their words."""
 _RATES = {
     "tokens_per_second": "tokens",
     "samples_per_second": "samples",
     "tokens_per_second_per_gpu": "tokens per GPU",
 }
-
-
-_TIMES_OF_LINES = ("seconds", "milliseconds", "run_steps_per_second")
 _LEAST_RATE = 0.01
 """Steps per second below which three printed decimals are too few for the batch."""
 
 
-def _seconds(name: str, value: float) -> float | None:
-    """Seconds per step of a value of a time; None for a rate of work."""
-    if name in ("run_steps_per_second", "steps_per_second"):
-        return 1 / value if value else None
-    return {"seconds": value, "milliseconds": value / 1000}.get(name)
-
-
-def _add_work(work: dict[str, list[float]], rates: Mapping[str, float | None], name: str, value: float) -> None:
-    """Add the products of a step's time with the rates next to it."""
-    time = _seconds(name, value) or 0.0
-    if name.endswith("steps_per_second") and value < _LEAST_RATE:
-        return
-    for rate, of in _RATES.items():
-        if (product := time * (rates.get(rate) or 0.0)) > 0:
-            work.setdefault(of, []).append(product)
-
-
-def _medians(work: dict[str, list[float]]) -> dict[str, float]:
-    return {of: median(values) for of, values in work.items()}
-
-
-def _unit(name: str) -> Unit:
-    if name == "run_steps_per_second":
-        return "run_seconds"
-    return next((unit for unit in get_args(Unit) if unit == name), "seconds")
+def _log(title: str, rows: Iterable[Mapping[str, float]]) -> Log:
+    """Measured steps of rows by field: of `_TIMES`, the first that any row has."""
+    rows = list(rows)
+    field = next((name for name in _TIMES if any(name in row for row in rows)), "seconds")
+    entire = field == "run_steps_per_second"
+    work: dict[str, list[float]] = {}
+    samples = []
+    for row in rows:
+        if not (value := row.get(field)):
+            continue
+        rate = field.endswith("steps_per_second")
+        seconds = {"seconds": value, "milliseconds": value / 1000}.get(field, 1 / value if rate else 0.0)
+        for name, of in _RATES.items():
+            if (product := seconds * row.get(name, 0.0)) and not (rate and value < _LEAST_RATE):
+                work.setdefault(of, []).append(product)
+        step = row.get("step")
+        timed = entire or (seconds and not rate)
+        samples.append(Sample(None if step is None else int(step), seconds if timed else value))
+    return Log(
+        title=title,
+        unit="run_seconds" if entire else next((unit for unit in get_args(Unit) if unit == field), "seconds"),
+        samples=tuple(samples),
+        work={of: median(values) for of, values in work.items()},
+        notes=(ENTIRE_RUN,) if entire else (),
+    )
 
 
 def _peaks(entry: _Format, lines: Iterable[str]) -> dict[MemoryClass, float]:
@@ -237,19 +230,11 @@ def _peaks(entry: _Format, lines: Iterable[str]) -> dict[MemoryClass, float]:
         for pattern in entry.memory:
             for match in pattern.finditer(line):
                 for name, value in match.groupdict().items():
-                    number = _parsed(value)
+                    number = _number(value)
                     if number:
                         key: MemoryClass = "allocated" if name == "allocated" else "reserved"
                         peaks[key] = max(peaks.get(key, 0.0), number * entry.memory_bytes / 2**30)
     return peaks
-
-
-def _parsed(text: str) -> float | None:
-    try:
-        value = float(text.replace(",", ""))
-    except ValueError:
-        return None
-    return value if 0 < value < 1e15 else None
 
 
 def _clock(text: str) -> float:
@@ -271,53 +256,32 @@ def _differences(elapsed: list[tuple[int, float]]) -> Iterable[Sample]:
             last_step, last_time = step, time
 
 
-_MAX_RECORDS = 200_000
-
-
 def read_records(records: Iterable[Mapping[str, Any]], title: str) -> Log:
     """Steps of rows with named values. The names are those of ``[columns]`` in ``data/formats.toml``."""
-    rows = [row for _, row in zip(range(_MAX_RECORDS), records, strict=False)]
+    rows = [row for _, row in zip(range(_MAX_SAMPLES), records, strict=False)]
     names: dict[str, list[str]] = data_file("runs", "formats")["columns"]
     present = {key for row in rows for key in row}
     column = {field: name for field, options in names.items() for name in options[::-1] if name in present}
-    field = next((name for name in _TIMES if name in column), None)
-    steps, peaks = column.get("step"), dict[MemoryClass, float]()
-    work: dict[str, list[float]] = {}
-    samples = []
-    for row in rows:
-        if field is not None and (value := _number(row.get(column[field]))) is not None:
-            step = _number(row.get(steps)) if steps else None
-            rates = {rate: _number(row.get(column[rate])) for rate in _RATES if rate in column}
-            _add_work(work, rates, field, value)
-            samples.append(
-                Sample(None if step is None else int(step), value / (1000 if field == "milliseconds" else 1))
-            )
-        for kind in get_args(MemoryClass):
-            if kind in column and (peak := _number(row.get(column[kind]))):
-                peaks[kind] = max(peaks.get(kind, 0.0), peak)
-    unit: Unit = "seconds" if field in (None, "milliseconds") else _unit(field)
-    note = () if field is None else (f"Step times are from {column[field]!r}, read as {_WORDS[field]}: inferred.",)
-    return Log(title=title, unit=unit, samples=tuple(samples), peak_gib=peaks, work=_medians(work), notes=note)
-
-
-_WORDS = {
-    "seconds": "seconds per step",
-    "milliseconds": "milliseconds per step",
-    "tokens_per_second_per_gpu": "tokens per second per GPU",
-    "tokens_per_second": "tokens per second of the cluster",
-    "samples_per_second": "samples per second of the cluster",
-    "steps_per_second": "steps per second",
-}
-_TIMES = tuple(_WORDS)
+    fields = [
+        {field: value for field, name in column.items() if (value := _number(row.get(name))) is not None}
+        for row in rows
+    ]
+    log = _log(title, fields)
+    peaks = {kind: max((row.get(kind, 0.0) for row in fields), default=0.0) for kind in get_args(MemoryClass)}
+    time = next((field for field in _TIMES if field in column), None)
+    note = () if time is None else (f"Step times are from {column[time]!r}, read as {_TIMES[time]}: inferred.",)
+    return replace(log, peak_gib={kind: peak for kind, peak in peaks.items() if peak}, notes=note)
 
 
 def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        try:
-            value = float(value)  # type: ignore[arg-type]  # NumPy's numbers, and numbers as text
-        except (TypeError, ValueError):
-            return None
-    return float(value) if math.isfinite(value) and value >= 0 else None
+    """A measured number, 0 or more: of Python, of NumPy, or as text."""
+    if isinstance(value, str):
+        value = value.replace(",", "")
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None
+    return number if 0 <= number < 1e15 else None
 
 
 def read_frame(frame: Any) -> Log:
@@ -362,7 +326,6 @@ def read_trainer_state(state: Mapping[str, Any]) -> Log:
     else:
         evaluation = 0.0
     sample = Sample(int(steps), (runtime - evaluation) / steps)
-    work: dict[str, list[float]] = {}
-    rates = {rate: _number(entry.get(f"train_{rate}")) for entry in history for rate in _RATES}
-    _add_work(work, rates, "steps_per_second", steps / runtime)
-    return Log(title=title, unit="run_seconds", samples=(sample,), work=_medians(work), notes=tuple(notes))
+    rates = {rate: _number(entry.get(f"train_{rate}")) or 0.0 for entry in history for rate in _RATES}
+    work = _log(title, [{**rates, "run_steps_per_second": steps / runtime}]).work
+    return Log(title=title, unit="run_seconds", samples=(sample,), work=work, notes=tuple(notes))

@@ -38,8 +38,9 @@ _SECONDS = 3600.0
 _MOST_STEPS = 10_000
 _STARTED = re.compile(r"^Started (\S+):|^Job \d+ of up to \d+: \S*#/jobs/(\S+)", re.MULTILINE)
 """Lines of the exported cell about its job."""
-_JOB, JOB_LOG = "job.py", "job.log"
+_JOB, _JOB_LOG = "job.py", "job.log"
 """Files in the folder of a job: its cell, and what that prints."""
+TAG = "smp-advisor-plan"
 _START_SECONDS = 1800
 """A last guard against a cell that neither starts a job nor ends."""
 
@@ -175,7 +176,7 @@ def start_job(advice: Recommended, cell: str, folder: Path, *, generated: bool) 
     write_text(folder / _JOB, cell)
     if generated:
         write_text(folder / SCRIPT_NAME, advice.script_cell(advice.plan).partition("\n")[2])
-    log = folder / JOB_LOG
+    log = folder / _JOB_LOG
     # A script of the user is named from the folder of the notebook.
     process = _child([sys.executable, str(folder / _JOB)], folder if generated else Path.cwd(), log)
     for _ in range(10 * _START_SECONDS):
@@ -183,7 +184,7 @@ def start_job(advice: Recommended, cell: str, folder: Path, *, generated: bool) 
         text = log.read_text("utf-8", errors="replace")
         if match := _STARTED.search(text):
             name = match[1] or match[2]
-            note = f"Started by the cell in {folder / _JOB}, whose output is in {JOB_LOG}."
+            note = f"Started by the cell in {folder / _JOB}, whose output is in {_JOB_LOG}."
             return Run(TrainingJob(name), advice, notes=(note,)).poll()
         if ended:
             lines = [line for line in text.splitlines() if line.strip()]

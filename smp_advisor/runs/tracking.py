@@ -30,49 +30,40 @@ def track(run: Run, state: dict[str, Any]) -> dict[str, Any]:
     if not os.environ.get("MLFLOW_TRACKING_URI") or estimate is None or len(measured) <= first:
         return state
     predicted: dict[str, float] = {}
-    for name in ("step_seconds", "tokens_per_second"):
-        word = name.replace("step_seconds", "seconds_per_step")
+    for name, word in (("step_seconds", "seconds_per_step"), ("tokens_per_second", "tokens_per_second")):
         low, high = getattr(estimate, f"{name}_range")
         predicted |= {word: getattr(estimate, name), f"{word}_low": low, f"{word}_high": high}
-    content = {
-        "id": state.get("id", ""),
-        "predicted": {f"predicted_{name}": value for name, value in predicted.items()},
-        "measured": [[sample.step, sample.value] for sample in measured[first:]],
-        "loss": run.steps.loss,
-    }
+    rows = [[number if s.step is None else s.step, s.value] for number, s in enumerate(measured[first:])]
+    content = {"predicted": predicted, "measured": rows, "loss": run.steps.loss}
     answer = child(run.name, module="tracking", text=json.dumps(content))
-    return {**state, **answer} if "error" in answer else {**answer, "logged": len(measured)}
+    return {**state, **answer} if "error" in answer else {"logged": len(measured)}
 
 
-def logged(name: str, content: dict[str, Any], client: Any, metric: Any) -> str:
+def logged(name: str, content: dict[str, Any], mlflow: Any) -> None:
     """Log figures to the job's run of MLflow, whose script logs the measured ones, or to one of the advisor's own."""
-    tracked = client.get_run(content["id"]) if content["id"] else None
-    if tracked is None:
-        experiments = [entry.experiment_id for entry in client.search_experiments()]
-        quoted = name.replace("'", "")
-        tracked = next(iter(client.search_runs(experiments, f"attributes.run_name = '{quoted}'", max_results=1)), None)
-    if tracked is None:
-        experiment = client.get_experiment_by_name(_EXPERIMENT)
-        number = client.create_experiment(_EXPERIMENT) if experiment is None else experiment.experiment_id
-        tracked = client.create_run(number, run_name=name, tags={_OWN: "true"})
-    now, rows = int(time.time() * 1000), content["measured"]
-    steps = [number if step is None else step for number, (step, _) in enumerate(rows)]
-    figures = [metric(key, value, now, steps[-1]) for key, value in content["predicted"].items()]
-    if _OWN in tracked.data.tags:
-        figures += [metric("seconds_per_step", value, now, step) for step, (_, value) in zip(steps, rows, strict=True)]
-        figures += [] if content["loss"] is None else [metric("loss", content["loss"], now, steps[-1])]
-    for start in range(0, len(figures), _MOST):
-        client.log_batch(tracked.info.run_id, metrics=figures[start : start + _MOST])
-    return str(tracked.info.run_id)
+    client, quoted, rows = mlflow.MlflowClient(), name.replace("'", ""), content["measured"]
+    query = {"search_all_experiments": True, "filter_string": f"attributes.run_name = '{quoted}'", "max_results": 1}
+    runs = mlflow.search_runs(**query, output_format="list")
+    if not runs:
+        experiment = mlflow.set_experiment(_EXPERIMENT)
+        runs = [client.create_run(experiment.experiment_id, run_name=quoted, tags={_OWN: "true"})]
+    last = rows[-1][0]
+    figures = [(f"predicted_{key}", value, last) for key, value in content["predicted"].items()]
+    if _OWN in runs[0].data.tags:
+        figures += [("seconds_per_step", value, step) for step, value in rows]
+        figures += [] if content["loss"] is None else [("loss", content["loss"], last)]
+    metrics = [mlflow.entities.Metric(key, value, int(time.time() * 1000), step) for key, value, step in figures]
+    for start in range(0, len(metrics), _MOST):
+        client.log_batch(runs[0].info.run_id, metrics=metrics[start : start + _MOST])
 
 
 def main(arguments: list[str]) -> int:
-    """Log the figures, and print the run's identity as JSON; with ``error``, a sentence, if it cannot be done."""
+    """Log the figures, and print a JSON object; with ``error``, a sentence, if it cannot be done."""
+    result = {}
     try:
         import mlflow
-        from mlflow.entities import Metric
 
-        result = {"id": logged(arguments[0], json.load(sys.stdin), mlflow.MlflowClient(), Metric)}
+        logged(arguments[0], json.load(sys.stdin), mlflow)
     except ImportError:
         result = {"error": "MLflow is not installed here: run pip install mlflow, or unset MLFLOW_TRACKING_URI."}
     except Exception as error:  # noqa: BLE001 - the server's answer, whatever it is, must not end the watch

@@ -9,13 +9,13 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.errors import RunError
+from smp_advisor.errors import AdvisorError, RunError
 from smp_advisor.files import data_file
-from smp_advisor.runs.causes import Cause, causes_of
+from smp_advisor.runs.causes import NOT_OF_PLAN, Cause, causes_of
 from smp_advisor.runs.cloudwatch import MOST_HOSTS
 from smp_advisor.runs.failures import Failure, read_failure
 from smp_advisor.runs.measure import PREFERRED, PROCESSOR, step_seconds_of
-from smp_advisor.runs.page import IN_A_ROW, Figure, alarms_of, elapsed, figures_of, page_of
+from smp_advisor.runs.page import IN_A_ROW, Figure, alarms_of, elapsed, explained_of, figures_of, page_of
 from smp_advisor.runs.readers import Log, Sample
 from smp_advisor.runs.sources import ENDED, LocalFolder, LogFile, Poll, TrainingJob
 from smp_advisor.runs.steps import Steps, Typical, typical
@@ -91,6 +91,7 @@ class Run(Shown):
         self._tail = ""
         self._tracked: dict[str, Any] = {}
         """State of the figures in MLflow."""
+        self._learned: tuple[int, Recommended | None, str] = (0, None, "")
 
     @property
     def name(self) -> str:
@@ -338,6 +339,11 @@ class Run(Shown):
         return alarms_of(self)
 
     @property
+    def explained(self) -> tuple[str, ...]:
+        """Causes of a deviation, what 20 regular steps taught, and a better plan, as sentences."""
+        return explained_of(self)
+
+    @property
     def memory_share(self) -> float | None:
         """Peak memory over that of the GPU; None if it is unknown, or the run ran out of it."""
         if self.peak_gib is None or self.advice is None or self.log.out_of_memory:
@@ -399,8 +405,21 @@ class Run(Shown):
             log = replace(log, peak_gib={"total": peak}, notes=(*log.notes, note))
         return self.advice, log
 
+    @property
+    def learned(self) -> tuple[Recommended | None, str]:
+        """`calibrated`, renewed after 20, 40, 80 and so on regular steps, or why the run teaches nothing."""
+        stage = (self.steady_steps // STEADY_STEPS).bit_length()
+        if self.advice is not None and self._learned[0] != stage:
+            try:
+                self._learned = (stage, self.calibrated(), "")
+            except AdvisorError as error:
+                self._learned = (stage, None, str(error))
+        return self._learned[1:]
+
     def offer(self) -> Offer | None:
         """A better plan by the calibrated estimates, for the rest of the run; None if none is better for certain.
+
+        None, too, while data loading or a slow node explains the step time, which no other plan changes.
 
         Raises
         ------
@@ -409,8 +428,10 @@ class Run(Shown):
         """
         if self.advice is None or self.remaining_steps is None:
             raise RunError(f"The length of {self.name} is unknown: pass an advice with tokens=.")
-        plan = self.advice.plan
-        return offer_of(self.calibrated(), plan, self.remaining_steps, checkpoints=self.last.checkpoints)
+        learned = self.learned[0] or self.calibrated()
+        if any(cause.name in NOT_OF_PLAN for cause in self.causes()):
+            return None
+        return offer_of(learned, self.advice.plan, self.remaining_steps, checkpoints=self.last.checkpoints)
 
     @property
     def weekly_usd(self) -> float:

@@ -30,7 +30,6 @@ from smp_advisor.files import MODEL, NOTEBOOK, SCRIPT, has_too_many_values, read
 from smp_advisor.libraries.library import get_library, require_library
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.runs.failures import read_failure
-from smp_advisor.runs.watching import STEADY_STEPS
 from smp_advisor.scripts import check_script
 from smp_advisor.search.clusters import best_on
 from smp_advisor.tools.answers import (
@@ -354,25 +353,19 @@ def watch(options: Namespace) -> Answer:
     run = attach(options.run, advice)
     if not options.once:
         run.wait(lambda watched: print(watched.headline, file=sys.stderr, flush=True))  # noqa: T201
-    causes = run.causes() if run.estimate is not None and run.typical is not None else ()
     learned = []
     if options.learn:
         calibration = run.calibrated().job.calibration
         if calibration is not None:
-            learned.append(f"{options.learn} has {share(calibration.runs[-1:], options.learn)} runs.")
-    if run.steady_steps >= STEADY_STEPS and run.remaining_steps:
-        try:
-            learned += [str(offer) for offer in [run.offer()] if offer is not None]
-        except AdvisorError as error:
-            learned.append(f"No other plan was compared: {error}")
-    text = "\n".join([str(run), *(f"  {line}" for line in (*causes, *learned))])
+            learned.append(f"{options.learn} has {plural(share(calibration.runs[-1:], options.learn), 'run')}.")
+    text = "\n".join([str(run), *(f"  {line}" for line in learned)])
     data = {
         "answer": run.headline,
         "status": run.last.status or "Log",
         "phases": list(run.transitions),
         "figures": {row.label: [row.measured, row.predicted] for row in run.figures()},
         "alarms": list(run.alarms),
-        "causes": [str(cause) for cause in causes],
+        "explained": list(run.explained),
         "notes": [*run.notes, *filter(None, [run.problem]), *learned],
         "requests": run.requests,
     }

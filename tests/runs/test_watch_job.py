@@ -53,9 +53,7 @@ def started(account: Account, advice: smpa.Advice, tmp_path_factory: pytest.Temp
     assert account.jobs() == []
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("notebook"))
-        run = advice.start(confirm=True, sdk="v2")
-        assert "smp_runs/job-1/advice.json" in smpa.watch(run.name).notes[0]
-        return run
+        return advice.start(confirm=True, sdk="v2")
 
 
 def write(account: Account, job: str, text: str, *, stream: str = "algo-1-1700000000") -> None:
@@ -134,19 +132,39 @@ def test_another_kernel_watches_the_job_with_its_prediction(
     assert low < 3.0 < high
 
 
-@pytest.mark.parametrize(("size", "instance", "library"), [("1.3B", P4D, "fsdp"), ("124M", P3DN, "training-compiler")])
-def test_version_3_starts_what_another_kernel_watches(
-    account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str, instance: str, library: str
+def own_model() -> smpa.Model:
+    """A profiled module that no table or configuration describes."""
+    torch = pytest.importorskip("torch")
+    layers = (torch.nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True) for _ in range(6))
+    module = torch.nn.Sequential(torch.nn.Embedding(1000, 256), *layers, torch.nn.Linear(256, 1000))
+    return smpa.Model.from_profile(smpa.profile(module, smpa.Job(sequence_length=128)))
+
+
+WATCHED = (
+    "import sys, json, smp_advisor as smpa; run = smpa.watch(sys.argv[1]); print(run.estimate.step_seconds, *run.notes)"
+)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("model", "instance", "library", "sdk"),
+    [("1.3B", P4D, "fsdp", "v3"), ("124M", P3DN, "training-compiler", "v3"), (own_model, P4D, "fsdp", "v2")],
+)
+def test_a_new_process_finds_the_prediction_of_any_model_in_its_job(
+    account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model, instance: str, library: str, sdk: str
 ) -> None:
-    advice = smpa.advise(size, instance, library=library)
-    monkeypatch.setattr(sys, "executable", str(ENVIRONMENTS / "v3-newest/bin/python"))
-    (tmp_path / "other").mkdir()
     monkeypatch.chdir(tmp_path)
-    started = advice.start(confirm=True, sdk="v3")
-    monkeypatch.chdir(tmp_path / "other")
-    run = smpa.watch(started.name)
-    assert (run.advice and run.advice.plan) == advice.plan
-    assert "in the environment of the job" in run.notes[0]
+    Path("train.py").touch()
+    advice = smpa.advise(model() if callable(model) else model, instance, library=library, script="train.py")
+    learned = advice.calibrate(step_seconds=1.2 * advice.estimate.step_seconds, plan=advice.plan)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "executable", str(ENVIRONMENTS / f"{sdk}-newest/bin/python"))
+        started = learned.start(confirm=True, sdk=sdk)
+    (tmp_path / "other").mkdir()
+    command = [sys.executable, "-c", WATCHED, started.name]
+    shown = subprocess.run(command, cwd=tmp_path / "other", capture_output=True, text=True, check=True).stdout
+    assert float(shown.split()[0]) == learned.estimate.step_seconds
+    assert "in the environment of the job" in shown
 
 
 def test_inserted_probes_change_the_choice(

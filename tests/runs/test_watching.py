@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import subprocess
 import sys
+import zlib
+from base64 import b64encode
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -265,7 +268,7 @@ def test_mlflow_has_the_prediction_next_to_the_measured_steps(
     ("factor", "scatter", "hosts", "name"),
     [
         (1.0, 0.0, {}, None),
-        (4.0, 0.0, {}, "open"),
+        (4.0, 0.0, {}, "unknown cause"),
         (4.0, 0.5, {"algo-1": {"GPUUtilization": 300.0}}, "data loading"),
         (4.0, 0.0, {"algo-1": {"GPUUtilization": 300.0}}, "host"),
         (4.0, 0.0, BUSY, "communication"),
@@ -281,7 +284,9 @@ def test_causes_have_evidence_and_a_change(
     run = watched(training(exported([9 * value, *steps]), hosts=hosts))
     found = [cause for cause in run.causes() if cause.name not in ("warm-up", "stalls")]
     assert [cause.name for cause in found] == ([] if name is None else [name])
-    assert all(cause.evidence and cause.change for cause in found)
+    assert all(cause.evidence and cause.change and str(cause) in str(run) for cause in found)
+    if name in ("data loading", "slow node"):
+        assert run.offer() is None
     again = training(exported([9 * value, *[value] * 20], first=5), hosts=hosts)
     run = Run(Script(training(exported([9 * value, *steps])), again), tokens).poll().poll()  # type: ignore[arg-type]
     assert [cause.name for cause in run.causes()][:2] == ["warm-up", "restart"]
@@ -299,7 +304,12 @@ def test_a_run_without_steps_or_prediction_says_what_is_missing(watched: Callabl
 def test_twenty_regular_steps_calibrate(watched: Callable[..., Run], tokens: smpa.Advice) -> None:
     with pytest.raises(RunError, match="20 are required"):
         watched(training(at(tokens, 1.2, 10))).calibrated()
-    learned = watched(training(at(tokens, 1.2, 30))).calibrated()
+    run = watched(training(at(tokens, 1.2, 30)))
+    learned, offer = run.calibrated(), run.offer()
+    for page in (str(run), run._repr_html_()):
+        assert "Learned from 30 regular steps" in page
+        assert (str(offer) if offer else "The recommended plan is still that of the run") in page
+    assert "teaches nothing: A step" in str(watched(training(at(tokens, 20, 30))))
     low, high = learned.estimate.step_seconds_range
     before = tokens.estimate.step_seconds_range
     assert high / low < before[1] / before[0]
@@ -341,10 +351,16 @@ def test_a_cell_carries_its_prediction_exactly_or_not_at_all(tokens: smpa.Advice
         cell = advice.cell("v3", environment={"NCCL_DEBUG": "INFO"})
         assert all(text in cell for text in ("NCCL_DEBUG", variables["SMP_ADVISOR_PLAN"]))
         assert "SMP_ADVISOR_MODEL" in advice.probe_cell("v2")
-    assert carried(replace(tokens.model, config_json=""), *of[1:], {}) == {}
-    assert carried(*of, {"pins": "x" * 600}) == {}
-    with pytest.raises(StorageError, match="hold no prediction"):
-        carried_from({"SMP_ADVISOR_MODEL": "[]"})
+    learned = tokens.calibrate(step_seconds=2 * tokens.estimate.step_seconds, plan=tokens.plan).job
+    own = replace(tokens.model, name="mine", family="mine", config_json="{}")
+    for more in ((own, *of[1:], {}), (of[0], learned, of[2], {}), (*of, {"pins": "x" * 6000})):
+        assert carried_from(variables := carried(*more)) == more  # type: ignore[arg-type]
+        assert max(map(len, variables.values())) <= 512
+    assert carried(*of, {"pins": random.Random(0).randbytes(50_000).hex()}) == {}
+    bomb = b64encode(zlib.compress(bytes(10**7))).decode()
+    for wrong in ("[]", "{", "eJy", "?", bomb):
+        with pytest.raises(StorageError, match="hold no prediction"):
+            carried_from({"SMP_ADVISOR_MODEL": wrong})
 
 
 def test_a_log_is_read_as_it_grows(tmp_path: Path, tokens: smpa.Advice) -> None:
@@ -393,7 +409,7 @@ def test_assistants_watch_files_of_their_folder_only(tokens: smpa.Advice, tmp_pa
     _, data = call("watch", {"run": "train.log"}, Caller(roots=(tmp_path,)))
     assert len(json.dumps(data, ensure_ascii=False).encode()) <= 4000
     assert data["alarms"]
-    assert data["causes"]
+    assert "Learned from 30 regular steps" in " ".join(data["explained"])
     with pytest.raises(AdvisorError, match="only files of this folder"):
         call("watch", {"run": str(tmp_path / "train.log")}, Caller(roots=(tmp_path / "inner",)))
 
