@@ -25,9 +25,7 @@ MARKS: Mapping[str, str] = {
     "this plan": dot("smp-here", 8, 5, 4),
     "this cluster": dot("smp-here", 8, 5, 4),
     "usable memory": line("smp-limit-mark", 8, 0, 8, 10),
-    "95 % interval": line("smp-whisker", 1, 5, 15, 5)
-    + line("smp-whisker", 1, 1, 1, 9)
-    + line("smp-whisker", 15, 1, 15, 9),
+    "95 % interval": "".join(line("smp-whisker", *ends) for ends in ((1, 5, 15, 5), (1, 1, 1, 9), (15, 1, 15, 9))),
     "recommended plan": rect("smp-ghost", 1, 1, 14, 8),
 }
 """Marks of the legends by their meaning."""
@@ -101,14 +99,14 @@ class Chart:
     def _legend(self) -> list[tuple[str, str]]:
         """Swatch (parts of a drawing of 16 by 10 pixels) and name of every color and mark."""
         colors = ((f"{self.colors}{index}", name) for index, name in enumerate(self.key) if name)
-        swatches = [(f'<rect class="{color}" width="10" height="10"/>', name) for color, name in colors]
+        swatches = [(rect(f"smp-part {color}", 0, 0, 10, 10), name) for color, name in colors]
         return swatches + [(MARKS[name], name) for name in self.marks]
 
     def _with_key(self, width: float) -> str:
         """The drawing with the names of its colors and marks below."""
         svg = self.svg(width)
         size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
-        x, y, parts = 0.0, float(size[2]) + 8 if size else 0.0, []
+        x, y, parts = 0.0, 8.0 + float(size[2]) if size else 0.0, []
         for swatch, name in self._legend():
             wide = 36 + text_width(name)
             if x + wide > width:
@@ -122,29 +120,21 @@ class Chart:
         svg = svg.replace(f'height="{size[2]}"', f'height="{number(y + 14)}"', 1)
         return svg.removesuffix("</svg>") + "".join(parts) + "</svg>"
 
-    def as_html(self, *, images: bool = False, table_too: bool = True) -> str:
-        """The chart with its key, notes and table as HTML.
+    def as_html(self, *, table_too: bool = True) -> str:
+        """The chart with its key, notes and, if requested, the figures as a folded table, as HTML.
 
-        Parameters
-        ----------
-        images
-            Whether the drawing is an image, which pages without trust in their content show, too: GitHub, and notebooks
-            of others. They remove the drawing itself and its colors. Otherwise it has the colors of the page's theme.
-        table_too
-            Whether the figures follow as a folded table.
+        The drawing is an image: pages without trust in their content (GitHub, notebooks of others) remove drawings.
         """
         notes = "".join(f"<div>{escape(note)}</div>" for note in self.notes)
-        svg = self._with_key(_WIDTH)
-        table = table_html([self.columns, *self.rows])
+        table = f"<details><summary>Table</summary>{table_html([self.columns, *self.rows])}</details>"
         return (
             f'<figure style="margin:0;max-width:{_WIDTH}px">'
             f'<figcaption style="font-weight:600;margin-bottom:6px">{escape(self.title)}</figcaption>'
-            f"{image(svg) if images else f'<style>{_css()}</style>{svg}'}{notes}"
-            f"{f'<details><summary>Table</summary>{table}</details>' if table_too else ''}</figure>"
+            f"{image(self._with_key(_WIDTH))}{notes}{table if table_too else ''}</figure>"
         )
 
     def _repr_html_(self) -> str:
-        return self.as_html(images=True)
+        return self.as_html()
 
     def __str__(self) -> str:
         return "\n".join([self.title, *table_lines([self.columns, *self.rows]), *self.notes])

@@ -131,8 +131,6 @@ class Recommendation(TypedDict):
     """Whether the model was profiled: its modules have a tab."""
     decisive: tuple[str, str]
     """Techniques of the recommended plan, and how certain the choice is."""
-    tokens_per_sample: int
-    """0 if the model reads no tokens."""
     usable_gib: float
     categories: list[str]
     seconds: list[str]
@@ -344,9 +342,6 @@ def recommendation(advice: Advice) -> Recommendation:
         "defaults": list(advice.defaults),
         "has_modules": profile_of(advice) is not None,
         "decisive": decisive(advice),
-        "tokens_per_sample": advice.model.sequence_length(advice.job.sequence_length)
-        if advice.model.reads_tokens
-        else 0,
         "usable_gib": instance.usable_gpu_memory_gib,
         "categories": [CATEGORY_LABELS[name] for name in CATEGORIES],
         "seconds": list(time_labels(advice.plan.library).values()),
