@@ -56,7 +56,7 @@ class Chart:
     """Names between which views can choose: columns that color the ranks, instance types to add."""
 
     def svg(self, width: float = _WIDTH) -> str:
-        """The drawing, `width` pixels wide.
+        """The drawing, `width` pixels wide, with the names of its colors and marks below.
 
         Raises
         ------
@@ -66,7 +66,21 @@ class Chart:
         requested: object = width
         if type(requested) not in {int, float} or not _NARROWEST <= width <= _WIDEST:
             raise AdvisorError(f"A chart is {_NARROWEST} to {_WIDEST:,} pixels wide, not {width!r:.40}.")
-        return self.draw(width)
+        svg = self.draw(width)
+        size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg) or ("", "", "0")
+        x, y, parts = 0.0, 8.0 + float(size[2]), []
+        for swatch, name in self._legend():
+            wide = 36 + text_width(name)
+            if x + wide > width:
+                x, y = 0.0, y + 18
+            text = label("smp-text", 20, 9, name)
+            parts.append(f'<g transform="translate({number(x)} {number(y)})">{swatch}{text}</g>')
+            x += wide
+        if not parts:
+            return svg
+        svg = svg.replace(size[0], f'viewBox="0 0 {size[1]} {number(y + 14)}"', 1)
+        svg = svg.replace(f'height="{size[2]}"', f'height="{number(y + 14)}"', 1)
+        return svg.removesuffix("</svg>") + "".join(parts) + "</svg>"
 
     def save(self, path: str | Path, width: float = _WIDTH) -> Path:
         """Write the drawing as an SVG file, which browsers show in the colors of their theme."""
@@ -74,7 +88,7 @@ class Chart:
         if target.suffix.lower() != ".svg":
             raise AdvisorError(f"A chart is saved as an SVG file: write {target.with_suffix('.svg').name!r}.")
         try:
-            write_text(target, _document(self._with_key(width)))
+            write_text(target, _document(self.svg(width)))
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
             reason = getattr(error, "strerror", None) or str(error)
             raise AdvisorError(f"The chart cannot be written to {str(target)!r:.200}: {reason}.") from None
@@ -89,10 +103,6 @@ class Chart:
             "columns": list(self.columns),
             "rows": [list(row) for row in self.rows],
             "notes": list(self.notes),
-            "legend": [
-                (f'<svg class="smp-chart" width="16" height="10" aria-hidden="true">{swatch}</svg>', name)
-                for swatch, name in self._legend()
-            ],
             "choices": list(self.choices),
         }
 
@@ -101,24 +111,6 @@ class Chart:
         colors = ((f"{self.colors}{index}", name) for index, name in enumerate(self.key) if name)
         swatches = [(rect(f"smp-part {color}", 0, 0, 10, 10), name) for color, name in colors]
         return swatches + [(MARKS[name], name) for name in self.marks]
-
-    def _with_key(self, width: float) -> str:
-        """The drawing with the names of its colors and marks below."""
-        svg = self.svg(width)
-        size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
-        x, y, parts = 0.0, 8.0 + float(size[2]) if size else 0.0, []
-        for swatch, name in self._legend():
-            wide = 36 + text_width(name)
-            if x + wide > width:
-                x, y = 0.0, y + 18
-            text = label("smp-text", 20, 9, name)
-            parts.append(f'<g transform="translate({number(x)} {number(y)})">{swatch}{text}</g>')
-            x += wide
-        if not (size and parts):
-            return svg
-        svg = svg.replace(size[0], f'viewBox="0 0 {size[1]} {number(y + 14)}"', 1)
-        svg = svg.replace(f'height="{size[2]}"', f'height="{number(y + 14)}"', 1)
-        return svg.removesuffix("</svg>") + "".join(parts) + "</svg>"
 
     def as_html(self, *, table_too: bool = True) -> str:
         """The chart with its key, notes and, if requested, the figures as a folded table, as HTML.
@@ -130,7 +122,7 @@ class Chart:
         return (
             f'<figure style="margin:0;max-width:{_WIDTH}px">'
             f'<figcaption style="font-weight:600;margin-bottom:6px">{escape(self.title)}</figcaption>'
-            f"{image(self._with_key(_WIDTH))}{notes}{table if table_too else ''}</figure>"
+            f"{image(self.svg())}{notes}{table if table_too else ''}</figure>"
         )
 
     def _repr_html_(self) -> str:

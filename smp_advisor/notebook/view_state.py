@@ -81,7 +81,7 @@ def costs(model: Model, estimate: Estimate, required: float) -> Data:
         "interval": memory_interval(estimate),
         "samples_per_second": float(f"{estimate.samples_per_second:.6g}"),
         "stages": [
-            {"label": group.label, "gib": group.gib, "total_gib": group.total_gib, "peak": group.is_peak}
+            {"label": group.label, "gib": group.parts, "total_gib": group.total, "peak": group.is_peak}
             for group in stage_groups(estimate.memory.stages)
         ],
         "seconds": [float(f"{getattr(estimate.time, name):.4g}") for name in TIME_LABELS],
