@@ -9,7 +9,6 @@ import sys
 
 import pytest
 from IPython.core.error import UsageError
-from IPython.core.interactiveshell import InteractiveShell
 
 import smp_advisor.advice.recommendation
 from smp_advisor.notebook import Advisor
@@ -19,16 +18,6 @@ from smp_advisor.workload import Adapter
 from .advice import make_advice
 
 ADVISE = "10B --instance ml.p4d.24xlarge --count 16"
-
-
-@pytest.fixture
-def shell():
-    """A shell of a terminal with the extension loaded."""
-    made = InteractiveShell.instance()
-    made.run_line_magic("load_ext", "smp_advisor")
-    yield made
-    made.run_line_magic("unload_ext", "smp_advisor")
-    InteractiveShell.clear_instance()
 
 
 @pytest.fixture
