@@ -1,7 +1,7 @@
 """Random actions on a view and on its kernel side, after which page, kernel, saved notebook and cell must agree.
 
-The actions are those of a hurried user: keys, drags, clicks and menus, edits that are exported at once, Python code that
-moves the same advice, a kernel that is busy or restarts, and a second view.
+The actions are those of a hurried user: keys, drags, clicks and menus, edits that are exported at once, Python code
+that moves the same advice, a kernel that is busy or restarts, and a second view.
 """
 
 from __future__ import annotations

@@ -178,7 +178,7 @@ def test_export_takes_the_jobs_options_and_refuses_in_a_sentence(shell, asked, n
 
 def test_export_without_advice_says_what_to_do(shell, capsys):
     shell.run_cell("%smp_export")
-    assert "run %smp_advise, or display the result of advise()" in "".join(capsys.readouterr())
+    assert "run %smp_advise first, or display the result of advise()" in "".join(capsys.readouterr())
 
 
 SCRIPT = "import smdistributed.modelparallel.torch as smp\n\nrank = smp.rank()\n"  # without smp.init()
