@@ -141,7 +141,7 @@ def facts_html(shown: Data, now: Data) -> str:
 
 
 def _is_recommended(shown: Data, now: Data) -> bool:
-    return now["configuration"] == shown["recommended"]["configuration"]
+    return bool(now["configuration"] == shown["recommended"]["configuration"])
 
 
 def _fact(fact: Data) -> str:
