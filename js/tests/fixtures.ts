@@ -64,7 +64,6 @@ export function recommendation(): Recommendation {
     defaults: ['precision fp16'],
     has_modules: false,
     decisive: ['Sharding.', 'It is the fastest.'],
-    tokens_per_sample: 512,
     usable_gib: 30,
     categories: ['Parameters', 'Gradients', 'Activations'],
     seconds: ['Forward', 'Backward'],

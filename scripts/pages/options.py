@@ -8,7 +8,6 @@ from inspect import cleandoc
 from typing import TYPE_CHECKING
 
 from smp_advisor.command.__main__ import parser as advisor_parser
-from smp_advisor.notebook.cluster_magics import ClusterMagics
 from smp_advisor.notebook.extension import MAGICS
 from smp_advisor.notebook.magics import AdvisorMagics
 from smp_advisor.notebook.profile_magics import ProfileMagics
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["command_line", "magics"]
 
 LITERAL = r"(?<![\w-])(--?[a-z][\w-]*|[A-Z]+=[A-Z\d./]+|SMP109,STC)"
-GROUPS = (AdvisorMagics, ProfileMagics, RunMagics, ClusterMagics)
+GROUPS = (AdvisorMagics, ProfileMagics, RunMagics)
 COMMANDS = """# Command line
 
 `smp-advisor` has the verbs of the Python API, and `smp-advisor-check` checks training scripts. Both are installed with

@@ -25,9 +25,7 @@ MARKS: Mapping[str, str] = {
     "this plan": dot("smp-here", 8, 5, 4),
     "this cluster": dot("smp-here", 8, 5, 4),
     "usable memory": line("smp-limit-mark", 8, 0, 8, 10),
-    "95 % interval": line("smp-whisker", 1, 5, 15, 5)
-    + line("smp-whisker", 1, 1, 1, 9)
-    + line("smp-whisker", 15, 1, 15, 9),
+    "95 % interval": "".join(line("smp-whisker", *ends) for ends in ((1, 5, 15, 5), (1, 1, 1, 9), (15, 1, 15, 9))),
     "recommended plan": rect("smp-ghost", 1, 1, 14, 8),
 }
 """Marks of the legends by their meaning."""
@@ -58,7 +56,7 @@ class Chart:
     """Names between which views can choose: columns that color the ranks, instance types to add."""
 
     def svg(self, width: float = _WIDTH) -> str:
-        """The drawing, `width` pixels wide.
+        """The drawing, `width` pixels wide, with the names of its colors and marks below.
 
         Raises
         ------
@@ -68,7 +66,21 @@ class Chart:
         requested: object = width
         if type(requested) not in {int, float} or not _NARROWEST <= width <= _WIDEST:
             raise AdvisorError(f"A chart is {_NARROWEST} to {_WIDEST:,} pixels wide, not {width!r:.40}.")
-        return self.draw(width)
+        svg = self.draw(width)
+        size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg) or ("", "", "0")
+        x, y, parts = 0.0, 8.0 + float(size[2]), []
+        for swatch, name in self._legend():
+            wide = 36 + text_width(name)
+            if x + wide > width:
+                x, y = 0.0, y + 18
+            text = label("smp-text", 20, 9, name)
+            parts.append(f'<g transform="translate({number(x)} {number(y)})">{swatch}{text}</g>')
+            x += wide
+        if not parts:
+            return svg
+        svg = svg.replace(size[0], f'viewBox="0 0 {size[1]} {number(y + 14)}"', 1)
+        svg = svg.replace(f'height="{size[2]}"', f'height="{number(y + 14)}"', 1)
+        return svg.removesuffix("</svg>") + "".join(parts) + "</svg>"
 
     def save(self, path: str | Path, width: float = _WIDTH) -> Path:
         """Write the drawing as an SVG file, which browsers show in the colors of their theme."""
@@ -76,7 +88,7 @@ class Chart:
         if target.suffix.lower() != ".svg":
             raise AdvisorError(f"A chart is saved as an SVG file: write {target.with_suffix('.svg').name!r}.")
         try:
-            write_text(target, _document(self._with_key(width)))
+            write_text(target, _document(self.svg(width)))
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
             reason = getattr(error, "strerror", None) or str(error)
             raise AdvisorError(f"The chart cannot be written to {str(target)!r:.200}: {reason}.") from None
@@ -91,60 +103,30 @@ class Chart:
             "columns": list(self.columns),
             "rows": [list(row) for row in self.rows],
             "notes": list(self.notes),
-            "legend": [
-                (f'<svg class="smp-chart" width="16" height="10" aria-hidden="true">{swatch}</svg>', name)
-                for swatch, name in self._legend()
-            ],
             "choices": list(self.choices),
         }
 
     def _legend(self) -> list[tuple[str, str]]:
         """Swatch (parts of a drawing of 16 by 10 pixels) and name of every color and mark."""
         colors = ((f"{self.colors}{index}", name) for index, name in enumerate(self.key) if name)
-        swatches = [(f'<rect class="{color}" width="10" height="10"/>', name) for color, name in colors]
+        swatches = [(rect(f"smp-part {color}", 0, 0, 10, 10), name) for color, name in colors]
         return swatches + [(MARKS[name], name) for name in self.marks]
 
-    def _with_key(self, width: float) -> str:
-        """The drawing with the names of its colors and marks below."""
-        svg = self.svg(width)
-        size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
-        x, y, parts = 0.0, float(size[2]) + 8 if size else 0.0, []
-        for swatch, name in self._legend():
-            wide = 36 + text_width(name)
-            if x + wide > width:
-                x, y = 0.0, y + 18
-            text = label("smp-text", 20, 9, name)
-            parts.append(f'<g transform="translate({number(x)} {number(y)})">{swatch}{text}</g>')
-            x += wide
-        if not (size and parts):
-            return svg
-        svg = svg.replace(size[0], f'viewBox="0 0 {size[1]} {number(y + 14)}"', 1)
-        svg = svg.replace(f'height="{size[2]}"', f'height="{number(y + 14)}"', 1)
-        return svg.removesuffix("</svg>") + "".join(parts) + "</svg>"
+    def as_html(self, *, table_too: bool = True) -> str:
+        """The chart with its key, notes and, if requested, the figures as a folded table, as HTML.
 
-    def as_html(self, *, images: bool = False, table_too: bool = True) -> str:
-        """The chart with its key, notes and table as HTML.
-
-        Parameters
-        ----------
-        images
-            Whether the drawing is an image, which pages without trust in their content show, too: GitHub, and notebooks
-            of others. They remove the drawing itself and its colors. Otherwise it has the colors of the page's theme.
-        table_too
-            Whether the figures follow as a folded table.
+        The drawing is an image: pages without trust in their content (GitHub, notebooks of others) remove drawings.
         """
         notes = "".join(f"<div>{escape(note)}</div>" for note in self.notes)
-        svg = self._with_key(_WIDTH)
-        table = table_html([self.columns, *self.rows])
+        table = f"<details><summary>Table</summary>{table_html([self.columns, *self.rows])}</details>"
         return (
             f'<figure style="margin:0;max-width:{_WIDTH}px">'
             f'<figcaption style="font-weight:600;margin-bottom:6px">{escape(self.title)}</figcaption>'
-            f"{image(svg) if images else f'<style>{_css()}</style>{svg}'}{notes}"
-            f"{f'<details><summary>Table</summary>{table}</details>' if table_too else ''}</figure>"
+            f"{image(self.svg())}{notes}{table if table_too else ''}</figure>"
         )
 
     def _repr_html_(self) -> str:
-        return self.as_html(images=True)
+        return self.as_html()
 
     def __str__(self) -> str:
         return "\n".join([self.title, *table_lines([self.columns, *self.rows]), *self.notes])

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.charts.marks import Scale
 
-__all__ = ["Axis", "Bar", "Point", "amount", "bars", "plane"]
+__all__ = ["Axis", "Bar", "Point", "amount", "bars", "key_of", "plane"]
 
 
 class Bar(NamedTuple):
@@ -38,6 +38,8 @@ class Bar(NamedTuple):
     """Total of the recommended plan."""
     interval: tuple[float, float, float] | None = None
     """Low end, middle and high end of the 95 % interval of the memory needed."""
+    is_peak: bool = False
+    """Whether the stage with the highest peak is among those of the bar."""
 
 
 _BAR = 22
@@ -75,8 +77,11 @@ def bars(names: Sequence[str], rows: Sequence[Bar], unit: str, limit: float | No
             parts.append(rect("smp-ghost", x(0), y - 3, x(row.ghost) - x(0), _BAR + 6, title))
         style = "smp-total smp-over" if over else "smp-total"
         parts.append(label(style, width, y + 15, amount(row.total, unit), "end"))
-        of = "" if limit is None else f" of {limit:.1f} {unit} usable"
-        texts.append(f"{row.label}: {amount(row.total, unit)}{of}: {listed(names, row.parts, unit)}")
+        of, key = (
+            "" if limit is None else f" of {limit:.1f} {unit} usable",
+            filter(None, key_of(names, row.parts, unit)),
+        )
+        texts.append(f"{row.label}: {amount(row.total, unit)}{of}: {', '.join(key)}")
         y += _BAR + 8
         if row.interval:
             low, middle, high = (max(end, 0.0) for end in row.interval)
@@ -93,13 +98,13 @@ def bars(names: Sequence[str], rows: Sequence[Bar], unit: str, limit: float | No
     return frame(width, y, "; ".join(texts), parts)
 
 
-def listed(names: Sequence[str], values: Sequence[float], unit: str) -> str:
-    """The parts as text. Those too small to see are omitted."""
+def key_of(names: Sequence[str], values: Sequence[float], unit: str) -> tuple[str, ...]:
+    """Names of the parts with their sizes; empty for those too small to see."""
     total = sum(values)
-    return ", ".join(
-        f"{name} {amount(value, unit, total)}"
-        for name, value in zip(names, values, strict=False)
-        if value > 0 and value >= (0.0005 * total if unit == "s" else 0.005)
+    least = 0.0005 * total if unit == "s" else 0.005
+    return tuple(
+        f"{name} {amount(value, unit, total)}" if value > 0 and value >= least else ""
+        for name, value in zip(names, values, strict=True)
     )
 
 

@@ -41,37 +41,24 @@ def logarithmic(low: float, high: float, start: float, end: float) -> Scale:
     return lambda value: start + (end - start) * math.log(value / low) / span
 
 
-def _power_below(value: float) -> float:
-    """The largest power of ten that is not above a positive value."""
-    power = 1.0
-    while power * 10 <= value:
-        power *= 10
-    while power > value:
-        power /= 10
-    return power
-
-
 def ticks(low: float, high: float, count: float) -> list[float]:
     """Multiples of 1, 2 or 5 times a power of ten, about `count` of them."""
     if not high > low:
         return [low]
     raw = (high - low) / max(count, 1)
-    power = _power_below(raw)
-    step = next((power * factor for factor in (1, 2, 5) if power * factor >= raw), power * 10)
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = power * next((factor for factor in (1, 2, 5) if power * factor >= raw), 10)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [index * step for index in range(first, last + 1)]
 
 
 def log_ticks(low: float, high: float, count: float) -> list[float]:
     """Multiples of the powers of ten between two positive values: at most `count`, of 1, 2 and 5 where they suffice."""
+    powers = [10.0**power for power in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
     for factors in ((1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9), (1, 2, 3, 5), (1, 2, 5), (1, 3), (1,)):
-        values = []
-        power = _power_below(low)
-        while power <= high:
-            values += [power * factor for factor in factors if low <= power * factor <= high]
-            power *= 10
+        values = [power * factor for power in powers for factor in factors if low <= power * factor <= high]
         if len(values) <= count:
-            return values
+            break
     return values
 
 

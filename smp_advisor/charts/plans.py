@@ -193,7 +193,7 @@ def sizes_chart(sizes: ClusterSizes, advice: Recommended) -> Chart:
         is_log=True,
         limit=("budget", budget) if budget else None,
     )
-    curves = [(f"smp-curve smp-l{group}", line) for group, (_, line) in enumerate(lines)]
+    curves = [(f"smp-curve smp-g{group}", line) for group, (_, line) in enumerate(lines)]
     missing = [size for size in sizes.sizes if size.estimate is None]
     notes = list(sizes.lines())
     if missing:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from smp_advisor.charts.chart import Chart, image
-from smp_advisor.charts.drawings import Bar, amount, bars
+from smp_advisor.charts.drawings import Bar, amount, bars, key_of
 from smp_advisor.costs.estimate import CATEGORIES, Memory
 from smp_advisor.libraries.library import get_library, plan_fields
 from smp_advisor.wording import checkpointing_text, step_time
@@ -67,13 +67,11 @@ def time_labels(library: str) -> Mapping[str, str]:
 
 
 _SHORT: Mapping[str, str] = {
-    "hybrid_shard_degree": "shards",
-    "sharded_data_parallel_degree": "shards",
+    **dict.fromkeys(("hybrid_shard_degree", "sharded_data_parallel_degree"), "shards"),
+    **dict.fromkeys(("pipeline_parallel_degree", "partitions"), "PP"),
     "shard_optimizer_state": "sharded optimizer state",
     "sharding_strategy": "strategy",
     "tensor_parallel_degree": "TP",
-    "pipeline_parallel_degree": "PP",
-    "partitions": "PP",
     "context_parallel_degree": "CP",
     "expert_parallel_degree": "EP",
     "activation_checkpointing": "checkpointing",
@@ -83,40 +81,20 @@ _SHORT: Mapping[str, str] = {
 }
 
 
-def plan_text(plan: Plan, limit: int | None = None) -> str:
-    """Techniques of a plan in one line: ``shards 16, TP 2, checkpointing each, batch 16``; at most `limit` of them."""
-    names = dict.fromkeys([*get_library(plan.library).alternatives, "batch_size"])
+def plan_text(plan: Plan) -> str:
+    """Techniques of a plan in one line: ``shards 16, TP 2, checkpointing each, batch 16``."""
     parts = []
-    for name in names:
-        value = getattr(plan, name, None)
-        title = _SHORT.get(name, name.replace("_", " "))
-        if name == "activation_checkpointing" and value not in (None, False, "none"):
-            parts.append(f"{title} {checkpointing_text(str(value))}")
-        elif value is True:
-            parts.append(title)
-        elif value not in (None, False, 1, 0, "none", ""):
-            parts.append(f"{title} {str(value).replace('_', ' ')}")
-    return ", ".join(parts[:limit])
+    for name in dict.fromkeys([*get_library(plan.library).alternatives, "batch_size"]):
+        value, title = getattr(plan, name, None), _SHORT.get(name, name.replace("_", " "))
+        if value in (None, False, 1, 0, "none", "") and value is not True:
+            continue
+        text = checkpointing_text(str(value)) if name == "activation_checkpointing" else str(value).replace("_", " ")
+        parts.append(title if value is True and name != "activation_checkpointing" else f"{title} {text}")
+    return ", ".join(parts)
 
 
 _TWO_SIDED = 1.96
 """Standard deviations to either side of a normal error that contain 95 %."""
-
-
-_LEAST_GIB = 0.005
-"""The smallest part whose size is shown."""
-
-
-class StageGroup(NamedTuple):
-    """Pipeline stages that need the same memory."""
-
-    label: str
-    gib: list[float]
-    """GiB of each of `CATEGORIES`."""
-    total_gib: float
-    """Their sum before rounding."""
-    is_peak: bool
-    """Whether the stage with the highest peak is among them."""
 
 
 def memory_interval(estimate: Estimate) -> tuple[float, float, float]:
@@ -131,39 +109,28 @@ def memory_chart(advice: Recommended, estimate: Estimate) -> Chart:
 
     The outline is the memory of the recommended plan, if another one is shown.
     """
-    instance, groups = advice.cluster.instance, stage_groups(estimate.memory.stages)
+    usable, groups = advice.cluster.instance.usable_gpu_memory_gib, stage_groups(estimate.memory.stages)
     best = advice.recommended.estimate
     ghost = None if estimate.plan == best.plan else best.memory.peak.total_gib
-    rows = [
-        Bar(group.label, group.gib, group.total_gib, *((ghost, memory_interval(estimate)) if group.is_peak else ()))
-        for group in groups
-    ]
+    low, needed, high = interval = memory_interval(estimate)
+    rows = [group._replace(ghost=ghost, interval=interval) if group.is_peak else group for group in groups]
     labels = [CATEGORY_LABELS[name] for name in CATEGORIES]
-    low, needed, high = memory_interval(estimate)
-    peak = next(group.gib for group in groups if group.is_peak)
+    peak = next(group.parts for group in groups if group.is_peak)
+    present = [any(group.parts[index] for group in groups) for index in range(len(labels))]
     return Chart(
         title="Memory per GPU",
-        draw=partial(bars, labels, rows, "GiB", instance.usable_gpu_memory_gib),
+        draw=partial(bars, labels, rows, "GiB", usable),
         columns=("GiB per GPU", *(group.label for group in groups)),
         rows=(
             *(
-                (label, *(f"{group.gib[index]:.2f}" for group in groups))
+                (label, *(f"{group.parts[index]:.2f}" for group in groups))
                 for index, label in enumerate(labels)
-                if any(group.gib[index] for group in groups)
+                if present[index]
             ),
-            ("Peak", *(f"{group.total_gib:.2f}" for group in groups)),
+            ("Peak", *(f"{group.total:.2f}" for group in groups)),
         ),
-        notes=(
-            f"{needed:.1f} GiB needed (95 %: {low:.1f} to {high:.1f}) of {instance.usable_gpu_memory_gib:.1f} usable.",
-        ),
-        key=tuple(
-            ""
-            if not any(group.gib[index] for group in groups)
-            else f"{label} {amount(gib, 'GiB')}"
-            if gib >= _LEAST_GIB
-            else label
-            for index, (label, gib) in enumerate(zip(labels, peak, strict=True))
-        ),
+        notes=(f"{needed:.1f} GiB needed (95 %: {low:.1f} to {high:.1f}) of {usable:.1f} usable.",),
+        key=tuple(text or labels[index] * present[index] for index, text in enumerate(key_of(labels, peak, "GiB"))),
         marks=("usable memory", "95 % interval", *(("recommended plan",) if ghost is not None else ())),
     )
 
@@ -175,47 +142,40 @@ def needed_html(needed: float, usable: float) -> str:
 
 def time_chart(advice: Recommended, estimate: Estimate) -> Chart:
     """One stacked bar with the parts of a step."""
-    labels = time_labels(advice.plan.library)
-    parts = [getattr(estimate.time, name) for name in TIME_LABELS]
-    total = estimate.step_seconds
+    labels = list(time_labels(advice.plan.library).values())
+    parts, total = [getattr(estimate.time, name) for name in TIME_LABELS], estimate.step_seconds
     return Chart(
         title=f"Step time {step_time(estimate)}",
-        draw=partial(bars, list(labels.values()), [Bar("Each step", parts, total)], "s", None),
+        draw=partial(bars, labels, [Bar("Each step", parts, total)], "s", None),
         columns=("Part", "Time", "Share"),
         rows=tuple(
             (label, amount(part, "s", total), f"{100 * part / total:.1f} %")
-            for label, part in zip(labels.values(), parts, strict=True)
+            for label, part in zip(labels, parts, strict=True)
             if part > 0
         ),
-        key=tuple(
-            f"{label} {amount(part, 's', total)}" if part > 0 else ""
-            for label, part in zip(labels.values(), parts, strict=True)
-        ),
+        key=key_of(labels, parts, "s"),
     )
 
 
-def stage_groups(stages: Sequence[StageMemory]) -> list[StageGroup]:
-    """Stages with equal memory in groups, in the order of the first stage of each."""
+def stage_groups(stages: Sequence[StageMemory]) -> list[Bar]:
+    """Stages with equal memory as bars of GiB of each of `CATEGORIES`, in the order of the first stage of each."""
     groups: dict[tuple[float, ...], list[StageMemory]] = {}
     for stage in stages:
         # Rounded to a MiB, a difference that is not visible.
         groups.setdefault(tuple(round(getattr(stage, name), 3) for name in CATEGORIES), []).append(stage)
     peak = Memory(stages=tuple(stages)).peak.stage
     return [
-        StageGroup(
-            _stage_label(members, len(stages)),
+        Bar(
+            _stage_label([member.stage for member in members]) if len(stages) > 1 else "Each GPU",
             list(values),
             round(max(member.total_gib for member in members), 9),
-            any(member.stage == peak for member in members),
+            is_peak=any(member.stage == peak for member in members),
         )
         for values, members in groups.items()
     ]
 
 
-def _stage_label(members: Sequence[StageMemory], count: int) -> str:
-    if count == 1:
-        return "Each GPU"
-    numbers = [member.stage for member in members]
+def _stage_label(numbers: Sequence[int]) -> str:
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:
@@ -223,4 +183,4 @@ def _stage_label(members: Sequence[StageMemory], count: int) -> str:
         else:
             runs.append([number])
     texts = [str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs]
-    return f"Stage {texts[0]}" if len(numbers) == 1 else f"Stages {', '.join(texts)}"
+    return f"Stage{'s' * (len(numbers) > 1)} {', '.join(texts)}"

@@ -60,7 +60,7 @@ def certainty(decision: Decision) -> str:
 def certainty_in_short(decision: Decision) -> str:
     """How certain the choice is and what follows, as the start of `certainty`'s text."""
     if decision.near_best_probability >= _CLEAR:
-        return "a clear choice, no other plan of this library is likely to be noticeably faster."
+        return "a clear choice, no other plan of this library with this batch is likely to be noticeably faster."
     if decision.close > 1:
         within = percent(max(decision.close_within, 0.01))
         number = _NUMBERS[decision.close] if decision.close < len(_NUMBERS) else str(decision.close)

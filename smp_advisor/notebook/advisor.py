@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import anywidget
@@ -26,17 +26,9 @@ from smp_advisor.notebook.view_state import control_dicts, explanation, recommen
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import pandas as pd
-
     from smp_advisor.advice import Advice
-    from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.guidance.ladder import Ladder
-    from smp_advisor.guidance.practices import Pitfall, Step
-    from smp_advisor.guidance.rank_map import RankTable
-    from smp_advisor.libraries.library import Setting
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.notebook.display import Fallback, Handshake
-    from smp_advisor.notebook.view_state import Explained, Recommendation
 
 __all__ = ["Advisor", "advisor_of"]
 
@@ -54,7 +46,8 @@ class Advisor(anywidget.AnyWidget):
     """Shows live advice with controls for its settings, and the estimate of the plan that they make.
 
     The plan on screen belongs to `advice`, which other widgets of the same advice show, too. Attributes of the advice
-    such as ``keep``, ``undo`` and ``compare`` are attributes of the widget.
+    such as ``estimate``, ``steps``, ``ladder``, ``move``, ``reset``, ``undo`` and ``compare`` are attributes of the
+    widget, for the plan on screen.
 
     Examples
     --------
@@ -84,7 +77,7 @@ class Advisor(anywidget.AnyWidget):
         self._turn = self._advice.turn
         with self._turn:
             super().__init__(
-                _recommendation=dict(recommendation(self._drawn)),
+                _recommendation=recommendation(self._drawn),
                 _state=self._as_state(),
                 _ahead=self._as_ahead(),
             )
@@ -97,6 +90,9 @@ class Advisor(anywidget.AnyWidget):
         if name.startswith("_") or not hasattr(LiveAdvice, name):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._advice, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *(name for name in dir(LiveAdvice) if name[0] != "_")})
 
     @property
     def advice(self) -> LiveAdvice:
@@ -115,34 +111,6 @@ class Advisor(anywidget.AnyWidget):
     @property
     def _controls(self) -> control_state.ControlState:
         return self._advice.controls
-
-    @property
-    def estimate(self) -> Estimate:
-        """Estimate of `plan`."""
-        return self._advice.estimate
-
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        """The ordered practices behind `plan`."""
-        return self._advice.steps
-
-    @property
-    def pitfalls(self) -> tuple[Pitfall, ...]:
-        """Requirements of `plan` for the script and the data."""
-        return self._advice.pitfalls
-
-    @property
-    def alternatives(self) -> pd.DataFrame:
-        """Other plans, best first, with the reason against each."""
-        return self._advice.alternatives
-
-    def ladder(self) -> Ladder:
-        """AWS's techniques in order, up to `plan`, with memory, fit, step time and decision."""
-        return self._advice.ladder()
-
-    def ranks(self) -> RankTable:
-        """Stage, slices, shard and replica of every GPU with `plan`."""
-        return self._advice.ranks()
 
     def cells(self, what: str = "job", sdk: str = "auto", **options: Any) -> list[str]:
         """Cells of one kind for `plan`, in the order in which they run.
@@ -168,22 +136,14 @@ class Advisor(anywidget.AnyWidget):
         return self.advice.script_cell(control_state.require(self._controls).plan)
 
     @property
-    def recommendation(self) -> Recommendation:
+    def recommendation(self) -> dict[str, Any]:
         """The recommendation as plain data, for the views."""
-        return cast("Recommendation", self._recommendation)
+        return dict(self._recommendation)
 
     @property
     def state(self) -> dict[str, Any]:
         """Values of the controls and the estimate of their plan, as plain data."""
         return dict(self._state)
-
-    def move(self, **settings: Setting) -> str:
-        """Move controls by name, see `LiveAdvice.move`."""
-        return self._advice.move(**settings)
-
-    def reset(self) -> None:
-        """Show the recommended plan."""
-        self._advice.reset()
 
     def _on_change(self, _: Change) -> None:
         """Send the plan on screen to the views, and soon to the saved outputs."""
@@ -191,7 +151,7 @@ class Advisor(anywidget.AnyWidget):
         if self._advice.recommended is not self._drawn:
             self._drawn = self._advice.recommended
             with self.hold_sync():  # a view draws another recommendation together with its state
-                self._recommendation = dict(recommendation(self._drawn))
+                self._recommendation = recommendation(self._drawn)
                 self._state = self._as_state(self._answering)
                 self._ahead = self._as_ahead()
             return
@@ -202,7 +162,7 @@ class Advisor(anywidget.AnyWidget):
 
     def _as_ahead(self) -> dict[str, Any]:
         self._ahead_of = self._controls.advice
-        return dict(look_ahead(self._controls.advice, self._controls.valid_settings))
+        return look_ahead(self._controls.advice, self._controls.valid_settings)
 
     def _as_state(self, answers: str = "") -> dict[str, Any]:
         state = self._controls
@@ -210,13 +170,13 @@ class Advisor(anywidget.AnyWidget):
             "answers": answers,
             "settings": state.settings,
             "controls": control_dicts(state.advice, state.valid_settings),
-            "snapshot": dict(snapshot_of(state)),
+            "snapshot": snapshot_of(state),
             "moved": state.moved,
             "problem": with_labels(state.advice.plan.library, state.problem),
             "repairs": control_state.repairs_of(state),
             "pins": list(self._advice.pins),
             "summary": state.summary,
-            "history": dict(session_steps(self._advice)),
+            "history": session_steps(self._advice),
         }
 
     @t.observe("_request")
@@ -342,7 +302,7 @@ class Advisor(anywidget.AnyWidget):
             self.send({"kind": "cells", "id": identity, "settings": self._controls.settings, "sources": sources})
 
     def _html(self) -> str:
-        shown: Explained = {**self.recommendation, **explanation(self._advice.explained)}
+        shown = {**self.recommendation, **explanation(self._advice.explained)}
         ladder = self.ladder()._repr_html_()
         return static_html(shown, snapshot_of(self._controls), self.charts(), ladder, session_html(self._advice))
 
@@ -350,7 +310,7 @@ class Advisor(anywidget.AnyWidget):
         """The bars of memory and step time as images, which every page shows."""
         state = self._controls
         charts = (CHARTS[name](state.advice, state.estimate) for name in ("memory", "time"))
-        return "".join(chart.as_html(images=True, table_too=False) for chart in charts)
+        return "".join(chart.as_html(table_too=False) for chart in charts)
 
     def _text(self) -> str:
         return str(self._advice) if self._advice.is_recommended else f"{self._advice}\n\n{self.ladder()}"

@@ -292,7 +292,7 @@ class NothingFits:
     def _button(self, way: WayOut) -> w.Box:
         button = w.Button(description=f"{title_of(way)[:1].upper()}{title_of(way)[1:]}", layout=w.Layout(width="auto"))
         button.on_click(lambda _: self._use(way))
-        note = w.HTML(escape(effect_of(self._ways, way)))  # a button would cut it on a narrow page
+        note = w.HTML(_lines(escape(effect_of(self._ways, way))))  # a button would cut it on a narrow page
         return w.Box([button, note], layout=w.Layout(flex_flow="row wrap", align_items="center"))
 
     def _use(self, way: WayOut) -> None:

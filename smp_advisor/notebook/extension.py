@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from smp_advisor.notebook.cluster_magics import ClusterMagics
 from smp_advisor.notebook.magics import AdvisorMagics
 from smp_advisor.notebook.profile_magics import ProfileMagics
 from smp_advisor.notebook.run_magics import RunMagics
@@ -107,7 +106,7 @@ MAGICS = (
     "smp_advise", "smp_export", "smp_check", "smp_profile", "smp_local", "smp_prove", "smp_start", "smp_watch",
     "smp_calibrate", "smp_clusters",
 )  # fmt: skip
-_CLASSES = (AdvisorMagics, ProfileMagics, RunMagics, ClusterMagics)
+_CLASSES = (AdvisorMagics, ProfileMagics, RunMagics)
 
 _loaded: WeakKeyDictionary[Any, Callable[[], None]] = WeakKeyDictionary()
 

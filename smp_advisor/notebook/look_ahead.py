@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice.live.controls import controls
 from smp_advisor.advice.live.settings import moved_settings, plan_of, settings_of, with_job, with_labels
@@ -19,19 +19,11 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.library import Settings
     from smp_advisor.libraries.plan import Plan
 
-__all__ = ["LookAhead", "look_ahead"]
+__all__ = ["look_ahead"]
 
 
-class LookAhead(TypedDict):
-    """One entry per value: a `Snapshot`, or ``{"problem": sentence, "settings": ...}``."""
-
-    base: Settings
-    """Settings from which each entry is one move away."""
-    by: dict[str, list[dict[str, Any]]]
-
-
-def look_ahead(advice: Advice, base: Settings) -> LookAhead:
-    """Table of all moves from `base`."""
+def look_ahead(advice: Advice, base: Settings) -> dict[str, Any]:
+    """Table of all moves from `base`: for each control, a snapshot or a problem for each of its values."""
     table: dict[str, list[dict[str, Any]]] = {}
     candidates: list[tuple[str, int, Settings, Advice, Plan]] = []
     for control in controls(advice, base):
@@ -56,7 +48,7 @@ def look_ahead(advice: Advice, base: Settings) -> LookAhead:
         if isinstance(result, AdvisorError):
             table[name][position]["problem"] = with_labels(advice.plan.library, str(result))
         else:
-            table[name][position] = {**snapshot(moved, settings, plan, result)}
+            table[name][position] = snapshot(moved, settings, plan, result)
     return {"base": base, "by": table}
 
 

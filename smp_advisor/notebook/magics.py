@@ -1,4 +1,4 @@
-"""``%smp_advise``, ``%smp_export`` and ``%smp_check``: magics for the Python API."""
+"""``%smp_advise``, ``%smp_export``, ``%smp_check`` and ``%smp_clusters``: magics for the Python API."""
 
 # mypy: allow-untyped-calls, allow-untyped-decorators
 # IPython does not annotate the decorators that make a magic.
@@ -15,15 +15,8 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from smp_advisor.advice.options import keywords_of, named_values
 from smp_advisor.errors import AdvisorError, NoPlanFitsError
 from smp_advisor.notebook.cells import KINDS
-from smp_advisor.notebook.options import (
-    comparing,
-    model_named,
-    parsed,
-    table_options,
-    value_of,
-    with_help,
-)
-from smp_advisor.notebook.shown import displayed_last
+from smp_advisor.notebook.options import comparing, model_named, parsed, table_options, value_of, with_help
+from smp_advisor.notebook.shown import ProgressDisplay, required
 from smp_advisor.uninterrupted import uninterrupted
 from smp_advisor.workload.job import DEFAULT_SEQUENCE_LENGTH
 from smp_advisor.workload.stack import AUTO
@@ -37,6 +30,7 @@ if TYPE_CHECKING:
     from smp_advisor.cluster.table import Instance
     from smp_advisor.notebook.advisor import Advisor
     from smp_advisor.scripts import Report
+    from smp_advisor.search.sizes import ClusterSizes
 
 __all__ = ["AdvisorMagics"]
 
@@ -46,11 +40,6 @@ class AdvisorMagics(Magics):
     """Magics for recommendations, their export, and checks of scripts."""
 
     shell: InteractiveShell
-
-    @property
-    def last(self) -> Advisor | None:
-        """The advisor displayed last, by a magic or as the value of a cell, which ``%smp_export`` exports."""
-        return displayed_last(self.shell)
 
     @with_help
     @magic_arguments()
@@ -66,11 +55,7 @@ class AdvisorMagics(Magics):
 
         Displays the advisor and returns it: ``advice = %smp_advise 10B --instance ml.p4d.24xlarge --count 16``.
         """
-        arguments = parsed(self.smp_advise, line)
-        try:
-            advisor = self._advise(arguments)
-        except AdvisorError as error:
-            raise UsageError(str(error)) from None
+        advisor = self._advise(parsed(self.smp_advise, line))
         advisor.show_now()
         return advisor
 
@@ -81,7 +66,6 @@ class AdvisorMagics(Magics):
             from smp_advisor.advice.request import has_formulas, read_model
             from smp_advisor.notebook.advisor import advisor_of
             from smp_advisor.notebook.display import NothingFits
-            from smp_advisor.notebook.shown import ProgressDisplay
 
         keywords = keywords_of({name: text for name, text in vars(arguments).items() if name != "model"})
         cluster = keywords.pop("cluster")
@@ -134,13 +118,9 @@ class AdvisorMagics(Magics):
         launcher into a file; Kubernetes requires ``--option image_uri=...``.
         """
         arguments = parsed(self.smp_export, line)
-        if self.last is None:
-            raise UsageError("There is no advice to export yet: run %smp_advise, or display the result of advise().")
+        advisor = required(self.shell, "no advice to export yet", ", or display the result of advise()")
         what = "script" if arguments.script else arguments.what
-        try:
-            sources = self.last.cells(what, arguments.sdk, **_job_options(arguments))
-        except AdvisorError as error:
-            raise UsageError(str(error)) from None
+        sources = advisor.cells(what, arguments.sdk, **_job_options(arguments))
         if not sources:
             raise UsageError("There is no training script to export: the job runs your own script.")
         self.shell.set_next_input(sources[-1])
@@ -171,28 +151,48 @@ class AdvisorMagics(Magics):
             from smp_advisor.scripts import check_script
 
         arguments = parsed(self.smp_check, line)
-        if arguments.plan and self.last is None:
-            raise UsageError("There is no plan to check against yet: run %smp_advise first, or leave out --plan.")
+        lack, instead = "no plan to check against yet", ", or leave out --plan"
+        advisor = required(self.shell, lack, instead) if arguments.plan else None
         if (arguments.script is None) == (cell is None):
             raise UsageError(
                 "Enter the path of a script, as in %smp_check train.py, or write a script below %%smp_check."
             )
-        plan = self.last.plan if arguments.plan and self.last else None
         # With the line of the magic, so that line numbers are those of the cell.
         source: str | Path = Path(arguments.script) if cell is None else f"%%smp_check\n{cell}"
-        advice = self.last.advice if arguments.plan and self.last else None
-        try:
-            of_estimator = check_if_estimator(
-                source, self.shell.user_ns, advice, cluster=_cluster(arguments), forced=arguments.estimator
-            )
-            if of_estimator is not None:
-                return of_estimator
-            report = check_script(source, plan)
-            if arguments.plan and self.last:
-                _pass_on_code(source, self.last)
-        except AdvisorError as error:
-            raise UsageError(str(error)) from None
+        plan, advice = (None, None) if advisor is None else (advisor.plan, advisor.advice)
+        of_estimator = check_if_estimator(
+            source, self.shell.user_ns, advice, cluster=_cluster(arguments), forced=arguments.estimator
+        )
+        if of_estimator is not None:
+            return of_estimator
+        report = check_script(source, plan)
+        if advisor is not None:
+            _pass_on_code(source, advisor)
         return report
+
+    @with_help
+    @magic_arguments()
+    @argument(
+        "--instance", "-i", dest="cluster", help="Instance types with commas, or any; default: that of the advice."
+    )
+    @table_options("counts", "max_days", "max_usd")
+    @line_magic
+    def smp_clusters(self, line: str) -> ClusterSizes:
+        """Compare days and cost of other clusters for the advice displayed last: ``%smp_clusters --instance any``.
+
+        Shows the best plan on each cluster with its interval, and the knee of each instance type. The stop button ends
+        the comparison with the clusters compared by then.
+        """
+        arguments = parsed(self.smp_clusters, line)
+        advisor = required(self.shell, "no advice to compare clusters for yet")
+        with ProgressDisplay("Comparing clusters") as progress:
+            return advisor.advice.compare_clusters(
+                value_of(arguments, "cluster"),
+                value_of(arguments, "counts"),
+                max_days=value_of(arguments, "max_days"),
+                max_usd=value_of(arguments, "max_usd"),
+                on_progress=progress.update,
+            )
 
 
 def _pass_on_code(source: str | Path, advisor: Advisor) -> None:

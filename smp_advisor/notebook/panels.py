@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from threading import Lock, Thread
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice.live import control_state
 from smp_advisor.advice.live.live_advice import ON_SCREEN, RECOMMENDED
@@ -26,7 +26,7 @@ from smp_advisor.runs.sources import LocalFolder
 
 if TYPE_CHECKING:
     from smp_advisor.advice.live import LiveAdvice
-    from smp_advisor.advice.live.comparison import Comparison, Row
+    from smp_advisor.advice.live.comparison import Comparison
     from smp_advisor.advice.live.control_state import ControlState, Entry
     from smp_advisor.runs.watching import Run
 
@@ -59,15 +59,6 @@ _SHOWN = 40
 """Number of entries of the history around the present one in the tab."""
 
 
-class ComparisonData(TypedDict):
-    """A `Comparison` as plain data. Rows are label, first, second and change."""
-
-    names: list[str]
-    summary: str
-    settings: list[list[str]]
-    figures: list[list[str]]
-
-
 def compare(advice: LiveAdvice, state: ControlState, options: Mapping[str, object]) -> Mapping[str, object]:
     """Two plans next to each other, the snapshots and the history.
 
@@ -94,18 +85,16 @@ def compare(advice: LiveAdvice, state: ControlState, options: Mapping[str, objec
     }
 
 
-def comparison_data(comparison: Comparison) -> ComparisonData:
-    """A comparison for a view."""
+def comparison_data(comparison: Comparison) -> dict[str, Any]:
+    """A comparison for a view. Rows are label, first, second and change."""
     return {
         "names": list(comparison.names),
         "summary": comparison.summary,
-        "settings": [_row(row) for row in comparison.settings],
-        "figures": [_row(row) for row in comparison.figures],
+        **{
+            part: [[row.label, row.first, row.second, row.change] for row in getattr(comparison, part)]
+            for part in ("settings", "figures")
+        },
     }
-
-
-def _row(row: Row) -> list[str]:
-    return [row.label, row.first, row.second, row.change]
 
 
 def plan_line(entry: Entry) -> list[str]:
@@ -290,19 +279,8 @@ class PanelRequests:
         self._send({"kind": "failed", "id": identity, "text": with_labels(library, str(error))})
 
 
-class Steps(TypedDict):
-    """Summaries of the changes that undo reverts and redo makes again."""
-
-    undo: str
-    """Empty if there is nothing to undo."""
-    redo: str
-    """Empty if there is nothing to redo."""
-    version: int
-    """Another number after every change of the history or the snapshots."""
-
-
-def session_steps(advice: LiveAdvice) -> Steps:
-    """The next steps of undo and redo, and the version of both."""
+def session_steps(advice: LiveAdvice) -> dict[str, Any]:
+    """The next steps of undo and redo, empty if there is none, and a number that changes with history and snapshots."""
     history, position = advice.history, len(advice.history) - 1 - advice.undone
     problem = "the last setting, which cannot be combined with the others" if advice.controls.problem else ""
     return {

@@ -17,10 +17,9 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.groups import reduced_data_parallel_degree
 from smp_advisor.notebook.options import model_named, parsed, table_options, value_of, with_help
-from smp_advisor.notebook.shown import ProgressDisplay, displayed_last, show_result
+from smp_advisor.notebook.shown import ProgressDisplay, required, show_result
 from smp_advisor.profiling.precision import PRECISIONS
 from smp_advisor.uninterrupted import uninterrupted
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
     from IPython.core.interactiveshell import InteractiveShell
 
-    from smp_advisor.notebook.advisor import Advisor
     from smp_advisor.profiling.local_run import LocalRun
     from smp_advisor.profiling.result import Profile
     from smp_advisor.proving import Proof
@@ -89,8 +87,6 @@ class ProfileMagics(Magics):
                 result = profile(
                     model, **self._settings(arguments), on_line=progress.add_line, on_progress=progress.update
                 )
-            except AdvisorError as error:
-                raise UsageError(str(error)) from None
             except KeyboardInterrupt:
                 raise UsageError("The profile was interrupted; all its processes have ended.") from None
         show_result(self.shell, "smp_profile", result)
@@ -112,7 +108,7 @@ class ProfileMagics(Magics):
         }
         settings = {name: value for name, value in options.items() if value is not None}
         if arguments.plan:
-            advisor = self._advisor()
+            advisor = required(self.shell, "no plan yet", ", or leave out --plan")
             job = advisor.advice.job
             length = settings.pop("sequence_length", job.sequence_length)
             settings |= {
@@ -143,8 +139,6 @@ class ProfileMagics(Magics):
         with ProgressDisplay(arguments.name) as progress:
             try:
                 result = self._run(arguments, cell, progress)
-            except AdvisorError as error:
-                raise UsageError(str(error)) from None
             except KeyboardInterrupt:
                 raise UsageError(f"{arguments.name} was interrupted; all its processes have ended.") from None
             progress.has_failed = not result.ok
@@ -158,7 +152,7 @@ class ProfileMagics(Magics):
         parameters: dict[str, Any] = {}
         processes = 1
         if arguments.plan:
-            settings = run_settings(self._advisor().plan)
+            settings = run_settings(required(self.shell, "no plan yet", ", or leave out --plan").plan)
             hyperparameters, parameters = settings["hyperparameters"], settings["parameters"]
             processes = settings["processes"]
         hyperparameters |= {name: _value(text) for name, text in _pairs(arguments.hyperparameter).items()}
@@ -200,23 +194,14 @@ class ProfileMagics(Magics):
         from smp_advisor.proving import prove
 
         arguments = parsed(self.smp_prove, line)
-        plan = None if arguments.library else self._advisor().plan
+        plan = None if arguments.library else required(self.shell, "no plan yet", ", or leave out --plan").plan
         words = shlex.split(arguments.arguments.strip("\"'"))
-        try:
-            proof = prove(
-                Path(arguments.original), Path(arguments.adapted), plan,
-                library=arguments.library, root=arguments.root, arguments=words,
-            )  # fmt: skip
-        except AdvisorError as error:
-            raise UsageError(str(error)) from None
+        proof = prove(
+            Path(arguments.original), Path(arguments.adapted), plan,
+            library=arguments.library, root=arguments.root, arguments=words,
+        )  # fmt: skip
         show_result(self.shell, "smp_prove", proof)
         return proof
-
-    def _advisor(self) -> Advisor:
-        advisor = displayed_last(self.shell)
-        if advisor is None:
-            raise UsageError("There is no plan yet: run %smp_advise first, or leave out --plan.")
-        return advisor
 
     def _variable(self, name: str) -> Any:
         if name not in self.shell.user_ns:

@@ -19,7 +19,7 @@ from IPython.display import display
 from smp_advisor.advice.options import named_values
 from smp_advisor.errors import AdvisorError
 from smp_advisor.notebook.options import parsed, table_options, value_of, with_help
-from smp_advisor.notebook.shown import displayed_last, show_result
+from smp_advisor.notebook.shown import required, show_result
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -103,21 +103,15 @@ class RunMagics(Magics):
         Without ``--local``, it is a training job: its price is shown, and it starts after the answer ``yes``.
         """
         arguments = parsed(self.smp_start, line)
-        advisor = displayed_last(self.shell)
-        if advisor is None:
-            raise UsageError("There is no plan to start yet: run %smp_advise first.")
-        advice = advisor.advice
+        advice = required(self.shell, "no plan to start yet").advice
         folder = None if arguments.folder is None else arguments.folder.strip("'\"")
-        try:
-            options = named_values(arguments.option)
-            if not arguments.local and not arguments.yes:
-                print(f"This job would run on {advice.terms(sdk=arguments.sdk, **options)}")  # noqa: T201
-                if not _is_confirmed():
-                    print("Nothing was started.")  # noqa: T201
-                    return None
-            run = advice.start(local=arguments.local, confirm=True, folder=folder, sdk=arguments.sdk, **options)
-        except AdvisorError as error:
-            raise UsageError(str(error)) from None
+        options = named_values(arguments.option)
+        if not arguments.local and not arguments.yes:
+            print(f"This job would run on {advice.terms(sdk=arguments.sdk, **options)}")  # noqa: T201
+            if not _is_confirmed():
+                print("Nothing was started.")  # noqa: T201
+                return None
+        run = advice.start(local=arguments.local, confirm=True, folder=folder, sdk=arguments.sdk, **options)
         show_result(self.shell, "smp_start", run)
         return run
 
@@ -135,13 +129,9 @@ class RunMagics(Magics):
         from smp_advisor.estimators import watch
 
         arguments = parsed(self.smp_watch, line)
-        advisor = displayed_last(self.shell) if arguments.plan else None
-        if arguments.plan and advisor is None:
-            raise UsageError("There is no plan to compare with yet: run %smp_advise first, or leave out --plan.")
-        try:
-            run = watch(arguments.run.strip("'\""), None if advisor is None else advisor.advice)
-        except AdvisorError as error:
-            raise UsageError(str(error)) from None
+        lack, instead = "no plan to compare with yet", ", or leave out --plan"
+        advice = required(self.shell, lack, instead).advice if arguments.plan else None
+        run = watch(arguments.run.strip("'\""), advice)
         show_result(self.shell, "smp_watch", run)
         return run
 
@@ -168,13 +158,7 @@ class RunMagics(Magics):
         Shows what was read and the estimate before and after, then the new advice, and returns it.
         """
         arguments = parsed(self.smp_calibrate, line)
-        advisor = displayed_last(self.shell)
-        if advisor is None:
-            raise UsageError("There is no plan yet: run %smp_advise first.")
-        try:
-            calibrated = self._calibrated(advisor, arguments)
-        except AdvisorError as error:
-            raise UsageError(str(error)) from None
+        calibrated = self._calibrated(required(self.shell, "no plan yet"), arguments)
         calibrated.show_now()
         return calibrated
 

@@ -12,6 +12,8 @@ from weakref import WeakKeyDictionary
 from IPython.core.getipython import get_ipython
 from IPython.display import display
 
+from smp_advisor.errors import AdvisorError
+
 if TYPE_CHECKING:
     from types import TracebackType
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
     from smp_advisor.notebook.advisor import Advisor
 
-__all__ = ["ProgressDisplay", "displayed_last", "set_displayed_last", "show_result"]
+__all__ = ["ProgressDisplay", "displayed_last", "required", "set_displayed_last", "show_result"]
 
 
 _last: WeakKeyDictionary[InteractiveShell, Advisor] = WeakKeyDictionary()
@@ -28,6 +30,14 @@ _last: WeakKeyDictionary[InteractiveShell, Advisor] = WeakKeyDictionary()
 def displayed_last(shell: InteractiveShell | None) -> Advisor | None:
     """The advisor that was displayed last in a notebook; None before the first."""
     return None if shell is None else _last.get(shell)
+
+
+def required(shell: InteractiveShell, lack: str, instead: str = "") -> Advisor:
+    """The advisor that was displayed last; without one, an error: ``no plan to start yet``."""
+    advisor = displayed_last(shell)
+    if advisor is None:
+        raise AdvisorError(f"There is {lack}: run %smp_advise first{instead}.")
+    return advisor
 
 
 def set_displayed_last(shell: InteractiveShell | None, advisor: Advisor) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from smp_advisor.advice.live import LiveAdvice
-    from smp_advisor.notebook.view_state import Explained, Fact, Recommendation, Snapshot
+    from smp_advisor.notebook.view_state import Data
 
 __all__ = ["facts_html", "session_html", "static_html", "title_html", "verdict_html"]
 
@@ -61,7 +61,7 @@ _TABLE_ROW = '<tr style="background:none">'
 _CELL = "padding:2px 14px 2px 0;text-align:left"
 
 
-def static_html(shown: Explained, now: Snapshot, charts: str = "", ladder: str = "", session: str = "") -> str:
+def static_html(shown: Data, now: Data, charts: str = "", ladder: str = "", session: str = "") -> str:
     """HTML of a plan in the order of the view: verdict, configuration, bars and reasons, then folded details.
 
     The glossary explains the labels. Tooltips would repeat its texts in the saved file.
@@ -101,12 +101,12 @@ def _without_formulas(html: str) -> str:
     return re.sub(r">[^<]*", lambda text: text[0].replace("$", "<span>$</span>"), html)
 
 
-def title_html(shown: Recommendation) -> str:
+def title_html(shown: Data) -> str:
     """Model and cluster."""
     return f'<div style="font-size:15px;font-weight:600;margin-bottom:8px">{escape(shown["title"])}</div>'
 
 
-def verdict_html(shown: Recommendation, now: Snapshot) -> str:
+def verdict_html(shown: Data, now: Data) -> str:
     """Whether the plan fits, its speed, time and money, and what decides."""
     costs = now["costs"]
     sign, words = FITS[costs["fit"]]
@@ -127,7 +127,7 @@ def verdict_html(shown: Recommendation, now: Snapshot) -> str:
     )
 
 
-def facts_html(shown: Recommendation, now: Snapshot) -> str:
+def facts_html(shown: Data, now: Data) -> str:
     """Every figure of the plan, and the facts and defaults behind them, folded."""
     figures = "".join(
         f'<div style="min-width:130px"><div style="{_MUTED}">{escape(label)}</div>'
@@ -140,11 +140,11 @@ def facts_html(shown: Recommendation, now: Snapshot) -> str:
     return _folded("Figures and facts", f'<div style="{_FLOW}">{figures}</div>{_TABLE}{rows}</table>')
 
 
-def _is_recommended(shown: Recommendation, now: Snapshot) -> bool:
-    return now["configuration"] == shown["recommended"]["configuration"]
+def _is_recommended(shown: Data, now: Data) -> bool:
+    return bool(now["configuration"] == shown["recommended"]["configuration"])
 
 
-def _fact(fact: Fact) -> str:
+def _fact(fact: Data) -> str:
     mark = f" <strong>({escape(fact['mark'])})</strong>" if fact["mark"] else ""
     note = f' <span style="{_MUTED}">({escape(fact["note"])})</span>' if fact["note"] else ""
     return f"{escape(fact['text'])}{mark}{note}"
@@ -161,7 +161,7 @@ def _side_by_side(left: str, right: str) -> str:
     )
 
 
-def _configuration(shown: Recommendation, now: Snapshot) -> str:
+def _configuration(shown: Data, now: Data) -> str:
     recommended = shown["recommended"]["configuration"]
     rows = "".join(
         _row(row, f"<strong>{escape(text)}</strong>{_other(text, advised)}")
@@ -177,7 +177,7 @@ def _other(text: str, advised: str) -> str:
     return f' <span style="{_MUTED}">(recommended: {escape(advised or "none")})</span>' if text != advised else ""
 
 
-def _steps(shown: Explained) -> str:
+def _steps(shown: Data) -> str:
     items = []
     for step in shown["steps"]:
         figures = "; ".join(f"{label} {value}" for label, value in step["figures"])
@@ -194,7 +194,7 @@ def _link(url: str, title: str) -> str:
     return f'<a href="{escape(url)}">{escape(title or "source")}</a>'
 
 
-def _reference(shown: Explained) -> str:
+def _reference(shown: Data) -> str:
     reference = shown["reference"]
     if reference is None:
         return ""
@@ -209,7 +209,7 @@ def _difference(difference: dict[str, str]) -> str:
     return _TABLE_ROW + "".join(f'<td style="{_CELL}">{escape(cell)}</td>' for cell in cells) + "</tr>"
 
 
-def _glossary(shown: Recommendation, page: str) -> str:
+def _glossary(shown: Data, page: str) -> str:
     """Terms that the page contains, or has as labels."""
     words, labels = page.lower(), set(shown["tooltips"].values())
     items = "".join(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice.live.controls import controls
 from smp_advisor.advice.live.settings import configuration, precision_text, rows_of, settings_of, training_settings_text
@@ -13,7 +13,6 @@ from smp_advisor.costs.estimate import CATEGORIES
 from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.schema import schema
 from smp_advisor.notebook.figures import (
-    Fit,
     decisive,
     figures,
     fit,
@@ -24,7 +23,7 @@ from smp_advisor.notebook.figures import (
     step_range,
 )
 from smp_advisor.notebook.glossary import term_for, terms_of
-from smp_advisor.notebook.workload_fields import Field, workload_fields
+from smp_advisor.notebook.workload_fields import workload_fields
 from smp_advisor.wording import adapter_text, batch_limit, listed, overhead_notes, plural, sentences
 from smp_advisor.workload.job import OPTIMIZERS
 from smp_advisor.workload.stack import AUTO, stack
@@ -39,12 +38,7 @@ if TYPE_CHECKING:
     from smp_advisor.workload.model import Model
 
 __all__ = [
-    "Costs",
-    "Explained",
-    "Explanation",
-    "Fact",
-    "Recommendation",
-    "Snapshot",
+    "Data",
     "control_dicts",
     "costs",
     "explanation",
@@ -70,102 +64,11 @@ _HARDWARE = {
 }
 
 
-class Fact(TypedDict):
-    """One line of the header."""
-
-    label: str
-    text: str
-    mark: str
-    """Origin of the value (``inferred``); empty if you set it."""
-    note: str
+Data = dict[str, Any]
+"""JSON for the views. `js/src/widget/wire.ts` describes every part."""
 
 
-class Costs(TypedDict):
-    """An estimate in compact form, for the look-ahead table."""
-
-    fits: bool
-    fit: Fit
-    """State against the required probability."""
-    memory: str
-    """Memory that decides the fit: ``28.1 of 39.4 GiB per GPU``."""
-    likely: str
-    """Probability of the fit next to the required one."""
-    headline: list[tuple[str, str, str, str, str]]
-    """How exact, value, unit, note and interval of speed, time and money."""
-    figures: list[tuple[str, str]]
-    """(value, note) of each figure, in the order of `Recommendation.figures`."""
-    needed_gib: float
-    """Memory needed per GPU of the stage with the least headroom. The bars show the peaks."""
-    interval: tuple[float, float, float]
-    """Low end of its 95 % interval, the memory needed, and the high end."""
-    samples_per_second: float
-    stages: list[dict[str, Any]]
-    """For each group of equal stages: label, GiB by category, their sum before rounding, whether it has the peak."""
-    seconds: list[float]
-    """Seconds of each part of the step."""
-    step_seconds: float
-    """Sum of the parts before rounding, so that all views round it alike."""
-    step_range: str
-    """Interval of the sum: ``95 %: 3.02 to 4.87``."""
-
-
-class Snapshot(TypedDict):
-    """One plan: values of all controls, their texts, and the estimate."""
-
-    settings: Settings
-    configuration: list[str]
-    costs: Costs
-    preferred: str
-    """Why the recommended plan is another one, if this one fits and is faster."""
-
-
-class Recommendation(TypedDict):
-    """Data that no control changes."""
-
-    title: str
-    workload: list[Field]
-    """Fields of the request; empty if it cannot be searched again."""
-    facts: list[Fact]
-    defaults: list[str]
-    has_modules: bool
-    """Whether the model was profiled: its modules have a tab."""
-    decisive: tuple[str, str]
-    """Techniques of the recommended plan, and how certain the choice is."""
-    tokens_per_sample: int
-    """0 if the model reads no tokens."""
-    usable_gib: float
-    categories: list[str]
-    seconds: list[str]
-    figures: list[str]
-    groups: list[str]
-    """Titles of the groups of controls."""
-    names: list[str]
-    """Settings in the order of `rows`. The rows after them (the global batch) follow from the others."""
-    rows: list[str]
-    recommended: Snapshot
-    assumptions: list[str]
-    tooltips: dict[str, str]
-    """Definition of each label that the glossary explains."""
-    glossary: list[dict[str, str]]
-    """Terms with their definitions and sources."""
-
-
-class Explanation(TypedDict):
-    """Reasons for one plan."""
-
-    because: list[str]
-    """Sentences on how the search chose it, or the difference of a plan of yours from the recommended one."""
-    steps: list[dict[str, Any]]
-    reference: dict[str, Any] | None
-    """None if AWS publishes no configurations of the library, or none like the model."""
-    pitfalls: list[dict[str, Any]]
-
-
-class Explained(Recommendation, Explanation):
-    """A recommendation with the reasons for the plan on screen, for views without a kernel."""
-
-
-def costs(model: Model, estimate: Estimate, required: float) -> Costs:
+def costs(model: Model, estimate: Estimate, required: float) -> Data:
     """Figures and bars of an estimate; `required` is the probability with which the plan has to fit."""
     return {
         "fits": estimate.fits,
@@ -178,7 +81,7 @@ def costs(model: Model, estimate: Estimate, required: float) -> Costs:
         "interval": memory_interval(estimate),
         "samples_per_second": float(f"{estimate.samples_per_second:.6g}"),
         "stages": [
-            {"label": group.label, "gib": group.gib, "total_gib": group.total_gib, "peak": group.is_peak}
+            {"label": group.label, "gib": group.parts, "total_gib": group.total, "peak": group.is_peak}
             for group in stage_groups(estimate.memory.stages)
         ],
         "seconds": [float(f"{getattr(estimate.time, name):.4g}") for name in TIME_LABELS],
@@ -187,19 +90,19 @@ def costs(model: Model, estimate: Estimate, required: float) -> Costs:
     }
 
 
-def snapshot(advice: Advice, settings: Settings, plan: Plan, estimate: Estimate) -> Snapshot:
+def snapshot(advice: Advice, settings: Settings, plan: Plan, estimate: Estimate) -> Data:
     """Data of one plan for a view."""
     shown = costs(advice.model, estimate, advice.min_fit_probability)
     texts = configuration(advice, plan)
     return {"settings": settings, "configuration": texts, "costs": shown, "preferred": preferred(advice, estimate)}
 
 
-def snapshot_of(state: ControlState) -> Snapshot:
+def snapshot_of(state: ControlState) -> Data:
     """Data of the plan of the controls."""
     return snapshot(state.advice, settings_of(state.plan, state.advice.job), state.plan, state.estimate)
 
 
-def control_dicts(advice: Advice, settings: Settings) -> list[dict[str, Any]]:
+def control_dicts(advice: Advice, settings: Settings) -> list[Data]:
     """The controls as plain data, by the group in which they are shown, in the order of AWS's best practices."""
     shown = [
         {**asdict(c), "values": list(c.values), "texts": list(c.texts), "group": _group(c.name)}
@@ -235,7 +138,7 @@ def _order(name: str) -> int:
     return [*_IN_ORDER, *_OF_LIBRARY, name].index(name)
 
 
-def facts(advice: Advice) -> list[Fact]:
+def facts(advice: Advice) -> list[Data]:
     """Model, cluster, training, library and objective, one line each."""
     model, job, shape = advice.model, advice.job, advice.model.shape
     parts = [f"{_count(model.parameter_count)} parameters", plural(model.layer_count, "block")]
@@ -270,7 +173,7 @@ def facts(advice: Advice) -> list[Fact]:
     ]
 
 
-def _code_fact(advice: Advice) -> Fact:
+def _code_fact(advice: Advice) -> Data:
     """Kind of training code, marked as inferred if it is the exported script's."""
     if advice.job.stack != AUTO:
         return _fact("Code", stack(advice.job.stack).title)
@@ -286,7 +189,7 @@ def tooltips(advice: Advice) -> dict[str, str]:
     return {label: term.text for name, label in entries if (term := term_for(name))}
 
 
-def _fact(label: str, text: str, mark: str = "", note: str = "") -> Fact:
+def _fact(label: str, text: str, mark: str = "", note: str = "") -> Data:
     # The note starts with the mark: "inferred", "from 10 B".
     return {"label": label, "text": text, "mark": mark, "note": note.removeprefix(f"{mark} ")}
 
@@ -313,13 +216,13 @@ def _count(number: float) -> str:
     return f"{number:,.0f}"
 
 
-def _step(step: Step) -> dict[str, Any]:
+def _step(step: Step) -> Data:
     """A step without the plan of its comparison, which the ladder shows."""
     names = ("order", "technique", "title", "decision", "because", "details", "trade_off", "source_title", "source_url")
     return {**{name: getattr(step, name) for name in names}, "figures": [list(pair) for pair in step.figures]}
 
 
-def explanation(advice: Advice) -> Explanation:
+def explanation(advice: Advice) -> Data:
     """Reasons for the plan of an advice."""
     return {
         "because": [
@@ -333,7 +236,7 @@ def explanation(advice: Advice) -> Explanation:
     }
 
 
-def recommendation(advice: Advice) -> Recommendation:
+def recommendation(advice: Advice) -> Data:
     """Data of the advice that no control changes."""
     instance, rows = advice.cluster.instance, rows_of(advice.plan.library)
     trained = "" if advice.job.adapter is None else f"{adapter_text(advice.job.adapter)} for "
@@ -344,9 +247,6 @@ def recommendation(advice: Advice) -> Recommendation:
         "defaults": list(advice.defaults),
         "has_modules": profile_of(advice) is not None,
         "decisive": decisive(advice),
-        "tokens_per_sample": advice.model.sequence_length(advice.job.sequence_length)
-        if advice.model.reads_tokens
-        else 0,
         "usable_gib": instance.usable_gpu_memory_gib,
         "categories": [CATEGORY_LABELS[name] for name in CATEGORIES],
         "seconds": list(time_labels(advice.plan.library).values()),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any
 
+from smp_advisor.advice.live.settings import dollars
 from smp_advisor.arguments import amount_of, options
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.cluster.table import Instance, instances
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from smp_advisor.advice import Advice
     from smp_advisor.search.ways_out import WayOut, WaysOut
 
-__all__ = ["Field", "by_cost", "changes_of", "effect_of", "keywords_of", "title_of", "ways_of", "workload_fields"]
+__all__ = ["by_cost", "changes_of", "effect_of", "keywords_of", "title_of", "ways_of", "workload_fields"]
 
 _OBJECTIVES = {
     "throughput": "fastest",
@@ -35,23 +36,7 @@ _OBJECTIVES = {
 _LONGEST = 200
 
 
-class Field(TypedDict):
-    """One field of the bar."""
-
-    name: str
-    label: str
-    kind: Literal["text", "select"]
-    value: str
-    """The request as text; empty if it is not set."""
-    shown: str
-    """The value with what the search made of it: ``auto: SMP v2``."""
-    options: list[tuple[str, str]]
-    """Values and texts of a select; suggestions of a text field."""
-    hint: str
-    """Tooltip, with an example."""
-
-
-def workload_fields(advice: Advice) -> list[Field]:
+def workload_fields(advice: Advice) -> list[dict[str, Any]]:
     """The request of an advice; none for advice made by hand, which cannot be searched again."""
     if advice.call is None:
         return []
@@ -158,7 +143,9 @@ def effect_of(ways: WaysOut, way: WayOut) -> str:
         return ""
     cost = re.sub(r" \([^)]*\)", "", time_and_cost(ways.request.model, now)[1])
     speed = headlines(ways.request.model, now)[0]
-    return f"{memory(now)}, {speed.value} {speed.unit}, {cost}"
+    price = way.size.cluster.usd_per_hour
+    hourly = "" if price is None else f", {dollars(price)} per hour"
+    return f"{memory(now)}, {speed.value} {speed.unit}, {cost}{hourly}"
 
 
 def ways_of(advice: Advice, ways: WaysOut) -> list[dict[str, Any]]:

@@ -163,7 +163,7 @@ def elapsed(value: float) -> str:
     return f"{max(value, 0):.0f} s"
 
 
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 560.0, 150.0, 44.0, 20.0
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 440.0, 150.0, 44.0, 20.0
 _MOST_POINTS = 500
 _ORANGE = "#d55e00"
 """Vermilion of the Okabe-Ito palette."""
@@ -225,6 +225,6 @@ def _drawing(run: Run) -> str:
     about = f"Seconds per step: {between((min(shown), max(shown)))}" + (f"; predicted {between(band)}" if band else "")
     return (
         f'<svg viewBox="0 0 {pixels(_WIDTH)} {pixels(_HEIGHT)}" width="{pixels(_WIDTH)}" role="img"'
-        f' aria-label="{escape(about, quote=True)}" style="max-width:100%;font-size:11px;fill:currentColor">'
+        f' aria-label="{escape(about, quote=True)}" style="max-width:100%;font-size:12px;fill:currentColor">'
         f"<title>{escape(about)}</title>{''.join(parts)}</svg>"
     )

@@ -1,7 +1,7 @@
 """Random actions on a view and on its kernel side, after which page, kernel, saved notebook and cell must agree.
 
-The actions are those of a hurried user: keys, drags, clicks and menus, Python code that moves the same advice, a kernel
-that is busy or restarts, and a second view.
+The actions are those of a hurried user: keys, drags, clicks and menus, edits that are exported at once, Python code
+that moves the same advice, a kernel that is busy or restarts, and a second view.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ KEYS = ("ArrowLeft", "ArrowRight", "Home", "End", "PageUp", "PageDown")
 LEFT_OUT = ("Copy", "Save", "Check", "Run the cell again", "Cancel", "Profile", "Search")
 """Starts of the names of buttons that work outside the advisor, or start longer work."""
 MOST_VIEWS = 2
+EDITS = {"instance_count": ("1", "2", "4"), "sequence_length": ("256", "512", "1,024")}
+"""Fields of the request, with texts to type."""
 SHOWN = """
 view => ({
   settings: Object.fromEntries([...view.querySelectorAll('.smp-controls [name]')].map(input =>
@@ -56,7 +58,10 @@ ACT = """
     target.value = String(below(chance, Number(target.max) + 1));
     target.dispatchEvent(new Event('input', { bubbles: true }));
   }
-  if (action === 'select') target.selectedIndex = below(chances[1], target.options.length);
+  if (action === 'select') {
+    target.selectedIndex = below(chances[1], target.options.length);
+    target.dispatchEvent(new Event('input', { bubbles: true }));
+  }
   if (action === 'drag' || action === 'select') target.dispatchEvent(new Event('change', { bubbles: true }));
   return name;
 }
@@ -81,6 +86,8 @@ class Monkey:
         self._host, self._make = host, make
         self._random = random.Random(seed)
         self._views = 1
+        self._hears = True
+        """Whether the kernel answers."""
         self.done: Counter[str] = Counter()
         """Number of actions of each kind."""
         self._log: list[str] = []
@@ -92,8 +99,9 @@ class Monkey:
             "tab": lambda: self._act("[role=tab]", "click"),
             "button": lambda: self._act("button:not([role=tab])", "click"),
             "summary": lambda: self._act("summary", "click"),
+            "edit": self._edit,
         }
-        self._weights = (30, 10, 12, 6, 8, 12, 4)
+        self._weights = (30, 10, 12, 6, 8, 12, 4, 4)
         self._kernel: dict[str, Callable[[], object]] = {
             "python": self._python,
             "busy": self._busy,
@@ -139,6 +147,21 @@ class Monkey:
         if self._act("input[type=range]", "focus"):
             self._host.page.keyboard.press(key)
 
+    def _edit(self) -> None:
+        """Type into a field, and export at once: the cells are never those of the plan before."""
+        name = self._random.choice(list(EDITS))
+        text, enters = self._random.choice(EDITS[name]), self._random.random() < 0.7
+        self._log[-1] += f" {name} {text}{' Enter' * enters}"
+        before, field = len(self._host.inserted), self._host.view.locator(f"input[name='workload-{name}']")
+        field.fill(text)
+        if enters:
+            field.press("Enter")
+        self._host.view.locator(".smp-verdict button.smp-primary").evaluate("button => button.click()")
+        if self._hears:
+            self._host.settle()
+            for cells in self._host.inserted[before:]:
+                assert cells["sources"] == self._host.advisor.cells("job"), "cells of the plan before the edit"
+
     def _python(self) -> None:
         advice = self._host.advisor.advice
         actions: dict[str, Callable[[], Any]] = {
@@ -159,9 +182,11 @@ class Monkey:
             self._log[-1] += f" refused: {error}"
 
     def _busy(self) -> None:
+        self._hears = False
         with self._host.busy():
             for _ in range(self._random.randint(1, 4)):
                 self._on_page()
+        self._hears = True
 
     def _add_view(self) -> None:
         if self._views < MOST_VIEWS:
@@ -170,15 +195,18 @@ class Monkey:
 
     def _restart(self) -> None:
         """The kernel restarts under a user who goes on, and then runs the cell again."""
+        self._hears = False
         self._host.restart_kernel()
         for _ in range(self._random.randint(0, 3)):
             self._on_page()
-        self._views = 1
+        self._views, self._hears = 1, True
         self._host.show(self._make())
 
     def compare(self) -> None:
         """Page, kernel, saved notebook and exported cell are about the same plan, and the page has no error."""
         self._host.settle()
+        for back in self._host.document.get_by_role("button", name="Back to the fields of the plan").all():
+            back.evaluate("button => button.click()")  # of edits that were not applied, or fit nowhere
         advisor = self._host.advisor
         advice = advisor.advice
         state, problem = advisor.state, advice.controls.problem

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from playwright.sync_api import expect
 
-from tests.notebook.advice import PIPELINE, make_advice
+from tests.notebook.advice import make_advice
 
 
 def batch(page) -> str:
@@ -79,20 +79,3 @@ def test_plans_are_kept_by_name_and_compared_with_the_price_of_the_difference(ho
     page.settle()
     assert page.advisor.advice.is_recommended
     assert page.errors == []
-
-
-def test_undo_leads_back_to_the_recommendation_before(host):
-    page = host(make_advice(tokens=300e9))
-    advice = page.advisor.advice
-    page.view.get_by_label("Batch size").press("ArrowLeft")
-    page.settle()
-    moved = batch(page)
-    advice.renew(make_advice(PIPELINE, nodes=8), "Instances 16 → 8")
-    title = page.view.get_by_role("heading", name="test model")
-    expect(title).to_contain_text("8 ×")
-    page.view.get_by_role("button", name="Undo").click()
-    expect(title).to_contain_text("16 ×")
-    expect(page.view.get_by_label("Batch size")).to_have_attribute("aria-valuetext", moved)
-    page.view.get_by_role("button", name="Redo").click()
-    expect(title).to_contain_text("8 ×")
-    assert (advice.cluster.nodes, page.errors) == (8, [])

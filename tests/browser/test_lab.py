@@ -32,7 +32,7 @@ def test_the_palette_lists_the_advisor(open_notebook):
 
 
 @pytest.mark.oldest("lab")
-def test_the_side_bar_recommends_with_the_users_settings_and_follows_the_notebook(open_notebook, server, screenshot):
+def test_the_side_bar_recommends_with_the_users_settings(open_notebook, server, screenshot):
     notebook = open_notebook("'first'")
     notebook.run(0)
     tab = notebook.page.locator(".lm-TabBar-tab[title='SMP Advisor']")
@@ -44,7 +44,6 @@ def test_the_side_bar_recommends_with_the_users_settings_and_follows_the_noteboo
         notebook.page.locator(".lm-Menu-item", has_text="SMP Advisor").first.click()
     panel = notebook.page.locator(".smp-advisor-panel")
     expect(panel.get_by_label("Instance type")).to_have_value("ml.p4de.24xlarge")
-    expect(panel.locator("ol")).to_have_text("No recommendations yet.")
     panel.get_by_label("Model").fill("1.5B")
     recommend = panel.get_by_role("button", name="Recommend in the notebook")
     recommend.click()
@@ -59,8 +58,6 @@ def test_the_side_bar_recommends_with_the_users_settings_and_follows_the_noteboo
     notebook.advisor.get_by_role("button", name="Insert estimator cell").click()
     expect(notebook.cells).to_have_count(4)
     assert PREFERENCES["region"] in notebook.source(3)
-    expect(panel.locator("ol button")).to_have_count(3)
-    expect(panel.locator("ol")).to_contain_text("Inserted: %%writefile")
     screenshot(notebook, "side-bar")
     if server.app == "lab":
         tab.click()

@@ -9,6 +9,8 @@ from playwright.sync_api import expect
 
 from tests.notebook.advice import PIPELINE, make_advice
 
+from .test_view import NOTHING_CLIPPED
+
 POSITIONS = """
 async view => {
   const moved = [];
@@ -88,7 +90,7 @@ def test_a_kernel_that_was_restarted_is_no_zombie(host, application):
 
 
 @pytest.mark.parametrize("width", [1920, 720, 340])
-def test_nothing_moves_and_nothing_is_cut_off(host, width):
+def test_nothing_moves_and_nothing_is_cut_off(host, width, picture):
     page = host(make_advice(PIPELINE), width=width, height=900)
     page.settle()
     verdict = page.view.locator(".smp-verdict").bounding_box()
@@ -98,6 +100,10 @@ def test_nothing_moves_and_nothing_is_cut_off(host, width):
     assert page.view.locator(".smp-verdict").bounding_box()["height"] == verdict["height"]
     box = page.view.bounding_box()
     assert width - 40 <= box["x"] + box["width"] <= width
+    for tab in page.view.get_by_role("tab").all():
+        tab.click()
+        assert page.view.evaluate(NOTHING_CLIPPED) == []
+    picture(page, f"width-{width}")
 
 
 def test_settings_stay_where_they_are_whatever_the_charts_above_them_show(host):

@@ -144,15 +144,3 @@ def test_the_plan_of_an_earlier_kernel_is_offered_in_a_narrow_view_too(host):
     offer.click()
     expect(page.view.get_by_label("Batch size")).to_have_value(moved)
     expect(offer).to_be_hidden()
-
-
-@pytest.mark.parametrize("width", [1900, 420])
-def test_nothing_is_cut_off(host, width, picture):
-    """The narrowest as in JupyterLab at 720 px next to the file browser."""
-    page = host(make_advice(), width=width)
-    page.view.get_by_label("Batch size").press("ArrowRight")
-    for tab in page.view.get_by_role("tab").all():
-        tab.click()
-        assert page.view.evaluate(NOTHING_CLIPPED) == []
-    picture(page, f"width-{width}")
-    assert page.page.evaluate("document.documentElement.scrollWidth") <= width

@@ -31,8 +31,10 @@ def test_a_changed_field_searches_in_place_keeps_the_pins_and_is_undone(page):
     assert (page.advisor.advice.cluster.nodes, page.advisor.plan.batch_size) == (8, batch)
     expect(page.view.get_by_label("Count", exact=True)).to_be_focused()
     expect(page.view.locator(".smp-pin[data-setting=batch_size]")).to_have_attribute("aria-pressed", "true")
-    page.advisor.advice.undo()
+    page.view.get_by_role("button", name="Undo").click()
     expect(page.view.locator(".smp-heading")).to_have_text("GPT-2 10 B on 16 × ml.p4d.24xlarge")
+    page.view.get_by_role("button", name="Redo").click()
+    expect(page.view.locator(".smp-heading")).to_have_text("GPT-2 10 B on 8 × ml.p4d.24xlarge")
     assert page.errors == []
 
 

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+from smp_advisor.notebook import Advisor
 
 from .advice import PIPELINE, make_advice
 
@@ -15,3 +18,21 @@ def advice():
 def pipeline_advice():
     """With a pipeline and several microbatches."""
     return make_advice(PIPELINE)
+
+
+@pytest.fixture
+def shell():
+    """A shell of a terminal with the extension loaded."""
+    made = InteractiveShell.instance()
+    made.run_line_magic("load_ext", "smp_advisor")
+    yield made
+    made.run_line_magic("unload_ext", "smp_advisor")
+    InteractiveShell.clear_instance()
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    """What the kernel sends to the views."""
+    messages = []
+    monkeypatch.setattr(Advisor, "send", lambda _, content: messages.append(content))
+    return messages

@@ -15,14 +15,6 @@ from .advice import HOSTILE, PIPELINE, make_advice
 
 
 @pytest.fixture
-def sent(monkeypatch):
-    """What the kernel sends to the views."""
-    messages = []
-    monkeypatch.setattr(Advisor, "send", lambda _, content: messages.append(content))
-    return messages
-
-
-@pytest.fixture
 def advisor(advice, sent):
     return Advisor(advice)
 
@@ -212,14 +204,3 @@ def test_a_move_that_comes_late_does_not_undo_a_newer_one(advice):
     assert advisor.plan.batch_size == 16
     advisor._on_message(advisor, {"kind": "move", "request": {**moved(1, 24), "id": "other:1"}}, [])
     assert advisor.plan.batch_size == 24  # another view counts for itself
-
-
-def test_the_script_panel_gets_findings_or_a_sentence(advisor, sent, tmp_path):
-    path = tmp_path / "train.py"
-    path.write_text("import smdistributed.modelparallel.torch as smp\n\nrank = smp.rank()\n")
-    for asked in (str(path), "/nowhere/train.py"):
-        advisor._on_message(advisor, {"kind": "check", "id": "view-1", "path": asked}, [])
-    found, missing = sent
-    assert [(one["id"], one["place"]) for one in found["findings"]] == [("SMP101", f"{path}:3")]
-    assert (missing["kind"], missing["findings"]) == ("checked", [])
-    assert "/nowhere/train.py" in missing["summary"]

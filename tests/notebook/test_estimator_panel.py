@@ -6,11 +6,9 @@ import json
 
 import pytest
 from IPython.core.error import UsageError
-from IPython.core.interactiveshell import InteractiveShell
 
 from smp_advisor import Model, advise
 from smp_advisor.estimators import EstimatorReport
-from smp_advisor.notebook import Advisor
 from smp_advisor.notebook.checks import pasted
 from tests.estimators import cells
 
@@ -21,15 +19,6 @@ BROKEN = cells.V1.replace('"fp16": True', '"fp16": 1')
 def small():
     model = Model.from_shape(layers=24, hidden=2048, heads=16, vocab=50_257)
     return advise(model, "ml.p4d.24xlarge", instance_count=2, library="smp-v1", sequence_length=1024)
-
-
-@pytest.fixture
-def shell():
-    made = InteractiveShell.instance()
-    made.run_line_magic("load_ext", "smp_advisor")
-    yield made
-    made.run_line_magic("unload_ext", "smp_advisor")
-    InteractiveShell.clear_instance()
 
 
 def test_the_panel_gets_findings_a_correction_and_a_comparison(small):
@@ -63,15 +52,6 @@ def test_junk_is_a_sentence(small):
         assert shown["summary"].endswith(".")
         assert shown["findings"] == []
         assert shown["comparison"] is None
-
-
-def test_a_view_is_answered(small, monkeypatch):
-    advisor, sent = Advisor(small), []
-    monkeypatch.setattr(advisor, "send", sent.append)
-    advisor._on_message(advisor, {"kind": "paste", "id": "view-paste-1", "text": BROKEN}, [])
-    (answer,) = sent
-    assert (answer["kind"], answer["id"]) == ("pasted", "view-paste-1")
-    assert answer["findings"][0]["id"] == "EST501"
 
 
 def test_a_cell_with_an_estimator_is_checked_as_one_and_not_run(shell):

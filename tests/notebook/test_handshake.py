@@ -70,34 +70,22 @@ def handshake(loop, events, said):
     return made.start()
 
 
-def test_silence_is_given_up_after_the_patience(handshake, loop, events, said):
-    loop.pass_time(PATIENCE_SECONDS - 0.1)
+def test_silence_is_given_up_once_the_last_cell_has_ended_and_a_late_view_is_put_back(handshake, loop, events, said):
+    loop.pass_time(0.7 * PATIENCE_SECONDS)
+    events.callbacks[0]()
+    loop.pass_time(0.9 * PATIENCE_SECONDS)
     assert said == []
-    loop.pass_time(0.2)
-    assert said == ["replaced"]
-    assert events.callbacks == []
+    loop.pass_time(0.2 * PATIENCE_SECONDS)
+    assert (said, events.callbacks) == (["replaced"], [])
+    handshake.arrived()
+    handshake.arrived()
+    assert said == ["replaced", "restored"]
 
 
 def test_a_view_that_reports_stays(handshake, loop, said):
     handshake.arrived()
     loop.pass_time(2 * PATIENCE_SECONDS)
     assert said == []
-
-
-def test_time_counts_from_the_end_of_the_last_cell(handshake, loop, events, said):
-    loop.pass_time(0.7 * PATIENCE_SECONDS)
-    events.callbacks[0]()
-    loop.pass_time(0.7 * PATIENCE_SECONDS)
-    assert said == []
-    loop.pass_time(0.4 * PATIENCE_SECONDS)
-    assert said == ["replaced"]
-
-
-def test_a_view_that_comes_late_is_put_back(handshake, loop, said):
-    loop.pass_time(1.1 * PATIENCE_SECONDS)
-    handshake.arrived()
-    handshake.arrived()
-    assert said == ["replaced", "restored"]
 
 
 def test_where_no_loop_runs_nothing_is_replaced(events, said, monkeypatch):

@@ -9,7 +9,6 @@ import sys
 
 import pytest
 from IPython.core.error import UsageError
-from IPython.core.interactiveshell import InteractiveShell
 
 import smp_advisor.advice.recommendation
 from smp_advisor.notebook import Advisor
@@ -19,16 +18,6 @@ from smp_advisor.workload import Adapter
 from .advice import make_advice
 
 ADVISE = "10B --instance ml.p4d.24xlarge --count 16"
-
-
-@pytest.fixture
-def shell():
-    """A shell of a terminal with the extension loaded."""
-    made = InteractiveShell.instance()
-    made.run_line_magic("load_ext", "smp_advisor")
-    yield made
-    made.run_line_magic("unload_ext", "smp_advisor")
-    InteractiveShell.clear_instance()
 
 
 @pytest.fixture
@@ -189,7 +178,7 @@ def test_export_takes_the_jobs_options_and_refuses_in_a_sentence(shell, asked, n
 
 def test_export_without_advice_says_what_to_do(shell, capsys):
     shell.run_cell("%smp_export")
-    assert "run %smp_advise, or display the result of advise()" in "".join(capsys.readouterr())
+    assert "run %smp_advise first, or display the result of advise()" in "".join(capsys.readouterr())
 
 
 SCRIPT = "import smdistributed.modelparallel.torch as smp\n\nrank = smp.rank()\n"  # without smp.init()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from IPython.core.error import UsageError
-from IPython.core.interactiveshell import InteractiveShell
 
 import smp_advisor.profiling
 import smp_advisor.profiling.local_run
@@ -14,15 +13,6 @@ from smp_advisor.notebook.shown import set_displayed_last
 from smp_advisor.profiling.local_run import LocalRun
 
 from .advice import PIPELINE, make_advice
-
-
-@pytest.fixture
-def shell():
-    instance = InteractiveShell.instance()
-    instance.run_line_magic("load_ext", "smp_advisor")
-    yield instance
-    instance.run_line_magic("unload_ext", "smp_advisor")
-    InteractiveShell.clear_instance()
 
 
 def ran(script="train.py", **fields):

@@ -24,19 +24,20 @@ def source():
 
 
 @pytest.fixture
-def advisor(source, monkeypatch):
-    messages = []
-    monkeypatch.setattr(Advisor, "send", lambda _, content: messages.append(content))
+def advisor(source, sent):
     result = Advisor(source)
-    result.messages = messages
+    result.messages = sent
     return result
+
+
+def ask(advisor, **content):
+    advisor._on_message(advisor, {"kind": "search", "id": "v-search-1", "workload": {}, **content}, [])
+    advisor._searching.join(60)
 
 
 def search(advisor, **workload):
     texts = {field["name"]: field["value"] for field in advisor.recommendation["workload"]}
-    content = {"kind": "search", "id": "v-search-1", "workload": {**texts, **workload}}
-    advisor._on_message(advisor, content, [])
-    advisor._searching.join(60)
+    ask(advisor, workload={**texts, **workload})
     return [message for message in advisor.messages if message["kind"] == "searched"][-1]
 
 
@@ -69,9 +70,7 @@ def test_pins_of_the_page_are_those_of_python_and_stay(advisor):
 
 def test_the_rest_is_searched_with_a_pinned_setting(advisor):
     advisor.advice.pin(batch_size=1)
-    content = {"kind": "search", "id": "v-search-2", "workload": {}, "again": True}
-    advisor._on_message(advisor, content, [])
-    advisor._searching.join(60)
+    ask(advisor, again=True)
     assert advisor.plan.batch_size == 1
     assert "batch size 1 pinned" in advisor.state["summary"]
 
@@ -92,9 +91,7 @@ def test_a_way_out_that_no_field_shows_is_searched_by_its_position(advisor):
     ways = [way["text"].partition(" ")[0] for way in answer["ways"]]
     assert "GiB per GPU" in answer["ways"][0]["note"]
     way = ways.index("QLoRA" if "QLoRA" in ways else "LoRA")
-    content = {"kind": "search", "id": "v-search-9", "workload": {"model": "70B", "instance_count": "1"}, "way": way}
-    advisor._on_message(advisor, content, [])
-    advisor._searching.join(60)
+    ask(advisor, workload={"model": "70B", "instance_count": "1"}, way=way)
     assert advisor.advice.job.adapter is not None
     assert "LoRA" in advisor.state["summary"]
 
@@ -120,9 +117,7 @@ def test_an_impossible_request_has_a_page_whose_changes_are_one_click_each():
     assert made[0].estimate.fits
 
 
-def test_changes_of_the_workload_make_the_plan_on_screen_fit_with_its_settings(monkeypatch):
-    sent = []
-    monkeypatch.setattr(Advisor, "send", lambda _, message, *__: sent.append(message))
+def test_changes_of_the_workload_make_the_plan_on_screen_fit_with_its_settings(sent):
     advisor = Advisor(advise("10B", P4D, instance_count=16, library="smp-v1", sequence_length=512))
     advisor.move(batch_size=384)
     settings = advisor._controls.settings
@@ -130,14 +125,13 @@ def test_changes_of_the_workload_make_the_plan_on_screen_fit_with_its_settings(m
     ways = sent[-1]["data"]["ways"]
     texts = [way["text"] for way in ways]
     assert texts == ["a sequence of 128 tokens", "16 x ml.p4de.24xlarge"]
-    content = {"kind": "search", "id": "v:2", "again": True, "settings": settings, "workload": ways[1]["workload"]}
-    advisor._on_message(advisor, {**content, "fit": 1}, [])
-    advisor._searching.join(60)
+    content = {"again": True, "settings": settings, "workload": ways[1]["workload"]}
+    ask(advisor, **content, fit=1)
     assert (advisor.estimate.fits, advisor.plan.batch_size) == (True, 384)
     assert ways[1]["note"].startswith(f"{advisor.estimate.needed_gib:.1f} of")
     assert f"{advisor.estimate.needed_gib:.1f} of" in advisor.state["summary"]
     assert advisor.state["pins"] == []
-    advisor._on_message(advisor, {**content, "fit": 9}, [])
+    ask(advisor, **content, fit=9)
     assert "choose again" in sent[-1]["problem"]
 
 
@@ -185,12 +179,10 @@ def test_every_field_of_the_bar_comes_back_as_no_change(source):
         assert field["label"]
 
 
-def test_a_value_that_the_others_exclude_is_pinned_and_the_rest_searched(monkeypatch):
-    monkeypatch.setattr(Advisor, "send", lambda *_: None)
+@pytest.mark.usefixtures("sent")
+def test_a_value_that_the_others_exclude_is_pinned_and_the_rest_searched():
     advisor = Advisor(advise("1.3B", P4D, instance_count=2, library="smp-v1", sequence_length=512))
-    pin = {"name": "pipeline_parallel_degree", "value": 2}
-    advisor._on_message(advisor, {"kind": "search", "id": "v:1", "workload": {}, "again": True, "pin": pin}, [])
-    advisor._searching.join(60)
+    ask(advisor, again=True, pin={"name": "pipeline_parallel_degree", "value": 2})
     assert (advisor.plan.pipeline_parallel_degree, advisor.state["pins"]) == (2, ["pipeline_parallel_degree"])
 
 

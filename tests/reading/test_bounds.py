@@ -147,8 +147,6 @@ def test_files_that_are_not_regular_or_too_large(answers):
 def test_long_chains_and_large_variables():
     classes = "".join(f"class C{i + 1}(C{i}):\n    a = 1\n" for i in range(1100))
     assert not list(check_script(f"import torch\nclass C0(torch.nn.Module):\n    pass\n{classes}model = C1100()\n"))
-
-
     nested: list[object] = []
     nested.append(nested)
     report = check_estimator(_cell("n = 1"), variables={"x": nested, "y": [0] * 10**6, "z": [[[0] * 99] * 99] * 99})

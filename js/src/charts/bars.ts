@@ -1,6 +1,6 @@
 /** Stacked bars: memory of pipeline stages next to the limit, and the parts of a step. The charts of the kernel are the pictures of saved notebooks. */
 
-import { dot, escape, fixed, grouped, line, rect, stretched, WIDE } from './svg';
+import { dot, escape, fixed, line, rect, stretched, WIDE } from './svg';
 
 export interface BarRow {
   label: string;
@@ -77,7 +77,7 @@ export function amount(value: number, unit: string, total = value): string {
   if (unit !== 's') return `${fixed(value, value < 0.1 ? 2 : 1)} ${unit}`;
   const milliseconds = 1000 * value;
   if (total < 0.9995) return `${milliseconds < 9.95 ? Number(milliseconds.toPrecision(2)) : fixed(milliseconds, 0)} ms`;
-  return value < 100 ? `${fixed(value, value < 0.1 ? 3 : 2)} s` : `${grouped(value)} s`;
+  return value < 100 ? `${fixed(value, value < 0.1 ? 3 : 2)} s` : `${Math.round(value).toLocaleString('en-US')} s`;
 }
 
 /** Whether a part is large enough to list: a step takes milliseconds or minutes, memory is always some GiB. */

@@ -10,8 +10,6 @@ export interface Chart {
   rows: string[][];
   /** Sentences below the drawing. */
   notes: string[];
-  /** Swatch (SVG text) and meaning of each color and mark. */
-  legend: [swatch: string, name: string][];
   /** Names between which the panel can choose. */
   choices: string[];
 }
@@ -28,7 +26,6 @@ export class Figure {
   private readonly caption = element('figcaption', 'smp-caption');
   private readonly plot = keepKeys(element('div', 'smp-plot'));
   private readonly readout = element('p', 'smp-readout');
-  private readonly key = element('ul', 'smp-chart-key');
   private readonly notes = element('div', 'smp-chart-notes');
   private readonly table = keepKeys(element('div', 'smp-scroll'));
   private readonly details: HTMLDetailsElement;
@@ -45,7 +42,7 @@ export class Figure {
     this.table.setAttribute('aria-label', 'Table of the chart');
     this.details = disclosure('smp-chart-table', ['Table'], this.table);
     this.details.addEventListener('toggle', () => this.fill());
-    this.node = element('figure', 'smp-figure', this.caption, this.plot, this.readout, this.key, this.notes, this.details);
+    this.node = element('figure', 'smp-figure', this.caption, this.plot, this.readout, this.notes, this.details);
     this.plot.addEventListener('pointermove', event => this.activate(this.marks().findIndex(mark => mark.contains(event.target as Node))));
     this.plot.addEventListener('pointerleave', () => this.activate(-1));
     this.plot.addEventListener('focus', () => this.active < 0 && setText(this.readout, this.hint));
@@ -57,13 +54,6 @@ export class Figure {
     this.chart = chart;
     setText(this.caption, chart.title);
     this.plot.setAttribute('aria-label', `${chart.title || 'Curve'}. ${this.hint}`);
-    this.key.replaceChildren(
-      ...chart.legend.map(([swatch, name]) => {
-        const item = element('li', '', name);
-        item.insertAdjacentHTML('afterbegin', swatch);
-        return item;
-      })
-    );
     this.notes.replaceChildren(...chart.notes.map(text => element('p', 'smp-note', text)));
     this.plot.innerHTML = chart.svg;
     // Who moves through the marks by keyboard stays at the same one.

@@ -8,24 +8,6 @@ export const WIDE = 1000;
 /** A number with `digits` decimals, halves rounded up. */
 export const fixed = (value: number, digits: number): string => value.toFixed(digits);
 
-/** A whole number with commas. */
-export const grouped = (value: number): string => Math.floor(value + 0.5).toLocaleString('en-US');
-
-const SUFFIXES: [number, string][] = [[1e12, 'T'], [1e9, 'B'], [1e6, 'M'], [1e3, 'k']];
-
-/** Three significant digits with a suffix, as the kernel writes them: `278k`, `1.25M`, `0.5`. */
-export function short(value: number): string {
-  let size = Math.abs(value);
-  if (size < 1e-12) return '0';
-  const [scale, suffix] = SUFFIXES.find(([least]) => size >= 0.9995 * least) ?? [1, ''];
-  size /= scale;
-  let digits = size >= 99.95 ? 0 : size >= 9.995 ? 1 : 2;
-  if (size < 0.9995) digits = size >= 0.09995 ? 3 : 4;
-  let text = fixed(size, digits);
-  if (text.includes('.')) text = text.replace(/\.?0+$/, '');
-  return `${value < 0 ? '-' : ''}${text}${suffix}`;
-}
-
 /** A coordinate, to a tenth. */
 export const number = (value: number): string => String(Math.floor(value * 10 + 0.5) / 10 || 0);
 

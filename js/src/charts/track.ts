@@ -1,6 +1,6 @@
 /** The curve over a slider: throughput and memory at every position, next to the states that do not run. */
 
-import { dot, fixed, line, path, rect, short, stretched, WIDE } from './svg';
+import { dot, line, path, rect, stretched, WIDE } from './svg';
 
 /** Fits with the requested probability, with a lower one, does not fit, or cannot be combined. */
 export type Fit = 'fits' | 'risk' | 'over' | 'refused';
@@ -8,8 +8,6 @@ export type Fit = 'fits' | 'risk' | 'over' | 'refused';
 /** Positions of a setting while the others are fixed. */
 export interface Sweep {
   texts: string[];
-  /** Of the throughput. */
-  unit: string;
   rates: (number | null)[];
   /** GiB needed per GPU. */
   memory: (number | null)[];
@@ -21,18 +19,14 @@ export interface Sweep {
   recommended: number;
 }
 
-const WORDS = { fits: 'fits', risk: 'at risk', over: 'does not fit', refused: 'cannot be combined' };
-
 const HEIGHT = 30;
 const BOTTOM = HEIGHT - 3;
 
-/** The curve: from the first position of its slider to the last one. */
+/** The curve: from the first position of its slider to the last one. The slider has the figures in words. */
 export function sliderTrack(data: Sweep): string {
   const between = WIDE / Math.max(data.texts.length - 1, 1);
   const x = (index: number): number => index * between;
-  const parts = regions(data.fits).flatMap(({ state, start, size }) =>
-    state === 'fits' ? [] : [rect(`smp-shade smp-${state}`, x(start - 0.5), 0, x(size), HEIGHT)]
-  );
+  const parts = data.fits.map((state, index) => (state === 'fits' ? '' : rect(`smp-shade smp-${state}`, x(index - 0.5), 0, between, HEIGHT)));
   const enough = enoughOf(data);
   if (enough >= 0 && enough < data.fits.lastIndexOf('fits')) parts.push(line('smp-enough', x(enough), 2, x(enough), BOTTOM));
   const runs = data.rates.map((value, index) => (data.fits[index] === 'over' ? null : value));
@@ -44,11 +38,10 @@ export function sliderTrack(data: Sweep): string {
     path(`smp-curve ${style}`, values.map((value, index) => (value === null ? null : [x(index), y(value)])));
   const [need, rate] = [height(data.memory, data.limit), height(runs, 0)];
   parts.push(line('smp-track-limit', 0, need(data.limit), WIDE, need(data.limit)), curve('smp-need', data.memory, need), curve('smp-rate', runs, rate));
-  for (const [index, mark] of [[data.recommended, 'smp-best'], [data.current, 'smp-now']] as const) {
+  for (const [index, ...marks] of [[data.recommended, 'smp-best', 'smp-hole'], [data.current, 'smp-now']] as const) {
     const value = runs[index];
-    if (value !== undefined && value !== null) parts.push(dot(mark, x(index), rate(value), positionTitle(data, index)), mark === 'smp-best' ? dot('smp-hole', x(index), rate(value)) : '');
+    if (value !== undefined && value !== null) parts.push(...marks.map(mark => dot(mark, x(index), rate(value))));
   }
-  // The slider has the same figures in words.
   return stretched(HEIGHT, '', parts);
 }
 
@@ -60,23 +53,4 @@ export function enoughOf({ fits, rates }: Sweep): number {
   const paying = rates.map((rate, index) => (fits[index] === 'fits' ? (rate ?? 0) : 0));
   const most = Math.max(...paying);
   return most > 0 ? paying.findIndex(rate => rate >= ENOUGH * most) : -1;
-}
-
-/** Neighboring positions in the same state. */
-function regions(fits: readonly Fit[]): { state: Fit; start: number; size: number }[] {
-  const result: { state: Fit; start: number; size: number }[] = [];
-  fits.forEach((state, index) => {
-    const last = result[result.length - 1];
-    if (last?.state === state) last.size += 1;
-    else result.push({ state, start: index, size: 1 });
-  });
-  return result;
-}
-
-/** Figures of a position: `32: 278k tokens/s, 29.0 GiB, fits`. */
-function positionTitle(data: Sweep, index: number): string {
-  const [rate, memory, state] = [data.rates[index] ?? null, data.memory[index] ?? null, data.fits[index]!];
-  const figures = rate === null || state === 'over' ? [] : [`${short(rate)} ${data.unit}`];
-  if (memory !== null) figures.push(`${fixed(memory, 1)} GiB`);
-  return `${data.texts[index]}: ${[...figures, WORDS[state]].join(', ')}`;
 }

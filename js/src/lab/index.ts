@@ -7,10 +7,10 @@ import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import { DisposableSet } from '@lumino/disposable';
 import { PRESENT_EVENT, type Outcome } from '../events';
 import { addCommands, CommandIDs } from './commands';
-import { AdvisorPanel } from './panel';
-import { DEFAULTS, followPreferences } from './preferences';
+import { DEFAULTS, followPreferences, questionOf } from './preferences';
 import { renderAdvisors } from './renderer';
 import { answerRequests } from './requests';
+import { AdvisorPanel } from './starter_form';
 
 const connected = new DisposableSet();
 
@@ -45,14 +45,14 @@ const plugin: JupyterFrontEndPlugin<void> = {
     }
     if (launcher) connected.add(launcher.add({ command: CommandIDs.openNotebook, category: 'Notebook', rank: 90 }));
 
-    const panel = new AdvisorPanel(tracker, trans, async (source, mode) => {
+    const panel = new AdvisorPanel(trans, async (source, mode) => {
       const command = tracker.currentWidget === null ? CommandIDs.openNotebook : CommandIDs.insertAdvisor;
       return ((await app.commands.execute(command, { source, mode })) as Outcome | undefined) ?? null;
     });
     connected.add(
       followPreferences(registry, plugin.id, changed => {
         preferences = changed;
-        panel.prefer(changed);
+        panel.fill(questionOf(changed));
       })
     );
     app.shell.add(panel, 'right', { rank: 900 });

@@ -48,7 +48,7 @@ export function isOwnedBy(owned: IOwned | null, owner: Owner): boolean {
   return owned !== null && (owned.from === owner.from || (owner.model !== '' && owned.model === owner.model));
 }
 
-export function isEdited({ source, owned }: ICell): boolean {
+function isEdited({ source, owned }: ICell): boolean {
   return owned !== null && digest(source) !== owned.text;
 }
 

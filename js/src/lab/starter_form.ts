@@ -1,11 +1,12 @@
 import { TranslationBundle } from '@jupyterlab/translation';
+import { Widget } from '@lumino/widgets';
 import type { Mode, Outcome } from '../events';
 import choices from './choices.json';
+import { advisorIcon } from './icon';
 import { EXAMPLE, IQuestion, starterCell } from './starter';
 
-/** A short form: model, cluster and library, and a button that runs the advisor in the notebook. */
-export class StarterForm {
-  readonly node = document.createElement('form');
+/** The sidebar: a short form with model, cluster and library, and a button that runs the advisor in the notebook. */
+export class AdvisorPanel extends Widget {
   private readonly fields = new Map<keyof IQuestion, HTMLInputElement | HTMLSelectElement>();
   private readonly status = document.createElement('p');
   private readonly offers = document.createElement('p');
@@ -15,6 +16,15 @@ export class StarterForm {
     private readonly trans: TranslationBundle,
     private readonly insert: (source: string, mode: Mode) => Promise<Outcome | null>
   ) {
+    super();
+    this.id = 'smp-advisor-panel';
+    this.addClass('smp-advisor-panel');
+    this.title.icon = advisorIcon;
+    this.title.caption = trans.__('SMP Advisor');
+    const [heading, lead, form] = [document.createElement('h2'), document.createElement('p'), document.createElement('form')];
+    heading.textContent = trans.__('SMP Advisor');
+    lead.textContent = trans.__('Find a SageMaker model-parallel configuration that fits your model, with its speed, its cost and the reasons.');
+    this.node.append(heading, lead, form);
     const instances = document.createElement('datalist');
     instances.id = 'smp-advisor-instances';
     instances.append(...choices.instances.map(([name, text]) => option(name!, text!)));
@@ -24,7 +34,7 @@ export class StarterForm {
     submit.type = 'submit';
     submit.classList.add('jp-mod-accept');
     this.status.setAttribute('role', 'status');
-    this.node.append(
+    form.append(
       this.text('model', trans.__('Model'), trans.__('parameter count (10B), config.json, or variable')),
       instance,
       instances,
@@ -35,7 +45,7 @@ export class StarterForm {
       this.status,
       this.offers
     );
-    this.node.addEventListener('submit', event => {
+    form.addEventListener('submit', event => {
       event.preventDefault();
       void this.send('update');
     });

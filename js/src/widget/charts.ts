@@ -98,7 +98,7 @@ export class Key {
     this.drawn = key;
     const items = parts.map(({ value, index }) => {
       const name = explain(element('span', 'smp-name', this.names[index]), this.tooltips);
-      return element('li', '', element('i', `smp-swatch smp-k${index}`), name, element('b', 'smp-amount', amount(value, unit, total)));
+      return element('li', '', element('i', `smp-swatch smp-c${index}`), name, element('b', 'smp-amount', amount(value, unit, total)));
     });
     this.node.replaceChildren(...(of ? [element('li', 'smp-note', of)] : []), ...items);
   }

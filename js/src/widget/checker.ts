@@ -3,8 +3,6 @@ import { findingGroups, fixDetails, unresolvedDetails } from './findings';
 import type { Panel } from './panel';
 import type { CheckedFinding, FixedTogether, FromKernel } from './wire';
 
-export { findingDetails, unresolvedDetails } from './findings';
-
 /** Request to the kernel: check a script, or write a reviewed fix, whose change is `diff`. */
 export type CheckRequest =
   | { kind: 'check'; id: string; path: string }

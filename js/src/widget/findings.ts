@@ -34,11 +34,6 @@ export function findingGroups(findings: CheckedFinding[], fixing?: (finding: Che
   });
 }
 
-/** One finding without a fix to write. */
-export function findingDetails(finding: CheckedFinding): HTMLElement {
-  return details(finding);
-}
-
 function details(finding: CheckedFinding, fixing?: Fixing): HTMLElement {
   const kind = { error: 'never', warning: 'mark', info: 'no' }[finding.severity];
   const code = preformatted(`${finding.text}\n${' '.repeat(Math.max(0, finding.column - 1))}^`);

@@ -9,13 +9,11 @@ import type { Ahead, Control, Recommendation } from './wire';
 export function sweepOf(control: Control, ahead: Ahead, screen: Screen, shown: Recommendation): Sweep | undefined {
   const entries = ahead.by[control.name] ?? [];
   if (!same(screen.settings, ahead.base) && !entries.some(entry => same(entry.settings, screen.settings))) return undefined;
-  const perSample = shown.tokens_per_sample;
   const found = control.values.map(value => entries.find(entry => entry.settings[control.name] === value));
   const costs = found.map(entry => (entry === undefined || entry.problem !== undefined ? null : entry.costs));
   return {
     texts: control.texts,
-    unit: perSample ? 'tokens/s' : 'samples/s',
-    rates: costs.map(cost => cost && cost.samples_per_second * (perSample || 1)),
+    rates: costs.map(cost => cost && cost.samples_per_second),
     memory: costs.map(cost => cost && cost.needed_gib),
     fits: costs.map((cost): Fit => (cost === null ? 'refused' : cost.fit)),
     limit: shown.usable_gib,

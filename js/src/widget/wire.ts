@@ -196,8 +196,6 @@ export interface Recommendation {
   has_modules: boolean;
   /** Techniques of the recommended plan, and how certain the choice is. */
   decisive: [lead: string, reason: string];
-  /** 0 if the model reads no tokens. */
-  tokens_per_sample: number;
   usable_gib: number;
   categories: string[];
   seconds: string[];
