@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from smp_advisor.errors import AdvisorError, ProfileError
-from smp_advisor.profiling.failures import is_about_values
+from smp_advisor.profiling.failures import Assumptions, is_about_values
 from smp_advisor.profiling.fake import default_dtype, fake_copy, fake_inputs, fake_mode, materialized
 from smp_advisor.profiling.gpu_kernels import gpu_kernels, without_initialization
 from smp_advisor.profiling.inputs import cast_inputs, example_inputs, filled, valid_ids
@@ -271,7 +271,7 @@ class Affordable:
     traced: StepMeasure | None
     """None if the copy could not be traced."""
     failure: str = ""
-    """Error of the trace."""
+    """Error of the trace; with assumed values, it still counts the work of a step."""
     note: str = ""
     """Sizes before and after, as text; empty if the inputs have their full size."""
 
@@ -293,18 +293,26 @@ def affordable_inputs(
     Images, volumes, videos, latents and sounds are reduced by 2 to 32 in every direction; supplied ones are cut, for
     the copy alone. `most_work` limits `StepMeasure.work` of a microbatch of `samples`.
     """
+    failure, assumptions = "", None
 
     def at(candidate: ExampleInputs, note: str = "") -> Affordable:
         inputs = cast_inputs(filled(candidate.make(samples, sequence), vocab), dtype)
         mode = fake_mode()
+        mode.assumptions = assumptions
         fake, sample = fake_copy(model, mode, None), fake_inputs(inputs, mode, dtype)
         with mode:
-            return Affordable(example=candidate, traced=measure_step(fake, sample, **options), note=note)
+            traced = measure_step(fake, sample, **options, assumptions=assumptions)
+        return Affordable(example=candidate, traced=traced, failure=failure, note=note)
 
-    try:
-        full = at(example)
-    except Exception as error:  # noqa: BLE001 - a model may raise anything under a trace
-        failure = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+    full = None
+    for value in (None, True, False):  # a check passes with one of them
+        assumptions = None if value is None else Assumptions(value=value)
+        try:
+            full = at(example)
+            break
+        except Exception as error:  # noqa: BLE001 - a model may raise anything under a trace
+            failure = failure or (str(error).splitlines()[0][:200] if str(error) else type(error).__name__)
+    if full is None:
         return Affordable(example=example, traced=None, failure=failure)
     assert full.traced is not None  # noqa: S101 (only a failure has none)
     excess = max(full.traced.work / most_work, full.traced.peak_bytes / (_SHARE_OF_MEMORY * memory_bytes))

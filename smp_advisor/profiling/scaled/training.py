@@ -182,7 +182,7 @@ def _stepped(profiled: ProfiledModel, sized: _Sized, planned: PlannedSteps) -> S
 def _compared(copy: Copy, affordable: Affordable, real: StepMeasure) -> tuple[list[Agreement], list[str]]:
     """Predictions for the copy next to its first microbatch, and notes."""
     traced, comparable = affordable.traced, dict(FIGURES)
-    if traced is None:
+    if traced is None or affordable.failure:
         return [], [f"The copy could not be traced ({affordable.failure}): its figures are from real steps alone."]
     notes = []
     if has_recurrent_layers(copy.model):
