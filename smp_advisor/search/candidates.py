@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.costs.estimate import Estimate
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.search.rank import Objective
     from smp_advisor.search.search import SearchResult
@@ -122,6 +123,8 @@ class Candidate:
     fastest_divided: float = float("inf")
     """Tokens per second that a division of the model explains at most, where a replica leaves half of the memory free
     and recomputes nothing: those without the reduction of gradients. Infinite where division also saves memory."""
+    optimizer_seconds: float = 0.0
+    """Seconds of the optimizer step per token."""
 
 
 def job_for(library: str, request: Request) -> Job:
@@ -173,19 +176,20 @@ def candidate(library: str, request: Request, *, samples: int | None = None) -> 
         imposed = request.job.global_batch_size is None and samples is not None
         return _too_large(library, request, job, imposed=imposed)
     tokens = request.model.sequence_length(job.sequence_length)
+    best = estimate(request.model, request.cluster, job, result.best())
     return Candidate(
         library=library,
         tokens_per_second=float(result.scores.tokens_per_second[0]),
         samples=round(float(result.scores.tokens_per_step[0]) / tokens),
         precision=job.precision,
         scripted=has_script(library, request),
-        fastest_divided=float("inf") if get_library(library).divides_model else _fastest_divided(request, job, result),
+        fastest_divided=float("inf") if get_library(library).divides_model else _fastest_divided(best),
+        optimizer_seconds=best.time.optimizer_seconds / float(result.scores.tokens_per_step[0]),
     )
 
 
-def _fastest_divided(request: Request, job: Job, result: SearchResult) -> float:
-    """Tokens per second of the best plan of unsharded replicas without the reduction of their gradients."""
-    value = estimate(request.model, request.cluster, job, result.best())
+def _fastest_divided(value: Estimate) -> float:
+    """Tokens per second of a plan of unsharded replicas without the reduction of their gradients."""
     stage = value.memory.peak
     state = stage.parameters_gib + stage.gradients_gib + stage.optimizer_state_gib + stage.fp32_copies_gib
     if state > _SPARE_STATE * value.usable_gpu_memory_gib or value.plan.activation_checkpointing:

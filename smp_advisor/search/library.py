@@ -259,6 +259,10 @@ def _requirements(lacking: list[Candidate], request: Request) -> str:
     return listed([*missing, *jobs])
 
 
+_OF_OPTIMIZER = "because its GPUs share the optimizer step, or by a larger batch for each step"
+_OF_LAYERS = "by other code or precision of the layers, not by dividing the model"
+
+
 def _compared(rival: Candidate, chosen: Candidate, request: Request) -> str:
     """One sentence on a library that was not chosen."""
     title = get_library(rival.library).title
@@ -271,7 +275,9 @@ def _compared(rival: Candidate, chosen: Candidate, request: Request) -> str:
     speed = "about as fast" if abs(gain) < _RESOLVED else f"{percent(gain)} {'faster' if gain > 0 else 'slower'}"
     notes = [f"in {rival.precision}"] if rival.precision != chosen.precision else []
     if gain >= _RESOLVED and rival.tokens_per_second > chosen.fastest_divided:
-        notes.append("by other code or precision of the layers, not by dividing the model")
+        saved = 1 / chosen.tokens_per_second - 1 / rival.tokens_per_second
+        is_of_optimizer = chosen.optimizer_seconds - rival.optimizer_seconds > saved / 2
+        notes.append(_OF_OPTIMIZER if is_of_optimizer else _OF_LAYERS)
     if rival.library not in library_policy().order and request.job.global_batch_size is None:
         notes.append("with the same batch")
     if not rival.scripted:
