@@ -85,7 +85,9 @@ def choose_library(
         if library != chosen.library
     )
     comparisons = tuple(
-        _compared(rival, chosen, request) for rival in (*usual, *further) if rival.library != chosen.library
+        _compared(_with_the_batch(rival, chosen, request), chosen, request)
+        for rival in (*usual, *further)
+        if rival.library != chosen.library
     )
     parts = [
         f"{titled(chosen.library)}.",
@@ -259,7 +261,16 @@ def _requirements(lacking: list[Candidate], request: Request) -> str:
     return listed([*missing, *jobs])
 
 
-_OF_OPTIMIZER = "because its GPUs share the optimizer step, or by a larger batch for each step"
+def _with_the_batch(rival: Candidate, chosen: Candidate, request: Request) -> Candidate:
+    """A faster rival with the batch of the chosen library: a larger one alone is no merit of a library."""
+    larger = request.job.global_batch_size is None and chosen.samples < rival.samples
+    if not larger or rival.tokens_per_second < chosen.tokens_per_second * (1 + _RESOLVED):
+        return rival
+    same = candidate(rival.library, request, samples=chosen.samples)
+    return rival if same.obstacle is not None else same
+
+
+_OF_OPTIMIZER = "because its GPUs share the optimizer step"
 _OF_LAYERS = "by other code or precision of the layers, not by dividing the model"
 
 

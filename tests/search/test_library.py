@@ -196,6 +196,14 @@ def test_a_library_that_is_faster_where_a_replica_fits_has_the_cause(optimizer_s
     assert re.fullmatch(rf"FSDP: 40 % faster .*{cause}.*\.", _compared(rival, chosen, request))
 
 
+@pytest.mark.parametrize("instance", ["ml.p4d.24xlarge", "ml.g5.48xlarge", "ml.p5.48xlarge"])
+@pytest.mark.parametrize("length", [512, 4096, 16_384])
+def test_no_library_divides_a_model_whose_state_is_a_small_part_of_a_gpu(instance, length):
+    model = Model.from_shape(layers=12, hidden=512, heads=8, vocab=32_000, family="llama", name="Llama of 60 M")
+    choice = choose_library(model, Cluster(instance, 2), Job(sequence_length=length))
+    assert choice.library == "ddp"
+
+
 def test_a_version_before_pytorch_2_has_no_fused_attention():
     old = advise("gpt2", "ml.p4d.24xlarge", library="ddp", version="1.13.1")
     assert old.job.attention == "eager"
