@@ -232,9 +232,6 @@ class KnownValuesMode(FakeTensorMode):  # type: ignore[no-untyped-call]
         super().__init__(allow_non_fake_inputs=True)
         self.assumptions: Assumptions | None = None
         """Values of conditions, which select all or none of the elements of masks; None raises on unknown masks."""
-        self.operators = 0
-        """Operators of all forward passes so far: a measure of their cost that is the same on every machine."""
-        self._depth = 0
         self.has_drawn = False
         """Whether a random scalar was replaced by a typical one."""
         self.replay = OperatorReplay(self)
@@ -247,16 +244,7 @@ class KnownValuesMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[object] = (), kwargs: Mapping[str, object] | None = None
     ) -> Any:
-        # Operators that the result of another one is derived from depend on PyTorch's caches, so they do not count.
-        if not self._depth:
-            self.operators += 1
-        self._depth += 1
-        try:
-            return self._result(func, types, args, kwargs or {})
-        finally:
-            self._depth -= 1
-
-    def _result(self, func: Any, types: Sequence[type], args: Sequence[object], kwargs: Mapping[str, object]) -> Any:
+        kwargs = kwargs or {}
         key = self.replay.key(func, args, kwargs)
         if key is not None:
             result = self.replay.result(key, args)

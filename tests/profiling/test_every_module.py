@@ -205,7 +205,7 @@ def test_a_layer_that_is_called_in_a_loop_casts_its_weights_and_updates_them_onc
     model, cluster, job = _measured("loop"), Cluster("ml.p4d.24xlarge", 2), Job(precision="bf16", attention="fused")
     whole, sharded = (estimate(model, cluster, job, Plan(library=name, batch_size=64)) for name in ("ddp", "fsdp"))
     assert whole.step_seconds < 1.3 * sharded.step_seconds
-    assert whole.time.optimizer_seconds < 1.1 * sharded.time.optimizer_seconds
+    assert whole.time.optimizer_seconds < 1.5 * sharded.time.optimizer_seconds
 
 
 def _update(value):
