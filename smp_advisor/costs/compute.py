@@ -31,8 +31,14 @@ if TYPE_CHECKING:
     from smp_advisor.workload.stack import Stack
 
 
-_CASTS = 3.0
-"""Kernels that autocast adds to a product: casts of its input, weight and bias."""
+_WEIGHT_CASTS = 2.0
+"""Kernels that autocast adds to the first product with a weight: casts of weight and bias, which it keeps until the end
+of the pass (documentation of torch.autocast, ``cache_enabled``). Every product has one more, that of its input."""
+
+
+def _weights(block: Block, kernels: Kernels) -> float:
+    """Weights of a block's products: a module that calls its layers in a loop has fewer than products."""
+    return min(kernels.products, max(1, len(block.matmuls)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +57,7 @@ def host_seconds(
     local = maximum(experts / layout.expert_parallel_degree, 1.0)
     launches = kernels.products + kernels.launches + attention_launches + kernels.expert_launches * local
     if layout.state_bytes.cast_bytes > 0:
-        launches = launches + _CASTS * kernels.products
+        launches = launches + kernels.products + _WEIGHT_CASTS * _weights(block, kernels)
     pace = gpu_constant("host_pace", instance.gpu)
     per_kernel = pace * stack.launch_share * constant("time.launch_seconds")
     collectives = (
@@ -93,7 +99,9 @@ def optimizer_host_seconds(model: Model, layout: Layout, instance: Instance, job
     shard the optimizer's state.
     """
     form = optimizer_form(job, stack)
-    tensors = sum(group.count * (2 * group.block.separate.products + _TENSORS_OF_NORMS) for group in model.groups)
+    tensors = sum(
+        group.count * (2 * _weights(group.block, group.block.separate) + _TENSORS_OF_NORMS) for group in model.groups
+    )
     of_units = where(layout.shard_level == 3, model.layer_count, 0)
     count = where(layout.shard_level == 0, tensors, of_units) / layout.pipeline_parallel_degree
     pace = gpu_constant("host_pace", instance.gpu)

@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 def makespan_slots(layout: Layout) -> Floats:
     """Length of each plan's step in slots, for equal stages, shape (n,).
 
-    A slot is one forward and one backward pass of a stage. The result is that of `simulate`: ``active`` microbatches
-    pass through the pipeline together, one slot apart, and the next ones start when the first returns. Virtual stages
-    divide the time to fill the pipeline by their number (Narayanan et al. 2021, arXiv 2104.04473, section 2.2).
+    A slot is one forward and one backward pass of a stage. ``active`` microbatches pass through the pipeline together,
+    one slot apart, and the next ones start when the first returns. Virtual stages divide the time to fill the pipeline
+    by their number (Narayanan et al. 2021, arXiv 2104.04473, section 2.2).
     """
     stages, microbatches = layout.pipeline_parallel_degree, layout.microbatches
     together = minimum(where(layout.simple_pipeline, microbatches, layout.active_microbatches), stages)
@@ -64,8 +64,8 @@ def makespan_seconds(
 
     Filling and draining the pipeline takes the sum over the stages, every other microbatch the slowest stage; exact for
     ``pipeline="simple"``, a flow shop of equal jobs. In the interleaved order the slowest stage waits only for the part
-    of the others' time that its microbatches in flight do not fill: a lower bound of `simulate`, within a tenth as long
-    as `active_microbatches` does not limit the pipeline.
+    of the others' time that its microbatches in flight do not fill: a lower bound of the simulated time, within a tenth
+    as long as `active_microbatches` does not limit the pipeline.
     """
     microbatches = layout.microbatches
     both = [first + second for first, second in zip(forward, backward, strict=True)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
-from smp_advisor.costs.evaluate import estimate
+from smp_advisor.costs.evaluate import estimate, seconds_columns
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.files import data_file
 from smp_advisor.libraries.layout import of_own_code
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 _SPARE_STATE = 0.5
 """Share of memory up to which the state of a replica leaves nothing to save by division."""
+_SMALL_STATE = 0.1
+"""The same for a plan that recomputes activations: dividing less than this does not spare it the recomputation."""
 _UNLIMITED = 10**15
 """Tokens per step that limit no batch."""
 Obstacle = Literal["setting", "job", "framework", "instance", "memory"]
@@ -120,8 +122,11 @@ class Candidate:
     scripted: bool = True
     """Whether a script can be generated for the job, or the user has one."""
     fastest_divided: float = float("inf")
-    """Tokens per second that a division of the model explains at most, where a replica leaves half of the memory free
-    and recomputes nothing: those without the reduction of gradients. Infinite where division also saves memory."""
+    """Tokens per second that a division of the model explains at most: those without the reduction of gradients, if a
+    replica's state leaves half of the memory free, or nine tenths with recomputation. Infinite where division also
+    saves memory."""
+    optimizer_seconds: float = 0.0
+    """Seconds of the optimizer step per token."""
 
 
 def job_for(library: str, request: Request) -> Job:
@@ -173,6 +178,7 @@ def candidate(library: str, request: Request, *, samples: int | None = None) -> 
         imposed = request.job.global_batch_size is None and samples is not None
         return _too_large(library, request, job, imposed=imposed)
     tokens = request.model.sequence_length(job.sequence_length)
+    parts = seconds_columns(request.model, request.cluster, job, result.space.layout.take(result.ranked[:1]))
     return Candidate(
         library=library,
         tokens_per_second=float(result.scores.tokens_per_second[0]),
@@ -180,6 +186,7 @@ def candidate(library: str, request: Request, *, samples: int | None = None) -> 
         precision=job.precision,
         scripted=has_script(library, request),
         fastest_divided=float("inf") if get_library(library).divides_model else _fastest_divided(request, job, result),
+        optimizer_seconds=float(parts["optimizer_seconds"][0]) / float(result.scores.tokens_per_step[0]),
     )
 
 
@@ -188,7 +195,8 @@ def _fastest_divided(request: Request, job: Job, result: SearchResult) -> float:
     value = estimate(request.model, request.cluster, job, result.best())
     stage = value.memory.peak
     state = stage.parameters_gib + stage.gradients_gib + stage.optimizer_state_gib + stage.fp32_copies_gib
-    if state > _SPARE_STATE * value.usable_gpu_memory_gib or value.plan.activation_checkpointing:
+    share = _SMALL_STATE if value.plan.activation_checkpointing else _SPARE_STATE
+    if state > share * value.usable_gpu_memory_gib:
         return float("inf")
     return value.tokens_per_second / (1 - value.time.data_parallel_seconds / value.time.total_seconds)
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smp_advisor.costs.schedule import simulate
 from smp_advisor.costs.step_time import makespan_seconds, makespan_slots
 from smp_advisor.costs.world import in_flight
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.layout import Layout, layout_of
 from smp_advisor.workload import Job
+from tests.costs.schedule import simulate
 
 schedules = st.integers(1, 12).flatmap(
     lambda stages: st.integers(1, 24).flatmap(

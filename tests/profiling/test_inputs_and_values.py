@@ -1,6 +1,7 @@
 """Inputs inferred by trial, and forward passes that read values."""
 
 import dataclasses
+import importlib
 from contextlib import ExitStack
 
 import pytest
@@ -170,3 +171,58 @@ def test_values_that_are_known_or_checked_leave_an_exact_trace(name, confidence)
     assert (source.method, source.confidence) == ("traced", confidence)
     tokens = 1 if name in {"Checked", "Counted", "Resized", "Dropped"} else 64  # rows of numbers, or nodes
     assert profile.forward_flops(2, 64) == 2 * tokens * 4 * 2 * 16 * 16
+
+
+def _described(result):
+    results = result if isinstance(result, tuple | list) else (result,)
+    return [
+        (r.shape, r.stride(), r.storage_offset(), r.dtype, r.device, r.requires_grad) for r in results if r is not None
+    ]
+
+
+def test_an_operator_that_skips_the_layers_of_pytorch_has_the_result_of_fake_tensors():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    aten = torch.ops.aten
+
+    def cases(empty):
+        rows, row, square = empty(2, 8, 6), empty(6), empty(6, 6)
+        flat, images, sums = empty(4, 6), empty(2, 4, 3, 3), empty(2, 2)
+        return {
+            "add": (rows, row), "sub": (rows, 2.0), "mul": (rows.transpose(0, 1), row),
+            "div": (empty(4, kind=torch.long), 2),
+            "addmm": (row, flat, square), "baddbmm": (rows, empty(2, 8, 8), rows), "bmm": (empty(2, 8, 8), rows),
+            "mm": (flat, square.t()), "clone": (rows.transpose(0, 1),), "detach": (rows,), "expand": (row, [3, 6]),
+            "gelu": (rows,), "gelu_backward": (rows, rows), "glu": (rows, -1),
+            "glu_backward": (empty(2, 8, 3), rows, -1),
+            "leaky_relu_backward": (rows, rows, 0.1, False), "relu": (rows,), "sigmoid": (rows,), "silu": (rows,),
+            "silu_backward": (rows, rows), "permute": (rows, [2, 0, 1]), "select": (rows, 1, 3),
+            "slice": (rows, 1, 2, 5),
+            "select_backward": (empty(2, 6), [2, 8, 6], 1, 3),
+            "slice_backward": (empty(2, 3, 6), [2, 8, 6], 1, 2, 5, 1),
+            "_softmax": (rows, -1, False), "_softmax_backward_data": (rows, rows, -1, torch.bfloat16),
+            "split": (rows, 3, 1), "split_with_sizes": (rows, [2, 6], 1), "squeeze": (empty(2, 1, 6),),
+            "sum": (rows, [1]),
+            "t": (flat,), "transpose": (rows, 0, 2), "unsqueeze": (rows, 1), "view": (rows, [16, 6]),
+            "_to_copy": (rows,),
+            "_unsafe_view": (rows, [16, 6]), "native_group_norm": (images, empty(4), empty(4), 2, 4, 9, 2, 1e-5),
+            "native_group_norm_backward": (images, images, sums, sums, empty(4), 2, 4, 9, 2, [True, True, False]),
+            "native_layer_norm_backward": (rows, rows, [6], empty(2, 8, 1), empty(2, 8, 1), row, row, [True] * 3),
+        }  # fmt: skip
+
+    def results(mode):
+        def empty(*sizes, kind=torch.bfloat16):
+            return torch.empty(sizes, dtype=kind)
+
+        with mode:
+            return {
+                name: _described(
+                    getattr(aten, name)(*operands, **({"dtype": torch.float32} if name == "_to_copy" else {}))
+                )
+                for name, operands in cases(empty).items()
+            }
+
+    known = importlib.import_module("smp_advisor.profiling.known_values")
+    expected = results(FakeTensorMode())
+    assert results(known.KnownValuesMode()) == expected
+    assert {operator.__name__ for operator in known._OF_KERNELS} == set(expected)

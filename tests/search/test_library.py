@@ -10,8 +10,8 @@ from smp_advisor import advise
 from smp_advisor.cluster import Cluster
 from smp_advisor.errors import AdvisorError, ExportError, NoPlanFitsError
 from smp_advisor.libraries.version import image
-from smp_advisor.search.candidates import Request, titled
-from smp_advisor.search.library import choose_library, framework_of
+from smp_advisor.search.candidates import Candidate, Request, titled
+from smp_advisor.search.library import _compared, choose_library, framework_of
 from smp_advisor.workload import Adapter, Job, Model
 
 LLAMA_70B = Model.from_shape(
@@ -196,6 +196,25 @@ def test_frameworks_decide_containers_and_attention():
     sized = advise("gpt2-xl", "ml.p4d.24xlarge", instance_count="smallest", **request)
     assert sized.plan == advice.plan
     assert sized.estimate.tokens_per_second == advice.estimate.tokens_per_second
+
+
+@pytest.mark.parametrize(("optimizer_seconds", "cause"), [(2e-4, "share the optimizer step"), (6e-4, "of the layers")])
+def test_a_library_that_is_faster_where_a_replica_fits_has_the_cause(optimizer_seconds, cause):
+    request = Request(
+        model=GPT2, cluster=Cluster("ml.p4d.24xlarge", 1), job=Job(), pins={},
+        user_settings=frozenset(), pytorch=None, min_fit_probability=0.95,
+    )  # fmt: skip
+    chosen = Candidate(library="ddp", tokens_per_second=1000, fastest_divided=1100, optimizer_seconds=5e-4)
+    rival = Candidate(library="fsdp", tokens_per_second=1400, optimizer_seconds=optimizer_seconds)
+    assert re.fullmatch(rf"FSDP: 40 % faster .*{cause}.*\.", _compared(rival, chosen, request))
+
+
+@pytest.mark.parametrize("instance", ["ml.p4d.24xlarge", "ml.g5.48xlarge", "ml.p5.48xlarge"])
+@pytest.mark.parametrize("length", [512, 4096, 16_384])
+def test_no_library_divides_a_model_whose_state_is_a_small_part_of_a_gpu(instance, length):
+    model = Model.from_shape(layers=12, hidden=512, heads=8, vocab=32_000, family="llama", name="Llama of 60 M")
+    choice = chosen_for(model, Cluster(instance, 2), Job(sequence_length=length))
+    assert choice.library == "ddp"
 
 
 @pytest.mark.parametrize(

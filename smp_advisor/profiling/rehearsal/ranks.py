@@ -27,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.rehearsal.division import Boundary, Stage, divide, ranges
-from smp_advisor.profiling.rehearsal.result import Problem, in_flight
+from smp_advisor.profiling.rehearsal.result import Problem
 from smp_advisor.profiling.rehearsal.single_process import Reference, by_name, largest_difference, microbatches_of
 from smp_advisor.profiling.sandbox.deadlock import answer_in, ends_of
 from smp_advisor.profiling.sandbox.failure import user_source_line
@@ -36,7 +36,7 @@ from smp_advisor.profiling.step import checkpointed, loss_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from smp_advisor.profiling.rehearsal.result import Degrees, Slots
+    from smp_advisor.profiling.rehearsal.result import Degrees
     from smp_advisor.profiling.sandbox.deadlock import End
 
 __all__ = ["LEARNING_RATE", "Prepared", "RanksFailed", "run_rank", "run_ranks"]
@@ -192,9 +192,9 @@ def run_rank(prepared: Prepared, rank: int) -> dict[str, Any]:
         if prepared.checkpointing:
             stack.enter_context(checkpointed(model, own_paths, preserve_rng_state=True))
         if degrees.pipeline > 1:
-            losses, slots = _pipelined(prepared, mesh, own, own_paths, batch)
+            losses = _pipelined(prepared, mesh, own, own_paths, batch)
         else:
-            losses, slots = _unpipelined(prepared, mesh, own_paths, batch), []
+            losses = _unpipelined(prepared, mesh, own_paths, batch)
     loss = torch.tensor([sum(losses) / len(losses) if losses else 0.0, float(bool(losses))])
     dist.all_reduce(loss)
     _synchronize(prepared, mesh, own_paths)
@@ -211,8 +211,6 @@ def run_rank(prepared: Prepared, rank: int) -> dict[str, Any]:
         "divided": divided,
         "blocks": len(own),
         "loss": float(loss[0] / loss[1]),
-        "order": [f"{kind[0].upper()}{microbatch}" for kind, microbatch in slots],
-        "in_flight": in_flight(slots),
         "difference": difference,
         "worst": worst,
         "parameter_difference": parameter_difference,
@@ -262,8 +260,8 @@ def _is_ddp(degrees: Degrees) -> bool:
 
 def _pipelined(
     prepared: Prepared, mesh: DeviceMesh, own: range, own_paths: list[str], batch: Mapping[str, Any]
-) -> tuple[list[float], list[tuple[str, int]]]:
-    """Run a step as one stage of a pipeline: losses on the last stage, and passes in execution order."""
+) -> list[float]:
+    """Run a step as one stage of a pipeline; losses on the last stage."""
     degrees, boundary = prepared.degrees, prepared.boundary
     if boundary is None:
         raise ValueError("a pipeline has no boundary")
@@ -283,7 +281,6 @@ def _pipelined(
         output_args=torch.empty(1, device="meta", requires_grad=True) if module.last else hidden,
         group=mesh["pipeline"].get_group(),
     )
-    slots = _recorded(stage)
     kind = ScheduleGPipe if degrees.schedule == "simple" else Schedule1F1B
     schedule = kind(stage, degrees.microbatches, loss_fn=lambda output, _: output.mean())
     losses: list[Tensor] = []
@@ -291,22 +288,7 @@ def _pipelined(
         schedule.step(target=torch.zeros(degrees.microbatches), losses=losses, **batch)
     else:
         schedule.step(**batch)
-    return [float(loss.detach()) for loss in losses], slots
-
-
-def _recorded(stage: Any) -> Slots:
-    """Record the passes of a `PipelineStage`; the returned list is filled as they run."""
-    slots: Slots = []
-    for kind in ("forward", "backward"):
-        name = f"{kind}_one_chunk"
-        original = getattr(stage, name)
-
-        def recorded(chunk: int, *arguments: Any, _kind: str = kind, _original: Any = original, **keywords: Any) -> Any:
-            slots.append((_kind, chunk))
-            return _original(chunk, *arguments, **keywords)
-
-        setattr(stage, name, recorded)
-    return slots
+    return [float(loss.detach()) for loss in losses]
 
 
 def _synchronize(prepared: Prepared, mesh: DeviceMesh, own_paths: list[str]) -> None:

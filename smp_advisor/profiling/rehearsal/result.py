@@ -6,21 +6,15 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from smp_advisor.costs.schedule import simulate
 from smp_advisor.profiling.result_html import NotebookResult
 
 if TYPE_CHECKING:
     from smp_advisor.libraries.plan import Plan
 
-__all__ = [
-    "Degrees", "Problem", "Rehearsal", "Sharding", "Slots", "StageSlots", "degrees_of", "expected_slots",
-    "in_flight",
-]  # fmt: skip
+__all__ = ["TOLERANCE", "Degrees", "Problem", "Rehearsal", "Sharding", "degrees_of"]
 
 
 Sharding = Literal["none", "optimizer", "full"]
-Slots = list[tuple[str, int]]
-"""Passes of one pipeline stage in order: ``("forward", 0)``, ..."""
 
 _MAX_PROCESSES = 8
 _MAX_MICROBATCHES = 4
@@ -130,26 +124,6 @@ def _divisions(plan: Plan, degrees: Degrees) -> list[str]:
     return sentences
 
 
-def expected_slots(degrees: Degrees) -> list[Slots]:
-    """Passes of each stage in the order of the cost model's schedule."""
-    schedule = simulate(
-        degrees.pipeline, degrees.microbatches, degrees.microbatches, simple=degrees.schedule == "simple"
-    )
-    return [
-        [(slot.kind, slot.microbatch) for slot in schedule.slots if slot.stage == stage]
-        for stage in range(degrees.pipeline)
-    ]
-
-
-def in_flight(slots: Slots) -> int:
-    """Maximum number of microbatches between their forward and their backward pass."""
-    current = peak = 0
-    for kind, _ in slots:
-        current += 1 if kind == "forward" else -1
-        peak = max(peak, current)
-    return peak
-
-
 TOLERANCE = 1e-4
 """Maximum relative difference of loss and gradients in fp32, which allows for a different summation order."""
 
@@ -185,23 +159,6 @@ class Problem:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StageSlots:
-    """Forward and backward passes of one pipeline stage."""
-
-    order: tuple[str, ...]
-    """Passes in the order that PyTorch ran them: ``F0 F1 B0 ...``."""
-    expected: tuple[str, ...]
-    """Passes in the order of the cost model."""
-    in_flight: int
-    expected_in_flight: int
-
-    @property
-    def same(self) -> bool:
-        """Whether order and microbatches in flight agree."""
-        return self.order == self.expected and self.in_flight == self.expected_in_flight
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Rehearsal(NotebookResult):
     """The plan's parallelism on local processes, compared with one process that trains the same batch."""
 
@@ -213,10 +170,8 @@ class Rehearsal(NotebookResult):
     """Reduced dimensions of the copy."""
     divided: str
     """Products divided by tensor parallelism, as text; empty without it."""
-    stages: tuple[StageSlots, ...]
-    """Empty without a pipeline."""
     stage_blocks: tuple[int, ...]
-    """Number of blocks of each stage."""
+    """Number of blocks of each pipeline stage."""
     loss: float | None
     """None if the ranks did not complete the step; `problems` has the cause."""
     single_loss: float
@@ -261,14 +216,9 @@ class Rehearsal(NotebookResult):
         return _is_small(self.gradient_difference) and _is_small(self.parameter_difference)
 
     @property
-    def same_schedule(self) -> bool:
-        """Whether every stage runs its passes in the order of the cost model."""
-        return self.completed and all(stage.same for stage in self.stages)
-
-    @property
     def ok(self) -> bool:
-        """Whether loss, gradients and schedule agree, and nothing that breaks the job was found."""
-        return self.same_loss and self.same_gradients and self.same_schedule and not self.problems
+        """Whether loss and gradients agree, and nothing that breaks the job was found."""
+        return self.same_loss and self.same_gradients and not self.problems
 
     @property
     def summary(self) -> str:
@@ -280,7 +230,6 @@ class Rehearsal(NotebookResult):
             ("loss", self.same_loss),
             ("gradients", _is_small(self.gradient_difference)),
             ("parameters after a step", _is_small(self.parameter_difference)),
-            ("order of the pipeline", self.same_schedule),
         )
         different = ", ".join(label for label, same in checks if not same)
         outcome = f"do not agree with one process ({different})" if different else "agree with one process"
@@ -303,12 +252,8 @@ class Rehearsal(NotebookResult):
             rows.append(("Entire batch", f"loss {self.entire_loss:.7g} in one pass of one process"))
         if self.divided:
             rows.append(("Tensor parallelism", f"divided {self.divided}"))
-        for number, stage in enumerate(self.stages):
-            comparison = "same as the cost model" if stage.same else f"the cost model has {' '.join(stage.expected)}"
-            blocks = self.stage_blocks[number]
-            count = f"{blocks} block{'s' if blocks > 1 else ''}"
-            schedule = f"{' '.join(stage.order)}; {stage.in_flight} microbatches in flight"
-            rows.append((f"Stage {number}", f"{count}; {schedule}; {comparison}"))
+        if self.degrees.pipeline > 1 and self.completed:
+            rows.append(("Pipeline", f"stages of {', '.join(map(str, self.stage_blocks))} blocks"))
         if self.degrees.data > 1 and self.completed:
             elements = (
                 f"{_range(self.parameter_elements)} parameters, {_range(self.optimizer_elements)} of optimizer state"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.profiling.rehearsal.result import Rehearsal, StageSlots, expected_slots, in_flight
+from smp_advisor.profiling.rehearsal.result import Rehearsal
 from smp_advisor.profiling.sandbox import Limits, progress, run_isolated
 from smp_advisor.profiling.sandbox.limits import default_memory_bytes
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.profiling.profiled_model import ProfiledModel
-    from smp_advisor.profiling.rehearsal.result import Degrees
     from smp_advisor.workload.job import Job
 
 __all__ = ["run"]
@@ -128,7 +127,6 @@ def _rehearse(
             planned=_planned(plan, data_parallel_degree),
             reductions=tuple(map(str, setup.copy.reductions)),
             divided=ranks[0]["divided"] if ranks else "",
-            stages=_stages(degrees, by_stage) if ranks else (),
             stage_blocks=tuple(by_stage[number]["blocks"] for number in sorted(by_stage)),
             loss=ranks[0]["loss"] if ranks else None,
             single_loss=single.loss,
@@ -145,18 +143,3 @@ def _rehearse(
             problems=tuple(problems),
             notes=tuple(notes),
         )
-
-
-def _stages(degrees: Degrees, by_stage: dict[int, dict[str, Any]]) -> tuple[StageSlots, ...]:
-    """Passes of each pipeline stage, next to those of the cost model; empty without a pipeline."""
-    if degrees.pipeline == 1:
-        return ()
-    return tuple(
-        StageSlots(
-            order=tuple(by_stage[number]["order"]),
-            expected=tuple(f"{kind[0].upper()}{microbatch}" for kind, microbatch in slots),
-            in_flight=by_stage[number]["in_flight"],
-            expected_in_flight=in_flight(slots),
-        )
-        for number, slots in enumerate(expected_slots(degrees))
-    )

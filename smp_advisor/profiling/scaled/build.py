@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from smp_advisor.errors import AdvisorError, ProfileError
-from smp_advisor.profiling.failures import is_about_values
+from smp_advisor.profiling.failures import Assumptions, checks_of, is_about_values
 from smp_advisor.profiling.fake import default_dtype, fake_copy, fake_inputs, fake_mode, materialized
 from smp_advisor.profiling.gpu_kernels import gpu_kernels, without_initialization
 from smp_advisor.profiling.inputs import cast_inputs, example_inputs, filled, valid_ids
@@ -271,7 +271,7 @@ class Affordable:
     traced: StepMeasure | None
     """None if the copy could not be traced."""
     failure: str = ""
-    """Error of the trace."""
+    """Error of the trace; with assumed values, it still counts the work of a step."""
     note: str = ""
     """Sizes before and after, as text; empty if the inputs have their full size."""
 
@@ -293,19 +293,29 @@ def affordable_inputs(
     Images, volumes, videos, latents and sounds are reduced by 2 to 32 in every direction; supplied ones are cut, for
     the copy alone. `most_work` limits `StepMeasure.work` of a microbatch of `samples`.
     """
+    failure, checks = "", None
 
-    def at(candidate: ExampleInputs, note: str = "") -> Affordable:
+    def step(candidate: ExampleInputs, assumptions: Assumptions | None, *, backward: bool = True) -> StepMeasure:
         inputs = cast_inputs(filled(candidate.make(samples, sequence), vocab), dtype)
         mode = fake_mode()
+        mode.assumptions = assumptions
         fake, sample = fake_copy(model, mode, None), fake_inputs(inputs, mode, dtype)
         with mode:
-            return Affordable(example=candidate, traced=measure_step(fake, sample, **options), note=note)
+            return measure_step(fake, sample, **options, assumptions=assumptions, backward=backward)
+
+    def at(candidate: ExampleInputs, note: str = "") -> Affordable:
+        traced = step(candidate, None if checks is None else Assumptions(value=True, checks=checks))
+        return Affordable(example=candidate, traced=traced, failure=failure, note=note)
 
     try:
         full = at(example)
     except Exception as error:  # noqa: BLE001 - a model may raise anything under a trace
         failure = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-        return Affordable(example=example, traced=None, failure=failure)
+        try:
+            checks = checks_of(lambda assumptions: step(example, assumptions, backward=False))
+            full = at(example)
+        except Exception:  # noqa: BLE001
+            return Affordable(example=example, traced=None, failure=failure)
     assert full.traced is not None  # noqa: S101 (only a failure has none)
     excess = max(full.traced.work / most_work, full.traced.peak_bytes / (_SHARE_OF_MEMORY * memory_bytes))
     if excess <= 1:
@@ -351,10 +361,13 @@ def _divided(example: ExampleInputs, divisor: int) -> ExampleInputs:
 
 def _sizes(leaf: Tensor, divisor: int) -> list[int]:
     """Heights, widths, depths and lengths in a tensor: after its channels, or the longer one of two dimensions."""
-    if leaf.ndim == 2:
-        return [size for size in leaf.shape[1:] if size % divisor == 0 and size // divisor >= _LEAST_SAMPLES]
-    sizes = [max(leaf.shape[1:])] if leaf.ndim == 3 else leaf.shape[2:]
-    return [size for size in sizes if size % divisor == 0 and size // divisor >= _LEAST_SIZE]
+    sizes = [max(leaf.shape[1:])] if leaf.ndim <= 3 else leaf.shape[2:]
+    images = leaf.ndim > 2
+    return [
+        size
+        for size in sizes
+        if size // divisor >= _LEAST_SAMPLES or (images and size % divisor == 0 and size // divisor >= _LEAST_SIZE)
+    ]
 
 
 def _first(inputs: Any) -> Tensor:

@@ -57,7 +57,9 @@ def train(profiled: ProfiledModel, inputs: Any, planned: PlannedSteps) -> Scaled
         if sized.work > _MOST_WORK and profiled.model_class is None:
             most_parameters = max(1, parameter_total([copy.model]) * _MOST_WORK // sized.work)
             narrowed = narrower(copy, most_parameters, inputs)
-            sized = sized if narrowed is None else _sized(narrowed, inputs, planned, dtype)
+            smaller = None if narrowed is None else _sized(narrowed, inputs, planned, dtype)
+            # A module that reads values accepts any width up to there; its trace with assumed values does not.
+            sized = smaller if smaller is not None and smaller.affordable.traced is not None else sized
         if sized.work > _EXCESS * _MOST_WORK:
             raise ProfileError(
                 f"A step of the copy of {profiled.name} takes {sized.work / 1e9:,.0f} GFLOPs on this machine, over the "
@@ -182,7 +184,7 @@ def _stepped(profiled: ProfiledModel, sized: _Sized, planned: PlannedSteps) -> S
 def _compared(copy: Copy, affordable: Affordable, real: StepMeasure) -> tuple[list[Agreement], list[str]]:
     """Predictions for the copy next to its first microbatch, and notes."""
     traced, comparable = affordable.traced, dict(FIGURES)
-    if traced is None:
+    if traced is None or affordable.failure:
         return [], [f"The copy could not be traced ({affordable.failure}): its figures are from real steps alone."]
     notes = []
     if has_recurrent_layers(copy.model):
