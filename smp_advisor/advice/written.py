@@ -16,7 +16,7 @@ from smp_advisor import files
 from smp_advisor._version import __version__
 from smp_advisor.advice.storage import PLAN, PUBLIC, TYPE, from_plain, plain
 from smp_advisor.errors import ExportError, ModelError, StorageError
-from smp_advisor.files import has_too_many_values, read_bytes
+from smp_advisor.files import has_too_many_values
 from smp_advisor.guidance.report import sections
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.workload.from_config import is_model_name

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from smp_advisor.errors import AdvisorError, ProfileError
-from smp_advisor.profiling.failures import Assumptions, checks_of, is_about_values
+from smp_advisor.profiling.failures import Assumptions, Site, checks_of, is_about_values
 from smp_advisor.profiling.fake import default_dtype, fake_copy, fake_inputs, fake_mode, materialized
 from smp_advisor.profiling.gpu_kernels import gpu_kernels, without_initialization
 from smp_advisor.profiling.inputs import cast_inputs, example_inputs, filled, valid_ids
@@ -293,7 +293,8 @@ def affordable_inputs(
     Images, volumes, videos, latents and sounds are reduced by 2 to 32 in every direction; supplied ones are cut, for
     the copy alone. `most_work` limits `StepMeasure.work` of a microbatch of `samples`.
     """
-    failure, checks = "", None
+    failure = ""
+    checks: dict[Site, bool] | None = None
 
     def step(candidate: ExampleInputs, assumptions: Assumptions | None, *, backward: bool = True) -> StepMeasure:
         inputs = cast_inputs(filled(candidate.make(samples, sequence), vocab), dtype)

@@ -249,7 +249,7 @@ class Draft:
 
 
 def _with_imports(module: cst.Module, context: CodemodContext) -> cst.Module:
-    """Add imports to those at the top. libcst would visit the whole module twice, which took a third of all steps."""
+    """Add imports to those at the top. libcst would visit the entire module twice, which took a third of all steps."""
     top = int(bool(module.body))
     while top < len(module.body) and isinstance(line := module.body[top], cst.SimpleStatementLine):
         if not isinstance(line.body[0], cst.Import | cst.ImportFrom):
@@ -258,12 +258,12 @@ def _with_imports(module: cst.Module, context: CodemodContext) -> cst.Module:
     after = module.body[top : top + 1]
     places = [cst.SimpleStatementLine([cst.Pass()], leading_lines=line.leading_lines) for line in after]
     head = AddImportsVisitor(context).transform_module(module.with_changes(body=[*module.body[:top], *places]))
-    kept = head.body[: len(head.body) - len(places)]
+    staying = head.body[: len(head.body) - len(places)]
     moved = [
         line.with_changes(leading_lines=place.leading_lines)
-        for line, place in zip(after, head.body[len(kept) :], strict=True)
+        for line, place in zip(after, head.body[len(staying) :], strict=True)
     ]
-    return module.with_changes(body=[*kept, *moved, *module.body[top + 1 :]])
+    return module.with_changes(body=[*staying, *moved, *module.body[top + 1 :]])
 
 
 Step = Callable[[Draft], None]
