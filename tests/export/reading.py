@@ -9,11 +9,11 @@ from pathlib import Path
 
 
 def estimator_call(cell):
-    """The one `PyTorch(...)` call of a cell."""
+    """The one call of an estimator in a cell."""
     (call,) = [
         node
         for node in ast.walk(ast.parse(cell))
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "PyTorch"
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("HuggingFace", "PyTorch", "TensorFlow")
     ]
     return call
 
