@@ -77,10 +77,8 @@ def bars(names: Sequence[str], rows: Sequence[Bar], unit: str, limit: float | No
             parts.append(rect("smp-ghost", x(0), y - 3, x(row.ghost) - x(0), _BAR + 6, title))
         style = "smp-total smp-over" if over else "smp-total"
         parts.append(label(style, width, y + 15, amount(row.total, unit), "end"))
-        of, key = (
-            "" if limit is None else f" of {limit:.1f} {unit} usable",
-            filter(None, key_of(names, row.parts, unit)),
-        )
+        of = "" if limit is None else f" of {limit:.1f} {unit} usable"
+        key = filter(None, key_of(names, row.parts, unit))
         texts.append(f"{row.label}: {amount(row.total, unit)}{of}: {', '.join(key)}")
         y += _BAR + 8
         if row.interval:

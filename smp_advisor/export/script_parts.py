@@ -32,19 +32,8 @@ _TASKS = ("causal", "masked", "sequence_to_sequence", "text_classification", "im
 SMALL_VOCABULARY = 1024
 """Largest vocabulary of the small model of a local run. The script folds other token ids into it."""
 _OPTIONAL = (
-    *("accumulates", "adapter", "checks_launch", "chooses_step", "half_inputs", "reads_text"),
-    *(
-        "chats",
-        "pairs",
-        "padded",
-        "sharded",
-        "tracks",
-        "evaluates",
-        "starts_pretrained",
-        "tensorflow",
-        "weighted",
-        "norms",
-    ),
+    *("accumulates", "adapter", "checks_launch", "chooses_step", "half_inputs", "reads_text", "weighted", "norms"),
+    *("chats", "pairs", "padded", "sharded", "tracks", "evaluates", "starts_pretrained", "tensorflow"),
 )
 """Parts that only some scripts have."""
 _HOST_SHARE = 0.7

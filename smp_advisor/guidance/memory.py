@@ -116,7 +116,7 @@ def _sharded(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Concl
         because,
         brief=" ".join(filter(None, briefs)),
         figures=figures(run.estimate, estimate),
-        alternative=(variant.plan if estimate else None),
+        alternative=variant.plan if estimate else None,
         practice="sharded_data_parallelism",
     )
 

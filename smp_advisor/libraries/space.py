@@ -22,23 +22,18 @@ from smp_advisor.libraries.schema import default_active_microbatches, schema
 from smp_advisor.libraries.version import default_of, driving_versions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from smp_advisor.cluster.cluster import Cluster
-    from smp_advisor.libraries.plan import Checkpointing
+    from smp_advisor.libraries.layout import Layout
+    from smp_advisor.libraries.plan import Checkpointing, Plan
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
     Pins = Mapping[str, Any]
     Ints = NDArray[np.int64]
-    from collections.abc import Iterable, Mapping
-
-    from numpy.typing import NDArray
-
-    from smp_advisor.libraries.layout import Layout
-    from smp_advisor.libraries.plan import Plan
 
 
 def tensor_degrees(model: Model, cluster: Cluster, pins: Pins) -> list[int]:

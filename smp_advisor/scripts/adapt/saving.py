@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 
 _RANK_WORDS = ("rank", "gpu_id", "is_main_process", "is_master", "master_process")
+_RANK_OF_MATRIX = re.compile(
+    r"(?:lora|dora|peft|adapter|low|matrix)_?rank|rank_?(?:alpha|dropout|pattern)|rank(?:ing|ed|er)"
+)
 _WRITERS = ("save_pretrained", "save_model", "to_csv", "savefig")
 
 
@@ -304,8 +308,8 @@ def _is_loaded(survey: Survey, call: cst.Call, function: Function) -> bool:
 
 
 def names_a_rank(test: cst.BaseExpression) -> bool:
-    """Whether a condition depends on the process."""
-    text = text_of(test)
+    """Whether a condition depends on the process, and not on the rank of a matrix, such as that of an adapter."""
+    text = _RANK_OF_MATRIX.sub("", text_of(test))
     return any(word in text for word in _RANK_WORDS)
 
 
@@ -436,7 +440,7 @@ def _guards(survey: Survey, statement: Statement) -> list[cst.If] | None:
             break
         if isinstance(above, cst.If):
             if not is_rank_guard(above.test):
-                if "rank" in text_of(above.test):
+                if names_a_rank(above.test):
                     return None
                 break
             if above.orelse is not None:

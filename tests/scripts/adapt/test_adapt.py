@@ -307,6 +307,33 @@ def test_all_ranks_take_part_in_forward_passes_and_saves_of_shards():
     assert 'if master_process:\n    os.makedirs("out", exist_ok=True)' in source
 
 
+STATEFUL = """import torch
+from torch.utils.data import TensorDataset
+from torchdata.stateful_dataloader import StatefulDataLoader
+lora_rank = 8
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.AdamW(model.parameters())
+loader = StatefulDataLoader(TensorDataset(torch.randn(16, 8), torch.randn(16, 1)), batch_size=4)
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = ((model(x) - y) ** 2).mean()
+    loss.backward()
+    optimizer.step()
+if lora_rank > 0:
+    torch.save(model.state_dict(), "model.pt")
+"""
+
+
+@pytest.mark.parametrize("library", ["ddp", "fsdp", "smp-v1"])
+def test_the_rank_of_an_adapter_is_none_of_a_process_and_every_loader_is_divided(library):
+    source = propose(STATEFUL, library=library).source
+    place = source.index("if lora_rank > 0:")
+    save = "smp.save_checkpoint(" if library == "smp-v1" else "    if dist.get_rank() == 0:\n        torch.save("
+    assert save in source[place:]
+    assert not re.search(r"^\S", source[place:].partition("\n")[2], re.MULTILINE), "all of it depends on the condition"
+    assert re.search(r"StatefulDataLoader\([^#]*drop_last=True", source)
+
+
 def test_a_model_made_in_another_file_is_refused():
     text = (
         GUARDED.partition("if os.environ")[0]
