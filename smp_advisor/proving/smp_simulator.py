@@ -130,8 +130,8 @@ def _part(value: Any, parts: int, part: int) -> Any:
         if parts > 1 and (not value.dim() or value.shape[0] % parts):
             rows = value.shape[0] if value.dim() else "no"
             raise RuntimeError(
-                f"TensorSplitError: a batch of {rows} rows is not divisible into {parts} microbatches: call the step with"
-                f" a multiple of {parts} rows"
+                f"TensorSplitError: a batch of {rows} rows is not divisible into {parts} microbatches: call the step"
+                f" with a multiple of {parts} rows"
             )
         return value if parts == 1 else value.chunk(parts)[part]
     if type(value) is dict:
