@@ -13,7 +13,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
 
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs.compute import model_flops_per_sample
@@ -63,6 +62,8 @@ def make_data(folder):
     pairs = [{"prompt": f"w{row % 8} w0", "completion": f"w{(row + 1) % 8} " * (1 + row % 20)} for row in range(ROWS)]
     (folder / "pairs").mkdir()
     (folder / "pairs" / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
     tokenizer = Tokenizer(models.WordLevel({word: place for place, word in enumerate(WORDS)}, unk_token="<s>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     (folder / "tokenizer").mkdir()
