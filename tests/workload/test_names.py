@@ -45,7 +45,7 @@ def test_every_published_shape_and_module_has_its_name():
         assert (advice.model.name, advice.model.parameter_count) == (row["name"], int(row["parameters"]))
         assert row["source"] in advice.model.note
         assert "samples" in str(advice)
-        assert "Replace train.py with your training script" in advice.cell()
+    assert "Replace train.py with your training script" in advice.cell()
 
 
 # Billions of parameters on the model cards.
