@@ -55,7 +55,8 @@ import weakref
 from accelerate import state
 from accelerate.utils import DistributedType, fsdp_utils
 from torch.distributed.fsdp import FSDPModule
-from transformers import Trainer
+from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel, Trainer
 
 # accelerate shards on processors as on GPUs.
 begin = state.AcceleratorState.__init__
@@ -85,6 +86,13 @@ def counted(self, *arguments, **keywords):
         print(f"models in memory: {sum(model() is not None for model in models)}", flush=True)
     return train(self, *arguments, **keywords)
 
+def converted(self, *arguments, **keywords):
+    # PyTorch before 2.13 fails on parameters that are not sharded.
+    for module in self.modules() if isinstance(self, FSDPModule) else ():
+        assert all(isinstance(value, DTensor) for value in module.parameters()), "converted while gathered"
+    return convert(self, *arguments, **keywords)
+
+convert, PreTrainedModel.to = PreTrainedModel.to, converted
 fsdp_utils.fsdp2_prepare_model = noted
 import accelerate.accelerator
 accelerate.accelerator.fsdp2_prepare_model = noted
