@@ -28,7 +28,7 @@ from smp_advisor.costs.memory import (
     pressure_warning,
     stage_bytes,
 )
-from smp_advisor.costs.step_time import step_and_host_seconds, step_seconds
+from smp_advisor.costs.step_time import Step, step_of
 from smp_advisor.costs.transfer import targets
 from smp_advisor.costs.uncertainty import Doubt, has_runs, narrowed, plan_kinds, step_time_factors
 from smp_advisor.costs.world import World, in_flight, stack_of, stage_kinds, stages, vocabulary_shards
@@ -45,7 +45,7 @@ from smp_advisor.workload.model import Model, with_decoder
 from smp_advisor.workload.stack import AUTO, stack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
@@ -175,25 +175,24 @@ def _learned(
     """(rows, seconds by part, relative width of their interval) of rows that are computed together."""
     model = trained(model, job)
     for degree, rows, part in _parts(layout):
-        seconds = step_seconds(model, cluster, job, part, World.of(model, cluster, job, part), degree)
+        step = step_of(model, cluster, job, part, World.of(model, cluster, job, part), degree)
         if job.calibration is None:
-            yield rows, seconds, 1.0
+            yield rows, step.seconds, 1.0
         else:
-            yield rows, *learned_seconds(job.calibration, model, cluster, job, part, seconds)
+            yield rows, *learned_seconds(job.calibration, model, cluster, job, part, step)
 
 
 def step_time_doubt(model: Model, cluster: Cluster, job: Job, layout: Layout) -> Doubt:
     """Shares that determine the interval of one plan's step time; `layout` has a single row."""
     model, degree = trained(model, job), int(np.ravel(layout.pipeline_parallel_degree)[0])
     world = World.of(model, cluster, job, layout)
-    seconds, of_host = step_and_host_seconds(model, cluster, job, layout, world, degree)
-    return _doubt(
-        cluster, layout, world, {name: np.ravel(part)[0] for name, part in seconds.items()}, np.ravel(of_host)[0]
-    )
+    step = step_of(model, cluster, job, layout, world, degree)
+    one = ({name: np.ravel(part)[0] for name, part in of.items()} for of in step)
+    return _doubt(cluster, layout, world, Step(*one))
 
 
-def _doubt(cluster: Cluster, layout: Layout, world: World, seconds: Mapping[str, Floats], of_host: Floats) -> Doubt:
-    total = float(sum(seconds.values()))
+def _doubt(cluster: Cluster, layout: Layout, world: World, step: Step) -> Doubt:
+    seconds, total = step.seconds, float(sum(step.seconds.values()))
     exchanged = (
         (seconds["tensor_parallel_seconds"], world.data_parallel_degree // world.reduction_degree, world.tensor_stride),
         (seconds["data_parallel_seconds"], world.reduction_degree, world.data_stride),
@@ -205,7 +204,7 @@ def _doubt(cluster: Cluster, layout: Layout, world: World, seconds: Mapping[str,
         else:
             across += float(part) / total
     return Doubt(
-        host=min(float(of_host) / total, 1.0),
+        host=min(float(sum(step.of_host.values())) / total, 1.0),
         across_nodes=across,
         in_node=in_node,
         offloaded=bool(layout.offload_activations),
@@ -243,11 +242,11 @@ def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
     degree = plan.pipeline_parallel_degree
     model = trained(model, job)
     world = World.of(model, cluster, job, layout)
-    seconds, of_host = step_and_host_seconds(model, cluster, job, layout, world, degree)
-    doubt = _doubt(cluster, layout, world, seconds, of_host)
+    parts = step_of(model, cluster, job, layout, world, degree)
+    seconds, doubt = parts.seconds, _doubt(cluster, layout, world, parts)
     factors = step_time_factors(doubt)
     if job.calibration is not None:
-        seconds, width = learned_seconds(job.calibration, model, cluster, job, layout, seconds)
+        seconds, width = learned_seconds(job.calibration, model, cluster, job, layout, parts)
         factors = narrowed(str(plan_kinds(layout, cluster)), stack_of(job, layout).name, float(width), doubt)
     kinds = _judged(model, cluster, job, layout, world, degree)
     instance, usable = cluster.instance, cluster.instance.usable_gpu_memory_gib * GIB

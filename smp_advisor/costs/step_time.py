@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from smp_advisor.costs.activations import head_rows, offloaded_activation_bytes
 from smp_advisor.costs.communication import Group, data_parallel_seconds, point_to_point_seconds
@@ -145,17 +145,19 @@ def activation_copy_seconds(
 _Columns = TypeVar("_Columns", Passes, LocalParameters)
 
 
-def step_seconds(
-    model: Model, cluster: Cluster, job: Job, layout: Layout, world: World, degree: int
-) -> dict[str, Floats]:
+class Step(NamedTuple):
     """Seconds of one optimizer step by part (the fields of `StepTime`), arrays of shape (n,)."""
-    return step_and_host_seconds(model, cluster, job, layout, world, degree)[0]
+
+    seconds: dict[str, Floats]
+    of_host: dict[str, Floats]
+    """Of the seconds of a part, those in which the GPU waits for the host. Passes are one part, ``passes``."""
 
 
-def step_and_host_seconds(
-    model: Model, cluster: Cluster, job: Job, layout: Layout, world: World, degree: int
-) -> tuple[dict[str, Floats], Floats]:
-    """Seconds of one optimizer step by part, and those of them that the host takes, arrays of shape (n,)."""
+PASSES = ("forward_seconds", "backward_seconds", "recomputation_seconds")
+
+
+def step_of(model: Model, cluster: Cluster, job: Job, layout: Layout, world: World, degree: int) -> Step:
+    """One optimizer step of n plans."""
     locals_ = [local_parameters(model, layout, stage) for stage in stage_kinds(model, degree)]
     every = stage_passes(model, cluster, job, layout, world, degree, locals_)
     slowest = _chosen(Passes, every, largest_index([p.total for p in every]))
@@ -180,9 +182,13 @@ def step_and_host_seconds(
     waiting = _host_floor(layout, sum(result.values(), 0.0))
     part = "pipeline_bubble_seconds" if degree > 1 else "data_parallel_seconds"
     result[part] = result[part] + waiting
-    of_host = m * slowest.of_host + where(launches > update, launches, 0.0) + around + waiting
+    of_host = {
+        "passes": m * slowest.of_host,
+        "optimizer_seconds": where(launches > update, launches, 0.0) + around,
+        part: waiting,
+    }
     slowest_node = 1 + constant("time.straggler_per_doubling") * math.log2(max(cluster.nodes, 1))
-    return {name: values * slowest_node for name, values in result.items()}, of_host * slowest_node
+    return Step(*({name: values * slowest_node for name, values in of.items()} for of in (result, of_host)))
 
 
 def _chosen(kind: type[_Columns], every: Sequence[_Columns], index: Ints) -> _Columns:
