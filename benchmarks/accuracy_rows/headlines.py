@@ -12,7 +12,6 @@ from smp_advisor.costs.uncertainty import step_time_factors
 from smp_advisor.errors import AdvisorError
 
 from .arithmetic import errors, rate
-from .quick import users_group
 from .spreads import coverage
 
 if TYPE_CHECKING:
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from .plans import Run
     from .sites import Linear
     from .spreads import Covered
+    from .table import Row
 
     Floats = NDArray[np.float64]
     Chosen = NDArray[np.bool_]
@@ -61,6 +61,16 @@ def headlines(point: Linear) -> dict[str, Any]:
     if users.any():
         result["users"] = _users(point, inside, public)
     return result
+
+
+def users_group(row: Row) -> str:
+    """Kind of users' code of a row of a run on AWS."""
+    framework = row.text("framework")
+    if "smp v1" in framework:
+        return "SMP v1"
+    if "fsdp" in framework:
+        return "Hugging Face, FSDP, offload" if "activation" in row.text("offload") else "Hugging Face, FSDP"
+    return "other"
 
 
 def _users(point: Linear, inside: Chosen, public: Chosen) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from smp_advisor.costs.constants import constants
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["page", "with_accuracy"]
+__all__ = ["page", "step_time_lines", "with_accuracy"]
 
 _TABLES = {
     "memory_allocated": "Peak memory, allocated",
@@ -123,8 +123,8 @@ def _lines(result: dict[str, Any]) -> Iterator[str]:
     yield ""
     yield texts["mappings"]
     yield from _targets(result)
-    yield from _left_out(result["headlines"]["left_out"])
-    yield from _users(result)
+    memory = {name: result["users_code"][name] for name in ("memory_allocated", "memory_total")}
+    yield from step_time_lines(result["headlines"], memory)
     yield "## Fit decisions, ranking and batches"
     yield ""
     yield from _decision_lines(result)
@@ -167,6 +167,12 @@ def _targets(result: dict[str, Any]) -> Iterator[str]:
     yield ""
 
 
+def step_time_lines(entries: dict[str, Any], users_memory: dict[str, Any]) -> Iterator[str]:
+    """Lines on sources that were left out of the fit, and on users' code on AWS."""
+    yield from _left_out(entries["left_out"])
+    yield from _users(entries["users"], users_memory)
+
+
 def _left_out(entry: dict[str, Any]) -> Iterator[str]:
     if not entry:
         return
@@ -198,8 +204,7 @@ def _left_out(entry: dict[str, Any]) -> Iterator[str]:
     yield ""
 
 
-def _users(result: dict[str, Any]) -> Iterator[str]:
-    entry = result["headlines"]["users"]
+def _users(entry: dict[str, Any], memory: dict[str, Any]) -> Iterator[str]:
     if not entry:
         return
     yield "## Step time, users' code on AWS"
@@ -212,9 +217,9 @@ def _users(result: dict[str, Any]) -> Iterator[str]:
     yield "|---|---:|---:|---:|---:|"
     for name, errors in (("All", entry["all"]), *entry["by_group"].items()):
         yield f"| {name} | {_cells(errors)} |"
-    for name in ("memory_allocated", "memory_total"):
-        if result["users_code"][name]["rows"]:
-            yield f"| {_TABLES[name]} | {_cells(result['users_code'][name])} |"
+    for name, errors in memory.items():
+        if errors["rows"]:
+            yield f"| {_TABLES[name]} | {_cells(errors)} |"
     yield ""
     yield "| run | code | model | GPUs | measured | predicted | error | within | settings |"
     yield "|---|---|---|---|---:|---:|---:|---|---|"

@@ -21,7 +21,7 @@ from benchmarks.accuracy_rows.spreads import (
 from benchmarks.accuracy_rows.table import Table
 from benchmarks.accuracy_rows.timed import Timed
 from smp_advisor.costs.constants import constants, overriding
-from tests.benchmarks.rows import TIMED, row, table
+from tests.benchmarks.rows import TIMED, row
 
 EFFICIENCY = "gpu.matmul_efficiency.A100"
 
@@ -163,16 +163,3 @@ def test_keeping_the_constants_writes_none(tmp_path, capsys):
     assert calibration.main([str(path), "--keep"]) == 0
     assert "left out" in capsys.readouterr().out
     assert dict(constants()) == before
-
-
-def test_the_quick_report_lists_every_run_of_users_code_and_pools_none_of_them(tmp_path, capsys):
-    paths = []
-    for folder, source, count in (("dev", "A (table 1)", 3), ("aws", "B", 2)):
-        (tmp_path / folder).mkdir()
-        rows = [TIMED | {"source": source, "id": f"{folder}-{number}"} for number in range(count)]
-        paths.append(str(table(tmp_path / folder, "t.csv", rows)))
-    assert calibration.main([*paths, "--quick"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines if line.strip().startswith("aws-")] == ["aws-0", "aws-1"]
-    (residual,) = [line for line in lines if line.startswith("fit residual")]
-    assert residual.split()[2] == "3"
