@@ -189,7 +189,7 @@ def test_keeping_parameters_gathered_moves_twice_their_volume_instead_of_three_t
 )
 def test_hosts_that_coordinate_every_pass_set_a_floor(tensor: int, pipeline: int, shards: int, floor: bool) -> None:
     """SMP v1 on two p4d: steps of small workloads took a second with a pipeline or sharded data parallelism."""
-    model, cluster, job = gpt(layers=24, hidden=1024, heads=16), Cluster(P4D, 2), Job(sequence_length=128)
+    model, cluster, job = gpt(layers=32, hidden=1024, heads=16), Cluster(P4D, 2), Job(sequence_length=128)
     degrees = {"tensor_parallel_degree": tensor, "pipeline_parallel_degree": pipeline}
     plan = Plan(**degrees, sharded_data_parallel_degree=shards, batch_size=4, fp16=True)
     small, more = (estimate(model, cluster, job, replace(plan, batch_size=batch)).step_seconds for batch in (4, 8))
@@ -197,7 +197,7 @@ def test_hosts_that_coordinate_every_pass_set_a_floor(tensor: int, pipeline: int
     assert more > small
     # A step far above the floor does not wait for the hosts.
     long = replace(plan, batch_size=8192)
-    with overriding({"time.host_floor_seconds": 1e-6}):
+    with overriding({"time.host_floor_seconds_per_block": 1e-6}):
         unlimited = estimate(model, cluster, job, long).step_seconds
     assert unlimited > 3
     assert estimate(model, cluster, job, long).step_seconds < 1.02 * unlimited
