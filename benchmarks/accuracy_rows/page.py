@@ -32,7 +32,6 @@ _BREAKDOWNS = {
     "by_mapping": "Mapping",
     "by_gpu": "GPU",
     "by_parallelism": "Parallelism",
-    "by_quality": "Quality",
     "by_precision": "Precision",
 }
 _PARTS = {
