@@ -187,8 +187,8 @@ def step_time_doubt(model: Model, cluster: Cluster, job: Job, layout: Layout) ->
     model, degree = trained(model, job), int(np.ravel(layout.pipeline_parallel_degree)[0])
     world = World.of(model, cluster, job, layout)
     step = step_of(model, cluster, job, layout, world, degree)
-    one = ({name: np.ravel(part)[0] for name, part in of.items()} for of in step)
-    return _doubt(cluster, layout, world, Step(*one))
+    numbers = ({name: np.ravel(part)[0] for name, part in of.items()} for of in step)
+    return _doubt(cluster, layout, world, Step(*numbers))
 
 
 def _doubt(cluster: Cluster, layout: Layout, world: World, step: Step) -> Doubt:

@@ -266,7 +266,7 @@ def _by_part_and_quantity(cluster: Cluster, world: World, step: Step) -> dict[st
     inside = {name: np.atleast_1d(bus_bytes_per_second(cluster, *group)[1]) for name, group in groups.items()}
     passes = sum((step.seconds[name] for name in PASSES), 0.0)
     rows = np.arange(np.size(sum(step.seconds.values(), 0.0)))
-    result = {}
+    by_part = {}
     for name, seconds in step.seconds.items():
         waiting = step.of_host["passes"] * seconds / passes if name in PASSES else step.of_host.get(name, 0.0)
         waiting = np.minimum(waiting, seconds)
@@ -274,8 +274,8 @@ def _by_part_and_quantity(cluster: Cluster, world: World, step: Step) -> dict[st
         by = np.zeros((len(rows), len(TIME_QUANTITIES)))
         by[:, _HOST] = waiting
         by[rows, own] += seconds - waiting
-        result[name] = by
-    return result
+        by_part[name] = by
+    return by_part
 
 
 _CATEGORIES = {
