@@ -40,6 +40,7 @@ _PARTS = {
     "across_nodes": "a step of exposed communication across nodes",
     "in_node": "a step of exposed communication inside nodes",
     "offloaded": "a plan that copies activations to the host",
+    "extrapolated": "a step that hosts of SMP v1 coordinate, for e times more or fewer blocks than measured (assumed)",
     "unmeasured": "a GPU without a published run (assumed)",
 }
 _TEXTS = Path(__file__).parent / "data" / "accuracy_page.toml"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -28,7 +29,7 @@ from smp_advisor.costs.memory import (
     pressure_warning,
     stage_bytes,
 )
-from smp_advisor.costs.step_time import Step, step_of
+from smp_advisor.costs.step_time import MEASURED_BLOCKS, Step, step_of
 from smp_advisor.costs.transfer import targets
 from smp_advisor.costs.uncertainty import Doubt, has_runs, narrowed, plan_kinds, step_time_factors
 from smp_advisor.costs.world import World, in_flight, stack_of, stage_kinds, stages, vocabulary_shards
@@ -188,10 +189,10 @@ def step_time_doubt(model: Model, cluster: Cluster, job: Job, layout: Layout) ->
     world = World.of(model, cluster, job, layout)
     step = step_of(model, cluster, job, layout, world, degree)
     numbers = ({name: np.ravel(part)[0] for name, part in of.items()} for of in step)
-    return _doubt(cluster, layout, world, Step(*numbers))
+    return _doubt(model, cluster, layout, world, Step(*numbers))
 
 
-def _doubt(cluster: Cluster, layout: Layout, world: World, step: Step) -> Doubt:
+def _doubt(model: Model, cluster: Cluster, layout: Layout, world: World, step: Step) -> Doubt:
     seconds, total = step.seconds, float(sum(step.seconds.values()))
     exchanged = (
         (seconds["tensor_parallel_seconds"], world.data_parallel_degree // world.reduction_degree, world.tensor_stride),
@@ -203,11 +204,14 @@ def _doubt(cluster: Cluster, layout: Layout, world: World, step: Step) -> Doubt:
             in_node += float(part) / total
         else:
             across += float(part) / total
+    others = ("passes", "optimizer_seconds")
+    coordinated = sum(float(waiting) for part, waiting in step.of_host.items() if part not in others)
     return Doubt(
         host=min(float(sum(step.of_host.values())) / total, 1.0),
         across_nodes=across,
         in_node=in_node,
         offloaded=bool(layout.offload_activations),
+        extrapolated=coordinated / total * abs(math.log(model.layer_count / MEASURED_BLOCKS)),
         unmeasured=not has_runs(cluster.instance.gpu),
     )
 
@@ -243,7 +247,7 @@ def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
     model = trained(model, job)
     world = World.of(model, cluster, job, layout)
     parts = step_of(model, cluster, job, layout, world, degree)
-    seconds, doubt = parts.seconds, _doubt(cluster, layout, world, parts)
+    seconds, doubt = parts.seconds, _doubt(model, cluster, layout, world, parts)
     factors = step_time_factors(doubt)
     if job.calibration is not None:
         seconds, width = learned_seconds(job.calibration, model, cluster, job, layout, parts)

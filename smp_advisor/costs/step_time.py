@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from smp_advisor.costs.activations import head_rows, offloaded_activation_bytes
 from smp_advisor.costs.communication import Group, data_parallel_seconds, point_to_point_seconds
 from smp_advisor.costs.compute import Passes, optimizer_form, optimizer_host_seconds, stage_passes
-from smp_advisor.costs.constants import constant, memory_bandwidth
+from smp_advisor.costs.constants import constant, gpu_constant, memory_bandwidth
 from smp_advisor.costs.world import (
     LocalParameters,
     local_parameters,
@@ -179,7 +179,7 @@ def step_of(model: Model, cluster: Cluster, job: Job, layout: Layout, world: Wor
         "offload_seconds": activation_copy_seconds(model, cluster, layout, world, degree, compute)
         + state_copy_seconds(cluster, layout, world, local, compute),
     }
-    waiting = _host_floor(model, layout, sum(result.values(), 0.0))
+    waiting = _host_floor(model, cluster, layout, sum(result.values(), 0.0))
     part = "pipeline_bubble_seconds" if degree > 1 else "data_parallel_seconds"
     result[part] = result[part] + waiting
     of_host = {
@@ -200,7 +200,11 @@ def _chosen(kind: type[_Columns], every: Sequence[_Columns], index: Ints) -> _Co
     )
 
 
-def _host_floor(model: Model, layout: Layout, seconds: Floats) -> Floats:
+MEASURED_BLOCKS = 37
+"""Geometric mean of the blocks of the two runs that determine `_host_floor`."""
+
+
+def _host_floor(model: Model, cluster: Cluster, layout: Layout, seconds: Floats) -> Floats:
     """Seconds that a step waits for hosts that coordinate the passes of stages and the gathers of shards (SMP v1).
 
     Hosts and GPUs work side by side, so the longer of both decides. The step is the norm of order 4 of both: the work
@@ -209,7 +213,8 @@ def _host_floor(model: Model, layout: Layout, seconds: Floats) -> Floats:
     coordinated = layout.host_handover & ((layout.pipeline_parallel_degree > 1) | (layout.shard_level >= 3))
     if not anywhere(coordinated):
         return 0.0
-    floor = model.layer_count * constant("time.host_floor_seconds_per_block")
+    pace = gpu_constant("host_pace", cluster.instance.gpu)
+    floor = pace * constant("time.host_floor_seconds") * math.sqrt(model.layer_count)
     together = root(root(power(seconds, 4) + power(floor, 4)))
     return where(coordinated, together - seconds, 0.0)
 

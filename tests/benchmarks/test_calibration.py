@@ -21,6 +21,7 @@ from benchmarks.accuracy_rows.spreads import (
 from benchmarks.accuracy_rows.table import Table
 from benchmarks.accuracy_rows.timed import Timed
 from smp_advisor.costs.constants import constants, overriding
+from smp_advisor.costs.uncertainty import Doubt
 from tests.benchmarks.rows import TIMED, row
 
 EFFICIENCY = "gpu.matmul_efficiency.A100"
@@ -103,7 +104,7 @@ def test_runs_of_users_code_do_not_move_the_constants():
 
 def runs_of(errors, kinds, sources, doubts=None):
     same = np.full(len(errors), "same")
-    plain = np.zeros((len(errors), 5)) if doubts is None else doubts
+    plain = np.zeros((len(errors), len(Doubt.__dataclass_fields__))) if doubts is None else doubts
     return Runs(errors, same, same if kinds is None else kinds, sources, plain)
 
 
@@ -132,7 +133,7 @@ def test_plans_that_wait_for_the_host_have_the_errors_of_such_plans():
     sources = np.repeat([f"s{number}" for number in range(20)], 6)
     waits = np.tile([0.0, 0.0, 0.0, 1.0, 1.0, 1.0], 20)
     level = np.repeat(np.random.default_rng(0).standard_normal(20), 6)
-    doubts = np.zeros((120, 5))
+    doubts = np.zeros((120, len(Doubt.__dataclass_fields__)))
     doubts[:, 0] = waits
     runs = runs_of(level * (0.05 + 0.45 * waits), None, sources, doubts)
     covered = coverage(runs, np.full(120, True))

@@ -197,7 +197,7 @@ def test_hosts_that_coordinate_every_pass_set_a_floor(tensor: int, pipeline: int
     assert more > small
     # A step far above the floor does not wait for the hosts.
     long = replace(plan, batch_size=8192)
-    with overriding({"time.host_floor_seconds_per_block": 1e-6}):
+    with overriding({"time.host_floor_seconds": 1e-6}):
         unlimited = estimate(model, cluster, job, long).step_seconds
     assert unlimited > 3
     assert estimate(model, cluster, job, long).step_seconds < 1.02 * unlimited
