@@ -266,7 +266,7 @@ def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
     effective = effective_time(model, cluster, job, layout, step_seconds=step, steps=steps)
     return Estimate(
         plan=plan,
-        memory=_memory(model, degree, [(stage, by) for stage, by, *_ in kinds]),
+        memory=_memory(model, degree, kinds),
         time=time,
         usable_gpu_memory_gib=instance.usable_gpu_memory_gib,
         needed_gib=needed / GIB,
@@ -315,15 +315,14 @@ def _require(model: object, cluster: object, job: object) -> None:
 _CATEGORY_BYTES = tuple((category, category.removesuffix("_gib")) for category in CATEGORIES)
 
 
-def _memory(model: Model, degree: int, kinds: list[tuple[Stage, dict[str, Floats]]]) -> Memory:
+def _memory(model: Model, degree: int, kinds: list[tuple[Stage, dict[str, Floats], Floats, Floats, Floats]]) -> Memory:
     by_kind = {}
-    for stage, by in kinds:
-        allocated = sum(float(value) for name, value in by.items() if name != "allocator_reserve")
-        reserve_bytes = float(needed_bytes(by)) - allocated
-        shown = {**by, "allocator_reserve": reserve_bytes}
-        by_kind[stage.kind] = {category: float(shown[name]) / GIB for category, name in _CATEGORY_BYTES} | {
-            "cached_gib": max(float(by["allocator_reserve"]) - reserve_bytes, 0.0) / GIB
-        }
+    for stage, by, _, needed, _ in kinds:
+        shown = {name: float(value) for name, value in by.items()}
+        reserved = shown.pop("allocator_reserve")
+        shown["allocator_reserve"] = reserve = float(needed) - sum(shown.values())
+        by_kind[stage.kind] = {category: shown[name] / GIB for category, name in _CATEGORY_BYTES}
+        by_kind[stage.kind]["cached_gib"] = max(reserved - reserve, 0.0) / GIB
     return Memory(
         stages=tuple(
             StageMemory(stage=stage.index, layers=stage.layers, **by_kind[stage.kind])
