@@ -44,7 +44,7 @@ def headlines(point: Linear) -> dict[str, Any]:
             "public": _figures(left[tuned & public]),
             "private": _figures(left[tuned & ~public]),
             "each_source_once": _figures(_medians(left[tuned], rows.publications[tuned])),
-            "after_one_run": _figures(point.after_one_run(rows.publications)),
+            "after_one_run": _figures(point.after_one_run()),
             "within": asdict(rate(int(inside[tuned].sum()), int(tuned.sum()))),
             "sources": len(np.unique(rows.publications[tuned])),
             "width": float(np.median(covered.widths[tuned])),
@@ -52,6 +52,7 @@ def headlines(point: Linear) -> dict[str, Any]:
             "by_kind": _by(left, covered, tuned, rows.kinds()),
             "by_stack": _by(left, covered, tuned, rows.groups()),
             "by_source": _by(left, covered, tuned, rows.publications),
+            "moved_by": point.moved_by(),
         }
         result["residual"] = {
             "all": _figures(point.errors[tuned]),

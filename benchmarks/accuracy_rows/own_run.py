@@ -60,7 +60,7 @@ class _Rows:
 
     def __init__(self, rows: Timed) -> None:
         point = Linear(rows, {name: constants()[name].value for name in rows.names()})
-        self.rows, self.errors = rows, point.left_out(rows.publications)
+        self.rows, self.errors = rows, point.left_out()
         self.runs: list[Run] = [row.run for row in rows.rows if row.run is not None]
         self.layouts: list[Layout] = [run.layout.part(slice(0, 1)) for run in self.runs]
         self.steps = [

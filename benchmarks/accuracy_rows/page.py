@@ -154,7 +154,7 @@ def _lines(result: dict[str, Any]) -> Iterator[str]:
     shown = {target["title"]: f"{target['achieved']}, target {target['aim']}" for target in result["targets"]}
     limits = texts["limits"].replace("MEASURED_LEFT_OUT", shown.get("Within the 95 % interval, source left out", "-"))
     yield limits.replace("MEASURED_USERS", shown.get("Within the 95 % interval, users' code on AWS", "-"))
-    yield from _constants()
+    yield from _constants(result["headlines"]["left_out"].get("moved_by", {}))
 
 
 def _targets(result: dict[str, Any]) -> Iterator[str]:
@@ -276,15 +276,24 @@ def _step_intervals() -> Iterator[str]:
     yield ""
 
 
-def _constants() -> Iterator[str]:
+_LEAST_MOVE = 0.001
+
+
+def _constants(moved: dict[str, tuple[str, float]]) -> Iterator[str]:
     yield "## Fitted constants"
     yield ""
-    yield "| constant | prior | fitted | meaning |"
-    yield "|---|---:|---:|---|"
+    yield "The last column is the value without the publication that moves it most. Constants that no run moves are"
+    yield "those of the measurements in their sources."
+    yield ""
+    yield "| constant | prior | fitted | meaning | moved most by |"
+    yield "|---|---:|---:|---|---|"
     for name, constant in constants().items():
         # A GPU without a measured run has a value that is assumed.
         if constant.prior is not None and not constant.assumed:
-            yield f"| `{name}` | {constant.prior:g} | {constant.value:g} | {_quoted(constant.source)} |"
+            by, value = moved.get(name, ("", constant.value))
+            moved_by = f"`{by}`: {value:.3g}" if abs(value / constant.value - 1) > _LEAST_MOVE else "no run"
+            shown = f"{constant.prior:g} | {constant.value:g} | {_quoted(constant.source)}"
+            yield f"| `{name}` | {shown} | {moved_by} |"
 
 
 def _quoted(text: str) -> str:

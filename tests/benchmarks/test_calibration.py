@@ -73,7 +73,7 @@ def test_rows_of_a_source_count_less_than_rows_of_other_sources():
 def test_a_source_s_rows_do_not_judge_themselves(two_sources):
     point = Linear(two_sources, START)
     within = point.errors + point.jacobian @ point.solve(point.fitted).moves
-    left = point.left_out(two_sources.publications)
+    left = point.left_out()
     # Without its own rows a source is predicted by the other's speed.
     assert np.median(np.abs(left)) > np.median(np.abs(within))
     slow = two_sources.publications == "slow"
@@ -83,8 +83,8 @@ def test_a_source_s_rows_do_not_judge_themselves(two_sources):
 
 def test_one_known_run_of_a_source_predicts_its_others(two_sources):
     point = Linear(two_sources, START)
-    known = point.after_one_run(two_sources.publications)
-    assert np.median(np.abs(known)) < 0.5 * np.median(np.abs(point.left_out(two_sources.publications)))
+    known = point.after_one_run()
+    assert np.median(np.abs(known)) < 0.5 * np.median(np.abs(point.left_out()))
 
 
 @pytest.mark.parametrize("shared", [{"stack": "smp-v2"}, {"saves_frozen": True}])
