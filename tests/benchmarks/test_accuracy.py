@@ -336,6 +336,7 @@ def test_the_report_and_the_json(tmp_path, capsys):
     assert {"ran", "false_oom_rate", "oom", "missed_oom_rate"} <= set(found["fit"])
     assert {"sweeps", "kendall_tau_median", "regret_median"} <= set(found["ranking"])
     assert {"rows", "median_factor"} <= set(found["max_batch"])
+    assert found["extra"]["memory_allocated_framework_unread"]["rows"] == 1
     with (tmp_path / "rows.csv").open(newline="") as file:
         assert len(list(csv.DictReader(file))) == 3
 

@@ -156,6 +156,8 @@ def test_products_in_fp8_save_less_than_half_of_their_time() -> None:
 def test_an_adapter_launches_kernels_of_its_own() -> None:
     adapted = Adapter(rank=8, targets="all-linear").applied_to(LLAMA).groups[0].block
     plain = LLAMA.groups[0].block
+    assert plain.separate.products > len(plain.matmuls)  # query, key and value are one matrix of three weights
+    assert plain.separate.repeated_products == 0
     # Seven products, each with a cast, a dropout, two products, a scale and a sum.
     assert adapted.separate.launches == plain.separate.launches + 7 * 6
     assert adapted.separate.split_elements > plain.separate.split_elements

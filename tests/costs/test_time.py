@@ -80,17 +80,6 @@ def test_recomputation_adds_one_forward_pass() -> None:
     assert 0.9 * time.forward_seconds < time.recomputation_seconds <= time.forward_seconds
 
 
-def test_the_bubble_shrinks_with_microbatches() -> None:
-    model, cluster, job = gpt(layers=24, hidden=4096, heads=32), Cluster(P4D, 1), Job(sequence_length=512)
-    shares = []
-    for microbatches in (1, 2, 4, 8, 16):
-        plan = Plan(pipeline_parallel_degree=8, microbatches=microbatches, batch_size=32, fp16=True)
-        time = estimate(model, cluster, job, plan).time
-        shares.append(time.pipeline_bubble_seconds / time.total_seconds)
-    assert shares == sorted(shares, reverse=True)
-    assert shares[0] > 0.8
-
-
 def test_spread_placement_takes_tensor_parallel_groups_apart() -> None:
     model, cluster, job, plan = row_30b()
     together = estimate(model, cluster, job, plan).time
