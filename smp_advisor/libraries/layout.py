@@ -346,8 +346,8 @@ def layout_of_columns(library: str, plans: PlanColumns, job: Job, cluster: Clust
         architecture, versions = cluster.instance.architecture, plans["version"]
         different = np.unique(versions) if isinstance(versions, np.ndarray) else (versions,)
         cudnn = all(_prefers_cudnn(library, str(version), architecture) for version in different)
-    code = {"state_bytes": state, "stack": record.stack, "saves_frozen": not record.adapter_bases}
-    return replace(layout, **code, cudnn_attention=cudnn)
+    saves = not record.adapter_bases
+    return replace(layout, state_bytes=state, stack=record.stack, saves_frozen=saves, cudnn_attention=cudnn)
 
 
 @cache
