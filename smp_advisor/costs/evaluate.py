@@ -204,8 +204,8 @@ def _doubt(model: Model, cluster: Cluster, layout: Layout, world: World, step: S
             in_node += float(part) / total
         else:
             across += float(part) / total
-    others = ("passes", "optimizer_seconds")
-    coordinated = sum(float(waiting) for part, waiting in step.of_host.items() if part not in others)
+    launched = ("passes", "optimizer_seconds")
+    coordinated = sum(float(waiting) for part, waiting in step.of_host.items() if part not in launched)
     return Doubt(
         host=min(float(sum(step.of_host.values())) / total, 1.0),
         across_nodes=across,
