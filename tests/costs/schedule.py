@@ -5,6 +5,8 @@ from __future__ import annotations
 from math import isclose
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -63,8 +65,8 @@ def simulate(
     depth, what is ready first runs first.
     """
     durations: dict[Kind, list[float]] = {
-        "forward": _per_stage(forward, stages),
-        "backward": _per_stage(backward, stages),
+        "forward": np.broadcast_to(forward, stages).tolist(),
+        "backward": np.broadcast_to(backward, stages).tolist(),
     }
     alternating = not simple and active >= min(stages, microbatches)
     line = [
@@ -94,9 +96,3 @@ def simulate(
             if i:
                 line[i - 1].backward_ready[j] = end
     return max(stage.free for stage in line)
-
-
-def _per_stage(durations: float | Sequence[float], stages: int) -> list[float]:
-    if isinstance(durations, (int, float)):
-        return [float(durations)] * stages
-    return [float(duration) for duration in durations]
