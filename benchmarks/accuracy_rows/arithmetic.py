@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -43,11 +45,7 @@ def log_error(predicted: float, measured: float) -> float:
 
 def quantile(values: Sequence[float], share: float) -> float:
     """Quantile with linear interpolation between the values."""
-    ordered = sorted(values)
-    position = share * (len(ordered) - 1)
-    below = math.floor(position)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (position - below) * (ordered[above] - ordered[below])
+    return float(np.quantile(values, share))
 
 
 def errors(logarithms: Sequence[float]) -> Errors:

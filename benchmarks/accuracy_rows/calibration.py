@@ -12,8 +12,9 @@ import numpy as np
 from smp_advisor.cluster.table import instances
 from smp_advisor.costs.constants import constants
 
+from .headlines import headlines
 from .judge import judge
-from .quick import quick_lines
+from .page import step_time_lines
 from .sites import Linear, fit
 from .spreads import composition, kind_correlation, spread_table, without_parts
 from .table import TableError, read_table
@@ -34,9 +35,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("tables", nargs="+", type=Path, metavar="CSV", help="tables of measured step times")
     parser.add_argument("--write", action="store_true", help="write constants, joint draws and intervals to their data")
     parser.add_argument("--keep", action="store_true", help="do not fit: only evaluate the present constants")
-    parser.add_argument(
-        "--quick", action="store_true", help="do not fit: report users' code on AWS and sources left out of the fit"
-    )
     chosen = parser.parse_args(arguments)
     try:
         tables = [read_table(path) for path in chosen.tables]
@@ -46,9 +44,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tuned = judge(table for table in tables if not table.users_code)
     rows = Timed.of(tuned, judge(table for table in tables if table.users_code))
     start = {name: constants()[name].value for name in rows.names()}
-    if chosen.quick:
-        print("\n".join(quick_lines(Linear(rows, start))))
-        return 0
     errors = memory_errors([*tuned.scored["memory_allocated"], *tuned.scored["memory_total"]])
     _print_changes(errors)
     if chosen.write and not chosen.keep:
@@ -57,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     point = Linear(rows, start) if chosen.keep else fit(rows, start)
     _print_changes(point.values)
-    print("\n".join(quick_lines(point)))
+    print("\n".join(step_time_lines(headlines(point), {})))
     if chosen.write:
         if not chosen.keep:
             write_constants(point.values)

@@ -14,7 +14,6 @@ from smp_advisor.costs.constants import constants
 from .headlines import headlines
 from .judge import figures, judge
 from .page import page, with_accuracy
-from .report import lines
 from .residuals import write_residuals
 from .sites import Linear
 from .table import TableError, read_table, without_column
@@ -33,8 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Score tables of measured runs. The exit status is 2 if a file is not such a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tables", nargs="+", type=Path, metavar="CSV", help="tables of measured runs, of any kind")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
-    parser.add_argument("--page", type=Path, metavar="MD", help="also write the scores as a documentation page")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the page")
+    parser.add_argument("--page", type=Path, metavar="MD", help="also write the page to this file")
     parser.add_argument("--readme", type=Path, metavar="MD", help="also replace the section on accuracy of this page")
     parser.add_argument("--residuals", type=Path, metavar="CSV", help="also write every scored row with its prediction")
     chosen = parser.parse_args(arguments)
@@ -57,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chosen.page.write_text(page(result), "utf-8")
     if chosen.readme is not None:
         chosen.readme.write_text(with_accuracy(chosen.readme.read_text("utf-8"), result), "utf-8")
-    print(json.dumps(result, indent=2) if chosen.json else "\n".join(lines(result)))
+    print(json.dumps(result, indent=2) if chosen.json else page(result))
     return 0
 
 

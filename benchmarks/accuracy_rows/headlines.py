@@ -12,7 +12,6 @@ from smp_advisor.costs.uncertainty import step_time_factors
 from smp_advisor.errors import AdvisorError
 
 from .arithmetic import errors, rate
-from .quick import users_group
 from .spreads import coverage
 
 if TYPE_CHECKING:
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from .plans import Run
     from .sites import Linear
     from .spreads import Covered
+    from .table import Row
 
     Floats = NDArray[np.float64]
     Chosen = NDArray[np.bool_]
@@ -44,7 +44,7 @@ def headlines(point: Linear) -> dict[str, Any]:
             "public": _figures(left[tuned & public]),
             "private": _figures(left[tuned & ~public]),
             "each_source_once": _figures(_medians(left[tuned], rows.publications[tuned])),
-            "after_one_run": _figures(point.after_one_run(rows.publications)),
+            "after_one_run": _figures(point.after_one_run()),
             "within": asdict(rate(int(inside[tuned].sum()), int(tuned.sum()))),
             "sources": len(np.unique(rows.publications[tuned])),
             "width": float(np.median(covered.widths[tuned])),
@@ -52,6 +52,7 @@ def headlines(point: Linear) -> dict[str, Any]:
             "by_kind": _by(left, covered, tuned, rows.kinds()),
             "by_stack": _by(left, covered, tuned, rows.groups()),
             "by_source": _by(left, covered, tuned, rows.publications),
+            "moved_by": point.moved_by(),
         }
         result["residual"] = {
             "all": _figures(point.errors[tuned]),
@@ -61,6 +62,16 @@ def headlines(point: Linear) -> dict[str, Any]:
     if users.any():
         result["users"] = _users(point, inside, public)
     return result
+
+
+def users_group(row: Row) -> str:
+    """Kind of users' code of a row of a run on AWS."""
+    framework = row.text("framework")
+    if "smp v1" in framework:
+        return "SMP v1"
+    if "fsdp" in framework:
+        return "Hugging Face, FSDP, offload" if "activation" in row.text("offload") else "Hugging Face, FSDP"
+    return "other"
 
 
 def _users(point: Linear, inside: Chosen, public: Chosen) -> dict[str, Any]:

@@ -314,8 +314,6 @@ def _error_figures(judged: Judged, name: str) -> dict[str, Any]:
         "skipped_by_reason": dict(skipped),
         "by_gpu": _by(scored, lambda row: row.row.text("gpu")),
         "by_parallelism": _by(scored, lambda row: row.parallelism),
-        "by_quality": _by(scored, lambda row: row.row.text("quality")),
-        "by_network_known": _by(scored, lambda row: row.row.text("network_known") or "not given"),
         "by_precision": _by(scored, lambda row: row.row.text("precision_class") or "not given"),
         "by_mapping": _by(scored, lambda row: "public settings" if row.is_public else "private mapping"),
     }

@@ -13,9 +13,8 @@ import numpy as np
 
 from smp_advisor.costs.constants import constants
 from smp_advisor.costs.evaluate import step_time_doubt
-from smp_advisor.costs.learned import learned_seconds
-from smp_advisor.costs.observation import observed, predicted_seconds
-from smp_advisor.costs.transfer import Targets, rule
+from smp_advisor.costs.learned import learned_seconds, time_correlations
+from smp_advisor.costs.observation import observed, predicted_step
 from smp_advisor.costs.uncertainty import narrowed, step_time_factors
 from smp_advisor.workload import Calibration
 
@@ -61,18 +60,18 @@ class _Rows:
 
     def __init__(self, rows: Timed) -> None:
         point = Linear(rows, {name: constants()[name].value for name in rows.names()})
-        self.rows, self.errors = rows, point.left_out(rows.publications)
+        self.rows, self.errors = rows, point.left_out()
         self.runs: list[Run] = [row.run for row in rows.rows if row.run is not None]
         self.layouts: list[Layout] = [run.layout.part(slice(0, 1)) for run in self.runs]
-        self.seconds = [
-            predicted_seconds(run.model, run.cluster, run.job, layout)
+        self.steps = [
+            predicted_step(run.model, run.cluster, run.job, layout)
             for run, layout in zip(self.runs, self.layouts, strict=True)
         ]
         self.measured: list[MeasuredRun] = [self._measured(index) for index in range(len(self.runs))]
 
     def _measured(self, index: int) -> MeasuredRun:
         run = self.runs[index]
-        total = float(sum(self.seconds[index].values()))
+        total = float(sum(self.steps[index].seconds.values()))
         # As measured by a cost model that is fitted without the source.
         seconds = total * math.exp(-self.errors[index])
         result = observed(run.model, run.cluster, run.job, self.layouts[index], step_seconds=seconds)
@@ -90,9 +89,9 @@ class _Rows:
             cluster,
             run.job,
             self.layouts[target],
-            self.seconds[target],
+            self.steps[target],
         )
-        total = float(sum(self.seconds[target].values()))
+        total = float(sum(self.steps[target].seconds.values()))
         seconds = measured.step_seconds or math.nan
         conditions = measured.conditions
         doubt = step_time_doubt(run.model, cluster, run.job, self.layouts[target])
@@ -203,20 +202,18 @@ def _report(rows: _Rows, *, sources: bool) -> Iterator[str]:
 
 def _correlations(rows: _Rows) -> Iterator[str]:
     """Correlations of the errors of two runs of a source, by how they differ."""
-    conditions = [run.conditions for run in rows.measured]
-    every = Targets.of_runs(conditions)
+    close = time_correlations(rows.measured)
     scale = float(np.sqrt(np.mean(np.clip(rows.errors, -0.6, 0.6) ** 2)))
     errors = np.clip(rows.errors, -0.6, 0.6) / scale
-    shared, close = every.correlations(every, rule("time"))
     same = rows.rows.publications[:, None] == rows.rows.publications[None, :]
     same &= ~np.eye(len(errors), dtype=bool)
     products = errors[:, None] * errors[None, :]
     squares = (errors[:, None] ** 2 + errors[None, :] ** 2) / 2
-    yield "correlation of the errors of two runs of one source, by rule:"
+    yield "correlation of the errors of two runs of one source:"
     for low, high in ((0, 0.1), (0.1, 0.2), (0.2, 0.4), (0.4, 0.6), (0.6, 0.8), (0.8, 1.01)):
         part = same & (close >= low) & (close < high)
         if part.any():
             yield (
-                f"  close {low:.1f} to {high:.1f}: {part.sum() // 2:6d} pairs, learned {shared[part].mean():.2f}, "
-                f"measured {products[part].sum() / squares[part].sum():.2f}"
+                f"  assumed {low:.1f} to {min(high, 1):.1f}: {part.sum() // 2:6d} pairs, "
+                f"mean {close[part].mean():.2f}, measured {products[part].sum() / squares[part].sum():.2f}"
             )

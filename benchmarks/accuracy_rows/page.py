@@ -13,7 +13,7 @@ from smp_advisor.costs.constants import constants
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["page", "with_accuracy"]
+__all__ = ["page", "step_time_lines", "with_accuracy"]
 
 _TABLES = {
     "memory_allocated": "Peak memory, allocated",
@@ -32,7 +32,6 @@ _BREAKDOWNS = {
     "by_mapping": "Mapping",
     "by_gpu": "GPU",
     "by_parallelism": "Parallelism",
-    "by_quality": "Quality",
     "by_precision": "Precision",
 }
 _PARTS = {
@@ -41,6 +40,7 @@ _PARTS = {
     "across_nodes": "a step of exposed communication across nodes",
     "in_node": "a step of exposed communication inside nodes",
     "offloaded": "a plan that copies activations to the host",
+    "extrapolated": "a step that hosts of SMP v1 coordinate, for e times more or fewer blocks than measured (assumed)",
     "unmeasured": "a GPU without a published run (assumed)",
 }
 _TEXTS = Path(__file__).parent / "data" / "accuracy_page.toml"
@@ -123,8 +123,8 @@ def _lines(result: dict[str, Any]) -> Iterator[str]:
     yield ""
     yield texts["mappings"]
     yield from _targets(result)
-    yield from _left_out(result["headlines"]["left_out"])
-    yield from _users(result)
+    memory = {name: result["users_code"][name] for name in ("memory_allocated", "memory_total")}
+    yield from step_time_lines(result["headlines"], memory)
     yield "## Fit decisions, ranking and batches"
     yield ""
     yield from _decision_lines(result)
@@ -154,7 +154,7 @@ def _lines(result: dict[str, Any]) -> Iterator[str]:
     shown = {target["title"]: f"{target['achieved']}, target {target['aim']}" for target in result["targets"]}
     limits = texts["limits"].replace("MEASURED_LEFT_OUT", shown.get("Within the 95 % interval, source left out", "-"))
     yield limits.replace("MEASURED_USERS", shown.get("Within the 95 % interval, users' code on AWS", "-"))
-    yield from _constants()
+    yield from _constants(result["headlines"]["left_out"].get("moved_by", {}))
 
 
 def _targets(result: dict[str, Any]) -> Iterator[str]:
@@ -165,6 +165,12 @@ def _targets(result: dict[str, Any]) -> Iterator[str]:
     for target in result["targets"]:
         yield f"| {target['title']} | {target['aim']} | {target['achieved']} | {'yes' if target['met'] else 'no'} |"
     yield ""
+
+
+def step_time_lines(entries: dict[str, Any], users_memory: dict[str, Any]) -> Iterator[str]:
+    """Lines on sources that were left out of the fit, and on users' code on AWS."""
+    yield from _left_out(entries["left_out"])
+    yield from _users(entries["users"], users_memory)
 
 
 def _left_out(entry: dict[str, Any]) -> Iterator[str]:
@@ -198,8 +204,7 @@ def _left_out(entry: dict[str, Any]) -> Iterator[str]:
     yield ""
 
 
-def _users(result: dict[str, Any]) -> Iterator[str]:
-    entry = result["headlines"]["users"]
+def _users(entry: dict[str, Any], memory: dict[str, Any]) -> Iterator[str]:
     if not entry:
         return
     yield "## Step time, users' code on AWS"
@@ -212,9 +217,9 @@ def _users(result: dict[str, Any]) -> Iterator[str]:
     yield "|---|---:|---:|---:|---:|"
     for name, errors in (("All", entry["all"]), *entry["by_group"].items()):
         yield f"| {name} | {_cells(errors)} |"
-    for name in ("memory_allocated", "memory_total"):
-        if result["users_code"][name]["rows"]:
-            yield f"| {_TABLES[name]} | {_cells(result['users_code'][name])} |"
+    for name, errors in memory.items():
+        if errors["rows"]:
+            yield f"| {_TABLES[name]} | {_cells(errors)} |"
     yield ""
     yield "| run | code | model | GPUs | measured | predicted | error | within | settings |"
     yield "|---|---|---|---|---:|---:|---:|---|---|"
@@ -271,15 +276,24 @@ def _step_intervals() -> Iterator[str]:
     yield ""
 
 
-def _constants() -> Iterator[str]:
+_LEAST_MOVE = 0.001
+
+
+def _constants(moved: dict[str, tuple[str, float]]) -> Iterator[str]:
     yield "## Fitted constants"
     yield ""
-    yield "| constant | prior | fitted | meaning |"
-    yield "|---|---:|---:|---|"
+    yield "The last column is the value without the publication that moves it most. Constants that no run moves are"
+    yield "those of the measurements in their sources."
+    yield ""
+    yield "| constant | prior | fitted | meaning | moved most by |"
+    yield "|---|---:|---:|---|---|"
     for name, constant in constants().items():
         # A GPU without a measured run has a value that is assumed.
         if constant.prior is not None and not constant.assumed:
-            yield f"| `{name}` | {constant.prior:g} | {constant.value:g} | {_quoted(constant.source)} |"
+            by, value = moved.get(name, ("", constant.value))
+            moved_by = f"`{by}`: {value:.3g}" if abs(value / constant.value - 1) > _LEAST_MOVE else "no run"
+            shown = f"{constant.prior:g} | {constant.value:g} | {_quoted(constant.source)}"
+            yield f"| `{name}` | {shown} | {moved_by} |"
 
 
 def _quoted(text: str) -> str:

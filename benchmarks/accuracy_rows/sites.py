@@ -74,6 +74,7 @@ class Linear:
         self._precision = 1 / np.array([table[name].spread for name in values]) ** 2
         # Users' code has code of its own, whose effect is another figure than the pace of hardware.
         self.fitted = ~rows.users_code
+        self._without: dict[str, SiteFit] = {}
 
     def solve(self, used: NDArray[np.bool_]) -> SiteFit:
         """Fit to the rows `used`."""
@@ -122,36 +123,48 @@ class Linear:
             right = right - j.T @ (precise * e) + shrink * level_j * level_e
         return matrix, right
 
-    def left_out(self, groups: NDArray[np.str_]) -> Floats:
-        """Error of every row with constants fitted without any row of its group, shape (rows,)."""
-        result, whole = np.empty_like(self.errors), None
-        for name in np.unique(groups):
-            rows = groups == name
-            used = self.fitted & ~rows
-            if (self.fitted & rows).any() or whole is None:
-                fitted = self.solve(used).moves
-                whole = whole if (self.fitted & rows).any() else fitted
-            else:
-                fitted = whole
-            result[rows] = self.errors[rows] + self.jacobian[rows] @ fitted
+    def without(self, publication: str) -> SiteFit:
+        """Fit to the rows of all other publications."""
+        others = self.rows.publications != publication
+        key = publication if (self.fitted & ~others).any() else ""
+        if key not in self._without:
+            self._without[key] = self.solve(self.fitted & others)
+        return self._without[key]
+
+    def left_out(self) -> Floats:
+        """Error of every row with constants fitted without any row of its publication, shape (rows,)."""
+        result = np.empty_like(self.errors)
+        for name in np.unique(self.rows.publications):
+            rows = self.rows.publications == name
+            result[rows] = self.errors[rows] + self.jacobian[rows] @ self.without(name).moves
         return result
+
+    def moved_by(self) -> dict[str, tuple[str, float]]:
+        """The publication without which each constant changes most, and its value then."""
+        names = np.unique(self.rows.publications[self.fitted])
+        shifts = np.array([self.without(name).moves - self.without("").moves for name in names])
+        most = np.abs(shifts).argmax(axis=0)
+        return {
+            constant: (str(names[most[i]]), value * math.exp(shifts[most[i], i]))
+            for i, (constant, value) in enumerate(self.values.items())
+        }
 
     def runs_left_out(self) -> Runs:
         """Every row with its publication left out of the fit."""
         rows = self.rows
-        return Runs(self.left_out(rows.publications), rows.groups(), rows.kinds(), rows.publications, rows.doubts())
+        return Runs(self.left_out(), rows.groups(), rows.kinds(), rows.publications, rows.doubts())
 
-    def after_one_run(self, groups: NDArray[np.str_]) -> Floats:
-        """Errors of rows after one other row of their site is known, with the group left out of the fit.
+    def after_one_run(self) -> Floats:
+        """Errors of rows after one other row of their site is known, with the publication left out of the fit.
 
         The known row is drawn, several times for every row; shape (pairs,). It moves the constants and the site's
-        effect as far as their distributions without the group allow.
+        effect as far as their distributions without the publication allow.
         """
         pairs: list[float] = []
         draw = np.random.default_rng(0)
-        for name in np.unique(groups[self.fitted]):
-            rows = np.flatnonzero((groups == name) & self.fitted)
-            fitted = self.solve(self.fitted & (groups != name))
+        publications = self.rows.publications
+        for name in np.unique(publications[self.fitted]):
+            rows, fitted = np.flatnonzero((publications == name) & self.fitted), self.without(name)
             left = self.errors[rows] + self.jacobian[rows] @ fitted.moves
             same = self.rows.sites[rows][:, None] == self.rows.sites[rows][None, :]
             j = self.jacobian[rows]

@@ -180,10 +180,12 @@ def kind_correlation(runs: Runs, sites: NDArray[np.str_]) -> float:
 
 
 _NAMES = ("everything", *Doubt.__dataclass_fields__, "low", "high")
-_PRIORS = (0.1, 0.5, 0.4, 0.4, 0.2, 0.2, 1.96, 2.4)
-"""The error of every step; of the parts of the step, of offloading and of a GPU without runs, which add to it in
-squares; and quantiles of the errors in units of their sum."""
-_PRIOR_SPREADS = (0.5, 0.3, 0.3, 0.3, 0.7, 0.3, 0.3, 0.3)
+_PRIORS = (0.1, 0.5, 0.4, 0.4, 0.2, 0.25, 0.2, 1.96, 2.4)
+"""The error of every step; of the parts of the step, of offloading, of SMP v1's hosts at unlike numbers of blocks (an
+exponent between 0 and 1) and of a GPU without runs, which add to it in squares; and quantiles in units of their sum."""
+_PRIOR_SPREADS = (0.5, 0.3, 0.3, 0.3, 0.7, 0.3, 0.3, 0.3, 0.3)
+_ASSUMED = ("extrapolated", "unmeasured")
+"""No run shows these errors."""
 _PRIOR_WEIGHT = 0.15
 """Few runs have large shares of one part, so the priors of the parts count. With a tenth of this weight, the interval
 of a source that no other resembles is too narrow, and its score worse."""
@@ -203,13 +205,18 @@ def composition(runs: Runs) -> dict[str, float]:
     runs = runs.take(runs.doubts[:, _NAMES.index("unmeasured") - 1] == 0)
     weights = _weights(runs, np.ones(len(runs.errors), dtype=bool))
     prior, spreads = np.log(_PRIORS), np.array(_PRIOR_SPREADS)
+    free = np.array([name not in _ASSUMED for name in _NAMES])
+
+    def every(values: Floats) -> Floats:
+        result = prior.copy()
+        result[free] = values
+        return result
 
     def loss(values: Floats) -> float:
-        score = np.average(interval_score(runs, values, _PENALTY_OF_FIT), weights=weights)
-        return float(score + _PRIOR_WEIGHT * np.mean(((values - prior) / spreads) ** 2))
+        score = np.average(interval_score(runs, every(values), _PENALTY_OF_FIT), weights=weights)
+        return float(score + _PRIOR_WEIGHT * np.mean(((values - prior[free]) / spreads[free]) ** 2))
 
-    assumed = {"unmeasured": _PRIORS[_NAMES.index("unmeasured")]}
-    return dict(zip(_NAMES, np.exp(_minimum(loss, prior)).tolist(), strict=True)) | assumed
+    return dict(zip(_NAMES, np.exp(every(_minimum(loss, prior[free]))).tolist(), strict=True))
 
 
 def without_parts(runs: Runs, composed: Mapping[str, float]) -> Runs:

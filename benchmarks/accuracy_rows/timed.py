@@ -104,11 +104,6 @@ class Timed:
         """Whether public settings describe the row."""
         return np.array([row.run is not None and row.run.plan is not None for row in self.rows], dtype=bool)
 
-    def pipelines(self) -> NDArray[np.str_]:
-        """Pipeline degree of every row, as text."""
-        degrees = [int(run.layout.pipeline_parallel_degree[0]) for row in self.rows if (run := row.run) is not None]
-        return np.array([f"pp {degree:2d}" for degree in degrees])
-
     def names(self) -> list[str]:
         """Constants that are fitted: of the step time, with a prior, not assumed, and of a GPU that a row has."""
         gpus = {row.row.text("gpu").upper() for row in self.rows}

@@ -75,7 +75,8 @@ def write_intervals(
     lines = [
         "# Logarithms of measured over predicted step time of published runs whose entire source was left out of the",
         "# fit. The composition has the error of every step; that of a step which the host, the network or the links",
-        "# of a node take entirely; of offloading and of a GPU without runs, which is assumed; and the 2.5 and 97.5 %",
+        "# of a node take entirely; of offloading; and, assumed, of extrapolating SMP v1's host time to unlike numbers",
+        "# of blocks and of a GPU without runs; and the 2.5 and 97.5 %",
         "# quantiles in units of the root of the sum of their squares. The tables have one standard deviation between",
         "# sources and between runs of a source. `tuned` are stacks whose element-wise operations share kernels.",
         "# Written by benchmarks/calibrate.py.",

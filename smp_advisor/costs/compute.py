@@ -36,11 +36,6 @@ _WEIGHT_CASTS = 2.0
 of the pass (documentation of torch.autocast, ``cache_enabled``). Every product has one more, that of its input."""
 
 
-def _weights(block: Block, kernels: Kernels) -> float:
-    """Weights of a block's products: a module that calls its layers in a loop has fewer than products."""
-    return min(kernels.products, max(1, len(block.matmuls)))
-
-
 @dataclass(frozen=True, slots=True)
 class HostSeconds:
     """Seconds in which the host launches the work of one microbatch, shape (n,) each."""
@@ -57,7 +52,7 @@ def host_seconds(
     local = maximum(experts / layout.expert_parallel_degree, 1.0)
     launches = kernels.products + kernels.launches + attention_launches + kernels.expert_launches * local
     if layout.state_bytes.cast_bytes > 0:
-        launches = launches + kernels.products + _WEIGHT_CASTS * _weights(block, kernels)
+        launches = launches + kernels.products + _WEIGHT_CASTS * (kernels.products - kernels.repeated_products)
     pace = gpu_constant("host_pace", instance.gpu)
     per_kernel = pace * stack.launch_share * constant("time.launch_seconds")
     collectives = (
@@ -99,9 +94,8 @@ def optimizer_host_seconds(model: Model, layout: Layout, instance: Instance, job
     shard the optimizer's state.
     """
     form = optimizer_form(job, stack)
-    tensors = sum(
-        group.count * (2 * _weights(group.block, group.block.separate) + _TENSORS_OF_NORMS) for group in model.groups
-    )
+    kernels = [(group.count, group.block.separate) for group in model.groups]
+    tensors = sum(n * (2 * (of.products - of.repeated_products) + _TENSORS_OF_NORMS) for n, of in kernels)
     of_units = where(layout.shard_level == 3, model.layer_count, 0)
     count = where(layout.shard_level == 0, tensors, of_units) / layout.pipeline_parallel_degree
     pace = gpu_constant("host_pace", instance.gpu)

@@ -64,18 +64,23 @@ def constants() -> dict[str, Constant]:
     return table
 
 
-@cache
-def _committed() -> dict[str, Floats]:
-    return {name: entry.value for name, entry in constants().items()}
+class _Committed(dict[str, "Floats"]):
+    """The values of the tables, which the first use reads."""
+
+    def __missing__(self, name: str) -> Floats:
+        if not self:
+            self.update({constant.name: constant.value for constant in constants().values()})
+            return self[name]
+        raise KeyError(name)
 
 
-_OVERRIDDEN: ContextVar[dict[str, Floats] | None] = ContextVar("overridden constants", default=None)
-"""Values inside `overriding`, which other threads do not see."""
+_VALUES: ContextVar[dict[str, Floats]] = ContextVar("values of constants", default=_Committed())  # noqa: B039
+"""Values, with those inside `overriding`, which other threads do not see."""
 
 
 def constant(name: str) -> Floats:
     """Value of one constant, ``constant("memory.context_gib")``."""
-    return (_OVERRIDDEN.get() or _committed())[name]
+    return _VALUES.get()[name]
 
 
 def gpu_constant(name: str, gpu: str) -> Floats:
@@ -104,14 +109,15 @@ def _generation(name: str, gpu: str) -> str:
 @contextmanager
 def overriding(values: Mapping[str, Floats]) -> Iterator[None]:
     """Override constants by dotted name inside a ``with`` block: with numbers, or with draws of shape (d, 1)."""
-    unknown = sorted(set(values) - set(_committed()))
+    unknown = sorted(set(values) - set(constants()))
     if unknown:
         raise KeyError(f"no constant {unknown[0]!r}")
-    token = _OVERRIDDEN.set({**(_OVERRIDDEN.get() or _committed()), **values})
+    present = {name: constant(name) for name in constants()}
+    token = _VALUES.set({**present, **values})
     try:
         yield
     finally:
-        _OVERRIDDEN.reset(token)
+        _VALUES.reset(token)
 
 
 def fp32_peak_tflops(gpu: str, half_peak_tflops: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -28,7 +29,7 @@ from smp_advisor.costs.memory import (
     pressure_warning,
     stage_bytes,
 )
-from smp_advisor.costs.step_time import step_and_host_seconds, step_seconds
+from smp_advisor.costs.step_time import MEASURED_BLOCKS, Step, step_of
 from smp_advisor.costs.transfer import targets
 from smp_advisor.costs.uncertainty import Doubt, has_runs, narrowed, plan_kinds, step_time_factors
 from smp_advisor.costs.world import World, in_flight, stack_of, stage_kinds, stages, vocabulary_shards
@@ -45,7 +46,7 @@ from smp_advisor.workload.model import Model, with_decoder
 from smp_advisor.workload.stack import AUTO, stack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
@@ -175,25 +176,24 @@ def _learned(
     """(rows, seconds by part, relative width of their interval) of rows that are computed together."""
     model = trained(model, job)
     for degree, rows, part in _parts(layout):
-        seconds = step_seconds(model, cluster, job, part, World.of(model, cluster, job, part), degree)
+        step = step_of(model, cluster, job, part, World.of(model, cluster, job, part), degree)
         if job.calibration is None:
-            yield rows, seconds, 1.0
+            yield rows, step.seconds, 1.0
         else:
-            yield rows, *learned_seconds(job.calibration, model, cluster, job, part, seconds)
+            yield rows, *learned_seconds(job.calibration, model, cluster, job, part, step)
 
 
 def step_time_doubt(model: Model, cluster: Cluster, job: Job, layout: Layout) -> Doubt:
     """Shares that determine the interval of one plan's step time; `layout` has a single row."""
     model, degree = trained(model, job), int(np.ravel(layout.pipeline_parallel_degree)[0])
     world = World.of(model, cluster, job, layout)
-    seconds, of_host = step_and_host_seconds(model, cluster, job, layout, world, degree)
-    return _doubt(
-        cluster, layout, world, {name: np.ravel(part)[0] for name, part in seconds.items()}, np.ravel(of_host)[0]
-    )
+    step = step_of(model, cluster, job, layout, world, degree)
+    numbers = ({name: np.ravel(part)[0] for name, part in of.items()} for of in step)
+    return _doubt(model, cluster, layout, world, Step(*numbers))
 
 
-def _doubt(cluster: Cluster, layout: Layout, world: World, seconds: Mapping[str, Floats], of_host: Floats) -> Doubt:
-    total = float(sum(seconds.values()))
+def _doubt(model: Model, cluster: Cluster, layout: Layout, world: World, step: Step) -> Doubt:
+    seconds, total = step.seconds, float(sum(step.seconds.values()))
     exchanged = (
         (seconds["tensor_parallel_seconds"], world.data_parallel_degree // world.reduction_degree, world.tensor_stride),
         (seconds["data_parallel_seconds"], world.reduction_degree, world.data_stride),
@@ -204,11 +204,14 @@ def _doubt(cluster: Cluster, layout: Layout, world: World, seconds: Mapping[str,
             in_node += float(part) / total
         else:
             across += float(part) / total
+    launched = ("passes", "optimizer_seconds")
+    coordinated = sum(float(waiting) for part, waiting in step.of_host.items() if part not in launched)
     return Doubt(
-        host=min(float(of_host) / total, 1.0),
+        host=min(float(sum(step.of_host.values())) / total, 1.0),
         across_nodes=across,
         in_node=in_node,
         offloaded=bool(layout.offload_activations),
+        extrapolated=coordinated / total * abs(math.log(model.layer_count / MEASURED_BLOCKS)),
         unmeasured=not has_runs(cluster.instance.gpu),
     )
 
@@ -243,11 +246,11 @@ def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
     degree = plan.pipeline_parallel_degree
     model = trained(model, job)
     world = World.of(model, cluster, job, layout)
-    seconds, of_host = step_and_host_seconds(model, cluster, job, layout, world, degree)
-    doubt = _doubt(cluster, layout, world, seconds, of_host)
+    parts = step_of(model, cluster, job, layout, world, degree)
+    seconds, doubt = parts.seconds, _doubt(model, cluster, layout, world, parts)
     factors = step_time_factors(doubt)
     if job.calibration is not None:
-        seconds, width = learned_seconds(job.calibration, model, cluster, job, layout, seconds)
+        seconds, width = learned_seconds(job.calibration, model, cluster, job, layout, parts)
         factors = narrowed(str(plan_kinds(layout, cluster)), stack_of(job, layout).name, float(width), doubt)
     kinds = _judged(model, cluster, job, layout, world, degree)
     instance, usable = cluster.instance, cluster.instance.usable_gpu_memory_gib * GIB
@@ -263,7 +266,7 @@ def estimate(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Estimate:
     effective = effective_time(model, cluster, job, layout, step_seconds=step, steps=steps)
     return Estimate(
         plan=plan,
-        memory=_memory(model, degree, [(stage, by) for stage, by, *_ in kinds]),
+        memory=_memory(model, degree, kinds),
         time=time,
         usable_gpu_memory_gib=instance.usable_gpu_memory_gib,
         needed_gib=needed / GIB,
@@ -312,15 +315,14 @@ def _require(model: object, cluster: object, job: object) -> None:
 _CATEGORY_BYTES = tuple((category, category.removesuffix("_gib")) for category in CATEGORIES)
 
 
-def _memory(model: Model, degree: int, kinds: list[tuple[Stage, dict[str, Floats]]]) -> Memory:
+def _memory(model: Model, degree: int, kinds: list[tuple[Stage, dict[str, Floats], Floats, Floats, Floats]]) -> Memory:
     by_kind = {}
-    for stage, by in kinds:
-        allocated = sum(float(value) for name, value in by.items() if name != "allocator_reserve")
-        reserve_bytes = float(needed_bytes(by)) - allocated
-        shown = {**by, "allocator_reserve": reserve_bytes}
-        by_kind[stage.kind] = {category: float(shown[name]) / GIB for category, name in _CATEGORY_BYTES} | {
-            "cached_gib": max(float(by["allocator_reserve"]) - reserve_bytes, 0.0) / GIB
-        }
+    for stage, by, _, needed, _ in kinds:
+        shown = {name: float(value) for name, value in by.items()}
+        reserved = shown.pop("allocator_reserve")
+        shown["allocator_reserve"] = reserve = float(needed) - sum(shown.values())
+        by_kind[stage.kind] = {category: shown[name] / GIB for category, name in _CATEGORY_BYTES}
+        by_kind[stage.kind]["cached_gib"] = max(reserved - reserve, 0.0) / GIB
     return Memory(
         stages=tuple(
             StageMemory(stage=stage.index, layers=stage.layers, **by_kind[stage.kind])

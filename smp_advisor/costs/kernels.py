@@ -50,14 +50,14 @@ def _share_of_peak(rows: Floats, columns: Floats, inner: Floats, copies: Floats 
     down = {height: ceil(rows / height) for height in _HEIGHTS}
     across = {width: ceil(columns / width) for width in _WIDTHS}
     per_processor = copies / processors
-    useful = rows * columns * per_processor
-    best: Floats = 0.0
+    least: Floats = math.inf
     for height, width, rate in _TILES:
         waves = down[height] * across[width] * per_processor
         # Concurrent kernels and uneven clocks reduce the effect of the last wave.
         slots = (1 - smoothing) * waves + smoothing * ceil(waves)
-        best = maximum(best, rate / (height * width) * useful / slots)
-    result: Floats = best * inner / (inner + constant("time.matmul_half_inner"))
+        least = minimum(least, height * width / rate * slots)
+    useful = rows * columns * per_processor * inner
+    result: Floats = useful / (least * (inner + constant("time.matmul_half_inner")))
     # Tensor cores read 16 bytes (8 elements) at a time. Full lines of 128 bytes are fastest.
     shortest = common_divisor(common_divisor(inner, columns), 64)
     lines = where(shortest >= 64, 1.0, where(shortest >= 8, constant("time.part_aligned"), constant("time.unaligned")))

@@ -19,20 +19,22 @@ import numpy as np
 
 from smp_advisor.costs.communication import bus_bytes_per_second
 from smp_advisor.costs.memory import memory_error_parts, needed_bytes
+from smp_advisor.costs.step_time import PASSES
 from smp_advisor.costs.transfer import Targets, rule, table, targets
 from smp_advisor.costs.uncertainty import spreads
 from smp_advisor.costs.world import World
 from smp_advisor.workload.calibration import MEMORY_QUANTITIES, TIME_QUANTITIES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
     from smp_advisor.cluster.cluster import Cluster
+    from smp_advisor.costs.step_time import Step
     from smp_advisor.elementwise import Floats as Numbers
     from smp_advisor.libraries.layout import Layout
-    from smp_advisor.workload.calibration import Calibration
+    from smp_advisor.workload.calibration import Calibration, MeasuredRun
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
@@ -129,11 +131,26 @@ class _Errors:
         shares = seconds / seconds.sum(axis=1, keepdims=True)
         return cls(of, scales, scales * shares, entry["configuration"] * both[:, 1])
 
+    @classmethod
+    def of_runs(cls, runs: Sequence[MeasuredRun]) -> _Errors:
+        """Errors of measured runs."""
+        of = Targets.of_runs([run.conditions for run in runs])
+        return cls.of_seconds(of, np.array([run.predicted_seconds for run in runs]))
+
     def covariances(self, runs: _Errors) -> tuple[Floats, Floats]:
         """Covariances with the errors of measured runs, shape (n, runs): for the variances, and for the means."""
         shared, close = self.of.correlations(runs.of, rule("time"))
         quantities, own = self.loads @ _mix() @ runs.loads.T, np.outer(self.spreads, runs.spreads)
         return shared * quantities + close * own, shared * (quantities + own)
+
+
+def time_correlations(runs: Sequence[MeasuredRun]) -> Floats:
+    """Correlations of the errors of measured step times, shape (runs, runs)."""
+    errors = _Errors.of_runs(runs)
+    covariances = errors.covariances(errors)[1]
+    spreads_of = np.sqrt(np.diag(covariances))
+    result: Floats = covariances / np.outer(spreads_of, spreads_of)
+    return result
 
 
 @cache
@@ -149,10 +166,10 @@ def _solved_time(calibration: Calibration) -> tuple[_Errors, Posterior, Posterio
     measured = [run for run in calibration.runs if run.step_seconds is not None]
     if not measured:
         return None
-    predicted = np.array([run.predicted_seconds for run in measured])
-    logs = np.log(np.array([run.step_seconds for run in measured], dtype=np.float64) / predicted.sum(axis=1))
+    sums = np.array([sum(run.predicted_seconds) for run in measured])
+    logs = np.log(np.array([run.step_seconds for run in measured], dtype=np.float64) / sums)
     noise, exact = np.array([run.step_noise for run in measured]) ** 2, np.zeros(len(measured), dtype=bool)
-    runs = _Errors.of_seconds(Targets.of_runs([run.conditions for run in measured]), predicted)
+    runs = _Errors.of_runs(measured)
     variances, means = (update(prior, logs, noise, exact) for prior in runs.covariances(runs))
     return runs, variances, means
 
@@ -165,15 +182,15 @@ def _log_paces(mine: _Errors, runs: _Errors, means: Posterior) -> Floats:
 
 
 def learned_seconds(
-    calibration: Calibration, model: Model, cluster: Cluster, job: Job, layout: Layout, seconds: dict[str, Numbers]
+    calibration: Calibration, model: Model, cluster: Cluster, job: Job, layout: Layout, step: Step
 ) -> tuple[dict[str, Numbers], Numbers]:
     """Seconds by part with their learned paces and sum, and the relative width of their interval."""
     solved = _solved_time(calibration)
     if solved is None:
-        return seconds, 1.0
+        return step.seconds, 1.0
     runs, variances, means = solved
-    quantities = _quantities(cluster, World.of(model, cluster, job, layout), seconds)
-    by_quantity = _sums(seconds, quantities)
+    parts = _by_part_and_quantity(cluster, World.of(model, cluster, job, layout), step)
+    by_quantity = np.sum([*parts.values()], axis=0)
     mine = _Errors.of_seconds(targets(model, cluster, job, layout), by_quantity)
     cross, expected = mine.covariances(runs)
     before = np.einsum("ij,jk,ik->i", mine.loads, _mix(), mine.loads) + mine.spreads**2
@@ -182,8 +199,7 @@ def learned_seconds(
     paces = np.exp(_log_paces(mine, runs, means))
     total = by_quantity.sum(axis=1) * np.exp(np.clip(means.mean(expected), -_LARGEST, _LARGEST))
     paces = paces * (total / (by_quantity * paces).sum(axis=1))[:, np.newaxis]
-    rows = np.arange(len(paces))
-    corrected = {name: values * paces[rows, quantities[name]] for name, values in seconds.items()}
+    corrected = {name: (seconds * paces).sum(axis=1) for name, seconds in parts.items()}
     if len(paces) > 1:
         return dict(corrected), width
     return {name: values.item() for name, values in corrected.items()}, width.item()
@@ -200,14 +216,14 @@ class Pace:
 
 
 def paces(
-    calibration: Calibration, model: Model, cluster: Cluster, job: Job, layout: Layout, seconds: Mapping[str, Numbers]
+    calibration: Calibration, model: Model, cluster: Cluster, job: Job, layout: Layout, step: Step
 ) -> tuple[Pace, ...]:
     """Learned quantities of one plan, of those on which it spends time."""
     solved = _solved_time(calibration)
     if solved is None:
         return ()
     runs, variances, means = solved
-    used = seconds_by_quantity(model, cluster, job, layout, seconds)
+    used = seconds_by_quantity(model, cluster, job, layout, step)
     mine = _Errors.of_seconds(targets(model, cluster, job, layout), used)
     scales, logs = mine.scales[0], _log_paces(mine, runs, means)[0]
     shared = mine.of.correlations(runs.of, rule("time")).shared[0]
@@ -229,33 +245,37 @@ def _interval(log: float, spread: float) -> tuple[float, float]:
     return math.exp(log - _TWO_SIDED * spread), math.exp(log + _TWO_SIDED * spread)
 
 
-def seconds_by_quantity(
-    model: Model, cluster: Cluster, job: Job, layout: Layout, seconds: Mapping[str, Numbers]
-) -> Floats:
+def seconds_by_quantity(model: Model, cluster: Cluster, job: Job, layout: Layout, step: Step) -> Floats:
     """Seconds of n plans by `TIME_QUANTITIES`, shape (n, quantities)."""
-    return _sums(seconds, _quantities(cluster, World.of(model, cluster, job, layout), seconds))
+    parts = _by_part_and_quantity(cluster, World.of(model, cluster, job, layout), step)
+    result: Floats = np.sum([*parts.values()], axis=0)
+    return result
 
 
-def _quantities(cluster: Cluster, world: World, seconds: Mapping[str, Numbers]) -> dict[str, NDArray[np.intp]]:
-    """Quantity of each part of each plan. Communication has that of its slowest link."""
+def _by_part_and_quantity(cluster: Cluster, world: World, step: Step) -> dict[str, Floats]:
+    """Seconds of each part by `TIME_QUANTITIES`, shape (n, quantities).
+
+    Communication has the quantity of its slowest link. Seconds in which the GPU waits for the host are the host's, in
+    whichever part they are.
+    """
     tensor = world.data_parallel_degree // world.reduction_degree
     groups = {
         "tensor_parallel_seconds": (tensor, world.tensor_stride),
         "data_parallel_seconds": (world.reduction_degree, world.data_stride),
     }
     inside = {name: np.atleast_1d(bus_bytes_per_second(cluster, *group)[1]) for name, group in groups.items()}
-    return {
-        name: np.where(inside[name], _IN_NODE, _ACROSS) if name in inside else np.array([_OF_PART.get(name, _COMPUTE)])
-        for name in seconds
-    }
-
-
-def _sums(seconds: Mapping[str, Numbers], quantities: Mapping[str, NDArray[np.intp]]) -> Floats:
-    columns = np.broadcast_arrays(*(np.atleast_1d(values) for values in seconds.values()))
-    sums = np.zeros((len(columns[0]), len(TIME_QUANTITIES)))
-    for name, values in zip(seconds, columns, strict=True):
-        sums[np.arange(len(sums)), quantities[name]] += values
-    return sums
+    passes = sum((step.seconds[name] for name in PASSES), 0.0)
+    rows = np.arange(np.size(sum(step.seconds.values(), 0.0)))
+    by_part = {}
+    for name, seconds in step.seconds.items():
+        waiting = step.of_host["passes"] * seconds / passes if name in PASSES else step.of_host.get(name, 0.0)
+        waiting = np.minimum(waiting, seconds)
+        own = np.where(inside[name], _IN_NODE, _ACROSS) if name in inside else _OF_PART.get(name, _COMPUTE)
+        by = np.zeros((len(rows), len(TIME_QUANTITIES)))
+        by[:, _HOST] = waiting
+        by[rows, own] += seconds - waiting
+        by_part[name] = by
+    return by_part
 
 
 _CATEGORIES = {

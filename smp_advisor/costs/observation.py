@@ -10,7 +10,7 @@ import numpy as np
 from smp_advisor.costs.evaluate import kinds_bytes, trained
 from smp_advisor.costs.learned import repeat_gib, seconds_by_quantity
 from smp_advisor.costs.memory import GIB, memory_error_parts, needed_bytes
-from smp_advisor.costs.step_time import step_seconds
+from smp_advisor.costs.step_time import Step, step_of
 from smp_advisor.costs.transfer import targets
 from smp_advisor.costs.world import World, vocabulary_shards
 from smp_advisor.workload.calibration import MEMORY_QUANTITIES, MeasuredRun
@@ -47,7 +47,7 @@ def observed(
     peak of the GPU with the highest one, or what a run that ran out of memory needed at least.
     """
     job, model = replace(job, calibration=None), trained(model, job)
-    by_quantity = seconds_by_quantity(model, cluster, job, layout, predicted_seconds(model, cluster, job, layout))[0]
+    by_quantity = seconds_by_quantity(model, cluster, job, layout, predicted_step(model, cluster, job, layout))[0]
     run: dict[str, object] = {}
     if memory_gib is not None or memory_kind == "out of memory":
         run = _memory(model, cluster, job, layout, memory_gib, memory_kind)
@@ -62,10 +62,10 @@ def observed(
     )
 
 
-def predicted_seconds(model: Model, cluster: Cluster, job: Job, layout: Layout) -> dict[str, Floats]:
+def predicted_step(model: Model, cluster: Cluster, job: Job, layout: Layout) -> Step:
     """Step time of one plan by part, without what runs of the user teach."""
     world = World.of(model, cluster, job, layout)
-    return step_seconds(model, cluster, job, layout, world, int(_number(layout.pipeline_parallel_degree)))
+    return step_of(model, cluster, job, layout, world, int(_number(layout.pipeline_parallel_degree)))
 
 
 def _number(value: Floats) -> float:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from smp_advisor.costs.activations import head_rows, offloaded_activation_bytes
 from smp_advisor.costs.communication import Group, data_parallel_seconds, point_to_point_seconds
 from smp_advisor.costs.compute import Passes, optimizer_form, optimizer_host_seconds, stage_passes
-from smp_advisor.costs.constants import constant, memory_bandwidth
+from smp_advisor.costs.constants import constant, gpu_constant, memory_bandwidth
 from smp_advisor.costs.world import (
     LocalParameters,
     local_parameters,
@@ -145,17 +145,19 @@ def activation_copy_seconds(
 _Columns = TypeVar("_Columns", Passes, LocalParameters)
 
 
-def step_seconds(
-    model: Model, cluster: Cluster, job: Job, layout: Layout, world: World, degree: int
-) -> dict[str, Floats]:
+class Step(NamedTuple):
     """Seconds of one optimizer step by part (the fields of `StepTime`), arrays of shape (n,)."""
-    return step_and_host_seconds(model, cluster, job, layout, world, degree)[0]
+
+    seconds: dict[str, Floats]
+    of_host: dict[str, Floats]
+    """Of the seconds of a part, those in which the GPU waits for the host. Passes are one part, ``passes``."""
 
 
-def step_and_host_seconds(
-    model: Model, cluster: Cluster, job: Job, layout: Layout, world: World, degree: int
-) -> tuple[dict[str, Floats], Floats]:
-    """Seconds of one optimizer step by part, and those of them that the host takes, arrays of shape (n,)."""
+PASSES = ("forward_seconds", "backward_seconds", "recomputation_seconds")
+
+
+def step_of(model: Model, cluster: Cluster, job: Job, layout: Layout, world: World, degree: int) -> Step:
+    """One optimizer step of n plans."""
     locals_ = [local_parameters(model, layout, stage) for stage in stage_kinds(model, degree)]
     every = stage_passes(model, cluster, job, layout, world, degree, locals_)
     slowest = _chosen(Passes, every, largest_index([p.total for p in every]))
@@ -177,12 +179,16 @@ def step_and_host_seconds(
         "offload_seconds": activation_copy_seconds(model, cluster, layout, world, degree, compute)
         + state_copy_seconds(cluster, layout, world, local, compute),
     }
-    waiting = _host_floor(layout, sum(result.values(), 0.0))
+    waiting = _host_floor(model, cluster, layout, sum(result.values(), 0.0))
     part = "pipeline_bubble_seconds" if degree > 1 else "data_parallel_seconds"
     result[part] = result[part] + waiting
-    of_host = m * slowest.of_host + where(launches > update, launches, 0.0) + around + waiting
+    of_host = {
+        "passes": m * slowest.of_host,
+        "optimizer_seconds": where(launches > update, launches, 0.0) + around,
+        part: waiting,
+    }
     slowest_node = 1 + constant("time.straggler_per_doubling") * math.log2(max(cluster.nodes, 1))
-    return {name: values * slowest_node for name, values in result.items()}, of_host * slowest_node
+    return Step(*({name: values * slowest_node for name, values in of.items()} for of in (result, of_host)))
 
 
 def _chosen(kind: type[_Columns], every: Sequence[_Columns], index: Ints) -> _Columns:
@@ -194,7 +200,11 @@ def _chosen(kind: type[_Columns], every: Sequence[_Columns], index: Ints) -> _Co
     )
 
 
-def _host_floor(layout: Layout, seconds: Floats) -> Floats:
+MEASURED_BLOCKS = 37
+"""Geometric mean of the blocks of the two runs that determine `_host_floor`."""
+
+
+def _host_floor(model: Model, cluster: Cluster, layout: Layout, seconds: Floats) -> Floats:
     """Seconds that a step waits for hosts that coordinate the passes of stages and the gathers of shards (SMP v1).
 
     Hosts and GPUs work side by side, so the longer of both decides. The step is the norm of order 4 of both: the work
@@ -203,7 +213,9 @@ def _host_floor(layout: Layout, seconds: Floats) -> Floats:
     coordinated = layout.host_handover & ((layout.pipeline_parallel_degree > 1) | (layout.shard_level >= 3))
     if not anywhere(coordinated):
         return 0.0
-    together = root(root(power(seconds, 4) + power(constant("time.host_floor_seconds"), 4)))
+    pace = gpu_constant("host_pace", cluster.instance.gpu)
+    floor = pace * constant("time.host_floor_seconds") * math.sqrt(model.layer_count)
+    together = root(root(power(seconds, 4) + power(floor, 4)))
     return where(coordinated, together - seconds, 0.0)
 
 

@@ -38,6 +38,8 @@ class Rule:
     family: float
     kind: float
     training: float
+    model: float
+    """Of any other model, however similar."""
     parameters_per_doubling: float
     nodes_per_doubling: float
     shared_per_doubling: float
@@ -124,6 +126,8 @@ class Targets:
         for name in _CATEGORIES:
             differs = self.texts[name][:, np.newaxis] != runs.texts[name][np.newaxis, :]
             shared = shared * np.where(differs, getattr(by, name), 1.0)
+        another_model = np.abs(self.parameters[:, np.newaxis] - runs.parameters[np.newaxis, :]) > 1 - _SAME
+        shared = shared * np.where(another_model, by.model, 1.0)
         for mine, theirs, share in (
             (self.parameters, runs.parameters, by.parameters_per_doubling),
             (self.nodes, runs.nodes, by.nodes_per_doubling),

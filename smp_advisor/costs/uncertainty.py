@@ -85,6 +85,9 @@ class Doubt:
     """Share of exposed communication inside nodes."""
     offloaded: bool = False
     """Whether activations are copied to the host."""
+    extrapolated: float = 0.0
+    """Share of the step that hosts take to coordinate it (SMP v1), times the logarithm of the number of blocks relative
+    to that of the measured runs: whether that time is one per step or one per block is open."""
     unmeasured: bool = False
     """Whether no published run used this GPU."""
 

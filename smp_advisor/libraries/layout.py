@@ -339,13 +339,15 @@ def layout_of_columns(library: str, plans: PlanColumns, job: Job, cluster: Clust
     """Columns of the cost model for fields of n plans, with stack and checkpoints of the generated script."""
     record = get_library(library)
     layout: Layout = record.layout(plans, job, cluster)
+    state, cudnn = layout.state_bytes, False
     if _exports_loss_in_parts(library, job):
-        layout = replace(layout, state_bytes=replace(layout.state_bytes, loss_in_parts=True))
-    cudnn = False
+        state = replace(state, loss_in_parts=True)
     if cluster is not None and (job.stack, record.stack) == ("auto", "hf-sdpa"):
-        architecture = cluster.instance.architecture
-        cudnn = all(_prefers_cudnn(library, str(version), architecture) for version in np.unique(plans["version"]))
-    return replace(layout, stack=record.stack, saves_frozen=not record.adapter_bases, cudnn_attention=cudnn)
+        architecture, versions = cluster.instance.architecture, plans["version"]
+        different = np.unique(versions) if isinstance(versions, np.ndarray) else (versions,)
+        cudnn = all(_prefers_cudnn(library, str(version), architecture) for version in different)
+    saves = not record.adapter_bases
+    return replace(layout, state_bytes=state, stack=record.stack, saves_frozen=saves, cudnn_attention=cudnn)
 
 
 @cache

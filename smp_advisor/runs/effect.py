@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.costs.evaluate import estimate, trained
 from smp_advisor.costs.learned import paces
-from smp_advisor.costs.observation import observed, predicted_seconds
+from smp_advisor.costs.observation import observed, predicted_step
 from smp_advisor.costs.transfer import differences, targets
 from smp_advisor.errors import AdvisorError, CalibrationError
 from smp_advisor.libraries.layout import layout_of_plan
@@ -95,14 +95,14 @@ def summary(model: Model, cluster: Cluster, job: Job, plan: Plan) -> Summary | N
         listed = ", ".join(apart[:_MOST_DIFFERENCES]) + (", and others" if len(apart) > _MOST_DIFFERENCES else "")
         distance = f"The plan below differs from it in: {listed}." if apart else "It is the plan below."
         runs.append((run.source, (*run.notes, distance)))
-    seconds = predicted_seconds(model, cluster, job, layout)
+    step = predicted_step(model, cluster, job, layout)
     factors = (
         (
             f"{_QUANTITIES[pace.name]}, time relative to prediction",
             f"1, {pace.before[0]:.2f} to {pace.before[1]:.2f}",
             f"{pace.factor:.2f}, {pace.after[0]:.2f} to {pace.after[1]:.2f}",
         )
-        for pace in paces(job.calibration, model, cluster, job, layout, seconds)
+        for pace in paces(job.calibration, model, cluster, job, layout, step)
     )
     return Summary(
         runs=tuple(runs),

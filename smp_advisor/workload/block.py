@@ -19,6 +19,8 @@ class Kernels:
     """Elements that tensor parallelism divides, per token."""
     products: float = 0
     """Kernels of products of weights, without those of experts."""
+    repeated_products: float = 0
+    """Of the `products`, those with the weight of an earlier one: a module that calls its layers in a loop."""
     launches: float = 0
     """Other kernels that the host launches."""
     expert_launches: float = 0
@@ -33,7 +35,7 @@ class Kernels:
     norms), 1 for layers that autocast runs in the type of their inputs (convolutions, batch norms)."""
 
     def __add__(self, more: Kernels) -> Kernels:
-        sums = ("elements", "split_elements", "products", "launches", "expert_launches")
+        sums = ("elements", "split_elements", "products", "repeated_products", "launches", "expert_launches")
         return Kernels(
             **{name: getattr(self, name) + getattr(more, name) for name in sums},
             backward_traffic=_mean(

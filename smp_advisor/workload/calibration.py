@@ -21,7 +21,7 @@ MemoryKind = Literal["", "allocated", "reserved", "total", "out of memory"]
 
 TIME_QUANTITIES = ("compute", "in_node", "across_nodes", "host")
 """Learned factors of the step time: compute; communication inside a node; communication across nodes; host, which is
-the optimizer's update, copies to host memory and the fixed time per step."""
+the optimizer's update, copies to host memory, the fixed time per step, and waiting for launches."""
 MEMORY_QUANTITIES = ("state", "activations", "allocator", "context")
 """Learned parts of the memory: parameters, gradients and optimizer state; activations, logits and buffers; the
 allocator's reserve; CUDA context and libraries."""

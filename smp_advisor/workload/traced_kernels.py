@@ -41,11 +41,13 @@ def with_traced_kernels(
     if traffic["forward"] <= 0 or launches["forward"] <= 0 or before <= 0:
         return approximate
     ratio = traffic["forward"] / element_bytes / tokens / before
+    products = sum(row.count for row in rows if row.phase == "forward" and row.kind == "product")
     return dataclasses.replace(
         approximate,
         elements=approximate.elements * ratio,
         split_elements=approximate.split_elements * ratio,
-        products=sum(row.count for row in rows if row.phase == "forward" and row.kind == "product"),
+        products=products,
+        repeated_products=max(0.0, products - max(1.0, approximate.products)),
         # A convolution alone converts its layout, too.
         launches=sum(row.count for row in rows if row.is_memory_of("forward")) or approximate.launches,
         backward_traffic=traffic["backward"] / traffic["forward"],

@@ -21,7 +21,8 @@ from benchmarks.accuracy_rows.spreads import (
 from benchmarks.accuracy_rows.table import Table
 from benchmarks.accuracy_rows.timed import Timed
 from smp_advisor.costs.constants import constants, overriding
-from tests.benchmarks.rows import TIMED, row, table
+from smp_advisor.costs.uncertainty import Doubt
+from tests.benchmarks.rows import TIMED, row
 
 EFFICIENCY = "gpu.matmul_efficiency.A100"
 
@@ -72,7 +73,7 @@ def test_rows_of_a_source_count_less_than_rows_of_other_sources():
 def test_a_source_s_rows_do_not_judge_themselves(two_sources):
     point = Linear(two_sources, START)
     within = point.errors + point.jacobian @ point.solve(point.fitted).moves
-    left = point.left_out(two_sources.publications)
+    left = point.left_out()
     # Without its own rows a source is predicted by the other's speed.
     assert np.median(np.abs(left)) > np.median(np.abs(within))
     slow = two_sources.publications == "slow"
@@ -82,8 +83,8 @@ def test_a_source_s_rows_do_not_judge_themselves(two_sources):
 
 def test_one_known_run_of_a_source_predicts_its_others(two_sources):
     point = Linear(two_sources, START)
-    known = point.after_one_run(two_sources.publications)
-    assert np.median(np.abs(known)) < 0.5 * np.median(np.abs(point.left_out(two_sources.publications)))
+    known = point.after_one_run()
+    assert np.median(np.abs(known)) < 0.5 * np.median(np.abs(point.left_out()))
 
 
 @pytest.mark.parametrize("shared", [{"stack": "smp-v2"}, {"saves_frozen": True}])
@@ -103,7 +104,7 @@ def test_runs_of_users_code_do_not_move_the_constants():
 
 def runs_of(errors, kinds, sources, doubts=None):
     same = np.full(len(errors), "same")
-    plain = np.zeros((len(errors), 5)) if doubts is None else doubts
+    plain = np.zeros((len(errors), len(Doubt.__dataclass_fields__))) if doubts is None else doubts
     return Runs(errors, same, same if kinds is None else kinds, sources, plain)
 
 
@@ -132,7 +133,7 @@ def test_plans_that_wait_for_the_host_have_the_errors_of_such_plans():
     sources = np.repeat([f"s{number}" for number in range(20)], 6)
     waits = np.tile([0.0, 0.0, 0.0, 1.0, 1.0, 1.0], 20)
     level = np.repeat(np.random.default_rng(0).standard_normal(20), 6)
-    doubts = np.zeros((120, 5))
+    doubts = np.zeros((120, len(Doubt.__dataclass_fields__)))
     doubts[:, 0] = waits
     runs = runs_of(level * (0.05 + 0.45 * waits), None, sources, doubts)
     covered = coverage(runs, np.full(120, True))
@@ -163,16 +164,3 @@ def test_keeping_the_constants_writes_none(tmp_path, capsys):
     assert calibration.main([str(path), "--keep"]) == 0
     assert "left out" in capsys.readouterr().out
     assert dict(constants()) == before
-
-
-def test_the_quick_report_lists_every_run_of_users_code_and_pools_none_of_them(tmp_path, capsys):
-    paths = []
-    for folder, source, count in (("dev", "A (table 1)", 3), ("aws", "B", 2)):
-        (tmp_path / folder).mkdir()
-        rows = [TIMED | {"source": source, "id": f"{folder}-{number}"} for number in range(count)]
-        paths.append(str(table(tmp_path / folder, "t.csv", rows)))
-    assert calibration.main([*paths, "--quick"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines if line.strip().startswith("aws-")] == ["aws-0", "aws-1"]
-    (residual,) = [line for line in lines if line.startswith("fit residual")]
-    assert residual.split()[2] == "3"

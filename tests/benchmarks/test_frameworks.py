@@ -1,14 +1,14 @@
 """What the accuracy benchmark knows of training libraries and of plans that no other column tells."""
 
-import json
-
 import pytest
 
-from benchmarks.accuracy_rows.command import main
 from benchmarks.accuracy_rows.judge import figures
 from benchmarks.accuracy_rows.plans import run_of
 from benchmarks.accuracy_rows.predict import memory
-from tests.benchmarks.rows import MEASURED, row, score, table
+from benchmarks.accuracy_rows.stacks import stack_of_row
+from benchmarks.accuracy_rows.table import Row
+from smp_advisor import stacks
+from tests.benchmarks.rows import MEASURED, row, score
 
 LORA = {
     "family": "lora", "params_b": "6.738", "layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 32, "ffn": 11008,
@@ -49,14 +49,6 @@ def test_a_recipe_that_names_no_optimizer_is_its_library_s():
     assert allocated_gib(**alone, optimizer="AdamW (bf16 states)") > 3.9 * parameters
 
 
-def test_logits_by_the_loss_of_the_library():
-    sharded = {"attention_class": "flash", "shard_class": "zero3", "precision_class": "bf16-mixed"}
-    found = [
-        run_of(row(framework=name, **sharded)).layout.state_bytes.logit_bytes for name in ("", "Composer", "torchtitan")
-    ]
-    assert found == [6, 4, 12]
-
-
 def test_state_in_host_memory():
     sharded = {"shard_class": "zero3", "tp": 1, "pp": 1, "dp": 16, "precision_class": "bf16-mixed"}
     here, there = (run_of(row(**sharded, offload=text)).layout for text in ("none", "params+grads CPU"))
@@ -65,12 +57,6 @@ def test_state_in_host_memory():
     # Without full sharding nothing says that parameters leave the GPU.
     assert not run_of(row(offload="params+grads CPU")).layout.offload_state[0]
     assert not there.offload_activations[0]
-
-
-def test_checkpoints_of_fully_sharded_tensor_parallel_runs_are_divided():
-    sharded = {"shard_class": "zero3", "tp": 4, "pp": 1, "dp": 4, "shard_degree": 4}
-    assert run_of(row(**sharded)).layout.split_checkpoints[0]
-    assert not run_of(row()).layout.split_checkpoints[0]
 
 
 def test_intervals_are_judged_by_rows_that_did_not_set_them(tmp_path):
@@ -82,8 +68,18 @@ def test_intervals_are_judged_by_rows_that_did_not_set_them(tmp_path):
     assert figures(score(tmp_path, rows[:3]))["intervals"]["memory"]["left_out"]["share"] is None
 
 
-def test_what_the_library_s_name_adds_is_told(tmp_path, capsys):
-    path = table(tmp_path, "m.csv", [MEASURED | LORA | {"mem_class": "allocated", "framework": "litgpt"}])
-    assert main([str(path), "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
-    assert result["extra"]["memory_allocated_framework_unread"]["bias"] < result["memory_allocated"]["bias"]
+@pytest.mark.parametrize(
+    ("framework", "attention", "kind", "expected"),
+    [
+        ("SageMaker SMP v1", "fused softmax", "eager", "smp-v1-distributed"),
+        ("torchtitan FSDP2", "sdpa-flash", "flash", "torch-compile"),
+        ("HF Trainer DDP", "eager (EsmSelfAttention)", "eager", "hf-eager"),
+        ("PyTorch FSDP1, Hugging Face model", "sdpa", "flash", "hf-sdpa"),
+        ("HF Trainer", "flash_attention_2", "flash", "hf-flash-2"),
+        ("a library of next year", "", "flash-assumed", "hf-sdpa"),
+    ],
+)
+def test_the_framework_decides_then_the_attention(framework, attention, kind, expected):
+    row = Row({"framework": framework, "attention": attention, "attention_class": kind})
+    assert stack_of_row(row) == expected
+    assert expected in stacks()

@@ -2,37 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import isclose
 from typing import TYPE_CHECKING, Literal
+
+import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
 Kind = Literal["forward", "backward"]
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """One forward or backward pass of one microbatch on one stage. Times are in the caller's unit."""
-
-    stage: int
-    kind: Kind
-    microbatch: int
-    start: float
-    end: float
-
-
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """A simulated step."""
-
-    slots: tuple[Slot, ...]
-    """Slots in order of their start."""
-    makespan: float
-    in_flight: int
-    """Maximum number of microbatches on a stage between their forward and backward pass."""
 
 
 class _Stage:
@@ -76,10 +55,9 @@ def simulate(
     *,
     forward: float | Sequence[float] = 1.0,
     backward: float | Sequence[float] = 2.0,
-    transfer: float = 0.0,
     simple: bool = False,
-) -> Schedule:
-    """Simulate one step with the durations of one pass (for all stages, or one per stage) and of a transfer.
+) -> float:
+    """Seconds of a simulated step with the durations of one pass, for all stages or one per stage.
 
     With `simple`, all forward passes precede all backward passes. Otherwise (``"interleaved"``) a stage starts
     microbatches up to `active` and the remaining depth of the pipeline (an assumption: with equal stages, more would
@@ -87,8 +65,8 @@ def simulate(
     depth, what is ready first runs first.
     """
     durations: dict[Kind, list[float]] = {
-        "forward": _per_stage(forward, stages),
-        "backward": _per_stage(backward, stages),
+        "forward": np.broadcast_to(forward, stages).tolist(),
+        "backward": np.broadcast_to(backward, stages).tolist(),
     }
     alternating = not simple and active >= min(stages, microbatches)
     line = [
@@ -101,8 +79,6 @@ def simulate(
         for i in range(stages)
     ]
     line[0].forward_ready = [0.0] * microbatches
-    slots: list[Slot] = []
-    most_in_flight = 0
     for _ in range(2 * stages * microbatches):
         ready = [(candidate[0], i, candidate) for i, stage in enumerate(line) if (candidate := stage.next_pass())]
         start, i, (_, kind, j) = min(ready)
@@ -114,19 +90,9 @@ def simulate(
             if i == stages - 1:
                 stage.backward_ready[j] = end
             else:
-                line[i + 1].forward_ready[j] = end + transfer
+                line[i + 1].forward_ready[j] = end
         else:
             stage.backwards += 1
             if i:
-                line[i - 1].backward_ready[j] = end + transfer
-        most_in_flight = max(most_in_flight, stage.forwards - stage.backwards)
-        slots.append(Slot(i, kind, j, start, end))
-    return Schedule(tuple(slots), max(stage.free for stage in line), most_in_flight)
-
-
-def _per_stage(durations: float | Sequence[float], stages: int) -> list[float]:
-    if isinstance(durations, (int, float)):
-        return [float(durations)] * stages
-    if len(durations) != stages:
-        raise ValueError(f"{len(durations)} durations for {stages} stages")
-    return [float(duration) for duration in durations]
+                line[i - 1].backward_ready[j] = end
+    return max(stage.free for stage in line)

@@ -74,22 +74,6 @@ def test_compiled_code_is_no_slower_than_eager_code(samples: int, sequence: int,
     assert compiled.backward <= sdpa.backward <= eager.backward
 
 
-def test_every_form_of_a_fused_block_moves_and_launches_no_more_than_the_separate_one() -> None:
-    for model in (LLAMA, Model.from_config({"model_type": "gpt2"}), Model.from_config({"model_type": "bert"})):
-        built = model.groups[0].block
-        assert built.fused.elements <= built.separate.elements
-        assert built.fused.split_elements <= built.separate.split_elements
-        assert built.fused.launches <= built.separate.launches
-        assert built.fused.products <= built.separate.products
-
-
-def test_an_eager_block_launches_50_to_150_kernels_in_both_passes() -> None:
-    for config in ({"model_type": "gpt2"}, {"model_type": "bert"}, {"model_type": "llama"}):
-        kernels = Model.from_config(config).groups[0].block.separate
-        attention = 10  # products, copies, scale, mask, softmax, dropout
-        assert 50 <= 3 * (kernels.products + kernels.launches + attention) <= 150
-
-
 def test_launches_do_not_hide_collectives() -> None:
     model = Model.from_shape(layers=8, hidden=1024, heads=16, vocab=32_000, family="llama")
     job = Job(sequence_length=128, precision="fp16", stack="megatron")
@@ -172,6 +156,8 @@ def test_products_in_fp8_save_less_than_half_of_their_time() -> None:
 def test_an_adapter_launches_kernels_of_its_own() -> None:
     adapted = Adapter(rank=8, targets="all-linear").applied_to(LLAMA).groups[0].block
     plain = LLAMA.groups[0].block
+    assert plain.separate.products > len(plain.matmuls)  # query, key and value are one matrix of three weights
+    assert plain.separate.repeated_products == 0
     # Seven products, each with a cast, a dropout, two products, a scale and a sum.
     assert adapted.separate.launches == plain.separate.launches + 7 * 6
     assert adapted.separate.split_elements > plain.separate.split_elements

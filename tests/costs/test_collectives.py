@@ -129,12 +129,6 @@ def test_two_levels_spare_small_gathers_most_hops(size: float, nodes: int, name:
         assert 0.8 * ring < together < 1.2 * ring / constant("communication.shared_network_share")
 
 
-def test_gathers_within_a_node_have_one_level() -> None:
-    cluster = Cluster(P4D, 4)
-    ring = all_gather_seconds(cluster, 1e8, 8, 1)
-    assert sharded_gather_seconds(cluster, 1e8, 8, 1, two_level=True, overlapped=True) == ring
-
-
 def test_what_no_measurement_covers_is_stated_with_the_plan() -> None:
     model = gpt(layers=24, hidden=2048, heads=16)
 

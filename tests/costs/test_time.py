@@ -36,9 +36,6 @@ def test_groups_inside_a_node_use_nvlink_and_others_share_the_network() -> None:
     reached = constant("communication.efa_efficiency") * 50e9
     shared = constant("communication.shared_network_share") * reached
     assert rate[1:] == pytest.approx([shared / 2, shared / 8, reached])
-
-
-def test_groups_that_straddle_nodes_are_not_inside_one() -> None:
     # 3 and 6 do not divide the 8 GPUs of a node: {6, 7, 8} crosses.
     _, inside = bus_bytes_per_second(Cluster(P4D, 3), ints(2, 3, 6, 8), ints(1, 1, 1, 1))
     assert inside.tolist() == [True, False, False, True]
@@ -81,40 +78,6 @@ def test_recomputation_adds_one_forward_pass() -> None:
     assert 2 * time.forward_seconds < time.backward_seconds < 2.1 * time.forward_seconds
     # All of it but the head.
     assert 0.9 * time.forward_seconds < time.recomputation_seconds <= time.forward_seconds
-
-
-def test_tensor_parallelism_across_nodes_is_slow() -> None:
-    model = gpt(hidden=8192, heads=64)
-    cluster, job = Cluster(P4D, 4), Job(sequence_length=1024)
-    base = Plan(tensor_parallel_degree=8, prescaled_batch=True, batch_size=16, fp16=True)
-    inside = estimate(model, cluster, job, base)
-    across = estimate(model, cluster, job, replace(base, tensor_parallel_degree=16, batch_size=32))
-    assert across.time.tensor_parallel_seconds > 5 * inside.time.tensor_parallel_seconds
-    # Twice the degree halves the gradients that the other nodes exchange: without them, per token.
-    without = [
-        (value.time.total_seconds - value.time.data_parallel_seconds) / value.tokens_per_step
-        for value in (inside, across)
-    ]
-    assert without[1] > without[0]
-
-
-def test_tiny_microbatches_pay_for_kernel_launches() -> None:
-    model, cluster, job = gpt(layers=24, hidden=512, heads=8), Cluster(P4D, 1), Job(sequence_length=64)
-    small = estimate(model, cluster, job, Plan(batch_size=1, fp16=True))
-    # A block of GPT-2 launches at least 20 kernels.
-    assert small.time.forward_seconds >= 24 * 20 * constant("time.launch_seconds")
-    assert small.mfu < 0.05
-
-
-def test_the_bubble_shrinks_with_microbatches() -> None:
-    model, cluster, job = gpt(layers=24, hidden=4096, heads=32), Cluster(P4D, 1), Job(sequence_length=512)
-    shares = []
-    for microbatches in (1, 2, 4, 8, 16):
-        plan = Plan(pipeline_parallel_degree=8, microbatches=microbatches, batch_size=32, fp16=True)
-        time = estimate(model, cluster, job, plan).time
-        shares.append(time.pipeline_bubble_seconds / time.total_seconds)
-    assert shares == sorted(shares, reverse=True)
-    assert shares[0] > 0.8
 
 
 def test_spread_placement_takes_tensor_parallel_groups_apart() -> None:
@@ -189,7 +152,7 @@ def test_keeping_parameters_gathered_moves_twice_their_volume_instead_of_three_t
 )
 def test_hosts_that_coordinate_every_pass_set_a_floor(tensor: int, pipeline: int, shards: int, floor: bool) -> None:
     """SMP v1 on two p4d: steps of small workloads took a second with a pipeline or sharded data parallelism."""
-    model, cluster, job = gpt(layers=24, hidden=1024, heads=16), Cluster(P4D, 2), Job(sequence_length=128)
+    model, cluster, job = gpt(layers=32, hidden=1024, heads=16), Cluster(P4D, 2), Job(sequence_length=128)
     degrees = {"tensor_parallel_degree": tensor, "pipeline_parallel_degree": pipeline}
     plan = Plan(**degrees, sharded_data_parallel_degree=shards, batch_size=4, fp16=True)
     small, more = (estimate(model, cluster, job, replace(plan, batch_size=batch)).step_seconds for batch in (4, 8))

@@ -37,13 +37,6 @@ def test_draws_are_around_the_committed_constants_and_the_same_at_every_call():
     assert all(constants()[name].prior is not None for name in names)
 
 
-def test_draws_of_constants_give_a_spread_of_step_times_of_the_size_of_errors():
-    model, cluster, job, plan = row_30b()
-    with overriding(_columns()):
-        seconds = sum(seconds_columns(model, cluster, job, layout_of([plan], job, cluster), (64,)).values())
-    assert 0.01 < np.std(np.log(seconds)) < 0.4
-
-
 @pytest.mark.parametrize(
     "plans",
     [
@@ -88,7 +81,7 @@ def test_spreads_and_intervals_belong_together(kind, stack):
     assert np.log(high / low) > 2 * total
 
 
-@pytest.mark.parametrize("part", ["host", "across_nodes", "in_node", "offloaded", "unmeasured"])
+@pytest.mark.parametrize("part", ["host", "across_nodes", "in_node", "offloaded", "extrapolated", "unmeasured"])
 def test_every_part_of_a_step_widens_its_interval_as_far_as_it_has_a_share(part):
     def width(share):
         low, high = step_time_factors(Doubt(**{part: share}))
