@@ -38,7 +38,6 @@ from smp_advisor.guidance.choice import (
     why_this_plan,
 )
 from smp_advisor.guidance.explanation import explain
-from smp_advisor.guidance.model_changes import model_changes
 from smp_advisor.guidance.pitfalls import pitfalls
 from smp_advisor.guidance.reference import nearest_reference
 from smp_advisor.guidance.what_if import PlannedRun
@@ -229,7 +228,6 @@ def advise(
         objective=objective,
         pins=frozenset(pins),
     )
-    steps = explain(run)
     warnings = (
         *workload.verdicts,
         low_utilisation(plan_estimate),
@@ -246,7 +244,7 @@ def advise(
             objective=chosen_objective,
             min_fit_probability=min_fit_probability,
             decision=decision,
-            steps=(*steps, *model_changes(run, terms, order=len(steps) + 1)),
+            steps=explain(run),
             pitfalls=pitfalls(run, script_is_generated=script is None),
             reference=nearest_reference(run),
             library_because=choice.because,
