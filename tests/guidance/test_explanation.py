@@ -239,7 +239,6 @@ def test_instances_are_compared_on_as_many_gpus():
     assert throughput(there) in figures["ml.p4de.24xlarge"]
     assert throughput(there) in step.details
     assert "this plan does not fit" in figures["ml.g4dn.12xlarge"]
-    assert "The best simple change there" in step.details
 
 
 def test_microbatches_and_fixed_batches():
