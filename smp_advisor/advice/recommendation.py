@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from smp_advisor.advice import Advice
-from smp_advisor.advice.live import LiveAdvice
+from smp_advisor.advice.live.live_advice import LiveAdvice
 from smp_advisor.advice.options import AdviseSettings, completes
 from smp_advisor.advice.request import (
     JOB_FIELDS,
