@@ -138,21 +138,16 @@ def advise(
     >>> advice.estimate.fits
     True
     """
-    call = partial(
-        advise,
-        cluster=cluster,
-        job=job,
-        instance_count=instance_count,
-        max_days=max_days,
-        max_usd=max_usd,
-        library=library,
-        framework=framework,
-        objective=objective,
-        min_fit_probability=min_fit_probability,
-        script=script,
-        data=data,
-        **settings,
-    )
+    kept: dict[str, Any] = {
+        "instance_count": instance_count,
+        "max_days": max_days,
+        "max_usd": max_usd,
+        "objective": objective,
+        "min_fit_probability": min_fit_probability,
+        "script": script,
+        "data": data,
+    }
+    call = partial(advise, cluster=cluster, job=job, library=library, framework=framework, **kept, **settings)
     check({"objective": objective, "min_fit_probability": min_fit_probability, "script": script, "data": data})
     chosen_objective = cast("Objective", objective)
     require_library(library, framework)
@@ -278,20 +273,7 @@ def advise(
             sizes=sizes,
             question=question,
             call=_replayed(call, model, workload, job),
-            request=partial(
-                advise,
-                workload,
-                cluster,
-                instance_count=instance_count,
-                max_days=max_days,
-                max_usd=max_usd,
-                library=library,
-                objective=objective,
-                min_fit_probability=min_fit_probability,
-                script=script,
-                data=data,
-                **cast("AdviseSettings", pins),
-            ),
+            request=partial(advise, workload, cluster, library=library, **kept, **pins),
         )
     )
 

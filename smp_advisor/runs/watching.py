@@ -15,7 +15,7 @@ from smp_advisor.runs.causes import NOT_OF_PLAN, Cause, causes_of
 from smp_advisor.runs.cloudwatch import MOST_HOSTS
 from smp_advisor.runs.failures import Failure, read_failure
 from smp_advisor.runs.measure import PREFERRED, PROCESSOR, step_seconds_of
-from smp_advisor.runs.page import IN_A_ROW, Figure, alarms_of, elapsed, explained_of, figures_of, page_of
+from smp_advisor.runs.page import IN_A_ROW, Figure, alarms_of, conclusions_of, elapsed, figures_of, page_of
 from smp_advisor.runs.readers import Log, Sample
 from smp_advisor.runs.sources import ENDED, LocalFolder, LogFile, Poll, TrainingJob
 from smp_advisor.runs.steps import Steps, Typical, typical
@@ -339,9 +339,9 @@ class Run(Shown):
         return alarms_of(self)
 
     @property
-    def explained(self) -> tuple[str, ...]:
+    def conclusions(self) -> tuple[str, ...]:
         """Causes of a deviation, what 20 regular steps taught, and a better plan, as sentences."""
-        return explained_of(self)
+        return conclusions_of(self)
 
     @property
     def memory_share(self) -> float | None:
