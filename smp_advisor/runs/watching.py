@@ -19,7 +19,6 @@ from smp_advisor.runs.page import IN_A_ROW, Figure, alarms_of, conclusions_of, e
 from smp_advisor.runs.readers import Log, Sample
 from smp_advisor.runs.sources import ENDED, LocalFolder, LogFile, Poll, TrainingJob
 from smp_advisor.runs.steps import Steps, Typical, typical
-from smp_advisor.runs.tracking import track
 from smp_advisor.runs.worth import Offer, offer_of
 from smp_advisor.wording import Shown, plural, seconds
 
@@ -89,8 +88,6 @@ class Run(Shown):
         self.silent_polls = 0
         self.silent_seconds = self._since_metrics = 0.0
         self._tail = ""
-        self._tracked: dict[str, Any] = {}
-        """State of the figures in MLflow."""
         self._learned: tuple[int, Recommended | None, str] = (0, None, "")
 
     @property
@@ -190,9 +187,6 @@ class Run(Shown):
         self._tail = f"{self._tail}{poll.text}\n"[-_TAIL:] if poll.text else self._tail
         for cached in ("typical", "failure"):
             self.__dict__.pop(cached, None)
-        self._tracked = track(self, self._tracked)
-        if "error" in self._tracked:
-            self.problem = self._tracked.pop("error")
         return self
 
     def __iter__(self) -> Iterator[Run]:

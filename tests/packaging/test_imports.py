@@ -36,8 +36,8 @@ def test_heavy_packages_are_not_imported(root, action, absent):
 
 # Imported where they are present: Accelerate's and transformers' objects are recognised, ipykernel brings psutil, and
 # either SageMaker SDK brings boto3; without it, one sentence says what to install. A proof of a script that imports
-# datasets, and a run with MLFLOW_TRACKING_URI, use the packages that these come from.
-DISPENSABLE = {"accelerate", "boto3", "botocore", "datasets", "mlflow", "psutil", "transformers"}
+# datasets uses the package.
+DISPENSABLE = {"accelerate", "boto3", "botocore", "datasets", "psutil", "transformers"}
 
 
 CALLED = {"pyyaml": "yaml"}
