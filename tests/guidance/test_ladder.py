@@ -15,6 +15,7 @@ from smp_advisor.costs import estimate
 from smp_advisor.errors import PlanError
 from smp_advisor.guidance.explanation import explain
 from smp_advisor.guidance.ladder import COLUMNS, Ladder, _decision, climb, ladder_html, reasons_of, unused_techniques
+from smp_advisor.guidance.practices import Step
 from smp_advisor.guidance.what_if import PlannedRun, vary
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.groups import divisors
@@ -58,11 +59,41 @@ def test_aws_s_row_of_10_billion_is_climbed_in_aws_s_order() -> None:
     assert rungs[0].step_seconds is None
 
 
-def decisions_follow(result: Ladder, run: PlannedRun) -> None:
+@pytest.mark.slow
+@given(any_run())
+def test_a_ladder_of_any_plan_ends_with_it_and_is_true(run: PlannedRun) -> None:
+    steps = explain(run)
+    result = climb(run, steps)
+    assert climb(run, explain(run, unused_techniques(run))) == result
+    rungs_are_estimates(run, result)
+    decisions_follow_from_the_rungs(run, result)
+    for step in steps:
+        if step.outcome is not None and step.technique not in {"batch", "optimizer_state_sharding"}:
+            the_short_reason_is_true(run, step)
+    what_is_required_is_replaced_by_no_sharding_and_no_microbatches(run, steps)
+
+
+def rungs_are_estimates(run: PlannedRun, result: Ladder) -> None:
+    assert result.rungs[-1].plan == run.plan
+    assert result.rungs[-1].estimate == run.estimate
+    for rung in (*result.rungs, *result.unused):
+        if rung.plan is None or rung.plan.precision != run.plan.precision:
+            continue
+        job = Job(sequence_length=run.job.sequence_length, precision=run.job.precision)
+        expected = estimate(run.model, run.cluster, job, rung.plan)
+        assert rung.needed_gib == pytest.approx(expected.needed_gib)
+        assert rung.fits == fits(expected, run.min_fit_probability)
+        assert (rung.step_seconds is None) == (not rung.fits)
+        if expected.global_batch_size != run.estimate.global_batch_size:
+            assert f"{expected.global_batch_size:,} samples instead of" in rung.because
+
+
+def decisions_follow_from_the_rungs(run: PlannedRun, result: Ladder) -> None:
     for before, rung in pairwise(result.rungs):
         match rung.decision:
             case "used, now fits":
-                assert (before.fits, rung.fits) == (False, True)
+                assert rung.fits
+                assert not before.fits
             case "used, not enough":
                 assert not rung.fits
             case "used for speed":
@@ -80,50 +111,35 @@ def decisions_follow(result: Ladder, run: PlannedRun) -> None:
             assert rung.estimate.headroom_gib >= 0
 
 
-@pytest.mark.slow
-@given(any_run())
-def test_a_ladder_ends_with_its_plan_and_its_decisions_follow_from_the_rungs(run: PlannedRun) -> None:
-    result = ladder(run)
-    assert climb(run, explain(run, unused_techniques(run))) == result
-    assert result.rungs[-1].plan == run.plan
-    assert result.rungs[-1].estimate == run.estimate
-    for rung in (*result.rungs, *result.unused):
-        if rung.plan is None or rung.plan.precision != run.plan.precision:
-            continue
-        job = Job(sequence_length=run.job.sequence_length, precision=run.job.precision)
-        expected = estimate(run.model, run.cluster, job, rung.plan)
-        assert rung.needed_gib == pytest.approx(expected.needed_gib)
-        assert rung.fits == fits(expected, run.min_fit_probability)
-        assert (rung.step_seconds is None) == (not rung.fits)
-        if expected.global_batch_size != run.estimate.global_batch_size:
-            assert f"{expected.global_batch_size:,} samples instead of" in rung.because
-    decisions_follow(result, run)
-
-
-SPEEDS = {"about as fast": (-NEAR_BEST, NEAR_BEST), "as fast": (-SAME, SAME), "slower": (-1, 0), "faster": (0, 10**6)}
-
-
-@pytest.mark.slow
-@given(any_run())
-def test_short_reasons_are_true(run: PlannedRun) -> None:
-    for step in explain(run):
-        if step.outcome is None or step.technique in {"batch", "optimizer_state_sharding"}:
-            continue
-        text = step.because
-        refusals = ("does not fit without", "would not fit", "too close to the memory limit")
-        assert any(words in text for words in refusals) == (not fits(step.outcome, run.min_fit_probability)), text
-        low, high = next((ends for words, ends in SPEEDS.items() if words in text), (-1, 10**6))
-        assert low <= step.outcome.samples_per_second / run.estimate.samples_per_second - 1 <= high, text
-        if not text.startswith("Required"):
-            continue
+def the_short_reason_is_true(run: PlannedRun, step: Step) -> None:
+    gain = step.outcome.samples_per_second / run.estimate.samples_per_second - 1
+    fitting = fits(step.outcome, run.min_fit_probability)
+    text = step.because
+    refusals = ("does not fit without", "would not fit", "too close to the memory limit")
+    assert any(words in text for words in refusals) == (not fitting), text
+    if text.startswith("Required"):
         assert run.fits
-        # No degree of sharding and no number of microbatches replaces the technique.
-        off = {"tensor_parallelism": {"tensor_parallel_degree": 1}}
-        off["activation_checkpointing"] = {"activation_checkpointing": False}
-        for degree, parts in product(divisors(run.cluster.gpus) if step.technique in off else (), (1, 2, 4, 8, 16)):
+    if "about as fast" in text:
+        assert abs(gain) <= NEAR_BEST
+    elif "as fast" in text:
+        assert abs(gain) <= SAME
+    elif "slower" in text:
+        assert gain < 0
+    elif "faster" in text:
+        assert gain > 0
+
+
+def what_is_required_is_replaced_by_no_sharding_and_no_microbatches(run: PlannedRun, explained: tuple) -> None:
+    steps = {step.technique: step for step in explained}
+    for technique, off in (
+        ("tensor_parallelism", {"tensor_parallel_degree": 1}),
+        ("activation_checkpointing", {"activation_checkpointing": False}),
+    ):
+        if not steps[technique].because.startswith("Required"):
+            continue
+        for degree, parts in product(divisors(run.cluster.gpus), (1, 2, 4, 8, 16)):
             other = {} if degree == 1 else {"shard_optimizer_state": False}
-            changes = {**off[step.technique], **other, "sharded_data_parallel_degree": degree, "microbatches": parts}
-            form = vary(run, **changes)
+            form = vary(run, **off, **other, sharded_data_parallel_degree=degree, microbatches=parts)
             if form.plan is not None:
                 value = estimate(run.model, run.cluster, form.job, form.plan)
                 assert not fits(value, run.min_fit_probability), (degree, parts)
