@@ -175,8 +175,6 @@ def page_of(run: Run) -> tuple[str, str]:
     notes = [*run.notes]
     if run.transitions:
         notes.insert(0, f"Phases: {', '.join(run.transitions)}.")
-    if run.weekly_usd and not run.done:
-        notes.append(f"Watching it costs at most {number(100 * run.weekly_usd)} US cents per week.")
     if run.problem:
         notes.insert(0, f"Not read: {run.problem}")
     lines = [run.headline, *(f"  ! {alarm}" for alarm in run.alarms)]

@@ -10,9 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError, RunError
-from smp_advisor.files import data_file
 from smp_advisor.runs.causes import NOT_OF_PLAN, Cause, causes_of
-from smp_advisor.runs.cloudwatch import MOST_HOSTS
 from smp_advisor.runs.failures import Failure, read_failure
 from smp_advisor.runs.measure import PREFERRED, PROCESSOR, step_seconds_of
 from smp_advisor.runs.page import IN_A_ROW, Figure, alarms_of, conclusions_of, elapsed, figures_of, page_of
@@ -34,7 +32,7 @@ STEADY_STEPS = 20
 """Regular steps after which a run calibrates its own prediction."""
 _TAIL = 200_000
 """Characters at the end of the log in which a failure is read."""
-_DAY, _WEEK = 86_400, 604_800
+_DAY = 86_400
 _FIRST_SECONDS, _MOST_SECONDS, _FACTOR = 15.0, 300.0, 1.5
 """Pause between polls: at first, at most, and its growth while nothing happens."""
 _LOCAL_SECONDS = 1.0
@@ -426,13 +424,6 @@ class Run(Shown):
         if any(cause.name in NOT_OF_PLAN for cause in self.causes()):
             return None
         return offer_of(learned, self.advice.plan, self.remaining_steps, checkpoints=self.last.checkpoints)
-
-    @property
-    def weekly_usd(self) -> float:
-        """Price of the requests of a week of watching, at most: two metrics of each host every five minutes."""
-        hosts = 0 if self.advice is None or not isinstance(self.source, TrainingJob) else self.advice.cluster.nodes
-        usd: float = data_file("runs", "requests")["usd"]["GetMetricData"]
-        return _WEEK / _METRICS_SECONDS * 2 * min(hosts, MOST_HOSTS) * usd
 
     def stop(self) -> None:
         """End the run: the processes of a local one, or the job on AWS, which is billed until it has stopped.
