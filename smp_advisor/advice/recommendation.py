@@ -138,7 +138,7 @@ def advise(
     >>> advice.estimate.fits
     True
     """
-    kept: dict[str, Any] = {
+    options: dict[str, Any] = {
         "instance_count": instance_count,
         "max_days": max_days,
         "max_usd": max_usd,
@@ -147,7 +147,7 @@ def advise(
         "script": script,
         "data": data,
     }
-    call = partial(advise, cluster=cluster, job=job, library=library, framework=framework, **kept, **settings)
+    call = partial(advise, cluster=cluster, job=job, library=library, framework=framework, **options, **settings)
     check({"objective": objective, "min_fit_probability": min_fit_probability, "script": script, "data": data})
     chosen_objective = cast("Objective", objective)
     require_library(library, framework)
@@ -273,7 +273,7 @@ def advise(
             sizes=sizes,
             question=question,
             call=_replayed(call, model, workload, job),
-            request=partial(advise, workload, cluster, library=library, **kept, **pins),
+            request=partial(advise, workload, cluster, library=library, **options, **pins),
         )
     )
 
