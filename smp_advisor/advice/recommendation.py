@@ -38,6 +38,7 @@ from smp_advisor.guidance.choice import (
     why_this_plan,
 )
 from smp_advisor.guidance.explanation import explain
+from smp_advisor.guidance.model_changes import model_changes
 from smp_advisor.guidance.pitfalls import pitfalls
 from smp_advisor.guidance.reference import nearest_reference
 from smp_advisor.guidance.what_if import PlannedRun
@@ -239,7 +240,7 @@ def advise(
             objective=chosen_objective,
             min_fit_probability=min_fit_probability,
             decision=decision,
-            steps=explain(run),
+            steps=(*(steps := explain(run)), *model_changes(run, terms, order=len(steps) + 1)),
             pitfalls=pitfalls(run, script_is_generated=script is None),
             reference=nearest_reference(run),
             library_because=choice.because,

@@ -15,6 +15,7 @@ from smp_advisor.guidance.choice import batch_reason, certainty, low_utilisation
 from smp_advisor.guidance.explanation import explain
 from smp_advisor.guidance.ladder import climb, ladder_text, unused_lines, unused_techniques
 from smp_advisor.guidance.pitfalls import pitfalls
+from smp_advisor.guidance.practices import order
 from smp_advisor.guidance.rank_map import RankTable, rank_map
 from smp_advisor.guidance.reference import nearest_reference
 from smp_advisor.guidance.what_if import PlannedRun
@@ -73,7 +74,8 @@ def planned(advice: Recommended, job: Job, plan: Plan, estimate: Estimate) -> Pl
 def explained(advice: Of, job: Job, plan: Plan, estimate: Estimate, because: str) -> Of:
     """The advice with another plan instead of the recommended one, and with that plan's own reasons.
 
-    The decision, the alternatives and the comparisons of clusters and libraries stay those of the search.
+    The decision, the alternatives and the comparisons of clusters and libraries stay those of the search. Changes of
+    the model are compared with the recommended plan, so they are no steps of another one.
     `because` is the origin of the plan, instead of the reasons for the recommended one.
     """
     if plan == advice.plan and job == advice.job:
@@ -187,8 +189,9 @@ def _summary(advice: Recommended) -> Iterator[str]:
 
 def _why(advice: Recommended, ladder: Ladder) -> Iterator[str]:
     """A short paragraph per technique of the plan, and one line per technique that it does not use."""
+    practices = order(advice.plan.library)
     for step in advice.steps:
-        if step.decision == "used":
+        if step.decision == "used" or step.technique not in practices:  # changes of the model are no practice
             yield f"- {step.title}. {step.because}"
     lines = unused_lines(ladder)
     if lines:
