@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import json
-import re
+import textwrap
 import tomllib
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,6 +22,8 @@ from smp_advisor.scripts.adapt import propose
 
 LOOPS = Path(__file__).with_name("public_loops.toml")
 LIBRARIES = ("ddp", "fsdp2", "smp-v1")
+_LONGEST = 200
+"""Characters of a reason on the page."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,58 +35,58 @@ class Outcome:
     """``proven``, ``not all run``, ``differs``, ``refused`` or ``not proven``."""
     reason: str
     """Reason of a refusal, the differences, or why the proof is missing."""
-    todo: tuple[str, ...] = ()
-    proof: str = ""
     measured: str = ""
     """Date of the measurement."""
 
 
 def outcomes_on(page_text: str) -> dict[str, list[dict[str, object]]]:
     """Results by repository and path, as `page` has written them."""
-    results: dict[str, list[dict[str, object]]] = {}
-    for section in re.split(r"^### ", page_text, flags=re.MULTILINE)[1:]:
-        title = re.match(r"`(.+?)`: `(.+?)`", section)
-        measured = re.search(r"measured on (.+?)\.", section)
-        outcomes = re.split(r"^- (?=[\w-]+: \*\*)", section, flags=re.MULTILINE)[1:]
-        for text in outcomes if title else ():
-            head = re.match(r"([\w-]+): \*\*([\w ]+)\*\*\.(.*)", text)
-            proof = re.search(r"```text\n(.*?)  ```", text, flags=re.DOTALL)
-            outcome = Outcome(
-                library=head[1] if head else "", result=head[2] if head else "", reason=head[3].strip() if head else "",
-                todo=tuple(re.findall(r"^  - to do: (.*)$", text, flags=re.MULTILINE)),
-                proof=re.sub(r"^  ", "", proof[1], flags=re.MULTILINE).rstrip() if proof else "",
-                measured=measured[1] if measured else "2026-11-22",
-            )  # fmt: skip
-            results.setdefault(f"{title[1]} {title[2]}" if title else "", []).append(asdict(outcome))
-    return results
+    rows = [[cell.strip() for cell in line.split(" | ")] for line in page_text.splitlines() if line.startswith("| `")]
+    loops = [(*row[0].removeprefix("| ").split(" "), row[1:]) for row in rows]
+    reasons = {(*key, row[0]): row[1].removesuffix(" |") for *key, row in loops if len(row) == 2}
+    return {
+        " ".join(name.strip("`") for name in key): [
+            asdict(
+                Outcome(
+                    library=library,
+                    result=result,
+                    reason=reasons.get((*key, library), ""),
+                    measured=row[-1].removesuffix(" |"),
+                )
+            )
+            for library, result in zip(LIBRARIES, row, strict=False)
+        ]
+        for *key, row in loops
+        if len(row) > 2
+    }
 
 
 def outcomes_of(loop: dict[str, object], clones: Path, libraries: tuple[str, ...]) -> list[Outcome]:
     """Adapt one loop to each library, and prove what was adapted."""
     clone = clones / str(loop["repository"]).replace("/", "__")
     script = clone / str(loop["path"])
-    outcomes, sources, todos = dict[str, Outcome](), dict[str, str](), dict[str, tuple[str, ...]]()
+    outcomes, sources = dict[str, Outcome](), dict[str, str]()
     original = script.read_text(encoding="utf-8")
     for library in libraries:
         adapted = propose(script, library=library)
         if not adapted.diff:
             outcomes[library] = Outcome(library=library, result="refused", reason=adapted.todo[0])
         else:
-            sources[library], todos[library] = adapted.source, adapted.todo
+            sources[library] = adapted.source
     if sources:
         root = clone / str(loop["root"]) if "root" in loop else None
         arguments = [str(word) for word in loop.get("arguments", [])]  # type: ignore[attr-defined]
         proofs = prove_all(original, sources, script=script, root=root, arguments=arguments)
         for library, proof in proofs.items():
-            outcomes[library] = _proven(library, proof, todos[library])
+            outcomes[library] = _proven(library, proof)
     return [outcomes[library] for library in libraries]
 
 
-def _proven(library: str, proof: Proof, todo: tuple[str, ...]) -> Outcome:
+def _proven(library: str, proof: Proof) -> Outcome:
     unseen = all("never ran" in difference.what for difference in proof.differences)
     result = "proven" if proof.proven else "not proven" if proof.failure else "not all run" if unseen else "differs"
     reason = proof.failure or " ".join(str(difference) for difference in proof.differences)
-    return Outcome(library=library, result=result, reason=reason, todo=todo, proof=str(proof))
+    return Outcome(library=library, result=result, reason=reason)
 
 
 def page(results: list[tuple[dict[str, object], list[Outcome]]]) -> str:
@@ -105,7 +107,7 @@ def page(results: list[tuple[dict[str, object], list[Outcome]]]) -> str:
         "files and printed lines. A run stops after 24 updates: what a script saves or prints after them is not",
         "compared. `not all run`: nothing differs, and a person has to read changed lines that never ran.",
         "`not proven` means that the script did not run in the child process. `refused` means that the script is",
-        "unchanged for the reason below, which may be that nothing has to change.",
+        "unchanged for the reason in the last table, which may be that nothing has to change.",
         "",
         "The list leaves out candidates whose original does not run in a child process: those that download data",
         "without a stand-in, need packages that are not installed or a GPU, or use functions that PyTorch has removed.",
@@ -122,18 +124,13 @@ def page(results: list[tuple[dict[str, object], list[Outcome]]]) -> str:
         column = [outcomes[number].result for _, outcomes in results]
         counts = [str(column.count(result)) for result in kinds]
         lines.append(f"| {library} | {' | '.join(counts)} |")
-    lines += ["", "## Details", ""]
+    lines += ["", "| loop | library | not proven, because |", "| --- | --- | --- |"]
     for loop, outcomes in results:
-        commit = str(loop["commit"])[:10]
-        measured = f"Commit {commit}, measured on {outcomes[0].measured}."
-        lines += [f"### `{loop['repository']}`: `{loop['path']}`", "", measured, ""]
         for outcome in outcomes:
-            lines.append(f"- {outcome.library}: **{outcome.result}**. {outcome.reason}".rstrip())
-            lines += [f"  - to do: {sentence}" for sentence in outcome.todo]
-            if outcome.proof:
-                lines += ["", "  ```text", *(f"  {line}" for line in outcome.proof.splitlines()), "  ```", ""]
-        lines.append("")
-    return "\n".join(line.rstrip() for line in lines).rstrip() + "\n"
+            if outcome.result != "proven":
+                reason = textwrap.shorten(outcome.reason.replace(" | ", " or "), _LONGEST, placeholder=" …")
+                lines.append(f"| `{loop['repository']}` `{loop['path']}` | {outcome.library} | {reason} |")
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
@@ -163,7 +160,7 @@ def main() -> None:
             if options.results:
                 options.results.write_text(json.dumps(stored, indent=1))
         if key in stored:
-            results.append((loop, [Outcome(**{**o, "todo": tuple(o["todo"])}) for o in stored[key]]))
+            results.append((loop, [Outcome(**o) for o in stored[key]]))
     if options.page:
         options.page.write_text(page(results), encoding="utf-8")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 import statistics
 import sys
 import time
@@ -23,7 +24,6 @@ from host import Host, Site, open_host  # noqa: E402 - from the folder of the br
 from playwright.sync_api import sync_playwright  # noqa: E402
 
 import smp_advisor as smpa  # noqa: E402
-from scripts.browser import installed  # noqa: E402
 from smp_advisor.notebook import Advisor  # noqa: E402
 
 MOVES = 300
@@ -109,7 +109,7 @@ def _sizes(advisor: Advisor) -> list[Result]:
 def main() -> int:
     """Print each figure next to its limit."""
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=installed(), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         site, context = Site(), browser.new_context()
         host = open_host(site, context.new_page(), "jupyter", plugin=None, dark=False, width=1280, height=1000)
         host.show(_advice())

@@ -18,7 +18,7 @@ CONTENT = {
     "docs/glossary.md": ["## microbatch", "## hybrid shard degree", "## MFU"],
     "docs/libraries.md": ["`pipeline_parallel_degree`", '`library="fsdp"`'],
     "docs/stacks.md": ["`hf-sdpa`", "## Megatron-like", "| Llama | separate | 7 |"],
-    "benchmarks/results/reference_rows.md": ["## 10 B", "## 30 B", "## 60 B", "## SMP v2, 70 B"],
+    "benchmarks/results/reference_rows.md": ["GPT-2 10 B", "GPT-2 60 B", "Llama 2 70 B"],
 }
 
 

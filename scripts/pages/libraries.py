@@ -107,14 +107,12 @@ def containers(library: str) -> Iterator[str]:
         cells = (
             image.version,
             f"{image.framework_version}{transformers}",
-            image.container.cuda,
-            architectures(image.container),
+            image.cuda,
+            architectures(image),
             image.py_version,
             f"`{image.estimator}`",
-            image.container.end_of_support,
-            ", ".join(
-                "none" if first is None else first or "any" for first in (image.container.sdk_2, image.container.sdk_3)
-            ),
+            image.end_of_support,
+            ", ".join("none" if first is None else first or "any" for first in (image.sdk_2, image.sdk_3)),
             image.note or superseded,
         )
         yield f"| {' | '.join(cells)} |"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from smp_advisor.advice import Advice
-from smp_advisor.advice.live import LiveAdvice
+from smp_advisor.advice.live.live_advice import LiveAdvice
 from smp_advisor.advice.options import AdviseSettings, completes
 from smp_advisor.advice.request import (
     JOB_FIELDS,
@@ -139,21 +139,16 @@ def advise(
     >>> advice.estimate.fits
     True
     """
-    call = partial(
-        advise,
-        cluster=cluster,
-        job=job,
-        instance_count=instance_count,
-        max_days=max_days,
-        max_usd=max_usd,
-        library=library,
-        framework=framework,
-        objective=objective,
-        min_fit_probability=min_fit_probability,
-        script=script,
-        data=data,
-        **settings,
-    )
+    options: dict[str, Any] = {
+        "instance_count": instance_count,
+        "max_days": max_days,
+        "max_usd": max_usd,
+        "objective": objective,
+        "min_fit_probability": min_fit_probability,
+        "script": script,
+        "data": data,
+    }
+    call = partial(advise, cluster=cluster, job=job, library=library, framework=framework, **options, **settings)
     check({"objective": objective, "min_fit_probability": min_fit_probability, "script": script, "data": data})
     chosen_objective = cast("Objective", objective)
     require_library(library, framework)
@@ -229,7 +224,6 @@ def advise(
         objective=objective,
         pins=frozenset(pins),
     )
-    steps = explain(run)
     warnings = (
         *workload.verdicts,
         low_utilisation(plan_estimate),
@@ -246,7 +240,7 @@ def advise(
             objective=chosen_objective,
             min_fit_probability=min_fit_probability,
             decision=decision,
-            steps=(*steps, *model_changes(run, terms, order=len(steps) + 1)),
+            steps=(*(steps := explain(run)), *model_changes(run, terms, order=len(steps) + 1)),
             pitfalls=pitfalls(run, script_is_generated=script is None),
             reference=nearest_reference(run),
             library_because=choice.because,
@@ -280,20 +274,7 @@ def advise(
             sizes=sizes,
             question=question,
             call=_replayed(call, model, workload, job),
-            request=partial(
-                advise,
-                workload,
-                cluster,
-                instance_count=instance_count,
-                max_days=max_days,
-                max_usd=max_usd,
-                library=library,
-                objective=objective,
-                min_fit_probability=min_fit_probability,
-                script=script,
-                data=data,
-                **cast("AdviseSettings", pins),
-            ),
+            request=partial(advise, workload, cluster, library=library, **options, **pins),
         )
     )
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import builtins
 import collections.abc
+import functools
 import math
 import types
 import typing
@@ -34,11 +34,6 @@ if TYPE_CHECKING:
 
 
 _NUMBERS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
-
-
-def stored_number(value: float) -> float | str:
-    """The form of a number in a file."""
-    return value if math.isfinite(value) else f"{value}"
 
 
 def number_of(data: object) -> float | bool | None:
@@ -103,12 +98,6 @@ def required_fields(kind: type) -> frozenset[str]:
     return frozenset(e.name for e in fields(entries) if e.default is MISSING and e.default_factory is MISSING)
 
 
-def advise_function() -> Callable[..., Any]:
-    """The function whose calls advice stores, to be repeated."""
-    function: Callable[..., Any] = import_module("smp_advisor.advice.recommendation").advise
-    return function
-
-
 ADVICE, RESULT = "Advice", "result"
 _OWN_FORM = {RESULT, "request", "call"}
 """Fields of advice with a form of their own: the listed plans, and the calls that repeat it."""
@@ -121,41 +110,27 @@ _ALIASES = {
     "OptimizerName": "workload.job",
     "Plan": "libraries.plan",
     "Precision": "workload.job",
+    "SearchResult": "search.search",
 }
 """Names in annotations that only type checkers import, with their modules."""
 
 
 class _Names(dict[str, Any]):
-    """Names of annotations: those of their module, of the kinds, and those that only type checkers import."""
+    """Names of a module, and those of its annotations that only type checkers import."""
 
     def __missing__(self, name: str) -> Any:
-        for place in (builtins, typing, collections.abc):
+        for place in (typing, collections.abc, functools):
             if hasattr(place, name):
                 return getattr(place, name)
-        if name in kinds():
-            return kinds()[name]
-        return getattr(import_module(f"smp_advisor.{_ALIASES[name]}"), name)
+        return kinds().get(name) or getattr(import_module(f"smp_advisor.{_ALIASES[name]}"), name)
 
 
 @cache
 def types_of(kind: type) -> dict[str, Any]:
     """Types of the fields of a kind."""
-    module = vars(import_module(kind.__module__))
-    names = _Names(module)
-    annotations: dict[str, Any] = {}
-    for parent in reversed(kind.__mro__):
-        annotations |= vars(parent).get("__annotations__", {})
-    fields: Any = kind.__dataclass_fields__  # type: ignore[attr-defined]
-    return {
-        name: Any if kind.__name__ == ADVICE and name in _OWN_FORM else _resolved(annotations[name], names)
-        for name in fields
-    }
-
-
-def _resolved(annotation: Any, names: _Names) -> Any:
-    if not isinstance(annotation, str):
-        return annotation
-    return eval(annotation, {"__builtins__": {}}, names)  # noqa: S307 - annotations of this package
+    hints = typing.get_type_hints(kind, localns=_Names(vars(import_module(kind.__module__))))
+    own = _OWN_FORM if kind.__name__ == ADVICE else set()
+    return {name: Any if name in own else hints[name] for name in field_names(kind)}
 
 
 def members(hint: Any) -> tuple[Any, ...]:
@@ -251,20 +226,16 @@ def _call(call: partial[Any] | None, model: Model) -> dict[str, Any] | None:
     if call is None:
         return None
     arguments, keywords = list(call.args), dict(call.keywords)
-    if arguments and not _is_stored(arguments[0]):
+    if arguments and not isinstance(arguments[0], _STORED):
         arguments[0] = model
-    if "model" in keywords and not _is_stored(keywords["model"]):
+    if "model" in keywords and not isinstance(keywords["model"], _STORED):
         keywords["model"] = model
     return {"arguments": arguments, "keywords": {name: value for name, value in keywords.items() if value is not None}}
 
 
-def _is_stored(value: object) -> bool:
-    return isinstance(value, _STORED)
-
-
 def advice_from_plain(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of `advice_as_plain`, restored."""
-    advise = advise_function()
+    advise = import_module("smp_advisor.advice.recommendation").advise
     restored = {name: _call_of(advise, fields.get(name)) for name in _CALLS}
     result = fields.get("result")
     if not isinstance(result, Mapping):
@@ -273,14 +244,12 @@ def advice_from_plain(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _call_of(advise: Callable[..., Any], data: Any) -> partial[Any] | None:
-    if data is None:
-        return None
-    if not isinstance(data, Mapping) or data.keys() != {"arguments", "keywords"}:
-        raise StorageError("A stored call of advise() is not valid.")
-    arguments, keywords = data["arguments"], data["keywords"]
-    if not isinstance(arguments, tuple) or not isinstance(keywords, Mapping):
-        raise StorageError("A stored call of advise() is not valid.")
-    return partial(advise, *arguments, **keywords)
+    match data:
+        case None:
+            return None
+        case {"arguments": tuple(arguments), "keywords": Mapping() as keywords} if len(data) == 2:
+            return partial(advise, *arguments, **keywords)
+    raise StorageError("A stored call of advise() is not valid.")
 
 
 TYPE = "type"
@@ -292,7 +261,7 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
-        return stored_number(value)
+        return value if math.isfinite(value) else f"{value}"
     if isinstance(value, tuple | list):
         return [plain(part) for part in value]
     if isinstance(value, frozenset):

@@ -187,7 +187,6 @@ class Advice(Recommended):
             The run cannot be read, contradicts the plan, or has a figure that no hardware reaches.
         """
         from smp_advisor.runs import Probe, measure
-        from smp_advisor.runs.measure import Figures
         from smp_advisor.runs.watching import Run
 
         model, ran = self.model, (cluster or self.cluster, job or self.job, plan or self.plan)
@@ -198,7 +197,7 @@ class Advice(Recommended):
             own, run = run.measured(ran[0])
             if own is not None and not (probe or plan or cluster or job):
                 model, ran = own.model, (own.cluster, own.job, own.plan)
-        figures, earlier = Figures(step_seconds, peak_gib, peak_kind, out_of_memory), self.job.calibration
+        figures, earlier = (step_seconds, peak_gib, peak_kind, out_of_memory), self.job.calibration
         learned = measure(model, *ran, run=run, figures=figures, earlier=earlier, accept=accept)
         return self.again(replace(self.job, calibration=learned))
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from smp_advisor.advice import Advice
+    from smp_advisor.advice.live.control_state import ControlState, Entry
 
 
 FORMAT = "smp-advisor"
@@ -39,6 +40,23 @@ def as_text(value: Any, **more: Any) -> str:
     """The JSON text of a value."""
     document = {"format": FORMAT, "version": VERSION, "written_by": __version__, "value": plain(value)}
     return json.dumps(document | more, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def live_text(recommended: Advice, state: ControlState, snapshots: Mapping[str, Entry]) -> str:
+    """The JSON text of an advice with the plan on screen and its snapshots."""
+
+    def stored(state: ControlState) -> dict[str, Any]:
+        return {"plan": plain(state.plan), "job": plain(state.advice.job)}
+
+    entries = [
+        {
+            "name": name,
+            "recommended": None if entry.recommended is recommended else plain(entry.recommended),
+            **stored(entry.state),
+        }
+        for name, entry in snapshots.items()
+    ]
+    return as_text(recommended, screen=stored(state), snapshots=entries)
 
 
 def from_text(text: str, name: str = "The text") -> tuple[Any, dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from smp_advisor.charts.marks import (
+from smp_advisor.marks import (
     dot,
     frame,
     label,
@@ -22,7 +22,7 @@ from smp_advisor.charts.marks import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from smp_advisor.charts.marks import Scale
+    from smp_advisor.marks import Scale
 
 __all__ = ["Axis", "Bar", "Point", "amount", "bars", "key_of", "plane"]
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from smp_advisor.charts.chart import Chart
 from smp_advisor.charts.drawings import amount
-from smp_advisor.charts.marks import frame, label, rect, short, text_width
 from smp_advisor.errors import AdvisorError
+from smp_advisor.marks import frame, label, rect, short, text_width
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

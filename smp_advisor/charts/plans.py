@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.charts.chart import Chart
 from smp_advisor.charts.drawings import Axis, Point, plane
-from smp_advisor.charts.marks import short
 from smp_advisor.charts.step import plan_text
 from smp_advisor.costs.uncertainty import DIVISIONS, plan_divisions
 from smp_advisor.errors import AdvisorError
+from smp_advisor.marks import short
 from smp_advisor.search.clusters import Limits, suitable
 from smp_advisor.search.search import listed_plans, representatives
 from smp_advisor.search.sizes import ClusterSizes

@@ -49,7 +49,7 @@ def _container_name(container: Container) -> str:
 def _image(job: Launch) -> tuple[str, str]:
     """Content of the image of a job, and whether AWS patches it as of the day of the table, or which one instead."""
     own, title = job.options.image_uri, job.library.title
-    container = job.container.container if own is None else image_at(own)
+    container = job.container if own is None else image_at(own)
     if container is None:
         return "your image", "Patches: yours. The advisor does not know this image."
     name, day = _container_name(container), container.end_of_support
@@ -61,7 +61,7 @@ def _image(job: Launch) -> tuple[str, str]:
     if not day:
         text = f"Patches: none. AWS's support policy does not list this image (as of {table_date()})."
     if "version" in facts(job.plan.library):
-        newest_of_library = images(job.plan.library)[-1].container
+        newest_of_library = images(job.plan.library)[-1]
         return name, f"{text} {title} has no newer image." if container == newest_of_library else text
     newest = patched_pytorch(job.cluster.instance)
     if newest is None:

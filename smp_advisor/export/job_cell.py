@@ -118,7 +118,7 @@ def estimator_cell(
         min_fit_probability=min_fit_probability,
         script_check=script_check,
     )
-    oldest = _oldest_release(chosen, None if content.options.image_uri else content.container.container)
+    oldest = _oldest_release(chosen, None if content.options.image_uri else content.container)
     parts = oldest.split(".")[:2]
     values = header(model, content, job.adapter) | {
         "requirement": Comment(f'"sagemaker>={oldest},<{_TESTED[chosen][1]}"'),

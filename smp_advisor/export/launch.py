@@ -90,7 +90,7 @@ class Launch:
 
     def image_uri(self, sdk: Literal["v2", "v3"]) -> str | Expression | None:
         """Address of the image: the user's, or that of one for which the SDK has no name; None if it has one."""
-        container, own = self.container.container, self.options.image_uri
+        container, own = self.container, self.options.image_uri
         if own is not None or not container.tag or (container.sdk_2 if sdk == "v2" else container.sdk_3) is not None:
             return own
         if self.options.region is not None:
@@ -160,7 +160,7 @@ def launch(
         if on_sagemaker and training.trainer == "trl":
             _require_channels(training, options)
         checks.script_settings(options.extra_hyperparameters)
-    checks.require_sound(cluster, None if options.image_uri else image(plan.library, plan.version).container)
+    checks.require_sound(cluster, None if options.image_uri else image(plan.library, plan.version))
     inputs = options.channels
     run = run_of(
         model,

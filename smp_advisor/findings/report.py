@@ -1,28 +1,21 @@
-"""The report of a check as text with carets, HTML for a notebook, JSON, SARIF, and annotations of a workflow."""
+"""The report of a check as text with carets, HTML for a notebook, and JSON."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import textwrap
 import unicodedata
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
 from importlib.resources import files
-from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, overload
-from urllib.parse import quote
 
-from smp_advisor._version import __version__
-from smp_advisor.findings.catalog import catalog, check_markdown
+from smp_advisor.findings.code_hosts import as_sarif
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from smp_advisor.findings.finding import Finding, Fix, Replacement, Severity
+    from smp_advisor.findings.finding import Finding, Severity
     from smp_advisor.reading.source import Unresolved
 
 
@@ -309,168 +302,3 @@ def _fix(finding: Finding, place: str) -> str:
             f"{_slot('diff', place)}</div></details>"
         )
     return f"<p>No automatic fix: {escape(finding.unfixed)}.</p>" if finding.unfixed else ""
-
-
-_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-_LEVELS = {"error": "error", "warning": "warning", "info": "note"}
-_ROOT = "%SRCROOT%"
-
-
-def as_sarif(*reports: Report, problems: Iterable[str] = ()) -> dict[str, Any]:
-    """One run with the rules and results of all reports; code hosts refuse several runs of one tool.
-
-    Parameters
-    ----------
-    reports
-        Reports of different files. Relative paths are relative to the root of the repository.
-    problems
-        Sentences on files that could not be checked.
-    """
-    findings = [finding for report in reports for finding in report.findings]
-    used = sorted({finding.id for finding in findings})
-    failures = [{"level": "error", "message": {"text": problem}} for problem in problems]
-    notes = dict.fromkeys(note for report in reports for note in report.unresolved)
-    notifications = [
-        {"level": "note", "message": {"text": note.what}, "locations": [_location(note.path, {"startLine": note.line})]}
-        for note in notes
-    ]
-    coverage = {report.path: report.coverage.plain() for report in reports if report.coverage is not None}
-    same = Counter[str]()
-    results = []
-    for finding in findings:
-        mark = _fingerprint(finding)
-        same[mark] += 1
-        results.append(_result(finding, used.index(finding.id), f"{mark}:{same[mark]}"))
-    return {
-        "$schema": _SCHEMA,
-        "version": "2.1.0",
-        "runs": [
-            {
-                "tool": {
-                    "driver": {
-                        "name": "smp_advisor",
-                        "version": __version__,
-                        "semanticVersion": __version__,
-                        "rules": [_rule(identifier) for identifier in used],
-                    }
-                },
-                **({"properties": {"coverage": coverage}} if coverage else {}),
-                "columnKind": "unicodeCodePoints",
-                "results": results,
-                "invocations": [
-                    {
-                        "executionSuccessful": not failures,
-                        "toolExecutionNotifications": [*failures, *notifications],
-                    }
-                ],
-            }
-        ],
-    }
-
-
-def _rule(identifier: str) -> dict[str, Any]:
-    text = catalog()[identifier]
-    title, url = text.source
-    return {
-        "id": identifier,
-        "shortDescription": {"text": text.title},
-        "fullDescription": {"text": text.consequence},
-        "help": {"text": f"{text.remedy} {title}: {url}", "markdown": check_markdown(text)},
-        "helpUri": url,
-        "defaultConfiguration": {"level": _LEVELS[text.severity]},
-    }
-
-
-def _result(finding: Finding, rule: int, fingerprint: str) -> dict[str, Any]:
-    region: dict[str, Any] = {"startLine": finding.line, "startColumn": finding.column}
-    if finding.end_line is not None and finding.end_column is not None:
-        region |= {"endLine": finding.end_line, "endColumn": finding.end_column}
-    region["snippet"] = {"text": finding.text}
-    return {
-        "ruleId": finding.id,
-        "ruleIndex": rule,
-        "level": _LEVELS[finding.severity],
-        "message": {"text": f"{finding.message} {finding.consequence} Instead: {finding.remedy}"},
-        "locations": [_location(finding.path, region)],
-        "partialFingerprints": {"primaryLocationLineHash": fingerprint},
-        **(
-            {"fixes": [_sarif_fix(finding, finding.fix)]}
-            if finding.fix is not None and finding.fix.replacements
-            else {}
-        ),
-    }
-
-
-def _fingerprint(finding: Finding) -> str:
-    """Hash of the check, the file and its line without spaces, which stays the same when the line moves."""
-    file = finding.path.partition("#")[0].replace("\\", "/")
-    text = "\0".join((finding.id, file, "".join(finding.text.split())))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _sarif_fix(finding: Finding, fix: Fix) -> dict[str, Any]:
-    return {
-        "description": {"text": fix.description},
-        "artifactChanges": [
-            {
-                "artifactLocation": _artifact(finding.path),
-                "replacements": [_replacement(change) for change in fix.replacements],
-            }
-        ],
-    }
-
-
-def _replacement(change: Replacement) -> dict[str, Any]:
-    return {
-        "deletedRegion": {
-            "startLine": change.line,
-            "startColumn": change.column,
-            "endLine": change.end_line,
-            "endColumn": change.end_column,
-        },
-        "insertedContent": {"text": change.text},
-    }
-
-
-def _location(path: str, region: dict[str, Any]) -> dict[str, Any]:
-    location: dict[str, Any] = {"physicalLocation": {"artifactLocation": _artifact(path), "region": region}}
-    cell = path.partition("#cell-")[2]
-    if cell:  # lines count in the cell
-        location["logicalLocations"] = [{"fullyQualifiedName": f"cell {cell}", "kind": "module"}]
-    return location
-
-
-def _artifact(path: str) -> dict[str, str]:
-    file, _, cell = path.partition("#")
-    if Path(file).is_absolute() or file.startswith(".."):
-        uri, base = Path(file).resolve().as_uri(), {}
-    else:
-        uri, base = quote(file.replace("\\", "/"), safe="/"), {"uriBaseId": _ROOT}
-    return {"uri": uri + (f"#{cell}" if cell else ""), **base}
-
-
-_COMMANDS = {"error": "error", "warning": "warning", "info": "notice"}
-_DATA = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
-_PROPERTY = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A", ":": "%3A", ",": "%2C"})
-"""Characters that workflow commands escape (actions/toolkit, packages/core/src/command.ts)."""
-
-
-def as_annotations(reports: Iterable[Report], problems: Iterable[str] = ()) -> str:
-    """Workflow commands that mark findings in the changed files; `problems` are files that could not be checked."""
-    lines = [f"::error title=smp_advisor::{problem.translate(_DATA)}" for problem in problems]
-    return "\n".join(lines + [_annotation(finding) for report in reports for finding in report.findings])
-
-
-def _annotation(finding: Finding) -> str:
-    file, _, cell = finding.path.partition("#cell-")
-    place = f"cell {cell}, line {finding.line}: " if cell else ""
-    properties = {"file": file.replace("\\", "/"), "title": finding.id}
-    if not cell:  # the lines of a notebook's file are those of its JSON
-        properties |= {"line": str(finding.line), "col": str(finding.column)}
-        if finding.end_line is not None and finding.end_column is not None:
-            properties["endLine"] = str(finding.end_line)
-            if finding.end_line == finding.line:  # the annotation takes columns of one line only
-                properties["endColumn"] = str(max(finding.column, finding.end_column - 1))
-    shown = ",".join(f"{name}={value.translate(_PROPERTY)}" for name, value in properties.items())
-    message = f"{place}{finding.message} {finding.consequence} Instead: {finding.remedy}"
-    return f"::{_COMMANDS[finding.severity]} {shown}::{message.translate(_DATA)}"

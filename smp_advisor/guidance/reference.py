@@ -105,8 +105,6 @@ def _row(library: str, page: dict[str, Any], entry: dict[str, Any]) -> Reference
 class Trial:
     """One setting of the procedure."""
 
-    change: str
-    """Change from the setting before: "as AWS ran it", "batch_size 40 to 20"."""
     plan: Plan
     estimate: Estimate
     fits: bool
@@ -117,8 +115,6 @@ class Trial:
 class Extrapolation:
     """The tried settings, in order, up to the first that fits."""
 
-    reference: str
-    """Name of the row at the start."""
     trials: tuple[Trial, ...]
     obstacle: str = ""
     """Why the reference's settings are not possible here; empty if they are."""
@@ -151,41 +147,34 @@ def extrapolate(
     try:
         settings = _settings(reference.plan, model, cluster, job)
     except PlanError as error:
-        return Extrapolation(reference=reference.name, trials=(), obstacle=str(error))
-    obstacles = [next(mismatches(plan, cluster, model, job), "") for _, plan in settings]
-    valid = [setting for setting, sentence in zip(settings, obstacles, strict=True) if not sentence]
-    estimates = estimate_many(model, cluster, job, [plan for _, plan in valid])
+        return Extrapolation(trials=(), obstacle=str(error))
+    obstacles = [next(mismatches(plan, cluster, model, job), "") for plan in settings]
+    valid = [plan for plan, sentence in zip(settings, obstacles, strict=True) if not sentence]
     trials: list[Trial] = []
-    for (change, plan), estimate in zip(valid, estimates, strict=True):
-        fitting = fits(estimate, min_fit_probability)
-        trials.append(Trial(change=change, plan=plan, estimate=estimate, fits=fitting))
-        if fitting:
+    for plan, estimate in zip(valid, estimate_many(model, cluster, job, valid), strict=True):
+        trials.append(Trial(plan=plan, estimate=estimate, fits=fits(estimate, min_fit_probability)))
+        if trials[-1].fits:
             break
-    return Extrapolation(reference=reference.name, trials=tuple(trials), obstacle=obstacles[0])
+    return Extrapolation(trials=tuple(trials), obstacle=obstacles[0])
 
 
-def _settings(start: Plan, model: Model, cluster: Cluster, job: Job) -> list[tuple[str, Plan]]:
+def _settings(start: Plan, model: Model, cluster: Cluster, job: Job) -> list[Plan]:
     """Every setting of the procedure, in order, including degrees that the model does not allow."""
-    change = "as AWS ran it"
     if job.precision != start.precision:
         # SMP v1 raises for bf16, which needs the sharded data parallelism that the rows do not use.
         flags = {"fp16": job.precision == "fp16", "bf16": job.precision == "bf16"}
         names = plan_fields(start.library)
         start = replace(start, **({"precision": job.precision} if "precision" in names else flags))
-        change += f", in {job.precision}"
-    result = [(change, start)]
-    plan = start
+    result, plan = [start], start
     while plan.batch_size // 2 >= plan.microbatches and plan.batch_size > 1:
         batch = plan.batch_size // 2 // plan.microbatches * plan.microbatches
-        result.append((f"batch_size {plan.batch_size} to {batch}", replace(plan, batch_size=batch)))
-        plan = result[-1][1]
+        plan = replace(plan, batch_size=batch)
+        result.append(plan)
     if not supports_tensor_parallelism(model.family, start.library):
         return result
     while 2 * plan.tensor_parallel_degree <= cluster.instance.gpus:
-        degree = 2 * plan.tensor_parallel_degree
-        text = f"tensor_parallel_degree {plan.tensor_parallel_degree} to {degree}"
-        result.append((text, replace(plan, tensor_parallel_degree=degree)))
-        plan = result[-1][1]
+        plan = replace(plan, tensor_parallel_degree=2 * plan.tensor_parallel_degree)
+        result.append(plan)
     return result
 
 

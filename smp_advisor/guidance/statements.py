@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from smp_advisor.cluster import Cluster
 from smp_advisor.guidance.conclusion import Argument, Conclusion, not_possible, not_used, statement, used
 from smp_advisor.guidance.what_if import WhatIf, vary
-from smp_advisor.libraries.library import plan_fields
 from smp_advisor.libraries.smp_v2 import SMDDP_INSTANCES
 from smp_advisor.libraries.training_compiler import nearest_tested
 from smp_advisor.libraries.version import facts, image, instance_family, suggested_instances
 from smp_advisor.wording import (
     cost_per_million,
-    degree_of_change,
     fit,
     fits,
     gib,
@@ -219,17 +217,11 @@ def _compiled_batch(run: PlannedRun) -> WhatIf | None:
     return vary(run, batch_size=batch) if batch != run.plan.batch_size else None
 
 
-_SAME_PLAN = "the same plan"
-
-
 def _elsewhere(run: PlannedRun) -> dict[str, WhatIf]:
-    """The same plan, and simple changes of it, on as many GPUs of every other instance: ``instance name|change``."""
-    result: dict[str, WhatIf] = {}
-    for machine in _others(run):
-        place = Cluster(machine, run.cluster.gpus // machine.gpus)
-        for label, changes in _simple_changes(run).items():
-            result[f"{machine.name}|{label}"] = vary(run, cluster=place, **changes)
-    return result
+    """The same plan on as many GPUs of every other instance, by the instance's name."""
+    return {
+        machine.name: vary(run, cluster=Cluster(machine, run.cluster.gpus // machine.gpus)) for machine in _others(run)
+    }
 
 
 def _others(run: PlannedRun) -> list[Instance]:
@@ -240,28 +232,6 @@ def _others(run: PlannedRun) -> list[Instance]:
         for machine in suggested_instances(run.plan.library)
         if machine.name != here.name and run.cluster.gpus % machine.gpus == 0 and machine.gpus >= min(here.gpus, 4)
     ]
-
-
-def _simple_changes(run: PlannedRun) -> dict[str, dict[str, Any]]:
-    """Changes of one setting that another GPU memory may allow or require."""
-    plan = run.plan
-    result: dict[str, dict[str, Any]] = {_SAME_PLAN: {}}
-    if plan.activation_checkpointing:
-        result["activation checkpointing off"] = {"activation_checkpointing": False}
-    else:
-        result["activation checkpointing on"] = {"activation_checkpointing": "each"}
-    if plan.offload_activations:
-        result["offloading off"] = {"offload_activations": False}
-    if plan.tensor_parallel_degree % 2 == 0:
-        half = plan.tensor_parallel_degree // 2
-        result[f"tensor_parallel_degree {half}"] = {"tensor_parallel_degree": half}
-    if plan.pipeline_parallel_degree % 2 == 0:
-        half = plan.pipeline_parallel_degree // 2
-        result[f"pipeline_parallel_degree {half}"] = {"pipeline_parallel_degree": half}
-    if run.job.global_batch_size is None and 2 * run.estimate.tokens_per_step <= run.job.max_tokens_per_step:
-        result[f"batch_size {2 * plan.batch_size}"] = {"batch_size": 2 * plan.batch_size}
-    fields = plan_fields(plan.library)
-    return {label: changes for label, changes in result.items() if fields.issuperset(changes)}
 
 
 def _on_instance(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
@@ -278,14 +248,13 @@ def _on_instance(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> C
         against = _against(run, largest, comparisons, estimates)
     links = [f"{'NVLink' if here.nvlink else 'no NVLink'} inside the node"] if here.gpus > 1 else []
     links += [f"{'EFA' if here.efa else 'no EFA'} between nodes"] if run.cluster.nodes > 1 else []
-    same = {machine.name: estimates.get(f"{machine.name}|{_SAME_PLAN}") for machine in machines}
     return Conclusion(
         decision=decision,
         because=" ".join([f"{_described(here)}.", *against]),
         brief=f"The cluster has {' and '.join(links)}." if links else "A single GPU trains, without any exchange.",
         figures=(
             (here.name, _row(here, run.estimate, run)),
-            *((machine.name, _row(machine, same[machine.name], run)) for machine in machines),
+            *((machine.name, _row(machine, estimates.get(machine.name), run)) for machine in machines),
         ),
     )
 
@@ -333,43 +302,20 @@ def _cost(run: PlannedRun, estimate: Estimate) -> str:
 
 
 def _against(run: PlannedRun, instance: Instance, comparisons: Plans, estimates: Estimates) -> list[str]:
-    """Sentences on one other instance: the same plan there, and the best simple change."""
-    required, current = run.min_fit_probability, run.estimate
-    key = f"{instance.name}|{_SAME_PLAN}"
-    same = estimates.get(key)
+    """Sentences on the same plan on one other instance."""
+    same, current, required = estimates.get(instance.name), run.estimate, run.min_fit_probability
     if same is None:
-        return [f"The same plan cannot run on {instance.name}: {comparisons[key].obstacle}"]
+        return [f"The same plan cannot run on {instance.name}: {comparisons[instance.name].obstacle}"]
     link = "" if _follows(instance) else " (no EFA)" if not instance.efa else " (no NVLink)"
-    nodes = plural(run.cluster.gpus // instance.gpus, "node")
+    place = f"{plural(run.cluster.gpus // instance.gpus, 'node')} of {instance.name}{link}"
     sentences = [
-        (
-            f"On {nodes} of {instance.name}{link}, with {gib(instance.usable_gpu_memory_gib)} per GPU, the same plan"
-            f" {fit(same, required)}."
-        )
+        f"On {place}, with {gib(instance.usable_gpu_memory_gib)} per GPU, the same plan {fit(same, required)}."
     ]
     if fits(same, required):
         sentences.append(
             f"It processes {throughput(same)}{_cost(run, same)}; here {throughput(current)}{_cost(run, current)}."
         )
-    changes = {
-        name.partition("|")[2]: estimate
-        for name, estimate in estimates.items()
-        if name.startswith(f"{instance.name}|") and fits(estimate, required)
-    }
-    if not changes:
-        return [*sentences, "No simple change of the plan makes it fit there."]
-    best = max(changes, key=lambda label: changes[label].samples_per_second)
-    if best == _SAME_PLAN:
-        return [*sentences, "No simple change of one setting is faster there."]
-    estimate, aside = changes[best], comparisons[f"{instance.name}|{best}"].aside
-    change = degree_of_change(current.samples_per_second, estimate.samples_per_second)
-    lead = f"The best simple change there is {best}{aside}"
-    return [
-        *sentences,
-        f"{lead}, about as fast as here{_cost(run, estimate)}."
-        if change == "about the same"
-        else f"{lead}: {throughput(estimate)}{_cost(run, estimate)}, {change} than here.",
-    ]
+    return sentences
 
 
 ARGUMENTS = {

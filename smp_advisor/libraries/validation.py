@@ -320,7 +320,7 @@ def mismatches(plan: Plan, cluster: Cluster, model: Model | None = None, job: Jo
 
 def _container(plan: Plan, cluster: Cluster) -> Iterator[str]:
     """The container of the library version, which must have code for the GPU."""
-    machine, chosen = cluster.instance, image(plan.library, plan.version).container
+    machine, chosen = cluster.instance, image(plan.library, plan.version)
     if chosen.drives(machine):
         return
     usable = driving_versions(plan.library, machine)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from smp_advisor.cluster.containers import Container, container, containers_of, unlisted
 from smp_advisor.cluster.table import instance as known_instance
@@ -21,12 +21,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Image:
+class Image(Container):
     """The container of a library version."""
 
     library: str
     version: str
-    container: Container
     superseded_by: str = ""
     """Newer library version that now has the same image tag."""
     released: str = ""
@@ -34,41 +33,6 @@ class Image:
     note: str = ""
     assumed: bool = False
     """Whether the pair is inferred and not in AWS's table."""
-
-    @property
-    def framework_version(self) -> str:
-        """Version of PyTorch or TensorFlow."""
-        return self.container.framework_version
-
-    @property
-    def py_version(self) -> str:
-        """Python version that selects the image."""
-        return self.container.py_version
-
-    @property
-    def estimator(self) -> Literal["PyTorch", "HuggingFace", "TensorFlow"]:
-        """Class of SDK 2.x that selects the image."""
-        return self.container.estimator
-
-    @property
-    def transformers_version(self) -> str:
-        """Version of transformers in Hugging Face's containers."""
-        return self.container.transformers_version
-
-    @property
-    def repository(self) -> str:
-        """Repository of the image."""
-        return self.container.repository
-
-    @property
-    def account(self) -> str:
-        """Registry account in most regions."""
-        return self.container.account
-
-    @property
-    def tag(self) -> str:
-        """Tag of the image, if the SDK does not derive the right one from the versions."""
-        return self.container.tag
 
 
 @cache
@@ -96,7 +60,7 @@ def images(library: str) -> tuple[Image, ...]:
         first = release(data["first"])
         homes = data.get("repositories") or [data["repository"]]
         rows = [row for home in homes for row in containers_of(home) if release(row.framework_version) >= first]
-        return tuple(Image(library=library, version=row.framework_version, container=row) for row in rows)
+        return tuple(_image_of(row, library=library, version=row.framework_version) for row in rows)
     repository = data.get("repository", "pytorch-training")
     return tuple(_image(library, repository, entry) for entry in data["version"])
 
@@ -107,7 +71,11 @@ def _image(library: str, repository: str, entry: Mapping[str, Any]) -> Image:
     # A library of the user may name an image that is not in the table.
     python = own.pop("py_version", None)
     chosen = container(repository, framework) if python is None else unlisted(repository, framework, python)
-    return Image(library=library, container=chosen, **own)
+    return _image_of(chosen, library=library, **own)
+
+
+def _image_of(row: Container, **own: Any) -> Image:
+    return Image(**{field.name: getattr(row, field.name) for field in fields(Container)}, **own)
 
 
 @cache
@@ -129,7 +97,7 @@ def default_of(library: str, among: Sequence[str]) -> str:
 
 def driving_versions(library: str, instance: Instance) -> tuple[str, ...]:
     """Versions of a library whose container has code for the GPU of an instance, oldest first."""
-    return tuple(entry.version for entry in images(library) if entry.container.drives(instance))
+    return tuple(entry.version for entry in images(library) if entry.drives(instance))
 
 
 def version_on(library: str, version: str, instance: Instance) -> str:
@@ -254,7 +222,7 @@ def architecture_name(machine: Instance) -> str:
 
 def without_container(library: str, machine: Instance) -> str:
     """Why no container of a library runs on an instance, as a clause; empty if one does."""
-    newest = images(library)[-1].container
+    newest = images(library)[-1]
     if not newest.runs_on(machine):
         return (
             f"{machine.name} has {machine.cpu_architecture} processors, and SageMaker's containers of"

@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 _GROUP = "/aws/sagemaker/TrainingJobs"
-MOST_HOSTS = 16
+_MOST_HOSTS = 16
 _TIMEOUT_SECONDS = 10
 _WINDOW = timedelta(minutes=10)
 """Of the metrics of a poll."""
@@ -35,7 +35,7 @@ _EXPIRED = ("ExpiredToken", "RequestExpired", "InvalidClientTokenId", "Unrecogni
 
 def _queries(name: str, groups: list[dict[str, Any]], statistics: dict[str, str]) -> list[dict[str, Any]]:
     """A query for each metric of each of the first hosts."""
-    hosts = min(sum(group["InstanceCount"] for group in groups), MOST_HOSTS)
+    hosts = min(sum(group["InstanceCount"] for group in groups), _MOST_HOSTS)
     return [
         {
             "Id": f"m{number}_{place}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -51,45 +51,29 @@ _CERTAIN_RUN = 0.1
 PREFERRED: tuple[MemoryClass, ...] = ("total", "reserved", "allocated")
 
 
-@dataclass(frozen=True)
-class Figures:
-    """Measurements without a log."""
-
-    step_seconds: float | None = None
-    peak_gib: float | None = None
-    peak_kind: str | None = None
-    """``allocated``, ``reserved`` or ``total``; None if the user did not state it."""
-    out_of_memory: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("step_seconds", "peak_gib"):
-            value: object = getattr(self, name)
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
-                raise CalibrationError(f"{name} must be a number above 0 and below 1e9, not {value!r:.80}.")
-        if self.peak_kind is not None and self.peak_kind not in get_args(MemoryClass):
-            raise CalibrationError(
-                f"peak_kind must be one of {', '.join(get_args(MemoryClass))}, not {self.peak_kind!r:.80}."
-            )
-        if self.peak_gib is not None and self.out_of_memory:
-            raise CalibrationError("A run that ran out of memory has no peak: leave peak_gib or out_of_memory out.")
-
-    @property
-    def as_log(self) -> Log:
-        """The same as a log."""
-        peak_kind = self.peak_kind or "allocated"
-        kind = next((name for name in PREFERRED if name == peak_kind), PREFERRED[-1])
-        notes: tuple[str, ...] = ()
-        if self.peak_gib is not None and self.peak_kind is None:
-            notes = ("The peak is read as torch.cuda.max_memory_allocated: inferred. Set peak_kind if it is another.",)
-        return Log(
-            title="your figures",
-            samples=() if self.step_seconds is None else (Sample(None, float(self.step_seconds)),),
-            peak_gib={} if self.peak_gib is None else {kind: float(self.peak_gib)},
-            out_of_memory=self.out_of_memory,
-            notes=notes,
-        )
+def log_of_figures(
+    step_seconds: float | None, peak_gib: float | None, peak_kind: str | None, *, out_of_memory: bool
+) -> Log:
+    """Measurements without a log, as a log."""
+    for name, value in (("step_seconds", step_seconds), ("peak_gib", peak_gib)):
+        number: object = value
+        if number is None:
+            continue
+        if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < 1e9:
+            raise CalibrationError(f"{name} must be a number above 0 and below 1e9, not {number!r:.80}.")
+    if peak_kind is not None and peak_kind not in get_args(MemoryClass):
+        raise CalibrationError(f"peak_kind must be one of {', '.join(get_args(MemoryClass))}, not {peak_kind!r:.80}.")
+    if peak_gib is not None and out_of_memory:
+        raise CalibrationError("A run that ran out of memory has no peak: leave peak_gib or out_of_memory out.")
+    kind = next((name for name in PREFERRED if name == peak_kind), PREFERRED[-1])
+    note = "The peak is read as torch.cuda.max_memory_allocated: inferred. Set peak_kind if it is another."
+    return Log(
+        title="your figures",
+        samples=() if step_seconds is None else (Sample(None, float(step_seconds)),),
+        peak_gib={} if peak_gib is None else {kind: float(peak_gib)},
+        out_of_memory=out_of_memory,
+        notes=(note,) if peak_gib is not None and peak_kind is None else (),
+    )
 
 
 def measure(
@@ -98,20 +82,19 @@ def measure(
     job: Job,
     plan: Plan,
     *,
-    run: Any = None,
-    figures: Figures | None = None,
+    run: Any,
+    figures: tuple[float | None, float | None, str | None, bool],
     earlier: Calibration | None = None,
     accept: bool = False,
 ) -> Calibration:
-    """`earlier` with one more run, from a log or figures. See `Advice.calibrate`."""
-    figures = figures or Figures()
-    if (run is not None) == (figures != Figures()):
+    """`earlier` with one more run, from a log or figures (`log_of_figures`). See `Advice.calibrate`."""
+    if (run is not None) == (figures != (None, None, None, False)):
         raise CalibrationError(
             "Pass a log or run, or figures (step_seconds=, peak_gib=, out_of_memory=True)."
             if run is None
             else "Pass a log or figures, one of them: two runs are two calls of calibrate."
         )
-    log, name = (figures.as_log, "") if run is None else read_run(run)
+    log, name = (log_of_figures(*figures[:3], out_of_memory=figures[3]), "") if run is None else read_run(run)
     measured = measured_run(log, model, cluster, job, plan, name=name, accept=accept)
     calibration = Calibration(runs=(measured,)) if earlier is None else earlier.with_runs([measured])
     before = estimate(model, cluster, replace(job, calibration=earlier), plan)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
-from smp_advisor.charts.marks import label, linear, log_ticks, logarithmic, short
-from smp_advisor.charts.marks import number as pixels
 from smp_advisor.costs.evaluate import estimate
+from smp_advisor.marks import label, linear, log_ticks, logarithmic, short
+from smp_advisor.marks import number as pixels
 from smp_advisor.wording import between, gib, number, percent, plural, seconds, step_time, table_html, table_lines
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def _is_silent(run: Run) -> bool:
     return not run.silent_seconds or run.silent_seconds >= needed
 
 
-def explained_of(run: Run) -> tuple[str, ...]:
+def conclusions_of(run: Run) -> tuple[str, ...]:
     """Causes of a deviation, what the run taught about its plan and the recommendation, and an offer."""
     lines = [] if run.estimate is None or run.typical is None else [str(cause) for cause in run.causes()]
     learned, reason = run.learned
@@ -175,13 +175,11 @@ def page_of(run: Run) -> tuple[str, str]:
     notes = [*run.notes]
     if run.transitions:
         notes.insert(0, f"Phases: {', '.join(run.transitions)}.")
-    if run.weekly_usd and not run.done:
-        notes.append(f"Watching it costs at most {number(100 * run.weekly_usd)} US cents per week.")
     if run.problem:
         notes.insert(0, f"Not read: {run.problem}")
     lines = [run.headline, *(f"  ! {alarm}" for alarm in run.alarms)]
     lines += [f"  {line}" for line in table_lines(figures)] if len(figures) > 1 else []
-    reasons = explained_of(run)
+    reasons = conclusions_of(run)
     lines += [f"  {line}" for line in (*reasons, *notes)]
     alarms = "".join(
         f'<p role="alert" style="margin:4px 0;border-left:3px solid {_ORANGE};padding-left:8px">{escape(alarm)}</p>'

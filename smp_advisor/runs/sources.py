@@ -203,15 +203,15 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONUNBUFFERED": "1"}
 
 
-def child(name: str, *words: str, module: str = "cloudwatch", text: str = "") -> dict[str, Any]:
-    """Result of the child process of a module with a service of the user: reading a job from AWS, or another one."""
+def child(name: str, *words: str) -> dict[str, Any]:
+    """Result of the child process that reads a job from AWS."""
     # -P: modules of the current folder are not imported.
-    command = [sys.executable, "-P", "-m", f"smp_advisor.runs.{module}", name, *words]
+    command = [sys.executable, "-P", "-m", "smp_advisor.runs.cloudwatch", name, *words]
     try:
         process = subprocess.run(
             command,
             env=environment(),
-            input=text.encode(),
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_AWS_SECONDS,
             check=False,

@@ -10,16 +10,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError, RunError
-from smp_advisor.files import data_file
 from smp_advisor.runs.causes import NOT_OF_PLAN, Cause, causes_of
-from smp_advisor.runs.cloudwatch import MOST_HOSTS
 from smp_advisor.runs.failures import Failure, read_failure
 from smp_advisor.runs.measure import PREFERRED, PROCESSOR, step_seconds_of
-from smp_advisor.runs.page import IN_A_ROW, Figure, alarms_of, elapsed, explained_of, figures_of, page_of
+from smp_advisor.runs.page import IN_A_ROW, Figure, alarms_of, conclusions_of, elapsed, figures_of, page_of
 from smp_advisor.runs.readers import Log, Sample
 from smp_advisor.runs.sources import ENDED, LocalFolder, LogFile, Poll, TrainingJob
 from smp_advisor.runs.steps import Steps, Typical, typical
-from smp_advisor.runs.tracking import track
 from smp_advisor.runs.worth import Offer, offer_of
 from smp_advisor.wording import Shown, plural, seconds
 
@@ -35,7 +32,7 @@ STEADY_STEPS = 20
 """Regular steps after which a run calibrates its own prediction."""
 _TAIL = 200_000
 """Characters at the end of the log in which a failure is read."""
-_DAY, _WEEK = 86_400, 604_800
+_DAY = 86_400
 _FIRST_SECONDS, _MOST_SECONDS, _FACTOR = 15.0, 300.0, 1.5
 """Pause between polls: at first, at most, and its growth while nothing happens."""
 _LOCAL_SECONDS = 1.0
@@ -89,8 +86,6 @@ class Run(Shown):
         self.silent_polls = 0
         self.silent_seconds = self._since_metrics = 0.0
         self._tail = ""
-        self._tracked: dict[str, Any] = {}
-        """State of the figures in MLflow."""
         self._learned: tuple[int, Recommended | None, str] = (0, None, "")
 
     @property
@@ -190,9 +185,6 @@ class Run(Shown):
         self._tail = f"{self._tail}{poll.text}\n"[-_TAIL:] if poll.text else self._tail
         for cached in ("typical", "failure"):
             self.__dict__.pop(cached, None)
-        self._tracked = track(self, self._tracked)
-        if "error" in self._tracked:
-            self.problem = self._tracked.pop("error")
         return self
 
     def __iter__(self) -> Iterator[Run]:
@@ -339,9 +331,9 @@ class Run(Shown):
         return alarms_of(self)
 
     @property
-    def explained(self) -> tuple[str, ...]:
+    def conclusions(self) -> tuple[str, ...]:
         """Causes of a deviation, what 20 regular steps taught, and a better plan, as sentences."""
-        return explained_of(self)
+        return conclusions_of(self)
 
     @property
     def memory_share(self) -> float | None:
@@ -432,13 +424,6 @@ class Run(Shown):
         if any(cause.name in NOT_OF_PLAN for cause in self.causes()):
             return None
         return offer_of(learned, self.advice.plan, self.remaining_steps, checkpoints=self.last.checkpoints)
-
-    @property
-    def weekly_usd(self) -> float:
-        """Price of the requests of a week of watching, at most: two metrics of each host every five minutes."""
-        hosts = 0 if self.advice is None or not isinstance(self.source, TrainingJob) else self.advice.cluster.nodes
-        usd: float = data_file("runs", "requests")["usd"]["GetMetricData"]
-        return _WEEK / _METRICS_SECONDS * 2 * min(hosts, MOST_HOSTS) * usd
 
     def stop(self) -> None:
         """End the run: the processes of a local one, or the job on AWS, which is billed until it has stopped.

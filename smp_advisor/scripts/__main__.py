@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError
 from smp_advisor.files import write_text
-from smp_advisor.findings.report import Report, as_annotations, as_sarif, as_text, counts, plain, statement
+from smp_advisor.findings.code_hosts import as_annotations, as_sarif
+from smp_advisor.findings.report import Report, as_text, counts, plain, statement
 from smp_advisor.reading.module import shared_trees
 from smp_advisor.reading.source import read
 from smp_advisor.scripts.command.options import parse

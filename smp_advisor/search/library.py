@@ -149,8 +149,8 @@ def _patched(chosen: Candidate, fitting: list[Candidate], request: Request) -> C
 def _patched_versions(library: str, request: Request) -> list[str]:
     """Versions of a library with an image that AWS patches and that has code for the GPU, of those requested."""
     version = pins_for(library, request).get("version")
-    usable = [image for image in images(library) if image.container.is_patched and version in (None, image.version)]
-    return [image.version for image in usable if image.container.drives(request.cluster.instance)]
+    usable = [image for image in images(library) if image.is_patched and version in (None, image.version)]
+    return [image.version for image in usable if image.drives(request.cluster.instance)]
 
 
 def _compiled(replicated: Candidate, request: Request) -> tuple[Candidate, str] | None:

@@ -188,8 +188,6 @@ class Scores:
     """Values by which n plans are ranked, arrays of shape (n,)."""
 
     tokens_per_second: Floats
-    usd_per_token: Floats
-    """Depends on throughput alone within a cluster; infinite if no price is known."""
     headroom: Floats
     """Share of usable memory that is free, at the point estimate."""
     techniques: NDArray[np.int64]

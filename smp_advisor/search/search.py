@@ -146,7 +146,7 @@ def _scores(
     world = World.of(model, cluster, job, layout)
     replicas = np.asarray(world.replicas, dtype=np.int64)
     tokens = layout.batch_samples * replicas * model.sequence_length(job.sequence_length)
-    speed, price = tokens / seconds, cluster.instance.usd_per_hour
+    speed = tokens / seconds
     missing, worth = np.zeros(len(tokens)), np.ones(len(tokens))
     if job.global_batch_size is None:
         batch = batch_policy(model, job, cluster.gpus)
@@ -156,7 +156,6 @@ def _scores(
     published = published_for(library, model.parameter_count)
     return Scores(
         tokens_per_second=speed,
-        usd_per_token=np.full(len(tokens), np.inf) if price is None else price * cluster.nodes / 3600 / speed,
         headroom=headroom,
         techniques=techniques(layout),
         tokens_per_step=tokens,

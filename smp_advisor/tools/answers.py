@@ -219,7 +219,7 @@ def unknown_failure() -> Answer:
     return Answer(text=text, data={"answer": text, "found": False}, full=dict, page=lambda: text, status=NO)
 
 
-def explained(failure: Failure, advice: Advice | None) -> Answer:
+def failed(failure: Failure, advice: Advice | None) -> Answer:
     """The answer for a failure, with the next plan of an advice if another plan avoids it."""
     rows = [
         ("Cause", failure.cause),

@@ -40,8 +40,8 @@ from smp_advisor.tools.answers import (
     checked,
     compared,
     estimated,
-    explained,
     exported,
+    failed,
     figures,
     fitting,
     memory_words,
@@ -270,7 +270,7 @@ def why(options: Namespace) -> Answer:
     failure = read_failure(text, plan=None if advice is None else advice.plan)
     if failure is None:
         return unknown_failure()
-    return explained(failure, advice.after(failure) if advice is not None and failure.of_plan else None)
+    return failed(failure, advice.after(failure) if advice is not None and failure.of_plan else None)
 
 
 def profile(options: Namespace) -> Answer:
@@ -365,7 +365,7 @@ def watch(options: Namespace) -> Answer:
         "phases": list(run.transitions),
         "figures": {row.label: [row.measured, row.predicted] for row in run.figures()},
         "alarms": list(run.alarms),
-        "explained": list(run.explained),
+        "explained": list(run.conclusions),
         "notes": [*run.notes, *filter(None, [run.problem]), *learned],
         "requests": run.requests,
     }

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from smp_advisor.charts.chart import Chart
 from smp_advisor.charts.drawings import Axis, Bar, Point, bars, plane
-from smp_advisor.charts.marks import linear, log_ticks, short, ticks
 from smp_advisor.errors import AdvisorError
+from smp_advisor.marks import linear, log_ticks, short, ticks
 
 SVG = "{http://www.w3.org/2000/svg}"
 

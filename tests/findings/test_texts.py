@@ -12,8 +12,9 @@ import smp_advisor
 from scripts.pages.checks import check_page, checks_page
 from smp_advisor import check_estimator, check_script
 from smp_advisor.findings.catalog import Check, Example, Wording, catalog
+from smp_advisor.findings.code_hosts import as_sarif
 from smp_advisor.findings.finding import Finding
-from smp_advisor.findings.report import Report, as_sarif
+from smp_advisor.findings.report import Report
 
 CHECKS = list(catalog().values())
 WORDINGS = [(check, name, wording) for check in CHECKS for name, wording in check.wordings.items()]

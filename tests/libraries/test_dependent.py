@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 
 import pytest
 from hypothesis import given
@@ -88,12 +87,7 @@ def test_a_batch_that_the_job_fixes_and_the_replicas_do_not_divide_is_an_obstacl
 # A prescaled batch needs a sequence that the tensor parallel degree divides: 1,020 is no multiple of 8.
 
 
-@cache
-def ten_billion():
-    return advise("10B", NODES, library="smp-v1", sequence_length=1020, tensor_parallel_degree=8)
-
-
 def test_a_sequence_that_the_degree_does_not_divide_is_planned_without_a_prescaled_batch():
-    advice = ten_billion()
+    advice = advise("10B", NODES, library="smp-v1", sequence_length=1020, tensor_parallel_degree=8)
     assert advice.estimate.fits
     assert (advice.plan.tensor_parallel_degree, advice.plan.prescaled_batch) == (8, False)

@@ -94,7 +94,7 @@ def test_every_image_of_the_plain_containers_resolves(fw_utils, library):
     from sagemaker import image_uris
 
     for found in images(library):
-        if found.container.sdk_2 is None:
+        if found.sdk_2 is None:
             continue  # version 3 has it
         uri = image_uris.retrieve(
             found.estimator.lower(),
@@ -110,4 +110,4 @@ def test_every_image_of_the_plain_containers_resolves(fw_utils, library):
 
 def test_torch_distributed_takes_every_version_of_plain_pytorch(fw_utils):
     known = set(fw_utils.TORCH_DISTRIBUTED_GPU_SUPPORTED_FRAMEWORK_VERSIONS)
-    assert {one.framework_version for one in images("ddp") if one.container.sdk_2 is not None} <= known
+    assert {one.framework_version for one in images("ddp") if one.sdk_2 is not None} <= known

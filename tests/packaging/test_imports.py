@@ -23,6 +23,7 @@ InteractiveShell.instance().run_line_magic("load_ext", "smp_advisor")
     ("action", "absent"),
     [
         pytest.param("import smp_advisor", (*HEAVY, "pandas", "ipywidgets"), id="import"),
+        pytest.param("import smp_advisor.libraries, smp_advisor.cluster", (*HEAVY, "numpy"), id="libraries"),
         pytest.param(LOAD, HEAVY, id="load_ext"),
         # Only a script of the user's has its kind of code read, by the checker.
         pytest.param("from smp_advisor import advise", ("smp_advisor.reading", "smp_advisor.scripts"), id="advise"),
@@ -36,8 +37,8 @@ def test_heavy_packages_are_not_imported(root, action, absent):
 
 # Imported where they are present: Accelerate's and transformers' objects are recognised, ipykernel brings psutil, and
 # either SageMaker SDK brings boto3; without it, one sentence says what to install. A proof of a script that imports
-# datasets, and a run with MLFLOW_TRACKING_URI, use the packages that these come from.
-DISPENSABLE = {"accelerate", "boto3", "botocore", "datasets", "mlflow", "psutil", "transformers"}
+# datasets uses the package.
+DISPENSABLE = {"accelerate", "boto3", "botocore", "datasets", "psutil", "transformers"}
 
 
 CALLED = {"pyyaml": "yaml"}

@@ -245,25 +245,6 @@ def test_a_run_of_several_jobs_is_followed_to_the_next(monkeypatch: pytest.Monke
     assert alone.last.status == "Stopped"
 
 
-def test_mlflow_has_the_prediction_next_to_the_measured_steps(
-    tokens: smpa.Advice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "train.log").write_text(at(tokens, 1.2) + "\n")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", str(tmp_path / "mlflow.json"))
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "mlflow_stub"))
-    run = smpa.watch(tmp_path / "train.log", tokens)
-    assert run.problem == ""
-    (found,) = json.loads((tmp_path / "mlflow.json").read_text())
-    assert found["name"] == "train.log"
-    assert {"seconds_per_step", "loss", "predicted_seconds_per_step", "predicted_seconds_per_step_low"} <= set(
-        found["metrics"]
-    )
-    assert len(found["metrics"]["seconds_per_step"]) == 25
-    assert found["metrics"]["predicted_seconds_per_step"][-1] == [25, pytest.approx(tokens.estimate.step_seconds)]
-    monkeypatch.setenv("PYTHONPATH", "")
-    assert "pip install mlflow" in smpa.watch(tmp_path / "train.log", tokens).problem
-
-
 @pytest.mark.parametrize(
     ("factor", "scatter", "hosts", "name"),
     [

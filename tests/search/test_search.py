@@ -33,7 +33,6 @@ def scores(speed: list[float], techniques: list[int], **columns: list) -> Scores
     values = {name: [value] * n for name, value in (dict.fromkeys(ones, 1) | usual).items()} | columns
     return Scores(
         tokens_per_second=np.array(speed, dtype=float),
-        usd_per_token=1 / np.array(speed, dtype=float),
         techniques=np.array(techniques),
         **{name: np.array(column) for name, column in values.items()},
     )

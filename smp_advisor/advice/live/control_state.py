@@ -19,14 +19,13 @@ from smp_advisor.advice.live.settings import (
     throughput_change,
     with_job,
 )
-from smp_advisor.advice.storage import plain
 from smp_advisor.costs import estimate
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.validation import check_against
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from smp_advisor.advice import Advice
     from smp_advisor.costs.estimate import Estimate
@@ -192,11 +191,6 @@ class History:
         """The entry at the position."""
         return self.entries[self.position]
 
-    @property
-    def can_undo(self) -> bool:
-        """Whether there is an earlier entry."""
-        return self.position > 0
-
     def entered(self, entry: Entry) -> History:
         """The history with a new last entry."""
         before = self.entries[: self.position + 1]
@@ -210,20 +204,3 @@ class History:
     def moved(self, steps: int) -> History:
         """The history at another position; the nearest one that exists."""
         return replace(self, position=min(max(self.position + steps, 0), len(self.entries) - 1))
-
-
-def screen_of(recommended: Advice, state: ControlState, snapshots: Mapping[str, Entry]) -> dict[str, Any]:
-    """The plan on screen with its job, and the snapshots."""
-    entries = [
-        {
-            "name": name,
-            "recommended": None if entry.recommended is recommended else plain(entry.recommended),
-            **_stored_plan(entry.state),
-        }
-        for name, entry in snapshots.items()
-    ]
-    return {"screen": _stored_plan(state), "snapshots": entries}
-
-
-def _stored_plan(state: ControlState) -> dict[str, Any]:
-    return {"plan": plain(state.plan), "job": plain(state.advice.job)}

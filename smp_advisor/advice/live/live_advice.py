@@ -233,7 +233,7 @@ class LiveAdvice(Advice):
 
     def _enter(self, entry: Entry) -> ControlState:
         history = self._history
-        if entry.gesture and entry.gesture == history.current.gesture and history.can_undo:
+        if entry.gesture and entry.gesture == history.current.gesture and history.position > 0:
             start = history.moved(-1).current
             if start.recommended is entry.recommended:
                 # The summary of a drag compares with its start.
@@ -476,12 +476,10 @@ class LiveAdvice(Advice):
             Advice.save(self.explained if is_page else self, path)
 
     def as_json(self) -> str:  # noqa: D102 - as that of the value
-        from smp_advisor.advice.written import as_text
+        from smp_advisor.advice.written import live_text
 
         with self.turn:
-            return as_text(
-                self.recommended, **control_state.screen_of(self.recommended, self._controls, self._snapshots)
-            )
+            return live_text(self.recommended, self._controls, self._snapshots)
 
     def report(self, *, details: bool = False) -> str:
         """The recommendation as text, after the comparison with it if another plan is on screen."""
