@@ -54,55 +54,6 @@ def uses(plan):
     }
 
 
-def estimate_alternative(run, plan):
-    """The cost model asked independently of the explanation."""
-    job = replace(run.job, global_batch_size=None, precision=plan.precision)
-    return estimate(run.model, run.cluster, job, plan)
-
-
-@pytest.mark.slow
-@given(any_run())
-@example(planned_run(model("10 B"), Cluster(P4D, 16), TEN_B))
-def test_steps_stand_in_aws_order_and_name_their_source(run):
-    steps = explain(run)
-
-    assert tuple(step.technique for step in steps) == order()
-    assert [step.order for step in steps] == list(range(1, 8))
-    for step in steps:
-        assert step.source_url.startswith("https://docs.aws.amazon.com/sagemaker/latest/dg/")
-        assert step.source_title
-        assert step.trade_off
-        assert step.details.endswith(".")
-
-
-@pytest.mark.slow
-@given(any_run())
-def test_decision_says_what_the_plan_does(run):
-    used = uses(run.plan)
-
-    for step in explain(run)[1:]:
-        assert (step.decision == "used") == used[step.technique], step
-        if step.alternative is not None and step.technique not in {"batch", "optimizer_state_sharding"}:
-            assert uses(step.alternative)[step.technique] != used[step.technique]
-
-
-@pytest.mark.slow
-@given(any_run())
-@example(planned_run(model("10 B"), Cluster(P4D, 16), TEN_B))
-@example(planned_run(model("30 B"), Cluster(P4D, 32), SIXTY))
-def test_figures_are_the_estimates(run):
-    for step in explain(run)[1:6]:
-        figures = dict(step.figures)
-        if step.alternative is None:
-            continue
-        other = estimate_alternative(run, step.alternative)
-        with_, without = (run.estimate, other) if step.decision == "used" else (other, run.estimate)
-        for label, expected in (("with", with_), ("without", without)):
-            assert figures[f"memory needed {label}"] == gib(expected.needed_gib)
-            assert figures[f"step time {label}"] == step_time(expected)
-            assert figures[f"throughput {label}"] == throughput(expected)
-
-
 MEMORY = re.compile(r"needs (?:the same )?([\d,.]+ GiB) per GPU(?: \(vs ([\d,.]+ GiB)\))?")
 RANGE = r" \([\d,.]+ to [\d,.]+\)"
 TIME = re.compile(
@@ -116,46 +67,71 @@ def in_seconds(number, unit):
 
 @pytest.mark.slow
 @given(any_run())
-def test_sentences_compare_with_the_plans_own_figures_in_the_right_direction(run):
+@example(planned_run(model("10 B"), Cluster(P4D, 16), TEN_B))
+@example(planned_run(model("30 B"), Cluster(P4D, 32), SIXTY))
+def test_any_plan_is_explained_in_aws_s_order_with_true_figures_and_verdicts(run):
+    steps, used = explain(run), uses(run.plan)
+    assert tuple(step.technique for step in steps) == order()
+    assert [step.order for step in steps] == list(range(1, 8))
+    for step in steps:
+        assert step.source_url.startswith("https://docs.aws.amazon.com/sagemaker/latest/dg/")
+        assert step.source_title
+        assert step.trade_off
+        assert step.details.endswith(".")
+    for step in steps[1:]:
+        assert (step.decision == "used") == used[step.technique], step
+        if step.alternative is not None and step.technique not in {"batch", "optimizer_state_sharding"}:
+            assert uses(step.alternative)[step.technique] != used[step.technique]
+        compares_with_its_own_figures(run, step)
+    for step in steps[1:6]:
+        if step.alternative is not None:
+            has_the_figures_and_the_verdict_of_the_estimates(run, step)
+
+
+def compares_with_its_own_figures(run, step):
     own = gib(run.estimate.needed_gib)
-
-    for step in explain(run)[1:]:
-        for there, here in MEMORY.findall(step.details):
-            assert here == own if here else there == own
-        for after, after_unit, before, before_unit, direction in TIME.findall(step.details):
-            assert step_time(run.estimate).startswith(f"{before} {before_unit} (")
-            slower = in_seconds(after, after_unit) - in_seconds(before, before_unit)
-            assert {"longer": slower >= 0, "shorter": slower <= 0, "": True}[direction]
+    for there, here in MEMORY.findall(step.details):
+        assert here == own if here else there == own
+    for after, after_unit, before, before_unit, direction in TIME.findall(step.details):
+        assert step_time(run.estimate).startswith(f"{before} {before_unit} (")
+        slower = in_seconds(after, after_unit) - in_seconds(before, before_unit)
+        assert {"longer": slower >= 0, "shorter": slower <= 0, "": True}[direction]
 
 
-@pytest.mark.slow
-@given(any_run())
-def test_verdict_on_fitting_is_the_estimates(run):
+def has_the_figures_and_the_verdict_of_the_estimates(run, step):
+    """The cost model is asked independently of the explanation."""
+    job = replace(run.job, global_batch_size=None, precision=step.alternative.precision)
+    other, figures = estimate(run.model, run.cluster, job, step.alternative), dict(step.figures)
+    with_, without = (run.estimate, other) if step.decision == "used" else (other, run.estimate)
+    for label, expected in (("with", with_), ("without", without)):
+        assert figures[f"memory needed {label}"] == gib(expected.needed_gib)
+        assert figures[f"step time {label}"] == step_time(expected)
+        assert figures[f"throughput {label}"] == throughput(expected)
+    if other.global_batch_size != run.estimate.global_batch_size:
+        assert f"a global batch of {other.global_batch_size:,} samples instead of" in step.details
+        assert run.job.global_batch_size is None
+    if step.technique == "optimizer_state_sharding":
+        return
     least = run.min_fit_probability
-
-    for step in explain(run)[2:6]:
-        if step.alternative is None:
-            continue
-        other = estimate_alternative(run, step.alternative)
-        if step.decision == "used":
-            verdict = re.search(r"\. It (does not fit|fits with a prob|fits with)", step.details)
-            assert verdict is not None
-            assert (verdict[1] == "fits with") == fits(other, least)
-        gain = other.samples_per_second / run.estimate.samples_per_second - 1
-        for conclusion, holds in (
-            ("it would only cost time", gain < -0.005),
-            ("It would be used for speed", gain > 0.005),
-            ("no speedup", abs(gain) <= 0.005),
-            ("the plan is faster without it", gain > 0.005),
-            ("it is used for speed", gain < -0.005),
-            ("it does not change the speed", abs(gain) <= 0.005),
-        ):
-            if conclusion in step.details:
-                assert holds, step
-                assert run.fits
-                assert fits(other, least)
-        if "Memory does not require it" in step.details:
-            assert fits(other if step.decision == "used" else run.estimate, least)
+    if step.decision == "used":
+        verdict = re.search(r"\. It (does not fit|fits with a prob|fits with)", step.details)
+        assert verdict is not None
+        assert (verdict[1] == "fits with") == fits(other, least)
+    gain = other.samples_per_second / run.estimate.samples_per_second - 1
+    for conclusion, holds in (
+        ("it would only cost time", gain < -0.005),
+        ("It would be used for speed", gain > 0.005),
+        ("no speedup", abs(gain) <= 0.005),
+        ("the plan is faster without it", gain > 0.005),
+        ("it is used for speed", gain < -0.005),
+        ("it does not change the speed", abs(gain) <= 0.005),
+    ):
+        if conclusion in step.details:
+            assert holds, step
+            assert run.fits
+            assert fits(other, least)
+    if "Memory does not require it" in step.details:
+        assert fits(other if step.decision == "used" else run.estimate, least)
 
 
 def test_figures_without_spare_and_uneven_chances_add_up():
@@ -182,18 +158,6 @@ def test_figures_without_spare_and_uneven_chances_add_up():
     assert fit(run, 0.5).startswith("does not fit")
     assert fit(run, 0.1).startswith(f"fits with a probability of {run.fit_probability:.1%}".replace("%", " %"))
     assert f"{gib(-run.headroom_gib)} over the" in fit(run, 0.1)
-
-
-@pytest.mark.slow
-@given(any_run())
-def test_other_plans_keep_the_global_batch_or_say_so(run):
-    for step in explain(run)[1:6]:
-        if step.alternative is None:
-            continue
-        other = estimate_alternative(run, step.alternative)
-        if other.global_batch_size != run.estimate.global_batch_size:
-            assert f"a global batch of {other.global_batch_size:,} samples instead of" in step.details
-            assert run.job.global_batch_size is None
 
 
 def test_what_moves_along_is_named():

@@ -15,6 +15,7 @@ from smp_advisor.costs import estimate
 from smp_advisor.errors import PlanError
 from smp_advisor.guidance.explanation import explain
 from smp_advisor.guidance.ladder import COLUMNS, Ladder, _decision, climb, ladder_html, reasons_of, unused_techniques
+from smp_advisor.guidance.practices import Step
 from smp_advisor.guidance.what_if import PlannedRun, vary
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.groups import divisors
@@ -60,8 +61,19 @@ def test_aws_s_row_of_10_billion_is_climbed_in_aws_s_order() -> None:
 
 @pytest.mark.slow
 @given(any_run())
-def test_a_ladder_ends_with_its_plan_and_each_rung_is_an_estimate(run: PlannedRun) -> None:
-    result = ladder(run)
+def test_a_ladder_of_any_plan_ends_with_it_and_is_true(run: PlannedRun) -> None:
+    steps = explain(run)
+    result = climb(run, steps)
+    assert climb(run, explain(run, unused_techniques(run))) == result
+    rungs_are_estimates(run, result)
+    decisions_follow_from_the_rungs(run, result)
+    for step in steps:
+        if step.outcome is not None and step.technique not in {"batch", "optimizer_state_sharding"}:
+            the_short_reason_is_true(run, step)
+    what_is_required_is_replaced_by_no_sharding_and_no_microbatches(run, steps)
+
+
+def rungs_are_estimates(run: PlannedRun, result: Ladder) -> None:
     assert result.rungs[-1].plan == run.plan
     assert result.rungs[-1].estimate == run.estimate
     for rung in (*result.rungs, *result.unused):
@@ -76,10 +88,7 @@ def test_a_ladder_ends_with_its_plan_and_each_rung_is_an_estimate(run: PlannedRu
             assert f"{expected.global_batch_size:,} samples instead of" in rung.because
 
 
-@pytest.mark.slow
-@given(any_run())
-def test_decisions_follow_from_the_rungs(run: PlannedRun) -> None:
-    result = ladder(run)
+def decisions_follow_from_the_rungs(run: PlannedRun, result: Ladder) -> None:
     for before, rung in pairwise(result.rungs):
         match rung.decision:
             case "used, now fits":
@@ -102,33 +111,26 @@ def test_decisions_follow_from_the_rungs(run: PlannedRun) -> None:
             assert rung.estimate.headroom_gib >= 0
 
 
-@pytest.mark.slow
-@given(any_run())
-def test_short_reasons_are_true(run: PlannedRun) -> None:
-    for step in explain(run):
-        if step.outcome is None or step.technique in {"batch", "optimizer_state_sharding"}:
-            continue
-        gain = step.outcome.samples_per_second / run.estimate.samples_per_second - 1
-        fitting = fits(step.outcome, run.min_fit_probability)
-        text = step.because
-        refusals = ("does not fit without", "would not fit", "too close to the memory limit")
-        assert any(words in text for words in refusals) == (not fitting), text
-        if text.startswith("Required"):
-            assert run.fits
-        if "about as fast" in text:
-            assert abs(gain) <= NEAR_BEST
-        elif "as fast" in text:
-            assert abs(gain) <= SAME
-        elif "slower" in text:
-            assert gain < 0
-        elif "faster" in text:
-            assert gain > 0
+def the_short_reason_is_true(run: PlannedRun, step: Step) -> None:
+    gain = step.outcome.samples_per_second / run.estimate.samples_per_second - 1
+    fitting = fits(step.outcome, run.min_fit_probability)
+    text = step.because
+    refusals = ("does not fit without", "would not fit", "too close to the memory limit")
+    assert any(words in text for words in refusals) == (not fitting), text
+    if text.startswith("Required"):
+        assert run.fits
+    if "about as fast" in text:
+        assert abs(gain) <= NEAR_BEST
+    elif "as fast" in text:
+        assert abs(gain) <= SAME
+    elif "slower" in text:
+        assert gain < 0
+    elif "faster" in text:
+        assert gain > 0
 
 
-@pytest.mark.slow
-@given(any_run())
-def test_a_technique_is_required_only_if_no_sharding_and_no_microbatches_replace_it(run: PlannedRun) -> None:
-    steps = {step.technique: step for step in explain(run)}
+def what_is_required_is_replaced_by_no_sharding_and_no_microbatches(run: PlannedRun, explained: tuple) -> None:
+    steps = {step.technique: step for step in explained}
     for technique, off in (
         ("tensor_parallelism", {"tensor_parallel_degree": 1}),
         ("activation_checkpointing", {"activation_checkpointing": False}),
@@ -237,9 +239,3 @@ def test_decisions_name_what_a_technique_does_to_the_fit() -> None:
     assert _decision(fitting, over.estimate, fitting=False) == "used, no longer fits"
     assert _decision(over, fitting.estimate, fitting=False) == "used, too close to the limit"
     assert _decision(over, over.estimate, fitting=False) == "used, not enough"
-
-
-@pytest.mark.slow
-@given(any_run())
-def test_a_ladder_needs_only_the_techniques_that_its_plan_does_not_use(run: PlannedRun) -> None:
-    assert climb(run, explain(run, unused_techniques(run))) == ladder(run)
