@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 from hypothesis import given
@@ -174,16 +172,6 @@ def test_the_dictionaries_of_aws_samples_are_read(parameters):
     assert plan.pipeline_parallel_degree == parameters["partitions"]
     for key in ("sharded_data_parallel_degree", "bf16", "default_partition", "offload_activations", "optimize"):
         assert written.get(key, False) == parameters.get(key, written.get(key, False))
-
-
-def test_importing_the_library_imports_nothing_heavy():
-    program = (
-        "import sys, smp_advisor.libraries, smp_advisor.cluster\n"
-        "heavy = {'torch', 'transformers', 'sagemaker', 'boto3', 'pandas', 'ipywidgets', 'numpy'}\n"
-        "sys.exit(' '.join(heavy & set(sys.modules)) or 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 def test_settings_without_effect_and_other_names_leave_equal_plans_equal():
