@@ -133,12 +133,16 @@ def part_of(item: pytest.Item) -> str:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Leave what collection makes to no garbage collector: it would read thousands of tests again and again."""
+    """Leave what collection makes to no garbage collector: it would read thousands of tests again and again.
+
+    Tests create many objects and few cycles: rare collections save a twentieth of their processor time.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(50_000, 20, 50)
         gc.enable()
 
 

@@ -15,16 +15,21 @@ MOST_STEPS = 20_000_000
 class Steps:
     """Counts the lines of Python that its block executes in this thread, those of a loop each time."""
 
-    count = 0
-
     def __enter__(self) -> Self:
-        self._before = sys.gettrace()
-        sys.settrace(self._trace)
+        self._before, self._counted = sys.gettrace(), [0]
+        counted = self._counted
+
+        def trace(_frame: FrameType, event: str, _argument: object) -> object:
+            if event == "line":
+                counted[0] += 1
+            return trace
+
+        sys.settrace(trace)
         return self
 
     def __exit__(self, *error: object) -> None:
         sys.settrace(self._before)
 
-    def _trace(self, _frame: FrameType, event: str, _argument: object) -> object:
-        self.count += event == "line"
-        return self._trace
+    @property
+    def count(self) -> int:
+        return self._counted[0]

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from smp_advisor.notebook.advisor import Advisor
 
 PAGES = Path(__file__).parent / "host_page"
-GUARD_SECONDS = 240
+GUARD_SECONDS = 600
 """Guard of every wait for what must happen: far beyond the time of a machine ten times slower."""
 
 

@@ -32,7 +32,7 @@ def advisor(source, sent):
 
 def ask(advisor, **content):
     advisor._on_message(advisor, {"kind": "search", "id": "v-search-1", "workload": {}, **content}, [])
-    advisor._searching.join(60)
+    advisor._searching.join()
 
 
 def search(advisor, **workload):
@@ -149,16 +149,16 @@ def test_a_canceled_search_changes_nothing_and_ends_at_its_next_step():
     def run(report):
         for step in range(100):
             reached.set()
-            go.wait(10)
+            go.wait()
             report(step, 100, "p4d")
             steps.append(step)
 
     task = SearchTask(run, steps.append, results.append)
     task.start()
-    assert reached.wait(10)
+    reached.wait()
     task.cancel()
     go.set()
-    task.join(10)
+    task.join()
     assert (steps, results) == ([], [])
 
 
@@ -168,7 +168,7 @@ def test_progress_has_the_time_left():
         lambda report: [report(part, 4, f"{part} nodes") for part in (0, 2, 4)], reports.append, lambda _: done.set()
     )
     task.start()
-    assert done.wait(10)
+    done.wait()
     assert reports[0] == {"done": 0, "total": 4, "text": "0 nodes", "seconds_left": None}
     assert reports[-1]["seconds_left"] == 0
 

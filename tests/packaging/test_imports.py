@@ -23,8 +23,8 @@ InteractiveShell.instance().run_line_magic("load_ext", "smp_advisor")
     ("action", "absent"),
     [
         pytest.param("import smp_advisor", (*HEAVY, "pandas", "ipywidgets"), id="import"),
-        pytest.param("import smp_advisor.libraries, smp_advisor.cluster", (*HEAVY, "numpy"), id="libraries"),
-        pytest.param(LOAD, HEAVY, id="load_ext"),
+        pytest.param(LOAD, (*HEAVY, "pandas", "ipywidgets", "anywidget"), id="load_ext"),
+        pytest.param("import smp_advisor.libraries, smp_advisor.cluster", (*HEAVY, "pandas", "numpy"), id="libraries"),
         # Only a script of the user's has its kind of code read, by the checker.
         pytest.param("from smp_advisor import advise", ("smp_advisor.reading", "smp_advisor.scripts"), id="advise"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import re
 import tomllib
@@ -16,6 +17,8 @@ from packaging.version import Version
 
 from scripts.matrix import PYTHONS
 from smp_advisor._version import __version__
+
+from .sources import files_of
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +117,22 @@ def test_the_recipe_builds_with_tools_of_the_metadata(root, recipe):
     system = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["build-system"]["requires"]
     host = bounds(recipe["requirements"]["host"])
     assert {name: host[name] for name in ("hatchling", "hatch-jupyter-builder")}.items() <= bounds(system).items()
+
+
+def test_python_and_javascript_have_one_version_one_license_and_a_lock_file_without_a_registry(root, project):
+    package, lock = (
+        json.loads((root / "js" / name).read_text("utf-8")) for name in ("package.json", "package-lock.json")
+    )
+    assert package["version"] == lock["version"] == importlib.metadata.version("smp-advisor") == __version__
+    assert package["license"] == project["license"] == "Apache-2.0"
+    assert [name for name, entry in lock["packages"].items() if "resolved" in entry and not entry.get("link")] == []
+
+
+def test_every_entry_of_the_repository_is_packed(root):
+    """The source distribution contains the files that its tests read: those of the repository."""
+    build = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]["build"]
+    packed = set(build["targets"]["sdist"]["only-include"])
+    assert {name.partition("/")[0] for name in files_of(root)} == packed
 
 
 def test_links_of_the_metadata_lead_to_files_that_exist(root, project):

@@ -48,19 +48,16 @@ def test_the_wheel_holds_the_whole_package(shipped, package_files):
     assert package_files - shipped == set()
 
 
-def test_the_wheel_holds_types_and_licence(shipped):
+def test_the_wheel_holds_types_license_widget_and_the_extension_where_jupyterlab_looks(shipped, wheel):
     assert {"smp_advisor/py.typed", f"{INFO}/licenses/LICENSE"} <= shipped
-
-
-def test_the_wheel_holds_the_widget(shipped):
     assert {"smp_advisor/static/widget.js", "smp_advisor/static/widget.css"} <= shipped
-
-
-def test_the_wheel_installs_the_extension_where_jupyterlab_looks(shipped, wheel):
     wanted = {"package.json", "install.json", "schemas/smp-advisor/plugin.json", "static/style.js"}
     assert {f"{EXTENSION}/{name}" for name in wanted} <= shipped
     described = json.loads(zipfile.ZipFile(wheel).read(f"{EXTENSION}/package.json"))["jupyterlab"]["_build"]
     assert f"{EXTENSION}/{described['load']}" in shipped
+    strays = {name for name in shipped if not name.startswith(("smp_advisor/", f"{INFO}/", f"{EXTENSION}/"))}
+    assert strays == set()
+    assert not any(name.startswith("smp_advisor/labextension") or name.endswith(".map") for name in shipped)
 
 
 def test_the_bill_of_materials_has_the_required_packages_and_those_in_the_front_end(wheel, root):
@@ -86,12 +83,6 @@ def test_the_code_of_the_widget_is_of_this_project(root):
     assert set(imports) <= {"@anywidget/types"}
 
 
-def test_the_wheel_holds_nothing_else(shipped):
-    strays = {name for name in shipped if not name.startswith(("smp_advisor/", f"{INFO}/", f"{EXTENSION}/"))}
-    assert strays == set()
-    assert not any(name.startswith("smp_advisor/labextension") or name.endswith(".map") for name in shipped)
-
-
 def test_the_metadata_says_what_the_package_index_shows(wheel):
     metadata = HeaderParser().parsestr(zipfile.ZipFile(wheel).read(f"{INFO}/METADATA").decode())
     assert metadata["License-Expression"] == "Apache-2.0"
@@ -101,14 +92,8 @@ def test_the_metadata_says_what_the_package_index_shows(wheel):
     assert always & {"boto3", "sagemaker", "torch", "transformers"} == set()
 
 
-def test_the_sdist_holds_the_front_end_built_and_in_source(sources):
+def test_the_sdist_has_the_repository_and_the_front_end_built_and_nothing_installed(root, sources):
     built = {"smp_advisor/static/widget.js", "smp_advisor/static/widget.css", "smp_advisor/labextension/package.json"}
     assert built | {"js/package.json", "js/package-lock.json", "js/install.json", "LICENSE", "README.md"} <= sources
-
-
-def test_the_sdist_contains_every_file_of_the_repository(root, sources):
     assert files_of(root) - sources == set()
-
-
-def test_the_sdist_holds_nothing_installed(sources):
     assert not any("node_modules" in name or name.startswith((".venv", "js/lib")) for name in sources)

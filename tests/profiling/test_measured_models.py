@@ -116,10 +116,10 @@ def test_an_adapter_finds_the_projections_of_a_measured_model():
 
 
 def test_advice_on_a_module_says_that_it_is_measured():
-    advice = smp_advisor.advise(PlainGPT(), "ml.p4d.24xlarge", sequence_length=SEQUENCE)
+    advice = smp_advisor.advise(PlainGPT(layers=2), "ml.p4d.24xlarge", sequence_length=SEQUENCE)
     assert advice.model.note.startswith("measured on your model; ")
     assert "(measured on your model)" in advice.model.summary
-    profile = smp_advisor.profile(PlainGPT(), sequence_length=SEQUENCE, stages=("trace",))
+    profile = smp_advisor.profile(PlainGPT(layers=2), sequence_length=SEQUENCE, stages=("trace",))
     assert smp_advisor.advise(profile, "ml.p4d.24xlarge", sequence_length=SEQUENCE).model == advice.model
     with pytest.raises(smp_advisor.errors.AdvisorError, match="this model is measured"):
         smp_advisor.advise(profile, "ml.p4d.24xlarge", hidden=64)

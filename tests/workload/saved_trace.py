@@ -42,23 +42,26 @@ def _like_a_gpu():
         yield
 
 
-def saved_bytes(build, inputs, dtype):
-    """Bytes autograd keeps, parameters and buffers left out, of a forward pass of what `build` makes on `inputs()`."""
-    storages = {}
-    with FakeTensorMode():
+def saved_bytes(build, inputs, sizes, dtype):
+    """Bytes autograd keeps, without parameters and buffers, of a forward pass on the `inputs` of each size."""
+    with FakeTensorMode(), _like_a_gpu():
         model = _built(build, dtype)
         own = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
+        return [_kept(model, inputs(size), own) for size in sizes]
 
-        def pack(tensor):
-            storage = tensor.untyped_storage()
-            if storage._cdata not in own:
-                storages[storage._cdata] = storage  # held, so that no other storage takes its place in memory
-            return tensor
 
-        with _like_a_gpu(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            output = model(**inputs())
-        del output
-        return sum(storage.nbytes() for storage in storages.values())
+def _kept(model, batch, own):
+    storages = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage._cdata not in own:
+            storages[storage._cdata] = storage  # held, so that no other storage takes its place in memory
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        model(**batch)
+    return sum(storage.nbytes() for storage in storages.values())
 
 
 def _built(build, dtype):

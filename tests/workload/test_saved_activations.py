@@ -116,11 +116,8 @@ def builder(name, *, attention=""):
 def measured_per_token(build, inputs, lengths):
     """Bytes a token that one more block keeps, what grows with the square of the length left out."""
     short, long = lengths
-    growth = {
-        length: saved_bytes(lambda: build(2), lambda n=length: inputs(n), torch.bfloat16)
-        - saved_bytes(lambda: build(1), lambda n=length: inputs(n), torch.bfloat16)
-        for length in lengths
-    }
+    one, two = (saved_bytes(lambda of=layers: build(of), inputs, lengths, torch.bfloat16) for layers in (1, 2))
+    growth = dict(zip(lengths, np.subtract(two, one), strict=True))
     # growth = linear s + square s²
     return (growth[short] * long / short - growth[long] * short / long) / (long - short) / BATCH
 
@@ -171,17 +168,16 @@ def test_under_autocast_a_block_keeps_what_autograd_keeps(name, attention):
 
     cls, configuration = builder(name, attention="eager" if attention == "eager" else "sdpa")
 
-    def traced_bytes(layers, length):
-        config = configuration(layers)
+    def traced_bytes(layers):
+        settings = {"precision": "amp", "attention": attention, "backward": False}
         with FakeTensorMode(), patch.object(transformers.PreTrainedModel, "initialize_weights", lambda _: None):
-            model = cls(config).train()
-            return measure_step(model, text(length), precision="amp", attention=attention, backward=False).saved_bytes
+            model = cls(configuration(layers)).train()
+            return [measure_step(model, text(length), **settings).saved_bytes for length in lengths]
 
     # The casts of the weights, what grows with the length, and the scores.
     lengths = (128, 256, 512)
-    _, per_token, per_pair = np.polynomial.polynomial.polyfit(
-        lengths, [(traced_bytes(2, length) - traced_bytes(1, length)) / BATCH for length in lengths], 2
-    )
+    growth = np.subtract(traced_bytes(2), traced_bytes(1)) / BATCH
+    _, per_token, per_pair = np.polynomial.polynomial.polyfit(lengths, growth, 2)
     block = Model.from_config(configuration(1)).groups[0].block
     saved = block.saved
     elements = saved.split_elements + saved.replicated_elements
@@ -223,13 +219,13 @@ def test_a_vit_block_keeps_what_autograd_keeps():
             transformers.ViTConfig(**WIDE, intermediate_size=2048, num_hidden_layers=layers, hidden_dropout_prob=0.1)
         )
 
-    def image():
+    def image(_):
         return {"pixel_values": torch.zeros(BATCH, 3, 224, 224, dtype=torch.bfloat16)}
 
     config = transformers.ViTConfig(**WIDE, intermediate_size=2048, hidden_dropout_prob=0.1)
     model = Model.from_config(config)
-    growth = saved_bytes(lambda: build(2), image, torch.bfloat16) - saved_bytes(lambda: build(1), image, torch.bfloat16)
-    measured = growth / BATCH / model.fixed_sequence_length
+    one, two = (saved_bytes(lambda of=layers: build(of), image, [0], torch.bfloat16) for layers in (1, 2))
+    measured = (two[0] - one[0]) / BATCH / model.fixed_sequence_length
     assert expected_per_token(model.groups[0].block, "sdpa") == pytest.approx(measured, rel=0.02)
 
 
@@ -244,12 +240,11 @@ EAGER += ["GPT-J", "BLOOM"]
 def test_eager_attention_keeps_of_a_score_what_autograd_keeps(name, dtype):
     cls, configuration = builder(name, attention="eager")
 
-    def traced_bytes(layers, length):
-        return saved_bytes(lambda: cls(configuration(layers)), lambda: text(length), getattr(torch, dtype))
-
     lengths = (128, 256, 512)
-    growth = [(traced_bytes(3, length) - traced_bytes(2, length)) / BATCH for length in lengths]
-    _, _, per_pair = np.polynomial.polynomial.polyfit(lengths, growth, 2)
+    one, two = (
+        saved_bytes(lambda of=layers: cls(configuration(of)), text, lengths, getattr(torch, dtype)) for layers in (1, 2)
+    )
+    _, _, per_pair = np.polynomial.polynomial.polyfit(lengths, np.subtract(two, one) / BATCH, 2)
     attention = Model.from_config(configuration(1)).groups[0].block.attentions[0]
     expected = attention.heads * attention.eager_score_bytes(getattr(torch, dtype).itemsize)
     assert expected == pytest.approx(per_pair, rel=0.02)
