@@ -20,7 +20,7 @@ from smp_advisor.estimators.strategies import (
     looks_like_accelerate,
     looks_like_deepspeed,
 )
-from smp_advisor.estimators.torch_jobs import read_strategy
+from smp_advisor.estimators.torch_jobs import read_defaults, read_strategy
 from smp_advisor.libraries.library import get_library
 from smp_advisor.reading.values import Mapping
 
@@ -200,8 +200,9 @@ class Terms:
                 configuration.library = self.library
         siblings = Siblings(document.source.file)
         for configuration in configurations:
-            if configuration.library is None and configuration.form in _JOBS and configuration.strategy is None:
-                read_strategy(configuration, siblings)
+            if configuration.form in _JOBS and configuration.strategy is None:
+                reads = read_strategy if configuration.library is None else read_defaults
+                reads(configuration, siblings)
         # A notebook often trains first without the libraries: that job is no defect.
         chosen = [configuration for configuration in configurations if _uses_library(configuration)] or configurations
         checked = _first(chosen)
