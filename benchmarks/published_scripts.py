@@ -1,7 +1,7 @@
-"""Check published scripts: ``python benchmarks/published_scripts.py FOLDER [--part 0/2] [--most 2600]``.
+"""Check published scripts: ``python benchmarks/published_scripts.py FOLDER [--part 0/2]``.
 
-Prints one JSON line per finding. Read the script to judge it: benchmarks/results/checks_corpus.md has the judgments. This
-repository contains no published script: put checkouts next to each other in FOLDER.
+Prints one JSON line per finding. Read the script to judge it: benchmarks/results/checks_corpus.md has the judgments.
+This repository contains no published script: put checkouts next to each other in FOLDER.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--part", default="0/1", help="part of the files, for several processes: 1/2")
-    parser.add_argument("--most", type=int, default=3000, help="limit of files")
+    parser.add_argument("--first", type=int, default=0, help="files of the part that are left out")
     options = parser.parse_args()
     part, parts = map(int, options.part.split("/"))
     # Both checks of a file read it once.
@@ -46,7 +46,8 @@ def main() -> None:
             files.append((digest, path, text))
         digests.add(digest)
     counts = {"files": 0, "unreadable": 0, "no-plan findings": 0, "plan findings": 0}
-    for _, path, text in sorted(files)[: options.most][part::parts]:  # in an order without a meaning: any part is a sample
+    # In an order without a meaning: the first files are a sample.
+    for _, path, text in sorted(files)[part::parts][options.first :]:
         counts["files"] += 1
         if counts["files"] % 50 == 0:
             print(counts["files"], file=sys.stderr, flush=True)
@@ -62,6 +63,7 @@ def main() -> None:
                 counts["unreadable"] += 1
                 print(json.dumps({"file": str(path), "error": str(error)[:200]}), flush=True)
                 break
+            trains = any(part.role == "training loops" and part.places for part in report.coverage.parts)
             for finding in report:
                 counts["plan findings" if plan else "no-plan findings"] += 1
                 row = {
@@ -74,6 +76,8 @@ def main() -> None:
                     "file": str(path),
                 }
                 print(json.dumps(row), flush=True)
+            if not trains:
+                break
     print(json.dumps(counts), file=sys.stderr)
 
 

@@ -28,9 +28,13 @@ def checks_page() -> str:
 
 
 def check_page(check: Check) -> str:
-    """The page of one check as Markdown."""
+    """The page of one check as Markdown, with the reason for a check that found nothing in published scripts."""
     marks = "<!-- Written by `make pages` from smp_advisor/findings/data. -->"
-    return f"# {check.id}: {check.title}\n\n{marks}\n\n{check_markdown(check)}\n[All checks](../checks.md)\n"
+    found = tomllib.loads((_DATA / "published.toml").read_text("utf-8"))["found"]
+    seen = f"True findings in [published scripts](../checks.md#on-published-scripts): {found.get(check.id, 0)}."
+    why = "" if check.id in found else f" The check stays because [{check.source[0]}]({check.source[1]}) documents the rule."
+    text = f"# {check.id}: {check.title}\n\n{marks}\n\n{check_markdown(check)}\n{seen}{why}\n"
+    return f"{text}\n[All checks](../checks.md)\n"
 
 
 def _row(check: Check) -> str:

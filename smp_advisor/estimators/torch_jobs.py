@@ -165,9 +165,13 @@ def _checkpoints(by_name: dict[str, list[ast.Call]], keywords: list[ast.keyword]
         if "gradient_checkpointing" in _options(call):
             return True in _constants(call, "default")
     fast = any(ast.unparse(call.func).startswith("Fast") for call in by_name.get("get_peft_model", []))  # of Unsloth
-    return fast or "gradient_checkpointing_enable" in by_name or any(
-        keyword.arg == "gradient_checkpointing" and isinstance(keyword.value, ast.Constant) and keyword.value.value
-        for keyword in keywords
+    return (
+        fast
+        or "gradient_checkpointing_enable" in by_name
+        or any(
+            keyword.arg == "gradient_checkpointing" and isinstance(keyword.value, ast.Constant) and keyword.value.value
+            for keyword in keywords
+        )
     )
 
 

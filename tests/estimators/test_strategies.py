@@ -280,7 +280,8 @@ def test_the_entry_script_of_a_model_trainer_is_read(tmp_path):
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "train.py").write_text(
         "from transformers import Trainer\n"
-        'parser.add_argument("--gradient_checkpointing", type=bool, default=True)\nTrainer(TrainingArguments()).train()\n'
+        'parser.add_argument("--gradient_checkpointing", type=bool, default=True)\n'
+        "Trainer(TrainingArguments()).train()\n"
     )
     job_read = reading(tmp_path / "launch.py")
     assert (job_read.plan.library, job_read.plan.activation_checkpointing) == ("ddp", "each")
