@@ -16,7 +16,6 @@ from smp_advisor.estimators.recipes import configuration_of_recipe
 from smp_advisor.estimators.strategies import (
     configuration_of_accelerate,
     configuration_of_deepspeed,
-    configuration_of_torchtitan,
     looks_like_accelerate,
     looks_like_deepspeed,
 )
@@ -240,8 +239,6 @@ def read_configurations(
     document: Document, variables: Dictionary[str, Any] | None
 ) -> tuple[list[Configuration], tuple[Unresolved, ...]]:
     """The configurations in a document, and the followed cell."""
-    if document.dialect == "toml":
-        return [configuration_of_torchtitan(document.source.text)], ()
     if document.dialect == "yaml":
         table = yaml_table(document.source.text)
         reader = configuration_of_accelerate if looks_like_accelerate(table) else configuration_of_recipe

@@ -253,10 +253,8 @@ def read_strategy(configuration: Configuration, siblings: Siblings) -> None:
     assumptions = [*_defaults(configuration, script), *_adapter(configuration, script)]
     if strategy.library is not None:
         strategy = strategy.assuming(*assumptions, _precision(configuration, script))
-        if script is not None and script.shares:
-            configuration.set(shares_gpus=script.shares)
-        if script is not None and script.compares:
-            configuration.set(trains_on_preferences=True)
+        if script is not None:
+            configuration.set(shares_gpus=script.shares, trains_on_preferences=script.compares)
         if not any(name in configuration.hyperparameters for name in BATCH):
             strategy = undescribed(strategy.name, "the batch size is neither in the text nor readable in its script")
     configuration.use(strategy)

@@ -157,35 +157,6 @@ def test_accelerate_s_configuration():
     assert "MEGATRON_LM has no plan" in reading("distributed_type: MEGATRON_LM\nnum_processes: 8\n").open[0]
 
 
-TITAN = """
-[model]
-name = "llama3"
-flavor = "8B"
-
-[training]
-local_batch_size = 1
-seq_len = 8192
-
-[parallelism]
-data_parallel_shard_degree = -1
-tensor_parallel_degree = 1
-
-[activation_checkpoint]
-mode = "selective"
-selective_ac_option = "op"
-"""
-
-
-def test_torchtitan_s_configuration():
-    job_read = check_estimator(TITAN, cluster="ml.p5.48xlarge").readings[0]
-    assert job_read.plan.sharding_strategy == "full_shard"
-    assert job_read.plan.activation_checkpointing == "operators"
-    assert job_read.job.sequence_length == 8192
-    assert job_read.model is not None
-    tensor = reading(TITAN.replace("tensor_parallel_degree = 1", "tensor_parallel_degree = 2"))
-    assert "FSDP here has no tensor_parallel_degree 2" in tensor.open[0]
-
-
 SCRIPTS = {
     "FSDP2": ("from torch.distributed.fsdp import fully_shard\nfully_shard(model)\n", "full_shard"),
     "FSDP": (
@@ -414,12 +385,3 @@ def test_strategies_that_do_not_exist_have_no_plan():
     assert fully_sharded("diagonal").library is None
     assert zero("x").library is None
     assert zero(0).library == "ddp"
-
-
-def test_torchtitan_has_its_own_defaults():
-    text = "[model]\nname = 'llama3'\nflavor = '8B'\n[training]\nsteps = 10\n"
-    job_read = reading(text)
-    assert (job_read.plan.batch_size, job_read.plan.activation_checkpointing) == (8, "every_2")
-    assert "2048" in str(job_read.job.sequence_length)
-    never = reading(f"{text}[parallelism]\nfsdp_reshard_after_forward = 'never'\n")
-    assert never.plan.sharding_strategy == "shard_grad_op"
