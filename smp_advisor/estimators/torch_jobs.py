@@ -46,7 +46,7 @@ _READ = frozenset([*BATCH, *SEQUENCE, "gradient_accumulation_steps", "bf16", "fp
 """Options and arguments of scripts that a plan has."""
 _TRAINER_BATCH = 8
 """Default batch size of TrainingArguments."""
-_HALF = re.compile(r"bf16|fp16|float16|half|autocast|\bamp\b|mixed_precision|precision[\"']?\s*[=:,]")
+_HALF = re.compile(r"bf16|fp16|float16|\bhalf\(|autocast|\bamp\b|mixed_precision|--precision|precision\s*=")
 _LONGEST = 20_000
 """Most nodes of a script."""
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from smp_advisor import check_estimator
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.configuration import fully_sharded, zero
+from tests.estimators.cells import written
 
 ESTIMATOR = """
 from sagemaker.huggingface import HuggingFace
@@ -385,3 +386,63 @@ def test_strategies_that_do_not_exist_have_no_plan():
     assert fully_sharded("diagonal").library is None
     assert zero("x").library is None
     assert zero(0).library == "ddp"
+
+
+LOOP = "from torch.nn.parallel import DistributedDataParallel as DDP\nmodel = DDP(model)\nloss.backward()\n"
+OPTION = 'parser.add_argument("--train-batch-size", type=int, default=6)\n'
+MAKES = "from transformers import Trainer, TrainingArguments\n{}\nTrainer(model, arguments).train()\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "batch", "precision"),
+    [
+        (OPTION + LOOP, 6, "fp32"),
+        (OPTION + LOOP + "model.half()\n", 6, "bf16"),
+        ("class Settings:\n    batch_size: int = 5\n" + LOOP, 5, "fp32"),
+        (MAKES.format("arguments = TrainingArguments(per_device_train_batch_size=3, fp16=True)"), 3, "fp16"),
+        (
+            OPTION + MAKES.format("arguments = TrainingArguments(per_device_train_batch_size=a.train_batch_size)"),
+            6,
+            "fp32",
+        ),
+        (MAKES.format("arguments = TrainingArguments(output_dir='x')"), 8, "fp32"),
+        (LOOP, None, None),
+        (MAKES.format("arguments = TrainingArguments(**options)"), None, None),
+    ],
+)
+def test_what_the_text_leaves_to_the_script_is_read_there_or_there_is_no_plan(tmp_path, code, batch, precision):
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "train.py").write_text(code)
+    text = ESTIMATOR.format(instance="ml.p4d.24xlarge", count=1, hyperparameters="{}", more=TORCHRUN)
+    (tmp_path / "launch.py").write_text(text)
+    job_read = reading(tmp_path / "launch.py")
+    plan = job_read.plan
+    assert (plan and plan.batch_size, plan and plan.precision) == (batch, precision)
+    if plan is None:
+        assert "the batch size is neither in the text nor readable in its script" in job_read.open[0]
+
+
+def test_memory_next_to_generation_is_not_checked_and_a_reference_model_is_named(tmp_path):
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "launch.py").write_text(job({"fsdp": "full_shard"}))
+    for trainer, words in (
+        ("GRPOTrainer", "the generation and the reference model"),
+        ("DPOTrainer", "reference model"),
+    ):
+        code = (
+            f"from trl import {trainer}, TrlParser\nTrlParser(()).parse_args_and_config()\n{trainer}(model).train()\n"
+        )
+        (tmp_path / "scripts" / "train.py").write_text(code)
+        job_read = reading(tmp_path / "launch.py")
+        assert words in " ".join(job_read.open)
+        assert (job_read.estimate is None) == (trainer == "GRPOTrainer")
+
+
+def test_checkpointing_by_default_of_a_script_for_smp_is_read(tmp_path):
+    (tmp_path / "train.py").write_text('parser.add_argument("--activation_checkpointing", type=int, default=1)\n')
+    body = 'parameters = {"pipeline_parallel_degree": 2, "microbatches": 4, "ddp": True}'
+    text = written(body).replace("instance_type=", 'entry_point="train.py",\n    instance_type=')
+    (tmp_path / "launch.py").write_text(text)
+    job_read = reading(tmp_path / "launch.py")
+    assert job_read.plan.activation_checkpointing == "each"
+    assert "activation_checkpointing is the default of the script's option." in job_read.inferred
