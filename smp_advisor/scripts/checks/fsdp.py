@@ -229,7 +229,7 @@ def _values_after_meta(context: Context) -> Iterator[Hit]:
 def _blocks_before_the_root(context: Context) -> Iterator[Hit]:
     wraps = [wrap for wrap in _wraps(context) if in_place(wrap)]
     for wrap in wraps:
-        before = {block.node for block in wraps if block.order < wrap.order}
+        before = {block.node for block in wraps if block.order <= wrap.order}
         for block in (block for block in wraps if block.node not in before):  # of another model otherwise
             owners = [owner for origin in origins(block.argument("module", 0)) for owner in _owners(origin)]
             inner = any(same(model, owner) for model in sharded_model(wrap) for owner in owners)
