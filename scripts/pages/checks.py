@@ -32,9 +32,13 @@ def check_page(check: Check) -> str:
     marks = "<!-- Written by `make pages` from smp_advisor/findings/data. -->"
     found = tomllib.loads((_DATA / "published.toml").read_text("utf-8"))["found"]
     seen = f"True findings in [published scripts](../checks.md#on-published-scripts): {found.get(check.id, 0)}."
-    why = "" if check.id in found else f" The check stays because [{check.source[0]}]({check.source[1]}) documents the rule."
-    text = f"# {check.id}: {check.title}\n\n{marks}\n\n{check_markdown(check)}\n{seen}{why}\n"
-    return f"{text}\n[All checks](../checks.md)\n"
+    why = (
+        ""
+        if check.id in found
+        else f" The check stays because its rule is documented: [{check.source[0]}]({check.source[1]})."
+    )
+    head = f"# {check.id}: {check.title}\n\n{marks}"
+    return f"{head}\n\n{check_markdown(check)}\n{seen}{why}\n\n[All checks](../checks.md)\n"
 
 
 def _row(check: Check) -> str:
