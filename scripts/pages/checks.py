@@ -30,15 +30,15 @@ def checks_page() -> str:
 def check_page(check: Check) -> str:
     """The page of one check as Markdown, with the reason for a check that found nothing in published scripts."""
     marks = "<!-- Written by `make pages` from smp_advisor/findings/data. -->"
-    found = tomllib.loads((_DATA / "published.toml").read_text("utf-8"))["found"]
-    seen = f"True findings in [published scripts](../checks.md#on-published-scripts): {found.get(check.id, 0)}."
+    confirmed = tomllib.loads((_DATA / "published.toml").read_text("utf-8"))["found"]
+    count = f"True findings in [published scripts](../checks.md#on-published-scripts): {confirmed.get(check.id, 0)}."
     why = (
         ""
-        if check.id in found
+        if check.id in confirmed
         else f" The check stays because its rule is documented: [{check.source[0]}]({check.source[1]})."
     )
     head = f"# {check.id}: {check.title}\n\n{marks}"
-    return f"{head}\n\n{check_markdown(check)}\n{seen}{why}\n\n[All checks](../checks.md)\n"
+    return f"{head}\n\n{check_markdown(check)}\n{count}{why}\n\n[All checks](../checks.md)\n"
 
 
 def _row(check: Check) -> str:

@@ -157,8 +157,8 @@ def choose_library(configuration: Configuration, framework_version: object, imag
         return library_with(compiles=True).name
     launched = any(configuration.get(name) for name in ("mpi", "torch_distributed", "modelparallel"))
     started = str(configuration.get("entry_point"))
-    other = started.endswith(".sh") or (configuration.get("source_code") and not started.endswith(".py"))
-    if other and not launched and not configuration.parameters:
+    unread = started.endswith(".sh") or (configuration.get("source_code") and not started.endswith(".py"))
+    if unread and not launched and not configuration.parameters:
         return None  # an image may also run what does not train, such as a conversion
     if image_library:
         return image_library

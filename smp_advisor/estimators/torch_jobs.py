@@ -78,7 +78,7 @@ class ScriptFacts:
     unset: bool = False
     """Whether it certainly leaves the batch size of TrainingArguments at its default, unless it is passed."""
     shares: str = ""
-    """What else is on the GPUs."""
+    """Other work on the GPUs."""
     compares: bool = False
     """Whether it trains on preferences, with a reference model."""
     full: bool = False
@@ -107,7 +107,7 @@ def read_training_script(text: str) -> ScriptFacts | None:
         last = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
         by_name.setdefault(aliases.get(last, last), []).append(call)
     lora, casts = by_name.get("LoraConfig", []), "prepare_model_for_kbit_training" in by_name
-    makers = [call for name, made in by_name.items() if _ARGUMENTS.search(name) for call in made]
+    makers = [call for name, several in by_name.items() if _ARGUMENTS.search(name) for call in several]
     keywords = [keyword for call in makers for keyword in call.keywords]
     adapters = [*lora, *by_name.get("get_peft_model", [])]
     ranks = [value for call in adapters for value in _constants(call, "r") if type(value) is int]
@@ -151,8 +151,10 @@ def _settings(by_name: dict[str, list[ast.Call]], keywords: list[ast.keyword], n
         if isinstance(keyword.value, ast.Constant):
             settings[str(keyword.arg)] = keyword.value.value
             batch = keyword.value.value if keyword.arg in BATCH else batch
-    read = {name: value for name, value in settings.items() if name in _READ and value is not None}
-    return {name: value for name, value in read.items() if name not in BATCH} | ({"batch_size": batch} if batch else {})
+    planned = {name: value for name, value in settings.items() if name in _READ and value is not None}
+    return {name: value for name, value in planned.items() if name not in BATCH} | (
+        {"batch_size": batch} if batch else {}
+    )
 
 
 def _options(call: ast.Call) -> list[str]:
@@ -435,13 +437,13 @@ def _adapter(configuration: Configuration, script: ScriptFacts | None) -> list[s
 def _defaults(configuration: Configuration, script: ScriptFacts | None) -> list[str]:
     """Set what the script sets and the text does not; the assumption about the batch size, if any."""
     values = configuration.hyperparameters
-    given = {"batch_size"} if any(name in values for name in BATCH) else set()
-    given |= set(SEQUENCE) if any(name in values for name in SEQUENCE) else set()
+    present = {"batch_size"} if any(name in values for name in BATCH) else set()
+    present |= set(SEQUENCE) if any(name in values for name in SEQUENCE) else set()
     settings = script.settings if script is not None else {}
     for name, value in settings.items():
-        if name not in given:
+        if name not in present:
             values.setdefault(name, Setting(value))
-    if "batch_size" in given:
+    if "batch_size" in present:
         return []
     if "batch_size" in settings:
         return [f"The batch size is {settings['batch_size']}, which the script sets."]
