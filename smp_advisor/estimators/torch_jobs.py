@@ -65,7 +65,6 @@ class ScriptFacts:
     """Whether the code itself sets ``fsdp`` or ``deepspeed`` to a value that is not a constant."""
     lora: bool = False
     rank: int | None = None
-    """Rank of the adapter, if it is a constant."""
     four_bit: bool = False
     upcast: bool = False
     """Whether it casts what is not quantized to fp32, with ``prepare_model_for_kbit_training``."""
@@ -206,29 +205,19 @@ def _strategy(by_name: dict[str, list[ast.Call]], keywords: list[ast.keyword], n
 def fsdp_option(value: object) -> Strategy:
     """The option ``fsdp`` of transformers' Trainer: "full_shard auto_wrap offload"."""
     words = str(value).strip("\"' ").lower().split()
-    sharding = [word for word in words if word not in ("auto_wrap", "offload")]
-    if value is True:
-        sharding = ["full_shard"]
+    sharding = ["full_shard"] if value is True else [word for word in words if word not in ("auto_wrap", "offload")]
     return fully_sharded(sharding[0] if sharding else "", offloads="offload" in words)
 
 
 def _constants(call: ast.Call, name: str) -> list[object]:
-    return [
-        keyword.value.value
-        for keyword in call.keywords
-        if keyword.arg == name and isinstance(keyword.value, ast.Constant)
-    ]
+    return [word.value.value for word in call.keywords if word.arg == name and isinstance(word.value, ast.Constant)]
 
 
 _DEEPSPEED = ("deepspeed", "deepspeed_config", "ds_config", "deepspeed_config_file")
 _CONFIG = ("config", "config_file", "training_config")
 _PEFT_RANK = 8
 """Default rank of an adapter in PEFT."""
-_TRAINER_ARGUMENTS = {
-    *("bf16", "fp16", "gradient_accumulation_steps", "gradient_checkpointing", "learning_rate", "lr_scheduler_type"),
-    *("num_train_epochs", "optim", "per_device_eval_batch_size", "per_device_train_batch_size", "warmup_ratio"),
-    "warmup_steps",
-}
+_TRAINER_ARGUMENTS = {"bf16", "fp16", "learning_rate", "num_train_epochs", "optim", "per_device_train_batch_size"}
 
 
 def read_defaults(configuration: Configuration, siblings: Siblings) -> None:
@@ -393,8 +382,7 @@ def _of_code(configuration: Configuration, script: ScriptFacts | None) -> Strate
     if script is not None and script.maps_devices and not launched and (terms.gpus or 0) > 1:
         return undescribed("A model spread over the GPUs of one process (device_map)", "it runs one GPU at a time")
     if "unread_file" in configuration.settings and (launched or terms.gpus == 1):
-        file = configuration.get("unread_file")
-        return undescribed("The strategy", f"its settings are in the file {file}")
+        return undescribed("The strategy", f"its settings are in the file {configuration.get('unread_file')}")
     if terms.gpus == 1 and (script is None or script.trains):
         return replicated("One GPU")
     if script is not None and not script.trains and not script.trainer:
@@ -408,11 +396,8 @@ def _of_code(configuration: Configuration, script: ScriptFacts | None) -> Strate
         assumption = "The example script of transformers replicates the model without fsdp or deepspeed."
         return replicated().assuming(assumption)
     searched = "there is no readable script next to the text" if script is None else "the script shows no strategy"
-    why = (
-        f"{configuration.title} starts a script whose strategy is unknown, so there is no plan: its hyperparameters and"
-        f" environment set neither fsdp nor deepspeed, and {searched}."
-    )
-    return Strategy(name="unknown", why_no_plan=why)
+    why = "starts a script whose strategy is unknown, so there is no plan: its hyperparameters and environment set"
+    return Strategy(name="", why_no_plan=f"{configuration.title} {why} neither fsdp nor deepspeed, and {searched}.")
 
 
 def _adapter(configuration: Configuration, script: ScriptFacts | None) -> list[str]:
