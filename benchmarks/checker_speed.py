@@ -43,7 +43,7 @@ def check_alone(path: Path) -> tuple[int, int, float]:
 
 def check_folder(folder: Path, *options: str) -> float:
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-        return seconds(lambda: command([str(folder), "--no-config", *options]))
+        return seconds(lambda: command([str(folder), *options]))
 
 
 def main() -> int:

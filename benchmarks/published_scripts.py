@@ -1,104 +1,84 @@
-"""Check published training scripts: ``python benchmarks/published_scripts.py FOLDER``.
+"""Check published scripts: ``python benchmarks/published_scripts.py FOLDER [--part 0/2]``.
 
-Read the script to judge each printed error. This repository contains no published script: clone
-aws/amazon-sagemaker-examples and pass the folder with the model-parallel scripts.
+Prints one JSON line per finding. Read the script to judge it: benchmarks/results/checks_corpus.md has the judgments.
+This repository contains no published script: put checkouts next to each other in FOLDER.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import time
-from collections import Counter
+import json
+import re
+import sys
+from functools import lru_cache
 from pathlib import Path
 
 from smp_advisor.errors import AdvisorError
-from smp_advisor.scripts import check_script
+from smp_advisor.reading.source import read
+from smp_advisor.scripts import following
+from smp_advisor.scripts.check import check_source
 
-# (part of the path, parameters of the estimator in the published notebook).
-PLANS = (
-    ("/mnist/", {"microbatches": 4, "partitions": 2, "ddp": True}),
-    ("/bert/", {"microbatches": 12, "partitions": 2, "ddp": True}),
-    ("/gpt-j/train_gptj_smp_script", {"microbatches": 2, "partitions": 8, "shard_optimizer_state": True}),
-    (
-        "/gpt-j/",
-        {
-            "microbatches": 1,
-            "partitions": 1,
-            "tensor_parallel_degree": 8,
-            "shard_optimizer_state": True,
-            "prescaled_batch": True,
-            "fp16": True,
-        },
-    ),
-    (
-        "/gpt2/",
-        {
-            "microbatches": 1,
-            "partitions": 1,
-            "tensor_parallel_degree": 4,
-            "shard_optimizer_state": True,
-            "prescaled_batch": False,
-            "fp16": True,
-        },
-    ),
-    (
-        "gptj-sharded-data-parallel-tp",
-        {
-            "partitions": 1,
-            "tensor_parallel_degree": 2,
-            "sharded_data_parallel_degree": 4,
-            "prescaled_batch": True,
-            "bf16": True,
-            "microbatches": 1,
-        },
-    ),
-    ("sharded-data-parallel", {"partitions": 1, "sharded_data_parallel_degree": 32, "bf16": True, "microbatches": 1}),
-    ("/falcon/", {"partitions": 1, "sharded_data_parallel_degree": 16, "bf16": True, "microbatches": 1}),
-    (
-        "model_parallel_v2",
-        {
-            "library": "smp-v2",
-            "tensor_parallel_degree": 2,
-            "hybrid_shard_degree": 4,
-            "sm_activation_offloading": True,
-        },
-    ),
-    ("compiler", {"library": "training-compiler"}),
+_TRAINS = re.compile(
+    r"\.backward\(|Trainer\(|Accelerator\(|DistributedDataParallel|FullyShardedDataParallel|fully_shard|FSDP"
+    r"|TrainingArguments|SFTConfig|smdistributed|torch_xla|torch\.sagemaker|LightningModule|DataLoader\("
 )
+"""Text of a file that trains or is part of a training script."""
+_SHARDS = re.compile(r"FullyShardedDataParallel|fully_shard|\bFSDP\b|fsdp")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--warnings", action="store_true", help="also print warnings and notes")
+    parser.add_argument("--part", default="0/1", help="part of the files, for several processes: 1/2")
+    parser.add_argument("--first", type=int, default=0, help="files of the part that are left out")
     options = parser.parse_args()
+    part, parts = map(int, options.part.split("/"))
+    # Both checks of a file read it once.
+    following._followed = lru_cache(maxsize=1)(following._followed)  # noqa: SLF001
     digests: set[str] = set()
-    counts: Counter[str] = Counter()
-    slowest = 0.0
+    files: list[tuple[str, Path, str]] = []
     for path in sorted([*options.folder.rglob("*.py"), *options.folder.rglob("*.ipynb")]):
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        if digest in digests:
-            continue
+        data = path.read_bytes()
+        digest = hashlib.sha256(data).hexdigest()
+        text = data.decode("utf-8", "replace")
+        if digest not in digests and _TRAINS.search(text) and len(data) < 1_000_000:
+            files.append((digest, path, text))
         digests.add(digest)
-        plan = next((settings for part, settings in PLANS if part in path.as_posix()), None)
-        for parameters in (None, plan):
-            started = time.perf_counter()
+    counts = {"files": 0, "unreadable": 0, "no-plan findings": 0, "plan findings": 0}
+    # In an order without a meaning: the first files are a sample.
+    for _, path, text in sorted(files)[part::parts][options.first :]:
+        counts["files"] += 1
+        if counts["files"] % 50 == 0:
+            print(counts["files"], file=sys.stderr, flush=True)
+        try:
+            source = read(path)
+        except AdvisorError:
+            counts["unreadable"] += 1
+            continue
+        for plan in (None, {"library": "fsdp" if _SHARDS.search(text) else "ddp"}):
             try:
-                report = check_script(path, parameters)
+                report = check_source(source, plan)
             except AdvisorError as error:
                 counts["unreadable"] += 1
-                print(f"unreadable: {error}")
+                print(json.dumps({"file": str(path), "error": str(error)[:200]}), flush=True)
                 break
-            slowest = max(slowest, time.perf_counter() - started)
+            trains = any(part.role == "training loops" and part.places for part in report.coverage.parts)
             for finding in report:
-                counts[f"{finding.severity} {finding.id}"] += 1
-                if finding.severity == "error" or options.warnings:
-                    where = f"{finding.path}:{finding.line}"
-                    print(f"{finding.severity} {finding.id} {where}: {finding.message} | {finding.text.strip()}")
-    print(f"{len(digests)} different files, slowest {slowest:.2f} s")
-    for name, count in sorted(counts.items()):
-        print(f"{count:5d} {name}")
+                counts["plan findings" if plan else "no-plan findings"] += 1
+                row = {
+                    "id": finding.id,
+                    "severity": finding.severity,
+                    "plan": plan and plan["library"],
+                    "where": f"{finding.path}:{finding.line}",
+                    "message": finding.message,
+                    "text": finding.text.strip(),
+                    "file": str(path),
+                }
+                print(json.dumps(row), flush=True)
+            if not trains:
+                break
+    print(json.dumps(counts), file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -28,9 +28,17 @@ def checks_page() -> str:
 
 
 def check_page(check: Check) -> str:
-    """The page of one check as Markdown."""
+    """The page of one check as Markdown, with the reason for a check that found nothing in published scripts."""
     marks = "<!-- Written by `make pages` from smp_advisor/findings/data. -->"
-    return f"# {check.id}: {check.title}\n\n{marks}\n\n{check_markdown(check)}\n[All checks](../checks.md)\n"
+    confirmed = tomllib.loads((_DATA / "published.toml").read_text("utf-8"))["found"]
+    count = f"True findings in [published scripts](../checks.md#on-published-scripts): {confirmed.get(check.id, 0)}."
+    why = (
+        ""
+        if check.id in confirmed
+        else f" The check stays because its rule is documented: [{check.source[0]}]({check.source[1]})."
+    )
+    head = f"# {check.id}: {check.title}\n\n{marks}"
+    return f"{head}\n\n{check_markdown(check)}\n{count}{why}\n\n[All checks](../checks.md)\n"
 
 
 def _row(check: Check) -> str:

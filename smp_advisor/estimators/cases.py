@@ -16,11 +16,10 @@ from smp_advisor.estimators.recipes import configuration_of_recipe
 from smp_advisor.estimators.strategies import (
     configuration_of_accelerate,
     configuration_of_deepspeed,
-    configuration_of_torchtitan,
     looks_like_accelerate,
     looks_like_deepspeed,
 )
-from smp_advisor.estimators.torch_jobs import read_strategy
+from smp_advisor.estimators.torch_jobs import read_defaults, read_strategy
 from smp_advisor.libraries.library import get_library
 from smp_advisor.reading.values import Mapping
 
@@ -200,8 +199,9 @@ class Terms:
                 configuration.library = self.library
         siblings = Siblings(document.source.file)
         for configuration in configurations:
-            if configuration.library is None and configuration.form in _JOBS and configuration.strategy is None:
-                read_strategy(configuration, siblings)
+            if configuration.form in _JOBS and configuration.strategy is None:
+                reads = read_strategy if configuration.library is None else read_defaults
+                reads(configuration, siblings)
         # A notebook often trains first without the libraries: that job is no defect.
         chosen = [configuration for configuration in configurations if _uses_library(configuration)] or configurations
         checked = _first(chosen)
@@ -239,8 +239,6 @@ def read_configurations(
     document: Document, variables: Dictionary[str, Any] | None
 ) -> tuple[list[Configuration], tuple[Unresolved, ...]]:
     """The configurations in a document, and the followed cell."""
-    if document.dialect == "toml":
-        return [configuration_of_torchtitan(document.source.text)], ()
     if document.dialect == "yaml":
         table = yaml_table(document.source.text)
         reader = configuration_of_accelerate if looks_like_accelerate(table) else configuration_of_recipe

@@ -36,7 +36,7 @@ __all__ = ["check_estimator", "looks_like_estimator"]
 _PART = "The corrected text has only a part of the corrections: check it again for the others."
 _MOST_FIXED = 500_000
 """Characters of all texts with one fix each."""
-_COMPILER = ("STC407", "STC408", "STC412", "STC414")
+_COMPILER = ("STC407", "STC408", "STC412")
 
 
 @with_exact_keywords

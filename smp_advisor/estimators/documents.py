@@ -1,4 +1,4 @@
-"""The checked text (Python, JSON, YAML or TOML; pasted, in a file, or an object as text), and the files next to it.
+"""The checked text (Python, JSON or YAML; pasted, in a file, or an object as text), and the files next to it.
 
 YAML is read as values with places: plain data only, with references between entries.
 """
@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import yaml
 
 from smp_advisor.errors import AdvisorError
-from smp_advisor.estimators.strategies import is_toml
 from smp_advisor.files import CONFIGURATION, NOTEBOOK, SCRIPT, read_bytes
 from smp_advisor.reading.source import Source, Span, read
 from smp_advisor.reading.values import Collection, Constant, Entry, Mapping, Unknown, Value
@@ -87,7 +86,7 @@ def _printed(text: str) -> Iterator[tuple[str, str]]:
             path, end, lines = target[1], last[1], []
 
 
-Dialect = Literal["python", "json", "yaml", "toml"]
+Dialect = Literal["python", "json", "yaml"]
 
 _DEEPEST = 40
 _PLAIN = (bool, int, float, str)
@@ -95,7 +94,6 @@ _FILES: dict[str, Dialect] = {
     ".json": "json",
     ".yaml": "yaml",
     ".yml": "yaml",
-    ".toml": "toml",
     ".py": "python",
     ".ipynb": "python",
 }
@@ -104,7 +102,6 @@ _TYPESET = str.maketrans("\u00a0\u2007\u202f\u201c\u201d\u2018\u2019", "   \"\"'
 """No-break spaces and curly quotes."""
 _ELLIPSIS = re.compile(r"([ \t]*)(?:\.\.\.|\u2026)[ \t]*,?[ \t]*")
 _MARK = "# ..."
-_SECTION = re.compile(r"^\[\w+\]\s*$", re.MULTILINE)
 _YAML_KEY = re.compile(r"^[A-Za-z_][\w.-]*:(\s|$)", re.MULTILINE)
 """A key at the start of a line, with a value or at its end."""
 _ELIDED = "... replaces a part of the text"
@@ -126,8 +123,8 @@ class Document:
 
     @property
     def correctable(self) -> bool:
-        """Whether the text can be corrected: a notebook has several cells, and TOML is read without places."""
-        return not self.source.cells and self.dialect != "toml"
+        """Whether the text can be corrected: a notebook has several cells."""
+        return not self.source.cells
 
 
 def with_text(document: Document, text: str) -> Document:
@@ -209,9 +206,7 @@ def _of_text(text: str, dialect: Dialect | None = None) -> Document:
     keyed = _YAML_KEY.search(text) is not None
     if dialect is None and keyed and (_only_annotates(text) or not _is_python(text)):
         dialect = "yaml"
-    if dialect is None and _SECTION.search(text) and is_toml(text):
-        dialect = "toml"
-    if dialect in ("json", "yaml", "toml"):
+    if dialect in ("json", "yaml"):
         return Document(Source("<text>", text), dialect, text)
     text, elided = _as_python(text)
     source = read(text if text.lstrip().startswith("%") else f"{text}\n")

@@ -155,6 +155,11 @@ def choose_library(configuration: Configuration, framework_version: object, imag
     """The library of the job: by its launcher, then its image, then its parameters."""
     if "compiler" in configuration.settings:
         return library_with(compiles=True).name
+    launched = any(configuration.get(name) for name in ("mpi", "torch_distributed", "modelparallel"))
+    started = str(configuration.get("entry_point"))
+    unread = started.endswith(".sh") or (configuration.get("source_code") and not started.endswith(".py"))
+    if unread and not launched and not configuration.parameters:
+        return None  # an image may also run what does not train, such as a conversion
     if image_library:
         return image_library
     shown = "modelparallel" in configuration.tables or configuration.parameters or "parameters" in configuration.tables

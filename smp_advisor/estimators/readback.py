@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 MODEL_IS_MISSING = "does not describe the model, so memory is not checked: pass model=."
 """End of the sentence about a job without a model."""
 
-_BATCH = ("batch_size", "train_batch_size", "per_device_train_batch_size", "per_gpu_train_batch_size")
-_SEQUENCE = (
+BATCH = ("batch_size", "train_batch_size", "per_device_train_batch_size", "per_gpu_train_batch_size")
+SEQUENCE = (
     *("sequence_length", "max_context_width", "block_size", "max_seq_length", "max_sequence_length", "max_seq_len"),
     *("max_length", "model_max_length", "cutoff_len", "sequence_len", "seq_len"),
 )
@@ -87,6 +87,7 @@ def read_back(
         configuration.hyperparameters.setdefault(name, configuration.parameters.pop(name))
         inferred.append(f"{name} is read as a setting of the script: the library documents no such parameter.")
     settings = script_settings(configuration, inferred)
+    inferred += configuration.get("assumes", ())
     if configuration.strategy is not None:
         inferred += configuration.strategy.inferred
     if configuration.get("replaces_model", default=True) is False:
@@ -148,7 +149,7 @@ def script_settings(configuration: Configuration, inferred: list[str] | None = N
     keys = {setting.key for setting in schema(record.name).settings}
     settings = {name: value for name, value in hyperparameters.items() if name in keys}
     if "batch_size" in keys and "batch_size" not in settings:
-        for name in _BATCH:
+        for name in BATCH:
             if name in hyperparameters:
                 settings["batch_size"] = hyperparameters[name]
                 if inferred is not None:
@@ -230,7 +231,7 @@ def _cluster(
 
 
 def _job(configuration: Configuration, plan: Plan | None, model: Model | None, inferred: list[str]) -> Job | None:
-    length = next((value for name in _SEQUENCE if (value := _number(configuration, name))), None)
+    length = next((value for name in SEQUENCE if (value := _number(configuration, name))), None)
     if length is None:
         positions = model.shape.max_positions if model is not None else 0
         length = min(DEFAULT_SEQUENCE_LENGTH, positions or DEFAULT_SEQUENCE_LENGTH)

@@ -1,14 +1,9 @@
-"""Configurations of accelerate, DeepSpeed and torchtitan.
-
-Defaults of torchtitan: pytorch/torchtitan, ``torchtitan/config/job_config.py`` at 000204a. Read on 2026-11-22.
-"""
+"""Configurations of accelerate and DeepSpeed."""
 
 from __future__ import annotations
 
-import tomllib
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.configuration import (
     Configuration,
     Setting,
@@ -129,60 +124,3 @@ def _sharded(options: Dictionary[str, Any], prefix: str) -> Strategy:
     sharding = option("sharding_strategy")
     plan = fully_sharded(sharding if sharding is not None else "full_shard", offloads=offloads)
     return plan if sharding is not None else plan.assuming("FSDP shards with full_shard, accelerate's default.")
-
-
-_BATCH, _SEQUENCE, _SELECTIVE = 8, 2048, "2"
-"""Defaults: batch per GPU, tokens, and every second layer."""
-_OTHER_DEGREES = [f"{name}_parallel_degree" for name in ("tensor", "pipeline", "context", "expert")]
-
-
-def is_toml(text: str) -> bool:
-    """Whether a text is TOML with torchtitan's sections."""
-    try:
-        data = tomllib.loads(text)
-    except (ValueError, RecursionError):  # besides TOMLDecodeError, that of int() for thousands of digits
-        return False
-    return "training" in data and any(name in data for name in ("parallelism", "model", "job"))
-
-
-def configuration_of_torchtitan(text: str) -> Configuration:
-    """Read torchtitan's configuration."""
-    if not is_toml(text):
-        raise AdvisorError("The text is not a configuration of torchtitan: it has sections such as [training].")
-    data = tomllib.loads(text)
-    training, parallel = section(data, "training"), section(data, "parallelism")
-    configuration = Configuration("torchtitan", "The torchtitan configuration")
-    configuration.use(_torchtitan_strategy({**training, **parallel}))
-    numbers = {key: value for key, value in training.items() if type(value) is int}
-    checkpointing = section(data, "activation_checkpoint")
-    selective = str(checkpointing.get("selective_ac_option", _SELECTIVE))
-    some = f"every_{selective}" if selective.isdecimal() else "operators"
-    configuration.set_hyperparameters(
-        batch_size=numbers.get("local_batch_size", numbers.get("batch_size", _BATCH)),
-        max_seq_length=numbers.get("seq_len", _SEQUENCE),
-        activation_checkpointing={"full": "each", "none": "none"}.get(str(checkpointing.get("mode", "")), some),
-        precision="fp32" if training.get("mixed_precision_param") == "float32" else "bf16",
-    )
-    name, flavor = section(data, "model").get("name"), section(data, "model").get("flavor")
-    if isinstance(name, str) and isinstance(flavor, str):
-        family = {"llama3": "llama-3", "llama3_1": "llama-3.1"}.get(name, name)
-        configuration.set_hyperparameters(model_id=f"{family}-{flavor}")
-        configuration.title = f"The torchtitan configuration of {name}-{flavor}"
-    return configuration
-
-
-def _torchtitan_strategy(degrees: dict[str, Any]) -> Strategy:
-    more = [
-        f"{name} {degrees[name]}" for name in _OTHER_DEGREES if type(degrees.get(name)) is int and degrees[name] > 1
-    ]
-    if more:
-        return undescribed("FSDP2 of torchtitan", f"FSDP here has no {' or '.join(more)}")
-    shard, replicas = degrees.get("data_parallel_shard_degree", -1), degrees.get("data_parallel_replicate_degree", 1)
-    if shard == 1:
-        return replicated()
-    if replicas != 1:
-        groups = f"{replicas} replicas over {'all other' if shard == -1 else shard} GPUs each"
-        return undescribed("FSDP2 of torchtitan", f"plans shard over all GPUs or those of a node, not {groups}")
-    policy = degrees.get("fsdp_reshard_after_forward", "default")
-    sharding = "shard_grad_op" if policy == "never" else "full_shard"
-    return fully_sharded(sharding, offloads=degrees.get("enable_cpu_offload") is True, name="FSDP2")

@@ -7,7 +7,7 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.configuration import (
@@ -23,6 +23,7 @@ from smp_advisor.estimators.configuration import (
     undescribed,
 )
 from smp_advisor.estimators.documents import yaml_table
+from smp_advisor.estimators.readback import BATCH, SEQUENCE
 from smp_advisor.estimators.strategies import (
     configuration_of_accelerate,
     looks_like_accelerate,
@@ -36,8 +37,16 @@ if TYPE_CHECKING:
     from smp_advisor.estimators.configuration import Configuration
     from smp_advisor.estimators.documents import Siblings
 
-_TRAINERS = ("Trainer", "SFTTrainer", "Seq2SeqTrainer", "DPOTrainer", "SentenceTransformerTrainer")
-_ARGUMENTS = ("TrainingArguments", "Seq2SeqTrainingArguments", "SFTConfig", "DPOConfig")
+_GENERATING = ("GRPOTrainer", "RLOOTrainer", "PPOTrainer", "OnlineDPOTrainer")
+_COMPARING = ("DPOTrainer", "KTOTrainer")
+"""Trainers of TRL that generate answers, or compare them with those of a reference model."""
+_ARGUMENTS = re.compile(r"TrainingArguments$|^(?:SFT|DPO|GRPO|KTO|ORPO|RLOO|PPO)Config$")
+_STRATEGY = ("activation_checkpointing", "activation_strategy")
+_READ = frozenset([*BATCH, *SEQUENCE, "gradient_accumulation_steps", "bf16", "fp16", "load_in_4bit", *_STRATEGY])
+"""Options and arguments of scripts that a plan has."""
+_TRAINER_BATCH = 8
+"""Default batch size of TrainingArguments."""
+_HALF = re.compile(r"bf16|fp16|float16|\bhalf\(|autocast|\bamp\b|mixed_precision|--precision|precision\s*=")
 _LONGEST = 20_000
 """Most nodes of a script."""
 
@@ -56,7 +65,6 @@ class ScriptFacts:
     """Whether the code itself sets ``fsdp`` or ``deepspeed`` to a value that is not a constant."""
     lora: bool = False
     rank: int | None = None
-    """Rank of the adapter, if it is a constant."""
     four_bit: bool = False
     upcast: bool = False
     """Whether it casts what is not quantized to fp32, with ``prepare_model_for_kbit_training``."""
@@ -64,6 +72,16 @@ class ScriptFacts:
     """Whether it checkpoints activations, by itself or by the default of its option."""
     trains: bool = True
     """Whether it calls anything that trains."""
+    settings: dict[str, Any]
+    """Values that the script sets, or has as defaults of its options: batch size, accumulation, precision, length."""
+    unset: bool = False
+    """Whether it certainly leaves the batch size of TrainingArguments at its default, unless it is passed."""
+    shares: str = ""
+    """Other work on the GPUs."""
+    compares: bool = False
+    """Whether it trains on preferences, with a reference model."""
+    full: bool = False
+    """Whether it certainly computes in fp32: it names no other precision."""
     maps_devices: bool = False
     """Whether ``device_map`` spreads one model over the GPUs of a process."""
 
@@ -88,12 +106,15 @@ def read_training_script(text: str) -> ScriptFacts | None:
         last = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
         by_name.setdefault(aliases.get(last, last), []).append(call)
     lora, casts = by_name.get("LoraConfig", []), "prepare_model_for_kbit_training" in by_name
-    keywords = [keyword for name in _ARGUMENTS for call in by_name.get(name, []) for keyword in call.keywords]
-    ranks = [value for call in lora for value in _constants(call, "r") if type(value) is int]
+    makers = [call for name, several in by_name.items() if _ARGUMENTS.search(name) for call in several]
+    keywords = [keyword for call in makers for keyword in call.keywords]
+    adapters = [*lora, *by_name.get("get_peft_model", [])]
+    ranks = [value for call in adapters for value in _constants(call, "r") if type(value) is int]
+    parses = "HfArgumentParser" in by_name or "TrlParser" in by_name
     return ScriptFacts(
         strategy=_strategy(by_name, keywords, nodes),
-        trainer=any(name in by_name for name in (*_TRAINERS, "Accelerator")),
-        parses_arguments="HfArgumentParser" in by_name or "TrlParser" in by_name,
+        trainer=any(name.endswith("Trainer") or name == "Accelerator" for name in by_name),
+        parses_arguments=parses,
         sets_arguments=any(
             keyword.arg in ("fsdp", "deepspeed") and not isinstance(keyword.value, ast.Constant) for keyword in keywords
         ),
@@ -104,18 +125,54 @@ def read_training_script(text: str) -> ScriptFacts | None:
         checkpoints=_checkpoints(by_name, keywords),
         trains=any(name in ("backward", "fit", "train") or name.endswith("Trainer") for name in by_name),
         maps_devices=any("auto" in _constants(call, "device_map") for call in calls),
+        full=_HALF.search(text) is None and "4bit" not in text and "TrlParser" not in by_name,
+        settings=_settings(by_name, keywords, nodes),
+        unset=(parses or bool(makers)) and not any(keyword.arg in (None, *BATCH) for keyword in keywords),
+        shares="the generation and the reference model" if any(name in by_name for name in _GENERATING) else "",
+        compares=any(name in by_name for name in _COMPARING),
     )
+
+
+def _settings(by_name: dict[str, list[ast.Call]], keywords: list[ast.keyword], nodes: list[ast.AST]) -> dict[str, Any]:
+    """Constants of options, of fields of dataclasses and, above them, of TrainingArguments."""
+    settings: dict[str, Any] = {}
+    for node in nodes:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            default = next(iter(_constants(node.value, "default")), None) if isinstance(node.value, ast.Call) else None
+            settings[node.target.id] = node.value.value if isinstance(node.value, ast.Constant) else default
+    for call in by_name.get("add_argument", []):
+        for name in _options(call):
+            settings[name] = next(iter(_constants(call, "default")), None)
+    if any(isinstance(node, ast.Attribute) and node.attr == "load_in_4bit" for node in nodes):
+        settings.setdefault("load_in_4bit", False)  # an option of TRL's ModelConfig
+    batch = next((settings[name] for name in BATCH if settings.get(name) is not None), None)
+    for keyword in keywords:
+        if isinstance(keyword.value, ast.Constant):
+            settings[str(keyword.arg)] = keyword.value.value
+            batch = keyword.value.value if keyword.arg in BATCH else batch
+    planned = {name: value for name, value in settings.items() if name in _READ and value is not None}
+    return {name: value for name, value in planned.items() if name not in BATCH} | (
+        {"batch_size": batch} if batch else {}
+    )
+
+
+def _options(call: ast.Call) -> list[str]:
+    return [str(arg.value).lstrip("-").replace("-", "_") for arg in call.args if isinstance(arg, ast.Constant)]
 
 
 def _checkpoints(by_name: dict[str, list[ast.Call]], keywords: list[ast.keyword]) -> bool:
     """Whether activations are checkpointed: by the default of an option for it, or by a call or argument."""
     for call in by_name.get("add_argument", []):
-        names = [str(arg.value).lstrip("-").replace("-", "_") for arg in call.args if isinstance(arg, ast.Constant)]
-        if "gradient_checkpointing" in names:
+        if "gradient_checkpointing" in _options(call):
             return True in _constants(call, "default")
-    return "gradient_checkpointing_enable" in by_name or any(
-        keyword.arg == "gradient_checkpointing" and isinstance(keyword.value, ast.Constant) and keyword.value.value
-        for keyword in keywords
+    fast = any(ast.unparse(call.func).startswith("Fast") for call in by_name.get("get_peft_model", []))  # of Unsloth
+    return (
+        fast
+        or "gradient_checkpointing_enable" in by_name
+        or any(
+            keyword.arg == "gradient_checkpointing" and isinstance(keyword.value, ast.Constant) and keyword.value.value
+            for keyword in keywords
+        )
     )
 
 
@@ -148,29 +205,28 @@ def _strategy(by_name: dict[str, list[ast.Call]], keywords: list[ast.keyword], n
 def fsdp_option(value: object) -> Strategy:
     """The option ``fsdp`` of transformers' Trainer: "full_shard auto_wrap offload"."""
     words = str(value).strip("\"' ").lower().split()
-    sharding = [word for word in words if word not in ("auto_wrap", "offload")]
-    if value is True:
-        sharding = ["full_shard"]
+    sharding = ["full_shard"] if value is True else [word for word in words if word not in ("auto_wrap", "offload")]
     return fully_sharded(sharding[0] if sharding else "", offloads="offload" in words)
 
 
 def _constants(call: ast.Call, name: str) -> list[object]:
-    return [
-        keyword.value.value
-        for keyword in call.keywords
-        if keyword.arg == name and isinstance(keyword.value, ast.Constant)
-    ]
+    return [word.value.value for word in call.keywords if word.arg == name and isinstance(word.value, ast.Constant)]
 
 
 _DEEPSPEED = ("deepspeed", "deepspeed_config", "ds_config", "deepspeed_config_file")
 _CONFIG = ("config", "config_file", "training_config")
 _PEFT_RANK = 8
 """Default rank of an adapter in PEFT."""
-_TRAINER_ARGUMENTS = {
-    *("bf16", "fp16", "gradient_accumulation_steps", "gradient_checkpointing", "learning_rate", "lr_scheduler_type"),
-    *("num_train_epochs", "optim", "per_device_eval_batch_size", "per_device_train_batch_size", "warmup_ratio"),
-    "warmup_steps",
-}
+_TRAINER_ARGUMENTS = {"bf16", "fp16", "learning_rate", "num_train_epochs", "optim", "per_device_train_batch_size"}
+
+
+def read_defaults(configuration: Configuration, siblings: Siblings) -> None:
+    """Add the checkpointing that is the default of the options of a script for one of SageMaker's libraries."""
+    script = _script(configuration, siblings)
+    defaults = script.settings if script is not None else {}
+    if "activation_checkpointing" in defaults and "activation_checkpointing" not in configuration.hyperparameters:
+        configuration.set_hyperparameters(**{name: defaults[name] for name in _STRATEGY if name in defaults})
+        configuration.set(assumes=("activation_checkpointing is the default of the script's option.",))
 
 
 def read_strategy(configuration: Configuration, siblings: Siblings) -> None:
@@ -185,9 +241,13 @@ def read_strategy(configuration: Configuration, siblings: Siblings) -> None:
     if strategy is None and environment is not None:
         strategy = strategy_of_environment(plain_of(environment))
     strategy = strategy or _of_code(configuration, script)
-    assumptions = _adapter(configuration, script)
+    assumptions = [*_defaults(configuration, script), *_adapter(configuration, script)]
     if strategy.library is not None:
         strategy = strategy.assuming(*assumptions, _precision(configuration, script))
+        if script is not None:
+            configuration.set(shares_gpus=script.shares, trains_on_preferences=script.compares)
+        if not any(name in configuration.hyperparameters for name in BATCH):
+            strategy = undescribed(strategy.name, "the batch size is neither in the text nor readable in its script")
     configuration.use(strategy)
 
 
@@ -208,7 +268,7 @@ def _read_command(  # noqa: C901 - a list of cases
     if not isinstance(command, str) and not str(entry).endswith(".sh"):
         return None
     for shell in [word for word in words if word.endswith(".sh")][:2]:
-        words += _words_of_shell(_sibling(siblings, folder, shell) or "")
+        words = [*_words_of_shell(_sibling(siblings, folder, shell) or ""), *words]  # its script before other files
     strategy = None
     configuration.settings["starts"] = Setting(any("launch" in word or "torchrun" in word for word in words))
     for word in words[:_MOST_WORDS]:
@@ -225,7 +285,10 @@ def _read_command(  # noqa: C901 - a list of cases
             continue
         if looks_like_accelerate(table):
             configuration.settings["starts"] = Setting(value=True)
-            strategy = strategy or configuration_of_accelerate(table).strategy
+            launch = configuration_of_accelerate(table)
+            strategy = strategy or launch.strategy
+            if (half := launch.hyperparameters["precision"]).value != "fp32":
+                configuration.hyperparameters.setdefault(str(half.value), Setting(value=True))
             continue
         for key, value in plain_of(table).items():
             if isinstance(value, str | int | float | bool):
@@ -319,10 +382,11 @@ def _of_code(configuration: Configuration, script: ScriptFacts | None) -> Strate
     if script is not None and script.maps_devices and not launched and (terms.gpus or 0) > 1:
         return undescribed("A model spread over the GPUs of one process (device_map)", "it runs one GPU at a time")
     if "unread_file" in configuration.settings and (launched or terms.gpus == 1):
-        file = configuration.get("unread_file")
-        return undescribed("The strategy", f"its settings are in the file {file}")
+        return undescribed("The strategy", f"its settings are in the file {configuration.get('unread_file')}")
     if terms.gpus == 1 and (script is None or script.trains):
         return replicated("One GPU")
+    if script is not None and not script.trains and not script.trainer:
+        return undescribed("The script next to the text", "it calls nothing that trains")
     if not launched and terms.launched is False and terms.gpus is not None:
         return undescribed("One process", f"it has {terms.gpus} GPUs and no launcher")
     if launched and script is not None and script.trainer and not script.sets_arguments:
@@ -332,11 +396,8 @@ def _of_code(configuration: Configuration, script: ScriptFacts | None) -> Strate
         assumption = "The example script of transformers replicates the model without fsdp or deepspeed."
         return replicated().assuming(assumption)
     searched = "there is no readable script next to the text" if script is None else "the script shows no strategy"
-    why = (
-        f"{configuration.title} starts a script whose strategy is unknown, so there is no plan: its hyperparameters and"
-        f" environment set neither fsdp nor deepspeed, and {searched}."
-    )
-    return Strategy(name="unknown", why_no_plan=why)
+    why = "starts a script whose strategy is unknown, so there is no plan: its hyperparameters and environment set"
+    return Strategy(name="", why_no_plan=f"{configuration.title} {why} neither fsdp nor deepspeed, and {searched}.")
 
 
 def _adapter(configuration: Configuration, script: ScriptFacts | None) -> list[str]:
@@ -346,7 +407,7 @@ def _adapter(configuration: Configuration, script: ScriptFacts | None) -> list[s
     lora = is_on(values.get("use_peft")) or ranks or (script is not None and script.lora)
     if not lora:
         return []
-    four_bit = is_on(values.get("load_in_4bit")) or (script is not None and script.four_bit)
+    four_bit = is_on(values.get("load_in_4bit", script is not None and script.four_bit))
     rank = count(digits_as_number(ranks[0] if ranks else script.rank if script is not None else None))
     adapter = "qlora_4bit" if four_bit else "lora"
     configuration.set(adapter=adapter, adapter_rank=rank or _PEFT_RANK, adapter_targets="all-linear")
@@ -356,6 +417,26 @@ def _adapter(configuration: Configuration, script: ScriptFacts | None) -> list[s
         "" if rank else f"The adapter's rank is {_PEFT_RANK}, PEFT's default.",
         "The adapter is on all linear products, because its target modules are not read.",
     ]
+
+
+def _defaults(configuration: Configuration, script: ScriptFacts | None) -> list[str]:
+    """Set what the script sets and the text does not; the assumption about the batch size, if any."""
+    values = configuration.hyperparameters
+    present = {"batch_size"} if any(name in values for name in BATCH) else set()
+    present |= set(SEQUENCE) if any(name in values for name in SEQUENCE) else set()
+    settings = script.settings if script is not None else {}
+    for name, value in settings.items():
+        if name not in present:
+            values.setdefault(name, Setting(value))
+    if "batch_size" in present:
+        return []
+    if "batch_size" in settings:
+        return [f"The batch size is {settings['batch_size']}, which the script sets."]
+    example = script is None and "git_config" in configuration.settings and _TRAINER_ARGUMENTS & values.keys()
+    if example or (script is not None and script.unset):
+        configuration.set_hyperparameters(batch_size=_TRAINER_BATCH)
+        return [f"The batch size is {_TRAINER_BATCH}, the default of TrainingArguments."]
+    return []
 
 
 def _precision(configuration: Configuration, script: ScriptFacts | None) -> str:
@@ -369,8 +450,8 @@ def _precision(configuration: Configuration, script: ScriptFacts | None) -> str:
     if any(is_on(values[name].value) for name in ("bf16", "fp16") if name in values) or "precision" in values:
         return ""
     example = script is None and "git_config" in configuration.settings
-    if example or (script is not None and script.parses_arguments):
-        values["precision"] = Setting("fp32")  # the default of the Trainer
+    if example or (script is not None and (script.parses_arguments or script.full)):
+        values["precision"] = Setting("fp32")  # the default of the Trainer, and of PyTorch
         return ""
     machine = terms_of(configuration).instance
     precision = "bf16" if machine is None or machine.bf16 else "fp32"

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from smp_advisor import check_estimator
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.configuration import fully_sharded, zero
+from tests.estimators.cells import written
 
 ESTIMATOR = """
 from sagemaker.huggingface import HuggingFace
@@ -157,35 +158,6 @@ def test_accelerate_s_configuration():
     assert "MEGATRON_LM has no plan" in reading("distributed_type: MEGATRON_LM\nnum_processes: 8\n").open[0]
 
 
-TITAN = """
-[model]
-name = "llama3"
-flavor = "8B"
-
-[training]
-local_batch_size = 1
-seq_len = 8192
-
-[parallelism]
-data_parallel_shard_degree = -1
-tensor_parallel_degree = 1
-
-[activation_checkpoint]
-mode = "selective"
-selective_ac_option = "op"
-"""
-
-
-def test_torchtitan_s_configuration():
-    job_read = check_estimator(TITAN, cluster="ml.p5.48xlarge").readings[0]
-    assert job_read.plan.sharding_strategy == "full_shard"
-    assert job_read.plan.activation_checkpointing == "operators"
-    assert job_read.job.sequence_length == 8192
-    assert job_read.model is not None
-    tensor = reading(TITAN.replace("tensor_parallel_degree = 1", "tensor_parallel_degree = 2"))
-    assert "FSDP here has no tensor_parallel_degree 2" in tensor.open[0]
-
-
 SCRIPTS = {
     "FSDP2": ("from torch.distributed.fsdp import fully_shard\nfully_shard(model)\n", "full_shard"),
     "FSDP": (
@@ -280,7 +252,8 @@ def test_the_entry_script_of_a_model_trainer_is_read(tmp_path):
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "train.py").write_text(
         "from transformers import Trainer\n"
-        'parser.add_argument("--gradient_checkpointing", type=bool, default=True)\nTrainer().train()\n'
+        'parser.add_argument("--gradient_checkpointing", type=bool, default=True)\n'
+        "Trainer(TrainingArguments()).train()\n"
     )
     job_read = reading(tmp_path / "launch.py")
     assert (job_read.plan.library, job_read.plan.activation_checkpointing) == ("ddp", "each")
@@ -415,10 +388,61 @@ def test_strategies_that_do_not_exist_have_no_plan():
     assert zero(0).library == "ddp"
 
 
-def test_torchtitan_has_its_own_defaults():
-    text = "[model]\nname = 'llama3'\nflavor = '8B'\n[training]\nsteps = 10\n"
-    job_read = reading(text)
-    assert (job_read.plan.batch_size, job_read.plan.activation_checkpointing) == (8, "every_2")
-    assert "2048" in str(job_read.job.sequence_length)
-    never = reading(f"{text}[parallelism]\nfsdp_reshard_after_forward = 'never'\n")
-    assert never.plan.sharding_strategy == "shard_grad_op"
+LOOP = "from torch.nn.parallel import DistributedDataParallel as DDP\nmodel = DDP(model)\nloss.backward()\n"
+OPTION = 'parser.add_argument("--train-batch-size", type=int, default=6)\n'
+MAKES = "from transformers import Trainer, TrainingArguments\n{}\nTrainer(model, arguments).train()\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "batch", "precision"),
+    [
+        (OPTION + LOOP, 6, "fp32"),
+        (OPTION + LOOP + "model.half()\n", 6, "bf16"),
+        ("class Settings:\n    batch_size: int = 5\n" + LOOP, 5, "fp32"),
+        (MAKES.format("arguments = TrainingArguments(per_device_train_batch_size=3, fp16=True)"), 3, "fp16"),
+        (
+            OPTION + MAKES.format("arguments = TrainingArguments(per_device_train_batch_size=a.train_batch_size)"),
+            6,
+            "fp32",
+        ),
+        (MAKES.format("arguments = TrainingArguments(output_dir='x')"), 8, "fp32"),
+        (LOOP, None, None),
+        (MAKES.format("arguments = TrainingArguments(**options)"), None, None),
+    ],
+)
+def test_what_the_text_leaves_to_the_script_is_read_there_or_there_is_no_plan(tmp_path, code, batch, precision):
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "train.py").write_text(code)
+    text = ESTIMATOR.format(instance="ml.p4d.24xlarge", count=1, hyperparameters="{}", more=TORCHRUN)
+    (tmp_path / "launch.py").write_text(text)
+    job_read = reading(tmp_path / "launch.py")
+    plan = job_read.plan
+    assert (plan and plan.batch_size, plan and plan.precision) == (batch, precision)
+    if plan is None:
+        assert "the batch size is neither in the text nor readable in its script" in job_read.open[0]
+
+
+def test_memory_next_to_generation_is_not_checked_and_a_reference_model_is_named(tmp_path):
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "launch.py").write_text(job({"fsdp": "full_shard"}))
+    for trainer, words in (
+        ("GRPOTrainer", "the generation and the reference model"),
+        ("DPOTrainer", "reference model"),
+    ):
+        code = (
+            f"from trl import {trainer}, TrlParser\nTrlParser(()).parse_args_and_config()\n{trainer}(model).train()\n"
+        )
+        (tmp_path / "scripts" / "train.py").write_text(code)
+        job_read = reading(tmp_path / "launch.py")
+        assert words in " ".join(job_read.open)
+        assert (job_read.estimate is None) == (trainer == "GRPOTrainer")
+
+
+def test_checkpointing_by_default_of_a_script_for_smp_is_read(tmp_path):
+    (tmp_path / "train.py").write_text('parser.add_argument("--activation_checkpointing", type=int, default=1)\n')
+    body = 'parameters = {"pipeline_parallel_degree": 2, "microbatches": 4, "ddp": True}'
+    text = written(body).replace("instance_type=", 'entry_point="train.py",\n    instance_type=')
+    (tmp_path / "launch.py").write_text(text)
+    job_read = reading(tmp_path / "launch.py")
+    assert job_read.plan.activation_checkpointing == "each"
+    assert "activation_checkpointing is the default of the script's option." in job_read.inferred

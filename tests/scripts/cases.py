@@ -153,13 +153,6 @@ _EVALUATED = samples.PIPELINE.replace(
     "    if smp.dp_rank() == 0:\n        smp.save(",
 )
 _HIDDEN = samples.TENSOR.replace("labels=input_ids)", "labels=input_ids, output_hidden_states=False)")
-_TWO_OUTPUTS = (
-    samples.PIPELINE[: samples.PIPELINE.index("@smp.step\ndef test_step")]
-    + samples.PIPELINE[samples.PIPELINE.index("def train(") :]
-).replace("output = model(data)", "out = model(data)")
-_TWO_OUTPUTS = _TWO_OUTPUTS.replace("return self.head(hidden)", "return self.head(hidden), x").replace(
-    "F.cross_entropy(output, target)", "F.cross_entropy(out[0] + out[1], target)"
-)
 _LOADED = (
     samples.XLA.replace("def _mp_fn(index):\n    train()\n", "train()\n")
     .replace("        xm.mark_step()\n", "")
@@ -362,35 +355,6 @@ CASES = [
         "output, _ = model(data)",
         "output, _ = model(data)",
         name="tuple",
-    ),
-    Case(
-        "SMP113",
-        _TWO_OUTPUTS,
-        samples.PIPELINE_PLAN,
-        "out[0] + out[1]",
-        "out[0]",
-        "out = model(data)",
-        name="tuple with a name",
-    ),
-    Case(
-        "SMP113",
-        _TWO_OUTPUTS.replace("out[0] + out[1]", "output + hidden").replace("out =", "output, hidden ="),
-        samples.PIPELINE_PLAN,
-        "output + hidden",
-        "output",
-        "output, hidden = model(data)",
-        name="unread name",
-    ),
-    Case(
-        "SMP113",
-        _TWO_OUTPUTS.replace("self.head(hidden), x", '{"logits": self.head(hidden), "x": x}').replace(
-            "out[0] + out[1]", 'out["logits"] + out.get("x")'
-        ),
-        samples.PIPELINE_PLAN,
-        'out["logits"] + out.get("x")',
-        'out["logits"]',
-        "out = model(data)",
-        name="dictionary",
     ),
     Case(
         "SMP114",
@@ -787,9 +751,6 @@ CASES = [
     _estimator("STC411", "ml.p3.16xlarge", "ml.g6.48xlarge", "compiled = HuggingFace(", name="instance"),
     _estimator("STC412", "debug=False", "debug=True", "debug=True", fixed=True),
     _xla("STC413", ", drop_last=True", "", "DataLoader(dataset", fixed=True),
-    _estimator(
-        "STC414", '"ml.p3.16xlarge",\n    instance_count=1', '"ml.p3.2xlarge",\n    instance_count=8', "ml.p3.2xlarge"
-    ),
 ]
 
 

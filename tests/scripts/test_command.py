@@ -15,7 +15,6 @@ from tests.scripts import samples
 
 BROKEN = samples.PIPELINE.replace(", drop_last=True", "")
 NUMBERS = ["--microbatches", "4", "--pipeline-parallel-degree", "2"]
-TABLE = "[tool.smp_advisor]\nplan = {microbatches = 4, pipeline_parallel_degree = 2}\n"
 
 
 @pytest.fixture
@@ -127,50 +126,6 @@ def test_an_unknown_check_is_one_sentence(project, capsys):
     status, _, complaints = run(capsys, ".", "--select", "SMP19")
     assert (status, complaints.count("\n")) == (2, 1)
     assert "'SMP19'" in complaints
-
-
-def test_the_nearest_table_of_the_project_applies(project, capsys):
-    (project / "pyproject.toml").write_text(TABLE + "exclude = ['setup.py']\nignore = ['SMP109']\n")
-    assert run(capsys, "train.py")[0] == 0
-    assert run(capsys, "train.py", "--no-config")[0] == 1
-    (project / "pyproject.toml").write_text(TABLE)
-    assert run(capsys, "train.py")[0] == 1
-    assert run(capsys, "train.py", "--microbatches", "1")[0] == 0
-    (project / "deeper" / "pyproject.toml").write_text("[project]\nname = 'x'\n")  # has no table: the search goes on
-    (project / "deeper" / "other.py").write_text(BROKEN)
-    assert run(capsys, "deeper")[0] == 1
-    (project / "deeper" / ".git").mkdir()
-    (project / "pyproject.toml").write_text(TABLE + "ignore = ['SMP109']\n")
-    assert run(capsys, "deeper")[0] == 1  # the search ends at the top of the repository
-
-
-def test_the_plan_of_a_project_can_be_a_file(project, capsys):
-    (project / "plan.json").write_text('{"enabled": true, "parameters": {"microbatches": 1, "partitions": 2}}')
-    (project / "pyproject.toml").write_text("[tool.smp_advisor]\nplan = 'plan.json'\n")
-    assert run(capsys, ".")[0] == 0
-    (project / "plan.json").write_text("[]")
-    assert run(capsys, ".")[::2] == (
-        2,
-        f"{project / 'plan.json'} must contain a JSON object: names and their values.\n",
-    )
-
-
-@pytest.mark.parametrize(
-    ("table", "sentence"),
-    [
-        ("selct = ['SMP109']", "has the unknown key 'selct': did you mean select?"),
-        ("select = 'SMP109'", "select of [tool.smp_advisor] in"),
-        ("output = 'report.txt'", "has the unknown key 'output': the keys are select,"),
-        ("library = 'horovod'", "must be one of"),
-        ("select = ['X']", "No check has an id that starts with 'X'"),
-        ("=", "cannot be read as TOML"),
-    ],
-)
-def test_a_table_with_a_mistake_is_one_sentence(project, capsys, table, sentence):
-    (project / "pyproject.toml").write_text(f"[tool.smp_advisor]\n{table}\n")
-    status, shown, complaints = run(capsys, ".")
-    assert (status, shown, complaints.count("\n")) == (2, "", 1)
-    assert sentence in complaints
 
 
 def test_diff_shows_the_fixes_and_writes_nothing(project, capsys):

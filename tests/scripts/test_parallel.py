@@ -203,3 +203,28 @@ for batch in loader:
 """
     assert not found(text)
     assert found(text.replace("device =", "first = xm.is_master_ordinal()\ndevice =", 1)) == {"STC406"}
+
+
+def test_a_switch_that_only_one_rank_has_on_selects_it():
+    bad = catalog()["DDP607"].examples[0].bad
+    line = next(line for line in bad.splitlines() if line.startswith("torch.save("))
+    assert "DDP607" in {finding.id for finding in check_script(bad)}
+    chosen = bad.replace(line, f"args.saves = args.logs and is_master(args)\nif args.saves:\n    {line}")
+    assert "DDP607" not in {finding.id for finding in check_script(chosen)}
+
+
+def test_a_model_that_may_be_another_one_is_not_judged():
+    bad = catalog()["DDP602"].examples[0].bad
+    assert "DDP602" in {finding.id for finding in check_script(bad)}
+    other = "model = wrapped(model) if replica else model\nfor batch in batches:"
+    assert "DDP602" not in {finding.id for finding in check_script(bad.replace("for batch in batches:", other))}
+
+
+def test_blocks_in_another_function_may_replace_sharded_ones():
+    bad = catalog()["SMP318"].examples[0].bad
+    blocks = "for block in model.encoder.layers:\n    fully_shard(block)\n"
+    function = (
+        "def resize(model):\n    for block in model.encoder.layers:\n        fully_shard(block)\n\nresize(model)\n"
+    )
+    assert "SMP318" in {finding.id for finding in check_script(bad)}
+    assert "SMP318" not in {finding.id for finding in check_script(bad.replace(blocks, function))}

@@ -229,7 +229,10 @@ def _values_after_meta(context: Context) -> Iterator[Hit]:
 def _blocks_before_the_root(context: Context) -> Iterator[Hit]:
     wraps = [wrap for wrap in _wraps(context) if in_place(wrap)]
     for wrap in wraps:
-        for block in wraps:
+        # Other functions may shard another model, or modules that replace sharded ones.
+        before = {block.node for block in wraps if block.order <= wrap.order}
+        beside = [block for block in wraps if block.functions[-1:] == wrap.functions[-1:] and block.node not in before]
+        for block in beside:
             owners = [owner for origin in origins(block.argument("module", 0)) for owner in _owners(origin)]
             inner = any(same(model, owner) for model in sharded_model(wrap) for owner in owners)
             if inner and wrap.order < block.order and not wrap.loops and not exclusive(wrap, block):

@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.reading.module import replace
 from smp_advisor.reading.trace import exclusive
-from smp_advisor.reading.values import Collection, External, Item, Operation, Result, Value, is_none, options
+from smp_advisor.reading.values import (
+    Collection,
+    Constant,
+    External,
+    Item,
+    Mapping,
+    Operation,
+    Result,
+    Unknown,
+    Value,
+    is_none,
+    options,
+)
 from smp_advisor.scripts.checks.data import comes_from, is_sharded, loaders
 from smp_advisor.scripts.checks.sharding import FSDP, in_place, inside, same
 from smp_advisor.scripts.conditions import Conditions, is_one, option_of_batches
@@ -78,7 +90,9 @@ def wrapped_by(value: Value | None, wraps: list[Call]) -> Call | None:
         for wrap in wraps:
             if isinstance(owner, Result) and owner.call is wrap:
                 return wrap
-            if in_place(wrap) and any(same(owner, origin) for origin in origins(wrap.argument("module", 0))):
+            sharded = origins(wrap.argument("module", 0)) if in_place(wrap) else []
+            unsure = any(isinstance(origin, (Constant, Mapping, Unknown)) for origin in sharded)
+            if not unsure and any(same(owner, origin) for origin in sharded):
                 return wrap
     return None
 
@@ -237,7 +251,7 @@ def _wrapped_model_used(context: Context) -> Iterator[Hit]:
             continue
         for wrap in wraps:
             originals = origins(wrap.argument("module", 0))
-            called = inside(receiver)
+            called = [model for value in call.candidates for model in inside(value)]
             inner = called and all(any(same(model, original) for original in originals) for model in called)
             if inner and wrap.order < call.order and not exclusive(wrap, call) and _is_model(called):
                 reported.add(call.node)
@@ -292,7 +306,8 @@ def _no_inner_forward(context: Context) -> Iterator[Hit]:
 @check("SMP310")
 def _sharded_before_optimizer(context: Context) -> Iterator[Hit]:
     wraps = [wrap for wrap in parallel_wraps(context) if "fsdp" in wrap.name.lower() or in_place(wrap)]
-    if context.libraries.smp_v2 or not wraps:
+    again = [call for call in context.trace.methods("__init__") if call.receiver and is_optimizer_call(call.receiver)]
+    if context.libraries.smp_v2 or not wraps or again:
         return
     for call in context.trace.calls:
         if not call.reached or call.order > wraps[0].order or exclusive(call, wraps[0]):

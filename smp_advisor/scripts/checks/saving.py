@@ -26,6 +26,7 @@ from smp_advisor.scripts.queries import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from smp_advisor.reading.module import Module
     from smp_advisor.reading.source import Edit
     from smp_advisor.reading.trace import Call
 
@@ -171,7 +172,19 @@ def _met(context: Context, call: Call) -> bool:
 
 def _by_rank(call: Call) -> bool:
     """Whether a condition may select ranks: by its words, or as a number that must be 0."""
-    return any(mentions(guard.test, *_GUARDS) or _is_zero(guard.test) for guard in call.guards)
+    return any(
+        mentions(guard.test, *_GUARDS) or _is_zero(guard.test) or _set_by_rank(call.module, guard.test)
+        for guard in call.guards
+    )
+
+
+def _set_by_rank(module: Module, test: ast.expr) -> bool:
+    """``args.save`` after ``args.save = args.logs and is_master(args)``."""
+    names = {ast.unparse(part) for part in ast.walk(test) if isinstance(part, (ast.Name, ast.Attribute))}
+    return any(
+        mentions(node.value, *_GUARDS) and any(ast.unparse(target) in names for target in node.targets)
+        for node in module.all(ast.Assign)
+    )
 
 
 def _is_zero(test: ast.expr) -> bool:

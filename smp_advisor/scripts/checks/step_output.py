@@ -29,84 +29,6 @@ if TYPE_CHECKING:
     from smp_advisor.reading.trace import Call, Trace
 
 
-_Function = (ast.FunctionDef, ast.AsyncFunctionDef)
-
-
-def returned_keys(function: ast.FunctionDef | ast.AsyncFunctionDef, value: ast.expr | None) -> tuple[object, ...]:
-    """Positions or keys of the tensors in a returned tuple or dictionary; empty for other values."""
-    if isinstance(value, ast.Name):
-        assigned = [
-            node.value
-            for node in ast.walk(function)
-            if isinstance(node, ast.Assign) and any(_is_name(target, value.id) for target in node.targets)
-        ]
-        changed = sum(_is_name(node, value.id) for node in ast.walk(function))
-        value = assigned[0] if len(assigned) == 1 and changed == 2 else None
-    if isinstance(value, ast.Tuple) and not any(isinstance(item, ast.Starred) for item in value.elts):
-        return tuple(range(len(value.elts)))
-    if isinstance(value, ast.Dict) and all(isinstance(key, ast.Constant) for key in value.keys):
-        return tuple(key.value for key in value.keys if isinstance(key, ast.Constant))
-    return ()
-
-
-def read_keys(module: Module, call: ast.Call, keys: tuple[object, ...]) -> frozenset[object] | None:
-    """The keys or positions of the call's result that the code around it reads; None if that is not visible."""
-    parent = module.parent(call)
-    if isinstance(parent, (ast.Subscript, ast.Attribute)):
-        key = _key(module, call)
-        return None if key is None else frozenset([key[0]])
-    if not isinstance(parent, ast.Assign) or len(parent.targets) != 1:
-        return None
-    function: ast.AST | None = parent
-    while function is not None and not isinstance(function, (*_Function, ast.Module)):
-        function = module.parent(function)
-    if not isinstance(function, _Function):
-        return None  # another file may import the names of a module
-    target = parent.targets[0]
-    if isinstance(target, ast.Tuple):
-        if len(target.elts) != len(keys) or not all(isinstance(name, ast.Name) for name in target.elts):
-            return None
-        loaded = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and _loads(node)}
-        shared = {
-            name for node in ast.walk(function) if isinstance(node, (ast.Global, ast.Nonlocal)) for name in node.names
-        }
-        names = [name.id for name in target.elts if isinstance(name, ast.Name)]
-        return frozenset(key for key, name in zip(keys, names, strict=True) if name in loaded | shared)
-    return _keys_of_name(module, function, target) if isinstance(target, ast.Name) else None
-
-
-def _keys_of_name(module: Module, function: ast.AST, target: ast.Name) -> frozenset[object] | None:
-    read: set[object] = set()
-    for node in ast.walk(function):
-        if not isinstance(node, ast.Name) or node.id != target.id or node is target:
-            continue
-        key = _key(module, node)
-        if not _loads(node) or key is None:
-            return None
-        read.add(key[0])
-    return frozenset(read)
-
-
-def _key(module: Module, node: ast.expr) -> tuple[object] | None:
-    """The literal by which a value is read: ``out[0]``, ``out["loss"]`` or ``out.get("loss")``."""
-    parent = module.parent(node)
-    if isinstance(parent, ast.Subscript) and parent.value is node and isinstance(parent.slice, ast.Constant):
-        return (parent.slice.value,)
-    if isinstance(parent, ast.Attribute) and parent.attr == "get":
-        call = module.parent(parent)
-        if isinstance(call, ast.Call) and call.func is parent and call.args and isinstance(call.args[0], ast.Constant):
-            return (call.args[0].value,)
-    return None
-
-
-def _loads(node: ast.Name) -> bool:
-    return isinstance(node.ctx, ast.Load)
-
-
-def _is_name(node: ast.AST, name: str) -> bool:
-    return isinstance(node, ast.Name) and node.id == name
-
-
 _ATTRIBUTES = frozenset(
     f".{name}"
     for name in (
@@ -267,43 +189,11 @@ def _read(context: Context, here: Module, attribute: str) -> bool:
 
 
 def _thrown_away(context: Context) -> Iterator[Hit]:
-    calls = [(call, keys) for call in context.models() if len(keys := _returned(call)) > 1]
-    for call, keys in calls:
-        parent = call.module.parent(call.node)
-        if isinstance(parent, ast.Subscript) and isinstance(parent.slice, ast.Constant):
-            yield Hit(call.module, call.node, {"returned": len(keys)}, variant="one used")
-        if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Tuple):
-            names = [target.id for target in parent.targets[0].elts if isinstance(target, ast.Name)]
-            unused = sum(name.startswith("_") for name in names)
-            if unused:
-                yield Hit(call.module, call.node, {"returned": len(keys), "dropped": unused}, variant="dropped")
-    marked = {function.node for function in context.trace.functions if function.step is not None}
-    if not marked - {call.step.node for call, _ in calls if call.step is not None}:
-        yield from _never_read(calls)
-
-
-def _never_read(calls: list[tuple[Call, tuple[object, ...]]]) -> Iterator[Hit]:
-    """Outputs that no call of the model reads by their key, position or name."""
-    reads = [read_keys(call.module, call.node, keys) for call, keys in calls]
-    by_name = [call for call, _ in calls if isinstance(call.module.parent(call.node), ast.Assign)]
-    if len({keys for _, keys in calls}) != 1 or not by_name or any(read is None for read in reads):
-        return
-    unread = [key for key in calls[0][1] if not any(read is not None and key in read for read in reads)]
-    first = by_name[0]
-    dropped = any(read is not None and len(read) < len(calls[0][1]) for read in reads)
-    targets = getattr(first.module.parent(first.node), "targets", [])
-    marked = isinstance(targets[0], ast.Tuple) and any(
-        isinstance(target, ast.Name) and target.id.startswith("_") for target in targets[0].elts
-    )
-    if unread and dropped and not marked:
-        shown = ", ".join(repr(key) for key in unread)
-        yield Hit(first.module, first.node, {"outputs": shown}, variant="never read")
-
-
-def _returned(call: Call) -> tuple[object, ...]:
-    """Keys or positions of the values that each class of wrapped model returns; empty if they differ."""
-    alternatives = {_keys(module) for module in _wrapped_modules(call.receiver)}
-    return alternatives.pop() if len(alternatives) == 1 else ()
+    for call in context.models():
+        counts = {returned_values(module, "forward") for module in _wrapped_modules(call.receiver)}
+        returned = counts.pop() if len(counts) == 1 else 0
+        if dropped := unused_values(call, returned):
+            yield Hit(call.module, call.node, {"returned": returned, "dropped": dropped}, variant="dropped")
 
 
 def _wrapped_modules(value: Value | None) -> list[Instance]:
@@ -315,11 +205,21 @@ def _wrapped_modules(value: Value | None) -> list[Instance]:
     return modules
 
 
-def _keys(instance: Instance) -> tuple[object, ...]:
-    forward = instance.cls.find("forward")
-    if not isinstance(forward, Function) or isinstance(forward.node, ast.Lambda):
-        return ()
-    alternatives = {
-        returned_keys(forward.node, node.value) for node in ast.walk(forward.node) if isinstance(node, ast.Return)
-    }
-    return alternatives.pop() if len(alternatives) == 1 else ()
+def returned_values(model: Instance, method: str) -> int:
+    """Values in the tuples that a method of a model returns; 0 if it returns something else."""
+    function = model.cls.find(method)
+    if not isinstance(function, Function) or isinstance(function.node, ast.Lambda):
+        return 0
+    returned = [node.value for node in ast.walk(function.node) if isinstance(node, ast.Return)]
+    counts = {len(value.elts) if isinstance(value, ast.Tuple) else 0 for value in returned}
+    return counts.pop() if len(counts) == 1 else 0
+
+
+def unused_values(call: Call, returned: int) -> int:
+    """Values of a call that the script drops: ``model(x)[0]``, ``loss, _ = model(x)``."""
+    parent = call.module.parent(call.node)
+    if isinstance(parent, ast.Subscript) and isinstance(parent.slice, ast.Constant):
+        return max(returned - 1, 0)
+    targets = parent.targets[0] if isinstance(parent, ast.Assign) and returned > 1 else None
+    names = targets.elts if isinstance(targets, ast.Tuple) else ()
+    return sum(isinstance(name, ast.Name) and name.id.startswith("_") for name in names)

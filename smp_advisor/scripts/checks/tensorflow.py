@@ -6,7 +6,8 @@ import ast
 from typing import TYPE_CHECKING
 
 from smp_advisor.reading.module import add_keyword, replace
-from smp_advisor.reading.values import Constant, Function, Instance, Result, Value, options
+from smp_advisor.reading.values import Constant, Instance, Result, Value, options
+from smp_advisor.scripts.checks.step_output import returned_values, unused_values
 from smp_advisor.scripts.context import Context, Hit, check
 from smp_advisor.scripts.queries import constant, is_known, known_names, ranks
 
@@ -99,24 +100,9 @@ def _unused_outputs(context: Context) -> Iterator[Hit]:
         model = call.receiver
         if call.method or not isinstance(model, Instance) or "smptf.DistributedModel" not in model.cls.ancestors():
             continue
-        returned = _returned(model)
-        parent = call.module.parent(call.node)
-        if returned > 1 and isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Tuple):
-            names = [target.id for target in parent.targets[0].elts if isinstance(target, ast.Name)]
-            unused = sum(name.startswith("_") for name in names)
-            if unused:
-                yield Hit(call.module, call.node, {"returned": returned, "unused": unused})
-        if returned > 1 and isinstance(parent, ast.Subscript) and isinstance(parent.slice, ast.Constant):
-            yield Hit(call.module, call.node, {"returned": returned, "unused": returned - 1})
-
-
-def _returned(model: Instance) -> int:
-    method = model.cls.find("call")
-    if not isinstance(method, Function) or isinstance(method.node, ast.Lambda):
-        return 0
-    returns = [node.value for node in ast.walk(method.node) if isinstance(node, ast.Return)]
-    sizes = {len(value.elts) if isinstance(value, ast.Tuple) else 1 for value in returns}
-    return sizes.pop() if len(sizes) == 1 else 0
+        returned = returned_values(model, "call")
+        if unused := unused_values(call, returned):
+            yield Hit(call.module, call.node, {"returned": returned, "unused": unused})
 
 
 @check("SMP204", "smp_tensorflow")

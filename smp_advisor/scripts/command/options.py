@@ -1,12 +1,10 @@
-"""Options of the command line: which files and checks, joined with `[tool.smp_advisor]` of a project."""
+"""Options of the command line: which files and checks, plan and output."""
 
 from __future__ import annotations
 
 import argparse
 import difflib
 import json
-import os
-import tomllib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +15,7 @@ from smp_advisor.findings.catalog import catalog, check_markdown
 from smp_advisor.scripts.settings import checked_libraries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from smp_advisor.findings.report import Report
 
@@ -62,50 +60,6 @@ def _prefix(text: str) -> str:
     return prefix
 
 
-_MOST_PARENTS = 40
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Configuration:
-    """Settings of a project; the options of the command line take precedence."""
-
-    select: tuple[str, ...] = ()
-    ignore: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
-    library: str | None = None
-    plan: Mapping[str, Any] | None = None
-    hyperparameters: Mapping[str, Any] | None = None
-    strict: bool = False
-
-
-_KINDS: dict[str, tuple[type, str]] = {
-    "select": (list, "a list of texts"),
-    "ignore": (list, "a list of texts"),
-    "exclude": (list, "a list of texts"),
-    "library": (str, "a text"),
-    "plan": (dict, "a table or the path of a JSON file"),
-    "hyperparameters": (dict, "a table or the path of a JSON file"),
-    "strict": (bool, "true or false"),
-}
-
-
-def read_configuration(paths: Iterable[str]) -> Configuration:
-    """The table in the nearest ``pyproject.toml`` that has one, from the common folder of `paths` upward.
-
-    The search ends at the top of a Git repository. Without a table, every setting has its default.
-    """
-    folder = _common_folder(paths)
-    for place in (folder, *list(folder.parents)[:_MOST_PARENTS]):
-        file = place / "pyproject.toml"
-        if file.is_file():
-            table = _table(file)
-            if table is not None:
-                return _configuration(file, table)
-        if (place / ".git").exists():
-            break
-    return Configuration()
-
-
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file."""
     try:
@@ -122,64 +76,6 @@ def plan_parameters(parameters: dict[str, Any]) -> dict[str, Any]:
     """Parameters of the library; also of the value of "modelparallel" in a distribution."""
     inner = parameters.get("parameters", parameters)
     return inner if isinstance(inner, dict) else parameters
-
-
-def _common_folder(paths: Iterable[str]) -> Path:
-    """The innermost folder that contains all `paths`; of patterns, the part without one."""
-    folders = []
-    for text in paths:
-        if text in ("", "-") or "\0" in text:
-            continue
-        path = Path(text).absolute()
-        while not os.path.isdir(path) and path != path.parent:  # noqa: PTH112 - pathlib's fails for long names
-            path = path.parent
-        folders.append(path.resolve())
-    if not folders:
-        return Path.cwd()
-    candidates = (folders[0], *folders[0].parents)
-    return next((place for place in candidates if all(map(_inside(place), folders))), folders[0])
-
-
-def _inside(place: Path) -> Callable[[Path], bool]:
-    return lambda folder: folder.is_relative_to(place)
-
-
-def _table(file: Path) -> dict[str, Any] | None:
-    try:
-        tool = tomllib.loads(read_bytes(file, CONFIGURATION).decode("utf-8")).get("tool", {})
-    except (OSError, ValueError, RecursionError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise AdvisorError(f"{file} cannot be read as TOML ({reason}): correct it, or pass --no-config.") from None
-    table = tool.get("smp_advisor") if isinstance(tool, dict) else None
-    if table is not None and not isinstance(table, dict):
-        raise AdvisorError(f"tool.smp_advisor in {file} must be a table.")
-    return table
-
-
-def _configuration(file: Path, table: dict[str, Any]) -> Configuration:
-    values: dict[str, Any] = {}
-    value: Any
-    for key, value in table.items():
-        name = key.replace("-", "_")
-        if name not in _KINDS:
-            near = difflib.get_close_matches(name, _KINDS, 1)
-            hint = f"did you mean {near[0]}?" if near else f"the keys are {', '.join(_KINDS)}."
-            raise AdvisorError(f"[tool.smp_advisor] in {file} has the unknown key {key!r}: {hint}")
-        kind, words = _KINDS[name]
-        if kind is dict and isinstance(value, str):
-            value = read_object(file.parent / value)  # noqa: PLW2901 - a path stands for its content
-        texts = not isinstance(value, list) or all(isinstance(entry, str) for entry in value)
-        if not (isinstance(value, kind) and texts):
-            raise AdvisorError(f"{key} of [tool.smp_advisor] in {file} must be {words}.")
-        values[name] = tuple(value) if isinstance(value, list) else value
-    if "plan" in values:
-        values["plan"] = plan_parameters(values["plan"])
-    library = values.get("library")
-    if library is not None and library not in checked_libraries():
-        raise AdvisorError(
-            f"library of [tool.smp_advisor] in {file} must be one of {', '.join(checked_libraries())}, not {library!r}."
-        )
-    return Configuration(**values)
 
 
 FORMATS = ("text", "json", "sarif", "github")
@@ -214,26 +110,24 @@ class Options:
 
 
 def parse(arguments: Sequence[str] | None) -> Options:
-    """Options of the command line. What it leaves out comes from the nearest ``pyproject.toml``."""
+    """Options of the command line."""
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.diff and options.fix:
         parser.error("--diff shows the changes that --fix writes: pass one of them")
     if "-" in options.scripts and (options.fix or options.diff or len(options.scripts) > 1):
         parser.error("the standard input (-) is checked alone, and without --fix or --diff")
-    present = Configuration() if options.no_config else read_configuration([*options.scripts, options.stdin_filename])
-    select, ignore = _identifiers(options.select), _identifiers(options.ignore)
     return Options(
         paths=tuple(options.scripts),
         stdin_name=options.stdin_filename,
-        plan=_plan(options, present),
-        library=options.library or present.library,
-        hyperparameters=read_object(options.hyperparameters) if options.hyperparameters else present.hyperparameters,
-        selection=Selection.of(select or present.select, (*ignore, *present.ignore)),
-        exclude=(*options.exclude, *present.exclude),
+        plan=_plan(options),
+        library=options.library,
+        hyperparameters=read_object(options.hyperparameters) if options.hyperparameters else None,
+        selection=Selection.of(_identifiers(options.select), _identifiers(options.ignore)),
+        exclude=tuple(options.exclude),
         format=options.format,
         output=options.output,
-        strict=options.strict or present.strict,
+        strict=options.strict,
         fix=options.fix,
         diff=options.diff,
     )
@@ -311,14 +205,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--explain", action=_Explain, metavar="ID", help="print the page of a check, and nothing else")
     parser.add_argument("--diff", action="store_true", help="print the changes of --fix and write nothing")
-    parser.add_argument("--no-config", action="store_true", help="do not read [tool.smp_advisor] of pyproject.toml")
     return parser
 
 
-def _plan(options: argparse.Namespace, present: Configuration) -> dict[str, Any] | None:
-    plan: dict[str, Any] = dict(present.plan or {})
-    if options.plan is not None:
-        plan = dict(plan_parameters(read_object(options.plan)))
+def _plan(options: argparse.Namespace) -> dict[str, Any] | None:
+    plan = dict(plan_parameters(read_object(options.plan))) if options.plan is not None else {}
     for name in (*_NUMBERS, *_SWITCHES):
         value = getattr(options, name)
         if value is not None:
