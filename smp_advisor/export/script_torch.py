@@ -59,6 +59,7 @@ def adapter_values(training: Training) -> dict[str, object]:
         "adapter_alpha": adapter.alpha or 2 * adapter.rank,
         "adapter_dropout": _DROPOUT if adapter.dropout else 0.0,
         "adapter_modules": sorted(adapter.module_names),
+        "adapter_targets": "all-linear" if adapter.targets == "all-linear" else sorted(adapter.module_names),
         "adapter_base": Comment(f" over {adapter.base_bits} bits" if adapter.quantized else ""),
         "base_bits": Comment(str(adapter.base_bits)),
         "double_quantization": adapter.double_quantization,

@@ -191,8 +191,8 @@ def test_every_option_arrives(requests, library):
 
 def test_the_metrics_read_the_lines_of_the_script():
     lines = (
-        "step 20 loss 2.5000 tokens_per_second 1234.5 seconds_per_step 0.2500 tflops_per_gpu 101.25 mfu 0.3245"
-        " peak_allocated_gib 20.50 peak_reserved_gib 24.00 learning_rate 1.000e-04\nstep 20 validation_loss 2.7500\n"
+        "step 1,020/1,200 loss 2.5000 tokens_per_second 1234.5 seconds_per_step 0.2500 tflops_per_gpu 101.25 mfu 0.3245"
+        " peak_allocated_gib 20.50 peak_reserved_gib 24.00 learning_rate 1.000e-04\nstep 1,020 validation_loss 2.7500\n"
     )
     found = {name: re.findall(pattern, lines) for name, pattern in _METRICS.items()}
     assert found == {

@@ -151,13 +151,14 @@ def make_specs(folder):
         path.write_text(script)
         channels = {"TRAIN": train, "MODEL": model if train else None, "TOKENIZER": tokenizer if train else None}
         chosen = {"learning_rate": 0.01, "warmup_steps": 1, "log_every": 1, "max_steps": 6, "checkpoint_every": 2}
-        chosen |= {"checkpoint_directory": place / "checkpoints", "tensorboard_directory": place / "board"} | options
+        chosen |= {"checkpoint_directory": place / "checkpoints"} | options
         specs[name] = {
             "script": str(path),
             "folder": str(place),
             "stand_in": stand_in and str(folder / stand_in),
             "processes": processes,
             "environment": {"SM_MODEL_DIR": str(place), "HF_HOME": str(folder / "cache"), "TMPDIR": str(place)}
+            | {"TENSORBOARD_LOGGING_DIR": str(place / "board")}
             | {f"SM_CHANNEL_{channel}": str(folder / data) for channel, data in channels.items() if data},
             "options": [text for key, value in chosen.items() for text in (f"--{key}", str(value))],
         }
@@ -207,7 +208,7 @@ def jobs(folder):
 def losses_of(job):
     assert job["error"] is None, job["error"][-3000:]
     return {
-        int(step): float(loss) for step, loss in re.findall(r"^step (\d+) loss (\S+)", job["printed"], re.MULTILINE)
+        int(step): float(loss) for step, loss in re.findall(r"^step (\d+)/\d+ loss (\S+)", job["printed"], re.MULTILINE)
     }
 
 
@@ -292,18 +293,19 @@ from accelerate import FullyShardedDataParallelPlugin
 from accelerate.utils.fsdp_utils import fsdp2_prepare_auto_wrap_policy
 from transformers import AutoConfig, AutoModelForCausalLM
 from peft import get_peft_model
+from trl import get_peft_config
 import torch
 
 found = {}
 for path in sys.argv[1:]:
     names = runpy.run_path(path)
     sys.argv = [path]
-    settings = names["make_settings"](names["parse_arguments"](), ["messages"])
+    settings, model_settings, _ = names["read_settings"]()
     plugin = FullyShardedDataParallelPlugin(**settings.fsdp_plugin_args)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(names["MODEL_TYPE"], **names["MODEL"]))
-        if "ADAPTER" in names:
-            model = get_peft_model(model, names["ADAPTER"])
+        if adapter := get_peft_config(model_settings):
+            model = get_peft_model(model, adapter)
     plugin.set_auto_wrap_policy(model)
     wraps = fsdp2_prepare_auto_wrap_policy(plugin, model)
     found[path] = {
@@ -321,7 +323,7 @@ for path in sys.argv[1:]:
         and [settings.parallelism_config.dp_replicate_size, settings.parallelism_config.dp_shard_size],
         "optimizer": settings.optim,
         "schedule": [settings.lr_scheduler_type, settings.warmup_steps, settings.num_train_epochs],
-        "dtype": str(names["MODEL_SETTINGS"]["dtype"]),
+        "dtype": model_settings.dtype,
     }
 print(json.dumps(found))
 """
@@ -364,7 +366,7 @@ def test_the_settings_of_fsdp_are_those_of_the_plan(tmp_path):
                 "groups": [2, 8] if name == "hybrid" else None,
                 "optimizer": "adamw_torch_fused",
                 "schedule": ["cosine", 0.1, 1.0 if kind == "full" else 5.0],
-                "dtype": "torch.bfloat16" if half and (kind == "adapter" or name == "16-bit") else "torch.float32",
+                "dtype": "bfloat16" if half and (kind == "adapter" or name == "16-bit") else "float32",
             }
     (tmp_path / "settings.py").write_text(SETTINGS)
     printed = run_forked(tmp_path / "settings.py", *expected, cwd=tmp_path)
@@ -373,8 +375,8 @@ def test_the_settings_of_fsdp_are_those_of_the_plan(tmp_path):
 
 def test_a_quantized_base_is_stored_in_values_that_fsdp_shards():
     text = script_of({"adapter": Adapter(base_bits=4, double_quantization=True)}, library="fsdp", precision="bf16")
-    assert "bnb_4bit_quant_storage=torch.bfloat16" in text
-    assert "bnb_4bit_use_double_quant=True" in text
+    assert '"bnb_4bit_quant_storage": "bfloat16"' in text
+    assert '"use_bnb_nested_quant": True' in text
 
 
 @pytest.mark.parametrize(
