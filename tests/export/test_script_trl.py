@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 
@@ -22,6 +21,7 @@ from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
 from tests.export.examples import P4D, POSITIONS, TASKS, TINY, WORDS
+from tests.export.gloo_jobs import QUICK, losses_of, run_jobs, spec
 from tests.export.test_script_data_jobs import make_data
 from tests.forked import run_forked
 
@@ -135,33 +135,20 @@ def make_specs(folder):
     (folder / "shard.py").write_text(SHARDED)
     specs = {}
 
-    def add(
-        name,
-        script,
-        place=None,
-        *,
-        train=None,
-        model="trial",
-        tokenizer="marked",
-        stand_in=None,
-        processes=2,
-        **options,
-    ):
+    def add(name, script, place=None, *, train=None, tokenizer="marked", stand_in=None, processes=2, **options):
         path, place = folder / f"{name}.py", folder / (place or name)
         path.write_text(script)
-        channels = {"TRAIN": train, "MODEL": model if train else None, "TOKENIZER": tokenizer if train else None}
-        chosen = {"learning_rate": 0.01, "warmup_steps": 1, "log_every": 1, "max_steps": 6, "checkpoint_every": 2}
-        chosen |= {"checkpoint_directory": place / "checkpoints"} | options
-        specs[name] = {
-            "script": str(path),
-            "folder": str(place),
-            "stand_in": stand_in and str(folder / stand_in),
-            "processes": processes,
-            "environment": {"SM_MODEL_DIR": str(place), "HF_HOME": str(folder / "cache"), "TMPDIR": str(place)}
-            | {"TENSORBOARD_LOGGING_DIR": str(place / "board")}
-            | {f"SM_CHANNEL_{channel}": str(folder / data) for channel, data in channels.items() if data},
-            "options": [text for key, value in chosen.items() for text in (f"--{key}", str(value))],
-        }
+        channels = {"train": train, "model": "trial", "tokenizer": tokenizer} if train else {}
+        specs[name] = spec(
+            path,
+            place,
+            QUICK | {"checkpoint_every": 2, "checkpoint_directory": place / "checkpoints"} | options,
+            processes=processes,
+            stand_in=stand_in and folder / stand_in,
+            channels={channel: folder / data for channel, data in channels.items()},
+            environment={"HF_HOME": str(folder / "cache"), "TMPDIR": str(place)}
+            | {"TENSORBOARD_LOGGING_DIR": str(place / "board")},
+        )
 
     batch = {"input_ids": [[4, 5, 6, 7]] * 2, "labels": [[4, 5, 6, 7]] * 2}
     full, lora, fsdp = script_of(FULL), script_of(LORA), {"library": "fsdp", "precision": "bf16"}
@@ -200,16 +187,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def jobs(folder):
-    (folder / "jobs.json").write_text(json.dumps(make_specs(folder)))
-    run_forked(Path(__file__).with_name("run_jobs.py"), folder / "jobs.json", folder / "results.json", cwd=folder)
-    return json.loads((folder / "results.json").read_text())
-
-
-def losses_of(job):
-    assert job["error"] is None, job["error"][-3000:]
-    return {
-        int(step): float(loss) for step, loss in re.findall(r"^step (\d+)/\d+ loss (\S+)", job["printed"], re.MULTILINE)
-    }
+    return run_jobs(folder, make_specs(folder))
 
 
 @pytest.mark.torch
