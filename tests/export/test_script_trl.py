@@ -172,6 +172,7 @@ def make_specs(folder):
     small = small_training(*DATA_CASE, trainer="trl")
     add("small copy", small.script, train="chats", max_steps=2)
     add("unmarked", full, train="chats", tokenizer="tokenizer", processes=1)
+    add("other columns", full, train="answers", processes=1)
     add("other model", script_of(FULL, TASKS["mistral"]), train="chats", processes=1)
     add("no preferences", script_of(LORA, objective="dpo"), max_steps=4, processes=1)
     for family, model in FAMILIES.items():
@@ -261,6 +262,7 @@ class TestJobs:
 
     def test_what_a_job_lacks_is_reported_in_a_sentence(self, jobs):
         assert "ValueError" in jobs["unmarked"]["error"]
+        assert "The data has the columns prompt, chosen, rejected" in jobs["other columns"]["error"]
         assert "The model has model_type llama, the plan's mistral" in jobs["other model"]["error"]
         assert "pass a channel `train`" in jobs["no preferences"]["error"]
 
