@@ -38,7 +38,7 @@ ScriptCheck: TypeAlias = "Callable[[str, Plan, Mapping[str, Any]], tuple[str, ..
 """Warnings about a script of the user, from its path, the plan and the arguments that the job passes."""
 
 _METRICS = {
-    "train:loss": "step [0-9]+ loss ([0-9.]+|nan|inf)",
+    "train:loss": "step [0-9,/]+ loss ([0-9.]+|nan|inf)",
     "train:throughput": "_per_second ([0-9.]+)",
     "train:tflops_per_gpu": " tflops_per_gpu ([0-9.]+)",
     "train:mfu": " mfu ([0-9.]+)",

@@ -144,7 +144,6 @@ def common_flags(training: Training) -> dict[str, bool]:
         | {
             "adam": training.job.optimizer == "adam",
             "fp16": plan.precision == "fp16",
-            "half": plan.precision != "fp32",
             "small_copy": training.small_copy,
             "inferred": training.model.origin == "inferred",
             "clip": True,

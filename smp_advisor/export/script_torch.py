@@ -59,6 +59,7 @@ def adapter_values(training: Training) -> dict[str, object]:
         "adapter_alpha": adapter.alpha or 2 * adapter.rank,
         "adapter_dropout": _DROPOUT if adapter.dropout else 0.0,
         "adapter_modules": sorted(adapter.module_names),
+        "adapter_targets": "all-linear" if adapter.targets == "all-linear" else sorted(adapter.module_names),
         "adapter_base": Comment(f" over {adapter.base_bits} bits" if adapter.quantized else ""),
         "base_bits": Comment(str(adapter.base_bits)),
         "double_quantization": adapter.double_quantization,
@@ -176,6 +177,8 @@ def write(training: Training) -> str:
         "weighted": Comment("* weights[part]" if weighted else "/ len(parts)"),
         "built_dtype": Comment(DTYPES[plan.precision if half else "fp32"]),
         "built_in": Comment(plan.precision if pure or training.job.adapter is not None else "fp32"),
+        "backward": Comment("state.scaler.scale(loss).backward()" if plan.precision == "fp16" else "loss.backward()"),
+        "clip": Comment(_clipping(training)),
         "step_option": Comment(_STEP_OPTIONS.get(training.job.optimizer_step, "")),
         "checkpoint_period": Comment(str(period)),
         "wrapped": Comment("with sharded layers" if sharded else "with a full copy on every GPU"),
@@ -210,7 +213,6 @@ def write(training: Training) -> str:
         "saves_in_thread": in_thread,
         "autocast": not sharded and not pure and plan.precision != "fp32",
         "casts": not pure and plan.precision != "fp32",
-        "pure": pure,
         "builds_half": half,
         "loads_first": building == "library" or _transforms(training),
         "chunked_loss": chunked,
@@ -231,6 +233,14 @@ def write(training: Training) -> str:
         **adapter_flags(training),
     }
     return gathered(render("train_torch.py.in", values=values, flags=flags))
+
+
+def _clipping(training: Training) -> str:
+    """The call that clips the gradients: the library's own, that of FSDP1, or PyTorch's."""
+    of_fsdp1 = training.library.smdistributed and training.plan.shards_parameters and not _transforms(training)
+    name = "model.clip_grad_norm_(" if of_fsdp1 else "clip_grad_norm_("
+    model = "" if of_fsdp1 else "model, " if _transforms(training) else "model.parameters(), "
+    return f"{name}{model}arguments.max_gradient_norm)"
 
 
 def fixed_settings(plan: Plan) -> list[str]:

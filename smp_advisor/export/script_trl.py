@@ -148,7 +148,8 @@ def write(training: Training) -> str:
         "gpus_per_node": training.cluster.gpus_per_node,
         "checkpoints": bool(plan.activation_checkpointing),
         "reduces_each": not training.job.unsharded_accumulation,
-        "base_dtype": Comment("torch.bfloat16" if _base_bytes(training) == 2 else "torch.float32"),
+        "base_dtype": "bfloat16" if _base_bytes(training) == 2 else "float32",
+        "sequences": Comment("2 * " if training.objective == "dpo" else ""),
         **adapter_values(training),
     }
     flags = common_flags(training) | {

@@ -156,16 +156,13 @@ def _estimator(job: Launch) -> Call:
 
 def _capacity(job: Launch) -> dict[str, Any]:
     options = job.options
-    arguments: dict[str, Any] = {}
-    if options.spot:
-        arguments |= {"use_spot_instances": True, "max_wait": job.wait_seconds}
-    if options.keep_alive_seconds is not None:
-        arguments["keep_alive_period_in_seconds"] = options.keep_alive_seconds
-    if job.checkpoint_s3_uri is not None:
-        arguments["checkpoint_s3_uri"] = job.checkpoint_s3_uri
-    if options.subnets:
-        arguments |= {"subnets": list(options.subnets), "security_group_ids": list(options.security_group_ids)}
     account = {
+        "use_spot_instances": options.spot or None,
+        "max_wait": job.wait_seconds if options.spot else None,
+        "keep_alive_period_in_seconds": options.keep_alive_seconds,
+        "checkpoint_s3_uri": job.checkpoint_s3_uri,
+        "subnets": list(options.subnets) or None,
+        "security_group_ids": list(options.security_group_ids) or None,
         "max_retry_attempts": options.retry_attempts,
         "training_plan": options.training_plan,
         "output_path": options.output_path,
@@ -176,21 +173,23 @@ def _capacity(job: Launch) -> dict[str, Any]:
         "environment": options.environment,
         "tags": [{"Key": key, "Value": value} for key, value in (options.tags or {}).items()] or None,
     }
-    return arguments | {name: value for name, value in account.items() if value is not None}
+    return {name: value for name, value in account.items() if value is not None}
 
 
 def _estimator_input(place: Location, *, streams: bool) -> object:
     if not isinstance(place, FileSystem):
         return Call("TrainingInput", {"s3_data": place, "input_mode": "FastFile"}) if streams else place
-    return Call(
-        "FileSystemInput",
-        {
-            "file_system_id": place.identity,
-            "file_system_type": "FSxLustre",
-            "directory_path": place.directory,
-            "file_system_access_mode": "rw" if place.writable else "ro",
-        },
-    )
+    return _file_system("FileSystemInput", place)
+
+
+def _file_system(name: str, place: FileSystem) -> Call:
+    arguments = {
+        "file_system_id": place.identity,
+        "file_system_type": "FSxLustre",
+        "directory_path": place.directory,
+        "file_system_access_mode": "rw" if place.writable else "ro",
+    }
+    return Call(name, arguments)
 
 
 _REGION = Expression("session.boto_region_name")
@@ -212,7 +211,15 @@ def trainer_values(job: Launch) -> dict[str, object]:
         "inputs": [
             _streamed(name, place)
             if job.streams and isinstance(place, str)
-            else Call("InputData", {"channel_name": name, "data_source": _trainer_input(place)})
+            else Call(
+                "InputData",
+                {
+                    "channel_name": name,
+                    "data_source": _file_system("FileSystemDataSource", place)
+                    if isinstance(place, FileSystem)
+                    else place,
+                },
+            )
             for name, place in job.inputs.items()
         ],
     }
@@ -356,31 +363,13 @@ def _torchrun(job: Launch) -> Call:
 
 def _compute(job: Launch) -> Call:
     options = job.options
-    arguments: dict[str, Any] = {
+    arguments = {
         "instance_type": job.cluster.instance.name,
         "instance_count": job.cluster.nodes,
         "volume_size_in_gb": job.volume_gb,
+        "enable_managed_spot_training": options.spot or None,
+        "keep_alive_period_in_seconds": options.keep_alive_seconds,
+        "training_plan_arn": options.training_plan,
+        "volume_kms_key_id": options.volume_kms_key,
     }
-    if options.spot:
-        arguments["enable_managed_spot_training"] = True
-    if options.keep_alive_seconds is not None:
-        arguments["keep_alive_period_in_seconds"] = options.keep_alive_seconds
-    if options.training_plan is not None:
-        arguments["training_plan_arn"] = options.training_plan
-    if options.volume_kms_key is not None:
-        arguments["volume_kms_key_id"] = options.volume_kms_key
-    return Call("Compute", arguments)
-
-
-def _trainer_input(place: Location) -> object:
-    if not isinstance(place, FileSystem):
-        return place
-    return Call(
-        "FileSystemDataSource",
-        {
-            "file_system_id": place.identity,
-            "file_system_access_mode": "rw" if place.writable else "ro",
-            "file_system_type": "FSxLustre",
-            "directory_path": place.directory,
-        },
-    )
+    return Call("Compute", {name: value for name, value in arguments.items() if value is not None})

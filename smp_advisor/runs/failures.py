@@ -30,7 +30,9 @@ _WENT_ON = 10
 _EXCEPTION, _SYMPTOM = 2, 3
 """Depths of an exception of no kind, and of consequences of other failures."""
 _COLORS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|#033\[[0-9;]*[A-Za-z]")
-_STEPS = re.compile(r"\b(?:step|iter|iters|iteration|global_step)s?\b['\"]?\s?[:=/]?\s?(\d+)|\b(\d+)/\d+ \[\d+:\d\d")
+_STEPS = re.compile(
+    r"\b(?:step|iter|iters|iteration|global_step)s?\b['\"]?\s?[:=/]?\s?(\d+(?:,\d{3})*)|\b(\d+)/\d+ \[\d+:\d\d"
+)
 _WARNING = re.compile(r"\bwarn(?:ing)?\b|\w+warning:|\[w[ \d]|^w\d{4} |\bw tensorflow/")
 _INFORMATION = "nccl info"
 """In lines of NCCL that mention failed attempts of every start."""

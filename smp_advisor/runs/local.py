@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
         def add(line: str) -> None:
             log.write(f"{line}\n")
             log.flush()
-            if len(state["transitions"]) == 1 and "step 1 " in line:
+            if len(state["transitions"]) == 1 and ("step 1 " in line or "step 1/" in line):
                 enter("InProgress", "Training")
 
         try:

@@ -139,7 +139,7 @@ def log_of_text(text: str) -> Log:
 
 
 _MOST_SAMPLES = 200_000
-_STEP = re.compile(r"\b(?:step|iteration|Batch):?\s+(\d+)")
+_STEP = re.compile(r"\b(?:step|iteration|Batch):?\s+(\d+(?:,\d{3})*)")
 
 
 class Steps:

@@ -20,7 +20,7 @@ from smp_advisor.export.template import render
 def namespace():
     """Names of the order of a script, with stand-ins for batches."""
     names = {"to_batch": lambda rows, _: rows}
-    exec(render("data/batches.py.in", values={}, flags={}), names)
+    exec(render("data/batches.py.in", values={}, flags={"chats": False}), names)
     return SimpleNamespace(**names)
 
 
@@ -103,7 +103,7 @@ def test_an_evaluation_uses_each_sample_once(replicas, batch_size):
 
 def test_figures_go_to_tensorboard_and_mlflow(monkeypatch):
     """Each only where it is installed and wanted: TensorBoard is in the containers, MLflow has a tracking server."""
-    flags = dict.fromkeys(("tensorflow", "image_classification", "small_copy"), False) | {"norms": True}
+    flags = dict.fromkeys(("tensorflow", "image_classification", "small_copy", "chats"), False) | {"norms": True}
     meter = {"over_processes": lambda values: np.array([values])}
     for name in ("torch", "torch.utils", "torch.utils.tensorboard", "mlflow"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
@@ -216,6 +216,24 @@ def test_the_loss_of_a_conversation_is_that_of_the_assistant_or_it_is_refused(na
     else:
         assert turns_of(template) == wanted
         assert turns_of(template, 3) == wanted[1:], "a prompt of several turns has no loss"
+
+
+@pytest.mark.torch
+def test_a_batch_of_conversations_is_as_long_as_its_longest_row():
+    """A multiple of 64 tokens, but never more than a sequence; the padding has no loss."""
+    import torch
+
+    flags = dict.fromkeys(("image_classification", "text_classification", "masked", "sequence_to_sequence"), False)
+    flags |= dict.fromkeys(("reads_text", "padded", "half_inputs", "causal", "pairs", "tunes"), False)
+    names = {"torch": torch, "np": np, "math": math, "dist": None, "AutoTokenizer": None}
+    source = render("data/dataset.py.in", values={}, flags=flags | {"chats": True})
+    exec(source[source.index("def to_batch") :], names)
+    for rows, length in (((3, 70), 128), ((3, 5), 64), ((3, 160), 160)):
+        pairs = [(np.arange(1, row + 1), np.arange(1, row + 1)) for row in rows]
+        tokens, mask, labels = names["to_batch"](pairs, arguments(2, 1, length=160))
+        assert tokens.shape == mask.shape == labels.shape == (2, length)
+        assert [int((row != -100).sum()) for row in labels] == list(rows)
+        assert int(labels[1, rows[1] - 1]) == rows[1]
 
 
 @pytest.mark.torch

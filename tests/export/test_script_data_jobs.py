@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,7 +24,8 @@ from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
 from tests.export.examples import P4D, TASKS
-from tests.forked import run_forked
+from tests.export.gloo_jobs import QUICK, run_jobs, spec
+from tests.export.gloo_jobs import losses_of as losses_by_step
 
 TWO_NODES = Cluster(P4D, 2)
 LENGTH, BATCH, ROWS = 16, 4, 90
@@ -107,32 +107,17 @@ def make_specs(folder):
     translating = script(folder, "translating", plain, model=t5)
     specs = {}
 
-    def add(name, path, channels, place=None, *, processes=2, environment=None, **options):
+    def add(name, path, channels, place=None, *, processes=2, **options):
         place = folder / "jobs" / (place or name)
-        chosen = {
-            "learning_rate": 0.01,
-            "warmup_steps": 1,
-            "log_every": 1,
-            "max_steps": 6,
-            "gradient_accumulation_steps": 2 // processes,
-            "checkpoint_every": 3,
-            "checkpoint_directory": place / "checkpoints",
-        } | options
-        specs[name] = {
-            "script": str(path),
-            "folder": str(place),
-            "stand_in": None,
-            "processes": processes,
-            "environment": {
-                "SM_MODEL_DIR": str(place),
-                "HF_HOME": str(folder / "cache"),
-                **{f"SM_CHANNEL_{channel.upper()}": str(folder / data) for channel, data in channels.items()},
-                **(environment or {}),
-            },
-            "options": [
-                text for key, value in chosen.items() if value is not None for text in (f"--{key}", str(value))
-            ],
-        }
+        own = {"gradient_accumulation_steps": 2 // processes, "checkpoint_every": 3}
+        specs[name] = spec(
+            path,
+            place,
+            QUICK | own | {"checkpoint_directory": place / "checkpoints"} | options,
+            processes=processes,
+            channels={channel: folder / data for channel, data in channels.items()},
+            environment={"HF_HOME": str(folder / "cache")},
+        )
 
     text = {"train": "text", "tokenizer": "tokenizer"}
     add("text", fsdp, text | {"validation": "text"}, evaluate_every=4, max_steps=9)
@@ -170,9 +155,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def jobs(folder):
-    (folder / "jobs.json").write_text(json.dumps(make_specs(folder)))
-    run_forked(Path(__file__).with_name("run_jobs.py"), folder / "jobs.json", folder / "results.json", cwd=folder)
-    return json.loads((folder / "results.json").read_text())
+    return run_jobs(folder, make_specs(folder))
 
 
 @pytest.fixture(scope="module")
@@ -182,8 +165,7 @@ def answer_losses(jobs):
 
 
 def losses_of(job):
-    assert job["error"] is None, job["error"][-3000:]
-    return [float(loss) for loss in re.findall(r"^step \d+ loss (\S+)", job["printed"], re.MULTILINE)]
+    return list(losses_by_step(job).values())
 
 
 @pytest.mark.torch
@@ -192,7 +174,7 @@ class TestJobs:
     def test_text_trains_and_is_evaluated_every_few_steps(self, jobs):
         losses = losses_of(jobs["text"])
         assert losses[-1] < losses[0] - 0.5
-        evaluations = re.findall(r"^step (\d+) validation_loss (\S+)", jobs["text"]["printed"], re.MULTILINE)
+        evaluations = re.findall(r"^step (\d+)/\d+ validation_loss (\S+)", jobs["text"]["printed"], re.MULTILINE)
         assert [int(step) for step, _ in evaluations] == [4, 8, 9]
         assert jobs["text"]["summary"]["validation_loss"] == pytest.approx(float(evaluations[-1][1]), abs=1e-3)
 
@@ -288,7 +270,7 @@ class TestJobs:
         lines = [line for line in jobs["text"]["printed"].splitlines() if " loss " in line]
         figures = [dict(zip(line.split()[0::2], line.split()[1::2], strict=True)) for line in lines]
         # The first step is not timed.
-        assert [sample.step for sample in log.samples] == [int(row["step"]) for row in figures[1:]]
+        assert [sample.step for sample in log.samples] == [int(row["step"].partition("/")[0]) for row in figures[1:]]
         assert [sample.value for sample in log.samples] == [float(row["seconds_per_step"]) for row in figures[1:]]
         last = figures[-1]
         samples = 2 * BATCH / float(last["seconds_per_step"])

@@ -24,14 +24,14 @@ from smp_advisor.export import training_script
 from smp_advisor.libraries import Plan
 from smp_advisor.workload.job import Job
 from tests.export.examples import P4D, TASKS
-from tests.forked import run_forked
+from tests.export.gloo_jobs import QUICK, losses_of, run_jobs, spec
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 TWO_NODES = Cluster(P4D, 2)
 LENGTH, BATCH = 16, 4
 STAND_IN = str(Path(__file__).parent / "fakes_smp_v2" / "stand_in.py")
-STEPS = 6
+STEPS = QUICK["max_steps"]
 NO_DROPOUT = {
     **dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop", "dropout_rate"), 0.0),
     **dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0),
@@ -139,31 +139,18 @@ def make_specs(folder):
         text, plan = script_of(case)
         script, place = folder / f"{name}.py", folder / name
         script.write_text(text)
-        options = {
-            "learning_rate": 0.01,
-            "warmup_steps": 1,
-            "log_every": 1,
-            "max_steps": STEPS,
-            "checkpoint_every": 2,
-            "checkpoint_directory": place / "checkpoints",
-        }
-        shared = {
-            "script": str(script),
-            "folder": str(place),
-            "stand_in": STAND_IN if plan.library == "smp-v2" else None,
-            "environment": {
-                "SM_MODEL_DIR": str(place),
-                "SM_CHANNEL_TRAIN": str({"vit": images, "gpt2 classifier": labelled}.get(case.task, data)),
-                "SM_HP_MP_PARAMETERS": json.dumps(plan.parameters),
-            },
-        }
+        options = QUICK | {"checkpoint_every": 2, "checkpoint_directory": place / "checkpoints"}
         for later in (False, True):
             processes = case.processes if later else 2
-            chosen = options | {"gradient_accumulation_steps": 2 // processes}
-            specs[f"{name}, resumed" if later else name] = shared | {
-                "processes": processes,
-                "options": [text for key, value in chosen.items() for text in (f"--{key}", str(value))],
-            }
+            specs[f"{name}, resumed" if later else name] = spec(
+                script,
+                place,
+                options | {"gradient_accumulation_steps": 2 // processes},
+                processes=processes,
+                stand_in=STAND_IN if plan.library == "smp-v2" else None,
+                channels={"train": {"vit": images, "gpt2 classifier": labelled}.get(case.task, data)},
+                environment={"SM_HP_MP_PARAMETERS": json.dumps(plan.parameters)},
+            )
         specs[f"{name}, resumed"] |= {"removed": [newest_part(plan)], "batch": batch_of(case.task)}
     text, _ = script_of(Resumed("gpt_neox", {"library": "fsdp"}))
     script = folder / "faults.py"
@@ -172,15 +159,15 @@ def make_specs(folder):
         place = folder / ("nodes" if "node" in name else "faults")
         chosen = {"max_steps": steps, "log_every": 1, "checkpoint_every": 2, "gradient_accumulation_steps": 1}
         chosen |= {"checkpoint_directory": "checkpoints"}
-        specs[name] = {
-            "script": str(script),
-            "folder": str(place),
-            "stand_in": str(Path(__file__).with_name("faults.py")),
-            "environment": {"SM_MODEL_DIR": str(place / name), "FAULTS": json.dumps(faults)},
-            "merged": ["node-0", "node-1"] if name == "one node" else [],
-            "processes": processes,
-            "options": [text for key, value in chosen.items() for text in (f"--{key}", str(value))],
-        }
+        specs[name] = spec(
+            script,
+            place,
+            chosen,
+            processes=processes,
+            stand_in=Path(__file__).with_name("faults.py"),
+            environment={"SM_MODEL_DIR": str(place / name), "FAULTS": json.dumps(faults)},
+            merged=["node-0", "node-1"] if name == "one node" else [],
+        )
     return specs
 
 
@@ -191,22 +178,13 @@ def newest_part(plan):
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory):
-    """Results of the jobs, by name. One child process runs them all, see `run_jobs.py`."""
     folder = tmp_path_factory.mktemp("jobs")
-    (folder / "jobs.json").write_text(json.dumps(make_specs(folder)))
-    run_forked(Path(__file__).with_name("run_jobs.py"), folder / "jobs.json", folder / "results.json", cwd=folder)
-    return json.loads((folder / "results.json").read_text())
+    return run_jobs(folder, make_specs(folder))
 
 
 def succeeded(job):
     assert job["error"] is None, job["error"][-3000:]
     return job
-
-
-def losses_of(job):
-    return {
-        int(step): float(loss) for step, loss in re.findall(r"^step (\d+) loss (\S+)", job["printed"], re.MULTILINE)
-    }
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -258,7 +236,7 @@ def test_experts_that_are_one_weight_are_divided_evenly():
 
 def test_a_divided_model_is_transformed_before_it_trains(jobs):
     printed = jobs["SMP v2"]["printed"]
-    assert printed.index("library initialized") < printed.index("model transformed") < printed.index("step 1 loss")
+    assert printed.index("library initialized") < printed.index("model transformed") < printed.index("step 1/")
 
 
 def test_jobs_continue_after_a_full_disk_and_after_one_that_was_killed_while_it_saved(jobs):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -136,7 +137,7 @@ def test_script_trains_to_the_last_step(results, run):
     assert len(training) == len(details(result, "optimizer.step")) == steps
     assert result["summary"]["steps"] == steps
     assert np.isfinite(result["summary"]["loss"])
-    assert "step 1 loss " in result["printed"]
+    assert re.search(r"^step 1/\d+ loss ", result["printed"], re.MULTILINE)
 
 
 @pytest.mark.parametrize("run", TRAINED)
@@ -275,8 +276,10 @@ def test_a_sharded_model_is_saved_in_parts_where_the_library_does_not_gather_it(
 
 def test_training_starts_from_the_weights_of_the_channel(results):
     assert details(results["pretrained"], "resume_from_checkpoint") == [{"step": 0}]
-    first = float(results["pretrained"]["printed"].split("step 1 loss ")[1].split()[0])
-    last = float(results["checkpoints"]["printed"].split("step 2 loss ")[1].split()[0])
+    first, last = (
+        float(re.search(rf"^step {step}/\d+ loss (\S+)", results[run]["printed"], re.MULTILINE)[1])
+        for run, step in (("pretrained", 1), ("checkpoints", 2))
+    )
     assert abs(first - last) < 0.1
     assert "n_embd 32, the plan's 64" in results["other weights"]["error"]
 

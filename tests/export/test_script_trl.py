@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 
@@ -22,6 +21,7 @@ from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
 from tests.export.examples import P4D, POSITIONS, TASKS, TINY, WORDS
+from tests.export.gloo_jobs import QUICK, losses_of, run_jobs, spec
 from tests.export.test_script_data_jobs import make_data
 from tests.forked import run_forked
 
@@ -135,32 +135,20 @@ def make_specs(folder):
     (folder / "shard.py").write_text(SHARDED)
     specs = {}
 
-    def add(
-        name,
-        script,
-        place=None,
-        *,
-        train=None,
-        model="trial",
-        tokenizer="marked",
-        stand_in=None,
-        processes=2,
-        **options,
-    ):
+    def add(name, script, place=None, *, train=None, tokenizer="marked", stand_in=None, processes=2, **options):
         path, place = folder / f"{name}.py", folder / (place or name)
         path.write_text(script)
-        channels = {"TRAIN": train, "MODEL": model if train else None, "TOKENIZER": tokenizer if train else None}
-        chosen = {"learning_rate": 0.01, "warmup_steps": 1, "log_every": 1, "max_steps": 6, "checkpoint_every": 2}
-        chosen |= {"checkpoint_directory": place / "checkpoints", "tensorboard_directory": place / "board"} | options
-        specs[name] = {
-            "script": str(path),
-            "folder": str(place),
-            "stand_in": stand_in and str(folder / stand_in),
-            "processes": processes,
-            "environment": {"SM_MODEL_DIR": str(place), "HF_HOME": str(folder / "cache"), "TMPDIR": str(place)}
-            | {f"SM_CHANNEL_{channel}": str(folder / data) for channel, data in channels.items() if data},
-            "options": [text for key, value in chosen.items() for text in (f"--{key}", str(value))],
-        }
+        channels = {"train": train, "model": "trial", "tokenizer": tokenizer} if train else {}
+        specs[name] = spec(
+            path,
+            place,
+            QUICK | {"checkpoint_every": 2, "checkpoint_directory": place / "checkpoints"} | options,
+            processes=processes,
+            stand_in=stand_in and folder / stand_in,
+            channels={channel: folder / data for channel, data in channels.items()},
+            environment={"HF_HOME": str(folder / "cache"), "TMPDIR": str(place)}
+            | {"TENSORBOARD_LOGGING_DIR": str(place / "board")},
+        )
 
     batch = {"input_ids": [[4, 5, 6, 7]] * 2, "labels": [[4, 5, 6, 7]] * 2}
     full, lora, fsdp = script_of(FULL), script_of(LORA), {"library": "fsdp", "precision": "bf16"}
@@ -184,6 +172,7 @@ def make_specs(folder):
     small = small_training(*DATA_CASE, trainer="trl")
     add("small copy", small.script, train="chats", max_steps=2)
     add("unmarked", full, train="chats", tokenizer="tokenizer", processes=1)
+    add("other columns", full, train="answers", processes=1)
     add("other model", script_of(FULL, TASKS["mistral"]), train="chats", processes=1)
     add("no preferences", script_of(LORA, objective="dpo"), max_steps=4, processes=1)
     for family, model in FAMILIES.items():
@@ -199,16 +188,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def jobs(folder):
-    (folder / "jobs.json").write_text(json.dumps(make_specs(folder)))
-    run_forked(Path(__file__).with_name("run_jobs.py"), folder / "jobs.json", folder / "results.json", cwd=folder)
-    return json.loads((folder / "results.json").read_text())
-
-
-def losses_of(job):
-    assert job["error"] is None, job["error"][-3000:]
-    return {
-        int(step): float(loss) for step, loss in re.findall(r"^step (\d+) loss (\S+)", job["printed"], re.MULTILINE)
-    }
+    return run_jobs(folder, make_specs(folder))
 
 
 @pytest.mark.torch
@@ -282,6 +262,7 @@ class TestJobs:
 
     def test_what_a_job_lacks_is_reported_in_a_sentence(self, jobs):
         assert "ValueError" in jobs["unmarked"]["error"]
+        assert "The data has the columns prompt, chosen, rejected" in jobs["other columns"]["error"]
         assert "The model has model_type llama, the plan's mistral" in jobs["other model"]["error"]
         assert "pass a channel `train`" in jobs["no preferences"]["error"]
 
@@ -292,18 +273,19 @@ from accelerate import FullyShardedDataParallelPlugin
 from accelerate.utils.fsdp_utils import fsdp2_prepare_auto_wrap_policy
 from transformers import AutoConfig, AutoModelForCausalLM
 from peft import get_peft_model
+from trl import get_peft_config
 import torch
 
 found = {}
 for path in sys.argv[1:]:
     names = runpy.run_path(path)
     sys.argv = [path]
-    settings = names["make_settings"](names["parse_arguments"](), ["messages"])
+    settings, model_settings, _ = names["read_settings"]()
     plugin = FullyShardedDataParallelPlugin(**settings.fsdp_plugin_args)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(names["MODEL_TYPE"], **names["MODEL"]))
-        if "ADAPTER" in names:
-            model = get_peft_model(model, names["ADAPTER"])
+        if adapter := get_peft_config(model_settings):
+            model = get_peft_model(model, adapter)
     plugin.set_auto_wrap_policy(model)
     wraps = fsdp2_prepare_auto_wrap_policy(plugin, model)
     found[path] = {
@@ -321,7 +303,7 @@ for path in sys.argv[1:]:
         and [settings.parallelism_config.dp_replicate_size, settings.parallelism_config.dp_shard_size],
         "optimizer": settings.optim,
         "schedule": [settings.lr_scheduler_type, settings.warmup_steps, settings.num_train_epochs],
-        "dtype": str(names["MODEL_SETTINGS"]["dtype"]),
+        "dtype": model_settings.dtype,
     }
 print(json.dumps(found))
 """
@@ -364,7 +346,7 @@ def test_the_settings_of_fsdp_are_those_of_the_plan(tmp_path):
                 "groups": [2, 8] if name == "hybrid" else None,
                 "optimizer": "adamw_torch_fused",
                 "schedule": ["cosine", 0.1, 1.0 if kind == "full" else 5.0],
-                "dtype": "torch.bfloat16" if half and (kind == "adapter" or name == "16-bit") else "torch.float32",
+                "dtype": "bfloat16" if half and (kind == "adapter" or name == "16-bit") else "float32",
             }
     (tmp_path / "settings.py").write_text(SETTINGS)
     printed = run_forked(tmp_path / "settings.py", *expected, cwd=tmp_path)
@@ -373,8 +355,8 @@ def test_the_settings_of_fsdp_are_those_of_the_plan(tmp_path):
 
 def test_a_quantized_base_is_stored_in_values_that_fsdp_shards():
     text = script_of({"adapter": Adapter(base_bits=4, double_quantization=True)}, library="fsdp", precision="bf16")
-    assert "bnb_4bit_quant_storage=torch.bfloat16" in text
-    assert "bnb_4bit_use_double_quant=True" in text
+    assert '"bnb_4bit_quant_storage": "bfloat16"' in text
+    assert '"use_bnb_nested_quant": True' in text
 
 
 @pytest.mark.parametrize(

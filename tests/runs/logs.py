@@ -23,7 +23,7 @@ class Excerpt(NamedTuple):
 def exported(seconds: list[float], first: int = 1, tokens: int = 256 * 2048) -> str:
     """Log of the exported script with these seconds per step."""
     lines = [
-        f"step {step} loss 10.1234 tokens_per_second {tokens / value:.1f} seconds_per_step {value:.4f} "
+        f"step {step:,}/1,200 loss 10.1234 tokens_per_second {tokens / value:.1f} seconds_per_step {value:.4f} "
         "peak_allocated_gib 21.50 peak_reserved_gib 24.00 learning_rate 3.000e-04 tflops_per_gpu 150.25 mfu 0.4816"
         for step, value in enumerate(seconds, start=first)
     ]
