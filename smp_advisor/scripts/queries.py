@@ -150,6 +150,8 @@ def _computed_from(value: Value) -> Iterable[Value]:
 def _variable(value: Value) -> str:
     """The rank read from the environment: ``os.environ["RANK"]``, ``os.getenv("LOCAL_RANK")``."""
     key: Value | None = None
+    if isinstance(value, Argument) and value.name == "local_rank":  # torch.distributed.launch sets this option
+        return "LOCAL_RANK"
     if isinstance(value, Item) and isinstance(value.owner, External) and value.owner.path == "os.environ":
         key = value.key
     elif isinstance(value, Result) and value.call.name in ("os.environ.get", "os.getenv") and value.call.arguments:

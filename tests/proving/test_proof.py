@@ -262,7 +262,7 @@ from torch.utils.data import DataLoader
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 tokenizer = AutoTokenizer.from_pretrained("bert-base-cased")
 data = load_dataset("glue", "mrpc")["train"]
-data = data.map(lambda row: tokenizer(row["sentence1"], row["sentence2"], padding="max_length", max_length=16))
+data = data.map(lambda row: tokenizer(row["sentence1"], row["sentence2"], padding="max_length", truncation=True, max_length=16))
 data = data.rename_column("label", "labels").with_format("torch", columns=["input_ids", "attention_mask", "labels"])
 model = AutoModelForSequenceClassification.from_pretrained("bert-base-cased")
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

@@ -17,13 +17,13 @@ from smp_advisor.scripts.adapt.code import (
 from smp_advisor.scripts.adapt.roles import (
     assigned_name,
     backward_calls,
+    events_of,
     is_held_out,
-    iterated,
     loader_calls,
+    loops_of,
     loops_over,
     names_of,
     objects_of,
-    reaches,
 )
 from smp_advisor.scripts.adapt.survey import known_names
 
@@ -194,21 +194,20 @@ def _is_streamed(survey: Survey, call: cst.Call, name: str) -> bool:
 
 
 def _set_epochs(draft: Draft, edits: Edits, calls: list[cst.Call]) -> None:
-    """Call ``set_epoch`` before each epoch, because every epoch would have the same order without it."""
+    """Call ``set_epoch`` in the loop that counts the epochs: every epoch would have the same order without it."""
     survey = draft.survey
-    training = set(backward_calls(survey))
+    training = backward_calls(survey)
+    around = [loops_of(survey, event) for call in training for event in events_of(survey, call)]
     for call in calls:
-        places = objects_of(survey, call)
-        loop = next((o for o in loops_over(survey, call) if reaches(survey, o, training, 4)), None)
-        function = survey.function(loop) if loop is not None else None
-        counted = [o for o in (survey.loops(loop) if loop is not None else ()) if isinstance(o, cst.For)]
-        epochs = [o.target.value for o in counted if isinstance(o.target, cst.Name) and "range(" in text_of(o.iter)]
-        epoch = next((name for name in epochs[:1] if name != "_"), None)
-        if epoch is None and function is not None and "epoch" in survey.parameters(function):
-            epoch = "epoch"
-        names = names_of(survey, places, function)
-        loader = next((n for n in iterated(loop.iter) if n in names), None) if loop is not None else None
-        if loop is None or epoch is None or loader is None:
+        places, own = objects_of(survey, call), loops_over(survey, call)
+        outer = next((loops[: loops.index(loop)] for loop in own for loops in around if loop in loops), [])
+        counted = [o for o in outer if isinstance(o.target, cst.Name) and "range(" in text_of(o.iter)]
+        epochs = next((o for o in reversed(counted) if text_of(o.target) != "_"), None)
+        names = names_of(survey, places, survey.function(epochs)) if epochs is not None else set()
+        if epochs is None or not names:
             draft.add_todo("set_epoch", call)
-        elif f".set_epoch({epoch})" not in text_of(survey.module if function is None else function):
-            edits.insert_before(loop, statements(f"{loader}.sampler.set_epoch({epoch})\n"))
+            continue
+        inside = next((loop for loop in own if epochs in survey.loops(loop)), epochs.body.body[0])
+        text = f"{min(names, key=len)}.sampler.set_epoch({text_of(epochs.target)})"
+        if text not in text_of(epochs):
+            edits.insert_before(inside, statements(text))

@@ -21,7 +21,7 @@ from smp_advisor.scripts.adapt.code import (
     text_of,
     walk,
 )
-from smp_advisor.scripts.adapt.roles import backward_calls, model_places, names_of
+from smp_advisor.scripts.adapt.roles import backward_calls, is_bound, model_places, module_names, names_of
 from smp_advisor.scripts.adapt.survey import BUILTINS, Function, Statement, Survey, assigned_names, known_names
 
 if TYPE_CHECKING:
@@ -370,7 +370,7 @@ def _inputs(  # noqa: C901, PLR0915 - a list of cases
     function, models = region.function, region.models
     arguments, renamed = dict[str, str](), dict[str, str]()
     taken = set(names.bound) - set(names.read)
-    at_module = survey.module_names()
+    at_module = module_names(survey)
     in_loop = {name for loop in survey.loops(region.moved[0]) for name in assigned_names(loop)}
     around = [f for f in (function, *survey.ancestors(function or survey.module)) if isinstance(f, cst.FunctionDef)]
     owner = survey.class_of(function)
@@ -380,7 +380,7 @@ def _inputs(  # noqa: C901, PLR0915 - a list of cases
         if name not in names.read:
             return False
         # A batch called `input` or `data` hides the built-in function or the module of this name.
-        if any(survey.is_bound(scope, name) for scope in around) or (function is None and name in in_loop):
+        if any(is_bound(survey, scope, name) for scope in around) or (function is None and name in in_loop):
             return True
         return function is not None and name not in at_module and name not in BUILTINS
 

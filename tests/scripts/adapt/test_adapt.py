@@ -168,7 +168,7 @@ def test_two_models_are_a_sentence_not_a_guess():
 
 def test_wrappers_of_other_ways_of_training_go_wherever_they_stand():
     source = propose(loop_text("branches"), PLANS["pipeline"]).source
-    assert "DataParallel" not in source
+    assert "DataParallel(" not in source
     assert ".to(device)" not in source.partition("def main")[2].partition("runner")[0]
     assert source.index("        model = Wide()\n") < source.index("    model = smp.DistributedModel(model)\n")
 
@@ -310,7 +310,7 @@ def test_all_ranks_take_part_in_forward_passes_and_saves_of_shards():
 STATEFUL = """import torch
 from torch.utils.data import TensorDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
-lora_rank = 8
+rank = 8
 model = torch.nn.Linear(8, 1)
 optimizer = torch.optim.AdamW(model.parameters())
 loader = StatefulDataLoader(TensorDataset(torch.randn(16, 8), torch.randn(16, 1)), batch_size=4)
@@ -319,15 +319,15 @@ for x, y in loader:
     loss = ((model(x) - y) ** 2).mean()
     loss.backward()
     optimizer.step()
-if lora_rank > 0:
+if rank > 0:
     torch.save(model.state_dict(), "model.pt")
 """
 
 
 @pytest.mark.parametrize("library", ["ddp", "fsdp", "smp-v1"])
-def test_the_rank_of_an_adapter_is_none_of_a_process_and_every_loader_is_divided(library):
+def test_the_rank_of_a_matrix_is_none_of_a_process_and_every_loader_is_divided(library):
     source = propose(STATEFUL, library=library).source
-    place = source.index("if lora_rank > 0:")
+    place = source.index("if rank > 0:")
     save = "smp.save_checkpoint(" if library == "smp-v1" else "    if dist.get_rank() == 0:\n        torch.save("
     assert save in source[place:]
     assert not re.search(r"^\S", source[place:].partition("\n")[2], re.MULTILINE), "all of it depends on the condition"

@@ -187,7 +187,8 @@ def test_a_script_that_reads_the_settings_of_the_plan_needs_no_reminder():
     assert not any("The plan" in text for text in propose(head + SCRIPT.format(method="eval"), plan).todo)
 
 
-THROUGH_FUNCTIONS = """import torch
+THROUGH_FUNCTIONS = """import os
+import torch
 from torch.utils.data import DataLoader
 from corpus import Corpus, Net
 
@@ -214,6 +215,7 @@ class Loop:
             self.update(x)
 
 
+rank = int(os.environ["RANK"])
 net = Net()
 short = net.to("cuda")
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -221,7 +223,7 @@ data = load()
 loop = Loop(net, data, optimizer)
 for epoch in range(2):
     loop.pass_over(epoch)
-    if not args.single or (args.several and args.rank == 0):
+    if not args.single or (args.several and rank == 0):
         save({"net": net.state_dict(), "opt": optimizer.state_dict()})
 print(short.generate())
 """
@@ -234,6 +236,6 @@ def test_loaders_states_and_second_names_are_followed_through_functions():
     assert '{"net": model_state,' in source
     assert "    if dist.get_rank() == 0:\n        torch.save(state, path)\n" in source
     source = propose(THROUGH_FUNCTIONS, library="ddp").source
-    assert "        self.data.sampler.set_epoch(epoch)\n        for x in self.data:" in source
+    assert "range(2):\n    data.sampler.set_epoch(epoch)\n    loop.pass_over(epoch)" in source
     assert "print(short.generate())" in source  # the model inside the wrapper
     assert '"net": net.module.state_dict()' in source
