@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 
     from smp_advisor.proving.observer import Observer
 
-__all__ = [
-    "follow_settings", "install_tsm", "make_deterministic", "make_small", "stand_in_for_files", "use_cpu",
-]  # fmt: skip
-
 _FACTORIES = (
     "tensor", "zeros", "ones", "randn", "rand", "randint", "arange", "empty", "full", "as_tensor", "eye", "linspace",
     "randperm", "zeros_like", "ones_like", "Generator",

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import FrameType
 
-__all__ = ["Observer", "keys_of", "replace"]
-
 _MOST_KEYS = 2000
 _COLLECTIVES = (
     "all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_to_all", "all_to_all_single",

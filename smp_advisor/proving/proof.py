@@ -34,8 +34,6 @@ from smp_advisor.reading.source import read
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Proof", "prove", "prove_all"]
-
 _STEPS = 24
 _LOSSES = 400
 """Backward passes after which a script is stopped that takes no steps of an optimizer of PyTorch."""

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from smp_advisor.proving.observer import Observer
 
-__all__ = ["install_stand_ins"]
-
 _SILENT = (
     "wandb", "tensorboard", "tensorboardX", "mlflow", "comet_ml", "visdom", "matplotlib", "torchinfo", "torchsummary",
     "neptune", "aim", "psutil",

@@ -19,14 +19,13 @@ from smp_advisor.reading.values import (
     Operation,
     Result,
     StepOutput,
-    Unknown,
     Value,
     options,
     parts_of,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from smp_advisor.reading.trace import Call, Guard, Trace
 
@@ -259,23 +258,32 @@ def _zero(value: Value, *, holds: bool) -> set[str]:
     return set()
 
 
-def derived_from(value: Value, source: Value, depth: int = 0) -> bool:
+def derivation(value: Value | None) -> Iterator[Value]:
+    """The values that `value` comes from, itself first: elements, owners, operands, arguments of calls."""
+    reached, level = set[int](), [] if value is None else [value]
+    for _ in range(12):
+        inner = list[Value]()
+        for known in level:
+            if id(known) in reached:
+                continue
+            reached.add(id(known))
+            yield known
+            inner += parts_of(known)
+            if isinstance(known, Member):
+                inner.append(known.owner)
+            elif isinstance(known, Choice):
+                inner += known.alternatives
+            elif isinstance(known, StepOutput):
+                inner.append(known.of)
+            elif isinstance(known, Result):
+                inner += [known.call.receiver] if known.call.receiver is not None else []
+                inner += known.call.arguments
+        level = inner
+
+
+def derived_from(value: Value, source: Value) -> bool:
     """Whether `value` comes from `source`: an element, attribute, sum or method result of it."""
-    if value is source:
-        return True
-    if depth > 10:
-        return False
-    parts = parts_of(value)
-    if isinstance(value, Member):
-        parts = (value.owner,)
-    elif isinstance(value, Choice):
-        parts = value.alternatives
-    elif isinstance(value, StepOutput):
-        parts = (value.of,)
-    elif isinstance(value, Result):
-        receiver = (value.call.receiver,) if value.call.receiver is not None else ()
-        parts = (*receiver, *value.call.arguments)
-    return any(derived_from(part, source, depth + 1) for part in parts if not isinstance(part, Unknown))
+    return any(known is source for known in derivation(value))
 
 
 def argument_node(call: Call, name: str, position: int | None = None) -> ast.expr | None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import libcst as cst
 
+from smp_advisor.reading.values import Instance, Result
 from smp_advisor.scripts.adapt.code import (
     Edits,
     call_text,
@@ -26,6 +27,7 @@ from smp_advisor.scripts.adapt.roles import (
     objects_of,
 )
 from smp_advisor.scripts.adapt.survey import known_names
+from smp_advisor.scripts.queries import constant, derivation
 
 if TYPE_CHECKING:
     from smp_advisor.scripts.adapt.adaptation import Draft, Target
@@ -84,7 +86,7 @@ def shard_loaders(draft: Draft) -> None:  # noqa: C901, PLR0912 - a list of case
         if starred or (options and _mentions_sampler(survey, call)):
             draft.add_todo("starred_loader", call, rank=shards.rank, size=shards.size)
             continue
-        if _is_streamed(survey, call, arguments.get("dataset", "")):
+        if _is_streamed(survey, call):
             draft.add_todo("streamed", call, rank=shards.rank, size=shards.size)
         elif arguments.get("sampler", "None") == "None":
             shuffle = arguments.pop("shuffle", f'{options}.get("shuffle", False)' if options else "False")
@@ -181,16 +183,14 @@ def _mentions_sampler(survey: Survey, call: cst.Call) -> bool:
     return any(isinstance(node, cst.SimpleString) and "sampler" in node.value for node in walk(scope))
 
 
-def _is_streamed(survey: Survey, call: cst.Call, name: str) -> bool:
-    sources = [name] if "(" in name else []
-    assigned = survey.assignments(survey.function(call), name)
-    sources += [text_of(assignment.value) for assignment in assigned if assignment.value is not None]
-    streams = {
-        definition.name.value
-        for definition in survey.classes
-        if any("IterableDataset" in text_of(base.value) for base in definition.bases)
-    }
-    return any(any(text.startswith(stream + "(") for stream in streams) or "streaming=True" in text for text in sources)
+def _is_streamed(survey: Survey, call: cst.Call) -> bool:
+    """Whether the dataset comes from an iterable one, or from a call with ``streaming=True``."""
+    for value in (v for event in events_of(survey, call) for v in derivation(event.argument("dataset", 0))):
+        if isinstance(value, Result) and constant(value.call.argument("streaming")):
+            return True
+        if isinstance(value, Instance) and any(path.endswith("IterableDataset") for path in value.cls.ancestors()):
+            return True
+    return False
 
 
 def _set_epochs(draft: Draft, edits: Edits, calls: list[cst.Call]) -> None:

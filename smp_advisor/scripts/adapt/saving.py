@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from smp_advisor.reading.values import Result
 from smp_advisor.scripts.adapt.code import (
     Edits,
     call_text,
@@ -29,13 +30,13 @@ from smp_advisor.scripts.adapt.roles import (
     reaches,
 )
 from smp_advisor.scripts.adapt.survey import assigned_names
-from smp_advisor.scripts.queries import rank_conditions
+from smp_advisor.scripts.queries import derivation, rank_conditions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from smp_advisor.scripts.adapt.adaptation import Draft
-    from smp_advisor.scripts.adapt.survey import Function, Statement, Survey
+    from smp_advisor.scripts.adapt.survey import Statement, Survey
 
 
 _WRITERS = ("save_pretrained", "save_model", "to_csv", "savefig")
@@ -260,7 +261,7 @@ def _load_full_state(draft: Draft) -> None:
     options = "options=StateDictOptions(full_state_dict=True)"
     for call in survey.calls:
         owner, _, method = (dotted(call.func) or "").rpartition(".")
-        if method != "load_state_dict" or not call.args or not _is_loaded(survey, call, survey.function(call)):
+        if method != "load_state_dict" or not call.args or not _is_loaded(survey, call):
             continue
         state, function = text_of(call.args[0].value), survey.function(call)
         if not _after_wrapper(survey, call):
@@ -286,17 +287,10 @@ def _after_wrapper(survey: Survey, call: cst.Call) -> bool:
     return not here or any(survey.follows(wrapper, call) for wrapper in here)
 
 
-def _is_loaded(survey: Survey, call: cst.Call, function: Function) -> bool:
+def _is_loaded(survey: Survey, call: cst.Call) -> bool:
     """Whether the argument of ``load_state_dict`` comes from ``torch.load``."""
-    stack, visited = [call.args[0].value], set[str]()
-    while stack:
-        value = stack.pop()
-        if any(isinstance(n, cst.Call) and survey.callee(n) == "torch.load" for n in walk(value)):
-            return True
-        for name in set(names_in(value)) - visited:
-            visited.add(name)
-            stack += [a.value for a in survey.assignments(function, name) if a.value is not None]
-    return False
+    states = (event.argument("state_dict", 0) for event in events_of(survey, call))
+    return any(isinstance(v, Result) and v.call.name == "torch.load" for state in states for v in derivation(state))
 
 
 def is_rank_guard(survey: Survey, test: cst.BaseExpression) -> bool:

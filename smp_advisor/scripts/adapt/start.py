@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from smp_advisor.scripts import queries
 from smp_advisor.scripts.adapt.code import (
     Edits,
     dotted,
@@ -15,7 +16,7 @@ from smp_advisor.scripts.adapt.code import (
     statements,
     text_of,
 )
-from smp_advisor.scripts.adapt.roles import calls_of, model_places, node_of, objects_of
+from smp_advisor.scripts.adapt.roles import calls_of, events_of, model_places, node_of, objects_of
 from smp_advisor.scripts.adapt.survey import Statement, Survey, known_names
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _PASSIVE = known_names("passive_prefixes")
 _WORKING = known_names("working_prefixes")
+_SEEDS = queries.known_names("weight_seeds")
 
 
 def entry(survey: Survey) -> Statement | None:
@@ -57,7 +59,7 @@ def download_once(draft: Draft) -> None:
         option = keyword(call, "download")
         if option is None or dotted(option.value) != "True":
             continue
-        if any(isinstance(above, cst.If) and "local_rank" in text_of(above.test) for above in survey.ancestors(call)):
+        if (events := events_of(survey, call)) and all(map(queries.rank_conditions, events)):
             continue
         statement = survey.statement(call)
         if not isinstance(statement, cst.SimpleStatementLine):
@@ -68,13 +70,10 @@ def download_once(draft: Draft) -> None:
     draft.apply(edits)
 
 
-_MODEL_SEEDS = frozenset(known_names("model_seeds"))
-
-
 def seed_models(draft: Draft) -> None:
     """Seed PyTorch after the process group if the script has no seed."""
     survey, edits = draft.survey, Edits()
-    if any(survey.callee(call) in _MODEL_SEEDS for call in survey.calls):
+    if any(survey.callee(call) in _SEEDS for call in survey.calls):
         return
     group = next((c for c in survey.calls if survey.callee(c) == "torch.distributed.init_process_group"), None)
     statement = survey.statement(group) if group is not None else None

@@ -84,7 +84,7 @@ WRONG = {
     "a_collective_on_one_rank": (
         "ddp",
         {"    torch.save(": "    dist.all_reduce(torch.ones(1))\n    torch.save("},
-        "waits for a process",
+        "waits for a process that has ended or that waits for it (line",
     ),
     "no_barrier_before_loading": ("ddp", {"dist.barrier()\n": ""}, ""),
     "a_head_replaced_after_wrapping": (
