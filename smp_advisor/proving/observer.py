@@ -59,6 +59,7 @@ class Observer:
         self.loader: Any = None
         """The loader that gave a batch last."""
         self._depth = 0
+        self._prepares = False
         self._random_state: object = None
         self._replicas: list[Any] = []
         self._shards: list[Any] = []
@@ -212,6 +213,7 @@ class Observer:
             replace(torch.distributed, **{name: collective})
 
     def _observe_wrappers(self) -> None:
+        from torch.distributed.checkpoint import state_dict
         from torch.distributed.fsdp import FullyShardedDataParallel
 
         for kind, wrapped in ((DistributedDataParallel, self._replicas), (FullyShardedDataParallel, self._shards)):
@@ -222,6 +224,15 @@ class Observer:
                 _found.append(self)
 
             replace(kind, __init__=wrap)
+
+        prepare: Any = state_dict._init_optim_state  # noqa: SLF001 - it steps with gradients of zero
+
+        def prepared(*arguments: Any, **options: Any) -> None:
+            self._prepares = True
+            prepare(*arguments, **options)
+            self._prepares = False
+
+        replace(state_dict, _init_optim_state=prepared)
 
     def _is_sharded(self, parameter: torch.Tensor, managed: set[int]) -> bool:
         if isinstance(parameter, DTensor):
@@ -240,6 +251,8 @@ class Observer:
 
     def _before_update(self, optimizer: Any, arguments: Any, options: Any) -> None:
         del arguments, options
+        if self._prepares:
+            return
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self._trained.update({id(p): p for p in parameters if p.grad is not None})
         gradients = self._squares((p, p.grad) for p in parameters)
@@ -247,6 +260,8 @@ class Observer:
 
     def _after_update(self, optimizer: Any, arguments: Any, options: Any) -> None:
         del arguments, options
+        if self._prepares:
+            return
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self.updates[-1]["parameters"] = self._squares((p, p) for p in parameters)
         self.steps_left -= 1

@@ -121,11 +121,14 @@ model = torch.nn.Linear(4, 1)
 model = DDP(model)
 raw_model = model.module if dist.is_initialized() else model
 first = 0
+state = None
 if os.path.exists("state.pt"):
     state = torch.load("state.pt")
     raw_model.load_state_dict(state["model"])
     first = state["step"]
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+if state is not None:
+    optimizer.load_state_dict(state["optimizer"])
 state = None
 x = torch.randn(8, 4)
 for step in range(first, 4):
@@ -137,7 +140,7 @@ for step in range(first, 4):
     loss.backward()
     optimizer.step()
     if step == 1:
-        state = {"model": raw_model.state_dict(), "step": 2}
+        state = {"model": raw_model.state_dict(), "optimizer": optimizer.state_dict(), "step": 2}
         torch.save(state, "state.pt")
 """
 

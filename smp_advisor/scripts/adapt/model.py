@@ -367,7 +367,7 @@ def _transform_before(draft: Draft, sharded: cst.Call, *, divided: bool) -> None
 def shard_models_by_tensor(draft: Draft) -> None:
     """Shard each model with ``fully_shard``, its repeated layers first."""
     unwrap(draft, REPLICATING, attribute=True)
-    _zero_by_optimizer(draft)
+    _leave_replicas(draft)
     constructions = _constructions(draft)
     uses = {c: [use for use in uses_of_model(draft, c) if use.runs_layers] for c in constructions}
     for use in (use for many in uses.values() for use in many):
@@ -398,14 +398,16 @@ def shard_models_by_tensor(draft: Draft) -> None:
     _wrap(draft, Edits(), constructions, texts.__getitem__)
 
 
-def _zero_by_optimizer(draft: Draft) -> None:
-    """Replace ``model.zero_grad()``: between forward and backward pass, it would clear gathered parameters only."""
+def _leave_replicas(draft: Draft) -> None:
+    """Replace ``model.zero_grad()``, which would clear gathered parameters only, and ``no_sync``, which shards lack."""
     survey, edits = draft.survey, Edits()
     for call in survey.calls:
         owner, _, method = (dotted(call.func) or "").rpartition(".")
+        function = survey.function(call)
+        if method == "no_sync" and owner in names_of(survey, model_places(survey), function):
+            edits.replace(call, expression("contextlib.nullcontext()"))
         if method != "zero_grad" or not isinstance(call.func, cst.Attribute):
             continue
-        function = survey.function(call)
         for optimizer in optimizers(survey):
             if owner not in names_of(survey, optimizer.model, function):
                 continue

@@ -71,16 +71,15 @@ def download_once(draft: Draft) -> None:
 
 
 def seed_models(draft: Draft) -> None:
-    """Seed PyTorch after the process group if the script has no seed."""
+    """Seed PyTorch before anything is created, if the script has no seed."""
     survey, edits = draft.survey, Edits()
     if any(survey.callee(call) in _SEEDS for call in survey.calls):
         return
-    group = next((c for c in survey.calls if survey.callee(c) == "torch.distributed.init_process_group"), None)
-    statement = survey.statement(group) if group is not None else None
-    if statement is None or survey.imported.get("torch") != "torch":
+    first = entry(survey)
+    if first is None:
         draft.add_todo("seed_models")
-        return
-    edits.insert_after(statement, statements("torch.manual_seed(0)\n"))
+    else:
+        edits.insert_before(first, statements("torch.manual_seed(0)\n"))
     draft.apply(edits)
 
 

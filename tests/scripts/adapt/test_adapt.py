@@ -204,8 +204,9 @@ def test_v2_leaves_to_do_what_was_right_for_replicas_only():
 
 def test_v2_builds_the_optimizer_after_fsdp_and_saves_from_one_rank():
     source = propose(loop_text("evaluation_loop"), PLANS["data"], library="smp-v2").source
-    places = [source.index(text) for text in ("init_process_group", "tsm.init()", "= FSDP(", "torch.optim.AdamW(")]
-    assert places == sorted(places)
+    for texts in (("= FSDP(", "torch.optim.AdamW("), ("init_process_group", "tsm.init()", "    main()")):
+        places = [source.index(text) for text in texts]
+        assert places == sorted(places)
     assert "auto_wrap_policy=ModuleWrapPolicy(layer_classes)" in source
     assert "if dist.get_rank() == 0:\n                torch.save(checkpoint" in source
     assert "smp." not in source
