@@ -246,6 +246,7 @@ def make_small(
             )
             original(loader, dataset, **keywords, **options)
             return
+        loader.source = "divided" if isinstance(sampler, data.distributed.DistributedSampler) else "same"
         size = max(1, min(most if entire else min(batch_size, most), max(1, len(dataset))) // parts)
         count = min(len(dataset), size * _BATCHES) // size * size
         size = max(1, size // accumulation)

@@ -80,6 +80,7 @@ class Observer:
             raise SystemExit(0)
         if getattr(self.loader, "requested_size", None) is not None:
             self.settings.setdefault("batch_size", self.loader.requested_size)
+        self.notes.add(f"{getattr(self.loader, 'source', 'other')} batches")
         self.losses.append((value, self.line()))
 
     def _note_draws(self) -> None:

@@ -199,7 +199,8 @@ def _set_epochs(draft: Draft, edits: Edits, calls: list[cst.Call]) -> None:
     training = backward_calls(survey)
     around = [loops_of(survey, event) for call in training for event in events_of(survey, call)]
     for call in calls:
-        places, own = objects_of(survey, call), loops_over(survey, call)
+        places = objects_of(survey, call)
+        own = [loop for loop in loops_over(survey, call) if isinstance(loop, cst.For)]
         outer = next((loops[: loops.index(loop)] for loop in own for loops in around if loop in loops), [])
         counted = [o for o in outer if isinstance(o.target, cst.Name) and "range(" in text_of(o.iter)]
         epochs = next((o for o in reversed(counted) if text_of(o.target) != "_"), None)

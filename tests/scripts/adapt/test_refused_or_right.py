@@ -98,6 +98,11 @@ WRONG = {
         "no optimizer updates",
     ),
     "no_set_epoch": ("ddp", {"    sampler.set_epoch(epoch)\n": ""}, "set_epoch"),
+    "no_sampler": (
+        "ddp",
+        {"    sampler.set_epoch(epoch)\n": "", "sampler=sampler, drop_last=True": "shuffle=True"},
+        "reads the same batches",
+    ),
     "a_line_that_never_ran": (
         "ddp",
         {"dist.barrier()": "dist.barrier()\nif epoch > 99:\n    dist.nowhere()"},
