@@ -132,9 +132,9 @@ class _Network(nn.Module):
 class _Lazy(_Nothing):
     """A module that makes its attributes by their names."""
 
-    def __init__(self, name: str, make: Callable[[str], Any], known: Sequence[str] = ()) -> None:
+    def __init__(self, name: str, make: Callable[[str], Any], attributes: Sequence[str] = ()) -> None:
         super().__init__(name)
-        vars(self).update({attribute: make(attribute) for attribute in known}, make=make)
+        vars(self).update({attribute: make(attribute) for attribute in attributes}, make=make)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -263,27 +263,27 @@ def derivation(value: Value | None) -> Iterator[Value]:
     reached, level = set[int](), [] if value is None else [value]
     for _ in range(12):
         inner = list[Value]()
-        for known in level:
-            if id(known) in reached:
+        for source in level:
+            if id(source) in reached:
                 continue
-            reached.add(id(known))
-            yield known
-            inner += parts_of(known)
-            if isinstance(known, Member):
-                inner.append(known.owner)
-            elif isinstance(known, Choice):
-                inner += known.alternatives
-            elif isinstance(known, StepOutput):
-                inner.append(known.of)
-            elif isinstance(known, Result):
-                inner += [known.call.receiver] if known.call.receiver is not None else []
-                inner += known.call.arguments
+            reached.add(id(source))
+            yield source
+            inner += parts_of(source)
+            if isinstance(source, Member):
+                inner.append(source.owner)
+            elif isinstance(source, Choice):
+                inner += source.alternatives
+            elif isinstance(source, StepOutput):
+                inner.append(source.of)
+            elif isinstance(source, Result):
+                inner += [source.call.receiver] if source.call.receiver is not None else []
+                inner += source.call.arguments
         level = inner
 
 
 def derived_from(value: Value, source: Value) -> bool:
     """Whether `value` comes from `source`: an element, attribute, sum or method result of it."""
-    return any(known is source for known in derivation(value))
+    return any(part is source for part in derivation(value))
 
 
 def argument_node(call: Call, name: str, position: int | None = None) -> ast.expr | None:

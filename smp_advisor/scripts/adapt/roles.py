@@ -196,8 +196,8 @@ def _references(survey: Survey) -> dict[Function, list[tuple[str, Objects]]]:
 def names_of(survey: Survey, objects: Objects, function: Function) -> set[str]:
     """Expressions in this function that refer to one of the objects, and global names that do."""
     references = _references(survey)
-    names = {name for name, known in references.get(function, ()) if known & objects}
-    names |= {n for n, known in references.get(None, ()) if known & objects and not is_bound(survey, function, n)}
+    names = {name for name, values in references.get(function, ()) if values & objects}
+    names |= {n for n, values in references.get(None, ()) if values & objects and not is_bound(survey, function, n)}
     return {name for name in names if name != "self" and not name.endswith(".module")}
 
 
