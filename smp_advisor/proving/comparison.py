@@ -7,18 +7,6 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = [
-    "Difference",
-    "Record",
-    "compare_modes",
-    "compare_prints",
-    "compare_processes",
-    "compare_saves",
-    "compare_settings",
-    "compare_updates",
-    "is_sum_over_batch",
-]
-
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+|\bnan\b|\binf\b)")
 _DURATION = re.compile(
     r"(?i)\b(?:time|elapsed|took)\b[^\d]{0,20}[\d.:]+(?:\s*\(\s*[\d.]+\))?|\bdata\s+[\d.]+\s*\(\s*[\d.]+\)"

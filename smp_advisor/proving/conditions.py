@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 
     from smp_advisor.proving.observer import Observer
 
-__all__ = [
-    "follow_settings", "install_tsm", "make_deterministic", "make_small", "stand_in_for_files", "use_cpu",
-]  # fmt: skip
-
 _FACTORIES = (
     "tensor", "zeros", "ones", "randn", "rand", "randint", "arange", "empty", "full", "as_tensor", "eye", "linspace",
     "randperm", "zeros_like", "ones_like", "Generator",
@@ -250,6 +246,7 @@ def make_small(
             )
             original(loader, dataset, **keywords, **options)
             return
+        loader.source = "divided" if isinstance(sampler, data.distributed.DistributedSampler) else "same"
         size = max(1, min(most if entire else min(batch_size, most), max(1, len(dataset))) // parts)
         count = min(len(dataset), size * _BATCHES) // size * size
         size = max(1, size // accumulation)

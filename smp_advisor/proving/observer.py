@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import FrameType
 
-__all__ = ["Observer", "keys_of", "replace"]
-
 _MOST_KEYS = 2000
 _COLLECTIVES = (
     "all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_to_all", "all_to_all_single",
@@ -61,6 +59,7 @@ class Observer:
         self.loader: Any = None
         """The loader that gave a batch last."""
         self._depth = 0
+        self._prepares = False
         self._random_state: object = None
         self._replicas: list[Any] = []
         self._shards: list[Any] = []
@@ -81,6 +80,7 @@ class Observer:
             raise SystemExit(0)
         if getattr(self.loader, "requested_size", None) is not None:
             self.settings.setdefault("batch_size", self.loader.requested_size)
+        self.notes.add(f"{getattr(self.loader, 'source', 'other')} batches")
         self.losses.append((value, self.line()))
 
     def _note_draws(self) -> None:
@@ -214,6 +214,7 @@ class Observer:
             replace(torch.distributed, **{name: collective})
 
     def _observe_wrappers(self) -> None:
+        from torch.distributed.checkpoint import state_dict
         from torch.distributed.fsdp import FullyShardedDataParallel
 
         for kind, wrapped in ((DistributedDataParallel, self._replicas), (FullyShardedDataParallel, self._shards)):
@@ -224,6 +225,15 @@ class Observer:
                 _found.append(self)
 
             replace(kind, __init__=wrap)
+
+        prepare: Any = state_dict._init_optim_state  # noqa: SLF001 - it steps with gradients of zero
+
+        def prepared(*arguments: Any, **options: Any) -> None:
+            self._prepares = True
+            prepare(*arguments, **options)
+            self._prepares = False
+
+        replace(state_dict, _init_optim_state=prepared)
 
     def _is_sharded(self, parameter: torch.Tensor, managed: set[int]) -> bool:
         if isinstance(parameter, DTensor):
@@ -242,6 +252,8 @@ class Observer:
 
     def _before_update(self, optimizer: Any, arguments: Any, options: Any) -> None:
         del arguments, options
+        if self._prepares:
+            return
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self._trained.update({id(p): p for p in parameters if p.grad is not None})
         gradients = self._squares((p, p.grad) for p in parameters)
@@ -249,6 +261,8 @@ class Observer:
 
     def _after_update(self, optimizer: Any, arguments: Any, options: Any) -> None:
         del arguments, options
+        if self._prepares:
+            return
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self.updates[-1]["parameters"] = self._squares((p, p) for p in parameters)
         self.steps_left -= 1

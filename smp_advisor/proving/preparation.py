@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from types import CodeType
 
-__all__ = ["changed_statements", "instrumented", "shrink_config", "shrink_options"]
-
 _EPOCHS, _STEPS = 2, 8
 _SIZES: tuple[tuple[str, int, int], ...] = (
     (r"(?:\w+_)?epochs?", 3, _EPOCHS),

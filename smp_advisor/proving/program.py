@@ -21,8 +21,6 @@ from smp_advisor.proving.confinement import confined
 if TYPE_CHECKING:
     from smp_advisor.profiling.sandbox.deadlock import End
 
-__all__ = ["UNENDED", "WAITED", "make_runs"]
-
 UNENDED = "it did not end within"
 """Begin of the error of a run that the last guard ended."""
 WAITED = "it waits for a process that has ended or that waits for it"

@@ -34,8 +34,6 @@ from smp_advisor.reading.source import read
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Proof", "prove", "prove_all"]
-
 _STEPS = 24
 _LOSSES = 400
 """Backward passes after which a script is stopped that takes no steps of an optimizer of PyTorch."""
@@ -316,6 +314,10 @@ def _judge(  # noqa: C901 - a list of comparisons
         else:
             differences += compare_prints(original, again, repeated[0])
         differences += compare_settings(repeated, settings, library)
+        same = "same batches" in repeated[0].notes and "divided batches" not in repeated[0].notes
+        if same and library != "smp-v1" and "original pair" not in records:
+            what = "Every process reads the same batches: no loader of the training has a DistributedSampler."
+            differences.append(Difference(what=what))
         if not notes & {"batch_norm", "undivided", "sum", "left out", "random"}:
             differences += compare_updates(original, divided)
         differences += _resumed(resumed_original, resumed) if resumed_again else []

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from smp_advisor.proving.observer import Observer
 
-__all__ = ["install_smp"]
-
 _NAME = "smdistributed.modelparallel.torch"
 
 

@@ -15,8 +15,10 @@ from smp_advisor.reading.source import read
 from smp_advisor.reading.values import (
     Argument,
     Collection,
+    Constant,
     External,
     Function,
+    Item,
     LocalModule,
     Mapping,
     Partial,
@@ -266,8 +268,18 @@ def launch(run: Run, event: Call) -> Value | None:
     returned: Value | None = None
     for function in (function for target in targets for function in _callables(target)):
         if run.follows(function):
-            returned = run.enter(function, _of_options(run, function) if by_options else {})
+            returned = run.enter(function, _of_options(run, function) if by_options else _of_process(event, function))
     return returned
+
+
+def _of_process(event: Call, function: Function) -> dict[str, Value]:
+    """Parameters of a function that ``spawn`` calls: the rank of the process on its instance, then the arguments."""
+    if event.name != "torch.multiprocessing.spawn" or function.owner is not None:
+        return {}
+    rank = Item(External("os.environ"), Constant("LOCAL_RANK"))
+    further = event.argument("args", 1)
+    items = further.items if isinstance(further, Collection) else []
+    return dict(zip(function.positional, [rank, *items], strict=False))
 
 
 def _callables(target: Value) -> Iterator[Function]:

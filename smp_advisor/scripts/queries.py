@@ -19,14 +19,13 @@ from smp_advisor.reading.values import (
     Operation,
     Result,
     StepOutput,
-    Unknown,
     Value,
     options,
     parts_of,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from smp_advisor.reading.trace import Call, Guard, Trace
 
@@ -150,6 +149,8 @@ def _computed_from(value: Value) -> Iterable[Value]:
 def _variable(value: Value) -> str:
     """The rank read from the environment: ``os.environ["RANK"]``, ``os.getenv("LOCAL_RANK")``."""
     key: Value | None = None
+    if isinstance(value, Argument) and value.name == "local_rank":  # torch.distributed.launch sets this option
+        return "LOCAL_RANK"
     if isinstance(value, Item) and isinstance(value.owner, External) and value.owner.path == "os.environ":
         key = value.key
     elif isinstance(value, Result) and value.call.name in ("os.environ.get", "os.getenv") and value.call.arguments:
@@ -257,23 +258,32 @@ def _zero(value: Value, *, holds: bool) -> set[str]:
     return set()
 
 
-def derived_from(value: Value, source: Value, depth: int = 0) -> bool:
+def derivation(value: Value | None) -> Iterator[Value]:
+    """The values that `value` comes from, itself first: elements, owners, operands, arguments of calls."""
+    reached, level = set[int](), [] if value is None else [value]
+    for _ in range(12):
+        inner = list[Value]()
+        for source in level:
+            if id(source) in reached:
+                continue
+            reached.add(id(source))
+            yield source
+            inner += parts_of(source)
+            if isinstance(source, Member):
+                inner.append(source.owner)
+            elif isinstance(source, Choice):
+                inner += source.alternatives
+            elif isinstance(source, StepOutput):
+                inner.append(source.of)
+            elif isinstance(source, Result):
+                inner += [source.call.receiver] if source.call.receiver is not None else []
+                inner += source.call.arguments
+        level = inner
+
+
+def derived_from(value: Value, source: Value) -> bool:
     """Whether `value` comes from `source`: an element, attribute, sum or method result of it."""
-    if value is source:
-        return True
-    if depth > 10:
-        return False
-    parts = parts_of(value)
-    if isinstance(value, Member):
-        parts = (value.owner,)
-    elif isinstance(value, Choice):
-        parts = value.alternatives
-    elif isinstance(value, StepOutput):
-        parts = (value.of,)
-    elif isinstance(value, Result):
-        receiver = (value.call.receiver,) if value.call.receiver is not None else ()
-        parts = (*receiver, *value.call.arguments)
-    return any(derived_from(part, source, depth + 1) for part in parts if not isinstance(part, Unknown))
+    return any(part is source for part in derivation(value))
 
 
 def argument_node(call: Call, name: str, position: int | None = None) -> ast.expr | None:

@@ -48,18 +48,15 @@ def test_shards_add_up_and_replicas_agree():
     assert "gradients of update 1" in str(compare_updates(original, wrong)[0])
 
 
-def test_a_file_is_loaded_after_a_collective_that_follows_its_save():
+def test_collectives_have_one_order_and_a_file_is_loaded_after_one_that_follows_its_save():
+    first, second = record(collectives=["barrier", "broadcast"]), record(collectives=["barrier", "all_reduce"])
+    assert "broadcast and all_reduce" in str(compare_processes([first, second])[0])
     save = {"name": "a.pt", "keys": {}, "line": 1, "after": 3}
     for loaded_after, message in ((3, "before another one has saved it"), (4, "")):
         first = record(saves=[save], loads=[{"name": "a.pt", "line": 2, "after": 3}])
         second = record(loads=[{"name": "a.pt", "line": 2, "after": loaded_after}])
         assert message in "".join(map(str, compare_processes([first, second])))
         assert bool(compare_processes([first, second])) == bool(message)
-
-
-def test_collectives_have_one_order():
-    first, second = record(collectives=["barrier", "broadcast"]), record(collectives=["barrier", "all_reduce"])
-    assert "broadcast and all_reduce" in str(compare_processes([first, second])[0])
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def propose(path_or_source: str | Path, plan: Plan | None = None, *, library: st
     if obstacles:
         return Adaptation(path=path, source=source, diff="", todo=tuple(obstacles))
     hunks = []
-    for name, step in _steps(target):
+    for name, step in _STEPS[target.kind].items():
         before = draft.module.code
         step(draft)
         if draft.abandoned:
@@ -172,57 +172,36 @@ def _hunk(path: str, title: str, explanation: str, url: str, before: str, after:
     return Hunk(title=title, explanation=explanation, url=url, diff=compared(path, before, after))
 
 
-def _steps(target: Target) -> list[tuple[str, Step]]:
-    """Steps in order, each with its key in ``steps.toml``; each step reads the result of the previous one."""
-    if target.kind == "smp_step":
-        return [
-            ("v1.launch", start.start_processes),
-            ("v1.download", start.download_once),
-            ("v1.loader", loader.shard_loaders),
-            ("v1.batch", plan_settings.set_batch),
-            ("v1.model", model.wrap_model),
-            ("v1.activation_checkpointing", plan_settings.checkpoint_activations),
-            ("v1.optimizer", model.wrap_optimizer),
-            ("v1.training_step", move_training_steps),
-            ("v1.evaluation_step", move_evaluation_steps),
-            ("v1.saving", saving.save_by_library),
-        ]
-    if target.kind == "smp_fsdp":
-        return [
-            ("v2.launch", start.start_processes),
-            ("v2.loader", loader.shard_loaders),
-            ("v2.model", model.shard_models),
-            ("v2.activation_checkpointing", plan_settings.checkpoint_layers),
-            ("v2.clipping", plan_settings.clip_over_shards),
-            ("v2.saving", saving.save_full_state),
-            ("v2.batch", plan_settings.set_batch),
-            ("v2.accumulation", plan_settings.accumulate),
-        ]
-    started: list[tuple[str, Step]] = [
-        ("torchrun.launch", start.start_processes),
-        ("torchrun.download", start.download_once),
-        ("torchrun.loader", loader.shard_loaders),
-        ("torchrun.batch", plan_settings.set_batch),
-    ]
-    ended: tuple[str, Step] = ("torchrun.accumulation", plan_settings.accumulate)
-    checkpointing: tuple[str, Step] = ("torchrun.activation_checkpointing", plan_settings.checkpoint_layers)
-    if target.kind == "ddp":
-        return [
-            *started,
-            checkpointing,
-            ("ddp.model", model.replicate_models),
-            ("ddp.saving", saving.save_on_first_rank),
-            ("torchrun.precision", plan_settings.compute_in_half),
-            ended,
-        ]
-    return [
-        *started,
-        ("fsdp2.seed", start.seed_models),
-        checkpointing,
-        ("fsdp2.model", model.shard_models_by_tensor),
-        ("fsdp2.saving", saving.save_full_state),
-        ended,
-    ]
+_STARTED: dict[str, Step] = {
+    "torchrun.launch": start.start_processes, "torchrun.download": start.download_once,
+    "torchrun.loader": loader.shard_loaders, "torchrun.batch": plan_settings.set_batch,
+}  # fmt: skip
+_CHECKPOINTING: dict[str, Step] = {"torchrun.activation_checkpointing": plan_settings.checkpoint_layers}
+_ACCUMULATION: dict[str, Step] = {"torchrun.accumulation": plan_settings.accumulate}
+_STEPS: dict[str, dict[str, Step]] = {
+    "smp_step": {
+        "v1.launch": start.start_processes, "v1.download": start.download_once, "v1.loader": loader.shard_loaders,
+        "v1.batch": plan_settings.set_batch, "v1.model": model.wrap_model,
+        "v1.activation_checkpointing": plan_settings.checkpoint_activations, "v1.optimizer": model.wrap_optimizer,
+        "v1.training_step": move_training_steps, "v1.evaluation_step": move_evaluation_steps,
+        "v1.saving": saving.save_by_library,
+    },
+    "smp_fsdp": {
+        "v2.launch": start.start_processes, "v2.loader": loader.shard_loaders, "v2.model": model.shard_models,
+        "v2.activation_checkpointing": plan_settings.checkpoint_layers, "v2.clipping": plan_settings.clip_over_shards,
+        "v2.saving": saving.save_full_state, "v2.batch": plan_settings.set_batch,
+        "v2.accumulation": plan_settings.accumulate,
+    },
+    "ddp": {
+        **_STARTED, **_CHECKPOINTING, "ddp.model": model.replicate_models, "ddp.saving": saving.save_on_first_rank,
+        "torchrun.precision": plan_settings.compute_in_half, **_ACCUMULATION,
+    },
+    "fsdp2": {
+        **_STARTED, "fsdp2.seed": start.seed_models, **_CHECKPOINTING, "fsdp2.model": model.shard_models_by_tensor,
+        "fsdp2.saving": saving.save_full_state, **_ACCUMULATION,
+    },
+}  # fmt: skip
+"""Steps in order, each with its key in ``steps.toml``; each step reads the result of the previous one."""
 
 
 def _report_plan_settings(draft: Draft, plan: Plan, target: Target) -> None:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import libcst as cst
-from libcst.codemod import CodemodContext
-from libcst.codemod.visitors import AddImportsVisitor, RemoveImportsVisitor
 
 from smp_advisor.arguments import require_types
 from smp_advisor.errors import AdvisorError
 from smp_advisor.files import table
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library
 from smp_advisor.libraries.plan import Plan
-from smp_advisor.scripts.adapt.code import Edits, dotted, names_in
+from smp_advisor.scripts.adapt.code import Edits, names_in, statements
 from smp_advisor.scripts.adapt.survey import Survey
 
 if TYPE_CHECKING:
@@ -209,14 +207,23 @@ class Draft:
             return
         before = set(names_in(self.module))
         self.replace(edits.apply(self.module))
-        context = CodemodContext()
+        lines = dict[str, list[str]]()
         for local in sorted(set(names_in(self.module)) - before - self.survey.imported.keys()):
             module, _, name = self.importable.get(local, "").partition(":")
-            if module:
-                alias = local if local not in (module, name) else None
-                AddImportsVisitor.add_needed_import(context, module, name or None, alias)
-        if context.scratch:
-            self.replace(_with_imports(self.module, context))
+            if name:
+                lines.setdefault(f"from {module} import ", []).append(name if name == local else f"{name} as {local}")
+            elif module:
+                lines.setdefault(f"import {module}" + ("" if module == local else f" as {local}"), [])
+        body, top = self.module.body, 0
+        for line in body:
+            kind = line.body[0] if isinstance(line, cst.SimpleStatementLine) else line
+            is_text = top == 0 and self.module.get_docstring() is not None
+            if not is_text and not isinstance(kind, cst.Import | cst.ImportFrom):
+                break
+            top += 1
+        if lines:
+            new = statements("\n".join(start + ", ".join(names) for start, names in lines.items()))
+            self.replace(self.module.with_changes(body=[*body[:top], *new, *body[top:]]))
 
     def replace(self, module: cst.Module) -> None:
         """Go on with a new tree."""
@@ -248,38 +255,4 @@ class Draft:
         return line if len(line) <= 80 else line[:77] + "..."
 
 
-def _with_imports(module: cst.Module, context: CodemodContext) -> cst.Module:
-    """Add imports to those at the top. libcst would visit the entire module twice, which took a third of all steps."""
-    top = int(bool(module.body))
-    while top < len(module.body) and isinstance(line := module.body[top], cst.SimpleStatementLine):
-        if not isinstance(line.body[0], cst.Import | cst.ImportFrom):
-            break
-        top += 1
-    after = module.body[top : top + 1]
-    places = [cst.SimpleStatementLine([cst.Pass()], leading_lines=line.leading_lines) for line in after]
-    head = AddImportsVisitor(context).transform_module(module.with_changes(body=[*module.body[:top], *places]))
-    staying = head.body[: len(head.body) - len(places)]
-    moved = [
-        line.with_changes(leading_lines=place.leading_lines)
-        for line, place in zip(after, head.body[len(staying) :], strict=True)
-    ]
-    return module.with_changes(body=[*staying, *moved, *module.body[top + 1 :]])
-
-
 Step = Callable[[Draft], None]
-
-
-def drop_unused_imports(draft: Draft, names: Iterable[str]) -> None:
-    """Remove imports of these qualified names that the script no longer uses."""
-    context = CodemodContext()
-    for node in draft.survey.nodes:
-        if isinstance(node, cst.Import | cst.ImportFrom) and not isinstance(node.names, cst.ImportStar):
-            module = dotted(node.module) or "" if isinstance(node, cst.ImportFrom) and node.module is not None else ""
-            for alias in node.names:
-                name, local = dotted(alias.name) or "", alias.evaluated_alias
-                if module and f"{module}.{name}" in names:
-                    RemoveImportsVisitor.remove_unused_import(context, module, name, local)
-                elif not module and name in names and local:
-                    RemoveImportsVisitor.remove_unused_import(context, name, None, local)
-    if context.scratch:
-        draft.replace(RemoveImportsVisitor(context).transform_module(draft.module))

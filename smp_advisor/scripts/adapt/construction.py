@@ -12,6 +12,8 @@ from smp_advisor.scripts.adapt.roles import Objects, Optimizer, objects_of, opti
 from smp_advisor.scripts.adapt.survey import targets_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from smp_advisor.scripts.adapt.adaptation import Draft
     from smp_advisor.scripts.adapt.survey import Function, Statement, Survey
 
@@ -44,7 +46,7 @@ def find_constructions(draft: Draft) -> list[Construction]:
         construction = _construction(survey, optimizer)
         if construction is None:
             draft.add_todo("no_construction", name=optimizer.model_name)
-        elif construction.statement not in [earlier.statement for earlier in constructions]:
+        elif (construction.statement, construction.name) not in [(c.statement, c.name) for c in constructions]:
             constructions.append(construction)
     if not visited:
         draft.add_todo("no_optimizer")
@@ -63,11 +65,9 @@ def find_construction(draft: Draft) -> Construction | None:
 def _construction(survey: Survey, optimizer: Optimizer) -> Construction | None:
     """The assignments of the model: in the function of its optimizer, at module level, or in the last other one."""
     groups: dict[tuple[bool, Function, str], list[Statement]] = {}
-    for node in survey.nodes:
-        value = node.value if isinstance(node, cst.Assign | cst.AnnAssign) else None
-        target = next(iter(targets_of(node)), None)
-        name = dotted(target) if target is not None else None
-        if value is None or target is None or name is None or not objects_of(survey, target) & optimizer.model:
+    for node, target, value in ((owner, *pair) for owner in survey.nodes for pair in _assigned(owner)):
+        name = dotted(target)
+        if name is None or not objects_of(survey, target) & optimizer.model:
             continue
         alias = dotted(without_moves(value))
         statement, function = survey.statement(node), survey.function(node)
@@ -80,6 +80,16 @@ def _construction(survey: Survey, optimizer: Optimizer) -> Construction | None:
     order = sorted(groups, key=lambda key: (key[0], key[1] is optimizer.function, key[1] is None))
     constructions = (_in_block(survey, key[1], key[2], groups[key], optimizer) for key in reversed(order))
     return next((construction for construction in constructions if construction is not None), None)
+
+
+def _assigned(node: cst.CSTNode) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
+    """The first target of an assignment with its value; ``a, b = f(), g()`` has two."""
+    target = next(iter(targets_of(node)), None)
+    value = node.value if isinstance(node, cst.Assign | cst.AnnAssign) else None
+    if isinstance(target, cst.Tuple) and isinstance(value, cst.Tuple):
+        yield from ((t.value, v.value) for t, v in zip(target.elements, value.elements, strict=False))
+    elif target is not None and value is not None:
+        yield target, value
 
 
 def _in_block(

@@ -74,7 +74,7 @@ def _driven(draft: Draft, runner: Runner, calls: list[cst.Call]) -> list[str]:
         return [sentence("chooses_already", argument=argument)]
     function = next((dotted(call.func) for call in calls), None) or "TrainingArguments"
     first = sentence(f"shard_{runner}", function=function, arguments=_arguments(draft.target, runner))
-    return [first, *_cautions(draft, runner)]
+    return [first, sentence("check_shards")]
 
 
 def _given(calls: list[cst.Call], name: str) -> cst.Arg | None:
@@ -92,32 +92,6 @@ def _arguments(target: Target, runner: Runner) -> str:
         return f"fsdp_plugin=FullyShardedDataParallelPlugin({', '.join(options)})"
     settings = f'{{"version": 2, "reshard_after_forward": {str(reshards).lower()}}}'
     return f"--fsdp \"{strategy} auto_wrap\" --fsdp_config '{settings}'"
-
-
-def _cautions(draft: Draft, runner: Runner) -> list[str]:
-    """Other changes, in the order of the lines."""
-    survey, todos = draft.survey, []
-    methods = [(call, *(dotted(call.func) or "").rpartition(".")[::2]) for call in survey.calls]
-    pretrained = any(m in ("from_pretrained", "from_config") and "Model" in owner for _, owner, m in methods)
-    seeded = any(method in known_names("seeding_functions") for _, _, method in methods)
-    if not pretrained:  # models of transformers name their layers themselves
-        todos.append(sentence(f"no_layer_class_{runner}"))
-    if not pretrained and not seeded and runner == "accelerate":
-        todos.append(sentence("seed_models"))
-    for call in survey.calls:
-        owner, _, method = text_of(call.func).lower().rpartition(".")
-        saved = text_of(call.args[0].value).lower() if survey.callee(call) == "torch.save" and call.args else ""
-        shards = "model" in saved and "get_state_dict" not in saved
-        if shards or (method == "save_pretrained" and "model" in owner and keyword(call, "state_dict") is None):
-            todos.append(sentence(f"saves_shards_{runner}", code=draft.excerpt(call)))
-        elif survey.callee(call) in known_names("clipping") and runner == "accelerate":
-            todos.append(sentence("driver_clips_shards", code=draft.excerpt(call)))
-        quantized = [_given([call], name) for name in ("load_in_8bit", "load_in_4bit", "quantization_config")]
-        if any(quantized):
-            todos.append(sentence("driver_quantizes", code=draft.excerpt(call)))
-        names = ("gradient_checkpointing", "activation_checkpointing") if runner == "trainer" else ()
-        todos += [sentence("driver_checkpoints", name=name) for name in names if _given([call], name) is not None]
-    return list(dict.fromkeys(todos))
 
 
 _LIBRARIES = ("smdistributed.modelparallel", "torch.sagemaker")

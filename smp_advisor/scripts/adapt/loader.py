@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import libcst as cst
 
+from smp_advisor.reading.values import Instance, Result
 from smp_advisor.scripts.adapt.code import (
     Edits,
     call_text,
@@ -17,15 +18,16 @@ from smp_advisor.scripts.adapt.code import (
 from smp_advisor.scripts.adapt.roles import (
     assigned_name,
     backward_calls,
+    events_of,
     is_held_out,
-    iterated,
     loader_calls,
+    loops_of,
     loops_over,
     names_of,
     objects_of,
-    reaches,
 )
 from smp_advisor.scripts.adapt.survey import known_names
+from smp_advisor.scripts.queries import constant, derivation
 
 if TYPE_CHECKING:
     from smp_advisor.scripts.adapt.adaptation import Draft, Target
@@ -84,7 +86,7 @@ def shard_loaders(draft: Draft) -> None:  # noqa: C901, PLR0912 - a list of case
         if starred or (options and _mentions_sampler(survey, call)):
             draft.add_todo("starred_loader", call, rank=shards.rank, size=shards.size)
             continue
-        if _is_streamed(survey, call, arguments.get("dataset", "")):
+        if _is_streamed(survey, call):
             draft.add_todo("streamed", call, rank=shards.rank, size=shards.size)
         elif arguments.get("sampler", "None") == "None":
             shuffle = arguments.pop("shuffle", f'{options}.get("shuffle", False)' if options else "False")
@@ -181,34 +183,32 @@ def _mentions_sampler(survey: Survey, call: cst.Call) -> bool:
     return any(isinstance(node, cst.SimpleString) and "sampler" in node.value for node in walk(scope))
 
 
-def _is_streamed(survey: Survey, call: cst.Call, name: str) -> bool:
-    sources = [name] if "(" in name else []
-    assigned = survey.assignments(survey.function(call), name)
-    sources += [text_of(assignment.value) for assignment in assigned if assignment.value is not None]
-    streams = {
-        definition.name.value
-        for definition in survey.classes
-        if any("IterableDataset" in text_of(base.value) for base in definition.bases)
-    }
-    return any(any(text.startswith(stream + "(") for stream in streams) or "streaming=True" in text for text in sources)
+def _is_streamed(survey: Survey, call: cst.Call) -> bool:
+    """Whether the dataset comes from an iterable one, or from a call with ``streaming=True``."""
+    for value in (v for event in events_of(survey, call) for v in derivation(event.argument("dataset", 0))):
+        if isinstance(value, Result) and constant(value.call.argument("streaming")):
+            return True
+        if isinstance(value, Instance) and any(path.endswith("IterableDataset") for path in value.cls.ancestors()):
+            return True
+    return False
 
 
 def _set_epochs(draft: Draft, edits: Edits, calls: list[cst.Call]) -> None:
-    """Call ``set_epoch`` before each epoch, because every epoch would have the same order without it."""
+    """Call ``set_epoch`` in the loop that counts the epochs: every epoch would have the same order without it."""
     survey = draft.survey
-    training = set(backward_calls(survey))
+    training = backward_calls(survey)
+    around = [loops_of(survey, event) for call in training for event in events_of(survey, call)]
     for call in calls:
         places = objects_of(survey, call)
-        loop = next((o for o in loops_over(survey, call) if reaches(survey, o, training, 4)), None)
-        function = survey.function(loop) if loop is not None else None
-        counted = [o for o in (survey.loops(loop) if loop is not None else ()) if isinstance(o, cst.For)]
-        epochs = [o.target.value for o in counted if isinstance(o.target, cst.Name) and "range(" in text_of(o.iter)]
-        epoch = next((name for name in epochs[:1] if name != "_"), None)
-        if epoch is None and function is not None and "epoch" in survey.parameters(function):
-            epoch = "epoch"
-        names = names_of(survey, places, function)
-        loader = next((n for n in iterated(loop.iter) if n in names), None) if loop is not None else None
-        if loop is None or epoch is None or loader is None:
+        own = [loop for loop in loops_over(survey, call) if isinstance(loop, cst.For)]
+        outer = next((loops[: loops.index(loop)] for loop in own for loops in around if loop in loops), [])
+        counted = [o for o in outer if isinstance(o.target, cst.Name) and "range(" in text_of(o.iter)]
+        epochs = next((o for o in reversed(counted) if text_of(o.target) != "_"), None)
+        names = names_of(survey, places, survey.function(epochs)) if epochs is not None else set()
+        if epochs is None or not names:
             draft.add_todo("set_epoch", call)
-        elif f".set_epoch({epoch})" not in text_of(survey.module if function is None else function):
-            edits.insert_before(loop, statements(f"{loader}.sampler.set_epoch({epoch})\n"))
+            continue
+        inside = next((loop for loop in own if epochs in survey.loops(loop)), epochs.body.body[0])
+        text = f"{min(names, key=len)}.sampler.set_epoch({text_of(epochs.target)})"
+        if text not in text_of(epochs):
+            edits.insert_before(inside, statements(text))

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from smp_advisor.scripts.adapt.adaptation import Draft, drop_unused_imports
 from smp_advisor.scripts.adapt.code import (
     Edits,
     call_text,
@@ -27,6 +26,7 @@ from smp_advisor.scripts.adapt.construction import (
 )
 from smp_advisor.scripts.adapt.plan_settings import CLIP, HALF, computes_in_half
 from smp_advisor.scripts.adapt.roles import (
+    is_bound,
     model_places,
     names_of,
     objects_of,
@@ -38,6 +38,8 @@ from smp_advisor.scripts.adapt.survey import Statement, Survey, known_names, tar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from smp_advisor.scripts.adapt.adaptation import Draft
 
 REPLICATING = frozenset(known_names("data_parallel_wrappers"))
 SHARDING = frozenset(known_names("fsdp_wrappers"))
@@ -84,7 +86,6 @@ def unwrap(draft: Draft, wrappers: Iterable[str], *, attribute: bool = False) ->
             if dotted(node.value) in names_of(survey, places, survey.function(node)):
                 edits.replace(node, node.value)
     draft.apply(edits)
-    drop_unused_imports(draft, set(wrappers))
 
 
 _MODULE = frozenset(known_names("module_attributes"))
@@ -151,7 +152,7 @@ def uses_of_model(draft: Draft, construction: Construction, *, start: Statement 
                 is_method=bool(methods) or not _is_layer(classes, node.attr.value),
                 runs_layers=called and _runs_layers(methods, classes, node.attr.value),
                 inner=name in inner_names
-                and (function is construction.function or not survey.is_bound(function, name)),
+                and (function is construction.function or not is_bound(survey, function, name)),
             )
         )
     return uses
@@ -308,7 +309,7 @@ def replicate_models(draft: Draft) -> None:
     unwrap(draft, REPLICATING, attribute=True)
     constructions = _constructions(draft)
     uses = [use for construction in constructions for use in uses_of_model(draft, construction)]
-    buffers = ", broadcast_buffers=False" if len(constructions) > 1 or _runs_twice(draft, constructions) else ""
+    buffers = ", broadcast_buffers=False" if len(constructions) > 1 else ""
     edits = Edits()
     for use in uses:
         if use.inner:
@@ -330,7 +331,7 @@ def shard_models(draft: Draft) -> None:
         _transform_before(draft, fsdp, divided=divided)
         return
     constructions = _constructions(draft)
-    texts: dict[Statement, str] = {}
+    texts: dict[Construction, str] = {}
     for construction in constructions:
         name = construction.name
         use = next((use for use in uses_of_model(draft, construction) if use.runs_layers), None)
@@ -348,10 +349,10 @@ def shard_models(draft: Draft) -> None:
         if text and experts:
             draft.add_todo("needs_moe_config", call=text.rstrip())
         text += LAYER_CLASSES.format(name=name)
-        texts[construction.statement] = f"{text}{name} = {call_text('FSDP', arguments)}\n"
+        texts[construction] = f"{text}{name} = {call_text('FSDP', arguments)}\n"
     if "ModuleList" not in draft.survey.all_names():
         draft.add_todo("no_wrapping_policy")
-    _wrap(draft, Edits(), constructions, lambda construction: texts[construction.statement])
+    _wrap(draft, Edits(), constructions, texts.__getitem__)
 
 
 def _transform_before(draft: Draft, sharded: cst.Call, *, divided: bool) -> None:
@@ -366,9 +367,9 @@ def _transform_before(draft: Draft, sharded: cst.Call, *, divided: bool) -> None
 def shard_models_by_tensor(draft: Draft) -> None:
     """Shard each model with ``fully_shard``, its repeated layers first."""
     unwrap(draft, REPLICATING, attribute=True)
-    _zero_by_optimizer(draft)
+    _leave_replicas(draft)
     constructions = _constructions(draft)
-    uses = {c.statement: [use for use in uses_of_model(draft, c) if use.runs_layers] for c in constructions}
+    uses = {c: [use for use in uses_of_model(draft, c) if use.runs_layers] for c in constructions}
     for use in (use for many in uses.values() for use in many):
         if not use.is_method:
             draft.abandon("runs_layer_alone", use.node, use=use.name)
@@ -380,7 +381,7 @@ def shard_models_by_tensor(draft: Draft) -> None:
         options += ", reshard_after_forward=False"
     if "hybrid" in draft.target.sharding_strategy:
         draft.add_todo("hybrid_mesh")
-    texts: dict[Statement, str] = {}
+    texts: dict[Construction, str] = {}
     for construction in constructions:
         name = construction.name
         # Inner lists first: the parameters of a layer belong to the innermost shard around them.
@@ -389,22 +390,24 @@ def shard_models_by_tensor(draft: Draft) -> None:
             " if isinstance(stack, torch.nn.ModuleList) for layer in stack\n]\n"
             f"for module in (*layers, {name}):\n    fully_shard(module{options})\n"
         )
-        for method in dict.fromkeys(use.attribute for use in uses[construction.statement]):
+        for method in dict.fromkeys(use.attribute for use in uses[construction]):
             text += f'register_fsdp_forward_method({name}, "{method}")\n'
-        texts[construction.statement] = text
+        texts[construction] = text
     if "ModuleList" not in draft.survey.all_names():
         draft.add_todo("no_layer_class")
-    _wrap(draft, Edits(), constructions, lambda construction: texts[construction.statement])
+    _wrap(draft, Edits(), constructions, texts.__getitem__)
 
 
-def _zero_by_optimizer(draft: Draft) -> None:
-    """Replace ``model.zero_grad()``: between forward and backward pass, it would clear gathered parameters only."""
+def _leave_replicas(draft: Draft) -> None:
+    """Replace ``model.zero_grad()``, which would clear gathered parameters only, and ``no_sync``, which shards lack."""
     survey, edits = draft.survey, Edits()
     for call in survey.calls:
         owner, _, method = (dotted(call.func) or "").rpartition(".")
+        function = survey.function(call)
+        if method == "no_sync" and owner in names_of(survey, model_places(survey), function):
+            edits.replace(call, expression("contextlib.nullcontext()"))
         if method != "zero_grad" or not isinstance(call.func, cst.Attribute):
             continue
-        function = survey.function(call)
         for optimizer in optimizers(survey):
             if owner not in names_of(survey, optimizer.model, function):
                 continue
@@ -455,14 +458,3 @@ def _first_use(draft: Draft, construction: Construction) -> Statement | None:
             ):
                 return statement
     return construction.use
-
-
-def _runs_twice(draft: Draft, constructions: list[Construction]) -> bool:
-    """Whether one statement or two statements of a block call the model twice before a backward pass."""
-    survey = draft.survey
-    for construction in constructions:
-        calls = [call for call in survey.calls if dotted(call.func) == construction.name]
-        places = [(survey.function(call), tuple(survey.loops(call))) for call in calls]
-        if len(places) != len(set(places)):
-            return True
-    return False

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from smp_advisor.scripts.adapt.adaptation import drop_unused_imports
 from smp_advisor.scripts.adapt.code import (
     Edits,
     dotted,
@@ -178,9 +177,7 @@ def clip_over_shards(draft: Draft) -> None:
             draft.add_todo("clips_shards", call)
             continue
         edits.replace(call, expression(f"clip_grad_norm_of_shards_({model}, {text_of(limit.value)})"))
-    if edits:
-        draft.apply(edits)
-        drop_unused_imports(draft, set(CLIP))
+    draft.apply(edits)
 
 
 def _owner_of_parameters(node: cst.CSTNode) -> str | None:

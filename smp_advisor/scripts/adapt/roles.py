@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider
 
+from smp_advisor.reading.block_names import names_of_block
 from smp_advisor.reading.following import follow
 from smp_advisor.reading.source import Source
+from smp_advisor.reading.trace import Call
+from smp_advisor.reading.values import Function as Defined
 from smp_advisor.reading.values import (
     Instance,
     Item,
@@ -24,13 +27,13 @@ from smp_advisor.reading.values import (
 )
 from smp_advisor.scripts.adapt.code import dotted, text_of, walk
 from smp_advisor.scripts.adapt.survey import Function, Survey, known_names, targets_of
+from smp_advisor.scripts.checks.data import LOADERS
+from smp_advisor.scripts.queries import is_optimizer, origins, ranks, updates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from smp_advisor.reading.trace import Call
 
-_RETURNS_SELF = known_names("methods_that_return_self")
 _WRAPPERS = known_names("wrappers_of_the_same_object")
 _PARAMETERS = ("parameters", "named_parameters")
 
@@ -69,24 +72,24 @@ class _Reading:
         for inner, place in positions.items():
             if isinstance(inner, cst.Name | cst.Attribute | cst.Call):
                 places[place.start.line, place.start.column, place.end.line, place.end.column] = inner
-            elif isinstance(inner, cst.FunctionDef):
+            elif isinstance(inner, cst.FunctionDef | cst.For):
                 places[place.start.line, place.start.column, 0, 0] = inner
-        self._nodes: dict[ast.AST, cst.CSTNode] = {}
+        self.nodes: dict[ast.AST, cst.CSTNode] = {}
         self.values: dict[cst.CSTNode, list[Value]] = {}
         for tree in ast.walk(self.run.trace.modules[0].tree):
-            if isinstance(tree, ast.Name | ast.Attribute | ast.Call | ast.FunctionDef):
+            if isinstance(tree, ast.Name | ast.Attribute | ast.Call | ast.FunctionDef | ast.For):
                 ends = (0, 0)
-                if not isinstance(tree, ast.FunctionDef):
+                if isinstance(tree, ast.expr):
                     end = tree.end_lineno or tree.lineno
                     ends = (end, column(end, tree.end_col_offset or 0))
                 node = places.get((tree.lineno, column(tree.lineno, tree.col_offset), *ends))
                 if node is not None:
-                    self._nodes[tree] = node
+                    self.nodes[tree] = node
                     self.values[node] = (self.run.values or {}).get(cast("ast.expr", tree), [])
 
     def node(self, tree: ast.AST) -> cst.CSTNode | None:
         """The node of LibCST for one of `ast`."""
-        return self._nodes.get(tree)
+        return self.nodes.get(tree)
 
 
 @_cached
@@ -106,13 +109,10 @@ def calls_of(survey: Survey) -> list[Call]:
 
 def _inside(value: Value, depth: int = 0) -> Iterator[Value]:
     """The objects that a value may be, without wrappers and methods that return their object."""
-    for option in options(value):
+    for option in origins(value):
         inner: Value | None = None
-        if isinstance(option, Result):
-            if option.call.method in _RETURNS_SELF:
-                inner = option.call.receiver
-            elif option.call.called in _WRAPPERS and option.call.arguments:
-                inner = option.call.arguments[0]
+        if isinstance(option, Result) and option.call.called in _WRAPPERS and option.call.arguments:
+            inner = option.call.arguments[0]
         elif isinstance(option, Member) and option.name == "module":
             inner = option.owner
         if inner is None or depth > 20:
@@ -135,6 +135,48 @@ def _identities(values: list[Value]) -> Objects:
     return frozenset(_identity(option) for value in values for option in _inside(value) if not is_none(option))
 
 
+def is_bound(survey: Survey, function: Function, name: str) -> bool:
+    """Whether the name is local to the function: a parameter, or assigned in it."""
+    return function is not None and name in _bound(survey).get(function, ())
+
+
+@_cached
+def _bound(survey: Survey) -> dict[cst.CSTNode, set[str]]:
+    bound = {}
+    for tree, node in _reading(survey).nodes.items():
+        if isinstance(tree, ast.FunctionDef):
+            shared = {name for n in ast.walk(tree) if isinstance(n, ast.Global) for name in n.names}
+            parameters = {n.arg for n in ast.walk(tree.args) if isinstance(n, ast.arg)}
+            bound[node] = (parameters | set(names_of_block(tree.body).bound)) - shared
+    return bound
+
+
+@_cached
+def module_names(survey: Survey) -> set[str]:
+    """Global names: imports, definitions and assignments at module level."""
+    return set(names_of_block(_reading(survey).run.trace.modules[0].tree.body).bound)
+
+
+def is_on_process(survey: Survey, test: cst.CSTNode) -> bool:
+    """Whether the rank of this process is among the values of a condition, whatever their names are."""
+    values = _reading(survey).values
+    return any(ranks(value) for node in walk(test) for value in values.get(node, ()))
+
+
+def events_of(survey: Survey, call: cst.Call) -> list[Call]:
+    """A call as it would run, once for each way that leads to it."""
+    return _events(survey).get(call, [])
+
+
+@_cached
+def _events(survey: Survey) -> dict[cst.CSTNode, list[Call]]:
+    reading, events = _reading(survey), dict[cst.CSTNode, list[Call]]()
+    for event in reading.run.trace.calls:
+        if (node := reading.node(event.node)) is not None:
+            events.setdefault(node, []).append(event)
+    return events
+
+
 def objects_of(survey: Survey, node: cst.CSTNode) -> Objects:
     """The objects that an expression may be."""
     return _identities(_reading(survey).values.get(node, []))
@@ -154,26 +196,19 @@ def _references(survey: Survey) -> dict[Function, list[tuple[str, Objects]]]:
 def names_of(survey: Survey, objects: Objects, function: Function) -> set[str]:
     """Expressions in this function that refer to one of the objects, and global names that do."""
     references = _references(survey)
-    names = {name for name, known in references.get(function, ()) if known & objects}
-    names |= {n for n, known in references.get(None, ()) if known & objects and not survey.is_bound(function, n)}
+    names = {name for name, values in references.get(function, ()) if values & objects}
+    names |= {n for n, values in references.get(None, ()) if values & objects and not is_bound(survey, function, n)}
     return {name for name in names if name != "self" and not name.endswith(".module")}
 
 
 def callees(survey: Survey, call: cst.Call) -> list[cst.FunctionDef]:
     """Functions of the script that a call may run."""
-    cached: dict[cst.CSTNode, list[cst.FunctionDef]] | None = survey.cache.get("callees")
-    if cached is None:
-        cached = survey.cache["callees"] = {}
-        reading = _reading(survey)
-        for event in reading.run.trace.calls:
-            place = reading.node(event.node)
-            made = (value for value in reading.values.get(place, []) for value in options(value)) if place else ()
-            starts = [value.cls.find("__init__") for value in made if isinstance(value, Instance)]
-            for function in (event.function, *starts):
-                target = reading.node(getattr(function, "node", event.node)) if function is not None else None
-                if place is not None and isinstance(target, cst.FunctionDef):
-                    cached.setdefault(place, []).append(target)
-    return list(dict.fromkeys(cached.get(call, ())))
+    reading = _reading(survey)
+    made = (option for value in reading.values.get(call, ()) for option in options(value))
+    starts = [value.cls.find("__init__") for value in made if isinstance(value, Instance)]
+    called = [event.function for event in events_of(survey, call)]
+    nodes = (reading.node(f.node) for f in (*called, *starts) if isinstance(f, Defined))
+    return list(dict.fromkeys(node for node in nodes if isinstance(node, cst.FunctionDef)))
 
 
 def root_of(node: cst.CSTNode) -> cst.CSTNode:
@@ -181,10 +216,6 @@ def root_of(node: cst.CSTNode) -> cst.CSTNode:
     while isinstance(node, cst.Attribute) and dotted(node.value) != "self":
         node = node.value
     return node
-
-
-_OPTIMIZERS = known_names("optimizers_outside_torch")
-_SCHEDULES = "torch.optim.lr_scheduler"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -236,14 +267,19 @@ def optimizers(survey: Survey) -> list[Optimizer]:
 
 
 def _creates_optimizer(survey: Survey, call: cst.Call) -> bool:
+    """Whether a call creates an optimizer: by its name, or by parameters that it gets and updates."""
     name = survey.callee(call)
-    last = name.rpartition(".")[2]
-    if not name or name.startswith(_SCHEDULES) or not call.args:
+    if not call.args or not name.rpartition(".")[2][:1].isupper():
         return False
-    if name.startswith("torch.optim.") or (last in _OPTIMIZERS and not survey.classes_named(last)):
-        return last[:1].isupper()
+    if is_optimizer(name) and not survey.classes_named(name):
+        return True
     takes = any(isinstance(n, cst.Attribute) and n.attr.value in _PARAMETERS for n in walk(call))
-    return last[:1].isupper() and takes and "Distributed" not in last and "Parallel" not in last
+    return takes and bool(objects_of(survey, call) & _updated(survey))
+
+
+@_cached
+def _updated(survey: Survey) -> Objects:
+    return _identities([value for _, value in updates(_reading(survey).run.trace)])
 
 
 def _models_of(survey: Survey, call: cst.Call) -> list[cst.CSTNode]:
@@ -257,9 +293,7 @@ def _models_of(survey: Survey, call: cst.Call) -> list[cst.CSTNode]:
         for inner in walk(argument.value)
         if isinstance(inner, cst.Attribute) and inner.attr.value in _PARAMETERS
     ]
-    for event in reading.run.trace.calls if not nodes else ():
-        if reading.node(event.node) is not call:
-            continue
+    for event in events_of(survey, call) if not nodes else ():
         for owner in _owners(event.argument("params", 0)):
             place = reading.node(owner)
             nodes += [root_of(place)] if place is not None else []
@@ -313,7 +347,7 @@ def backward_calls(survey: Survey) -> list[cst.Call]:
 
 def loader_calls(survey: Survey) -> list[cst.Call]:
     """Calls that create a ``torch.utils.data.DataLoader``."""
-    return [call for call in survey.calls if survey.callee(call) in known_names("data_loaders")]
+    return [call for call in survey.calls if any(event.name in LOADERS for event in events_of(survey, call))]
 
 
 _HELD_OUT = ("val", "eval", "test", "dev")
@@ -338,16 +372,22 @@ def is_held_out(survey: Survey, call: cst.Call) -> bool:
     return any(word in (assigned_name(survey, call) or "").lower() for word in _HELD_OUT)
 
 
-def loops_over(survey: Survey, call: cst.Call) -> list[cst.For]:
-    """Loops over the batches of a loader."""
+def loops_over(survey: Survey, call: cst.Call) -> list[cst.For | cst.CompFor]:
+    """Loops over the batches of a loader, also those of comprehensions."""
     places = objects_of(survey, call)
     loops = []
     for loop in survey.nodes:
-        if isinstance(loop, cst.For):
+        if isinstance(loop, cst.For | cst.CompFor):
             names = names_of(survey, places, survey.function(loop))
             if call in walk(loop.iter) or any(name in names for name in iterated(loop.iter)):
                 loops.append(loop)
     return loops
+
+
+def loops_of(survey: Survey, event: Call) -> list[cst.For]:
+    """Loops around a call as it would run, outermost first, also those of the functions that lead to it."""
+    loops = (node_of(survey, loop) for loop in event.loops)
+    return [loop for loop in loops if isinstance(loop, cst.For)]
 
 
 def reaches(survey: Survey, node: cst.CSTNode, calls: set[cst.Call], depth: int) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from smp_advisor.reading.values import Result
 from smp_advisor.scripts.adapt.code import (
     Edits,
     call_text,
@@ -20,20 +20,25 @@ from smp_advisor.scripts.adapt.code import (
     text_of,
     walk,
 )
-from smp_advisor.scripts.adapt.roles import model_places, names_of, optimizer_places, optimizers, reaches
+from smp_advisor.scripts.adapt.roles import (
+    events_of,
+    is_on_process,
+    model_places,
+    names_of,
+    optimizer_places,
+    optimizers,
+    reaches,
+)
 from smp_advisor.scripts.adapt.survey import assigned_names
+from smp_advisor.scripts.queries import derivation, rank_conditions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from smp_advisor.scripts.adapt.adaptation import Draft
-    from smp_advisor.scripts.adapt.survey import Function, Statement, Survey
+    from smp_advisor.scripts.adapt.survey import Statement, Survey
 
 
-_RANK_WORDS = ("rank", "gpu_id", "is_main_process", "is_master", "master_process")
-_RANK_OF_MATRIX = re.compile(
-    r"(?:lora|dora|peft|adapter|low|matrix)_?rank|rank_?(?:alpha|dropout|pattern)|rank(?:ing|ed|er)"
-)
 _WRITERS = ("save_pretrained", "save_model", "to_csv", "savefig")
 
 
@@ -135,7 +140,7 @@ def _before_conditions(survey: Survey, call: cst.Call) -> cst.CSTNode | None:
         if isinstance(above, cst.FunctionDef | cst.For | cst.While):
             break
         opens = isinstance(above, cst.With) and any("open(" in text_of(item) for item in above.items)
-        if opens or (isinstance(above, cst.If) and names_a_rank(above.test)):
+        if opens or (isinstance(above, cst.If) and is_on_process(survey, above.test)):
             place = above
     return place
 
@@ -169,30 +174,18 @@ def _report_entire_models(draft: Draft) -> None:
 
 
 def _outer_statement(survey: Survey, call: cst.Call) -> Statement | None:
-    """Statement to guard: the ``with open(...)`` block of a save to a file; None if a rank condition guards it."""
-    statement = survey.statement(call)
+    """Statement to guard: the ``with open(...)`` block of a save to a file; None if only the first rank gets there."""
+    statement, events = survey.statement(call), events_of(survey, call)
     if not isinstance(statement, cst.SimpleStatementLine) or not isinstance(survey.parent(call), cst.Expr):
         return None
-    outer: Statement = statement
+    if events and all(map(rank_conditions, events)):
+        return None
     for above in survey.ancestors(statement):
-        if isinstance(above, cst.If) and is_rank_guard(above.test):
-            return None
-        if isinstance(above, cst.With) and any("open(" in text_of(item) for item in above.items) and outer is statement:
-            outer = above
+        if isinstance(above, cst.With) and any("open(" in text_of(item) for item in above.items):
+            return above
         if isinstance(above, cst.FunctionDef):
-            if _is_guarded(survey, above):
-                return None
             break
-    return outer
-
-
-def _is_guarded(survey: Survey, function: cst.FunctionDef) -> bool:
-    """Whether every call of a function is under a rank condition."""
-    sites = [call for call in survey.calls if (dotted(call.func) or "").rpartition(".")[2] == function.name.value]
-    return bool(sites) and all(
-        any(isinstance(above, cst.If) and is_rank_guard(above.test) for above in survey.ancestors(site))
-        for site in sites
-    )
+    return statement
 
 
 def _guard_saves(survey: Survey, edits: Edits, saves: list[cst.Call]) -> None:
@@ -228,18 +221,18 @@ def _run_on_every_rank(draft: Draft, collective: set[cst.Call]) -> None:
     for node in survey.nodes:
         if not isinstance(node, cst.If) or not reaches(survey, node.body, forward | collective, 3):
             continue
-        _drop_rank(node, edits)
-        if is_rank_guard(node.test) and reaches(survey, node.body, forward, 3):
+        _drop_rank(survey, node, edits)
+        if is_rank_guard(survey, node.test) and reaches(survey, node.body, forward, 3):
             draft.add_todo("model_runs_on_one_rank", node)
     draft.apply(edits)
 
 
-def _drop_rank(node: cst.If, edits: Edits) -> None:
+def _drop_rank(survey: Survey, node: cst.If, edits: Edits) -> None:
     """Leave the other condition of ``rank == 0 and ...``."""
     test = node.test
     if not (isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And)):
         return
-    remaining = [part for part in (test.left, test.right) if not is_rank_guard(part)]
+    remaining = [part for part in (test.left, test.right) if not is_rank_guard(survey, part)]
     if len(remaining) == 1:
         edits.replace(test, remaining[0].with_changes(lpar=[], rpar=[]))
 
@@ -255,8 +248,8 @@ def _call_on_every_rank(draft: Draft, edits: Edits, function: cst.FunctionDef) -
                 break
             if not isinstance(above, cst.If) or edits.is_changed(above.test):
                 continue
-            _drop_rank(above, edits)
-            if is_rank_guard(above.test):
+            _drop_rank(survey, above, edits)
+            if is_rank_guard(survey, above.test):
                 edits.replace(above.test, cst.Name("True"))
                 draft.add_todo("all_ranks_run", above, function=function.name.value)
 
@@ -268,7 +261,7 @@ def _load_full_state(draft: Draft) -> None:
     options = "options=StateDictOptions(full_state_dict=True)"
     for call in survey.calls:
         owner, _, method = (dotted(call.func) or "").rpartition(".")
-        if method != "load_state_dict" or not call.args or not _is_loaded(survey, call, survey.function(call)):
+        if method != "load_state_dict" or not call.args or not _is_loaded(survey, call):
             continue
         state, function = text_of(call.args[0].value), survey.function(call)
         if not _after_wrapper(survey, call):
@@ -294,28 +287,15 @@ def _after_wrapper(survey: Survey, call: cst.Call) -> bool:
     return not here or any(survey.follows(wrapper, call) for wrapper in here)
 
 
-def _is_loaded(survey: Survey, call: cst.Call, function: Function) -> bool:
+def _is_loaded(survey: Survey, call: cst.Call) -> bool:
     """Whether the argument of ``load_state_dict`` comes from ``torch.load``."""
-    stack, visited = [call.args[0].value], set[str]()
-    while stack:
-        value = stack.pop()
-        if any(isinstance(n, cst.Call) and survey.callee(n) == "torch.load" for n in walk(value)):
-            return True
-        for name in set(names_in(value)) - visited:
-            visited.add(name)
-            stack += [a.value for a in survey.assignments(function, name) if a.value is not None]
-    return False
+    states = (event.argument("state_dict", 0) for event in events_of(survey, call))
+    return any(isinstance(v, Result) and v.call.name == "torch.load" for state in states for v in derivation(state))
 
 
-def names_a_rank(test: cst.BaseExpression) -> bool:
-    """Whether a condition depends on the process, and not on the rank of a matrix, such as that of an adapter."""
-    text = _RANK_OF_MATRIX.sub("", text_of(test))
-    return any(word in text for word in _RANK_WORDS)
-
-
-def is_rank_guard(test: cst.BaseExpression) -> bool:
-    """Whether a condition only selects processes: ``rank == 0``, ``smp.dp_rank() == 0``, ``is_main_process``."""
-    return names_a_rank(test) and not any(isinstance(node, cst.BooleanOperation) for node in walk(test))
+def is_rank_guard(survey: Survey, test: cst.BaseExpression) -> bool:
+    """Whether a condition only selects processes: ``rank == 0``, ``smp.dp_rank() == 0``."""
+    return is_on_process(survey, test) and not any(isinstance(node, cst.BooleanOperation) for node in walk(test))
 
 
 # -- checkpoints of SMP v1 ---------------------------------------------------------------------------------------------
@@ -439,8 +419,8 @@ def _guards(survey: Survey, statement: Statement) -> list[cst.If] | None:
         if isinstance(above, cst.FunctionDef | cst.For | cst.While):
             break
         if isinstance(above, cst.If):
-            if not is_rank_guard(above.test):
-                if names_a_rank(above.test):
+            if not is_rank_guard(survey, above.test):
+                if is_on_process(survey, above.test):
                     return None
                 break
             if above.orelse is not None:

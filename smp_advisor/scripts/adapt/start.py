@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from smp_advisor.scripts.adapt.adaptation import Draft, drop_unused_imports
+from smp_advisor.scripts import queries
 from smp_advisor.scripts.adapt.code import (
     Edits,
     dotted,
@@ -16,14 +16,16 @@ from smp_advisor.scripts.adapt.code import (
     statements,
     text_of,
 )
-from smp_advisor.scripts.adapt.roles import callees, calls_of, model_places, node_of, objects_of
+from smp_advisor.scripts.adapt.roles import calls_of, events_of, model_places, node_of, objects_of
 from smp_advisor.scripts.adapt.survey import Statement, Survey, known_names
 
 if TYPE_CHECKING:
     from smp_advisor.reading.trace import Call
+    from smp_advisor.scripts.adapt.adaptation import Draft
 
 _PASSIVE = known_names("passive_prefixes")
 _WORKING = known_names("working_prefixes")
+_SEEDS = queries.known_names("weight_seeds")
 
 
 def entry(survey: Survey) -> Statement | None:
@@ -38,15 +40,7 @@ def entry(survey: Survey) -> Statement | None:
     above = [node, *survey.ancestors(node)] if node is not None else []
     guards = [a for a in above if isinstance(a, cst.If) and "__main__" in text_of(a.test)]
     block = survey.body_of(cst.ensure_type(guards[-1], cst.If).body.body[0]) if guards else list(survey.module.body)
-    statement = next((inside for inside in block if inside in above), None)
-    # A function that runs more than once must not initialize the library.
-    function = next(iter(callees(survey, node)), None) if isinstance(node, cst.Call) else None
-    sites = [call for call in survey.calls if function is not None and function in callees(survey, call)]
-    alone = statement is not None and isinstance(survey.parent(sites[0]) if sites else None, cst.Expr)
-    if function is None or len(sites) > 1 or not alone or survey.class_of(function) is not None:
-        return statement
-    body = [inside for inside in function.body.body if isinstance(inside, Statement)]
-    return body[1] if function.get_docstring() is not None and len(body) > 1 else body[0]
+    return next((inside for inside in block if inside in above), None)
 
 
 def _works(survey: Survey, event: Call) -> bool:
@@ -65,7 +59,7 @@ def download_once(draft: Draft) -> None:
         option = keyword(call, "download")
         if option is None or dotted(option.value) != "True":
             continue
-        if any(isinstance(above, cst.If) and "local_rank" in text_of(above.test) for above in survey.ancestors(call)):
+        if (events := events_of(survey, call)) and all(map(queries.rank_conditions, events)):
             continue
         statement = survey.statement(call)
         if not isinstance(statement, cst.SimpleStatementLine):
@@ -76,37 +70,29 @@ def download_once(draft: Draft) -> None:
     draft.apply(edits)
 
 
-_MODEL_SEEDS = frozenset(known_names("model_seeds"))
-
-
 def seed_models(draft: Draft) -> None:
-    """Seed PyTorch after the process group if the script has no seed."""
+    """Seed PyTorch before anything is created, if the script has no seed."""
     survey, edits = draft.survey, Edits()
-    if any(survey.callee(call) in _MODEL_SEEDS for call in survey.calls):
+    if any(survey.callee(call) in _SEEDS for call in survey.calls):
         return
-    group = next((c for c in survey.calls if survey.callee(c) == "torch.distributed.init_process_group"), None)
-    statement = survey.statement(group) if group is not None else None
-    if statement is None or survey.imported.get("torch") != "torch":
+    first = entry(survey)
+    if first is None:
         draft.add_todo("seed_models")
-        return
-    edits.insert_after(statement, statements("torch.manual_seed(0)\n"))
+    else:
+        edits.insert_before(first, statements("torch.manual_seed(0)\n"))
     draft.apply(edits)
 
 
-def replace_spawn(draft: Draft, edits: Edits, call: cst.Call, *, local_rank: str, launcher: str) -> bool:
-    """Replace ``mp.spawn(worker, args=(a, b), ...)`` by ``worker(<local rank>, a, b)``; return whether it was replaced.
-
-    The launcher of the job starts one process per GPU.
-    """
+def _replace_spawn(draft: Draft, edits: Edits, call: cst.Call) -> None:
+    """Replace ``mp.spawn(worker, args=(a,))`` by ``worker(<local rank>, a)``: torchrun starts the processes."""
     function, options = keyword(call, "fn") or positional(call, 0), keyword(call, "args") or positional(call, 1)
     if function is None or (options is not None and not isinstance(options.value, cst.Tuple)):
-        draft.add_todo("spawns", call, launcher=launcher)
-        return False
-    arguments = [local_rank]
+        draft.add_todo("spawns", call)
+        return
+    arguments = [LOCAL_RANK]
     if options is not None and isinstance(options.value, cst.Tuple):
         arguments += [text_of(element.value) for element in options.value.elements]
     edits.replace(call, expression(f"{text_of(function.value)}({', '.join(arguments)})"))
-    return True
 
 
 LOCAL_RANK = 'int(os.environ["LOCAL_RANK"])'
@@ -144,7 +130,6 @@ def start_processes(draft: Draft) -> None:
 def _leave_to_torchrun(draft: Draft) -> None:
     """Remove the processes, addresses and ranks set by the script, because torchrun sets them."""
     survey, edits = draft.survey, Edits()
-    spawned = False
     for call in survey.calls:
         name = survey.callee(call)
         if name == "torch.distributed.init_process_group":
@@ -153,7 +138,7 @@ def _leave_to_torchrun(draft: Draft) -> None:
                 kept_arguments[-1] = kept_arguments[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
             edits.replace(call, call.with_changes(args=kept_arguments))
         elif name == "torch.multiprocessing.spawn":
-            spawned |= replace_spawn(draft, edits, call, local_rank=LOCAL_RANK, launcher="torchrun")
+            _replace_spawn(draft, edits, call)
     for node in survey.nodes:
         if (
             isinstance(node, cst.AssignTarget)
@@ -164,7 +149,3 @@ def _leave_to_torchrun(draft: Draft) -> None:
             if statement is not None:
                 edits.remove(statement)
     draft.apply(edits)
-    if spawned:
-        drop_unused_imports(draft, {"torch.multiprocessing"})
-    if any(dotted(call.func) == "torch.distributed.launch" for call in draft.survey.calls):
-        draft.add_todo("remove_launcher")

@@ -21,7 +21,7 @@ from smp_advisor.scripts.adapt.code import (
     text_of,
     walk,
 )
-from smp_advisor.scripts.adapt.roles import backward_calls, model_places, names_of
+from smp_advisor.scripts.adapt.roles import backward_calls, is_bound, model_places, module_names, names_of
 from smp_advisor.scripts.adapt.survey import BUILTINS, Function, Statement, Survey, assigned_names, known_names
 
 if TYPE_CHECKING:
@@ -316,14 +316,11 @@ def _move(draft: Draft, region: Region) -> None:
         *(("train_step", "training_step") if training else ("evaluation_step", "evaluation_forward"))
     )
     purpose = "Forward and backward pass of one batch. The library runs it once per microbatch."
-    moved: list[Any] = [statement.visit(_Rename(renamed)) for statement in region.moved]
-    text = cst.Module(body=[statement.visit(_Backward(model)) for statement in moved]).code
+    text = _body(region, [value for value, _, _ in results], renamed, model)
     body = "".join(f"    {line}\n" if line.strip() else "\n" for line in text.rstrip().splitlines())
-    values: list[Any] = [expression(text).visit(_Rename(renamed)) for text, _, _ in results]
     text = f"@smp.step\ndef {call_text(name, arguments, width=94)}:\n"
     text += f'    """{purpose if training else "Forward pass of one batch, without gradients."}"""\n'
     text += body
-    text += f"    return {', '.join(map(text_of, values))}\n"
 
     # Its call takes the place of the first statement, between those that stay before and after it.
     call = call_text(name, arguments.values(), width=84)
@@ -370,7 +367,7 @@ def _inputs(  # noqa: C901, PLR0915 - a list of cases
     function, models = region.function, region.models
     arguments, renamed = dict[str, str](), dict[str, str]()
     taken = set(names.bound) - set(names.read)
-    at_module = survey.module_names()
+    at_module = module_names(survey)
     in_loop = {name for loop in survey.loops(region.moved[0]) for name in assigned_names(loop)}
     around = [f for f in (function, *survey.ancestors(function or survey.module)) if isinstance(f, cst.FunctionDef)]
     owner = survey.class_of(function)
@@ -380,7 +377,7 @@ def _inputs(  # noqa: C901, PLR0915 - a list of cases
         if name not in names.read:
             return False
         # A batch called `input` or `data` hides the built-in function or the module of this name.
-        if any(survey.is_bound(scope, name) for scope in around) or (function is None and name in in_loop):
+        if any(is_bound(survey, scope, name) for scope in around) or (function is None and name in in_loop):
             return True
         return function is not None and name not in at_module and name not in BUILTINS
 
@@ -583,39 +580,23 @@ class _Inner(cst.CSTTransformer):
         return self._edits.leave(original_node, updated_node)
 
 
-class _Rename(cst.CSTTransformer):
-    """Replaces expressions by names, given the source of each."""
+def _body(region: Region, results: Iterable[str], renamed: dict[str, str], model: str) -> str:
+    """Body of a step function: with its own names, and with ``model.backward(loss)`` for ``loss.backward()``."""
+    body = cst.Module(body=[*region.moved, *statements(f"return {', '.join(results)}")])
+    edits, stack = Edits(), list[cst.CSTNode](body.body)
 
-    def __init__(self, renamed: dict[str, str]) -> None:
-        super().__init__()
-        self._renamed = renamed
+    def backward(call: cst.Call) -> cst.Call:
+        value = cst.ensure_type(call.func, cst.Attribute).value
+        value = value.with_changes(lpar=[], rpar=[]) if len(value.lpar) == 1 else value
+        return cst.Call(func=expression(f"{model}.backward"), args=[cst.Arg(value=value)])
 
-    def on_visit(self, node: cst.CSTNode) -> bool:
-        """Whether to visit the children: not those of a replaced expression."""
-        return not (isinstance(node, cst.BaseExpression) and text_of(node) in self._renamed)
-
-    def on_leave(self, original_node: Any, updated_node: Any) -> Any:
-        """Replacement of a node."""
-        name = self._renamed.get(text_of(original_node)) if isinstance(original_node, cst.BaseExpression) else None
-        return updated_node if name is None else cst.parse_expression(name)
-
-
-class _Backward(cst.CSTTransformer):
-    """Replaces ``loss.backward()`` by ``model.backward(loss)``."""
-
-    def __init__(self, model: str) -> None:
-        super().__init__()
-        self._model = model
-
-    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:  # noqa: ARG002, N802
-        function = updated_node.func
-        if (
-            not isinstance(function, cst.Attribute)
-            or function.attr.value != "backward"
-            or text_of(function.value) == self._model
-        ):
-            return updated_node
-        value = function.value
-        if len(value.lpar) == 1:
-            value = value.with_changes(lpar=[], rpar=[])
-        return cst.Call(func=cst.parse_expression(f"{self._model}.backward"), args=[cst.Arg(value=value)])
+    while stack:
+        node = stack.pop()
+        if isinstance(node, cst.BaseExpression) and (name := renamed.get(text_of(node))):
+            edits.replace(node, expression(name))
+            continue
+        method = node.func if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) else None
+        if method is not None and method.attr.value == "backward" and text_of(method.value) != model:
+            edits.change(node, backward)
+        stack += [node.value] if isinstance(node, cst.Attribute | cst.Arg) else children(node)
+    return edits.apply(body).code

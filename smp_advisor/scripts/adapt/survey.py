@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import libcst as cst
 
 from smp_advisor.files import table
+from smp_advisor.reading.outside import canonical
 from smp_advisor.scripts.adapt.code import children, dotted, walk
 
 if TYPE_CHECKING:
@@ -43,7 +44,6 @@ class Survey:
         self.functions = [node for node in self.nodes if isinstance(node, cst.FunctionDef)]
         self.classes = [node for node in self.nodes if isinstance(node, cst.ClassDef)]
         self.imported = _imported(self.nodes)
-        self._bound = {function: _bound_in(function) for function in self.functions}
 
     # -- places ------------------------------------------------------------------------------------------------------
 
@@ -115,7 +115,7 @@ class Survey:
             return ""
         first, _, attributes = name.partition(".")
         origin = self.imported.get(first, first)
-        return f"{origin}.{attributes}" if attributes else origin
+        return canonical(f"{origin}.{attributes}" if attributes else origin)
 
     def callee(self, call: cst.Call) -> str:
         """Qualified name of the called function."""
@@ -128,24 +128,6 @@ class Survey:
     def classes_named(self, name: str) -> list[cst.ClassDef]:
         """Classes of this name."""
         return [definition for definition in self.classes if definition.name.value == name]
-
-    def is_bound(self, function: Function, name: str) -> bool:
-        """Whether the name is local to the function: a parameter, or assigned in it."""
-        return function is not None and name in self._bound[function]
-
-    def module_names(self) -> set[str]:
-        """Global names: imports, definitions and assignments at module level."""
-        names = set(self.imported)
-        for node in self.nodes:
-            if isinstance(node, cst.FunctionDef | cst.ClassDef) and isinstance(self.parent(node), cst.Module):
-                names.add(node.name.value)
-            elif (
-                isinstance(node, cst.AssignTarget | cst.For | cst.AnnAssign | cst.NamedExpr | cst.AsName)
-                and self.function(node) is None
-                and not any(isinstance(above, cst.ClassDef) for above in self.ancestors(node))
-            ):
-                names.update(_targets(node))
-        return names
 
     def all_names(self) -> set[str]:
         """All names in the source, including attributes and keywords."""
@@ -223,31 +205,6 @@ def _targets(node: cst.CSTNode) -> set[str]:
             stack.extend(element.value for element in current.elements)
         elif isinstance(current, (cst.Subscript, cst.StarredElement)):
             stack.append(current.value)
-    return names
-
-
-def _bound_in(function: cst.FunctionDef) -> set[str]:
-    params = function.params
-    names = {p.name.value for p in (*params.posonly_params, *params.params, *params.kwonly_params)}
-    for star in (params.star_arg, params.star_kwarg):
-        if isinstance(star, cst.Param):
-            names.add(star.name.value)
-    stack: list[cst.CSTNode] = [function.body]
-    while stack:
-        current = stack.pop()
-        if isinstance(current, cst.FunctionDef | cst.ClassDef):
-            names.add(current.name.value)
-            continue
-        if isinstance(current, cst.Lambda):
-            continue
-        if isinstance(current, cst.Global):
-            names -= {item.name.value for item in current.names}
-            continue
-        if isinstance(current, cst.AssignTarget | cst.For | cst.AnnAssign | cst.AugAssign | cst.NamedExpr | cst.AsName):
-            names |= _targets(current)
-        if isinstance(current, cst.Import | cst.ImportFrom):
-            names |= set(_imported([current]))
-        stack.extend(children(current))
     return names
 
 

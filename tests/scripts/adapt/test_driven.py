@@ -75,24 +75,10 @@ def test_the_strategy_of_the_plan_is_in_the_arguments():
     assert "reshard_after_forward=False" in plugin
 
 
-def test_what_the_argument_does_not_change_is_a_todo():
-    more = (
-        "import torch\n"
-        'unwrapped = accelerator.unwrap_model(model)\ntorch.save(unwrapped_model.state_dict(), "a.pt")\n'
-        'accelerator.unwrap_model(model).save_pretrained("out")\n'
-        "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"
-        'torch.save(accelerator.get_state_dict(model), "b.pt")\n'
-    )
-    todo = "\n".join(
-        propose(ACCELERATE.format(arguments="", loaded=", load_in_4bit=True") + more, library="fsdp2").todo
-    )
-    assert todo.count("would save the shards of one rank") == 2
-    assert "accelerator.clip_grad_norm_" in todo
-    assert "quantizes the model" in todo
-    text = TRAINER.format(arguments="gradient_checkpointing=True", loaded="")
-    assert "gradient_checkpointing=True" in "\n".join(propose(text, library="fsdp").todo)
+def test_a_model_divided_by_layers_is_refused():
     divided = TRAINER.format(arguments="", loaded=', device_map="auto"')
     assert 'device_map="auto"' in propose(divided, library="ddp").todo[0]
+    assert "check_script" in propose(SCRIPTS["trainer"].format(arguments="", loaded=""), library="fsdp").todo[1]
 
 
 @pytest.mark.torch

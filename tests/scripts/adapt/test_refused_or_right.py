@@ -84,7 +84,7 @@ WRONG = {
     "a_collective_on_one_rank": (
         "ddp",
         {"    torch.save(": "    dist.all_reduce(torch.ones(1))\n    torch.save("},
-        "waits for a process",
+        "waits for a process that has ended or that waits for it (line",
     ),
     "no_barrier_before_loading": ("ddp", {"dist.barrier()\n": ""}, ""),
     "a_head_replaced_after_wrapping": (
@@ -98,6 +98,11 @@ WRONG = {
         "no optimizer updates",
     ),
     "no_set_epoch": ("ddp", {"    sampler.set_epoch(epoch)\n": ""}, "set_epoch"),
+    "no_sampler": (
+        "ddp",
+        {"    sampler.set_epoch(epoch)\n": "", "sampler=sampler, drop_last=True": "shuffle=True"},
+        "reads the same batches",
+    ),
     "a_line_that_never_ran": (
         "ddp",
         {"dist.barrier()": "dist.barrier()\nif epoch > 99:\n    dist.nowhere()"},

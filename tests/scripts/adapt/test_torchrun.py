@@ -77,38 +77,38 @@ def test_every_loop_compiles_and_is_left_as_it_is_the_second_time(loop, kind):
         assert "already" in again.todo[0]
 
 
-def test_replicas_share_the_keys_of_the_model():
-    source = adapted("ddp").source
-    wrap = source.index("model = DDP(model)")
-    assert source.index('model.load_state_dict(state["net"])') < wrap  # the inner model loads its own keys
-    assert wrap < source.index("model.module.configure_optimizers(0.1)")
-    assert '"net": model.module.state_dict()' in source
-    assert "        if dist.get_rank() == 0:\n            torch.save(" in source
+HELD = "held = DataLoader(Corpus(), batch_size=4)"  # evaluation data is not divided
+WRITTEN = {  # kind and changes of the script: texts in the order of the lines, and others
+    ("ddp",): (
+        ['model.load_state_dict(state["net"])', "model = DDP(model)", "model.module.configure_optimizers(0.1)",
+         "loader.sampler.set_epoch(epoch)", "        if dist.get_rank() == 0:\n            torch.save("],
+        ['"net": model.module.state_dict()', HELD],
+    ),
+    ("fsdp",): (
+        ['model.load_state_dict(state["net"])',  # before the model is sharded
+         "    for module in (*layers, model):\n        fully_shard(module)\n", "set_optimizer_state_dict(",
+         "loader.sampler.set_epoch(epoch)", "model_state = get_model_state_dict(",
+         "if dist.get_rank() == 0:\n            torch.save("],
+        ['{"net": model_state, "opt": optimizer_state, "epoch": epoch}', HELD,
+         "nn.utils.clip_grad_norm_(model.parameters(), 1.0)"],
+    ),
+    # Between forward and backward pass, the parameters of an FSDP2 model are the gathered ones.
+    ("fsdp2", "optimizer.zero_grad()", "model.zero_grad()"): (["optimizer.zero_grad()"], []),
+    ("ddp", "model.eval(x)", "model.encode(x)"): (["model.module.encode(x)"], []),
+    ("fsdp2", "model.eval(x)", "model.encode(x)"): (['register_fsdp_forward_method(model, "encode")'], []),
+}  # fmt: skip
 
 
-def test_shards_are_gathered_on_every_rank_and_saved_on_one():
-    source = adapted("fsdp").source
-    gather = source.index("model_state = get_model_state_dict(")
-    assert gather < source.index("if dist.get_rank() == 0:\n            torch.save(")
-    assert '{"net": model_state, "opt": optimizer_state, "epoch": epoch}' in source
-    assert "set_optimizer_state_dict(" in source
-    assert 'model.load_state_dict(state["net"])' in source  # before the model is sharded
-    assert "    for module in (*layers, model):\n        fully_shard(module)\n" in source
-    assert "nn.utils.clip_grad_norm_(model.parameters(), 1.0)" in source
-    assert source == adapted("fsdp2").source
-
-
-def test_training_data_is_sharded_and_evaluation_data_is_not():
-    for kind in KINDS:
-        source = adapted(kind).source
-        assert source.count("DistributedSampler(") == 1
-        assert "held = DataLoader(Corpus(), batch_size=4)" in source
-        assert "loader.sampler.set_epoch(epoch)" in source
-
-
-def test_a_method_that_runs_layers_is_registered():
-    assert "model.module.encode(x)" in adapted("ddp", method="encode").source
-    assert 'register_fsdp_forward_method(model, "encode")' in adapted("fsdp2", method="encode").source
+@pytest.mark.parametrize("case", WRITTEN, ids=" ".join)
+def test_the_model_the_data_and_the_saves_are_written_for_processes(case):
+    kind, *changed = case
+    source = adapted(kind, **dict([changed] if changed else [])).source
+    ordered, others = WRITTEN[case]
+    places = [source.index(text) for text in ordered]
+    assert places == sorted(places)
+    assert all(text in source for text in others)
+    assert source.count("DistributedSampler(") == 1
+    assert "model.zero_grad()" not in source
 
 
 @pytest.mark.parametrize(
@@ -136,13 +136,6 @@ def test_names_that_the_steps_write_are_imported():
     text = text.replace("torch.optim", "optim").replace("torch.save", "write")
     for kind in KINDS:
         assert "\nimport torch\n" in propose(text, library=kind).source
-
-
-def test_gradients_of_shards_are_cleared_by_the_optimizer():
-    # Between forward and backward pass, the parameters of an FSDP2 model are the gathered ones.
-    source = adapted("fsdp2", **{"optimizer.zero_grad()": "model.zero_grad()"}).source
-    assert "optimizer.zero_grad()" in source
-    assert "model.zero_grad()" not in source
 
 
 def test_the_gradients_of_a_model_kept_by_a_class_are_cleared_by_its_optimizer():
@@ -187,7 +180,8 @@ def test_a_script_that_reads_the_settings_of_the_plan_needs_no_reminder():
     assert not any("The plan" in text for text in propose(head + SCRIPT.format(method="eval"), plan).todo)
 
 
-THROUGH_FUNCTIONS = """import torch
+THROUGH_FUNCTIONS = """import os
+import torch
 from torch.utils.data import DataLoader
 from corpus import Corpus, Net
 
@@ -214,6 +208,7 @@ class Loop:
             self.update(x)
 
 
+rank = int(os.environ["RANK"])
 net = Net()
 short = net.to("cuda")
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -221,7 +216,7 @@ data = load()
 loop = Loop(net, data, optimizer)
 for epoch in range(2):
     loop.pass_over(epoch)
-    if not args.single or (args.several and args.rank == 0):
+    if not args.single or (args.several and rank == 0):
         save({"net": net.state_dict(), "opt": optimizer.state_dict()})
 print(short.generate())
 """
@@ -234,6 +229,6 @@ def test_loaders_states_and_second_names_are_followed_through_functions():
     assert '{"net": model_state,' in source
     assert "    if dist.get_rank() == 0:\n        torch.save(state, path)\n" in source
     source = propose(THROUGH_FUNCTIONS, library="ddp").source
-    assert "        self.data.sampler.set_epoch(epoch)\n        for x in self.data:" in source
+    assert "range(2):\n    data.sampler.set_epoch(epoch)\n    loop.pass_over(epoch)" in source
     assert "print(short.generate())" in source  # the model inside the wrapper
     assert '"net": net.module.state_dict()' in source
