@@ -307,10 +307,10 @@ class Advisor(anywidget.AnyWidget):
         return static_html(shown, snapshot_of(self._controls), self.charts(), ladder, session_html(self._advice))
 
     def charts(self) -> str:
-        """The bars of memory and step time as images, which every page shows."""
+        """Memory and step time as tables with bars, which every page shows."""
         state = self._controls
         charts = (CHARTS[name](state.advice, state.estimate) for name in ("memory", "time"))
-        return "".join(chart.as_html(table_too=False) for chart in charts)
+        return "".join(chart.as_html() for chart in charts)
 
     def _text(self) -> str:
         return str(self._advice) if self._advice.is_recommended else f"{self._advice}\n\n{self.ladder()}"

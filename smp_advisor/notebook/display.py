@@ -11,7 +11,6 @@ import ipywidgets as w
 from IPython.core.getipython import get_ipython
 from IPython.display import display
 
-from smp_advisor.charts.step import needed_html
 from smp_advisor.errors import AdvisorError
 from smp_advisor.notebook.cells import cells
 from smp_advisor.notebook.shown import set_displayed_last
@@ -270,15 +269,15 @@ class NothingFits:
         Makes the advisor with changed keywords of the request; None removes one.
     """
 
-    def __init__(self, sentence: str, ways: WaysOut, advise: Callable[[dict[str, Any]], Advisor]) -> None:
+    def __init__(self, ways: WaysOut, advise: Callable[[dict[str, Any]], Advisor]) -> None:
         self._ways, self._advise = ways, advise
         self._note = w.HTML('<p role="status"></p>')
         usable, nearest = ways.request.cluster.instance.usable_gpu_memory_gib, ways.nearest_gib
-        bar = "" if nearest is None else needed_html(nearest, usable)
+        needed = "" if nearest is None else f"The nearest plan needs {nearest:,.1f} of {usable:.1f} GiB per GPU."
         head = (
             '<div style="border-left:4px solid #b3261e;padding:4px 14px;line-height:1.5">'
             '<div style="font-size:22px;font-weight:700">✗ Does not fit</div>'
-            f"<div>{escape(sentence)}</div>{bar}</div>"
+            f"<div><strong>{needed}</strong></div></div>"
             '<div style="margin:10px 0 4px;font-weight:600">Make it fit: by price per hour, then by what changes</div>'
         )
         buttons = [self._button(way) for way in by_cost(ways)]

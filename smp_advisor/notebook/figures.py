@@ -163,11 +163,10 @@ def decisive(advice: Advice) -> tuple[str, str]:
     """Adapter, library, techniques and batch of the recommended plan, and the certainty of the choice."""
     titles = [rung.title for rung in advice.ladder().rungs]
     techniques = ", ".join(titles[1:]) or titles[0]
-    fitting = f"{advice.plans_fit:,} of {advice.plans_enumerated:,} plans fit."
     certain = certainty_in_short(advice.decision)
     trained = "" if advice.job.adapter is None else f"{adapter_text(advice.job.adapter)} with "
     carried = f"{trained}{schema(advice.plan.library).name}: {techniques}, batch size {advice.plan.batch_size}"
-    return f"{carried}.", f"{_capital(certain)} {fitting}"
+    return f"{carried}.", _capital(certain)
 
 
 def preferred(advice: Advice, estimate: Estimate) -> str:
