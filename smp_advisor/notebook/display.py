@@ -14,7 +14,7 @@ from IPython.display import display
 from smp_advisor.errors import AdvisorError
 from smp_advisor.notebook.cells import cells
 from smp_advisor.notebook.shown import set_displayed_last
-from smp_advisor.notebook.static_view import facts_html, title_html, verdict_html
+from smp_advisor.notebook.static_view import title_html, verdict_html
 from smp_advisor.notebook.workload_fields import by_cost, effect_of, keywords_of, title_of
 
 if TYPE_CHECKING:
@@ -201,7 +201,8 @@ class Fallback:
         state = self._advisor.state
         self._controls.children = [self._control(control, state) for control in state["controls"]]
         shown, now = self._advisor.recommendation, state["snapshot"]
-        self._figures.value = _lines(verdict_html(shown, now) + self._advisor.charts() + facts_html(shown, now))
+        charts = "".join(self._advisor.advice.chart(name).as_html() for name in ("memory", "time"))
+        self._figures.value = _lines(verdict_html(shown, now) + charts)
         self._note.value = escape(state["problem"] or state["summary"])
 
     def _control(self, control: dict[str, Any], state: dict[str, Any]) -> w.Widget:
