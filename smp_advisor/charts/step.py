@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from smp_advisor.charts.chart import Chart
 from smp_advisor.costs.estimate import CATEGORIES, Memory
 from smp_advisor.libraries.library import get_library, plan_fields
+from smp_advisor.libraries.schema import schema
 from smp_advisor.wording import checkpointing_text, seconds, step_time
 
 if TYPE_CHECKING:
@@ -63,26 +64,12 @@ def time_labels(library: str) -> Mapping[str, str]:
     return {**TIME_LABELS, "tensor_parallel_seconds": "Communication inside blocks"}
 
 
-_SHORT: Mapping[str, str] = {
-    **dict.fromkeys(("hybrid_shard_degree", "sharded_data_parallel_degree"), "shards"),
-    **dict.fromkeys(("pipeline_parallel_degree", "partitions"), "PP"),
-    "shard_optimizer_state": "sharded optimizer state",
-    "sharding_strategy": "strategy",
-    "tensor_parallel_degree": "TP",
-    "context_parallel_degree": "CP",
-    "expert_parallel_degree": "EP",
-    "activation_checkpointing": "checkpointing",
-    "offload_activations": "offloading",
-    "gradient_accumulation_steps": "accumulated batches",
-    "batch_size": "batch",
-}
-
-
 def plan_text(plan: Plan) -> str:
-    """Techniques of a plan in one line: ``shards 16, TP 2, checkpointing each, batch 16``."""
-    parts = []
+    """Techniques of a plan in one line: ``tensor parallel degree 2, batch size 16``."""
+    parts, described = [], schema(plan.library).described
     for name in dict.fromkeys([*get_library(plan.library).alternatives, "batch_size"]):
-        value, title = getattr(plan, name, None), _SHORT.get(name, name.replace("_", " "))
+        value, parameter = getattr(plan, name, None), described(name)
+        title = parameter.title.lower() if parameter else name.replace("_", " ")
         if value in (None, False, 1, 0, "none", "") and value is not True:
             continue
         text = checkpointing_text(str(value)) if name == "activation_checkpointing" else str(value).replace("_", " ")

@@ -12,7 +12,6 @@ from IPython.core.getipython import get_ipython
 from IPython.display import display
 
 from smp_advisor.errors import AdvisorError
-from smp_advisor.notebook.cells import cells
 from smp_advisor.notebook.shown import set_displayed_last
 from smp_advisor.notebook.static_view import title_html, verdict_html
 from smp_advisor.notebook.workload_fields import by_cost, effect_of, keywords_of, title_of
@@ -160,42 +159,35 @@ class SavedOutputs:
 
 NOTICE = (
     "The advisor's own view could not load in this page. If you installed smp_advisor while the page was open, "
-    "reload the browser page once and run the cell again. Until then, this simpler view has the same controls."
+    "reload the browser page once and run the cell again. Until then, this simpler view has the same controls, and "
+    "%smp_export in a new cell writes the code."
 )
 
 
 class Fallback:
-    """Controls, figures and code as core widgets. `widget` contains them."""
+    """Controls and figures as core widgets. `widget` contains them."""
 
     def __init__(self, advisor: Advisor) -> None:
         self._advisor = advisor
         self._moving = False
         self._controls = w.VBox()
         self._figures = w.HTML()
-        self._code = w.Textarea(layout=w.Layout(width="100%", height="220px", display="none"))
         self._note = w.HTML()
         shown = advisor.recommendation
+        reset = w.Button(description="Reset to recommended", layout=w.Layout(width="auto"))
+        reset.on_click(lambda _: advisor.reset())
         self.widget = w.VBox(
             [
                 w.HTML(_lines(f'<p role="status"><strong>{escape(NOTICE)}</strong></p>{title_html(shown)}')),
                 self._controls,
                 self._figures,
                 self._note,
-                w.HBox(
-                    [self._button("Reset to recommended", self._reset), self._button("Show the cells", self._export)]
-                ),
-                self._code,
+                reset,
             ],
             layout=w.Layout(max_width="1040px"),
         )
         advisor.observe(self._draw, "_state")
         self._draw()
-
-    @staticmethod
-    def _button(text: str, action: Any) -> w.Button:
-        button = w.Button(description=text, layout=w.Layout(width="auto"))
-        button.on_click(action)
-        return button
 
     def _draw(self, _: object = None) -> None:
         state = self._advisor.state
@@ -225,19 +217,6 @@ class Fallback:
         except AdvisorError as error:
             self._draw()
             self._note.value = escape(str(error))
-
-    def _reset(self, _: object) -> None:
-        self._advisor.reset()
-
-    def _export(self, _: object) -> None:
-        try:
-            sources = cells(self._advisor.advice, self._advisor.plan)
-        except AdvisorError as error:
-            self._note.value = escape(str(error))
-            return
-        self._code.value = "\n\n\n".join(sources)
-        self._code.layout.display = ""
-        self._note.value = "Copy each cell from here, or run %smp_export in a new cell."
 
 
 def _lines(html: str) -> str:

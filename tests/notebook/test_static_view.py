@@ -69,11 +69,11 @@ def test_one_figure_is_rounded_once(advice):
     assert at["step_seconds"] == pytest.approx(step, rel=1e-8)
 
 
-def test_the_mark_is_not_said_twice():
-    inferred = advise("10B", "ml.p4d.24xlarge", instance_count=2, sequence_length=512)
-    fact = recommendation(inferred)["facts"][0]
-    assert fact["mark"] == "inferred"
-    assert fact["note"].startswith("from 10 B")
+def test_an_inferred_shape_and_code_are_marked():
+    shown = recommendation(advise("10B", "ml.p4d.24xlarge", instance_count=2, sequence_length=512))
+    facts = {fact["label"]: fact for fact in shown["facts"]}
+    assert facts["Model"]["text"].endswith("(inferred from 10 B)")
+    assert facts["Code"]["mark"] == "inferred"
 
 
 def test_equal_stages_are_one_bar(advice):
