@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from html import escape
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import ipywidgets as w
 from IPython.core.getipython import get_ipython
@@ -19,6 +19,7 @@ from smp_advisor.notebook.workload_fields import by_cost, effect_of, keywords_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from IPython.core.display_functions import DisplayHandle
     from IPython.core.events import EventManager
 
     from smp_advisor.notebook.advisor import Advisor
@@ -105,13 +106,6 @@ _MOST = 8
 """Outputs of one advisor that are kept up to date; those of earlier displays stay as they are."""
 
 
-class Handle(Protocol):
-    """IPython's handle of a display."""
-
-    def update(self, obj: Any, **kwargs: Any) -> None:
-        """Replace the output."""
-
-
 class SavedOutputs:
     """Outputs of an advisor.
 
@@ -126,12 +120,12 @@ class SavedOutputs:
 
     def __init__(self, bundle: Callable[[], tuple[dict[str, Any], dict[str, Any]]]) -> None:
         self._bundle = bundle
-        self._handles: list[Handle] = []
+        self._handles: list[DisplayHandle] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.keeps_views = False
 
-    def add(self, handle: Handle) -> None:
+    def add(self, handle: DisplayHandle) -> None:
         """Follow the plan in one more output. Without an event loop, outputs stay as they are."""
         self._handles = [*self._handles, handle][-_MOST:]
         try:

@@ -41,16 +41,14 @@ def chart_panel(name: str) -> Panel:
     return lambda _, state, options: chart_of(state.advice, name, state.plan).plain(options.get("width"))
 
 
-def modules(advice: LiveAdvice, state: ControlState, options: Mapping[str, object]) -> Mapping[str, object]:
+def modules(_: LiveAdvice, state: ControlState, options: Mapping[str, object]) -> Mapping[str, object]:
     """The modules of a profile by the measure ``by``."""
-    del advice
     by = options.get("by")
     return modules_chart(state.advice, state.estimate, by if isinstance(by, int) else 0).plain(options.get("width"))
 
 
-def clusters(advice: LiveAdvice, state: ControlState, options: Mapping[str, object]) -> dict[str, Any]:
+def clusters(_: LiveAdvice, state: ControlState, options: Mapping[str, object]) -> dict[str, Any]:
     """Days against dollars. `options` may have further ``instances``: names of types between commas."""
-    del advice
     names = str(options.get("instances") or "").split(",")
     return clusters_chart(state.advice, state.estimate, [name for name in names if name]).plain(options.get("width"))
 

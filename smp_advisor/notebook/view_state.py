@@ -214,7 +214,8 @@ def explanation(advice: Advice) -> Data:
 
 def recommendation(advice: Advice) -> Data:
     """Data of the advice that no control changes."""
-    instance, rows = advice.cluster.instance, rows_of(advice.plan.library)
+    instance, library = advice.cluster.instance, advice.plan.library
+    rows = rows_of(library)
     trained = "" if advice.job.adapter is None else f"{adapter_text(advice.job.adapter)} for "
     return {
         "title": f"{trained}{advice.model.name} on {advice.cluster.nodes} × {instance.name}",
@@ -225,13 +226,9 @@ def recommendation(advice: Advice) -> Data:
         "decisive": decisive(advice),
         "usable_gib": instance.usable_gpu_memory_gib,
         "categories": [CATEGORY_LABELS[name] for name in CATEGORIES],
-        "seconds": list(time_labels(advice.plan.library).values()),
+        "seconds": list(time_labels(library).values()),
         "figures": [figure.label for figure in figures(advice.model, advice.estimate)],
-        "groups": [
-            "AWS's best practices, in order",
-            f"Also in {get_library(advice.plan.library).title}",
-            "Rarely changed",
-        ],
+        "groups": ["AWS's best practices, in order", f"Also in {get_library(library).title}", "Rarely changed"],
         "names": list(rows),
         "rows": list(rows.values()),
         "recommended": snapshot(advice, settings_of(advice.plan, advice.job), advice.plan, advice.estimate),
@@ -243,6 +240,6 @@ def recommendation(advice: Advice) -> Data:
         "tooltips": tooltips(advice),
         "glossary": [
             {"term": term.term, "text": term.text, "title": term.source_title, "url": term.source_url}
-            for term in terms_of(advice.plan.library)
+            for term in terms_of(library)
         ],
     }

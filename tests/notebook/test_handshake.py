@@ -10,7 +10,6 @@ import pytest
 from smp_advisor.errors import PlanError
 from smp_advisor.notebook import Advisor
 from smp_advisor.notebook.display import NOTICE, PATIENCE_SECONDS, Fallback, Handshake, fallback_bundle
-from smp_advisor.notebook.extension import HINT, labextension_installed, reload_hint
 
 
 class Loop:
@@ -132,14 +131,3 @@ def test_the_fall_back_refuses_in_a_sentence_and_keeps_the_picture(advice):
     bundle = fallback_bundle(Advisor(advice))
     assert "smp-static" in bundle["text/html"]
     assert "application/vnd.jupyter.widget-view+json" in bundle
-
-
-def test_a_front_end_installed_after_the_kernel_started_asks_for_a_reload(tmp_path, monkeypatch):
-    extension = tmp_path / "share/jupyter/labextensions/smp-advisor"
-    extension.mkdir(parents=True)
-    assert labextension_installed(tmp_path) is None
-    (extension / "package.json").write_text("{}")
-    monkeypatch.setattr("sys.prefix", str(tmp_path))
-    assert reload_hint() == HINT
-    monkeypatch.setattr("smp_advisor.notebook.extension.kernel_started", lambda: 4e9)
-    assert reload_hint() == ""
