@@ -163,7 +163,6 @@ class Fallback:
 
     def __init__(self, advisor: Advisor) -> None:
         self._advisor = advisor
-        self._moving = False
         self._controls = w.VBox()
         self._figures = w.HTML()
         self._note = w.HTML()

@@ -135,9 +135,8 @@ def ladder(advice: LiveAdvice, state: ControlState, _: Mapping[str, object]) -> 
     return {"html": ladder_html(ladder_of(shown, None), reasons_of(shown.steps), bars=True)}
 
 
-def ranks(_: LiveAdvice, state: ControlState, options: Mapping[str, object]) -> Mapping[str, object]:
+def ranks(_: LiveAdvice, state: ControlState, __: Mapping[str, object]) -> Mapping[str, object]:
     """Stage, slices, shard and replica of the GPUs of the first nodes."""
-    del options
     return {"html": ranks_of(state.advice, state.plan, None)._repr_html_()}
 
 

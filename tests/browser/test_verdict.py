@@ -197,10 +197,14 @@ def test_the_whole_path_works_without_a_mouse(host, recommended):
     use("batch_size", "End")
     expect(verdict).to_have_attribute("data-answer", "over")
     expect(view.locator(".smp-headline .smp-note").first).to_contain_text("if it fitted")
-    use("Batch size: ")  # the first change that makes it fit
+    use("Pin", "Space")
+    expect(view.get_by_role("button", name="Pinned")).to_be_focused()
+    keyboard.press("Space")
+    use("Batch size: ")  # the first change that makes it fit; its button disappears
     expect(verdict).to_have_attribute("data-answer", "fits")
+    expect(view.locator("h2:focus")).to_have_text("Fits")
     expect(view.get_by_role("heading", name="Make it fit")).to_be_hidden()
-    tab_to("tokens/s", "Shift+Tab")
+    tab_to("tokens/s")
     expect(view.locator(".smp-headline:focus").get_by_text("95 %")).to_be_visible()
     use("Undo", "Enter", "Shift+Tab")
     expect(verdict).to_have_attribute("data-answer", "over")
