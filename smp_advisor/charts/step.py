@@ -89,13 +89,13 @@ def memory_interval(estimate: Estimate) -> tuple[float, float, float]:
 
 
 _LONGEST = 24
-"""Characters of the bar of the usable memory, and of the whole step."""
+"""Characters of the bar of the usable memory, and of the entire step."""
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
-def _bar(value: float, whole: float) -> str:
+def _bar(value: float, full: float) -> str:
     """A bar as text, which terminals, saved notebooks and GitHub show alike."""
-    eighths = round(8 * _LONGEST * value / whole)
+    eighths = round(8 * _LONGEST * value / full)
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 
