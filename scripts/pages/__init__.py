@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from scripts.pages import blocks, gallery, glossary, libraries, options, reference, reference_rows, stacks
 from scripts.pages.api import api_pages
-from scripts.pages.checks import check_page
-from smp_advisor.findings.catalog import catalog
+from scripts.pages.checks import page_of, section_page
+from smp_advisor.findings.catalog import sections
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 PAGES: dict[str, Callable[[], str]] = {
     "docs/checks.md": reference.checks,
-    **{f"docs/checks/{identifier}.md": partial(check_page, check) for identifier, check in catalog().items()},
+    **{f"docs/{page_of(section)}": partial(section_page, section) for section in sections()},
     "docs/executed_blocks.md": blocks.executed_blocks,
     "docs/gallery.md": gallery.page,
     "docs/glossary.md": glossary.page,

@@ -1,17 +1,18 @@
-"""The pages of checks: the rules of the checker, a row for each check, and a page for each."""
+"""The pages of checks: the rules of the checker with a row for each check, and a page for each kind of script."""
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.findings.catalog import Check, check_markdown, sections
+from smp_advisor.findings.catalog import Check, Section, check_markdown, sections
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["check_page", "checks_page"]
+__all__ = ["checks_page", "page_of", "section_page"]
 
 _DATA = Path(__file__).parent
 
@@ -22,28 +23,36 @@ def checks_page() -> str:
     for section in sections():
         parts.append(f"## {section.name}\n\nApplies {section.applies}.\n")
         parts.append("| check | severity | defect | fix |\n| --- | --- | --- | --- |")
-        parts += [_row(check) for check in section.checks]
+        parts += [_row(check, section) for check in section.checks]
         parts.append("")
     return "\n".join([*parts, _published()])
 
 
-def check_page(check: Check) -> str:
-    """The page of one check as Markdown, with the reason for a check that found nothing in published scripts."""
+def page_of(section: Section) -> str:
+    """Address of the page of a section's checks from ``docs``."""
+    return f"checks/{re.sub(r'[^a-z0-9]+', '_', section.name.lower()).strip('_')}.md"
+
+
+def section_page(section: Section) -> str:
+    """The page of a section as Markdown, each check with its texts, examples, source, and why it stays."""
     marks = "<!-- Written by `make pages` from smp_advisor/findings/data. -->"
+    parts = [f"# {section.name}\n\n{marks}\n\nApplies {section.applies}. [All checks](../checks.md)\n"]
+    parts += [f"## {check.id}\n\n{check.title}\n\n{check_markdown(check)}\n{_found(check)}\n" for check in section.checks]
+    return "\n".join(parts)
+
+
+def _found(check: Check) -> str:
     confirmed = tomllib.loads((_DATA / "published.toml").read_text("utf-8"))["found"]
     count = f"True findings in [published scripts](../checks.md#on-published-scripts): {confirmed.get(check.id, 0)}."
-    why = (
-        ""
-        if check.id in confirmed
-        else f" The check stays because its rule is documented: [{check.source[0]}]({check.source[1]})."
-    )
-    head = f"# {check.id}: {check.title}\n\n{marks}"
-    return f"{head}\n\n{check_markdown(check)}\n{count}{why}\n\n[All checks](../checks.md)\n"
+    if check.id in confirmed:
+        return count
+    return f"{count} The check stays because its rule is documented: [{check.source[0]}]({check.source[1]})."
 
 
-def _row(check: Check) -> str:
+def _row(check: Check, section: Section) -> str:
     title = check.title.replace("|", "\\|")
-    return f"| [{check.id}](checks/{check.id}.md) | {check.severity} | {title} | {'yes' if check.fix else ''} |"
+    link = f"[{check.id}]({page_of(section)}#{check.id.lower()})"
+    return f"| {link} | {check.severity} | {title} | {'yes' if check.fix else ''} |"
 
 
 def _published() -> str:

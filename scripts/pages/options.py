@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections import Counter
 from inspect import cleandoc
 from typing import TYPE_CHECKING
 
@@ -15,11 +16,14 @@ from smp_advisor.notebook.run_magics import RunMagics
 from smp_advisor.scripts.command.options import _parser as check_parser
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Container, Iterator
 
 __all__ = ["command_line", "magics"]
 
 LITERAL = r"(?<![\w-])(--?[a-z][\w-]*|[A-Z]+=[A-Z\d./]+|SMP109,STC)"
+_HEAD = ("| argument | description |", "|---|---|")
+_SHARED = 5
+"""Verbs that have a row which is listed once."""
 GROUPS = (AdvisorMagics, ProfileMagics, RunMagics)
 COMMANDS = """# Command line
 
@@ -59,28 +63,39 @@ def command_line() -> str:
     lines += ["| verb | purpose |", "|---|---|"]
     lines += [f"| [`{name}`](#smp-advisor-{name}) | {parser.description} |" for name, parser in verbs.choices.items()]
     lines.append("")
+    counts = Counter(row for parser in verbs.choices.values() for row in rows(parser))
+    shared = {row for row, count in counts.items() if count >= _SHARED}
+    always = [row for row in counts if counts[row] >= len(verbs.choices) - 1]
+    lines += ["### Options of all verbs\n", *_HEAD, *always, "", "### Options of a request\n", *_HEAD]
+    lines += [*(row for row in counts if row in shared and row not in always), ""]
+    epilogs = Counter(parser.epilog for parser in verbs.choices.values() if parser.epilog)
+    for epilog in (epilog for epilog, count in epilogs.items() if count >= _SHARED):
+        lines.append(f"{code(epilog)}\n")
+        shared.add(epilog)
     for name, parser in verbs.choices.items():
-        lines += section(f"smp-advisor {name}", parser, level=3)
+        lines += section(f"smp-advisor {name}", parser, level=3, shared=shared)
     return "\n".join([*lines, *section("smp-advisor-check", check_parser(), level=2)]).rstrip() + "\n"
 
 
-def section(title: str, parser: argparse.ArgumentParser, level: int) -> Iterator[str]:
-    """The description of a command and its options."""
+def section(title: str, parser: argparse.ArgumentParser, level: int, shared: Container[str] = ()) -> Iterator[str]:
+    """The description of a command and its options; the shared ones are in a table of their own."""
     yield f"{'#' * level} {title}\n"
     yield f"{code(cleandoc(parser.description or ''))}\n"
-    yield from table(parser)
-    if parser.epilog:
+    own = [row for row in rows(parser) if row not in shared]
+    if own:
+        yield from (*_HEAD, *own, "")
+    if any("`--tokens " in row and row in shared for row in rows(parser)):
+        yield "Also the [options of a request](#options-of-a-request).\n"
+    if parser.epilog and parser.epilog not in shared:
         yield f"{code(parser.epilog)}\n"
 
 
-def table(parser: argparse.ArgumentParser) -> Iterator[str]:
-    yield "| argument | description |"
-    yield "|---|---|"
+def rows(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """A row of the table for each argument."""
     for action in parser._actions:  # noqa: SLF001 (argparse has no public list of its options)
         if action.help == argparse.SUPPRESS or isinstance(action, argparse._HelpAction):  # noqa: SLF001
             continue
         yield f"| {names(action)} | {text(action)} |"
-    yield ""
 
 
 def names(action: argparse.Action) -> str:

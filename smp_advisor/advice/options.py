@@ -188,13 +188,13 @@ def _fine_tuning(texts: Mapping[str, Any]) -> dict[str, Any]:
     return {"adapter": adapter}
 
 
-def named_values(texts: Iterable[str]) -> dict[str, Any]:
+def named_values(texts: Iterable[str], option: str = "--option") -> dict[str, Any]:
     """Options as NAME=VALUE. A value is a literal of Python, else text."""
     options: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
-            raise AdvisorError(f"--option must be NAME=VALUE, for example --option region=us-west-2, not {text!r}.")
+            raise AdvisorError(f"{option} must be NAME=VALUE, for example {option} region=us-west-2, not {text!r}.")
         try:
             options[name] = ast.literal_eval(value)
         except (ValueError, SyntaxError, MemoryError, RecursionError):

@@ -181,32 +181,46 @@ def read_text(path: str | os.PathLike[str]) -> str:
     return files.read_text(_path(path), _MOST_BYTES, StorageError)
 
 
-_CHARTS = ("memory", "time", "alternatives")
 _STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;max-width:900px;margin:32px auto;padding:0 16px;color-scheme:light dark}"
     "pre{overflow:auto;padding:12px;border:1px solid #8886;border-radius:6px;font-size:13px}"
-    "figure{margin:24px 0!important}"
+    "figure{margin:24px 0!important}summary{font-weight:600;margin:8px 0}"
 )
 
 
 def html_page(advice: Advice) -> str:
     """A complete page without scripts or links to other files: report, charts and the cell that starts the job."""
-    (title, summary), *remaining = sections(advice, details=True)
-    charts = "".join(advice.chart(name).as_html() for name in _CHARTS)
-    body = [
-        f"<h1>{escape(title)}</h1>",
-        *_html_lines(summary),
-        charts,
-        advice.ladder()._repr_html_(),
-        *(part for heading, lines in remaining for part in (f"<h2>{escape(heading)}</h2>", *_html_lines(lines))),
-        "<h2>Cell that starts the job</h2>",
-        f"<pre>{escape(_cell(advice))}</pre>",
-    ]
+    title, summary = sections(advice)[0]
+    alternatives = advice.chart("alternatives").as_html()
+    body = f"<h1>{escape(title)}</h1>{''.join(_html_lines(summary))}{html_report(advice, alternatives, unfold=True)}"
+    cell = f"<h2>Cell that starts the job</h2><pre>{escape(_cell(advice))}</pre>"
     head = f'<meta name="viewport" content="width=device-width"><title>{escape(title)}</title><style>{_STYLE}</style>'
     return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">{head}</head>'
-        f"<body>{''.join(body)}</body></html>\n"
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">{head}</head><body>{body}{cell}</body></html>\n'
     )
+
+
+def html_report(advice: Advice, inserted: str = "", *, unfold: bool = False) -> str:
+    """Memory, step time, ladder and the sections of the report below its summary, as HTML.
+
+    Parameters
+    ----------
+    inserted
+        HTML between the charts and the ladder.
+    unfold
+        Whether the details are open.
+    """
+    charts = "".join(advice.chart(name).as_html() for name in ("memory", "time"))
+    parts = [charts, inserted, advice.ladder()._repr_html_()]
+    _, _, *remaining = sections(advice, details=True)  # the second one is the ladder as text
+    for heading, lines in remaining:
+        if lines and heading not in {"Ladder", "Memory per GPU"}:  # which are above
+            opened = ' open=""' if unfold or heading in {"Why", "Configuration"} else ""
+            title = f'<summary style="cursor:pointer;font-weight:600">{escape(heading)}</summary>'
+            parts.append(f"<details{opened}>{title}{''.join(_html_lines(lines))}</details>")
+    sources = {step.source_url: step.source_title for step in advice.steps if step.source_url.startswith("https://")}
+    links = ", ".join(f'<a href="{escape(url)}">{escape(name)}</a>' for url, name in sources.items())
+    return "".join([*parts, f"<p>Sources of the techniques: {links}</p>" if links else ""])
 
 
 def markdown_page(advice: Advice) -> str:

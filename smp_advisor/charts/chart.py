@@ -24,9 +24,7 @@ __all__ = ["Chart", "image"]
 MARKS: Mapping[str, str] = {
     "this plan": dot("smp-here", 8, 5, 4),
     "this cluster": dot("smp-here", 8, 5, 4),
-    "usable memory": line("smp-limit-mark", 8, 0, 8, 10),
     "95 % interval": "".join(line("smp-whisker", *ends) for ends in ((1, 5, 15, 5), (1, 1, 1, 9), (15, 1, 15, 9))),
-    "recommended plan": rect("smp-ghost", 1, 1, 14, 8),
 }
 """Marks of the legends by their meaning."""
 
@@ -36,14 +34,14 @@ _NARROWEST, _WIDEST = 280, 4000
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """A chart: a drawing in notebooks, a table in terminals, and a file with `save`."""
+    """A chart: in notebooks a drawing, if it has one, in terminals a table, and a file with `save`."""
 
     title: str
-    draw: Callable[[float], str]
-    """Draws the SVG, as wide as requested."""
     columns: tuple[str, ...]
     """Headings of the table with the same figures."""
     rows: tuple[tuple[str, ...], ...]
+    draw: Callable[[float], str] | None = None
+    """Draws the SVG, as wide as requested; None for a table with a bar in the last cell of each row."""
     notes: tuple[str, ...] = ()
     """Sentences below the drawing: what it leaves out, and where its figures come from."""
     key: tuple[str, ...] = ()
@@ -61,8 +59,10 @@ class Chart:
         Raises
         ------
         AdvisorError
-            The width is not between 280 and 4,000 pixels.
+            The width is not between 280 and 4,000 pixels, or the chart is a table.
         """
+        if self.draw is None:
+            raise AdvisorError(f"The chart {self.title!r} is a table: print it, or save the advice as HTML.")
         requested: object = width
         if type(requested) not in {int, float} or not _NARROWEST <= width <= _WIDEST:
             raise AdvisorError(f"A chart is {_NARROWEST} to {_WIDEST:,} pixels wide, not {width!r:.40}.")
@@ -112,24 +112,30 @@ class Chart:
         swatches = [(rect(f"smp-part {color}", 0, 0, 10, 10), name) for color, name in colors]
         return swatches + [(MARKS[name], name) for name in self.marks]
 
-    def as_html(self, *, table_too: bool = True) -> str:
-        """The chart with its key, notes and, if requested, the figures as a folded table, as HTML.
+    def as_html(self) -> str:
+        """The chart with its notes as HTML; below a drawing, its figures are a folded table.
 
         The drawing is an image: pages without trust in their content (GitHub, notebooks of others) remove drawings.
         """
         notes = "".join(f"<div>{escape(note)}</div>" for note in self.notes)
-        table = f"<details><summary>Table</summary>{table_html([self.columns, *self.rows])}</details>"
+        if self.draw is None:
+            table = table_html([self.columns, *self.rows], right=range(1, len(self.columns) - 1))
+            shown = re.sub("[█-▏]+", r'<span aria-hidden="true" style="color:#0072b2">\g<0></span>', table)
+        else:
+            table = table_html([self.columns, *self.rows])
+            shown = f"{image(self.svg())}<details><summary>Table</summary>{table}</details>"
         return (
             f'<figure style="margin:0;max-width:{_WIDTH}px">'
             f'<figcaption style="font-weight:600;margin-bottom:6px">{escape(self.title)}</figcaption>'
-            f"{image(self.svg())}{notes}{table if table_too else ''}</figure>"
+            f"{shown}{notes}</figure>"
         )
 
     def _repr_html_(self) -> str:
         return self.as_html()
 
     def __str__(self) -> str:
-        return "\n".join([self.title, *table_lines([self.columns, *self.rows]), *self.notes])
+        right = () if self.draw else range(1, len(self.columns) - 1)
+        return "\n".join([self.title, *table_lines([self.columns, *self.rows], right), *self.notes])
 
     __repr__ = __str__
 

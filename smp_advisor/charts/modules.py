@@ -7,9 +7,9 @@ from operator import add
 from typing import TYPE_CHECKING, NamedTuple
 
 from smp_advisor.charts.chart import Chart
-from smp_advisor.charts.drawings import amount
 from smp_advisor.errors import AdvisorError
 from smp_advisor.marks import frame, label, rect, short, text_width
+from smp_advisor.wording import gib
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +40,7 @@ class _Module(NamedTuple):
     @property
     def texts(self) -> tuple[str, ...]:
         """The figures as texts."""
-        return amount(self.figures[0], "GiB"), short(self.figures[1]), short(self.figures[2])
+        return gib(self.figures[0]), short(self.figures[1]), short(self.figures[2])
 
 
 def profile_of(advice: Recommended) -> Profile | None:

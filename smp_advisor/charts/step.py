@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from smp_advisor.charts.chart import Chart, image
-from smp_advisor.charts.drawings import Bar, amount, bars, key_of
+from smp_advisor.charts.chart import Chart
 from smp_advisor.costs.estimate import CATEGORIES, Memory
 from smp_advisor.libraries.library import get_library, plan_fields
-from smp_advisor.wording import checkpointing_text, step_time
+from smp_advisor.libraries.schema import schema
+from smp_advisor.wording import checkpointing_text, seconds, step_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,7 +22,6 @@ __all__ = [
     "TIME_LABELS",
     "memory_chart",
     "memory_interval",
-    "needed_html",
     "plan_text",
     "stage_groups",
     "time_chart",
@@ -66,26 +64,12 @@ def time_labels(library: str) -> Mapping[str, str]:
     return {**TIME_LABELS, "tensor_parallel_seconds": "Communication inside blocks"}
 
 
-_SHORT: Mapping[str, str] = {
-    **dict.fromkeys(("hybrid_shard_degree", "sharded_data_parallel_degree"), "shards"),
-    **dict.fromkeys(("pipeline_parallel_degree", "partitions"), "PP"),
-    "shard_optimizer_state": "sharded optimizer state",
-    "sharding_strategy": "strategy",
-    "tensor_parallel_degree": "TP",
-    "context_parallel_degree": "CP",
-    "expert_parallel_degree": "EP",
-    "activation_checkpointing": "checkpointing",
-    "offload_activations": "offloading",
-    "gradient_accumulation_steps": "accumulated batches",
-    "batch_size": "batch",
-}
-
-
 def plan_text(plan: Plan) -> str:
-    """Techniques of a plan in one line: ``shards 16, TP 2, checkpointing each, batch 16``."""
-    parts = []
+    """Techniques of a plan in one line: ``tensor parallel degree 2, batch size 16``."""
+    parts, described = [], schema(plan.library).described
     for name in dict.fromkeys([*get_library(plan.library).alternatives, "batch_size"]):
-        value, title = getattr(plan, name, None), _SHORT.get(name, name.replace("_", " "))
+        value, parameter = getattr(plan, name, None), described(name)
+        title = parameter.title.lower() if parameter else name.replace("_", " ")
         if value in (None, False, 1, 0, "none", "") and value is not True:
             continue
         text = checkpointing_text(str(value)) if name == "activation_checkpointing" else str(value).replace("_", " ")
@@ -104,68 +88,74 @@ def memory_interval(estimate: Estimate) -> tuple[float, float, float]:
     return low, middle, high
 
 
-def memory_chart(advice: Recommended, estimate: Estimate) -> Chart:
-    """Stacked bars of memory, one per group of equal stages, next to the usable memory.
+_LONGEST = 24
+"""Characters of the bar of the usable memory, and of the entire step."""
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
 
-    The outline is the memory of the recommended plan, if another one is shown.
-    """
+
+def _bar(value: float, full: float) -> str:
+    """A bar as text, which terminals, saved notebooks and GitHub show alike."""
+    eighths = round(8 * _LONGEST * value / full)
+    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+
+
+def memory_chart(advice: Recommended, estimate: Estimate) -> Chart:
+    """Memory by category, a column for each group of equal stages, with bars of the highest peak."""
     usable, groups = advice.cluster.instance.usable_gpu_memory_gib, stage_groups(estimate.memory.stages)
-    best = advice.recommended.estimate
-    ghost = None if estimate.plan == best.plan else best.memory.peak.total_gib
-    low, needed, high = interval = memory_interval(estimate)
-    rows = [group._replace(ghost=ghost, interval=interval) if group.is_peak else group for group in groups]
-    labels = [CATEGORY_LABELS[name] for name in CATEGORIES]
-    peak = next(group.parts for group in groups if group.is_peak)
-    present = [any(group.parts[index] for group in groups) for index in range(len(labels))]
+    best, peak = advice.recommended.estimate, next(group for group in groups if group.is_peak)
+    low, needed, high = memory_interval(estimate)
+    recommended = f" The recommended plan needs {best.needed_gib:.1f}." if estimate.plan != best.plan else ""
+    rows = [
+        (label, *(f"{group.parts[index]:.2f}" for group in groups), _bar(peak.parts[index], usable))
+        for index, label in enumerate(CATEGORY_LABELS.values())
+        if any(group.parts[index] for group in groups)
+    ]
+    filled = "█" * round(_LONGEST * peak.total / usable)  # a part of a character would leave a gap to the free memory
+    total = ("Peak", *(f"{group.total:.2f}" for group in groups), f"{filled:░<{_LONGEST}}")
     return Chart(
         title="Memory per GPU",
-        draw=partial(bars, labels, rows, "GiB", usable),
-        columns=("GiB per GPU", *(group.label for group in groups)),
-        rows=(
-            *(
-                (label, *(f"{group.parts[index]:.2f}" for group in groups))
-                for index, label in enumerate(labels)
-                if present[index]
-            ),
-            ("Peak", *(f"{group.total:.2f}" for group in groups)),
-        ),
-        notes=(f"{needed:.1f} GiB needed (95 %: {low:.1f} to {high:.1f}) of {usable:.1f} usable.",),
-        key=tuple(text or labels[index] * present[index] for index, text in enumerate(key_of(labels, peak, "GiB"))),
-        marks=("usable memory", "95 % interval", *(("recommended plan",) if ghost is not None else ())),
+        columns=("GiB per GPU", *(group.label for group in groups), f"of {usable:.1f} GiB usable"),
+        rows=(*rows, total),
+        notes=(f"{needed:.1f} GiB needed (95 %: {low:.1f} to {high:.1f}) of {usable:.1f} usable.{recommended}",),
     )
-
-
-def needed_html(needed: float, usable: float) -> str:
-    """An image of the memory that a plan needs per GPU, next to the usable memory."""
-    return image(bars(["Needed"], [Bar("Nearest plan", [needed], needed)], "GiB", usable, 520))
 
 
 def time_chart(advice: Recommended, estimate: Estimate) -> Chart:
-    """One stacked bar with the parts of a step."""
-    labels = list(time_labels(advice.plan.library).values())
+    """Parts of a step with bars."""
+    labels = time_labels(advice.plan.library).values()
     parts, total = [getattr(estimate.time, name) for name in TIME_LABELS], estimate.step_seconds
     return Chart(
         title=f"Step time {step_time(estimate)}",
-        draw=partial(bars, labels, [Bar("Each step", parts, total)], "s", None),
-        columns=("Part", "Time", "Share"),
+        columns=("Part", "Time", "Share", "of the step"),
         rows=tuple(
-            (label, amount(part, "s", total), f"{100 * part / total:.1f} %")
+            (label, seconds(part), f"{100 * part / total:.1f} %", _bar(part, total))
             for label, part in zip(labels, parts, strict=True)
             if part > 0
         ),
-        key=key_of(labels, parts, "s"),
     )
 
 
-def stage_groups(stages: Sequence[StageMemory]) -> list[Bar]:
-    """Stages with equal memory as bars of GiB of each of `CATEGORIES`, in the order of the first stage of each."""
+class StageGroup(NamedTuple):
+    """Pipeline stages with equal memory."""
+
+    label: str
+    parts: Sequence[float]
+    """GiB of each of `CATEGORIES`."""
+    total: float
+    """Sum of the parts before rounding."""
+    is_peak: bool
+    """Whether the stage with the highest peak is among them."""
+
+
+def stage_groups(stages: Sequence[StageMemory]) -> list[StageGroup]:
+    """Stages with equal memory, in the order of the first stage of each group."""
     groups: dict[tuple[float, ...], list[StageMemory]] = {}
     for stage in stages:
         # Rounded to a MiB, a difference that is not visible.
         groups.setdefault(tuple(round(getattr(stage, name), 3) for name in CATEGORIES), []).append(stage)
     peak = Memory(stages=tuple(stages)).peak.stage
     return [
-        Bar(
+        StageGroup(
             _stage_label([member.stage for member in members]) if len(stages) > 1 else "Each GPU",
             list(values),
             round(max(member.total_gib for member in members), 9),

@@ -12,7 +12,6 @@ from IPython.core.getipython import get_ipython
 
 from smp_advisor.advice.live import Change, LiveAdvice, control_state
 from smp_advisor.advice.live.settings import require_name, require_settings, with_labels
-from smp_advisor.charts import CHARTS
 from smp_advisor.errors import AdvisorError
 from smp_advisor.notebook.cells import cells
 from smp_advisor.notebook.checks import checked, fixed, pasted
@@ -20,8 +19,8 @@ from smp_advisor.notebook.display import SavedOutputs, show
 from smp_advisor.notebook.look_ahead import look_ahead
 from smp_advisor.notebook.panels import PanelRequests, perform, session_steps
 from smp_advisor.notebook.searching import Searching
-from smp_advisor.notebook.static_view import session_html, static_html
-from smp_advisor.notebook.view_state import control_dicts, explanation, recommendation, snapshot_of
+from smp_advisor.notebook.static_view import static_html
+from smp_advisor.notebook.view_state import control_dicts, recommendation, snapshot_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -302,15 +301,7 @@ class Advisor(anywidget.AnyWidget):
             self.send({"kind": "cells", "id": identity, "settings": self._controls.settings, "sources": sources})
 
     def _html(self) -> str:
-        shown = {**self.recommendation, **explanation(self._advice.explained)}
-        ladder = self.ladder()._repr_html_()
-        return static_html(shown, snapshot_of(self._controls), self.charts(), ladder, session_html(self._advice))
-
-    def charts(self) -> str:
-        """The bars of memory and step time as images, which every page shows."""
-        state = self._controls
-        charts = (CHARTS[name](state.advice, state.estimate) for name in ("memory", "time"))
-        return "".join(chart.as_html(table_too=False) for chart in charts)
+        return static_html(self._advice, self.recommendation, snapshot_of(self._controls))
 
     def _text(self) -> str:
         return str(self._advice) if self._advice.is_recommended else f"{self._advice}\n\n{self.ladder()}"

@@ -13,18 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KINDS", "cells"]
 
-KINDS = (
-    "job",
-    "script",
-    "local",
-    "monitoring",
-    "permissions",
-    "quota",
-    "probe",
-    "worth",
-    "kubernetes",
-    "slurm",
-)
+KINDS = ("job", "script", "local", "monitoring", "permissions", "quota", "probe", "worth", "kubernetes", "slurm")
 """Kinds of cells: the job with its training script, the script alone, cells for preparing and watching jobs, the short
 job that measures the plan's shape on one or two nodes, and those of the leading plans. The last two write the job for
 another launcher into a file."""

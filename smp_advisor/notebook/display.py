@@ -5,22 +5,21 @@ from __future__ import annotations
 import asyncio
 import time
 from html import escape
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import ipywidgets as w
 from IPython.core.getipython import get_ipython
 from IPython.display import display
 
-from smp_advisor.charts.step import needed_html
 from smp_advisor.errors import AdvisorError
-from smp_advisor.notebook.cells import cells
 from smp_advisor.notebook.shown import set_displayed_last
-from smp_advisor.notebook.static_view import facts_html, title_html, verdict_html
+from smp_advisor.notebook.static_view import title_html, verdict_html
 from smp_advisor.notebook.workload_fields import by_cost, effect_of, keywords_of, title_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from IPython.core.display_functions import DisplayHandle
     from IPython.core.events import EventManager
 
     from smp_advisor.notebook.advisor import Advisor
@@ -107,13 +106,6 @@ _MOST = 8
 """Outputs of one advisor that are kept up to date; those of earlier displays stay as they are."""
 
 
-class Handle(Protocol):
-    """IPython's handle of a display."""
-
-    def update(self, obj: Any, **kwargs: Any) -> None:
-        """Replace the output."""
-
-
 class SavedOutputs:
     """Outputs of an advisor.
 
@@ -128,12 +120,12 @@ class SavedOutputs:
 
     def __init__(self, bundle: Callable[[], tuple[dict[str, Any], dict[str, Any]]]) -> None:
         self._bundle = bundle
-        self._handles: list[Handle] = []
+        self._handles: list[DisplayHandle] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.keeps_views = False
 
-    def add(self, handle: Handle) -> None:
+    def add(self, handle: DisplayHandle) -> None:
         """Follow the plan in one more output. Without an event loop, outputs stay as they are."""
         self._handles = [*self._handles, handle][-_MOST:]
         try:
@@ -161,48 +153,41 @@ class SavedOutputs:
 
 NOTICE = (
     "The advisor's own view could not load in this page. If you installed smp_advisor while the page was open, "
-    "reload the browser page once and run the cell again. Until then, this simpler view has the same controls."
+    "reload the browser page once and run the cell again. Until then, this simpler view has the same controls, and "
+    "%smp_export in a new cell writes the code."
 )
 
 
 class Fallback:
-    """Controls, figures and code as core widgets. `widget` contains them."""
+    """Controls and figures as core widgets. `widget` contains them."""
 
     def __init__(self, advisor: Advisor) -> None:
         self._advisor = advisor
-        self._moving = False
         self._controls = w.VBox()
         self._figures = w.HTML()
-        self._code = w.Textarea(layout=w.Layout(width="100%", height="220px", display="none"))
         self._note = w.HTML()
         shown = advisor.recommendation
+        reset = w.Button(description="Reset to recommended", layout=w.Layout(width="auto"))
+        reset.on_click(lambda _: advisor.reset())
         self.widget = w.VBox(
             [
                 w.HTML(_lines(f'<p role="status"><strong>{escape(NOTICE)}</strong></p>{title_html(shown)}')),
                 self._controls,
                 self._figures,
                 self._note,
-                w.HBox(
-                    [self._button("Reset to recommended", self._reset), self._button("Show the cells", self._export)]
-                ),
-                self._code,
+                reset,
             ],
             layout=w.Layout(max_width="1040px"),
         )
         advisor.observe(self._draw, "_state")
         self._draw()
 
-    @staticmethod
-    def _button(text: str, action: Any) -> w.Button:
-        button = w.Button(description=text, layout=w.Layout(width="auto"))
-        button.on_click(action)
-        return button
-
     def _draw(self, _: object = None) -> None:
         state = self._advisor.state
         self._controls.children = [self._control(control, state) for control in state["controls"]]
         shown, now = self._advisor.recommendation, state["snapshot"]
-        self._figures.value = _lines(verdict_html(shown, now) + self._advisor.charts() + facts_html(shown, now))
+        charts = "".join(self._advisor.advice.chart(name).as_html() for name in ("memory", "time"))
+        self._figures.value = _lines(verdict_html(shown, now) + charts)
         self._note.value = escape(state["problem"] or state["summary"])
 
     def _control(self, control: dict[str, Any], state: dict[str, Any]) -> w.Widget:
@@ -225,19 +210,6 @@ class Fallback:
         except AdvisorError as error:
             self._draw()
             self._note.value = escape(str(error))
-
-    def _reset(self, _: object) -> None:
-        self._advisor.reset()
-
-    def _export(self, _: object) -> None:
-        try:
-            sources = cells(self._advisor.advice, self._advisor.plan)
-        except AdvisorError as error:
-            self._note.value = escape(str(error))
-            return
-        self._code.value = "\n\n\n".join(sources)
-        self._code.layout.display = ""
-        self._note.value = "Copy each cell from here, or run %smp_export in a new cell."
 
 
 def _lines(html: str) -> str:
@@ -270,15 +242,15 @@ class NothingFits:
         Makes the advisor with changed keywords of the request; None removes one.
     """
 
-    def __init__(self, sentence: str, ways: WaysOut, advise: Callable[[dict[str, Any]], Advisor]) -> None:
+    def __init__(self, ways: WaysOut, advise: Callable[[dict[str, Any]], Advisor]) -> None:
         self._ways, self._advise = ways, advise
         self._note = w.HTML('<p role="status"></p>')
         usable, nearest = ways.request.cluster.instance.usable_gpu_memory_gib, ways.nearest_gib
-        bar = "" if nearest is None else needed_html(nearest, usable)
+        needed = "" if nearest is None else f"The nearest plan needs {nearest:,.1f} of {usable:.1f} GiB per GPU."
         head = (
             '<div style="border-left:4px solid #b3261e;padding:4px 14px;line-height:1.5">'
             '<div style="font-size:22px;font-weight:700">✗ Does not fit</div>'
-            f"<div>{escape(sentence)}</div>{bar}</div>"
+            f"<div><strong>{needed}</strong></div></div>"
             '<div style="margin:10px 0 4px;font-weight:600">Make it fit: by price per hour, then by what changes</div>'
         )
         buttons = [self._button(way) for way in by_cost(ways)]

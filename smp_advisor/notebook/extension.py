@@ -1,10 +1,7 @@
-"""Loading of the extension: magics, completion of their options, and a hint to reload the browser tab."""
+"""Loading of the extension: magics, and completion of their options."""
 
 from __future__ import annotations
 
-import os
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -17,7 +14,7 @@ if TYPE_CHECKING:
 
     from IPython.core.interactiveshell import InteractiveShell
 
-__all__ = ["HINT", "MAGICS", "labextension_installed", "load", "reload_hint", "unload"]
+__all__ = ["MAGICS", "load", "unload"]
 
 
 # mypy: allow-untyped-calls
@@ -74,34 +71,6 @@ def complete_options(shell: InteractiveShell, magics: Mapping[str, Any]) -> Call
     return undo
 
 
-HINT = "smp_advisor was installed after this kernel started: reload the browser page once to load its front end."
-
-
-def reload_hint() -> str:
-    """Hint for the user; empty if no reload is needed."""
-    installed, started = labextension_installed(Path(sys.prefix)), kernel_started()
-    if installed is None or started is None:
-        return ""
-    return HINT if installed > started else ""
-
-
-def labextension_installed(prefix: Path) -> float | None:
-    """Time when the lab extension was installed in an environment, seconds since the epoch; None without one."""
-    try:
-        return (prefix / "share/jupyter/labextensions/smp-advisor/package.json").stat().st_mtime
-    except OSError:
-        return None
-
-
-def kernel_started() -> float | None:
-    """Time when this process started, seconds since the epoch; None if unknown."""
-    try:
-        import psutil  # comes with ipykernel
-    except ImportError:
-        return None
-    return float(psutil.Process(os.getpid()).create_time())
-
-
 MAGICS = (
     "smp_advise", "smp_export", "smp_check", "smp_profile", "smp_local", "smp_prove", "smp_start", "smp_watch",
     "smp_calibrate", "smp_clusters",
@@ -119,9 +88,6 @@ def load(shell: InteractiveShell) -> None:
     shell.register_magics(*groups)
     magics = {name: getattr(group, name) for name in MAGICS for group in groups if hasattr(group, name)}
     _loaded[shell] = complete_options(shell, magics)
-    hint = reload_hint()
-    if hint:
-        print(hint)  # noqa: T201
 
 
 def unload(shell: InteractiveShell) -> None:

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from smp_advisor.advice.live.settings import dollars
+from smp_advisor.charts.step import memory_interval
 from smp_advisor.guidance.choice import certainty_in_short
 from smp_advisor.libraries.schema import schema
 from smp_advisor.search.rank import NEAR_BEST
@@ -13,6 +14,7 @@ from smp_advisor.wording import (
     adapter_text,
     between,
     cost_per_million,
+    gib,
     gives_back,
     number,
     overhead_summary,
@@ -37,8 +39,6 @@ __all__ = ["FITS", "Fit", "decisive", "figures", "fit", "headlines", "likelihood
 
 _AS_FAST = 0.005
 """Gain in speed from which a plan is shown as faster."""
-_TWO_SIDED = 1.96
-"""Standard deviations to either side of a normal error that contain 95 %."""
 
 
 class Figure(NamedTuple):
@@ -48,11 +48,6 @@ class Figure(NamedTuple):
     value: str
     note: str
     term: str
-
-
-def gib(value: float) -> str:
-    """GiB with one decimal."""
-    return f"{value:,.1f} GiB"
 
 
 def figures(model: Model, estimate: Estimate) -> list[Figure]:
@@ -100,7 +95,8 @@ def step_range(estimate: Estimate) -> str:
 
 
 def _memory_note(estimate: Estimate) -> str:
-    error = f"± {gib(_TWO_SIDED * estimate.memory_error_gib)} (95 %)".replace(" ", "\N{NO-BREAK SPACE}")
+    _, middle, high = memory_interval(estimate)
+    error = f"± {gib(high - middle)} (95 %)".replace(" ", "\N{NO-BREAK SPACE}")
     if not gives_back(estimate):
         return error
     return f"{error}; {spare(estimate)}".replace(" GiB", "\N{NO-BREAK SPACE}GiB")
@@ -163,11 +159,10 @@ def decisive(advice: Advice) -> tuple[str, str]:
     """Adapter, library, techniques and batch of the recommended plan, and the certainty of the choice."""
     titles = [rung.title for rung in advice.ladder().rungs]
     techniques = ", ".join(titles[1:]) or titles[0]
-    fitting = f"{advice.plans_fit:,} of {advice.plans_enumerated:,} plans fit."
     certain = certainty_in_short(advice.decision)
     trained = "" if advice.job.adapter is None else f"{adapter_text(advice.job.adapter)} with "
     carried = f"{trained}{schema(advice.plan.library).name}: {techniques}, batch size {advice.plan.batch_size}"
-    return f"{carried}.", f"{_capital(certain)} {fitting}"
+    return f"{carried}.", _capital(certain)
 
 
 def preferred(advice: Advice, estimate: Estimate) -> str:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 
+from smp_advisor.files import data_file
 from smp_advisor.libraries.library import get_library, libraries, plan_fields
 
 __all__ = ["Term", "glossary", "term_for", "terms_of"]
@@ -34,8 +33,7 @@ class Term:
 @cache
 def glossary() -> tuple[Term, ...]:
     """All terms, in alphabetical order."""
-    data = tomllib.loads((files("smp_advisor.notebook") / "data" / "glossary.toml").read_text(encoding="utf-8"))
-    return tuple(_term(**entry) for entry in data["term"])
+    return tuple(_term(**entry) for entry in data_file("notebook", "glossary")["term"])
 
 
 def _term(term: str, text: str, settings: list[str], source: tuple[str, str] = ("", ""), short: str = "") -> Term:

@@ -81,7 +81,7 @@ class AdvisorMagics(Magics):
             if error.ways_out is not None and error.ways_out.ways:
                 question = {"model": model, "cluster": cluster, **keywords}
                 again = lambda changes: advisor_of(advise(**changed_call(question, changes)))  # noqa: E731
-                NothingFits(str(error), error.ways_out, again).display()
+                NothingFits(error.ways_out, again).display()
             raise
 
     @with_help

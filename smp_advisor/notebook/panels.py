@@ -41,16 +41,14 @@ def chart_panel(name: str) -> Panel:
     return lambda _, state, options: chart_of(state.advice, name, state.plan).plain(options.get("width"))
 
 
-def modules(advice: LiveAdvice, state: ControlState, options: Mapping[str, object]) -> Mapping[str, object]:
+def modules(_: LiveAdvice, state: ControlState, options: Mapping[str, object]) -> Mapping[str, object]:
     """The modules of a profile by the measure ``by``."""
-    del advice
     by = options.get("by")
     return modules_chart(state.advice, state.estimate, by if isinstance(by, int) else 0).plain(options.get("width"))
 
 
-def clusters(advice: LiveAdvice, state: ControlState, options: Mapping[str, object]) -> dict[str, Any]:
+def clusters(_: LiveAdvice, state: ControlState, options: Mapping[str, object]) -> dict[str, Any]:
     """Days against dollars. `options` may have further ``instances``: names of types between commas."""
-    del advice
     names = str(options.get("instances") or "").split(",")
     return clusters_chart(state.advice, state.estimate, [name for name in names if name]).plain(options.get("width"))
 
@@ -137,9 +135,8 @@ def ladder(advice: LiveAdvice, state: ControlState, _: Mapping[str, object]) -> 
     return {"html": ladder_html(ladder_of(shown, None), reasons_of(shown.steps), bars=True)}
 
 
-def ranks(_: LiveAdvice, state: ControlState, options: Mapping[str, object]) -> Mapping[str, object]:
+def ranks(_: LiveAdvice, state: ControlState, __: Mapping[str, object]) -> Mapping[str, object]:
     """Stage, slices, shard and replica of the GPUs of the first nodes."""
-    del options
     return {"html": ranks_of(state.advice, state.plan, None)._repr_html_()}
 
 

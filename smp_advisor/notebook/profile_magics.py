@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import ast
 import shlex
 import shutil
 import tempfile
@@ -17,6 +16,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
+from smp_advisor.advice.options import named_values
 from smp_advisor.libraries.groups import reduced_data_parallel_degree
 from smp_advisor.notebook.options import model_named, parsed, table_options, value_of, with_help
 from smp_advisor.notebook.shown import ProgressDisplay, required, show_result
@@ -155,9 +155,9 @@ class ProfileMagics(Magics):
             settings = run_settings(required(self.shell, "no plan yet", ", or leave out --plan").plan)
             hyperparameters, parameters = settings["hyperparameters"], settings["parameters"]
             processes = settings["processes"]
-        hyperparameters |= {name: _value(text) for name, text in _pairs(arguments.hyperparameter).items()}
+        hyperparameters |= named_values(arguments.hyperparameter, "--hyperparameter")
         processes = value_of(arguments, "processes") or processes
-        channels = _pairs(arguments.channel)
+        channels = {name: str(text) for name, text in named_values(arguments.channel, "--channel").items()}
         seconds = value_of(arguments, "seconds") or 600.0
         memory = value_of(arguments, "memory")
         source = _written(cell, arguments.name, arguments.source_dir)
@@ -207,24 +207,6 @@ class ProfileMagics(Magics):
         if name not in self.shell.user_ns:
             raise UsageError(f"The notebook has no variable {name!r}.")
         return self.shell.user_ns[name]
-
-
-def _pairs(words: list[str]) -> dict[str, str]:
-    pairs = {}
-    for word in words:
-        name, separator, value = word.partition("=")
-        if not separator or not name:
-            raise UsageError(f"{word!r} is not of the form NAME=VALUE.")
-        pairs[name] = value
-    return pairs
-
-
-def _value(text: str) -> Any:
-    """A hyperparameter as a Python literal, else the text itself."""
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return text
 
 
 def _written(cell: str, name: str, source_dir: str | None) -> Path:

@@ -146,10 +146,6 @@ class ProgressDisplay:
         return {"text/html": html, "text/plain": f"{label}\n{log}" if log else label}
 
 
-# mypy: allow-untyped-calls
-# IPython does not annotate the functions called here.
-
-
 def show_result(shell: InteractiveShell, magic: str, result: object) -> None:
     """Display the result of a line magic, unless IPython displays it as the value of its cell."""
     inputs = getattr(shell.history_manager, "input_hist_raw", [""])

@@ -23,8 +23,9 @@ from smp_advisor.notebook.figures import (
     step_range,
 )
 from smp_advisor.notebook.glossary import term_for, terms_of
-from smp_advisor.notebook.workload_fields import workload_fields
-from smp_advisor.wording import adapter_text, batch_limit, listed, overhead_notes, plural, sentences
+from smp_advisor.notebook.workload_fields import OBJECTIVES, workload_fields
+from smp_advisor.wording import adapter_text, batch_limit, listed, overhead_notes, sentences
+from smp_advisor.workload.counts import format_count
 from smp_advisor.workload.job import OPTIMIZERS
 from smp_advisor.workload.stack import AUTO, stack
 
@@ -140,15 +141,7 @@ def _order(name: str) -> int:
 
 def facts(advice: Advice) -> list[Data]:
     """Model, cluster, training, library and objective, one line each."""
-    model, job, shape = advice.model, advice.job, advice.model.shape
-    parts = [f"{_count(model.parameter_count)} parameters", plural(model.layer_count, "block")]
-    if model.has_width:
-        parts.append(f"width {shape.hidden:,}")
-    if model.attends:
-        keys = f" ({shape.kv_heads} for keys)" if shape.kv_heads != shape.heads else ""
-        parts.append(plural(shape.heads, "head") + keys)
-    if shape.vocab:
-        parts.append(f"vocabulary {shape.vocab:,}")
+    model, job = advice.model, advice.job
     batch = (
         f"global batch {job.global_batch_size:,}"
         if job.global_batch_size
@@ -158,18 +151,18 @@ def facts(advice: Advice) -> list[Data]:
     if model.reads_tokens:
         run.insert(0, f"{job.sequence_length:,} tokens per sample")
     if job.tokens:
-        run.append(f"{_count(job.tokens)} tokens in total")
+        run.append(f"{format_count(job.tokens)} tokens in total")
     assumed, likely = advice.cluster.instance.assumed, 100 * advice.min_fit_probability
     learned = advice.learned
     calibration = [] if learned is None else [_fact("Calibration", learned.headline)]
     return [
-        _fact("Model", ", ".join(parts), model.origin if model.origin != "given" else "", model.note),
+        _fact("Model", model.summary),
         _fact("Cluster", advice.cluster.summary, "", "some figures assumed" if assumed else ""),
         _fact("Training", ", ".join(filter(None, run))),
         *calibration,
         _code_fact(advice),
         _fact("Library", f"{schema(advice.plan.library).name} {advice.plan.version}"),
-        _fact("Objective", f"{_objective(advice.objective)}, at least {likely:g} % likely to fit"),
+        _fact("Objective", f"{OBJECTIVES[advice.objective]}, at least {likely:g} % likely to fit"),
     ]
 
 
@@ -178,7 +171,7 @@ def _code_fact(advice: Advice) -> Data:
     if advice.job.stack != AUTO:
         return _fact("Code", stack(advice.job.stack).title)
     exported = stack(get_library(advice.plan.library).stack)
-    return _fact("Code", exported.title, "inferred", "inferred: the exported script; set stack for other code")
+    return _fact("Code", exported.title, "inferred", "the exported script; set stack for other code")
 
 
 def tooltips(advice: Advice) -> dict[str, str]:
@@ -190,30 +183,13 @@ def tooltips(advice: Advice) -> dict[str, str]:
 
 
 def _fact(label: str, text: str, mark: str = "", note: str = "") -> Data:
-    # The note starts with the mark: "inferred", "from 10 B".
-    return {"label": label, "text": text, "mark": mark, "note": note.removeprefix(f"{mark} ")}
+    return {"label": label, "text": text, "mark": mark, "note": note}
 
 
 def _uncited(fields: tuple[str, ...]) -> list[str]:
     """Figures of the hardware for which no source is cited."""
     names = dict.fromkeys(_HARDWARE.get(name, name.replace("_", " ")) for name in fields)
     return [f"No source is cited for these figures of the hardware: {listed(list(names))}."] if names else []
-
-
-def _objective(objective: str) -> str:
-    return {
-        "throughput": "highest throughput",
-        "cost": "lowest cost per token",
-        "headroom": "most memory headroom",
-        "simplicity": "fewest techniques",
-    }.get(objective, objective)
-
-
-def _count(number: float) -> str:
-    for scale, word in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):
-        if number >= scale:
-            return f"{number / scale:.3g} {word}"
-    return f"{number:,.0f}"
 
 
 def _step(step: Step) -> Data:
@@ -238,7 +214,8 @@ def explanation(advice: Advice) -> Data:
 
 def recommendation(advice: Advice) -> Data:
     """Data of the advice that no control changes."""
-    instance, rows = advice.cluster.instance, rows_of(advice.plan.library)
+    instance, library = advice.cluster.instance, advice.plan.library
+    rows = rows_of(library)
     trained = "" if advice.job.adapter is None else f"{adapter_text(advice.job.adapter)} for "
     return {
         "title": f"{trained}{advice.model.name} on {advice.cluster.nodes} × {instance.name}",
@@ -249,13 +226,9 @@ def recommendation(advice: Advice) -> Data:
         "decisive": decisive(advice),
         "usable_gib": instance.usable_gpu_memory_gib,
         "categories": [CATEGORY_LABELS[name] for name in CATEGORIES],
-        "seconds": list(time_labels(advice.plan.library).values()),
+        "seconds": list(time_labels(library).values()),
         "figures": [figure.label for figure in figures(advice.model, advice.estimate)],
-        "groups": [
-            "AWS's best practices, in order",
-            f"Also in {get_library(advice.plan.library).title}",
-            "Rarely changed",
-        ],
+        "groups": ["AWS's best practices, in order", f"Also in {get_library(library).title}", "Rarely changed"],
         "names": list(rows),
         "rows": list(rows.values()),
         "recommended": snapshot(advice, settings_of(advice.plan, advice.job), advice.plan, advice.estimate),
@@ -267,6 +240,6 @@ def recommendation(advice: Advice) -> Data:
         "tooltips": tooltips(advice),
         "glossary": [
             {"term": term.term, "text": term.text, "title": term.source_title, "url": term.source_url}
-            for term in terms_of(advice.plan.library)
+            for term in terms_of(library)
         ],
     }

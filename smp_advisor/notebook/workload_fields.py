@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from smp_advisor.advice import Advice
     from smp_advisor.search.ways_out import WayOut, WaysOut
 
-__all__ = ["by_cost", "changes_of", "effect_of", "keywords_of", "title_of", "ways_of", "workload_fields"]
+__all__ = ["OBJECTIVES", "by_cost", "changes_of", "effect_of", "keywords_of", "title_of", "ways_of", "workload_fields"]
 
-_OBJECTIVES = {
+OBJECTIVES = {
     "throughput": "fastest",
     "cost": "cheapest",
     "headroom": "most memory free",
@@ -50,7 +50,7 @@ def workload_fields(advice: Advice) -> list[dict[str, Any]]:
         "cluster": cluster.instance.name,
         "instance_count": f"{cluster.nodes:,}",
         "library": f"{_auto(value, 'library')}{library.title}",
-        "objective": _OBJECTIVES[advice.objective],
+        "objective": OBJECTIVES[advice.objective],
         "precision": f"{_auto(value, 'precision')}{job.precision}",
         "global_batch_size": f"{advice.estimate.global_batch_size:,} samples",
         "tokens": value["tokens"] or "not set",
@@ -60,7 +60,7 @@ def workload_fields(advice: Advice) -> list[dict[str, Any]]:
     }
     selects = {
         "library": [automatic, *((record.name, record.title) for record in libraries())],
-        "objective": list(_OBJECTIVES.items()),
+        "objective": list(OBJECTIVES.items()),
         "precision": [automatic, *((name, name) for name in ("bf16", "fp16", "fp32"))],
     }
     suggestions = {

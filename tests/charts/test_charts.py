@@ -8,7 +8,6 @@ from xml.etree import ElementTree as ET
 import pytest
 
 import smp_advisor as smpa
-from smp_advisor.charts import CHARTS
 from smp_advisor.charts.plans import plotted_plans, sizes_chart
 from smp_advisor.costs import estimate
 from smp_advisor.errors import AdvisorError
@@ -20,8 +19,8 @@ def advice():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in CHARTS if name != "modules"])  # which requires a profile
-def test_every_chart_is_plain_data_with_a_drawing_and_a_table(advice, name):
+@pytest.mark.parametrize("name", ["alternatives", "clusters"])  # modules requires a profile
+def test_every_drawn_chart_is_plain_data_with_a_drawing_and_a_table(advice, name):
     chart = advice.chart(name)
     assert json.loads(json.dumps(chart.plain(640)))["svg"] == chart.svg(640)
     assert all(len(row) == len(chart.columns) for row in chart.rows)
@@ -37,9 +36,17 @@ def test_a_chart_without_a_name_of_its_own_is_refused(advice):
         advice.chart("modules")
 
 
-def test_memory_of_another_plan_has_the_recommendation_as_outline(advice):
-    assert "smp-ghost" not in advice.chart("memory").svg()
-    assert f"recommended: {advice.estimate.memory.peak.total_gib:.1f} GiB" in advice.chart("memory", 3).svg()
+def test_memory_and_time_are_tables_with_bars_in_proportion(advice):
+    memory, time = advice.chart("memory", 3), advice.chart("time")
+    *parts, peak = memory.rows
+    assert len(peak[-1]) == 24  # the usable memory
+    assert peak[-1].count("█") == round(24 * float(peak[1]) / advice.cluster.instance.usable_gpu_memory_gib)
+    assert sum(float(row[1]) for row in parts) == pytest.approx(float(peak[1]), abs=0.06)
+    assert max(time.rows, key=lambda row: float(row[2].split()[0])) == max(time.rows, key=lambda row: len(row[-1]))
+    assert f"The recommended plan needs {advice.estimate.needed_gib:.1f}." in memory._repr_html_()
+    assert f"The recommended plan needs {advice.estimate.needed_gib:.1f}." not in str(advice.chart("memory"))
+    with pytest.raises(AdvisorError, match="'Memory per GPU' is a table: print it"):
+        memory.svg()
 
 
 def test_points_are_plans_with_their_own_estimates(advice):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smp_advisor.charts.chart import Chart
-from smp_advisor.charts.drawings import Axis, Bar, Point, bars, plane
+from smp_advisor.charts.drawings import Axis, Point, plane
 from smp_advisor.errors import AdvisorError
 from smp_advisor.marks import linear, log_ticks, short, ticks
 
@@ -20,8 +20,6 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 HOSTILE = "<img src=x onerror=\"alert(1)\"> & 'text'"
-_NAMES = ["Parameters", HOSTILE, "Activations"]
-_ROWS = [Bar("Stage 0", [4.6, 0, 13.5], 18.1, 20.2), Bar(HOSTILE, [4.6, 20, 16], 40.6, None, (29.5, 40.2, 50.9))]
 _POINTS = [
     Point(162, 98300, "smp-point", HOSTILE, "1"),
     Point(12.8, 124000, "smp-point smp-is-now", "16 nodes", "16", 7, 1, ((9, 28), (90000, 270000))),
@@ -33,8 +31,6 @@ _COST = Axis("USD", 0.92 * 90000, 1.08 * 270000, is_log=True, limit=("budget", 2
 @pytest.mark.parametrize(
     "svg",
     [
-        *(bars(_NAMES, _ROWS, "GiB", limit, 640) for limit in (0.1, 39.4)),
-        bars(_NAMES, [Bar("Each step", [0.01, 0.02, 0.25], 0.28)], "s", None, 320),
         plane(_TIME, _COST, _POINTS, [("smp-curve", _POINTS)], HOSTILE, 640),
         plane(Axis("GiB", 0, 170), Axis("tokens/s", 0, 130000), _POINTS, (), "Plans", 320),
     ],
@@ -84,9 +80,9 @@ def test_a_scale_without_a_span_is_constant():
 
 def test_a_chart_is_a_table_a_picture_and_a_file(tmp_path):
     """JupyterLab and GitHub remove drawings and styles from pages without trust, and leave images."""
-    draw = partial(bars, _NAMES, _ROWS[:1], "GiB", 39.4)
+    draw = partial(plane, Axis("GiB", 0, 170), Axis("tokens/s", 0, 130000), _POINTS, (), "Plans & <all>")
     chart = Chart(
-        title="Title", draw=draw, columns=("a", "b"), rows=(("1", "<2>"),), notes=("Note.",), key=("Fast", "", "Slow")
+        title="Title", columns=("a", "b"), rows=(("1", "<2>"),), draw=draw, notes=("Note.",), key=("Fast", "", "Slow")
     )
     assert str(chart).splitlines() == ["Title", "a  b", "1  <2>", "Note."]
     html = chart._repr_html_()
@@ -95,7 +91,7 @@ def test_a_chart_is_a_table_a_picture_and_a_file(tmp_path):
     (description, data), *more = re.findall(r'<img alt="([^"]*)"[^>]* src="data:image/svg\+xml,([^"]+)">', html)
     assert more == []
     picture = ET.fromstring(unquote(data))
-    assert description.startswith("Stage 0: 18.1 GiB of 39.4 GiB usable")
+    assert description == "Plans &amp; &lt;all&gt;"
     assert "light dark;background:Canvas" in picture.attrib["style"]
     assert {"Fast", "Slow"} <= {text.text for text in picture.iter(f"{SVG}text")}
     assert [part.get("class") for part in picture.iter(f"{SVG}rect")][-2:] == ["smp-part smp-c0", "smp-part smp-c2"]

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import smp_advisor
-from scripts.pages.checks import check_page, checks_page
+from scripts.pages.checks import checks_page, page_of, section_page
 from smp_advisor import check_estimator, check_script
-from smp_advisor.findings.catalog import Check, Example, Wording, catalog
+from smp_advisor.findings.catalog import Check, Example, Wording, catalog, sections
 from smp_advisor.findings.code_hosts import as_sarif
 from smp_advisor.findings.finding import Finding
 from smp_advisor.findings.report import Report
@@ -37,11 +37,12 @@ def finding(check: Check, variant: str, wording: Wording) -> Finding:
 def test_the_page_is_the_generated_one(root: Path) -> None:
     page = (root / "docs" / "checks.md").read_text("utf-8")
     assert page.startswith(checks_page()), "run: make pages"
-    for check in CHECKS:
-        assert f"[{check.id}](checks/{check.id}.md)" in page
-        assert check_page(check).startswith(f"# {check.id}: {check.title}\n")
+    for section in sections():
+        for check in section.checks:
+            assert f"[{check.id}]({page_of(section)}#{check.id.lower()})" in page
+            assert f"\n## {check.id}\n\n{check.title}\n" in section_page(section)
 
-    for page in (checks_page(), *map(check_page, CHECKS)):
+    for page in (checks_page(), *map(section_page, sections())):
         assert not re.search(r"[{}…]|\*\.\*", CODE.sub("", page))
 
 

@@ -154,10 +154,9 @@ def test_the_widget_shows_its_controls_with_figures_of_every_move(record: Librar
     assert Advisor(replace(advice.recommended, job=replace(advice.job, global_batch_size=None))).move(**moved)
 
 
-def test_the_saved_notebook_shows_its_plan_and_terms(record: Library, advice: Advice) -> None:
+def test_the_saved_notebook_shows_its_plan(record: Library, advice: Advice) -> None:
     html = Advisor(advice)._repr_mimebundle_()[0]["text/html"]
     assert record.title in html
-    assert "Glossary" in html
     assert all(escape(step.title) in html for step in advice.steps)
 
 
@@ -165,7 +164,9 @@ def test_the_guide_quotes_the_toy_library() -> None:
     block = r"`tests/libraries/toy/([\w.]+)`:?\n\n(?:<!-- .*? -->\n)?```\w+\n(.*?)```\n"
     blocks = re.findall(block, GUIDE.read_text("utf-8"), re.DOTALL)
     files = {path.name: path.read_text("utf-8") for path in Path(__file__).with_name("toy").iterdir() if path.is_file()}
-    assert dict(blocks) == files
+    assert len(blocks) > 2
+    assert dict(blocks).items() <= files.items()
+    assert all(f"`tests/libraries/toy/{name}`" in GUIDE.read_text("utf-8") for name in files)
 
 
 READERS = {"estimators", "scripts", "findings", "proving"}

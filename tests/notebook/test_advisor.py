@@ -122,7 +122,7 @@ def test_every_rich_form_is_there_and_says_what_the_controls_say(advisor):
     assert not re.search("History|Kept plans", data["text/html"])
     advisor.move(batch_size=24)
     data, _ = advisor._repr_mimebundle_()
-    assert "Your configuration" in data["text/html"]
+    assert "Your plan." in data["text/html"]
     assert "Batch size 20 → 24" in data["text/plain"]
 
 

@@ -10,7 +10,6 @@ import pytest
 from smp_advisor.errors import PlanError
 from smp_advisor.notebook import Advisor
 from smp_advisor.notebook.display import NOTICE, PATIENCE_SECONDS, Fallback, Handshake, fallback_bundle
-from smp_advisor.notebook.extension import HINT, labextension_installed, reload_hint
 
 
 class Loop:
@@ -121,11 +120,9 @@ def test_the_fall_back_says_what_to_do_and_moves_the_same_advisor(advice):
     assert advisor.plan is advice.plan
 
 
-def test_the_fall_back_refuses_in_a_sentence_shows_the_cells_and_keeps_the_picture(advice):
+def test_the_fall_back_refuses_in_a_sentence_and_keeps_the_picture(advice):
     advisor = Advisor(advice)
     fallback = Fallback(advisor)
-    one(fallback, description="Show the cells").click()
-    assert any("%%writefile" in str(getattr(w, "value", "")) for w in children(fallback.widget))
     one(fallback, description="Sharding").value = "sharded_8"
     one(fallback, description="Pipeline parallel degree").value = 2
     assert any("exclude each other" in str(getattr(w, "value", "")) for w in children(fallback.widget))
@@ -134,14 +131,3 @@ def test_the_fall_back_refuses_in_a_sentence_shows_the_cells_and_keeps_the_pictu
     bundle = fallback_bundle(Advisor(advice))
     assert "smp-static" in bundle["text/html"]
     assert "application/vnd.jupyter.widget-view+json" in bundle
-
-
-def test_a_front_end_installed_after_the_kernel_started_asks_for_a_reload(tmp_path, monkeypatch):
-    extension = tmp_path / "share/jupyter/labextensions/smp-advisor"
-    extension.mkdir(parents=True)
-    assert labextension_installed(tmp_path) is None
-    (extension / "package.json").write_text("{}")
-    monkeypatch.setattr("sys.prefix", str(tmp_path))
-    assert reload_hint() == HINT
-    monkeypatch.setattr("smp_advisor.notebook.extension.kernel_started", lambda: 4e9)
-    assert reload_hint() == ""

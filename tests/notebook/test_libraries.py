@@ -8,7 +8,7 @@ from smp_advisor import advise
 from smp_advisor.advice.live import control_state
 from smp_advisor.advice.live.settings import plan_of, require_settings, settings_of
 from smp_advisor.libraries.schema import schema
-from smp_advisor.notebook.static_view import static_html
+from smp_advisor.notebook.advisor import Advisor
 from smp_advisor.notebook.view_state import explanation, recommendation
 
 ASKED = {
@@ -40,7 +40,7 @@ def test_the_recommendation_goes_to_the_view(advice):
     assert len(told["names"]) == len(told["rows"]) == len(told["recommended"]["configuration"])
     assert (told["reference"] is None) == (advice.plan.library != "smp-v2")
     assert any(fact["label"] == "Library" for fact in told["facts"])
-    html = static_html(told, told["recommended"])
+    html = Advisor(advice)._html()
     assert schema(advice.plan.library).name in html
     assert ("Nearest AWS reference" in html) == (told["reference"] is not None)
 

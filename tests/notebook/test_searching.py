@@ -106,7 +106,7 @@ def test_an_impossible_request_has_a_page_whose_changes_are_one_click_each():
         made.append(advisor_of(advise(**changed_call(question, changes))))
         return made[-1]
 
-    page = NothingFits(str(refused.value), refused.value.ways_out, again)
+    page = NothingFits(refused.value.ways_out, again)
     head, first, *_ = page.widget.children
     assert "Does not fit" in head.value
     assert "GiB per GPU" in first.children[1].value

@@ -14,65 +14,52 @@ from smp_advisor.costs import estimate
 from smp_advisor.notebook.advisor import Advisor
 from smp_advisor.notebook.figures import figures, fit, likelihood
 from smp_advisor.notebook.figures import memory as needed
-from smp_advisor.notebook.static_view import static_html
-from smp_advisor.notebook.view_state import explanation, recommendation
+from smp_advisor.notebook.view_state import recommendation
 
 from .advice import PIPELINE, make_advice
-
-
-def explained(advice):
-    return {**recommendation(advice), **explanation(advice)}
 
 
 def tree(html: str) -> ET.Element:
     return ET.fromstring(f"<root>{html}</root>")
 
 
-def test_the_picture_is_well_formed_and_says_it_all(pipeline_advice):
-    shown = explained(pipeline_advice)
-    html = static_html(shown, shown["recommended"])
-    text = "".join(tree(html).itertext())
+def test_the_page_has_it_all_fetches_nothing_and_draws_bars_as_text(pipeline_advice):
+    """Pages without trust in their content remove drawings, and leave text."""
+    html = Advisor(pipeline_advice)._html()
+    root = tree(html)
+    text = "".join(root.itertext())
     for expected in (
         "test model on 16 × ml.p4d.24xlarge",
-        "Recommended configuration",
-        "Global batch",
+        "Configuration",
+        "global batch",
         needed(pipeline_advice.estimate),
         "Nearest AWS reference",
         "Wrap the model once.",
     ):
         assert expected in text
-
-
-def test_it_fetches_nothing_and_its_bars_are_images(pipeline_advice):
-    """Pages without trust in their content remove drawings, and leave images."""
-    html = Advisor(pipeline_advice)._repr_mimebundle_()[0]["text/html"]
     assert re.findall(r'\b(?:src="(?!data:)|@import|url\()', html) == []
-    assert "<svg" not in re.sub('src="[^"]*"', "", html)
-    memory, *_ = re.findall(r'<img alt="([^"]+)"', html)
-    assert f"{pipeline_advice.estimate.memory.peak.total_gib:.1f} GiB of 39.4 GiB usable: Parameters" in memory
+    assert "<svg" not in html
+    assert {link.get("href").partition(":")[0] for link in root.iter("a")} == {"https"}
+    (peak,) = [row for row in ([*row.itertext()] for row in root.iter("tr")) if row[0] == "Peak"]
+    assert f"{pipeline_advice.estimate.memory.peak.total_gib:.2f}" in peak
+    assert "█" in peak[-2]
 
 
 def test_amounts_are_no_formulas():
-    shown = explained(make_advice(tokens=300e9))
-    root = tree(static_html(shown, shown["recommended"]))
+    root = tree(Advisor(make_advice(tokens=300e9))._html())
     assert "".join(root.itertext()).count("$") >= 2
     texts = [text for element in root.iter() for text in (element.text, element.tail) if text and "$" in text]
     assert set(texts) == {"$"}  # a page typesets what is between two of them in one text
 
 
 def test_the_glossary_explains_labels_without_network(pipeline_advice):
-    shown = explained(pipeline_advice)
+    shown = recommendation(pipeline_advice)
     labels = {*shown["rows"], *shown["figures"], *shown["categories"], *shown["seconds"]}
     assert set(shown["tooltips"]) <= labels
     assert set(shown["rows"]) <= set(shown["tooltips"])
     terms = {entry["term"] for entry in shown["glossary"]}
     assert {"bubble", "tensor parallel degree", "headroom", "pipeline schedule"} <= terms
     assert not terms & {"context parallel degree", "hybrid shard degree"}  # of other libraries
-    root = tree(static_html(shown, shown["recommended"]))
-    assert "".join(root.itertext()).count(shown["tooltips"]["Tensor parallel degree"]) == 1
-    glossary = {strong.text for strong in root.findall(".//details")[-1].iter("strong")}
-    assert {"bubble", "tensor parallel degree", "global batch size"} <= glossary < terms
-    assert "paged optimizer" not in glossary  # the page does not have the term
 
 
 def test_one_figure_is_rounded_once(advice):
@@ -82,11 +69,11 @@ def test_one_figure_is_rounded_once(advice):
     assert at["step_seconds"] == pytest.approx(step, rel=1e-8)
 
 
-def test_the_mark_is_not_said_twice():
-    inferred = advise("10B", "ml.p4d.24xlarge", instance_count=2, sequence_length=512)
-    fact = recommendation(inferred)["facts"][0]
-    assert fact["mark"] == "inferred"
-    assert fact["note"].startswith("from 10 B")
+def test_an_inferred_shape_and_code_are_marked():
+    shown = recommendation(advise("10B", "ml.p4d.24xlarge", instance_count=2, sequence_length=512))
+    facts = {fact["label"]: fact for fact in shown["facts"]}
+    assert facts["Model"]["text"].endswith("(inferred from 10 B)")
+    assert facts["Code"]["mark"] == "inferred"
 
 
 def test_equal_stages_are_one_bar(advice):

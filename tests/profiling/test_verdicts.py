@@ -9,8 +9,8 @@ import re
 import pytest
 
 import smp_advisor
-from smp_advisor.notebook.static_view import static_html
-from smp_advisor.notebook.view_state import explanation, recommendation
+from smp_advisor.notebook.advisor import Advisor
+from smp_advisor.notebook.view_state import explanation
 from smp_advisor.profiling.result import Profile
 from smp_advisor.profiling.scaled.result import ScaledRun
 from smp_advisor.workload import Job, Model
@@ -120,9 +120,8 @@ def test_verdicts_reach_advice_report_widget_and_cells(profile):
     assert advice.warnings[:2] == found.verdicts
     for text in (advice.report(), advice.cell(sdk="v2"), advice.cell(sdk="v3"), advice.export("slurm")):
         assert all(verdict in " ".join(text.replace("#", " ").split()) for verdict in found.verdicts)
-    shown = {**recommendation(advice), **explanation(advice)}
-    assert all(verdict in " ".join(shown["because"]) for verdict in found.verdicts)
-    assert "explodes" in static_html(shown, shown["recommended"])
+    assert all(verdict in " ".join(explanation(advice)["because"]) for verdict in found.verdicts)
+    assert "explodes" in Advisor(advice)._html()
     assert "explodes" in str(found)
     assert "explodes" in found.as_html()
 

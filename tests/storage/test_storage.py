@@ -226,7 +226,8 @@ def test_reports_are_complete_pages_without_scripts(tmp_path: Path) -> None:
     page, text = (tmp_path / "report.html").read_text(), (tmp_path / "report.md").read_text()
     assert "<script" not in page
     assert "&lt;script&gt;" in page
-    assert page.count('src="data:image/svg+xml,') == 3
+    assert page.count('src="data:image/svg+xml,') == 1  # alternatives; memory and time are tables
+    assert page.count("█") > 10
     assert "\\<script\\>\\`\\*x\\*" in text
     for content in (page, text):
         assert "estimator" in content

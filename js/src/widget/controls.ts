@@ -69,8 +69,9 @@ class Row {
       if ((event as KeyboardEvent).key === 'Escape' && this.repairs.isOpen) listener.revert();
     });
     this.repairs = new RepairBox(control.name, control.label, {
-      apply: settings => listener.apply(settings),
-      searchWith: (name, value) => listener.searchWith(name, value),
+      // The button disappears with its box.
+      apply: settings => (this.input.focus(), listener.apply(settings)),
+      searchWith: (name, value) => (this.input.focus(), listener.searchWith(name, value)),
       revert: () => this.revert()
     });
     this.pin = button('smp-pin', '', () => listener.pin(this.control.name));

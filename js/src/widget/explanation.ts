@@ -87,7 +87,7 @@ function stepItem(step: Step): HTMLLIElement {
 
 function referenceDetails(reference: Reference): HTMLElement {
   const fits = `${reference.fits ? 'fits' : 'does not fit'} on your cluster: ${reference.needed_gib.toFixed(1)} GiB needed per GPU, by the estimate`;
-  const table = element('table', 'smp-table');
+  const table = element('table', 'smp-table smp-reasons');
   const head = element('tr', '', ...['Setting', 'AWS', 'Here', 'Reason'].map(text => headerCell(text, 'col')));
   table.append(element('thead', '', head));
   const rows = reference.differences.map(({ setting, reference: theirs, recommended, because }) =>

@@ -25,14 +25,17 @@ import { WorkloadBar } from './workload_bar';
 import './widget.css';
 
 let views = 0;
+/** Views that were opened, however often each is drawn again. */
+let opened = 0;
 
 /** One view of the advisor. It is drawn again for another recommendation, with the same parts open. */
 function render({ model, el }: RenderProps<Traits>): () => void {
-  let page = compose(model, el, {});
+  const number = ++opened;
+  let page = compose(model, el, {}, number);
   const onRecommendation = (): void => {
     const kept = page.leave();
     el.replaceChildren();
-    page = compose(model, el, kept);
+    page = compose(model, el, kept, number);
   };
   model.on('change:_recommendation', onRecommendation);
   return () => {
@@ -54,7 +57,7 @@ interface Kept {
  *
  * This function only composes. What belongs to a part is in the part's class.
  */
-function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kept): { leave: () => Kept } {
+function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kept, number: number): { leave: () => Kept } {
   // Views of one model in several pages share one kernel, so the name must be unique among all of them.
   const view = `smp${++views}-${Math.random().toString(36).slice(2, 8)}`;
   const connection = new Connection(model, isGone => {
@@ -108,6 +111,7 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
   }
 
   const charts = element('section', 'smp-charts', memory.node, settings.change);
+  charts.setAttribute('role', 'group');
   charts.setAttribute('aria-label', 'Memory');
   const root = element(
     'section',
@@ -116,7 +120,7 @@ function compose(model: RenderProps<Traits>['model'], el: HTMLElement, kept: Kep
     verdict.node,
     element('div', 'smp-bench', charts, element('div', 'smp-left', settings.node, time.node), fit.node, ladder.node, tabs.node)
   );
-  root.setAttribute('aria-label', 'SMP Advisor');
+  root.setAttribute('aria-label', number === 1 ? 'SMP Advisor' : `SMP Advisor, view ${number}`);
   root.addEventListener('keydown', event => undo.onKey(event));
   const keepShortcuts = passShortcuts(root);
   const onState = (): void => {

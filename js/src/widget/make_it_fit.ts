@@ -80,7 +80,11 @@ function effectOf({ costs }: Snapshot): string {
 
 /** One change with its effect, as a button. */
 export function offer(text: string, effect: string, act: () => void): HTMLElement {
-  const made = button('smp-button smp-repair', '', act);
+  const made = button('smp-button smp-repair', '', () => {
+    // The button disappears. Without this, the page would take the focus, and its shortcuts the next keys.
+    made.closest('.smp')?.querySelector<HTMLElement>('.smp-words')?.focus();
+    act();
+  });
   made.append(element('b', '', text), element('span', 'smp-note', effect));
   return made;
 }

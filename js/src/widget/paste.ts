@@ -94,7 +94,7 @@ function corrections({ diff, corrected }: Pasted): HTMLElement[] {
 }
 
 function comparison({ gain, rows }: PastedComparison): HTMLElement {
-  const table = element('table', 'smp-table');
+  const table = element('table', 'smp-table smp-reasons');
   const head = element('tr', '', ...['Setting', 'Yours', 'On screen', 'Effect'].map(text => headerCell(text, 'col')));
   table.append(element('thead', '', head));
   const lines = rows.map(([setting, ...cells]) =>

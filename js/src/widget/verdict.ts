@@ -44,6 +44,7 @@ export class Verdict {
   ) {
     this.sign.setAttribute('aria-hidden', 'true');
     this.words.tabIndex = -1;
+    this.words.setAttribute('name', 'verdict'); // another recommendation is drawn with the focus here
     // A longer text is complete with the focus.
     this.because.tabIndex = 0;
     this.because.setAttribute('role', 'group');
@@ -62,6 +63,7 @@ export class Verdict {
       element('div', 'smp-decisive', this.because, this.reset),
       element('div', 'smp-status-line', ...status)
     );
+    this.node.setAttribute('role', 'group'); // not a landmark: there is one in each view
     this.node.setAttribute('aria-label', 'Verdict');
   }
 
