@@ -399,7 +399,7 @@ def batch_reason(model: Model, estimate: Estimate, batch: BatchChoice) -> str:
         elif batch.larger_gain < NEAR_BEST:
             reason = ", because larger ones are not noticeably faster"
         elif batch.twice < 1 + NEAR_BEST:
-            reason = ", because twice the batch is faster only with more techniques"
+            reason = f", because twice the batch gains less than {percent(NEAR_BEST)} without more techniques"
     example = policy.example if model.sample_is_call else policy.example.partition(", ")[0]
     return f"{samples}{reason}. {example[0].upper()}{example[1:]}."
 

@@ -91,6 +91,10 @@ class Samples:
         """Size at which the full model is traced."""
         return self.batches[0], self.sequences[-1]
 
+    def with_another_batch(self) -> Samples:
+        """The grid with the unseen batch, for costs that grow with the square of the batch."""
+        return dataclasses.replace(self, batches=(*self.batches, _UNSEEN_BATCH), unseen=(2 * _UNSEEN_BATCH, 1))
+
 
 def choose_samples(sequence: int, *, has_sequence: bool, longest: int = 0, window: int = 0) -> Samples:
     """Select three sequence lengths up to the job's, on the same side of a sliding window."""

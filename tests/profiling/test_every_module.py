@@ -304,6 +304,28 @@ def test_supplied_tensors_of_one_sample_are_a_batch_of_one_unless_the_module_tak
     assert smp_advisor.profile(Net(), inputs=inputs, stages=["trace"]).scales == scales
 
 
+def test_memory_of_a_contrastive_loss_grows_with_the_square_of_the_microbatch_and_routers_are_no_blocks():
+    class Towers(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.routers = torch.nn.ModuleList(torch.nn.Linear(64, 2) for _ in range(3))
+            self.tower = torch.nn.Linear(64, 512)
+
+        def forward(self, user, item):
+            user, item = self.tower(user), self.tower(item)
+            return torch.nn.functional.cross_entropy(user @ item.T, torch.arange(len(user)))
+
+    inputs = lambda batch: (torch.zeros(batch, 64), torch.zeros(batch, 64))  # noqa: E731
+    profile = smp_advisor.profile(Towers(), inputs=inputs, stages=["trace"])
+    assert not profile.blocks
+    assert "Samples of a batch are compared" in " ".join(profile.warnings)
+    model, job = Model.from_profile(profile), Job(precision="bf16", attention="fused")
+    for samples in (1024, 16_384, 65_536):
+        plan = Plan(library="fsdp", precision="bf16", batch_size=samples)
+        activations = estimate(model, Cluster("ml.p4d.24xlarge"), job, plan).memory.peak.activations_gib
+        assert activations >= 0.95 * profile.saved_bytes(samples) / 2**30
+
+
 def test_a_function_of_inputs_keeps_its_own_defaults_and_is_named_where_it_fails():
     linear = torch.nn.Linear(8, 8)
     make = {"linear": lambda batch: (torch.zeros(batch, 8),)}
