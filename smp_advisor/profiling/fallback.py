@@ -104,8 +104,8 @@ def _traced(profiled: ProfiledModel, settings: Settings) -> Profile:
         if can_resize and is_about_inputs(error) and _is_one_sample(profiled, settings):
             raise _NoBatchError from error
         raise
-    one, two = (profile.forward_flops(batch, profile.sequence) for batch in (1, 2))
-    if can_resize and one == two and _is_one_sample(profiled, settings):
+    single, double = (profile.forward_flops(batch, profile.sequence) for batch in (1, 2))
+    if can_resize and single == double and _is_one_sample(profiled, settings):
         raise _NoBatchError
     return profile
 
