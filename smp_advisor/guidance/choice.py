@@ -387,7 +387,7 @@ def batch_reason(model: Model, estimate: Estimate, batch: BatchChoice) -> str:
     policy, reason = batch.policy, ""
     ratio = batch.tokens_per_step / policy.target_tokens
     if ratio > _NEAR_TARGET and batch.half is not None and batch.half < 1 - NEAR_BEST:
-        reason = ", because half of it would be slower"
+        reason = f", because half of it would be {percent(1 - batch.half)} slower"
     elif ratio < 1 / _NEAR_TARGET:
         if batch.cap_tokens is not None and 2 * batch.tokens_per_step > batch.cap_tokens:
             reason = f", because the limit is {format_count(batch.cap_tokens)} tokens per step"
@@ -399,7 +399,7 @@ def batch_reason(model: Model, estimate: Estimate, batch: BatchChoice) -> str:
         elif batch.larger_gain < NEAR_BEST:
             reason = ", because larger ones are not noticeably faster"
         elif batch.twice < 1 + NEAR_BEST:
-            reason = ", because twice the batch is faster only with more techniques"
+            reason = f", because twice the batch gains less than {percent(NEAR_BEST)} without more techniques"
     example = policy.example if model.sample_is_call else policy.example.partition(", ")[0]
     return f"{samples}{reason}. {example[0].upper()}{example[1:]}."
 

@@ -128,7 +128,6 @@ class ProfileMagics(Magics):
     @argument("--plan", action="store_true", help="Use mp_parameters and settings of the advisor displayed last.")
     @argument("--name", default="train.py", help="Name of the script; default train.py.")
     @argument("--source-dir", help="Folder to copy along with the script, as the estimator uploads it.")
-    @argument("--requirements", action="store_true", help="Install requirements.txt of --source-dir for this run.")
     @cell_magic
     def smp_local(self, line: str, cell: str) -> LocalRun:
         """Run the cell as a training script under SageMaker's contract: ``%%smp_local --processes 2 --steps 20``.
@@ -172,7 +171,6 @@ class ProfileMagics(Magics):
                 steps=value_of(arguments, "steps"),
                 seconds=seconds,
                 memory_bytes=None if memory is None else int(memory * 2**30),
-                requirements=arguments.requirements,
                 on_line=progress.add_line,
             )
         finally:

@@ -73,8 +73,9 @@ def profile(
         Training script for the local run.
     inputs
         Inputs of the forward method, used as they are: a tensor, tensors by name or by position, a ``DataLoader`` (its
-        first batch), or a function of (batch, sequence) that returns them. Tensors are never resized: the figures are
-        those of one such call. Costs per sample require the function, or a list of two batches of different sizes.
+        first batch), or a function of (batch, sequence) that returns them. Tensors whose first size is 1 are a batch
+        of one. Others are never resized, and the figures are those of one such call: costs per sample require the
+        function, or a list of two batches of different sizes.
     precision
         ``fp32``, ``amp`` (autocast), ``bf16`` (pure), ``fp16`` (SMP v1's wrapper, 20 bytes per parameter) or ``mixed``
         (FSDP, 16 bytes per parameter). None uses the job's precision in the form of the library.

@@ -10,6 +10,7 @@ from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.extrapolation import TOLERANCE
 from smp_advisor.profiling.failures import is_about_inputs, is_about_types, is_about_values, reason
 from smp_advisor.profiling.inferred_inputs import line_to_write
+from smp_advisor.profiling.inputs import example_inputs
 from smp_advisor.profiling.precision import higher_precision, training_precision
 from smp_advisor.profiling.result import Provenance
 from smp_advisor.profiling.trace import assumed_values, trace
@@ -39,6 +40,8 @@ def profile_with_fallbacks(profiled: ProfiledModel, settings: Settings, *, faile
     for place, (name, method) in enumerate(methods[failed:], failed):
         try:
             profile = method(profiled, settings)
+        except _NoBatchError:
+            return profile_with_fallbacks(profiled, dataclasses.replace(settings, resized=False))
         except ProfileError as error:
             if name == "trace" and not error.kind:  # an error in the user's input: no other method would succeed
                 raise
@@ -89,8 +92,26 @@ def _in_higher_precision(profiled: ProfiledModel, settings: Settings, error: Bas
     return dataclasses.replace(profile, warnings=(*profile.warnings, warning))
 
 
+class _NoBatchError(Exception):
+    """Two of the supplied samples do not make a batch."""
+
+
 def _traced(profiled: ProfiledModel, settings: Settings) -> Profile:
-    return _labeled(trace(profiled, settings), "traced", "exact")
+    can_resize = profiled.module is not None and settings.inputs is not None and settings.resized
+    try:
+        profile = _labeled(trace(profiled, settings), "traced", "exact")
+    except Exception as error:
+        if can_resize and is_about_inputs(error) and _is_one_sample(profiled, settings):
+            raise _NoBatchError from error
+        raise
+    single, double = (profile.forward_flops(batch, profile.sequence) for batch in (1, 2))
+    if can_resize and single == double and _is_one_sample(profiled, settings):
+        raise _NoBatchError
+    return profile
+
+
+def _is_one_sample(profiled: ProfiledModel, settings: Settings) -> bool:
+    return profiled.module is not None and example_inputs(profiled.module, settings.inputs).is_one_sample
 
 
 def _assuming(profiled: ProfiledModel, settings: Settings) -> Profile:

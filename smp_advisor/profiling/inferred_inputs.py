@@ -73,6 +73,8 @@ class ExampleInputs:
     """Text for the user."""
     is_inferred: bool = True
     """Whether the user supplied none of it."""
+    is_one_sample: bool = False
+    """Whether the supplied tensors are a batch of one, which is repeated for larger ones."""
     scales: bool = True
     """Whether the number of samples can be chosen; if not, one sample stands for the supplied inputs together."""
 
@@ -418,7 +420,7 @@ def _reader(owner: nn.Module, method: Callable[..., Any], name: str, depth: int)
     itself = (
         f"{function.args.args[0].arg}." if isinstance(function, ast.FunctionDef) and function.args.args else "self."
     )
-    loops = {ast.unparse(node.target): ast.unparse(node.iter) for node in ast.walk(tree) if isinstance(node, ast.For)}
+    loops = dict(pair for node in ast.walk(tree) if isinstance(node, ast.For) for pair in _looped(node))
     change = ""
     for call in sorted(calls, key=lambda node: (node.lineno, node.col_offset)):
         path = ast.unparse(call.func)
@@ -442,6 +444,15 @@ def _reader(owner: nn.Module, method: Callable[..., Any], name: str, depth: int)
         if layer is not None:
             return layer, change or inner
     return None, change
+
+
+def _looped(loop: ast.For) -> Iterator[tuple[str, str]]:
+    """Names of a loop and what each iterates over, also through ``enumerate`` and ``zip``."""
+    names = loop.target.elts if isinstance(loop.target, ast.Tuple) else [loop.target]
+    over = [loop.iter]
+    if isinstance(loop.iter, ast.Call) and ast.unparse(loop.iter.func) in {"enumerate", "zip"}:
+        over = [*([loop.iter] if ast.unparse(loop.iter.func) == "enumerate" else []), *loop.iter.args]
+    return ((ast.unparse(name), ast.unparse(value)) for name, value in zip(names, over, strict=False))
 
 
 def _entered(module: nn.Module, depth: int, place: int = 0) -> tuple[nn.Module | None, str]:

@@ -30,21 +30,26 @@ _EDGES = frozenset({"edge_index", "edges"})
 """Positions of nodes, which are no ids."""
 
 
-def example_inputs(model: nn.Module, supplied: Any = None, *, config: Any = None) -> ExampleInputs:
-    """Inputs as supplied; otherwise of the configuration, or by the first layer that reads each argument."""
+def example_inputs(
+    model: nn.Module, supplied: Any = None, *, config: Any = None, resized: bool = True
+) -> ExampleInputs:
+    """Inputs as supplied; otherwise of the configuration, or by the first layer that reads each argument.
+
+    Supplied tensors of one sample stand for any batch if they are `resized`.
+    """
     if supplied is not None:
-        return _supplied(model, supplied)
+        return _supplied(model, supplied, resized=resized)
     return inferred_inputs(model, config)
 
 
-def _supplied(model: nn.Module, inputs: Any) -> ExampleInputs:
+def _supplied(model: nn.Module, inputs: Any, *, resized: bool) -> ExampleInputs:
     if callable(inputs) and not isinstance(inputs, Tensor):
         return _of_function(model, inputs)
     if isinstance(inputs, Tensor):
         inputs = (inputs,)
     if not isinstance(inputs, Mapping | tuple | list) and isinstance(inputs, Iterable):
         inputs = _first_batch(model, inputs)
-    batches = _two_batches(inputs)
+    batches = _two_batches(inputs) or (_batch_of_one(inputs) if resized else None)
     if batches is not None:
         return batches
     leaves = [leaf for leaf in tree_leaves(_plain(inputs)) if isinstance(leaf, Tensor)]
@@ -53,15 +58,19 @@ def _supplied(model: nn.Module, inputs: Any) -> ExampleInputs:
             "inputs must contain tensors: pass a tensor, a tuple or dict of them, a DataLoader, or a function of"
             " (batch, sequence)."
         )
-    first = max(leaves, key=lambda leaf: leaf.ndim)
-    text = f"{len(leaves)} tensors, the first" if len(leaves) > 1 else "a tensor"
     return ExampleInputs(
         make=lambda _, __: tree_map(_on_cpu, _plain(inputs)),
         has_sequence=False,
-        description=f"{text} of {shape_text(first)} (supplied)",
+        description=_described(leaves),
         is_inferred=False,
         scales=False,
     )
+
+
+def _described(leaves: Sequence[Tensor]) -> str:
+    first = max(leaves, key=lambda leaf: leaf.ndim)
+    text = f"{len(leaves)} tensors, the first" if len(leaves) > 1 else "a tensor"
+    return f"{text} of {shape_text(first)} (supplied)"
 
 
 def _plain(inputs: Any) -> Any:
@@ -148,6 +157,26 @@ def _two_batches(inputs: Any) -> ExampleInputs | None:
     return ExampleInputs(
         make=make, has_sequence=False, description=f"two batches of {low} and {high} (supplied)", is_inferred=False
     )
+
+
+def _batch_of_one(inputs: Any) -> ExampleInputs | None:
+    """Inputs of any batch, if the first size of each tensor is 1; None for other inputs."""
+    values, form = tree_flatten(_plain(inputs))
+    leaves = [leaf for leaf in values if isinstance(leaf, Tensor) and leaf.ndim]
+    if any(leaf.shape[0] != 1 for leaf in leaves) or max((leaf.ndim for leaf in leaves), default=0) < 2:
+        return None
+
+    def make(batch: int, _: int) -> Any:
+        return tree_unflatten(
+            [
+                _repeated(leaf, (batch, *leaf.shape[1:])) if isinstance(leaf, Tensor) and leaf.ndim else leaf
+                for leaf in values
+            ],
+            form,
+        )
+
+    text = _described(leaves)
+    return ExampleInputs(make=make, has_sequence=False, description=text, is_inferred=False, is_one_sample=True)
 
 
 def _repeated(value: Tensor, shape: Sequence[int]) -> Tensor:

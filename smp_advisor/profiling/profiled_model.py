@@ -8,10 +8,10 @@ import json
 import os
 from dataclasses import dataclass
 from numbers import Real
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.errors import ProfileError
+from smp_advisor.workload.from_config import config_values
 from smp_advisor.workload.model import Model
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def read_model(model: Any) -> ProfiledModel:
     if isinstance(model, os.PathLike) or (
         isinstance(model, str) and (model.endswith(".json") or "/" in model or "\\" in model)
     ):
-        return _from_values(_read(Path(model)), name="", source="configuration")
+        return _from_values(config_values(model)[0], name="", source="configuration")
     if isinstance(model, str | Real):
         return read_model(Model.from_parameters(model if isinstance(model, str) else float(model)))
     if isinstance(model, dict):
@@ -149,20 +149,6 @@ def _unwrapped(module: nn.Module) -> nn.Module:
             break
         module = inner
     return module
-
-
-def _read(path: Path) -> dict[str, Any]:
-    file = path / "config.json" if path.is_dir() else path
-    try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ProfileError(
-            f"{str(file)!r} cannot be read ({getattr(error, 'strerror', None) or error}): pass the path of a model's"
-            " config.json; model names are not looked up."
-        ) from None
-    if not isinstance(values, dict):
-        raise ProfileError(f"{file} does not contain a JSON object: pass the path of a model's config.json.")
-    return values
 
 
 def _from_values(

@@ -24,6 +24,8 @@ __all__ = [
 _NUMBERED = re.compile(r"(.*[^\d])\d+")
 _FEWEST_NUMBERED = 3
 _SINGLE_LAYERS = (nn.modules.conv._ConvNd, nn.Embedding, nn.EmbeddingBag)
+_LEAST_SHARE = 0.1
+"""Share of the model's parameters from which a list of other single layers is one of blocks: not a list of routers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,6 +71,7 @@ def stacks(model: nn.Module) -> list[Stack]:
     (``self.layer1``, ``self.block_0``) are one period of a stack: a forward method that names them requires all. Lists
     of convolutions and tables of embeddings are no blocks: the layers between them belong to the same one.
     """
+    total = parameter_total([model])
     repeated: list[Stack] = []
     signature_by_module: dict[int, str] = {}
     visited: set[int] = set()
@@ -79,11 +82,12 @@ def stacks(model: nn.Module) -> list[Stack]:
         visited.add(id(module))
         children = [(name, child) for name, child in module._modules.items() if child is not None]
         if _is_container(module, [name for name, _ in children]):
-            if all(isinstance(child, _SINGLE_LAYERS) for _, child in children):
+            parameters = parameter_total(child for _, child in children)
+            is_small = not any(child._modules for _, child in children) and parameters < _LEAST_SHARE * total
+            if is_small or all(isinstance(child, _SINGLE_LAYERS) for _, child in children):
                 return
             signatures = [_signature(child, signature_by_module) for _, child in children]
             repeated_children = repetition(signatures)
-            parameters = parameter_total(child for _, child in children)
             distinct = len({id(child) for _, child in children}) == len(children)
             prefix, period = repeated_children or (0, 0)
             if repeated_children and parameter_total(child for _, child in children[prefix:]) and distinct:

@@ -34,7 +34,7 @@ from smp_advisor.profiling.structure import largest_table, ties
 from smp_advisor.profiling.traced_steps import FEWEST_REPEATS, TracedSteps, compute_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from torch import nn
 
@@ -180,13 +180,21 @@ class _Tracer(TracedSteps):
             return self._assembled(points, extrapolated, (None, ()), tuple(agreements))
         if self.samples.unseen is not None:
             self.report(0.7, "checking an unseen size")
-            unseen = self.step(*self.samples.unseen, repeats)
-            compared, warnings = against_unseen(points, unseen, *self.samples.unseen)
+            compared, warnings = self._unseen(points, repeats)
+            if warnings and not self.example.has_sequence:  # a loss that compares the samples of a batch
+                self.samples = self.samples.with_another_batch()
+                repeats, extrapolated, points, agreements = self._fitted()
+                compared, warnings = self._unseen(points, repeats)
+                self.warnings.append("Samples of a batch are compared: costs per sample grow with the microbatch.")
             agreements += compared
             self.warnings += warnings
         self.report(0.8, "activation checkpointing")
         checkpointed = self._checkpointed(repeats, extrapolated)
         return self._assembled(points, extrapolated, checkpointed, tuple(agreements))
+
+    def _unseen(self, points: Mapping[tuple[int, int], StepMeasure], repeats: int) -> tuple[list[Agreement], list[str]]:
+        assert self.samples.unseen is not None  # noqa: S101 (its caller's condition)
+        return against_unseen(points, self.step(*self.samples.unseen, repeats), *self.samples.unseen)
 
     def _fitted(self) -> tuple[int, Extrapolated, dict[tuple[int, int], StepMeasure], list[Agreement]]:
         """Fit the smallest truncation that extrapolates to the full trace, or the full trace if there is none."""

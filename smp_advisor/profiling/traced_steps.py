@@ -42,6 +42,8 @@ class Settings:
     sequence: int = 2048
     inputs: Any = None
     """Example inputs; None infers them."""
+    resized: bool = True
+    """Whether supplied inputs of one sample are repeated for larger batches."""
     assumptions: Assumptions | None = field(default=None, compare=False)
     """Values of data-dependent conditions; None raises on them."""
     checkpointing: bool = True
@@ -88,6 +90,10 @@ class Samples:
     def largest(self) -> tuple[int, int]:
         """Size at which the full model is traced."""
         return self.batches[0], self.sequences[-1]
+
+    def with_another_batch(self) -> Samples:
+        """The grid with the unseen batch, for costs that grow with the square of the batch."""
+        return dataclasses.replace(self, batches=(*self.batches, _UNSEEN_BATCH), unseen=(2 * _UNSEEN_BATCH, 1))
 
 
 def choose_samples(sequence: int, *, has_sequence: bool, longest: int = 0, window: int = 0) -> Samples:
@@ -140,7 +146,9 @@ class TracedSteps:
         self.stacks: list[Stack] = stacks(self.model)
         # The module's own precision: whether it accepts inputs does not depend on the precision of the trace.
         source = self.model if profiled.module is None else profiled.module
-        self.example: ExampleInputs = example_inputs(source, settings.inputs, config=profiled.config)
+        self.example: ExampleInputs = example_inputs(
+            source, settings.inputs, config=profiled.config, resized=settings.resized
+        )
         self.samples: Samples = Samples(sequences=(1,), unseen=None, sequence=1, batches=(1,))
         if not self.example.scales:
             return

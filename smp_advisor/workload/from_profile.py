@@ -24,6 +24,8 @@ _REPLICATED_ELEMENTS = 5
 """Saved elements per element of the block's input that tensor parallelism does not divide: norm inputs, inputs of
 column-parallel products, two dropout masks (Korthikanti et al. 2022: 10 of 34 bytes in half precision)."""
 _CAST_BYTES = 2
+_FULL_GPU_BYTES = 40 * 2**30
+"""Memory of an A100 40 GB."""
 _TRAFFIC_PER_SAVED = 2
 """Approximation: memory-bound operations write every saved element once and read it once."""
 _LAUNCHES_PER_PRODUCT = 4.0
@@ -112,7 +114,7 @@ class _Measured:
     """The plain data of a profile."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
-        self.values = values
+        self.values = values = _with_linear_bytes(values)
         # A function of inputs has a sequence length, which not every module reads.
         self.power = (
             1 if values["has_sequence"] and any(map(_grows, (values["saved_bytes"], values["forward_flops"]))) else 0
@@ -507,6 +509,30 @@ class _Measured:
         saved = self._factor(kind["saved_bytes"], 2)
         dropout, head_dim = saved > (self.element + 4.5) * heads, max(1, round(width / heads))
         return (Attention(heads=heads, kv_heads=heads, head_dim=head_dim, dropout=dropout, scores_in_fp32=True),)
+
+
+def _with_linear_bytes(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The profile with saved bytes in proportion to the batch, as needed by the largest microbatch of a full GPU.
+
+    They grow with its square if the samples of a batch are compared, as in a contrastive loss: smaller ones need less.
+    """
+    rows = values["saved_bytes"]["polynomial"]
+    linear, square = (float(Fraction(row[0])) for row in (*rows[1:3], ["0"], ["0"])[:2])
+    if square <= 0:
+        return values
+    batch = round((math.sqrt(linear**2 + 4 * square * _FULL_GPU_BYTES) - linear) / (2 * square))
+
+    def changed(part: Mapping[str, Any]) -> dict[str, Any]:
+        constant, *terms = part["saved_bytes"]["polynomial"]
+        slope = sum(Fraction(row[0]) * batch**power for power, row in enumerate(terms))
+        return {**part, "saved_bytes": {"polynomial": [constant, [str(slope)]]}}
+
+    tree, blocks = values.get("tree") or {"kinds": ()}, values["blocks"]
+    return {
+        **changed(values),
+        "blocks": {**blocks, "kinds": list(map(changed, blocks["kinds"]))},
+        "tree": {**tree, "kinds": list(map(changed, tree["kinds"]))},
+    }
 
 
 def _grows(polynomial: Mapping[str, Any]) -> bool:

@@ -80,7 +80,11 @@ def family(model_type: object, *, source: str = "family") -> Family:
     """Family by its ``model_type``."""
     supported = families()
     if not isinstance(model_type, str) or model_type not in supported:
-        raise UnknownFamilyError(f"{source} names the model type {model_type!r}; supported are {', '.join(supported)}.")
+        remedy = "" if source == "family" else "pass it to smp_advisor.advise or profile, which trace it; "
+        raise UnknownFamilyError(
+            f"{source} names the model type {model_type!r}, which has no formulas: {remedy}supported are"
+            f" {', '.join(supported)}."
+        )
     return supported[model_type]
 
 

@@ -1,5 +1,6 @@
 """Every module that can be traced gets advice: repeated blocks are one case of its parts."""
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,6 +11,8 @@ from smp_advisor.costs import estimate
 from smp_advisor.costs.world import stages
 from smp_advisor.errors import ProfileError
 from smp_advisor.libraries import Plan
+from smp_advisor.search.rank import batch_policy
+from smp_advisor.search.search import search
 from smp_advisor.workload import Job, Model
 from tests.deferred import Deferred
 
@@ -169,6 +172,20 @@ def test_every_module_gets_a_plain_answer_in_its_own_unit(profile):
     assert advice.estimate.global_batch_size == 16 if fixed else 16 < advice.estimate.global_batch_size <= 65_536
 
 
+def test_a_batch_without_a_publication_is_at_the_knee_of_the_speed(profile):
+    model = Model.from_profile(profile)
+    for instance, nodes in (("ml.g5.2xlarge", 1), ("ml.g5.12xlarge", 1), ("ml.p4d.24xlarge", 2)):
+        found = search(model, Cluster(instance, nodes), Job(), library="ddp")
+        scores, policy = found.scores, batch_policy(model, Job(), nodes * Cluster(instance).instance.gpus)
+        if not policy.example.startswith("no published batch"):
+            continue
+        chosen, speed = scores.tokens_per_step[0], scores.tokens_per_second[0]
+        larger = scores.tokens_per_step > chosen
+        doublings = np.log2(scores.tokens_per_step[larger] / max(chosen, policy.target_tokens)).clip(0)
+        assert (scores.tokens_per_second[larger] * 0.97 * 0.9**doublings <= speed * 1.0001).all()
+        assert speed >= 0.75 * scores.tokens_per_second.max()
+
+
 @pytest.mark.parametrize("library", ["ddp", "fsdp", "smp-v1", "smp-v2"])
 def test_every_library_plans_every_module(profile, library):
     advice = smp_advisor.advise(profile, "ml.p4d.24xlarge", library=library)
@@ -264,6 +281,49 @@ def test_activations_under_autocast_do_not_depend_on_the_precision_of_the_profil
             saved[traced, library] = memory.activations_gib
     assert saved["fsdp", "ddp"] == pytest.approx(saved["ddp", "ddp"], rel=0.03)
     assert saved["fsdp", "ddp"] > 1.4 * saved["fsdp", "fsdp"]
+
+
+@pytest.mark.parametrize(
+    ("forward", "scales"),
+    [
+        (lambda conv, x, steps: conv(x).sum((1, 2, 3)) + steps, True),
+        (lambda conv, x, steps: conv(x.reshape(3, 8, 8)) * steps, False),
+        (lambda conv, x, steps: conv(x[0]) * steps[0], False),
+    ],
+)
+def test_supplied_tensors_of_one_sample_are_a_batch_of_one_unless_the_module_takes_no_other(forward, scales):
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = torch.nn.Conv2d(3, 3, 3, padding=1)
+
+        def forward(self, image, steps):
+            return forward(self.conv, image, steps)
+
+    inputs = (torch.zeros(1, 3, 8, 8), torch.zeros(1))
+    assert smp_advisor.profile(Net(), inputs=inputs, stages=["trace"]).scales == scales
+
+
+def test_memory_of_a_contrastive_loss_grows_with_the_square_of_the_microbatch_and_routers_are_no_blocks():
+    class Towers(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.routers = torch.nn.ModuleList(torch.nn.Linear(64, 2) for _ in range(3))
+            self.tower = torch.nn.Linear(64, 512)
+
+        def forward(self, user, item):
+            user, item = self.tower(user), self.tower(item)
+            return torch.nn.functional.cross_entropy(user @ item.T, torch.arange(len(user)))
+
+    inputs = lambda batch: (torch.zeros(batch, 64), torch.zeros(batch, 64))  # noqa: E731
+    profile = smp_advisor.profile(Towers(), inputs=inputs, stages=["trace"])
+    assert not profile.blocks
+    assert "Samples of a batch are compared" in " ".join(profile.warnings)
+    model, job = Model.from_profile(profile), Job(precision="bf16", attention="fused")
+    for samples in (1024, 16_384, 65_536):
+        plan = Plan(library="fsdp", precision="bf16", batch_size=samples)
+        activations = estimate(model, Cluster("ml.p4d.24xlarge"), job, plan).memory.peak.activations_gib
+        assert activations >= 0.95 * profile.saved_bytes(samples) / 2**30
 
 
 def test_a_function_of_inputs_keeps_its_own_defaults_and_is_named_where_it_fails():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -182,31 +181,6 @@ def test_a_program_that_does_not_answer_is_not_reported_as_missing(monkeypatch, 
     monkeypatch.setattr(subprocess, "run", unanswered)
     with pytest.raises(ProfileError, match="nvidia-smi did not answer within 120 seconds"):
         run(write("pass"), folder=tmp_path / "run")
-
-
-@pytest.mark.slow
-def test_requirements_are_installed_for_one_run_on_request(tmp_path):
-    source = tmp_path / "source"
-    source.mkdir()
-    wheel = source / "made_up_package-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as file:
-        folder = "made_up_package-1.0.dist-info"
-        file.writestr("made_up_package.py", "value = 7")
-        file.writestr(f"{folder}/METADATA", "Metadata-Version: 2.1\nName: made-up-package\nVersion: 1.0\n")
-        file.writestr(f"{folder}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        file.writestr(f"{folder}/RECORD", "")
-    (source / "requirements.txt").write_text(f"./{wheel.name}\n")
-    (source / "train.py").write_text("import made_up_package; print('value', made_up_package.value)")
-    done = run("train.py", source_dir=source, requirements=True, folder=tmp_path / "run")
-    assert done.ok, done.error
-    assert "value 7" in done.log
-    assert not done.notices
-    without = run("train.py", source_dir=source, folder=tmp_path / "again")
-    assert "No module named 'made_up_package'" in without.error
-    assert any("requirements.txt was not installed" in notice for notice in without.notices)
-    (source / "requirements.txt").write_text("./missing.whl\n")
-    failed = run("train.py", source_dir=source, requirements=True, folder=tmp_path / "third")
-    assert failed.error.startswith("The installation of requirements.txt")
 
 
 def test_a_run_without_a_result_leaves_no_folder(write, tmp_path, monkeypatch):

@@ -36,7 +36,7 @@ PLANS = {
         Plan(pipeline_parallel_degree=2, microbatches=4, batch_size=4, pipeline="simple", fp16=True),
         1,
     ),
-    "transformers' own tensor plan": (LLAMA, Plan(tensor_parallel_degree=2, batch_size=2, fp16=True), 1),
+    "divided products": (LLAMA, Plan(tensor_parallel_degree=2, batch_size=2, fp16=True), 1),
     "sharded parameters": (LLAMA, Plan(sharded_data_parallel_degree=8, batch_size=2, fp16=True), 8),
 }  # fmt: skip
 
@@ -69,11 +69,11 @@ def test_degrees_are_the_plans_in_small(rehearsals):
 def test_sharding_divides_what_ranks_hold(rehearsals):
     full = rehearsals["sharded parameters"]
     assert set(full.parameter_elements) == {full.parameter_elements[0]}
-    tensor = rehearsals["transformers' own tensor plan"]
+    tensor = rehearsals["divided products"]
     assert full.parameter_elements[0] < tensor.parameter_elements[0]
     optimizer = rehearsals["tensor and pipeline and optimizer"]
     assert max(optimizer.optimizer_elements) < max(optimizer.parameter_elements)
-    assert "by the plan of transformers" in tensor.divided
+    assert "products by columns" in tensor.divided
 
 
 def test_what_cannot_be_rehearsed_is_named(rehearsals):

@@ -78,7 +78,10 @@ def test_configurations_of_images_and_rebuilt_models():
         ("[" * 100_000, "is not a JSON file"),
         ("{}", "model_type is missing: add one such as"),
         ('{"tokenizer_class": "GPT2Tokenizer"}', "describes a tokenizer; pass the config.json next to it"),
-        ('{"model_type": "mamba"}', "names the model type 'mamba'; supported are gpt2, gptj"),
+        (
+            '{"model_type": "mamba"}',
+            "names the model type 'mamba', which has no formulas: pass it to smp_advisor.advise or profile",
+        ),
         ('{"model_type": ["gpt2"]}', "supported are gpt2"),
         ('{"model_type": "gpt2", "n_layer": -1}', "n_layer must be a whole number of at least 1, not -1"),
         ('{"model_type": "gpt2", "n_embd": 768.5}', "n_embd must be a whole number"),

@@ -107,8 +107,6 @@ def losses_in(lines: Iterable[str]) -> tuple[float, ...]:
 
 
 _STOP_AFTER_STEPS = Path(__file__).with_name("stop_after_steps.py")
-_REQUIREMENTS = "requirements.txt"
-_INSTALL_SECONDS = 3600.0
 _MAX_PROCESSES = 16
 _MAX_PLAN_PROCESSES = 8
 """Maximum processes for the degrees of a plan; a notebook instance has few cores."""
@@ -151,7 +149,6 @@ def run(
     seconds: float = 600.0,
     memory_bytes: int | None = None,
     folder: str | os.PathLike[str] | None = None,
-    requirements: bool = False,
     on_line: Callable[[str], None] | None = None,
 ) -> LocalRun:
     """Run a training script in a child process with the layout of SageMaker's container.
@@ -180,8 +177,6 @@ def run(
         Limits of the run. None for `memory_bytes` is half of the available memory.
     folder
         Folder for the container's files; None creates a temporary folder that is not deleted.
-    requirements
-        Whether to install requirements.txt of `source_dir` with pip, into the run's folder.
     on_line
         Called with each line of the log.
 
@@ -220,17 +215,14 @@ def run(
     root = container.base.parents[1]
     temporary = Path(tempfile.mkdtemp(prefix="smp-tmp-")).resolve()
     try:
-        end = _install_requirements(container, temporary, on_line) if requirements else None
-        installed = end is not None and end.error is None
-        if end is None or installed:
-            end = run_program(
-                command,
-                cwd=container.code,
-                environment=_environment(container, temporary),
-                what=container.entry_point,
-                limits=Limits(seconds=seconds, memory_bytes=memory_bytes, processes=64 + 8 * processes),
-                on_line=read,
-            )
+        end = run_program(
+            command,
+            cwd=container.code,
+            environment=_environment(container, temporary),
+            what=container.entry_point,
+            limits=Limits(seconds=seconds, memory_bytes=memory_bytes, processes=64 + 8 * processes),
+            on_line=read,
+        )
     except BaseException:
         if folder is None:  # there is no result that names the folder
             shutil.rmtree(root, ignore_errors=True)
@@ -253,14 +245,14 @@ def run(
         peak_bytes=end.peak_bytes,
         losses=losses_in(lines),
         log=end.log,
-        notices=_notices(container, installed=installed),
+        notices=_notices(container),
         error=error,
     )
 
 
 def _environment(container: Container, temporary: Path) -> dict[str, str]:
     """Environment of the script."""
-    python_path = (container.code, _packages(container), os.environ.get("PYTHONPATH"))
+    python_path = (container.code, os.environ.get("PYTHONPATH"))
     return {
         **os.environ,
         **container.variables,
@@ -269,11 +261,6 @@ def _environment(container: Container, temporary: Path) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "PYTHONFAULTHANDLER": "1",
     }
-
-
-def _packages(container: Container) -> Path:
-    """Folder of the packages of requirements.txt."""
-    return container.base.parents[1] / "packages"
 
 
 def _error(container: Container, end: ProgramEnd) -> str:
@@ -285,28 +272,11 @@ def _error(container: Container, end: ProgramEnd) -> str:
     return "" if end.error is None else str(end.error)
 
 
-def _install_requirements(container: Container, temporary: Path, on_line: Callable[[str], None] | None) -> ProgramEnd:
-    """Install requirements.txt of the source directory for this run only, with pip."""
-    if not (container.code / _REQUIREMENTS).is_file():
-        raise ProfileError(
-            "There is no requirements.txt next to the script: pass the folder that has it as source_dir."
-        )
-    command = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
-    return run_program(
-        [*command, "--target", str(_packages(container)), "-r", _REQUIREMENTS],
-        cwd=container.code,
-        environment=os.environ | {"TMPDIR": str(temporary)},
-        what=f"the installation of {_REQUIREMENTS}",
-        limits=Limits(seconds=_INSTALL_SECONDS),
-        on_line=on_line,
-    )
-
-
-def _notices(container: Container, *, installed: bool) -> tuple[str, ...]:
+def _notices(container: Container) -> tuple[str, ...]:
     """Differences from a container, one sentence each."""
     sentences = _absolute_paths(container)
-    if not installed and (container.code / _REQUIREMENTS).is_file():
-        sentences.append(f"{_REQUIREMENTS} was not installed: the script used the packages of this machine.")
+    if (container.code / "requirements.txt").is_file():
+        sentences.append("requirements.txt was not installed: the script used the packages of this machine.")
     return tuple(sentences)
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import fnmatch
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module, distribute_tensor
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.utils._pytree import tree_leaves, tree_map
 
 from smp_advisor.errors import ProfileError
@@ -19,12 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torch.distributed.device_mesh import DeviceMesh
-    from torch.distributed.tensor.parallel import ParallelStyle
 
-__all__ = ["Boundary", "Stage", "divide", "find_boundary", "ranges", "style_of", "transformers_plan"]
+__all__ = ["Boundary", "Stage", "divide", "find_boundary", "ranges"]
 
 _HIDDEN = ("hidden_states", "x", "inputs", "input")
-_STYLES: dict[str, type[ColwiseParallel | RowwiseParallel]] = {"colwise": ColwiseParallel, "rowwise": RowwiseParallel}
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,63 +178,21 @@ def _hidden_keyword(keywords: dict[str, Any]) -> str | None:
     return next((name for name in _HIDDEN if isinstance(keywords.get(name), Tensor)), None)
 
 
-def divide(model: nn.Module, paths: Sequence[str], mesh: DeviceMesh, config: Any) -> str:
+def divide(model: nn.Module, paths: Sequence[str], mesh: DeviceMesh) -> str:
     """Divide the matrix products of blocks over a mesh, and return a description.
 
-    If transformers has a tensor-parallel plan for the model and the heads are divisible, that plan is used: columns of
-    one product and rows of the next, with one all-reduce for both. Otherwise each product is divided by columns and its
-    output is gathered, which is correct for any model.
+    Each product is divided by columns and its output is gathered, which is correct for any model.
     """
-    plan = transformers_plan(config, mesh.size())
-    count = 0
-    for path in paths:
-        block = model.get_submodule(path)
-        products = {
-            name: module
-            for name, module in block.named_modules()
-            if isinstance(module, nn.Linear) or _is_transposed(module)
-        }
-        styles = {name: style for name in products if (style := style_of(f"{path}.{name}", plan))}
-        if plan and _divisible(products, styles, mesh.size()):
-            parallel_styles: dict[str, ParallelStyle] = {name: _STYLES[style]() for name, style in styles.items()}
-            parallelize_module(block, mesh, parallel_styles)
-            count += len(parallel_styles)
-            continue
-        plan = {}
-        for module in products.values():
-            count += _columns_gathered(module, mesh)
-    if not count:
-        return "nothing: no product has divisible columns"
-    if plan:
-        return f"{count} products by the plan of transformers: columns of one, rows of the next"
-    return f"{count} products by columns, each with its output gathered"
-
-
-def transformers_plan(config: Any, degree: int) -> dict[str, str]:
-    """Styles of products by pattern of their path, from the configuration; empty if the heads are not divisible."""
-    plan = getattr(config, "base_model_tp_plan", None) or {}
-    heads = [getattr(config, name, 0) for name in ("num_attention_heads", "num_key_value_heads")]
-    if any(isinstance(count, int) and count % degree for count in heads):
-        return {}
-    return {pattern: style for pattern, style in plan.items() if style in {"colwise", "rowwise"}}
-
-
-def style_of(path: str, plan: dict[str, str]) -> str:
-    """Style of the product at a path: ``colwise``, ``rowwise``, or empty."""
-    return next((style for pattern, style in plan.items() if fnmatch.fnmatch(path, f"*{pattern}")), "")
-
-
-def _divisible(products: dict[str, nn.Module], styles: dict[str, str], degree: int) -> bool:
-    """Whether the plan's products are linear layers that the degree divides."""
-    if not styles:
-        return False
-    for name, style in styles.items():
-        module = products[name]
-        if not isinstance(module, nn.Linear):
-            return False
-        if (module.out_features if style == "colwise" else module.in_features) % degree:
-            return False
-    return True
+    blocks = [model.get_submodule(path) for path in paths]
+    products = [
+        part for block in blocks for part in block.modules() if isinstance(part, nn.Linear) or _is_transposed(part)
+    ]
+    count = sum(_columns_gathered(product, mesh) for product in products)
+    return (
+        f"{count} products by columns, each with its output gathered"
+        if count
+        else "nothing: no product has divisible columns"
+    )
 
 
 def _is_transposed(module: nn.Module) -> bool:

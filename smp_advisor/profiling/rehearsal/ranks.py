@@ -159,7 +159,6 @@ class Prepared:
     """State that all ranks start from."""
 
     model: nn.Module
-    config: Any
     paths: tuple[str, ...]
     """Paths of the blocks that tensor parallelism and pipeline stages divide."""
     boundary: Boundary | None
@@ -186,7 +185,7 @@ def run_rank(prepared: Prepared, rank: int) -> dict[str, Any]:
     own_paths = [prepared.paths[i] for i in own]
     divided = ""
     if degrees.tensor > 1:
-        divided = divide(model, own_paths, mesh["tensor"], prepared.config)
+        divided = divide(model, own_paths, mesh["tensor"])
     batch = prepared.batches[replica]
     with ExitStack() as stack:
         if prepared.checkpointing:

@@ -101,7 +101,7 @@ def _rehearse(
         progress(3, 4, f"{degrees.world} processes")
         trainable = {name for name, p in model.named_parameters() if p.requires_grad}
         prepared = Prepared(
-            model=model, config=setup.copy.profiled.config, paths=paths, boundary=setup.boundary, degrees=degrees,
+            model=model, paths=paths, boundary=setup.boundary, degrees=degrees,
             batches=setup.batches, reference=single, checkpointing=bool(plan.activation_checkpointing),
             all_used=all(used == trainable for used in single.used),
         )  # fmt: skip
