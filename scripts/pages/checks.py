@@ -37,7 +37,9 @@ def section_page(section: Section) -> str:
     """The page of a section as Markdown, each check with its texts, examples, source, and why it stays."""
     marks = "<!-- Written by `make pages` from smp_advisor/findings/data. -->"
     parts = [f"# {section.name}\n\n{marks}\n\nApplies {section.applies}. [All checks](../checks.md)\n"]
-    parts += [f"## {check.id}\n\n{check.title}\n\n{check_markdown(check)}\n{_found(check)}\n" for check in section.checks]
+    parts += [
+        f"## {check.id}\n\n{check.title}\n\n{check_markdown(check)}\n{_found(check)}\n" for check in section.checks
+    ]
     return "\n".join(parts)
 
 
