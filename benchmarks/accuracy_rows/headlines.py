@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from smp_advisor.costs.constants import constants
 from smp_advisor.costs.evaluate import estimate, step_time_doubt
 from smp_advisor.costs.uncertainty import step_time_factors
 from smp_advisor.errors import AdvisorError
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from .sites import Linear
     from .spreads import Covered
     from .table import Row
+    from .timed import Timed
 
     Floats = NDArray[np.float64]
     Chosen = NDArray[np.bool_]
@@ -28,6 +30,19 @@ if TYPE_CHECKING:
 __all__ = ["headlines"]
 
 _FACTOR_OF_TWO = float(np.log(2))
+_CAUSES = {
+    "Host time of the modules of Megatron and SMP v1": {"time.module_seconds": 0.0},
+    "Host time of FSDP per unit": {"time.unit_seconds": 0.0},
+    "Host time of activation checkpointing": {"time.checkpoint_seconds": 0.0},
+    "Launches of collectives": {"time.collective_launch_seconds": 0.0},
+    "Coordination of hosts by SMP v1": {"time.host_floor_seconds": 0.0},
+    "Slower hosts of older GPUs": {f"gpu.host_pace.{gpu}": 1.0 for gpu in ("V100", "T4", "A100", "A10G")},
+    "Blocking copies of offloaded activations, instead of the full link": {"offload.blocking_gb_per_s": 52.0},
+    "Optimizers that update one tensor after the other": {"time.optimizer_unfused": 1.0},
+    "A kept copy of gradients that are accumulated": {"time.gradient_accumulation": 1.0},
+}
+"""Parts of the step time, with the constants that leave each out."""
+_LEAST_EFFECT = 0.005
 
 
 def headlines(point: Linear) -> dict[str, Any]:
@@ -61,7 +76,16 @@ def headlines(point: Linear) -> dict[str, Any]:
         }
     if users.any():
         result["users"] = _users(point, inside, public)
+    result["causes"] = {name: _without(rows, values) for name, values in _CAUSES.items()}
     return result
+
+
+def _without(rows: Timed, values: dict[str, float]) -> dict[str, Any]:
+    """Errors without one part of the step time and with it, of the rows that it changes."""
+    present = {name: constant.value for name, constant in constants().items()}
+    shown, without = rows.errors(present), rows.errors(present | values)
+    moved = np.abs(without - shown) > _LEAST_EFFECT
+    return {"without": _figures(without[moved]), "with": _figures(shown[moved])} if moved.any() else {}
 
 
 def users_group(row: Row) -> str:

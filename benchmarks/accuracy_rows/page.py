@@ -154,6 +154,7 @@ def _lines(result: dict[str, Any]) -> Iterator[str]:
     shown = {target["title"]: f"{target['achieved']}, target {target['aim']}" for target in result["targets"]}
     limits = texts["limits"].replace("MEASURED_LEFT_OUT", shown.get("Within the 95 % interval, source left out", "-"))
     yield limits.replace("MEASURED_USERS", shown.get("Within the 95 % interval, users' code on AWS", "-"))
+    yield from _causes(result["headlines"].get("causes", {}))
     yield from _constants(result["headlines"]["left_out"].get("moved_by", {}))
 
 
@@ -277,6 +278,23 @@ def _step_intervals() -> Iterator[str]:
 
 
 _LEAST_MOVE = 0.001
+
+
+def _causes(causes: dict[str, dict[str, Any]]) -> Iterator[str]:
+    yield "## What each part of the step time is worth"
+    yield ""
+    yield "Each part alone is left out, with the other constants as they are. The figures are those of the rows whose"
+    yield "step changes by more than 0.5 %, users' code on AWS among them."
+    yield ""
+    yield "| part | rows | median, p90, bias without it | with it |"
+    yield "|---|---:|---|---|"
+    for name, errors in causes.items():
+        if errors:
+            without, shown = (_cells(errors[side]).split(" | ") for side in ("without", "with"))
+            yield f"| {name} | {shown[0]} | {', '.join(without[1:])} | {', '.join(shown[1:])} |"
+        else:
+            yield f"| {name} | 0 | - | - |"
+    yield ""
 
 
 def _constants(moved: dict[str, tuple[str, float]]) -> Iterator[str]:
