@@ -6,6 +6,7 @@ import contextlib
 import copy
 import weakref
 from contextlib import contextmanager
+from fnmatch import fnmatch
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,7 +28,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from smp_advisor.libraries.layout import OPERATORS
 from smp_advisor.profiling.patching import patched, wrapped_forwards
-from smp_advisor.profiling.rehearsal.division import divide, style_of, transformers_plan
+from smp_advisor.profiling.rehearsal.division import divide
 from smp_advisor.profiling.structure import callable_parts, stacks
 
 if TYPE_CHECKING:
@@ -213,9 +214,9 @@ def divide_tensors(
     run on a part of the sequence, and attention and feed-forward gather it. Under `gathering_again`, the backward pass
     gathers it a second time.
     """
-    plan = transformers_plan(config, mesh.size())
+    plan = _transformers_plan(config, mesh.size())
     if not plan:
-        how = divide(model, paths, mesh, config)
+        how = divide(model, paths, mesh)
         obstacle = (
             "Tensor parallelism by columns and rows: transformers has no plan for this model, so that each product was"
             " divided by columns and its output gathered, which stores more."
@@ -226,7 +227,7 @@ def divide_tensors(
     for path in paths:
         block = model.get_submodule(path)
         styles = {
-            name: style_of(f"{path}.{name}", plan) for name, m in block.named_modules() if isinstance(m, nn.Linear)
+            name: _style_of(f"{path}.{name}", plan) for name, m in block.named_modules() if isinstance(m, nn.Linear)
         }
         for name, style in styles.items():
             if style == "rowwise":
@@ -340,3 +341,17 @@ def _dividing(mesh: DeviceMesh) -> Any:
         return ((part, *arguments[1:]), keywords) if arguments else (arguments, keywords | {"hidden_states": part})
 
     return hook
+
+
+def _transformers_plan(config: Any, degree: int) -> dict[str, str]:
+    """Styles of products by pattern of their path, from the configuration; empty if the heads are not divisible."""
+    plan = getattr(config, "base_model_tp_plan", None) or {}
+    heads = [getattr(config, name, 0) for name in ("num_attention_heads", "num_key_value_heads")]
+    if any(isinstance(count, int) and count % degree for count in heads):
+        return {}
+    return {pattern: style for pattern, style in plan.items() if style in {"colwise", "rowwise"}}
+
+
+def _style_of(path: str, plan: dict[str, str]) -> str:
+    """Style of the product at a path: ``colwise``, ``rowwise``, or empty."""
+    return next((style for pattern, style in plan.items() if fnmatch(path, f"*{pattern}")), "")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.cluster.table import instances
 from smp_advisor.files import table
 from smp_advisor.libraries.version import instance_family
+from smp_advisor.reading.data import reason
 from smp_advisor.reading.module import add_keyword, after_statement, replace
 from smp_advisor.reading.trace import exclusive
 from smp_advisor.reading.values import (
@@ -17,6 +18,7 @@ from smp_advisor.reading.values import (
     Mapping,
     Operation,
     Result,
+    Unknown,
     Value,
     is_none,
     options,
@@ -318,6 +320,8 @@ _FAMILIES = frozenset(table("smp_advisor.libraries.training_compiler", "versions
 """The families that the SageMaker Python SDK accepts."""
 _BATCHES = ("batch_size", "per_device_train_batch_size", "train_batch_size", "per_gpu_train_batch_size")
 _RATES = ("learning_rate", "lr")
+_READ = ("instance_type", "instance_count", "distribution", "hyperparameters")
+_CLASSES = ("PyTorch", "TensorFlow", "HuggingFace")
 
 
 def _estimators(context: Context) -> list[tuple[Call, Call]]:
@@ -346,6 +350,7 @@ def _count(call: Call) -> int | None:
 
 @check("STC407")
 def _launched_on_several(context: Context) -> Iterator[Hit]:
+    _list_unknown(context)
     for call, _ in _estimators(context):
         gpus, count = _gpus(call), _count(call)
         if gpus is None or count is None or gpus * count == 1:
@@ -359,6 +364,27 @@ def _launched_on_several(context: Context) -> Iterator[Hit]:
         if launchers and "torch" in call.name.lower() and not {"pytorchxla", "smdistributed"} & set(launchers):
             yield Hit(call.module, call.node, {"launchers": ", ".join(launchers)}, variant="other launcher")
     yield from _without_worker_function(context)
+
+
+def _list_unknown(context: Context) -> None:
+    """List the arguments of estimators that could not be read."""
+    compiled = [call for call, _ in _estimators(context)]
+    for call in context.trace.calls:
+        unknown: dict[str, Value] = {}
+        if call in compiled:
+            unknown = {name: value for name in _READ if (value := call.argument(name)) is not None}
+            batches = call.argument("hyperparameters")
+            if isinstance(batches, Mapping):
+                unknown |= {name: value for name in (*_BATCHES, *_RATES) if (value := batches.get(name)) is not None}
+        elif call.called in _CLASSES and (value := call.argument("compiler_config")) is not None:
+            unknown["compiler_config"] = value
+        if call.unpacks and (call in compiled or call.called in _CLASSES):
+            unknown["arguments"] = Unknown(call.passed.open)
+        for name, value in unknown.items():
+            complete = isinstance(value, Mapping) and value.complete
+            if not complete and not isinstance(value, Constant):
+                what = f"{name} of {call.called}(...) cannot be read: {reason(value)}. Checks that need it are skipped."
+                context.leave_open(call.module, call.node, what)
 
 
 def _launcher_script(call: Call) -> bool:
