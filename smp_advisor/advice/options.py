@@ -188,13 +188,21 @@ def _fine_tuning(texts: Mapping[str, Any]) -> dict[str, Any]:
     return {"adapter": adapter}
 
 
+def named_texts(texts: Iterable[str], option: str) -> dict[str, str]:
+    """Options as NAME=VALUE, with values as they are: the paths of channels."""
+    pairs = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        if not name or name == text:
+            raise AdvisorError(f"{option} must be NAME=VALUE, for example {option} region=us-west-2, not {text!r}.")
+        pairs[name] = value
+    return pairs
+
+
 def named_values(texts: Iterable[str], option: str = "--option") -> dict[str, Any]:
     """Options as NAME=VALUE. A value is a literal of Python, else text."""
     options: dict[str, Any] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise AdvisorError(f"{option} must be NAME=VALUE, for example {option} region=us-west-2, not {text!r}.")
+    for name, value in named_texts(texts, option).items():
         try:
             options[name] = ast.literal_eval(value)
         except (ValueError, SyntaxError, MemoryError, RecursionError):

@@ -16,7 +16,7 @@ from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.costs.activations import block_saved_bytes
 from smp_advisor.costs.communication import MOST_MEASURED, Group, is_first_generation
 from smp_advisor.costs.compute import model_flops_per_sample
-from smp_advisor.costs.constants import peak_flops
+from smp_advisor.costs.constants import constant, peak_flops
 from smp_advisor.costs.effective_time import effective_time
 from smp_advisor.costs.estimate import CATEGORIES, TIME_PARTS, Estimate, Memory, StageMemory, StepTime
 from smp_advisor.costs.learned import LearnedMemory, learned_seconds
@@ -29,7 +29,7 @@ from smp_advisor.costs.memory import (
     pressure_warning,
     stage_bytes,
 )
-from smp_advisor.costs.step_time import MEASURED_BLOCKS, Step, step_of
+from smp_advisor.costs.step_time import Step, step_of
 from smp_advisor.costs.transfer import targets
 from smp_advisor.costs.uncertainty import Doubt, has_runs, narrowed, plan_kinds, step_time_factors
 from smp_advisor.costs.world import World, in_flight, stack_of, stage_kinds, stages, vocabulary_shards
@@ -211,7 +211,7 @@ def _doubt(model: Model, cluster: Cluster, layout: Layout, world: World, step: S
         across_nodes=across,
         in_node=in_node,
         offloaded=bool(layout.offload_activations),
-        extrapolated=coordinated / total * abs(math.log(model.layer_count / MEASURED_BLOCKS)),
+        extrapolated=coordinated / total * abs(math.log(model.layer_count / float(constant("time.host_floor_blocks")))),
         unmeasured=not has_runs(cluster.instance.gpu),
     )
 

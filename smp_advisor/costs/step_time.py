@@ -200,10 +200,6 @@ def _chosen(kind: type[_Columns], every: Sequence[_Columns], index: Ints) -> _Co
     )
 
 
-MEASURED_BLOCKS = 37
-"""Geometric mean of the blocks of the two runs that determine `_host_floor`."""
-
-
 def _host_floor(model: Model, cluster: Cluster, layout: Layout, seconds: Floats) -> Floats:
     """Seconds that a step waits for hosts that coordinate the passes of stages and the gathers of shards (SMP v1).
 

@@ -420,23 +420,25 @@ def _adapter(configuration: Configuration, script: ScriptFacts | None) -> list[s
 
 
 def _defaults(configuration: Configuration, script: ScriptFacts | None) -> list[str]:
-    """Set what the script sets and the text does not; the assumption about the batch size, if any."""
+    """Set what the script sets and the text does not; a sentence for the batch size and one for the others."""
     values = configuration.hyperparameters
     present = {"batch_size"} if any(name in values for name in BATCH) else set()
     present |= set(SEQUENCE) if any(name in values for name in SEQUENCE) else set()
     settings = script.settings if script is not None else {}
-    for name, value in settings.items():
-        if name not in present:
-            values.setdefault(name, Setting(value))
+    taken = {name: value for name, value in settings.items() if name not in present and name not in values}
+    for name, value in taken.items():
+        values[name] = Setting(value)
+    others = [f"{name} {value}" for name, value in taken.items() if name != "batch_size"]
+    assumed = [f"The script sets {', '.join(others)}."] if others else []
     if "batch_size" in present:
-        return []
+        return assumed
     if "batch_size" in settings:
-        return [f"The batch size is {settings['batch_size']}, which the script sets."]
+        return [f"The batch size is {settings['batch_size']}, which the script sets.", *assumed]
     example = script is None and "git_config" in configuration.settings and _TRAINER_ARGUMENTS & values.keys()
     if example or (script is not None and script.unset):
         configuration.set_hyperparameters(batch_size=_TRAINER_BATCH)
-        return [f"The batch size is {_TRAINER_BATCH}, the default of TrainingArguments."]
-    return []
+        return [f"The batch size is {_TRAINER_BATCH}, the default of TrainingArguments.", *assumed]
+    return assumed
 
 
 def _precision(configuration: Configuration, script: ScriptFacts | None) -> str:
@@ -451,8 +453,9 @@ def _precision(configuration: Configuration, script: ScriptFacts | None) -> str:
         return ""
     example = script is None and "git_config" in configuration.settings
     if example or (script is not None and (script.parses_arguments or script.full)):
-        values["precision"] = Setting("fp32")  # the default of the Trainer, and of PyTorch
-        return ""
+        values["precision"] = Setting("fp32")
+        default = script is None or script.parses_arguments
+        return f"The precision is fp32: {'the default of the Trainer' if default else 'the script names no other'}."
     machine = terms_of(configuration).instance
     precision = "bf16" if machine is None or machine.bf16 else "fp32"
     values["precision"] = Setting(precision)

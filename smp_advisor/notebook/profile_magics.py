@@ -16,7 +16,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from smp_advisor.advice.options import named_values
+from smp_advisor.advice.options import named_texts, named_values
 from smp_advisor.libraries.groups import reduced_data_parallel_degree
 from smp_advisor.notebook.options import model_named, parsed, table_options, value_of, with_help
 from smp_advisor.notebook.shown import ProgressDisplay, required, show_result
@@ -156,7 +156,7 @@ class ProfileMagics(Magics):
             processes = settings["processes"]
         hyperparameters |= named_values(arguments.hyperparameter, "--hyperparameter")
         processes = value_of(arguments, "processes") or processes
-        channels = {name: str(text) for name, text in named_values(arguments.channel, "--channel").items()}
+        channels = named_texts(arguments.channel, "--channel")
         seconds = value_of(arguments, "seconds") or 600.0
         memory = value_of(arguments, "memory")
         source = _written(cell, arguments.name, arguments.source_dir)

@@ -24,8 +24,8 @@ _REPLICATED_ELEMENTS = 5
 """Saved elements per element of the block's input that tensor parallelism does not divide: norm inputs, inputs of
 column-parallel products, two dropout masks (Korthikanti et al. 2022: 10 of 34 bytes in half precision)."""
 _CAST_BYTES = 2
-_FULL_GPU_BYTES = 40 * 2**30
-"""Memory of an A100 40 GB."""
+_LARGEST_GPU_BYTES = 269 * 2**30
+"""Memory of a B300, the largest GPU of SageMaker."""
 _TRAFFIC_PER_SAVED = 2
 """Approximation: memory-bound operations write every saved element once and read it once."""
 _LAUNCHES_PER_PRODUCT = 4.0
@@ -512,7 +512,7 @@ class _Measured:
 
 
 def _with_linear_bytes(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The profile with saved bytes in proportion to the batch, as needed by the largest microbatch of a full GPU.
+    """The profile with saved bytes in proportion to the batch, as needed by the largest microbatch of the largest GPU.
 
     They grow with its square if the samples of a batch are compared, as in a contrastive loss: smaller ones need less.
     """
@@ -520,7 +520,7 @@ def _with_linear_bytes(values: Mapping[str, Any]) -> Mapping[str, Any]:
     linear, square = (float(Fraction(row[0])) for row in (*rows[1:3], ["0"], ["0"])[:2])
     if square <= 0:
         return values
-    batch = round((math.sqrt(linear**2 + 4 * square * _FULL_GPU_BYTES) - linear) / (2 * square))
+    batch = round((math.sqrt(linear**2 + 4 * square * _LARGEST_GPU_BYTES) - linear) / (2 * square))
 
     def changed(part: Mapping[str, Any]) -> dict[str, Any]:
         constant, *terms = part["saved_bytes"]["polynomial"]

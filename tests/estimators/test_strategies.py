@@ -420,6 +420,8 @@ def test_what_the_text_leaves_to_the_script_is_read_there_or_there_is_no_plan(tm
     assert (plan and plan.batch_size, plan and plan.precision) == (batch, precision)
     if plan is None:
         assert "the batch size is neither in the text nor readable in its script" in job_read.open[0]
+    else:
+        assert precision in " ".join(job_read.inferred)
 
 
 def test_memory_next_to_generation_is_not_checked_and_a_reference_model_is_named(tmp_path):

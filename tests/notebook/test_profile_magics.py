@@ -84,14 +84,14 @@ def test_the_advisor_shown_last_gives_plan_and_job(shell, calls):
 
 def test_a_cell_becomes_a_script_beside_its_folder(shell, calls, tmp_path):
     (tmp_path / "helper.py").write_text("x = 1")
-    line = f"--name run.py --source-dir {tmp_path} -p lr=1e-4 -p note=text -c train={tmp_path} --steps 3 --seconds 9"
-    shell.run_cell_magic("smp_local", line, "import helper")
+    line = f"--name run.py --source-dir {tmp_path} -p lr=1e-4 -p note=text -c train={tmp_path} -c more=1e3"
+    shell.run_cell_magic("smp_local", f"{line} --steps 3 --seconds 9", "import helper")
     script, settings = calls[0]
     assert script == "run.py"
     assert settings["files"] == {"run.py": "import helper", "helper.py": "x = 1"}
     assert not settings["source_dir"].parent.exists()
     assert settings["hyperparameters"] == {"lr": 1e-4, "note": "text"}
-    assert settings["channels"] == {"train": str(tmp_path)}
+    assert settings["channels"] == {"train": str(tmp_path), "more": "1e3"}
     assert (settings["steps"], settings["seconds"]) == (3, 9.0)
 
 

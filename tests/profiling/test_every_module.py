@@ -320,7 +320,7 @@ def test_memory_of_a_contrastive_loss_grows_with_the_square_of_the_microbatch_an
     assert not profile.blocks
     assert "Samples of a batch are compared" in " ".join(profile.warnings)
     model, job = Model.from_profile(profile), Job(precision="bf16", attention="fused")
-    for samples in (1024, 16_384, 65_536):
+    for samples in (1024, 16_384, 65_536, 200_000):
         plan = Plan(library="fsdp", precision="bf16", batch_size=samples)
         activations = estimate(model, Cluster("ml.p4d.24xlarge"), job, plan).memory.peak.activations_gib
         assert activations >= 0.95 * profile.saved_bytes(samples) / 2**30
