@@ -48,7 +48,6 @@ def rows(package: str, file: str) -> tuple[dict[str, str], ...]:
 
 
 def read_bytes(path: Path, most: int) -> bytes:
-    """The bytes of a regular file."""
     _require_regular(path)
     with path.open("rb") as file:
         raw = file.read(most + 1)

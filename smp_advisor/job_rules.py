@@ -40,7 +40,6 @@ class JobTerms:
     waits: bool | None = None
     """Whether a time for waiting is set; None if unknown."""
     checkpoints: bool | None = None
-    """Whether the job has a location for checkpoints."""
     keep_alive_seconds: int | None = None
     file_system: bool | None = False
     """Whether the job reads from or writes to FSx for Lustre or EFS."""
@@ -79,7 +78,6 @@ class Fault:
 
     @property
     def sentence(self) -> str:
-        """The problem with its remedy."""
         return f"{self.problem}: {self.remedy[:1].lower()}{self.remedy[1:]}."
 
 

@@ -187,7 +187,6 @@ def shown(value: object) -> str:
 
 @cache
 def options() -> Mapping[str, Option]:
-    """Every option by its name."""
     table: dict[str, Option] = {}
     for entry in data_file("arguments", "options")["option"]:
         fields: dict[str, Any] = {name: tuple(of) if isinstance(of, list) else of for name, of in entry.items()}
@@ -247,7 +246,6 @@ def is_path(path: object) -> bool:
 
 
 def require_path(path: object, call: str) -> None:
-    """Refuse a value that is no path of a file."""
     if not is_path(path):
         raise AdvisorError(f"{call}() requires the path of a file, not {path!r:.80}.")
 

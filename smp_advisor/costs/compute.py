@@ -47,7 +47,6 @@ class HostSeconds:
 def host_seconds(
     block: Block, kernels: Kernels, attention_launches: Floats, layout: Layout, instance: Instance, stack: Stack
 ) -> HostSeconds:
-    """Seconds of the host for one block."""
     experts = max((matmul.experts for matmul in block.matmuls), default=1)
     local = maximum(experts / layout.expert_parallel_degree, 1.0)
     launches = kernels.products + kernels.launches + attention_launches + kernels.expert_launches * local
@@ -268,7 +267,6 @@ class Passes:
 
     @property
     def total(self) -> Floats:
-        """Total seconds of one microbatch."""
         return self.first_half + self.second_half
 
     @property
@@ -341,7 +339,6 @@ def stage_passes(
     degree: int,
     locals_: Sequence[LocalParameters],
 ) -> tuple[Passes, ...]:
-    """Seconds of one microbatch on each kind of stage."""
     blocks = [_block_passes(g.block, cluster, job, layout, world) for g in model.groups]
     head = head_seconds(model, layout, world, cluster.instance, job, vocabulary_shards(model, layout))
 

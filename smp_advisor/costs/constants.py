@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Constant:
-    """One figure with its source."""
-
     name: str
     """Dotted name: ``memory.context_gib``, or ``gpu.matmul_efficiency.A100`` if it depends on the GPU."""
     value: float
@@ -41,7 +39,6 @@ def _table() -> dict[str, dict[str, dict[str, object]]]:
 
 @cache
 def constants() -> dict[str, Constant]:
-    """Every constant by its dotted name."""
     table: dict[str, Constant] = {}
     for group, entries in _table().items():
         if group == "fp32_peak_tflops":
@@ -89,7 +86,6 @@ def gpu_constant(name: str, gpu: str) -> Floats:
 
 
 def has_gpu_constant(name: str, gpu: str) -> bool:
-    """Whether a constant has a value for this GPU, other than that of ``other``."""
     return _generation(name, gpu) != "other"
 
 

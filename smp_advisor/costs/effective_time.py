@@ -83,7 +83,6 @@ class EffectiveTime:
 
     @property
     def parts(self) -> tuple[Overhead, ...]:
-        """The counted parts with their explanations and sources."""
         details = {
             "checkpoints": (
                 f"A checkpoint of {self.checkpoint_gib:,.0f} GiB stops training for"
@@ -181,7 +180,6 @@ def writing_nodes(cluster: Cluster, layout: Layout) -> int:
 def effective_time(
     model: Model, cluster: Cluster, job: Job, layout: Layout, *, step_seconds: float, steps: float | None
 ) -> EffectiveTime:
-    """Effective time of a run of one plan."""
     overheads = job.overheads
     counted = frozenset(overheads.parts)
     bytes_ = checkpoint_bytes(model, layout)

@@ -57,8 +57,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryColumns:
-    """Memory of n plans, arrays of shape (n,)."""
-
     needed_bytes: NDArray[np.float64]
     """Required memory of the largest stage, without memory that the allocator can release."""
     margin: NDArray[np.float64]
@@ -129,7 +127,6 @@ def trained(model: Model, job: Job) -> Model:
 
 
 def memory_columns(model: Model, cluster: Cluster, job: Job, layout: Layout) -> MemoryColumns:
-    """Peak memory of n plans."""
     model = trained(model, job)
     usable = cluster.instance.usable_gpu_memory_gib * GIB
     required, margin, host = (np.zeros(len(layout)) for _ in range(3))

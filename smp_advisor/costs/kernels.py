@@ -92,7 +92,6 @@ def product_seconds(
 def products_seconds(
     matmuls: tuple[Matmul, ...], layout: Layout, world: World, instance: Instance, job: Job, stack: Stack
 ) -> Floats:
-    """Seconds of all products of weights of a block."""
     tp, ep = layout.tensor_parallel_degree, layout.expert_parallel_degree
     total: Floats = 0.0
     for m in matmuls:
@@ -148,7 +147,6 @@ def _relative(kernel: str, head_dim: int, *, causal: bool, of: str, length: int)
 
 
 def share_of_peak(kernel: Kernel, gpu: str, head_dim: int, length: int, *, causal: bool, of: Pass) -> Floats:
-    """Rate of one kernel as a share of the GPU's dense peak in 16 bits."""
     name = f"{kernel.replace('-', '_')}_efficiency"
     if kernel == "flash-3" and not has_gpu_constant(name, gpu):
         kernel, name = "flash-2", "flash_2_efficiency"  # it exists for Hopper only
@@ -180,7 +178,6 @@ class AttentionSeconds:
 def attention_seconds(
     block: Block, layout: Layout, world: World, instance: Instance, job: Job, stack: Stack
 ) -> AttentionSeconds:
-    """Seconds of all attentions of a block."""
     total = AttentionSeconds(0.0, 0.0, 0.0)
     for attention in block.attentions:
         total = total + _seconds(attention, layout, world, instance, job, stack)

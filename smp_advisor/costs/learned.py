@@ -133,7 +133,6 @@ class _Errors:
 
     @classmethod
     def of_runs(cls, runs: Sequence[MeasuredRun]) -> _Errors:
-        """Errors of measured runs."""
         of = Targets.of_runs([run.conditions for run in runs])
         return cls.of_seconds(of, np.array([run.predicted_seconds for run in runs]))
 
@@ -246,7 +245,6 @@ def _interval(log: float, spread: float) -> tuple[float, float]:
 
 
 def seconds_by_quantity(model: Model, cluster: Cluster, job: Job, layout: Layout, step: Step) -> Floats:
-    """Seconds of n plans by `TIME_QUANTITIES`, shape (n, quantities)."""
     parts = _by_part_and_quantity(cluster, World.of(model, cluster, job, layout), step)
     result: Floats = np.sum([*parts.values()], axis=0)
     return result

@@ -26,13 +26,10 @@ def stack_of(job: Job, layout: Layout) -> Stack:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
-    """Contents of one pipeline stage."""
-
     index: int
     block_counts: tuple[int, ...]
     """Blocks of each of the model's groups, in their order."""
     first: bool
-    """Whether the stage has the embedding."""
     last: bool
     """Whether the stage has the final norm, the head and the loss."""
 
@@ -111,7 +108,6 @@ def _shares(model: Model) -> list[tuple[float, float]]:
 
 @lru_cache(maxsize=4096)
 def stage_kinds(model: Model, pipeline_parallel_degree: int) -> tuple[Stage, ...]:
-    """One stage of each kind. Their costs determine those of all stages."""
     unique: dict[tuple[tuple[int, ...], bool, bool], Stage] = {}
     for stage in stages(model, pipeline_parallel_degree):
         unique.setdefault(stage.kind, stage)
@@ -254,8 +250,6 @@ def local_parameters(model: Model, layout: Layout, stage: Stage) -> LocalParamet
 
 
 class _StageParameters(NamedTuple):
-    """Parameters of a stage, before any division."""
-
     split: float
     replicated: float
     experts: float

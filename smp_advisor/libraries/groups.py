@@ -68,5 +68,4 @@ def global_batch_size(plan: Plan, cluster: Cluster) -> int:
 
 
 def samples_per_tensor_parallel_group(plan: Plan) -> int:
-    """Samples that the GPUs of one tensor-parallel group process together in a step."""
     return plan.batch_size * plan.batches_per_group

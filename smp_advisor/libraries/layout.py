@@ -63,7 +63,6 @@ def checkpoint_strategy(code: int) -> Checkpointing:
 
 
 def checkpoint_columns(codes: int | Ints) -> dict[str, Any]:
-    """Columns of a layout for codes of strategies."""
     return {
         "checkpoint_layers": where(codes < CONTIGUOUS, 1, codes),
         "checkpoint_period": where(codes < OPERATORS, -codes - 1, 1),
@@ -254,7 +253,6 @@ BACKENDS = ("nccl", "smddp")
 
 
 def _unless_false(value: object) -> bool:
-    """Settings that are on unless they are False."""
     return value is not False
 
 
@@ -313,7 +311,6 @@ class PlanColumns:
 
 
 def layout_of_plan(plan: Plan, job: Job, cluster: Cluster | None = None) -> Layout:
-    """Numbers of one plan, where `layout_of` has columns."""
     return layout_of_columns(plan.library, PlanColumns.of_plan(plan), job, cluster)
 
 

@@ -86,7 +86,6 @@ class Library:
     """
 
     name: str
-    """Public name: ``Plan(library=...)``."""
     package: str
     """Python package with the data files."""
     plan: type[Any]
@@ -133,7 +132,6 @@ class Library:
     stack: str = "hf-sdpa"
     """Kind of code of the generated training script (`smp_advisor.workload.stack`)."""
     default_attention: Literal["eager", "fused"] = "fused"
-    """Default attention kernels of jobs."""
     divides_model: bool = True
     """Whether plans can divide the model's state over GPUs, so that more nodes help a model to fit."""
     shard_field: str = ""
@@ -152,7 +150,6 @@ class Library:
     """Fields of the plan in the rows of `Advice.alternatives`."""
 
     def table(self, file: str) -> dict[str, Any]:
-        """One of the library's data files, parsed."""
         return table(self.package, file)
 
     @property
@@ -162,7 +159,6 @@ class Library:
 
     @property
     def title(self) -> str:
-        """Title of the library."""
         return str(self.table("schema.toml")["name"])
 
 
@@ -178,18 +174,15 @@ _REGISTERED: dict[str, Library] = {}
 
 
 def get_library(name: str) -> Library:
-    """Record of a library."""
     require_library(name)
     return _REGISTERED.get(name) or _built_in(name)
 
 
 def libraries() -> tuple[Library, ...]:
-    """Records of all libraries, those of the package first."""
     return tuple(get_library(name) for name in dict.fromkeys((*LIBRARIES, *_REGISTERED)))
 
 
 def library_with(**features: object) -> Library:
-    """The first library whose record has these values."""
     return next(
         record for record in libraries() if all(getattr(record, name) == value for name, value in features.items())
     )
@@ -201,12 +194,10 @@ def register(record: Library) -> None:
 
 
 def unregister(name: str) -> None:
-    """Remove a library that was added."""
     _REGISTERED.pop(name, None)
 
 
 def require_library(name: object) -> None:
-    """Raise `PlanError` unless there is a library of that name."""
     if not isinstance(name, str) or (name not in LIBRARIES and name not in _REGISTERED):
         raise PlanError(f"library must be one of {', '.join((*LIBRARIES, *_REGISTERED))}, not {name!r}.")
 
@@ -221,14 +212,12 @@ _DEFAULTS: dict[type[Any], dict[str, Any]] = {}
 
 
 def plan_defaults(kind: type[Any]) -> Mapping[str, Any]:
-    """Fields of a kind of plan with their defaults."""
     if kind not in _DEFAULTS:
         _DEFAULTS[kind] = {field.name: field.default for field in fields(kind)}
     return _DEFAULTS[kind]
 
 
 def plan_fields(library: str) -> frozenset[str]:
-    """Names of the fields of a library's plans."""
     return frozenset(plan_defaults(get_library(library).plan))
 
 

@@ -207,7 +207,6 @@ class Plan:
             """Precision of the training step."""
 
     def __new__(cls, *, library: str = DEFAULT_LIBRARY, **settings: Unpack[PlanSettings]) -> Plan:  # noqa: PYI034
-        """Make the plan of a library, an instance of its own class."""
         kind = get_library(library).plan if cls is Plan else cls
         unknown = settings.keys() - plan_defaults(kind).keys()
         if unknown:

@@ -73,11 +73,9 @@ class Condition:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Settings that it reads."""
         return (self.key,) if self.reference is None else (self.key, self.reference)
 
     def holds(self, settings: Mapping[str, Any], effective: Mapping[str, Any]) -> bool:
-        """Whether it holds."""
         right = self.value if self.reference is None else effective[self.reference]
         left = (settings if right is None else effective).get(self.key)
         return _OPERATORS[self.operator](left, right)
@@ -100,16 +98,13 @@ class Rule:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Settings that it reads, each once."""
         return tuple(dict.fromkeys(key for condition in (*self.when, *self.needs) for key in condition.keys))
 
     def applies_to(self, version: str) -> bool:
-        """Whether the library version has this rule."""
         after = self.since is None or release(self.since) <= release(version)
         return after and (self.until is None or release(version) <= release(self.until))
 
     def broken_by(self, settings: Mapping[str, Any], effective: Mapping[str, Any]) -> bool:
-        """Whether the settings break it."""
         if not all(condition.holds(settings, effective) for condition in self.when):
             return False
         return not all(condition.holds(settings, effective) for condition in self.needs)
@@ -121,8 +116,6 @@ _LONGEST_NAME = 100
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parameter:
-    """One parameter of the library, or one setting of the script."""
-
     key: str
     type: Literal["int", "float", "bool", "str"]
     """Compared strictly, like the library: a bool is not an int, 5e8 is not an int, 1 is not a float."""
@@ -131,7 +124,6 @@ class Parameter:
     """Purpose and cost, for tooltips."""
     audience: Literal["user", "internal", "tensorflow"]
     group: str
-    """Section of a form."""
     sources: tuple[str, ...]
     default: Any = None
     """Default of the library; None if it is computed (`default_rule`) or if there is none."""
@@ -166,7 +158,6 @@ class Parameter:
     """Description of `pattern`."""
 
     def exists_in(self, version: str) -> bool:
-        """Whether the library version has it."""
         return release(self.since) <= release(version) and (
             self.until is None or release(version) <= release(self.until)
         )
@@ -181,7 +172,6 @@ class Schema:
 
     library: str
     name: str
-    """Title of the library."""
     compiled: str
     """Day on which the data was compiled (ISO 8601)."""
     parameters: tuple[Parameter, ...]
@@ -194,7 +184,6 @@ class Schema:
 
     @cached_property
     def by_key(self) -> Mapping[str, Parameter]:
-        """Parameters by their names."""
         return MappingProxyType({parameter.key: parameter for parameter in self.parameters})
 
     @cached_property
@@ -204,7 +193,6 @@ class Schema:
 
     @cached_property
     def all_defaults(self) -> Mapping[str, Any]:
-        """Defaults of the parameters of all versions."""
         return MappingProxyType({parameter.key: parameter.default for parameter in self.parameters})
 
     def parameter(self, key: str) -> Parameter | None:
@@ -212,12 +200,10 @@ class Schema:
         return self.by_key.get(key)
 
     def parameters_for(self, version: str) -> tuple[Parameter, ...]:
-        """Parameters of a library version."""
         require_version(self.library, version)
         return tuple(parameter for parameter in self.parameters if parameter.exists_in(version))
 
     def setting(self, key: str) -> Parameter | None:
-        """Script setting of that name."""
         return next((setting for setting in self.settings if setting.key == key), None)
 
     def described(self, key: str) -> Parameter | None:
@@ -226,12 +212,10 @@ class Schema:
 
     @cache  # noqa: B019 - schemas are cached themselves
     def keys_for(self, version: str) -> frozenset[str]:
-        """Names of the parameters of a library version."""
         return frozenset(parameter.key for parameter in self.parameters_for(version))
 
     @cache  # noqa: B019
     def rules_for(self, version: str) -> tuple[Rule, ...]:
-        """Rules that a library version enforces."""
         return tuple(rule for rule in self.rules if rule.applies_to(version))
 
     @cache  # noqa: B019
@@ -260,7 +244,6 @@ class Schema:
         return _nearest(name[:_LONGEST_NAME], tuple(sorted(names)))
 
     def assumptions_of(self, plan: object) -> list[str]:
-        """Assumptions behind the figures of a plan, one sentence each."""
         return [
             text
             for conditions, text in self.assumptions
@@ -280,7 +263,6 @@ def _nearest(name: str, names: tuple[str, ...]) -> str | None:
 
 @cache
 def schema(library: str = DEFAULT_LIBRARY) -> Schema:
-    """Schema of a library."""
     data = get_library(library).table("schema.toml")
     return Schema(
         library=data["library"],
@@ -297,7 +279,6 @@ def schema(library: str = DEFAULT_LIBRARY) -> Schema:
 
 
 def default_of(key: str, library: str = DEFAULT_LIBRARY) -> int:
-    """The library's default of a parameter of type int."""
     return int(schema(library).all_defaults[key])
 
 

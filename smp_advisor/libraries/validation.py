@@ -46,7 +46,6 @@ class Violation:
     rule: str
     """``unknown``, ``version``, ``type``, ``range``, ``choice``, or the id of a rule in the schema."""
     keys: tuple[str, ...]
-    """Settings involved."""
     text: str
     """One sentence: the problem with its values, and the remedy."""
 
@@ -79,7 +78,6 @@ def violations(
 
 
 def setting_violations(settings: Mapping[str, Any], *, library: str) -> Iterator[Violation]:
-    """Yield the problems of script settings, each by itself."""
     facts = schema(library)
     for key, value in settings.items():
         setting = facts.setting(key)
@@ -121,7 +119,6 @@ def _setting_text(setting: Parameter, value: object) -> str:
 
 
 def _single(facts: Schema, version: str, key: object, value: object) -> Violation | None:
-    """Problem of one parameter by itself; None if it has none."""
     parameter = facts.parameter(key) if isinstance(key, str) else None
     if parameter is None:
         near = facts.nearest(key, version) if isinstance(key, str) else None
@@ -238,7 +235,6 @@ def fields_from(
     library: str,
     plan_fields: frozenset[str],
 ) -> dict[str, Any]:
-    """Fields of the plan of a dictionary of parameters and script settings."""
     if not isinstance(parameters, Mapping):
         raise PlanError(f"The library's parameters must be a dictionary, not {parameters!r:.80}.")
     for violation in violations(parameters, version=version, library=library):
@@ -297,7 +293,6 @@ def check_against(plan: Plan, cluster: Cluster, model: Model | None = None, job:
 
 
 def mismatches(plan: Plan, cluster: Cluster, model: Model | None = None, job: Job | None = None) -> Iterator[str]:
-    """Yield a sentence for each mismatch of a plan with its cluster, its model or its job."""
     try:
         replicas = groups.reduced_data_parallel_degree(plan, cluster)
     except PlanError as error:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Image(Container):
-    """The container of a library version."""
-
     library: str
     version: str
     superseded_by: str = ""
@@ -54,7 +52,6 @@ def facts(library: str) -> dict[str, Any]:
 
 @cache
 def images(library: str) -> tuple[Image, ...]:
-    """Image of every version of a library, oldest first."""
     data = facts(library)
     if "version" not in data:
         first = release(data["first"])
@@ -134,7 +131,6 @@ def image(library: str, version: str) -> Image:
 
 
 def require_version(library: str, version: object) -> None:
-    """Raise `PlanError` unless the library has that version."""
     names = versions(library)
     if version in names:
         return
@@ -269,7 +265,6 @@ class TransformersFamily:
     """A family of models that the generated script can build."""
 
     task: str
-    """Training task."""
     since: str
     """First release with the family, of those that the scripts install."""
     sdpa: str
@@ -287,8 +282,6 @@ class TransformersFamily:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Installed:
-    """The versions that a job of a library has."""
-
     library: str
     framework_version: str
     """Version of PyTorch or TensorFlow in the container."""
@@ -306,7 +299,6 @@ def _releases() -> dict[str, Any]:
 
 @cache
 def transformers_families() -> dict[str, TransformersFamily]:
-    """The families by their model type."""
     return {
         row["family"]: TransformersFamily(
             task=row["task"], since=row["release"], sdpa=row["sdpa"], softmax=row["softmax"], unfused=row["unfused"]
@@ -321,7 +313,6 @@ def oldest_script_release() -> str:
 
 
 def newest_script_release() -> str:
-    """Newest release that a script installs."""
     return str(max(_releases()["minimum_pytorch"], key=release))
 
 
@@ -345,7 +336,6 @@ def script_release(pytorch_version: str, since: str) -> str | None:
 
 
 def installed_by(library: str, family: str, version: str = "") -> Installed:
-    """Versions that a job of a library installs for a family."""
     container = image(library, version if version in versions(library) else default_version(library))
     entry = transformers_families().get(family)
     scripted = "" if entry is None else script_release(container.framework_version, entry.since) or ""

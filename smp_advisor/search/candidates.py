@@ -48,12 +48,9 @@ Obstacle = Literal["setting", "job", "framework", "instance", "memory"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LibraryPolicy:
-    """Library for each case, with the reasons in ``library_choice.toml``."""
-
     tensorflow: str
     order: tuple[str, ...]
     order_of_adapters: tuple[str, ...]
-    """The order for a job with an adapter."""
     gain: float
     """Gain in throughput for which a later library of `order` replaces an earlier one."""
     smallest_instance: str
@@ -64,7 +61,6 @@ class LibraryPolicy:
     before_pytorch_2: tuple[str, ...]
     any_pytorch: tuple[str, ...]
     status: Mapping[str, str]
-    """Status of each library, in a few words."""
 
     def order_for(self, job: Job) -> tuple[str, ...]:
         """Libraries for PyTorch 2 in the order of preference for a job."""
@@ -73,7 +69,6 @@ class LibraryPolicy:
 
 @cache
 def library_policy() -> LibraryPolicy:
-    """The policy of the package's data file."""
     lists = ("order", "order_of_adapters", "before_pytorch_2", "any_pytorch")
     values = data_file("search", "library_choice")
     return LibraryPolicy(**values | {name: tuple(values[name]) for name in lists})
@@ -126,7 +121,6 @@ class Candidate:
     replica's state leaves half of the memory free, or nine tenths with recomputation. Infinite where division also
     saves memory."""
     optimizer_seconds: float = 0.0
-    """Seconds of the optimizer step per token."""
 
 
 def job_for(library: str, request: Request) -> Job:
@@ -202,7 +196,6 @@ def _fastest_divided(request: Request, job: Job, result: SearchResult) -> float:
 
 
 def has_script(library: str, request: Request) -> bool:
-    """Whether a script can be generated for a request, or the user has one."""
     return request.own_script or not unscripted_adapter(library, request.job, request.model, request.cluster.instance)
 
 

@@ -89,14 +89,12 @@ class Places:
 
     @property
     def fixed(self) -> Cluster | None:
-        """The cluster, if the request leaves nothing open."""
         return self.clusters[0] if len(self.clusters) == 1 else None
 
 
 def places_of(
     cluster: object, count: object, *, limits: Limits, library: str, cost: bool = False, counts: object = None
 ) -> Places:
-    """The clusters of a request."""
     if isinstance(cluster, Cluster):
         if count not in (None, cluster.nodes):
             raise AdvisorError(
@@ -146,7 +144,6 @@ def _require_price(what: str, machine: Instance) -> None:
 
 
 def _nodes(count: object) -> int | None:
-    """The number of nodes; None where it is open."""
     if count is None or count == SMALLEST:
         return None
     number: int = options()["instance_count"].checked(count, "The number of nodes")
@@ -162,7 +159,6 @@ def _numbers(counts: object) -> tuple[int, ...]:
 
 
 def _named(cluster: object) -> list[Instance]:
-    """Instance types that a request names."""
     entries = cluster if isinstance(cluster, list | tuple) else [cluster]
     if not entries:
         raise ClusterError("The list of instances is empty: name at least one, or 'any'.")
@@ -195,8 +191,6 @@ def suitable(library: str) -> list[Instance]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClusterSize:
-    """A cluster, and the best plan on it."""
-
     cluster: Cluster
     library: str
     job: Job
@@ -212,7 +206,6 @@ class ClusterSize:
 
     @property
     def fits(self) -> bool:
-        """Whether a plan fits with the required probability."""
         return self.estimate is not None
 
     @property
@@ -240,8 +233,6 @@ class ClusterSize:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """A request, its library and its objective."""
-
     request: Request
     """Model, job and fixed settings, on one of the clusters."""
     library: str
@@ -250,15 +241,12 @@ class Question:
     """Rank of the plans of one cluster."""
 
     def on(self, cluster: Cluster) -> Question:
-        """The question for a cluster."""
         return self.having(cluster=cluster)
 
     def having(self, **changes: Any) -> Question:
-        """The question with changed fields of its request."""
         return replace(self, request=replace(self.request, **changes))
 
     def training(self, **changes: Any) -> Question:
-        """The question with changed fields of its job."""
         return self.having(job=replace(self.request.job, **changes))
 
 

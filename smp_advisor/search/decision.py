@@ -49,8 +49,6 @@ _LEADING_SHARE = 0.75
 
 @dataclass(frozen=True, kw_only=True)
 class BatchChoice:
-    """Reasons for the global batch."""
-
     tokens_per_step: int
     policy: BatchPolicy | None
     """Target, cap and published batches; None for a batch of the user's."""

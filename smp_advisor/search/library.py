@@ -272,7 +272,6 @@ def _compared(rival: Candidate, chosen: Candidate, request: Request) -> str:
 
 
 def _no_library(archived: Candidate, request: Request) -> PlanError | InstanceError:
-    """The error if no library can train the request, with the way out."""
     records = [record for record in libraries() if record.framework == "pytorch"]
     owners = {name: [record for record in records if name in plan_fields(record.name)] for name in request.pins}
     having = [record for record in records if set(request.pins) <= plan_fields(record.name)]

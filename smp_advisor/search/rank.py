@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """Thresholds of the choice."""
-
     near_best: float
     """Share of the best value within which plans count as equal."""
     technique_gain: float
@@ -65,7 +63,6 @@ class Published:
 
 @cache
 def policy() -> Policy:
-    """The thresholds."""
     entry = data_file("search", "policy")["choice"]
     return Policy(**{**entry, "first_microbatches": tuple(entry["first_microbatches"])})
 
@@ -121,7 +118,6 @@ class BatchPolicy:
 
 
 def kind_of_training(model: Model, job: Job) -> Kind:
-    """Kind of training whose batches are compared."""
     if model.sample_is_call or not model.reads_tokens or (model.origin == "measured" and model.head.kind == "none"):
         return "samples"
     if job.adapter is not None:
@@ -208,7 +204,6 @@ class Scores:
     """Whether the plan's family is published for the regime; True for all without a publication."""
 
     def take(self, rows: NDArray[np.intp]) -> Scores:
-        """The scores of some plans."""
         return Scores(**{name: values[rows] for name, values in vars(self).items()})
 
 
@@ -223,7 +218,6 @@ class Resolution:
     (kinds, kinds)."""
 
     def take(self, rows: NDArray[np.intp]) -> Resolution:
-        """The resolution for some plans."""
         return Resolution(self.kind[rows], self.shares)
 
     def against(self, row: int) -> Floats:

@@ -83,7 +83,6 @@ class SearchResult:
         return len(self.space)
 
     def best(self) -> Plan:
-        """The best plan."""
         return self.space.plan(int(self.ranked[0]))
 
     def has_best_of(self, result: SearchResult) -> bool:
@@ -102,7 +101,6 @@ def search(
     pins: Mapping[str, Any] | None = None,
     library: str = DEFAULT_LIBRARY,
 ) -> SearchResult:
-    """Score every plan of a cluster and rank those that fit."""
     space = enumerate_plans(model, cluster, job, pins, library=library)
     memory = memory_columns(model, cluster, job, space.layout)
     usable = cluster.instance.usable_gpu_memory_gib * GIB
@@ -228,7 +226,6 @@ def representatives(result: SearchResult) -> SearchResult:
 
 
 def listed_plans(result: SearchResult) -> list[Plan]:
-    """Plans of the rows of `alternatives`, in their order."""
     fitting, too_large = _representatives(result)
     return [result.space.plan(row) for row in [*result.ranked[fitting].tolist(), *too_large.tolist()]]
 
@@ -273,7 +270,6 @@ def _speed(value: Estimate | None) -> dict[str, float | None]:
 
 
 def _why(row: dict[str, Any], leader: dict[str, Any], objective: Objective, min_fit_probability: float) -> str:
-    """Why a plan is not the recommended one, in one sentence."""
     if row["tokens_per_second"] is None:
         return _unfit(row, min_fit_probability)
     if row is leader:

@@ -44,8 +44,6 @@ _ADAPTERS = {"LoRA": Adapter(), "QLoRA": Adapter(base_bits=4)}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WayOut:
-    """One change after which a plan fits."""
-
     change: Change
     """Kind of the change, in the order of `WaysOut.ways`."""
     words: str
@@ -55,7 +53,6 @@ class WayOut:
 
     @property
     def memory(self) -> str:
-        """Memory of the plan."""
         return "" if self.size.estimate is None else gib(self.size.estimate.needed_gib)
 
 
@@ -213,7 +210,6 @@ def _halves(number: int, least: int) -> Iterator[int]:
 
 
 def _nodes(question: Question) -> Iterator[WayOut]:
-    """The smallest number of nodes that fits."""
     here = question.request.cluster
 
     def on(nodes: int) -> ClusterSize:
@@ -298,7 +294,6 @@ def nothing_fits(question: Question, result: SearchResult) -> NoPlanFitsError:
 
 
 def _no_plan(request: Request, place: str) -> str:
-    """Why the library has no plan at all on a cluster."""
     job, pinned = request.job, ", ".join(sorted(request.pins))
     if job.global_batch_size is not None:
         multiple = max(1, round(job.global_batch_size / request.cluster.gpus)) * request.cluster.gpus

@@ -78,8 +78,6 @@ class Conditions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeasuredRun:
-    """One measured run, with the predictions that it corrects."""
-
     conditions: Conditions
     source: str = "figures of the user"
     """Format and name of the log."""

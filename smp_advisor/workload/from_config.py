@@ -46,7 +46,6 @@ class _Entry:
 
 
 def is_model_name(text: str) -> bool:
-    """Whether a text names a model of the package's tables."""
     return _key(text) in _models()
 
 
@@ -105,7 +104,6 @@ def _names() -> dict[str, Any]:
 
 @cache
 def _models() -> dict[str, PublishedShape | _Entry]:
-    """Every model by the keys of its name and of its aliases."""
     data = _names()
     traced = rows("smp_advisor.workload", "data/published_modules.csv")
     entries: list[PublishedShape | _Entry] = [
@@ -142,7 +140,6 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def model_from_config(config: str | os.PathLike[str] | Mapping[str, Any] | object) -> Model:
-    """Model of a configuration; see `Model.from_config`."""
     values, source = config_values(config)
     if values.get("model_type") is None:
         hint = (
@@ -181,7 +178,6 @@ def config_values(config: str | os.PathLike[str] | Mapping[str, Any] | object) -
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """Values of a JSON file."""
     try:
         text = read_bytes(file, MODEL).decode("utf-8")
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path, bytes that are not UTF-8
@@ -241,7 +237,6 @@ _PROFILE = "profile it first, with smp_advisor.profile(module, job), and pass th
 
 
 def model_from_module(module: Any) -> Model:
-    """Model of a module; see `Model.from_module`."""
     if not callable(getattr(module, "parameters", None)):
         raise ModelError(f"A module must be a torch.nn.Module, not {type(module).__name__}.")
     name = type(module).__name__

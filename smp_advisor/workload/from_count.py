@@ -26,8 +26,6 @@ _COUNTS = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "positions",
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PublishedShape:
-    """One published decoder."""
-
     name: str
     series: str
     """Models published together: ``GPT-3``, ``Llama 2``, ..."""
@@ -55,7 +53,6 @@ class PublishedShape:
 
 @cache
 def published_shapes() -> tuple[PublishedShape, ...]:
-    """Every published shape, in the order of the table."""
     return tuple(
         PublishedShape(
             name=row["name"],
@@ -105,7 +102,6 @@ class PartialShape:
 
 
 def infer_shape(count: int, family: str, partial: PartialShape) -> Model:
-    """Model of about `count` parameters with the fixed parts of `partial`."""
     if partial.hidden is not None:
         widths = [partial.hidden]
     elif partial.layers is not None:
@@ -248,7 +244,6 @@ _MAX_DEVIATION = 0.03
 
 
 def padded_vocabulary(words: int) -> int:
-    """Rows of a token table for a number of words."""
     return -(-words // _VOCABULARY_MULTIPLE) * _VOCABULARY_MULTIPLE
 
 
@@ -264,7 +259,6 @@ def model_from_count(
     activation: str | None,
     name: str | None,
 ) -> Model:
-    """Model of about `count` parameters; see `Model.from_parameters`."""
     facts = family_of(family, source="family")
     if facts.inference is None:
         supported = " and ".join(name for name, entry in families().items() if entry.inference)
@@ -301,7 +295,6 @@ def model_from_count(
 
 
 def _how(model: Model, target: int, family: str, partial: PartialShape) -> str:
-    """Origin of the shape, and its error."""
     fixed = [field for field in ("layers", "hidden", "heads") if getattr(partial, field) is not None]
     band = f"±{100 * activation_band(target, family):.0f} %"
     if not fixed:

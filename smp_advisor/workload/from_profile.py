@@ -50,7 +50,6 @@ _BANDS = {"exact": 0.0, "high": 0.05, "low": 0.25}
 
 
 def model_from_profile(profile: Any) -> Model:
-    """Model of a profile; see `Model.from_profile`."""
     values = profile.as_dict() if callable(getattr(profile, "as_dict", None)) else profile
     if not isinstance(values, dict) or "parameter_count" not in values or "provenance" not in values:
         raise ModelError(
@@ -111,8 +110,6 @@ def _formula_model(values: Mapping[str, Any]) -> Model | None:
 
 
 class _Measured:
-    """The plain data of a profile."""
-
     def __init__(self, values: Mapping[str, Any]) -> None:
         self.values = values = _with_linear_bytes(values)
         # A function of inputs has a sequence length, which not every module reads.
@@ -161,7 +158,6 @@ class _Measured:
         return self.values["attention"] == "eager" or not all(attention.fusible for attention in attentions)
 
     def measured_scores(self, attentions: Sequence[Attention], kind: Mapping[str, Any]) -> tuple[Attention, ...]:
-        """Attentions with the measured bytes per score of eager attention."""
         heads = sum(attention.heads for attention in attentions)
         if not self.fusible:
             attentions = [dataclasses.replace(attention, fusible=False) for attention in attentions]

@@ -21,10 +21,7 @@ OptimizerName = Literal["adam", "adam-8bit", "lion", "sgd", "plain-sgd", "adafac
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Optimizer:
-    """State of one optimizer."""
-
     label: str
-    """Display name."""
     moments: int
     """State values per parameter."""
     quantized: bool = False
@@ -258,7 +255,6 @@ class Job:
             raise JobError("An adapter over a quantized base trains in 16 bits: set precision to bf16 or fp16.")
 
     def _check_optimizer(self) -> None:
-        """Refuse an optimizer that no library has in the requested form."""
         if self.state_precision == "16-bit" and self.precision == "fp32":
             raise JobError("state_precision='16-bit' requires precision='bf16' or 'fp16', not 'fp32'.")
         forms = OPTIMIZERS[self.optimizer].steps

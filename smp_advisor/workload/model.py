@@ -40,8 +40,6 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BlockGroup:
-    """`count` equal consecutive blocks."""
-
     block: Block
     count: int
 

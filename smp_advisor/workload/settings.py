@@ -35,11 +35,8 @@ class Inference:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Family:
-    """One transformers ``model_type``."""
-
     model_type: str
     label: str
-    """Display name."""
     config_class: str
     defaults: Mapping[str, Any]
     """Defaults of the configuration class. None where it derives the value from others."""
@@ -63,7 +60,6 @@ class Family:
 
 @cache
 def families() -> dict[str, Family]:
-    """Every family by its ``model_type``."""
     text = (files("smp_advisor.workload") / "data" / "families.json").read_text(encoding="utf-8")
     return {
         model_type: Family(
@@ -77,7 +73,6 @@ def families() -> dict[str, Family]:
 
 
 def family(model_type: object, *, source: str = "family") -> Family:
-    """Family by its ``model_type``."""
     supported = families()
     if not isinstance(model_type, str) or model_type not in supported:
         remedy = "" if source == "family" else "pass it to smp_advisor.advise or profile, which trace it; "
@@ -107,7 +102,6 @@ class Settings:
         self.source = source
 
     def as_dict(self) -> dict[str, Any]:
-        """All values, defaults included."""
         return dict(self._values)
 
     def value(self, key: str) -> Any:
@@ -130,14 +124,12 @@ class Settings:
         return value
 
     def layers(self, key: str, *, default: int | None = None) -> int:
-        """Number of layers."""
         count = self.size(key, default=default)
         if count > _MAXIMUM_LAYERS:
             raise self.error(f"{key} must be at most {_MAXIMUM_LAYERS:,}, not {count:,}")
         return count
 
     def flag(self, key: str) -> bool:
-        """Boolean value of a key."""
         value = self._values.get(key)
         if not isinstance(value, bool):
             raise self.error(f"{key} must be true or false, not {value!r:.80}")
@@ -151,7 +143,6 @@ class Settings:
         return float(value)
 
     def activation(self, key: str, name: str | None = None) -> Activation:
-        """Activation function of a key, or the function `name` that the key's value implies."""
         try:
             return activation(name or self._values.get(key))
         except ModelError as error:
@@ -166,7 +157,6 @@ class Settings:
         return hidden // heads
 
     def refuse_cross_attention(self) -> None:
-        """Raise for a configuration of BERT or GPT-2 with cross-attention."""
         if self.flag("add_cross_attention"):
             raise self.error("add_cross_attention must be false: a decoder with cross-attention is read as T5 only")
 
@@ -178,7 +168,6 @@ class Settings:
         return self.size("num_labels", default=2)
 
     def error(self, problem: str) -> ModelError:
-        """Error with the name of the configuration."""
         return ModelError(f"In {self.source}, {problem}.")
 
 

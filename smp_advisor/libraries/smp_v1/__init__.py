@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 
 def layout(plans: PlanColumns, job: Job, cluster: Cluster | None = None) -> Layout:
-    """Columns of the cost model for columns of plans."""
     tensor, pipeline = plans["tensor_parallel_degree"], plans["pipeline_parallel_degree"]
     shards, microbatches, active = (
         plans["sharded_data_parallel_degree"],
@@ -82,7 +81,6 @@ def _or_default(plans: PlanColumns, name: str) -> Floats:
 
 
 def cluster_mismatches(plan: Plan, cluster: Cluster, replicas: int) -> Iterator[str]:
-    """Yield mismatches of a plan with a cluster that has `replicas` of the model."""
     if not plan.ddp and replicas > 1:
         yield (
             f"ddp is off, but the cluster's {cluster.gpus} GPUs hold {replicas} replicas of the model: set ddp to True."
@@ -98,7 +96,6 @@ def cluster_mismatches(plan: Plan, cluster: Cluster, replicas: int) -> Iterator[
 
 
 def model_mismatches(plan: Plan, model: Model, job: Job | None) -> Iterator[str]:
-    """Yield mismatches of a plan with a model and its sequences."""
     degree = plan.tensor_parallel_degree
     if job is not None and plan.prescaled_batch:
         length = model.sequence_length(job.sequence_length)
@@ -171,7 +168,6 @@ def _blocks(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any]) -
 
 
 def _with_related_fields(settings: dict[str, Any]) -> dict[str, Any]:
-    """Fields of a plan, with those that follow from them."""
     if settings["pipeline_parallel_degree"] == 1:
         settings["active_microbatches"] = None
     # Every published example of sharded data parallelism sets these two: parameters are created sharded.

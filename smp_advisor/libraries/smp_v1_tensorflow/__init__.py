@@ -81,7 +81,6 @@ def layout(plans: PlanColumns, job: Job, _: Cluster | None = None) -> Layout:
 
 
 def cluster_mismatches(plan: Plan, cluster: Cluster, replicas: int) -> Iterator[str]:
-    """Yield mismatches of a plan with a cluster that has `replicas` of the model."""
     if not plan.ddp and replicas > 1:
         yield (
             f"horovod is off, but the cluster's {cluster.gpus} GPUs hold {replicas} replicas of the model: set horovod"

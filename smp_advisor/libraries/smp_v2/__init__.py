@@ -37,8 +37,6 @@ BROKEN_OFFLOADING = "2.2.0"
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class SmpV2Plan(Plan):
-    """A configuration of SMP v2 (PyTorch FSDP)."""
-
     SCRIPT_SETTINGS = (
         "batch_size",
         "gradient_accumulation_steps",
@@ -91,7 +89,6 @@ class SmpV2Plan(Plan):
 
     @property
     def shards_parameters(self) -> bool:
-        """Whether parameters are sharded: always."""
         return True
 
     def shard_degree(self, cluster: Cluster) -> int:
@@ -118,7 +115,6 @@ SMDDP_INSTANCES: tuple[str, ...] = tuple(table("smp_advisor.libraries.smp_v2", "
 
 
 def cluster_mismatches(plan: Plan, cluster: Cluster, _: int) -> Iterator[str]:
-    """Yield mismatches of a plan with a cluster."""
     taken = plan.tensor_parallel_degree * plan.expert_parallel_degree
     if cluster.gpus % taken:
         yield (
@@ -151,7 +147,6 @@ def cluster_mismatches(plan: Plan, cluster: Cluster, _: int) -> Iterator[str]:
 
 
 def model_mismatches(plan: Plan, model: Model, job: Job | None) -> Iterator[str]:
-    """Yield mismatches of a plan with a model and its sequences."""
     adapter = job is not None and job.adapter is not None
     for technique, key in _TECHNIQUES.items():
         families = supported_families(technique, "smp-v2", adapter=adapter)

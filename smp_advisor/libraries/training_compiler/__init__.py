@@ -39,14 +39,11 @@ class TrainingCompilerPlan(Plan):
 
 
 def layout(plans: PlanColumns, job: Job, _: Cluster | None = None) -> Layout:
-    """Columns of the cost model for columns of plans."""
     return Layout.of_columns(trained(amp(job), job), rows=plans.rows, batch_samples=plans["batch_size"])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TestedModel:
-    """One row of AWS's table."""
-
     framework: str
     version: str
     model: str
@@ -61,7 +58,6 @@ class TestedModel:
 
     @property
     def factor(self) -> float:
-        """Compiled batch over native batch."""
         return self.compiled_batch_size / self.native_batch_size
 
 

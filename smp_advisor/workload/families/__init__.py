@@ -48,7 +48,6 @@ def decoder_model(
     token_width: int | None = None,
     head_bias: bool = False,
 ) -> Model:
-    """Assemble a decoder-only model with the head of its configuration."""
     purpose = head_task(settings, "language-model", "sequence-classification", "token-classification", "none")
     width = token_width or shape.hidden
     tokens = shape.vocab * width
@@ -82,7 +81,6 @@ _LEFT_OUT = ("_name_or_path", "auto_map", "transformers_version")
 
 
 def model_from_values(values: Mapping[str, Any], *, source: str, name: str | None = None) -> Model:
-    """Model of a configuration that is a mapping with its ``model_type``."""
     settings = Settings(values, family(values.get("model_type"), source=source), source)
     model = build(settings)
     portable = {key: value for key, value in settings.as_dict().items() if key not in _LEFT_OUT}
@@ -147,7 +145,6 @@ def _conventions(facts: Family, layers: int, hidden: int, heads: int, kv_heads: 
 
 
 def build(settings: Settings) -> Model:
-    """Build the model that a configuration describes."""
     builder = settings.family.builder
     module = import_module(f"smp_advisor.workload.families.{_MODULES[builder]}")
     return cast("Callable[[Settings], Model]", getattr(module, f"build_{builder}"))(settings)

@@ -57,15 +57,12 @@ class _Traits:
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """Differences between the layers of a model."""
-
     windowed: bool
     sparse: bool
     rotated: bool = True
 
 
 def build_decoders(settings: Settings) -> Model:
-    """Model of a configuration of one of these families."""
     traits, shape = _Traits(**settings.family.traits), shape_of(settings)
     if shape.experts_per_token > shape.experts:
         raise settings.error(
@@ -85,7 +82,6 @@ def build_decoders(settings: Settings) -> Model:
 
 
 def groups_of(blocks: list[Block]) -> tuple[BlockGroup, ...]:
-    """Consecutive equal blocks as groups."""
     runs = [(block, len(list(run))) for block, run in groupby(blocks)]
     if len(runs) > _MOST_RUNS:
         runs = [(block, blocks.count(block)) for block in dict.fromkeys(blocks)]
@@ -211,7 +207,6 @@ def _shared_expert(hidden: int, ffn: int, function: Activation, *, gate: bool) -
 
 
 def build_deepseek(settings: Settings) -> Model:
-    """Model of a DeepSeek V2 or V3 configuration."""
     shape = shape_of(settings)
     hidden, function = shape.hidden, settings.activation("hidden_act")
     if shape.experts_per_token > shape.experts:

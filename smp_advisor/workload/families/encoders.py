@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 
 def build_bert(settings: Settings) -> Model:
-    """Model of a BERT, RoBERTa or ELECTRA configuration."""
     shape = shape_of(settings, max_positions=settings.size("max_position_embeddings"))
     hidden, heads, vocab = shape.hidden, shape.heads, shape.vocab
     settings.refuse_cross_attention()
@@ -111,7 +110,6 @@ def _head(settings: Settings, task: Task, hidden: int, vocab: int, *, dense: boo
 
 
 def build_vit(settings: Settings) -> Model:
-    """Model of a ViT configuration."""
     (height, width), (patch_height, patch_width) = _pair(settings, "image_size"), _pair(settings, "patch_size")
     patches = (height // patch_height) * (width // patch_width)
     if not patches:

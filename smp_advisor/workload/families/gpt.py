@@ -19,7 +19,6 @@ _OPT_POSITION_OFFSET = 2
 
 
 def build_gpt(settings: Settings) -> Model:
-    """Model of a configuration of one of these families."""
     builders = {
         "bloom": _bloom,
         "falcon": _falcon,
