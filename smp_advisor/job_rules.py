@@ -82,13 +82,7 @@ class Fault:
 
 
 def job_faults(job: JobTerms) -> Iterator[Fault]:
-    """Yield the faults of a job. Rules about unknown terms are skipped.
-
-    Examples
-    --------
-    >>> next(job_faults(JobTerms(instance_type="ml.p4d.24xlarge", spot=True, keep_alive_seconds=60))).rule
-    'warm pool of spot instances'
-    """
+    """Yield the faults of a job. Rules about unknown terms are skipped."""
     yield from _hardware(job)
     yield from _capacity(job)
     if job.file_system and job.network is False:

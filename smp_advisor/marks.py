@@ -6,23 +6,6 @@ import math
 from collections.abc import Callable, Iterable
 from html import escape
 
-__all__ = [
-    "Scale",
-    "dot",
-    "frame",
-    "label",
-    "line",
-    "linear",
-    "log_ticks",
-    "logarithmic",
-    "path",
-    "rect",
-    "short",
-    "text_width",
-    "ticks",
-]
-
-
 Scale = Callable[[float], float]
 """From a value to a position in pixels."""
 

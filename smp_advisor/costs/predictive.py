@@ -45,20 +45,6 @@ def step_time_draws(model: Model, cluster: Cluster, job: Job, plans: Sequence[Pl
     Every draw has its own constants (`constant_draws`), one effect of your script and cluster, which plans of the same
     kind share and plans of other kinds share in part, and an error of the configuration, which similar plans share.
     Quotients of two columns thus show how certain it is that one plan is faster. The draws are the same at every call.
-
-    Raises
-    ------
-    PlanError
-        A plan does not match the cluster, the model or the job.
-    ValueError
-        There are more than 1,000 plans.
-
-    Examples
-    --------
-    >>> from smp_advisor import Cluster, Job, Model, Plan
-    >>> plans = [Plan(library="fsdp", batch_size=batch) for batch in (1, 2)]
-    >>> step_time_draws(Model.from_parameters(1e9), Cluster("ml.p4d.24xlarge", 1), Job(precision="bf16"), plans).shape
-    (64, 2)
     """
     if len(plans) > MOST_PLANS:
         raise ValueError(f"step_time_draws takes at most {MOST_PLANS:,} plans, not {len(plans):,}.")

@@ -11,7 +11,7 @@ from smp_advisor.errors import PlanError
 from smp_advisor.files import table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.workload.job import Job, Precision
@@ -63,18 +63,6 @@ FULLY_SHARD_SINCE = (2, 6)
 """PyTorch release from which the generated script shards with ``fully_shard``."""
 
 
-def _nothing_follows(*_: object) -> dict[str, Any]:
-    return {}
-
-
-def _suits_everything(*_: object) -> Iterator[str]:
-    return iter(())
-
-
-def _never(_: object) -> bool:
-    return False
-
-
 @dataclass(frozen=True, kw_only=True)
 class Library:
     """One training library.
@@ -94,11 +82,11 @@ class Library:
     """`PlanColumns` of n plans as a `Layout`, the form of the cost model."""
     space: Callable[[Model, Cluster, Job, Mapping[str, Any]], Any]
     """`Space` of all plans on a cluster, with some fields pinned."""
-    cluster_mismatches: Callable[[Any, Cluster, int], Iterator[str]] = _suits_everything
+    cluster_mismatches: Callable[[Any, Cluster, int], Iterable[str]] = lambda *_: ()
     """A sentence for each mismatch of a plan with a cluster, given its number of replicas."""
-    model_mismatches: Callable[[Any, Model, Job | None], Iterator[str]] = _suits_everything
+    model_mismatches: Callable[[Any, Model, Job | None], Iterable[str]] = lambda *_: ()
     """A sentence for each mismatch of a plan with a model and a job."""
-    follow_ups: Callable[[Any, Mapping[str, Any], Cluster], dict[str, Any]] = _nothing_follows
+    follow_ups: Callable[[Any, Mapping[str, Any], Cluster], dict[str, Any]] = lambda *_: {}
     """Fields that the cluster and the other fields of a plan determine."""
     versions_package: str = ""
     """Package with ``versions.toml`` if libraries share one; `package` if empty."""
@@ -112,7 +100,7 @@ class Library:
     script: Literal["torch", "smp_step", "keras", "trainer"] = "torch"
     """Kind of the generated training script: a PyTorch loop (FSDP, or DDP if the plan does not shard parameters), a
     PyTorch loop with ``smp.step`` functions, a Keras loop, or the Trainer of transformers."""
-    flat_parameters: Callable[[Any], bool] = _never
+    flat_parameters: Callable[[Any], bool] = lambda _: False
     """Whether the generated script of a plan shards with FullyShardedDataParallel instead of ``fully_shard``."""
     adapters: bool = False
     """Whether the library documents training of adapters (LoRA)."""

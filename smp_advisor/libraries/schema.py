@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library
-from smp_advisor.libraries.version import release, require_version, versions
+from smp_advisor.libraries.version import release, require_version
 from smp_advisor.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
@@ -199,10 +199,6 @@ class Schema:
         """Parameter of that name, in any version."""
         return self.by_key.get(key)
 
-    def parameters_for(self, version: str) -> tuple[Parameter, ...]:
-        require_version(self.library, version)
-        return tuple(parameter for parameter in self.parameters if parameter.exists_in(version))
-
     def setting(self, key: str) -> Parameter | None:
         return next((setting for setting in self.settings if setting.key == key), None)
 
@@ -211,17 +207,14 @@ class Schema:
         return self.parameter(key) or self.setting(key)
 
     @cache  # noqa: B019 - schemas are cached themselves
-    def keys_for(self, version: str) -> frozenset[str]:
-        return frozenset(parameter.key for parameter in self.parameters_for(version))
-
-    @cache  # noqa: B019
     def rules_for(self, version: str) -> tuple[Rule, ...]:
         return tuple(rule for rule in self.rules if rule.applies_to(version))
 
     @cache  # noqa: B019
     def defaults(self, version: str) -> Mapping[str, Any]:
         """Return the library's default of every parameter of a version (read only)."""
-        return MappingProxyType({parameter.key: parameter.default for parameter in self.parameters_for(version)})
+        require_version(self.library, version)
+        return MappingProxyType({entry.key: entry.default for entry in self.parameters if entry.exists_in(version)})
 
     def completed(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Settings with the library's default for each missing one; older names set newer ones."""
@@ -235,14 +228,6 @@ class Schema:
             )
         return full
 
-    def nearest(self, key: str, version: str) -> str | None:
-        """Parameter most similar to `key`, for "did you mean"."""
-        return _nearest(key[:_LONGEST_NAME], tuple(sorted(self.keys_for(version))))
-
-    def nearest_field(self, name: str, names: frozenset[str]) -> str | None:
-        """Field of a plan most similar to `name`."""
-        return _nearest(name[:_LONGEST_NAME], tuple(sorted(names)))
-
     def assumptions_of(self, plan: object) -> list[str]:
         return [
             text
@@ -250,14 +235,11 @@ class Schema:
             if all(c.holds({}, {c.key: getattr(plan, c.key)}) for c in conditions)
         ]
 
-    def versions_without(self, rule: Rule) -> tuple[str, ...]:
-        """Versions without a rule, oldest first, in which the combination works."""
-        return tuple(version for version in versions(self.library) if not rule.applies_to(version))
-
 
 @lru_cache(maxsize=4096)
-def _nearest(name: str, names: tuple[str, ...]) -> str | None:
-    near = get_close_matches(name, names, n=1, cutoff=0.6)
+def nearest(name: str, names: frozenset[str]) -> str | None:
+    """The most similar of some names, for "did you mean"."""
+    near = get_close_matches(name[:_LONGEST_NAME], sorted(names), n=1, cutoff=0.6)
     return near[0] if near else None
 
 
@@ -268,8 +250,8 @@ def schema(library: str = DEFAULT_LIBRARY) -> Schema:
         library=data["library"],
         name=data["name"],
         compiled=data["compiled"],
-        parameters=tuple(_parameter(entry) for entry in data.get("parameter", ())),
-        settings=tuple(_parameter(entry) for entry in data["setting"]),
+        parameters=tuple(Parameter(**_frozen(entry)) for entry in data.get("parameter", ())),
+        settings=tuple(Parameter(**_frozen(entry)) for entry in data["setting"]),
         rules=tuple(
             Rule(**{**entry, "when": _conditions(entry["when"]), "needs": _conditions(entry["needs"])})
             for entry in data.get("rule", ())
@@ -282,9 +264,8 @@ def default_of(key: str, library: str = DEFAULT_LIBRARY) -> int:
     return int(schema(library).all_defaults[key])
 
 
-def _parameter(entry: dict[str, Any]) -> Parameter:
-    frozen: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()}
-    return Parameter(**frozen)
+def _frozen(entry: dict[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()}
 
 
 def _conditions(entry: Mapping[str, str]) -> tuple[Condition, ...]:

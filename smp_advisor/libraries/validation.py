@@ -12,7 +12,7 @@ from smp_advisor.arguments import shown
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries import groups
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library, libraries, plan_fields
-from smp_advisor.libraries.schema import Parameter, Schema, schema
+from smp_advisor.libraries.schema import Parameter, Schema, nearest, schema
 from smp_advisor.libraries.version import (
     architecture_name,
     default_of,
@@ -20,6 +20,7 @@ from smp_advisor.libraries.version import (
     driving_versions,
     image,
     release,
+    versions,
 )
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def _setting_text(setting: Parameter, value: object) -> str:
 def _single(facts: Schema, version: str, key: object, value: object) -> Violation | None:
     parameter = facts.parameter(key) if isinstance(key, str) else None
     if parameter is None:
-        near = facts.nearest(key, version) if isinstance(key, str) else None
+        near = nearest(str(key), frozenset(facts.defaults(version)))
         hint = f"the most similar one is {near}" if near else "leave it out"
         return Violation(
             rule="unknown", keys=(str(key),), text=f"{facts.name} {version} has no parameter {key!r}: {hint}."
@@ -215,7 +216,7 @@ def _either(choices: tuple[str, ...]) -> str:
 
 def _sentence(facts: Schema, rule: Rule, effective: Mapping[str, Any]) -> str:
     values = ", ".join(f"{key}={effective.get(key)!r}" for key in rule.keys)
-    elsewhere = facts.versions_without(rule)
+    elsewhere = [version for version in versions(facts.library) if not rule.applies_to(version)]
     # Only a newer version is a remedy: rules end because the library gains a feature.
     remedy = f"{rule.fix}, or use {facts.name} {elsewhere[0]}, which allows it" if elsewhere else rule.fix
     return f"{rule.what} ({values}): {remedy}."
@@ -241,9 +242,7 @@ def fields_from(
         raise PlanError(violation.text)
     facts = schema(library)
     values: dict[str, Any] = {}
-    for key, value in parameters.items():
-        if value is None:
-            continue
+    for key, value in ((key, value) for key, value in parameters.items() if value is not None):
         parameter = facts.parameter(key)
         name = parameter.alias_of if parameter is not None and parameter.alias_of else key
         if name in plan_fields:
@@ -254,7 +253,11 @@ def fields_from(
                 f"{key}={value!r} is not part of a plan: leave it out here, or pass it with"
                 f" smp.init({{{key!r}: {value!r}}}) in the script."
             )
-    precision = _precision(hyperparameters)
+    if not isinstance(hyperparameters, Mapping):
+        raise PlanError(f"The script's settings must be a dictionary, not {hyperparameters!r:.80}.")
+    # The precision of the script by its name, or by the flags of AWS's scripts.
+    flagged = next((name for name in ("bf16", "fp16") if str(hyperparameters.get(name)).lower() in _ON), None)
+    precision = hyperparameters.get("precision", flagged)
     for setting in facts.settings:
         used = next((name for name in (setting.key, *setting.aliases) if name in hyperparameters), None)
         if used is not None:
@@ -262,15 +265,6 @@ def fields_from(
     if precision is not None:  # SMP v1's plans have parameters for it instead
         values["precision"] = precision
     return values
-
-
-def _precision(hyperparameters: Mapping[str, Any]) -> Any:
-    if not isinstance(hyperparameters, Mapping):
-        raise PlanError(f"The script's settings must be a dictionary, not {hyperparameters!r:.80}.")
-    """Precision of the script: by its name, or by the flags of AWS's scripts."""
-    if "precision" in hyperparameters:
-        return hyperparameters["precision"]
-    return next((name for name in ("bf16", "fp16") if str(hyperparameters.get(name)).lower() in _ON), None)
 
 
 def _setting(setting: Parameter, value: Any) -> Any:

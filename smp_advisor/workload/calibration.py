@@ -195,11 +195,6 @@ def share(runs: Sequence[MeasuredRun], path: str | Path) -> int:
 
     A run that the file has is not added again; the oldest runs beyond the limit are left out. A lock next to the file
     serves one process after the other, and the file is replaced in one step.
-
-    Raises
-    ------
-    CalibrationError
-        The file is no calibration, or it cannot be read, locked or written.
     """
     require_path(path, "share")
     target = Path(path)

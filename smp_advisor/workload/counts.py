@@ -14,15 +14,7 @@ _LARGEST_SIZE = 2**24
 
 
 def parse_count(count: float | str) -> int:
-    """Read a number of parameters from a number or from text.
-
-    Examples
-    --------
-    >>> parse_count("1.5b")
-    1500000000
-    >>> parse_count(10e9)
-    10000000000
-    """
+    """Read a number of parameters from a number or from text."""
     value: object = number_in(count) if isinstance(count, str) else count
     # Compared before it is rounded: a whole number may have more digits than a float, and a float none.
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 2 * _MAXIMUM:
@@ -40,13 +32,7 @@ def is_count(text: str) -> bool:
 
 
 def format_count(count: float) -> str:
-    """Format a count with three digits and a unit.
-
-    Examples
-    --------
-    >>> format_count(9_867_264_000)
-    '9.87 B'
-    """
+    """Format a count with three digits and a unit."""
     for unit, scale in (("T", 10**12), ("B", 10**9), ("M", 10**6), ("K", 10**3)):
         # 999.6 M rounds up into the next unit.
         if count >= 0.9995 * scale:

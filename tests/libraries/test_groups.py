@@ -15,10 +15,11 @@ from tests.libraries.plans import valid_plans
 @given(valid_plans(), st.integers(1, 64))
 def test_degrees_multiply_to_the_world(plan, nodes):
     cluster = Cluster("ml.p4d.24xlarge", nodes)
-    assume(cluster.gpus % groups.model_parallel_degree(plan) == 0)
+    together = plan.pipeline_parallel_degree * plan.tensor_parallel_degree * plan.context_parallel_degree
+    assume(cluster.gpus % together == 0)
     dp, rdp = groups.data_parallel_degree(plan, cluster), groups.reduced_data_parallel_degree(plan, cluster)
     assert dp * plan.pipeline_parallel_degree == cluster.gpus
-    assert rdp * groups.model_parallel_degree(plan) == cluster.gpus
+    assert rdp * together == cluster.gpus
     # Every sample is processed by exactly one tensor-parallel group of one replica.
     assert groups.global_batch_size(plan, cluster) == rdp * groups.samples_per_tensor_parallel_group(plan)
 

@@ -106,19 +106,15 @@ def model_mismatches(plan: Plan, model: Model, job: Job | None) -> Iterator[str]
             )
 
 
-_FIELDS = (
+_TECHNIQUES = (
     "tensor_parallel_degree",
     "pipeline_parallel_degree",
-    "shard_optimizer_state",
     "sharded_data_parallel_degree",
-    "prescaled_batch",
-    "batch_size",
-    "microbatches",
-    "active_microbatches",
-    "pipeline",
+    "shard_optimizer_state",
     "activation_checkpointing",
     "offload_activations",
 )
+_FIELDS = (*_TECHNIQUES, "prescaled_batch", "batch_size", "microbatches", "active_microbatches", "pipeline")
 """Fields that the search varies. Other pinned fields are passed to the plan."""
 
 
@@ -196,24 +192,6 @@ LIBRARY = Library(
     shards_beside=("pipeline_parallel_degree", "tensor_parallel_degree"),
     controls=CONTROLS,
     control_codec=SmpV1Controls(),
-    reported=(
-        "tensor_parallel_degree",
-        "pipeline_parallel_degree",
-        "sharded_data_parallel_degree",
-        "shard_optimizer_state",
-        "activation_checkpointing",
-        "offload_activations",
-        "batch_size",
-        "microbatches",
-        "active_microbatches",
-    ),
-    alternatives=(
-        "tensor_parallel_degree",
-        "pipeline_parallel_degree",
-        "sharded_data_parallel_degree",
-        "shard_optimizer_state",
-        "activation_checkpointing",
-        "offload_activations",
-        "microbatches",
-    ),
+    reported=(*_TECHNIQUES, "batch_size", "microbatches", "active_microbatches"),
+    alternatives=(*_TECHNIQUES, "microbatches"),
 )

@@ -110,7 +110,7 @@ class SmpV1Plan(Plan):
     @property
     def parameters(self) -> dict[str, Any]:
         """``mp_parameters``: the library's parameters, exactly as the estimator takes them."""
-        names = schema(self.library).keys_for(self.version)
+        names = schema(self.library).defaults(self.version)
         # The name pipeline_parallel_degree came with 1.6; before, the same parameter is `partitions`.
         degree = "pipeline_parallel_degree" if "pipeline_parallel_degree" in names else "partitions"
         written: dict[str, Any] = {degree: self.pipeline_parallel_degree}

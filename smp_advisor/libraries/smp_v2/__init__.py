@@ -104,12 +104,6 @@ class SmpV2Plan(Plan):
         return missing | settings
 
 
-_TECHNIQUES = {
-    "tensor_parallel": "tensor_parallel_degree",
-    "context_parallel": "context_parallel_degree",
-    "expert_parallel": "expert_parallel_degree",
-}
-
 SMDDP_INSTANCES: tuple[str, ...] = tuple(table("smp_advisor.libraries.smp_v2", "versions.toml")["instances"]["smddp"])
 """Instances with SageMaker's own collectives."""
 
@@ -148,7 +142,8 @@ def cluster_mismatches(plan: Plan, cluster: Cluster, _: int) -> Iterator[str]:
 
 def model_mismatches(plan: Plan, model: Model, job: Job | None) -> Iterator[str]:
     adapter = job is not None and job.adapter is not None
-    for technique, key in _TECHNIQUES.items():
+    for key in _CONTROLS[1:4]:
+        technique = key.removesuffix("_degree")
         families = supported_families(technique, "smp-v2", adapter=adapter)
         if getattr(plan, key) > 1 and model.family not in families:
             title = technique.replace("_", " ").replace("parallel", "parallelism")
@@ -228,17 +223,17 @@ def layout(plans: PlanColumns, job: Job, cluster: Cluster | None = None) -> Layo
     )
 
 
-_FIELDS = (
+_CONTROLS = (
     "hybrid_shard_degree",
     "tensor_parallel_degree",
     "context_parallel_degree",
     "expert_parallel_degree",
-    "batch_size",
-    "gradient_accumulation_steps",
     "activation_checkpointing",
     "offload_activations",
-    "distributed_backend",
+    "batch_size",
+    "gradient_accumulation_steps",
 )
+_FIELDS = (*_CONTROLS, "distributed_backend")
 """Fields that the search varies. Other pinned fields are passed to the plan."""
 
 _DELAYED_FROM = 60e9
@@ -305,17 +300,6 @@ def _degrees(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any]) 
             if cp <= shards and left % shards == 0:
                 yield tp, cp, ep, shards
 
-
-_CONTROLS = (
-    "hybrid_shard_degree",
-    "tensor_parallel_degree",
-    "context_parallel_degree",
-    "expert_parallel_degree",
-    "activation_checkpointing",
-    "offload_activations",
-    "batch_size",
-    "gradient_accumulation_steps",
-)
 
 LIBRARY = Library(
     name="smp-v2",
