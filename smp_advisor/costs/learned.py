@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from smp_advisor.costs.communication import bus_bytes_per_second
-from smp_advisor.costs.memory import memory_error_parts, needed_bytes
+from smp_advisor.costs.memory import memory_error_squares, needed_bytes
 from smp_advisor.costs.step_time import PASSES
 from smp_advisor.costs.transfer import Targets, rule, table, targets
 from smp_advisor.costs.uncertainty import spreads
@@ -300,26 +300,18 @@ class LearnedMemory:
         solved = _solved_memory(calibration)
         return None if solved is None else cls(_correlations(plans, solved[0]), *solved[1:])
 
-    def shifts(self, errors: Floats) -> Floats:
-        """Learned errors in bytes, of one standard deviation of each part's error, shape (n, quantities)."""
-        learned: Floats = errors * ((self.shared * self.posterior.weights) @ self.runs)
-        return learned
-
-    def spread(self, errors: Floats) -> Floats:
-        """One standard deviation of the remaining error in bytes, shape (n,)."""
-        cross = self.shared * (errors / _GIB @ self.runs.T)
-        before = ((errors / _GIB) ** 2).sum(axis=1)
-        after = np.maximum(before - self.posterior.reduction(cross), 0.0)
-        spread: Floats = np.sqrt(np.minimum(after + repeat_gib(0.0) ** 2, before)) * _GIB
-        return spread
-
     def of_stage(
         self, by_category: dict[str, Numbers], shards: Numbers, activation_band: float, host: Numbers
     ) -> tuple[dict[str, Numbers], Numbers, Numbers, Numbers]:
         """Corrected (bytes by category, host bytes, needed bytes, one standard deviation of their error)."""
-        parts = memory_error_parts(by_category, shards, activation_band)
-        errors = np.stack(np.broadcast_arrays(*(np.atleast_1d(parts[name]) for name in MEMORY_QUANTITIES)), axis=1)
-        shifts, spread = self.shifts(errors), self.spread(errors)
+        squares = memory_error_squares(by_category, shards, activation_band)
+        columns = np.broadcast_arrays(*(np.atleast_1d(squares[name]) for name in MEMORY_QUANTITIES))
+        errors = np.sqrt(np.stack(columns, axis=1))
+        # What the runs teach of one standard deviation of each part's error, and what is left of the error.
+        shifts = errors * ((self.shared * self.posterior.weights) @ self.runs)
+        cross, before = self.shared * (errors / _GIB @ self.runs.T), ((errors / _GIB) ** 2).sum(axis=1)
+        after = np.maximum(before - self.posterior.reduction(cross), 0.0)
+        spread: Floats = np.sqrt(np.minimum(after + repeat_gib(0.0) ** 2, before)) * _GIB
         needed = np.maximum(needed_bytes(by_category) + shifts.sum(axis=1), 0.0)
         by: dict[str, Floats] = {}
         for column, names in enumerate(_CATEGORIES.values()):

@@ -21,7 +21,6 @@ from smp_advisor.costs.uncertainty import (
 )
 from smp_advisor.costs.world import stack_of
 from smp_advisor.libraries.layout import layout_of
-from smp_advisor.libraries.validation import check_against
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 
 _LEAST_SHARE = 0.5
 """Least share of the spread between sources that no constant explains."""
-MOST_PLANS = 1_000
 
 
 def step_time_draws(model: Model, cluster: Cluster, job: Job, plans: Sequence[Plan]) -> NDArray[np.float64]:
@@ -46,18 +44,7 @@ def step_time_draws(model: Model, cluster: Cluster, job: Job, plans: Sequence[Pl
     kind share and plans of other kinds share in part, and an error of the configuration, which similar plans share.
     Quotients of two columns thus show how certain it is that one plan is faster. The draws are the same at every call.
     """
-    if len(plans) > MOST_PLANS:
-        raise ValueError(f"step_time_draws takes at most {MOST_PLANS:,} plans, not {len(plans):,}.")
-    for plan in plans:
-        check_against(plan, cluster, model, job)
-    if not plans:
-        return np.empty((DRAWS, 0))
-    names = sorted({plan.library for plan in plans})
-    libraries = {name: [i for i, plan in enumerate(plans) if plan.library == name] for name in names}
-    layouts = [layout_of([plans[index] for index in rows], job, cluster) for rows in libraries.values()]
-    result = np.empty((DRAWS, len(plans)))
-    result[:, [index for rows in libraries.values() for index in rows]] = layout_draws(model, cluster, job, layouts)
-    return result
+    return layout_draws(model, cluster, job, [layout_of([plan], job, cluster) for plan in plans])
 
 
 def layout_draws(model: Model, cluster: Cluster, job: Job, layouts: Sequence[Layout]) -> NDArray[np.float64]:

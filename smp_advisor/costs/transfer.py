@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """Correlations between runs that differ in one condition."""
+    """Correlations between runs that differ in one condition, which ``data/transfer.toml`` explains."""
 
     gpu: float
     instance: float
@@ -39,19 +39,12 @@ class Rule:
     kind: float
     training: float
     model: float
-    """Of any other model, however similar."""
     parameters_per_doubling: float
     nodes_per_doubling: float
     shared_per_doubling: float
-    """Of the learned quantities, for every factor of two between figures of the plans."""
     configuration_per_doubling: float
-    """The same of the remaining error, in addition. For means, it does not count, so that the search does not prefer a
-    plan because nobody has measured it."""
     another: float
-    """Of the remaining errors of two runs that differ in anything, in addition."""
     common: float
-    """Of time: correlation between the learned quantities of one run. Of memory: share of the error's variance that
-    runs of the same conditions have in common."""
 
 
 _CATEGORIES = ("gpu", "instance", "stack", "family", "kind", "training")

@@ -48,13 +48,13 @@ Obstacle = Literal["setting", "job", "framework", "instance", "memory"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LibraryPolicy:
+    """Library for each case, which ``data/library_choice.toml`` explains."""
+
     tensorflow: str
     order: tuple[str, ...]
     order_of_adapters: tuple[str, ...]
     gain: float
-    """Gain in throughput for which a later library of `order` replaces an earlier one."""
     smallest_instance: str
-    """Instance that is named where one GPU is enough."""
     current: str
     archived: str
     compiled: str

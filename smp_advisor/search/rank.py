@@ -23,28 +23,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
+    """Thresholds of the choice, which ``data/policy.toml`` explains."""
+
     near_best: float
-    """Share of the best value within which plans count as equal."""
     technique_gain: float
-    """Least gain in speed for which a plan uses one more technique."""
     offloading_techniques: int
-    """Number of techniques as which offloading of activations counts."""
     node_gain: float
-    """Least gain in speed for which a plan communicates over more nodes."""
     resolution_probability: float
-    """Probability from which the faster of two plans of different kinds is distinguishable."""
     first_microbatches: tuple[int, ...]
-    """Microbatches of a pipeline that come before all others."""
     most_microbatches_per_stage: int
-    """More microbatches per pipeline stage need a batch of the user's."""
     most_accumulated: int
-    """More microbatches without a pipeline need a batch of the user's."""
     headroom_share: float
-    """``headroom`` looks only at plans with at least this share of the best throughput."""
     simplicity_share: float
-    """The same for ``simplicity``."""
     equal_regret: float
-    """Difference of expected regrets below which the plan with fewer techniques is chosen."""
 
     def share_of(self, objective: str) -> float:
         """Share of the best throughput that an objective does not give up."""

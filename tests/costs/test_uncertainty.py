@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from smp_advisor import Cluster, Job, Model, Plan
-from smp_advisor.costs import step_time_draws
 from smp_advisor.costs.constants import constant, constants, overriding
 from smp_advisor.costs.evaluate import estimate, seconds_columns
+from smp_advisor.costs.predictive import step_time_draws
 from smp_advisor.costs.uncertainty import (
     Doubt,
     comparison_spread,
@@ -19,7 +19,6 @@ from smp_advisor.costs.uncertainty import (
     step_time_factors,
 )
 from smp_advisor.libraries.layout import layout_of
-from tests.costs.shapes import row_30b
 
 KINDS = ["any", "pipeline, nodes", "sharded, nodes", "sharded, one node", "no such kind"]
 
@@ -118,11 +117,6 @@ def test_errors_of_plans_of_one_kind_are_correlated_and_those_of_a_plan_are_its_
         low, high = estimate(model, cluster, job, plan).step_seconds_range
         assert low < np.median(draws[:, column]) < high
         assert np.mean((draws[:, column] > low) & (draws[:, column] < high)) > 0.75
-
-
-def test_draws_are_of_a_bounded_number_of_plans():
-    with pytest.raises(ValueError, match="at most 1,000 plans"):
-        step_time_draws(*row_30b()[:3], [row_30b()[3]] * 1_001)
 
 
 def test_doubt_about_unmeasured_collectives_goes_both_ways() -> None:
