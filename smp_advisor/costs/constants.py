@@ -82,16 +82,11 @@ def constant(name: str) -> Floats:
 
 def gpu_constant(name: str, gpu: str) -> Floats:
     """Value of a constant that depends on the GPU; one that is not in the table has the value of ``other``."""
-    return constant(_dotted(name, gpu))
+    return constant(f"gpu.{name}.{_generation(name, gpu)}")
 
 
 def has_gpu_constant(name: str, gpu: str) -> bool:
     return _generation(name, gpu) != "other"
-
-
-@cache
-def _dotted(name: str, gpu: str) -> str:
-    return f"gpu.{name}.{_generation(name, gpu)}"
 
 
 @cache

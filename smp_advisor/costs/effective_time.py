@@ -96,33 +96,22 @@ class EffectiveTime:
             "data_loading": "GPUs wait for batches.",
             "evaluation": "The generated script evaluates a few batches at the end.",
         }
-        behind = _FIGURES_BEHIND | {"checkpoints": self.checkpoint_figures}
-        return tuple(
-            Overhead(
-                name=name,
-                title=_TITLES[name],
-                share=share,
-                detail=details[name],
-                source="; ".join(_figures()[figure].source for figure in behind[name]),
-                assumed=any(_figures()[figure].assumed for figure in behind[name]),
+        entries, figures = data_file("costs", "effective_time")["part"], _figures()
+        parts = []
+        for name, share in self.shares:
+            behind = [figures[of] for of in entries[name].get("figures", self.checkpoint_figures)]
+            source, assumed = "; ".join(figure.source for figure in behind), any(figure.assumed for figure in behind)
+            parts.append(
+                Overhead(
+                    name=name,
+                    title=entries[name]["title"],
+                    share=share,
+                    detail=details[name],
+                    source=source,
+                    assumed=assumed,
+                )
             )
-            for name, share in self.shares
-        )
-
-
-_TITLES = {
-    "checkpoints": "Checkpoints",
-    "restarts": "Restarts after failures",
-    "startup": "Start of the job",
-    "data_loading": "Data loading",
-    "evaluation": "Evaluation",
-}
-_FIGURES_BEHIND: dict[str, tuple[str, ...]] = {
-    "restarts": ("failures_per_gpu_day", "detection_seconds", "container_seconds", "initialization_seconds"),
-    "startup": ("container_seconds", "initialization_seconds"),
-    "data_loading": ("data_loading_share",),
-    "evaluation": ("evaluation_batches",),
-}
+        return tuple(parts)
 
 
 def seconds_between_failures(gpus: int) -> float:

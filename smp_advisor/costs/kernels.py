@@ -8,9 +8,8 @@ at the longest sequence and 128 elements per head as a share of the GPU's peak, 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
@@ -160,8 +159,7 @@ softmax are one, and heads need no copies (Megatron-LM, DotProductAttention). Fu
 statistics."""
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionSeconds:
+class AttentionSeconds(NamedTuple):
     """Seconds of one microbatch, and kernels, shape (n,) each."""
 
     forward: Floats
@@ -169,19 +167,15 @@ class AttentionSeconds:
     launches: Floats
     """Of the forward pass."""
 
-    def __add__(self, more: AttentionSeconds) -> AttentionSeconds:
-        return AttentionSeconds(
-            self.forward + more.forward, self.backward + more.backward, self.launches + more.launches
-        )
+
+_NO_ATTENTION = AttentionSeconds(0.0, 0.0, 0.0)
 
 
 def attention_seconds(
     block: Block, layout: Layout, world: World, instance: Instance, job: Job, stack: Stack
 ) -> AttentionSeconds:
-    total = AttentionSeconds(0.0, 0.0, 0.0)
-    for attention in block.attentions:
-        total = total + _seconds(attention, layout, world, instance, job, stack)
-    return total
+    every = [_seconds(attention, layout, world, instance, job, stack) for attention in block.attentions]
+    return AttentionSeconds(*(sum(of, 0.0) for of in zip(*every, strict=True))) if every else _NO_ATTENTION
 
 
 def _seconds(
@@ -202,11 +196,7 @@ def _seconds(
     if not anywhere(inverted(divided)):
         return own
     stored = _stored(attention, layout, world, instance, stack.eager, products)
-    return AttentionSeconds(
-        where(divided, own.forward, stored.forward),
-        where(divided, own.backward, stored.backward),
-        where(divided, own.launches, stored.launches),
-    )
+    return AttentionSeconds(*(where(divided, *pair) for pair in zip(own, stored, strict=True)))
 
 
 def _fused(

@@ -61,11 +61,6 @@ class Posterior:
     information: Floats
     """Shape (n, n), positive semidefinite."""
 
-    def mean(self, cross: Floats) -> Floats:
-        """Means of m quantities from their covariances with the measurements, shape (m, n)."""
-        result: Floats = cross @ self.weights
-        return result
-
     def reduction(self, cross: Floats) -> Floats:
         """Decreases of the variances of m quantities, shape (m,)."""
         result: Floats = np.einsum("ij,jk,ik->i", cross, self.information, cross)
@@ -196,7 +191,7 @@ def learned_seconds(
     after = np.maximum(before - variances.reduction(cross), 0.0)
     width = np.sqrt((after + _REPEAT**2) / (before + _REPEAT**2))
     paces = np.exp(_log_paces(mine, runs, means))
-    total = by_quantity.sum(axis=1) * np.exp(np.clip(means.mean(expected), -_LARGEST, _LARGEST))
+    total = by_quantity.sum(axis=1) * np.exp(np.clip(expected @ means.weights, -_LARGEST, _LARGEST))
     paces = paces * (total / (by_quantity * paces).sum(axis=1))[:, np.newaxis]
     corrected = {name: (seconds * paces).sum(axis=1) for name, seconds in parts.items()}
     if len(paces) > 1:

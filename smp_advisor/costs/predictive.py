@@ -14,7 +14,6 @@ from smp_advisor.costs.transfer import rule, targets
 from smp_advisor.costs.uncertainty import (
     DRAWS,
     constant_draws,
-    constant_names,
     kind_correlation,
     plan_kinds,
     spreads,
@@ -50,10 +49,9 @@ def step_time_draws(model: Model, cluster: Cluster, job: Job, plans: Sequence[Pl
 def layout_draws(model: Model, cluster: Cluster, job: Job, layouts: Sequence[Layout]) -> NDArray[np.float64]:
     """Joint draws of `step_time_draws` for the rows of some layouts, shape (64, n), narrowed by measured runs."""
     before_runs = replace(job, calibration=None)
-    names, draws = constant_names(), constant_draws()
     middle = _logarithm(model, cluster, before_runs, layouts)
-    with overriding(dict(zip(names, draws.T[:, :, np.newaxis], strict=True))):
-        logarithms = _logarithm(model, cluster, before_runs, layouts, (len(draws),))
+    with overriding({name: draws[:, np.newaxis] for name, draws in constant_draws().items()}):
+        logarithms = _logarithm(model, cluster, before_runs, layouts, (DRAWS,))
     kinds = [str(kind) for layout in layouts for kind in plan_kinds(layout, cluster)]
     stacks = [name for layout in layouts for name in [stack_of(job, layout).name] * len(layout)]
     figures = np.concatenate([targets(model, cluster, job, layout).configuration for layout in layouts])

@@ -52,20 +52,16 @@ def stages(model: Model, pipeline_parallel_degree: int) -> tuple[Stage, ...]:
     then to the first, which has the embedding. SMP v1 balances measured costs instead (``memory_weight``).
     """
     degree = pipeline_parallel_degree
-    sizes = _balanced(model, degree)
-    result = []
-    position = 0
-    starts = []
-    total = 0
-    for group in model.groups:
-        starts.append((total, total + group.count))
-        total += group.count
-    for index in range(degree):
-        size = sizes[index]
-        counts = tuple(max(0, min(end, position + size) - max(start, position)) for start, end in starts)
-        result.append(Stage(index=index, block_counts=counts, first=index == 0, last=index == degree - 1))
-        position += size
-    return tuple(result)
+    groups = list(pairwise(accumulate((group.count for group in model.groups), initial=0)))
+    return tuple(
+        Stage(
+            index=index,
+            block_counts=tuple(max(0, min(end, after) - max(start, before)) for start, end in groups),
+            first=index == 0,
+            last=index == degree - 1,
+        )
+        for index, (before, after) in enumerate(pairwise(accumulate(_balanced(model, degree), initial=0)))
+    )
 
 
 def _balanced(model: Model, degree: int) -> list[int]:
