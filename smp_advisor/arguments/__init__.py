@@ -190,6 +190,14 @@ def require_types(arguments: Mapping[str, tuple[object, type | tuple[type, ...]]
             raise AdvisorError(f"{call}() requires for {name} a value of type {names}, not {shown(value)}.")
 
 
+def require_whole(name: str, value: object, error: type[AdvisorError], most: int | None = None) -> None:
+    """Refuse a value that is no whole number of at least 1; a notebook may pass text despite annotations."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise error(f"{name} must be a whole number of at least 1, not {shown(value)}.")
+    if most is not None and value > most:
+        raise error(f"{name} must be at most {most:,}, not {shown(value)}.")
+
+
 def is_path(path: object) -> bool:
     """Whether a value can be the path of a file: text, in parts that a system takes."""
     try:

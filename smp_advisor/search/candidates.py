@@ -62,10 +62,6 @@ class LibraryPolicy:
     any_pytorch: tuple[str, ...]
     status: Mapping[str, str]
 
-    def order_for(self, job: Job) -> tuple[str, ...]:
-        """Libraries for PyTorch 2 in the order of preference for a job."""
-        return self.order if job.adapter is None else self.order_of_adapters
-
 
 @cache
 def library_policy() -> LibraryPolicy:

@@ -82,7 +82,8 @@ def preferred_library(request: Request) -> str:
 
 
 def _usual(request: Request) -> tuple[Candidate, ...]:
-    return tuple(candidate(library, request) for library in library_policy().order_for(request.job))
+    order = library_policy().order if request.job.adapter is None else library_policy().order_of_adapters
+    return tuple(candidate(library, request) for library in order)
 
 
 def family_to_infer(framework: str | None, pins: Collection[str] = ()) -> str:

@@ -42,28 +42,18 @@ class Policy:
         return {"headroom": self.headroom_share, "simplicity": self.simplicity_share}.get(objective, 0.0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Published:
-    """Family of plans that a publication uses for a regime."""
-
-    division: str
-    """One of `smp_advisor.costs.uncertainty.DIVISIONS`."""
-    title: str
-    source: str
-
-
 @cache
 def policy() -> Policy:
     entry = data_file("search", "policy")["choice"]
     return Policy(**{**entry, "first_microbatches": tuple(entry["first_microbatches"])})
 
 
-def published_for(library: str, parameters: int) -> Published | None:
-    """Publication for a library and a size of model; None if there is none."""
+def published_for(library: str, parameters: int) -> tuple[str, str]:
+    """Division (`DIVISIONS`) and title of the publication for a library and a size of model; empty if there is none."""
     for entry in data_file("search", "policy")["published"]:
         if library in entry["libraries"] and entry["least_parameters"] <= parameters <= entry["most_parameters"]:
-            return Published(**{name: entry[name] for name in ("division", "title", "source")})
-    return None
+            return entry["division"], entry["title"]
+    return "", ""
 
 
 _HALF_BYTES = 2

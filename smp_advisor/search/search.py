@@ -151,7 +151,7 @@ def _scores(
         missing = batch.doublings_missing(tokens, speed, job.max_tokens_per_step)
         worth = batch.worth(tokens, missing)
     span = communication_span(world, layout)
-    published = published_for(library, model.parameter_count)
+    division, _ = published_for(library, model.parameter_count)
     return Scores(
         tokens_per_second=speed,
         headroom=headroom,
@@ -168,9 +168,7 @@ def _scores(
         ).astype(np.int64),
         microbatches=layout.microbatches,
         pipelined=layout.pipeline_parallel_degree > 1,
-        published=np.ones(len(tokens), dtype=np.bool_)
-        if published is None
-        else plan_divisions(layout) == DIVISIONS.index(published.division),
+        published=plan_divisions(layout) == DIVISIONS.index(division) if division else np.ones(len(tokens), np.bool_),
     )
 
 

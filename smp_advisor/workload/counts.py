@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from smp_advisor.arguments import number_in, shown
+from smp_advisor.arguments import number_in, require_whole, shown
 from smp_advisor.errors import ModelError
 
 _FORMS = "a positive number such as 10e9 or text such as '10B', '1.5B' or '350M'"
@@ -44,7 +44,5 @@ def format_count(count: float) -> str:
 def check_sizes(**sizes: object) -> None:
     """Refuse sizes of a shape that are not whole numbers from 1 to 16,777,216. None means not set."""
     for field, value in sizes.items():
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise ModelError(f"{field} must be a whole number of at least 1, not {shown(value)}.")
-        if value is not None and value > _LARGEST_SIZE:
-            raise ModelError(f"{field} must be at most {_LARGEST_SIZE:,}, not {value:.3g}.")
+        if value is not None:
+            require_whole(field, value, ModelError, _LARGEST_SIZE)

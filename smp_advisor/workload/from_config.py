@@ -53,14 +53,31 @@ def model_from_name(text: str) -> Model:
     """Model by its name, with or without the owner of its repository."""
     require_types({"name": (text, str)}, "from_name")
     if not is_model_name(text):
-        raise ModelError(f"The package has no model called {text[:_LONGEST]!r}: {_hint(text)}.")
+        by_key = {key: entry.name for key, entry in _models().items()}
+        near = difflib.get_close_matches(_key(text), by_key, n=len(by_key), cutoff=0.0)
+        names = list(dict.fromkeys(by_key[key] for key in near))[:3]
+        raise ModelError(
+            f"The package has no model called {text[:_LONGEST]!r}: the most similar are"
+            f" {', '.join(name.lower().replace(' ', '-') for name in names)}; a parameter count, a config.json and a"
+            " profiled module work, too."
+        )
     entry = _models()[_key(text)]
     if isinstance(entry, _Entry) and entry.config is not None:
         model = model_from_values(entry.config, source=entry.name, name=entry.name)
         return replace(model, note=f"the configuration of {entry.name}")
     if isinstance(entry, _Entry):
         return replace(_traced(entry.name), name=entry.name, note=f"traced: {entry.source}")
-    model = _of_shape(entry)
+    keys = families()[entry.family].shape_keys
+    sizes = {"kv_heads": entry.kv_heads, "ffn": entry.ffn, "max_positions": entry.positions, "tied": entry.tied}
+    model = model_from_shape(
+        layers=entry.layers,
+        hidden=entry.hidden,
+        heads=entry.heads,
+        vocab=entry.vocab,
+        family=entry.family,
+        name=entry.name,
+        **{field: value for field, value in sizes.items() if field in keys},  # type: ignore[arg-type]
+    )
     # Settings outside of the shape, such as the base of rotary embeddings: a job starts from a model that has them.
     values = json.loads(model.config_json) | _names()["settings"].get(entry.name, {})
     return replace(
@@ -80,20 +97,6 @@ def _traced(name: str) -> Model:
 def model_names() -> tuple[str, ...]:
     """Names of all models, without their aliases."""
     return tuple(dict.fromkeys(entry.name for entry in _models().values()))
-
-
-def _of_shape(shape: PublishedShape) -> Model:
-    keys = families()[shape.family].shape_keys
-    sizes = {"kv_heads": shape.kv_heads, "ffn": shape.ffn, "max_positions": shape.positions, "tied": shape.tied}
-    return model_from_shape(
-        layers=shape.layers,
-        hidden=shape.hidden,
-        heads=shape.heads,
-        vocab=shape.vocab,
-        family=shape.family,
-        name=shape.name,
-        **{field: value for field, value in sizes.items() if field in keys},  # type: ignore[arg-type]
-    )
 
 
 @cache
@@ -126,14 +129,6 @@ def _key(text: str) -> str:
     if len(words) > 1 and words[0] == "meta":
         words.pop(0)
     return "".join(words)
-
-
-def _hint(text: str) -> str:
-    by_key = {key: entry.name for key, entry in _models().items()}
-    near = difflib.get_close_matches(_key(text), by_key, n=len(by_key), cutoff=0.0)
-    names = list(dict.fromkeys(by_key[key] for key in near))[:3]
-    written = ", ".join(name.lower().replace(" ", "-") for name in names)
-    return f"the most similar are {written}; a parameter count, a config.json and a profiled module work, too"
 
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -213,16 +208,12 @@ def _text_part(values: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return text if str(outer) not in families() and str(inner) in families() else None
 
 
-def _hub_name(origin: object) -> str:
-    """Name of a model on a hub: ``Llama-3.1-8B`` of ``meta-llama/Llama-3.1-8B``. Empty for a folder."""
-    if not isinstance(origin, str):
-        return ""
-    return origin.rsplit("/", 1)[-1] if _HUB_NAME.fullmatch(origin) or is_model_name(origin) else ""
-
-
 def title_of(values: Mapping[str, Any], family: str, count: int) -> str:
-    """Name of the model on its hub, else the family with the size: ``Llama 8.03 B``."""
-    return _hub_name(values.get("_name_or_path")) or f"{family} {format_count(count)}"
+    """Name of the model on its hub (``Llama-3.1-8B`` of ``meta-llama/Llama-3.1-8B``), else ``Llama 8.03 B``."""
+    origin = values.get("_name_or_path")
+    if isinstance(origin, str) and (_HUB_NAME.fullmatch(origin) or is_model_name(origin)):  # and not a folder
+        return origin.rsplit("/", 1)[-1]
+    return f"{family} {format_count(count)}"
 
 
 def _is_json(value: object) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass, replace
 from functools import cache
@@ -88,17 +87,16 @@ _SMALLER = 0.95
 """Least size of an inferred model, as a share of the smallest published one."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class PartialShape:
-    """Fixed parts of the shape. None: to be inferred."""
+    """Fixed parts of the shape. None: to be inferred, or that of the family."""
 
-    layers: int | None
-    hidden: int | None
-    heads: int | None
-    vocab: int
-    positions: int
+    layers: int | None = None
+    hidden: int | None = None
+    heads: int | None = None
+    vocab: int | None = None
+    positions: int | None = None
     activation: str | None = None
-    """None: that of the family."""
 
 
 def infer_shape(count: int, family: str, partial: PartialShape) -> Model:
@@ -243,22 +241,8 @@ _MAX_DEVIATION = 0.03
 """A larger deviation of the shape from the count is reported in the note."""
 
 
-def padded_vocabulary(words: int) -> int:
-    return -(-words // _VOCABULARY_MULTIPLE) * _VOCABULARY_MULTIPLE
-
-
-def model_from_count(
-    count: float | str,
-    *,
-    family: str,
-    layers: int | None,
-    hidden: int | None,
-    heads: int | None,
-    vocab: int | None,
-    sequence_length: int | None,
-    activation: str | None,
-    name: str | None,
-) -> Model:
+def model_from_count(count: float | str, family: str, fixed: PartialShape, name: str | None) -> Model:
+    """Model of about `count` parameters; see `Model.from_parameters`."""
     facts = family_of(family, source="family")
     if facts.inference is None:
         supported = " and ".join(name for name, entry in families().items() if entry.inference)
@@ -267,30 +251,24 @@ def model_from_count(
             "pass its shape to Model.from_shape or its configuration to Model.from_config."
         )
     target = parse_count(count)
-    check_sizes(layers=layers, hidden=hidden, heads=heads, vocab=vocab, sequence_length=sequence_length)
-    if layers is hidden is heads is None:
+    sizes = {field: getattr(fixed, field) for field in ("layers", "hidden", "heads", "vocab")}
+    check_sizes(**sizes, sequence_length=fixed.positions)
+    if fixed.layers is fixed.hidden is fixed.heads is None:
         published = nearest_published(target, gated=facts.gated)
         if published is not None:
-            model = _as_published(target, published, facts, vocab, sequence_length, activation, name)
+            model = _as_published(target, published, facts, fixed, name)
             # With another vocabulary or more positions, a small model may be far from the count.
             if abs(model.parameter_count / target - 1) <= 2 * _MAX_DEVIATION:
                 return model
-    partial = PartialShape(
-        layers=layers,
-        hidden=hidden,
-        heads=heads,
-        vocab=vocab or facts.inference.vocab,
-        positions=max(sequence_length or 0, _POSITIONS),
-        activation=activation,
-    )
-    model = infer_shape(target, family, partial)
-    return dataclasses.replace(
+    vocab, positions = fixed.vocab or facts.inference.vocab, max(fixed.positions or 0, _POSITIONS)
+    model = infer_shape(target, family, replace(fixed, vocab=vocab, positions=positions))
+    return replace(
         model,
         name=name or f"{facts.label} {format_count(target)}",
         origin="inferred",
         # The number of layers and the width determine the activations.
-        activation_band=0.0 if partial.layers and partial.hidden else activation_band(target, family),
-        note=f"inferred from {format_count(target)}; {_how(model, target, family, partial)}",
+        activation_band=0.0 if fixed.layers and fixed.hidden else activation_band(target, family),
+        note=f"inferred from {format_count(target)}; {_how(model, target, family, fixed)}",
     )
 
 
@@ -305,29 +283,23 @@ def _how(model: Model, target: int, family: str, partial: PartialShape) -> str:
 
 
 def _as_published(
-    target: int,
-    published: PublishedShape,
-    facts: Family,
-    vocab: int | None,
-    sequence_length: int | None,
-    activation: str | None,
-    name: str | None,
+    target: int, published: PublishedShape, facts: Family, fixed: PartialShape, name: str | None
 ) -> Model:
     model = model_from_shape(
         layers=published.layers,
         hidden=published.hidden,
         heads=published.heads,
-        vocab=vocab or padded_vocabulary(published.vocab),
+        vocab=fixed.vocab or -(-published.vocab // _VOCABULARY_MULTIPLE) * _VOCABULARY_MULTIPLE,
         family=facts.model_type,
         kv_heads=published.kv_heads if facts.gated else None,
         ffn=published.ffn,
-        max_positions=max(published.positions, sequence_length or 0),
+        max_positions=max(published.positions, fixed.positions or 0),
         tied=published.tied if facts.gated else None,
-        activation=activation,
+        activation=fixed.activation,
         name=name or published.name,
     )
     band = activation_band(target, facts.model_type)
-    return dataclasses.replace(
+    return replace(
         model,
         origin="inferred",
         activation_band=band,

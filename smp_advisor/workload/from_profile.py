@@ -83,17 +83,12 @@ def _note(values: Mapping[str, Any], saved: Mapping[str, Any]) -> str:
     uncounted = values.get("uncounted", ())
     missing = f"; FLOPs and times exclude {', '.join(uncounted[:3])}, which have no FLOP formula" if uncounted else ""
     sample = "" if values.get("scales", True) else "; a sample is one call with the inputs"
+    eager = "" if values.get("fusible_attention", True) else values.get("attention_reason", "")
     return (
         f"measured on your model; {format_count(values['parameter_count'])} parameters counted, activations "
         f"{_METHOD_TEXT.get(saved['method'], saved['method'])} (confidence {saved['confidence']}) with "
-        f"{values['attention']} attention in {precision}{_reason(values)}{missing}{sample}"
+        f"{values['attention']} attention in {precision}{f' ({eager})' if eager else ''}{missing}{sample}"
     )
-
-
-def _reason(values: Mapping[str, Any]) -> str:
-    """Why the traced attention is eager."""
-    reason = values.get("attention_reason", "")
-    return f" ({reason})" if reason and not values.get("fusible_attention", True) else ""
 
 
 def _formula_model(values: Mapping[str, Any]) -> Model | None:
@@ -113,9 +108,8 @@ class _Measured:
     def __init__(self, values: Mapping[str, Any]) -> None:
         self.values = values = _with_linear_bytes(values)
         # A function of inputs has a sequence length, which not every module reads.
-        self.power = (
-            1 if values["has_sequence"] and any(map(_grows, (values["saved_bytes"], values["forward_flops"]))) else 0
-        )
+        rows = (*values["saved_bytes"]["polynomial"], *values["forward_flops"]["polynomial"])
+        self.power = int(values["has_sequence"] and any(Fraction(value) != 0 for row in rows for value in row[1:]))
         self.sequence = values["sequence"] if self.power else 1
         self.element = 4 if values["precision"] == "fp32" else 2
         self.kinds: Sequence[Mapping[str, Any]] = values["blocks"]["kinds"]
@@ -190,7 +184,11 @@ class _Measured:
         if formula.fixed_sequence_length:  # traced as one sample, counted as its tokens
             tokens = formula.fixed_sequence_length
             lse = 0.0 if self.ran_eagerly(attentions) else sum(4.0 * attention.heads for attention in attentions)
-            measured = (measured + lse) / tokens - (lse or self._scores(block.attentions, tokens))
+            scores = sum(
+                attention.eager_score_bytes(self.element) * attention.heads * attention.keys_per_query(tokens)
+                for attention in block.attentions
+            )
+            measured = (measured + lse) / tokens - (lse or scores)
         # Bytes per token by the cost model's formula, without the scores, on one GPU.
         saved = block.saved
         predicted = (
@@ -224,13 +222,6 @@ class _Measured:
             has_sequence=bool(self.power),
             has_attention=bool(attentions),
             tokens=tokens,
-        )
-
-    def _scores(self, attentions: Sequence[Attention], tokens: int) -> float:
-        """Bytes per token of eager attention by the cost model's formula."""
-        return sum(
-            attention.eager_score_bytes(self.element) * attention.heads * attention.keys_per_query(tokens)
-            for attention in attentions
         )
 
     def model(self) -> Model:
@@ -529,10 +520,6 @@ def _with_linear_bytes(values: Mapping[str, Any]) -> Mapping[str, Any]:
         "blocks": {**blocks, "kinds": list(map(changed, blocks["kinds"]))},
         "tree": {**tree, "kinds": list(map(changed, tree["kinds"]))},
     }
-
-
-def _grows(polynomial: Mapping[str, Any]) -> bool:
-    return any(Fraction(value) != 0 for row in polynomial["polynomial"] for value in row[1:])
 
 
 def _part_of(path: str, rows: Mapping[str, Mapping[str, Any]], limit: float) -> str:

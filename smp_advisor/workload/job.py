@@ -10,7 +10,7 @@ from smp_advisor.arguments import brief, options_of, shown
 from smp_advisor.errors import AdvisorError, JobError
 from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.calibration import Calibration
-from smp_advisor.workload.stack import AUTO, require_stack, stacks, training_settings
+from smp_advisor.workload.stack import AUTO, stack, stacks, training_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -231,8 +231,7 @@ class Job:
         if self.stack == AUTO:
             implied, usual = "", "eager"
         else:
-            require_stack(self.stack)
-            implied = stacks()[self.stack].implies
+            implied = stack(self.stack).implies
             usual = implied or "fused"
         if self.attention == "auto":
             object.__setattr__(self, "attention", usual)

@@ -112,22 +112,19 @@ class Settings:
         """Whether the key has a value other than null."""
         return self._values.get(key) is not None
 
-    def size(self, key: str, *, default: int | None = None, least: int = 1) -> int:
+    def size(self, key: str, *, default: int | None = None, least: int = 1, most: int = _MAXIMUM_SIZE) -> int:
         """Whole number of at least `least`. `default` replaces a null or missing value."""
         value = self._values.get(key)
         if value is None and default is not None:
             return default
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise self.error(f"{key} must be a whole number of at least {least}, not {value!r:.80}")
-        if value > _MAXIMUM_SIZE:
-            raise self.error(f"{key} must be at most {_MAXIMUM_SIZE:,}, not {value:,}")
+        if value > most:
+            raise self.error(f"{key} must be at most {most:,}, not {value:,}")
         return value
 
     def layers(self, key: str, *, default: int | None = None) -> int:
-        count = self.size(key, default=default)
-        if count > _MAXIMUM_LAYERS:
-            raise self.error(f"{key} must be at most {_MAXIMUM_LAYERS:,}, not {count:,}")
-        return count
+        return self.size(key, default=default, most=_MAXIMUM_LAYERS)
 
     def flag(self, key: str) -> bool:
         value = self._values.get(key)
@@ -188,23 +185,14 @@ _SUFFIXES: dict[str, Task] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HeadTask:
-    """The task that the head after the last block serves."""
-
-    task: Task
-    note: str = ""
-    """Note for the user where the task is assumed."""
-
-
-def head_task(settings: Settings, *supported: Task) -> HeadTask:
-    """Task of the configuration: the first of `supported` unless ``architectures`` names another of them."""
+def head_task(settings: Settings, *supported: Task) -> tuple[Task, str]:
+    """Task of the head, the first of `supported` unless ``architectures`` names another, and a note if assumed."""
     architectures = settings.value("architectures")
     name = architectures[0] if isinstance(architectures, list) and architectures else None
     if not isinstance(name, str):
-        return HeadTask(task=supported[0])
+        return supported[0], ""
     # The longest suffix decides: LMHeadModel also ends in Model.
     suffix = max((suffix for suffix in _SUFFIXES if name.endswith(suffix)), key=len, default=None)
     if suffix is not None and _SUFFIXES[suffix] in supported:
-        return HeadTask(task=_SUFFIXES[suffix])
-    return HeadTask(task=supported[0], note=f"counted with a {supported[0]} head because the head of {name} is unknown")
+        return _SUFFIXES[suffix], ""
+    return supported[0], f"counted with a {supported[0]} head because the head of {name} is unknown"

@@ -89,13 +89,9 @@ def stacks() -> Mapping[str, Stack]:
 
 
 def stack(name: str) -> Stack:
-    require_stack(name)
-    return stacks()[name]
-
-
-def require_stack(name: object) -> None:
     if not isinstance(name, str) or name not in stacks():
         raise JobError(f"stack must be one of {', '.join([AUTO, *stacks()])}, not {name!r}.")
+    return stacks()[name]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
