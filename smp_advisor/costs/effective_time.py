@@ -83,18 +83,13 @@ class EffectiveTime:
 
     @property
     def parts(self) -> tuple[Overhead, ...]:
-        details = {
-            "checkpoints": (
-                f"A checkpoint of {self.checkpoint_gib:,.0f} GiB stops training for"
-                f" {_duration(self.checkpoint_seconds)}, every {_duration(self.checkpoint_interval_seconds)}."
-            ),
-            "restarts": (
-                f"A failure every {_duration(3600 * self.hours_between_failures)} on average costs"
-                f" {_duration(self.restart_seconds)} for the restart, and the work since the last checkpoint."
-            ),
-            "startup": f"The first step starts {_duration(self.startup_seconds)} after the instances are available.",
-            "data_loading": "GPUs wait for batches.",
-            "evaluation": "The generated script evaluates a few batches at the end.",
+        values = {
+            "gib": self.checkpoint_gib,
+            "save": _duration(self.checkpoint_seconds),
+            "interval": _duration(self.checkpoint_interval_seconds),
+            "between": _duration(3600 * self.hours_between_failures),
+            "restart": _duration(self.restart_seconds),
+            "startup": _duration(self.startup_seconds),
         }
         entries, figures = data_file("costs", "effective_time")["part"], _figures()
         parts = []
@@ -106,7 +101,7 @@ class EffectiveTime:
                     name=name,
                     title=entries[name]["title"],
                     share=share,
-                    detail=details[name],
+                    detail=entries[name]["detail"].format(**values),
                     source=source,
                     assumed=assumed,
                 )

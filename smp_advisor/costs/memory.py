@@ -16,6 +16,7 @@ from smp_advisor.costs.world import (
     trained_parameters,
 )
 from smp_advisor.elementwise import anywhere, inverted, largest, maximum, minimum, root, where
+from smp_advisor.files import sentence
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -249,9 +250,4 @@ def pressure_warning(needed_bytes: float, usable_bytes: float) -> tuple[str, ...
     factor = float(pressure_factor(needed_bytes, usable_bytes))
     if factor == 1:
         return ()
-    warning = (
-        f"Warning: the plan needs {100 * needed_bytes / usable_bytes:.0f} % of the GPU's memory. Near full memory a job"
-        " fits and is slow, because the allocator frees and reserves memory in every step: a run at 97 % took 2.2 times"
-        f" as long. The step time is counted {factor:.2f} times."
-    )
-    return (warning,)
+    return (sentence("costs", "pressure", percent=100 * needed_bytes / usable_bytes, factor=factor),)

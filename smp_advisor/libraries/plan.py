@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, TypedDict
 
 from smp_advisor.arguments import brief
 from smp_advisor.errors import PlanError
+from smp_advisor.files import sentence
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library, libraries, plan_defaults, require_library
 from smp_advisor.libraries.schema import nearest, schema
 from smp_advisor.libraries.validation import fields_from, setting_violations, violations
@@ -217,10 +218,7 @@ class Plan:
             object.__setattr__(self, name, plan_defaults(type(self))[name])
         length = len(json.dumps(parameters))
         if length > MAX_PARAMETERS_LENGTH:
-            raise PlanError(
-                f"The parameters take {length} characters as JSON and SageMaker takes {MAX_PARAMETERS_LENGTH} in one"
-                " hyperparameter: leave settings at their defaults, or pass some with smp.init in the script."
-            )
+            raise PlanError(sentence("libraries", "too_long", length=length, most=MAX_PARAMETERS_LENGTH))
 
     def _complete(self) -> None:
         """Set the fields that other fields determine."""

@@ -11,7 +11,7 @@ from smp_advisor.cluster.containers import Container, container, containers_of, 
 from smp_advisor.cluster.table import instance as known_instance
 from smp_advisor.cluster.table import instances
 from smp_advisor.errors import InstanceError, PlanError
-from smp_advisor.files import rows, table
+from smp_advisor.files import rows, sentence, table
 from smp_advisor.libraries.library import get_library, libraries
 
 if TYPE_CHECKING:
@@ -185,9 +185,7 @@ def require_supported_instance(library: str, instance: Instance | str) -> str:
     *earlier, last = [f"{name!r}" for name in _libraries_on(machine, get_library(library).framework)] or [""]
     choices = f"{', '.join(earlier)} or {last}" if earlier else last
     way_out = f"; on {machine.name}, use library={choices}" if last else ""
-    raise InstanceError(
-        f"{reason}; the nearest instance it can use is {near.name} ({near.gpus} x {near.gpu_label}){way_out}."
-    )
+    raise InstanceError(sentence("libraries", "nearest_instance", reason=reason, near=near, way_out=way_out))
 
 
 def unlisted_because(library: str, machine: Instance) -> str:
@@ -204,10 +202,7 @@ def unlisted_because(library: str, machine: Instance) -> str:
         families = ", ".join(rules["families"])
         return f"The SageMaker SDK takes {name} on the families {families} only, not on {machine.name}"
     if machine.gpus == 1:
-        return (
-            f"{machine.name} has a single GPU and is not on AWS's list for {name}, which divides a model over the GPUs"
-            " of a node"
-        )
+        return sentence("libraries", "single_gpu", machine=machine, library=name)
     return f"{machine.name} is not on AWS's list for {name}"
 
 
@@ -220,16 +215,11 @@ def without_container(library: str, machine: Instance) -> str:
     """Why no container of a library runs on an instance, as a clause; empty if one does."""
     newest = images(library)[-1]
     if not newest.runs_on(machine):
-        return (
-            f"{machine.name} has {machine.cpu_architecture} processors, and SageMaker's containers of"
-            f" {facts(library)['name']} are built for {newest.cpu_architecture}"
-        )
+        return sentence("libraries", "processor", machine=machine, library=facts(library)["name"], newest=newest)
     if driving_versions(library, machine):
         return ""
-    return (
-        f"{facts(library)['name']} cannot use {machine.name}: its newest container, {newest.title}, has no code for"
-        f" {architecture_name(machine)}"
-    )
+    values = {"machine": machine, "library": facts(library)["name"], "architecture": architecture_name(machine)}
+    return sentence("libraries", "no_container", newest=newest, **values)
 
 
 def unconfirmed(library: str, machine: Instance) -> bool:

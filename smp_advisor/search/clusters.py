@@ -13,6 +13,7 @@ from smp_advisor.costs.evaluate import estimate
 from smp_advisor.costs.uncertainty import plan_kinds
 from smp_advisor.costs.world import stack_of
 from smp_advisor.errors import AdvisorError, ClusterError, JobError
+from smp_advisor.files import sentence
 from smp_advisor.libraries.version import suggested_instances
 from smp_advisor.search.candidates import (
     job_for,
@@ -97,9 +98,7 @@ def places_of(
 ) -> Places:
     if isinstance(cluster, Cluster):
         if count not in (None, cluster.nodes):
-            raise AdvisorError(
-                f"instance_count={count} contradicts the cluster's {cluster.nodes} nodes; pass one of them."
-            )
+            raise AdvisorError(sentence("search", "two_counts", count=count, cluster=cluster))
         machine, number = cluster.instance, cluster.nodes
         return places_of(machine, number, limits=limits, library=library, cost=cost, counts=counts)
     several = cluster == ANY or isinstance(cluster, list | tuple)
@@ -137,10 +136,7 @@ def _goal(limits: Limits, *, cost: bool, count: object, types: int) -> Goal:
 
 def _require_price(what: str, machine: Instance) -> None:
     if machine.usd_per_hour is None:
-        raise AdvisorError(
-            f"{what} needs a price, and none is known for {machine.name}: leave it out, or use Cluster.custom(...,"
-            " usd_per_hour=...)."
-        )
+        raise AdvisorError(sentence("search", "no_price", what=what, machine=machine))
 
 
 def _nodes(count: object) -> int | None:
@@ -165,10 +161,7 @@ def _named(cluster: object) -> list[Instance]:
     types: list[Instance] = []
     for entry in entries:
         if not isinstance(entry, Instance | str):
-            raise ClusterError(
-                f"A cluster is a Cluster, an instance such as 'ml.p4d.24xlarge', a list of instances, or 'any', not"
-                f" {entry!r:.80}."
-            )
+            raise ClusterError(sentence("search", "no_cluster", entry=entry))
         types.append(completed_instance(entry) if isinstance(entry, str) else entry)
     return list(dict.fromkeys(types))
 

@@ -297,10 +297,8 @@ def _unfit(row: dict[str, Any], min_fit_probability: float) -> str:
     if row["headroom_gib"] < 0:
         return f"Does not fit: {-row['headroom_gib']:.1f} GiB over the available memory with the smallest batch."
     if row["fit_probability"] < min_fit_probability:
-        return (
-            f"Fits by the point estimate, but with a probability of {100 * row['fit_probability']:.1f} % only "
-            f"({100 * min_fit_probability:.0f} % required)."
-        )
+        chance, required = 100 * row["fit_probability"], 100 * min_fit_probability
+        return f"Fits by the point estimate, but with a probability of {chance:.1f} % only ({required:.0f} % required)."
     return "Its offloaded activations do not fit in host memory."
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.arguments import require_path
 from smp_advisor.errors import CalibrationError
-from smp_advisor.files import CONFIGURATION, has_too_many_values, read_text, write_text
+from smp_advisor.files import CONFIGURATION, has_too_many_values, read_text, sentence, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -231,10 +231,8 @@ def load_calibration(path: str | Path) -> Calibration:
     if not isinstance(document, dict) or document.get("format") != _FORMAT:
         raise CalibrationError(f"{os.fspath(target)!r} is no calibration of this package.")
     if document.get("version") != _VERSION:
-        raise CalibrationError(
-            f"{os.fspath(target)!r} has version {document.get('version')!r:.50} of the calibration's format, and this "
-            f"package reads version {_VERSION}."
-        )
+        values = {"file": os.fspath(target), "version": document.get("version"), "own": _VERSION}
+        raise CalibrationError(sentence("workload", "other_version", **values))
     runs = document.get("runs")
     if set(document) != {"format", "version", "runs"} or not isinstance(runs, list):
         raise CalibrationError(f"{os.fspath(target)!r} is no calibration: it needs format, version and runs only.")

@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from smp_advisor.errors import ModelError
-from smp_advisor.files import rows
+from smp_advisor.files import rows, sentence
 from smp_advisor.workload.counts import check_sizes, format_count, parse_count
 from smp_advisor.workload.families import model_from_shape
 from smp_advisor.workload.settings import families
@@ -112,17 +112,13 @@ def infer_shape(count: int, family: str, partial: PartialShape) -> Model:
         widths = [width for width in widths if width % partial.heads == 0]
         if not widths:
             near = interpolated_hidden(count, family)
-            raise ModelError(
-                f"No hidden size near {near:,.0f} is a multiple of {partial.heads} heads: pass a multiple as hidden."
-            )
+            raise ModelError(sentence("workload", "no_multiple", near=near, heads=partial.heads))
     candidates = [
         candidate for width in widths for candidate in _candidates(count, family, replace(partial, hidden=width))
     ]
     if not candidates:
-        raise ModelError(
-            f"{format_count(count)} parameters cannot be made of 1 to {_MAXIMUM_LAYERS:,} layers of hidden size "
-            f"{widths[0]} to {widths[-1]} with a vocabulary of {partial.vocab:,}: pass another vocab or hidden."
-        )
+        values = {"count": format_count(count), "most": _MAXIMUM_LAYERS, "widths": widths, "vocab": partial.vocab}
+        raise ModelError(sentence("workload", "no_shape", **values, last=widths[-1]))
     return min(candidates, key=lambda candidate: _cost(candidate, count, family))
 
 
@@ -246,10 +242,7 @@ def model_from_count(count: float | str, family: str, fixed: PartialShape, name:
     facts = family_of(family, source="family")
     if facts.inference is None:
         supported = " and ".join(name for name, entry in families().items() if entry.inference)
-        raise ModelError(
-            f"A shape can be inferred for the families {supported}, not {family!r}: "
-            "pass its shape to Model.from_shape or its configuration to Model.from_config."
-        )
+        raise ModelError(sentence("workload", "not_inferred", supported=supported, family=family))
     target = parse_count(count)
     sizes = {field: getattr(fixed, field) for field in ("layers", "hidden", "heads", "vocab")}
     check_sizes(**sizes, sequence_length=fixed.positions)

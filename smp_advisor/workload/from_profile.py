@@ -11,6 +11,7 @@ from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import ModelError
+from smp_advisor.files import sentence
 from smp_advisor.workload.block import Attention, Block, Kernels, Matmul, SavedActivations
 from smp_advisor.workload.counts import format_count
 from smp_advisor.workload.from_config import model_from_config
@@ -52,16 +53,11 @@ _BANDS = {"exact": 0.0, "high": 0.05, "low": 0.25}
 def model_from_profile(profile: Any) -> Model:
     values = profile.as_dict() if callable(getattr(profile, "as_dict", None)) else profile
     if not isinstance(values, dict) or "parameter_count" not in values or "provenance" not in values:
-        raise ModelError(
-            f"A profile must be the result of smp_advisor.profile, or its as_dict(), not {type(profile).__name__}."
-        )
+        raise ModelError(sentence("workload", "no_profile", kind=type(profile).__name__))
     saved = next((entry for entry in values["provenance"] if entry["figure"] == "saved bytes"), None)
     if saved is None:
-        failures = " ".join(values.get("failures", ()))
-        raise ModelError(
-            f"The profile of {values['name']} has no trace of a training step{f' ({failures})' if failures else ''}: "
-            "profile it with inputs that its forward pass accepts, inputs=(...)."
-        )
+        failures = f" ({' '.join(values['failures'])})" if values.get("failures") else ""
+        raise ModelError(sentence("workload", "no_trace", name=values["name"], failures=failures))
     measured = _Measured(values)
     formula = _formula_model(values)
     model = measured.corrected(formula) if formula is not None else measured.model()
@@ -230,10 +226,7 @@ class _Measured:
         blocks = [kinds[place] for place in self.order]
         outside = values["parameter_count"] - sum(block.parameters for block in blocks)
         if outside < 0:
-            raise ModelError(
-                f"The blocks of {values['name']} share parameters, which the cost model does not support: "
-                "describe the model with Model.from_shape."
-            )
+            raise ModelError(sentence("workload", "shared_parameters", name=values["name"]))
         vocab, outputs = values["vocab"], values["outputs"]
         head, embedding, table = Head(kind="none", outputs=0, parameters=0, tied=False), 0, 0
         width, elements = self._width(kinds), 0.0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from smp_advisor.arguments import brief, options_of, shown
 from smp_advisor.errors import AdvisorError, JobError
+from smp_advisor.files import sentence
 from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.calibration import Calibration
 from smp_advisor.workload.stack import AUTO, stack, stacks, training_settings
@@ -98,9 +99,8 @@ class Overheads:
             return
         is_number = isinstance(minutes, int | float) and not isinstance(minutes, bool)
         if not is_number or not _LEAST_MINUTES <= minutes <= _MOST_MINUTES:  # type: ignore[operator]
-            raise JobError(
-                f"checkpoint_minutes must be between {_LEAST_MINUTES} and {_MOST_MINUTES:,}, not {minutes!r:.80}."
-            )
+            least, most = _LEAST_MINUTES, _MOST_MINUTES
+            raise JobError(f"checkpoint_minutes must be between {least} and {most:,}, not {minutes!r:.80}.")
 
     @classmethod
     def of(cls, value: object) -> Overheads:
@@ -236,10 +236,7 @@ class Job:
         if self.attention == "auto":
             object.__setattr__(self, "attention", usual)
         elif implied and self.attention != implied:
-            raise JobError(
-                f"stack={self.stack!r} has {implied} attention, which contradicts attention={self.attention!r}: leave "
-                "one of them out."
-            )
+            raise JobError(sentence("workload", "two_attentions", job=self, implied=implied))
 
     def _check_training(self) -> None:
         """Refuse conflicting settings of fp8, adapter and precision."""

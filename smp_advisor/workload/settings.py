@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.errors import ModelError, UnknownFamilyError
+from smp_advisor.files import sentence
 from smp_advisor.workload.layers import activation
 
 if TYPE_CHECKING:
@@ -75,11 +76,9 @@ def families() -> dict[str, Family]:
 def family(model_type: object, *, source: str = "family") -> Family:
     supported = families()
     if not isinstance(model_type, str) or model_type not in supported:
-        remedy = "" if source == "family" else "pass it to smp_advisor.advise or profile, which trace it; "
-        raise UnknownFamilyError(
-            f"{source} names the model type {model_type!r}, which has no formulas: {remedy}supported are"
-            f" {', '.join(supported)}."
-        )
+        key = "unknown_family" if source == "family" else "unknown_model_type"
+        names = ", ".join(supported)
+        raise UnknownFamilyError(sentence("workload", key, source=source, model_type=model_type, names=names))
     return supported[model_type]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.elementwise import where
+from smp_advisor.files import sentence
 from smp_advisor.libraries.groups import nearest_divisor
 from smp_advisor.libraries.layout import Layout, checkpoint_columns
 from smp_advisor.libraries.library import Library
@@ -82,17 +83,13 @@ def _or_default(plans: PlanColumns, name: str) -> Floats:
 
 def cluster_mismatches(plan: Plan, cluster: Cluster, replicas: int) -> Iterator[str]:
     if not plan.ddp and replicas > 1:
-        yield (
-            f"ddp is off, but the cluster's {cluster.gpus} GPUs hold {replicas} replicas of the model: set ddp to True."
-        )
+        yield sentence("libraries", "no_replicas", switch="ddp", cluster=cluster, replicas=replicas)
     shards = plan.sharded_data_parallel_degree
     if replicas % shards:
         # Ranks of a tensor-parallel group have different slices, so only replicas share shards.
         divided = "data-parallel degree" if plan.tensor_parallel_degree == 1 else "reduced data-parallel degree"
-        yield (
-            f"sharded_data_parallel_degree ({shards}) must divide the {divided}, which is {replicas} on {cluster.gpus}"
-            f" GPUs: set it to {nearest_divisor(replicas, shards)}."
-        )
+        values = {"shards": shards, "divided": divided, "replicas": replicas, "cluster": cluster}
+        yield sentence("libraries", "sharded_degree", **values, near=nearest_divisor(replicas, shards))
 
 
 def model_mismatches(plan: Plan, model: Model, job: Job | None) -> Iterator[str]:
@@ -100,10 +97,8 @@ def model_mismatches(plan: Plan, model: Model, job: Job | None) -> Iterator[str]
     if job is not None and plan.prescaled_batch:
         length = model.sequence_length(job.sequence_length)
         if length % degree:
-            yield (
-                f"With prescaled_batch the sequence length ({length}) must be a multiple of tensor_parallel_degree"
-                f" ({degree}): use {length // degree * degree or degree} tokens, or turn prescaled_batch off."
-            )
+            near = length // degree * degree or degree
+            yield sentence("libraries", "prescaled_sequence", length=length, degree=degree, near=near)
 
 
 _TECHNIQUES = (
