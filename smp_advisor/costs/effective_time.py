@@ -48,7 +48,6 @@ class Overhead:
     """One part of a run besides its training steps."""
 
     name: str
-    """One of `smp_advisor.workload.job.OVERHEADS`."""
     title: str
     share: float
     """Share of the elapsed time. 0 for parts that occur once per job if `Job.tokens` is not set."""
@@ -68,7 +67,6 @@ class EffectiveTime:
     shares: tuple[tuple[str, float], ...]
     """Name and share of each counted part (`Job.overheads`)."""
     checkpoint_gib: float
-    """Size of one checkpoint over all processes."""
     checkpoint_seconds: float
     """Time for which a checkpoint stops training."""
     checkpoint_interval_seconds: float

@@ -76,7 +76,6 @@ class Doubt:
     """Shares of a step that determine its interval: each of its parts has an error of its own."""
 
     host: float = 0.0
-    """Share of the step that the host takes."""
     across_nodes: float = 0.0
     """Share of exposed communication across nodes."""
     in_node: float = 0.0

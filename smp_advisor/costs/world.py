@@ -214,7 +214,6 @@ class LocalParameters:
     """Parameters on one GPU of a stage before any sharding, shape (n,) each."""
 
     split: Floats
-    """Parameters divided by tensor parallelism."""
     replicated: Floats
     """Parameters replicated on every GPU of the tensor-parallel group."""
     experts: Floats

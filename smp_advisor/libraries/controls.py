@@ -214,7 +214,6 @@ def _plural(count: int, noun: str, nouns: str = "") -> str:
 
 
 SCHEDULE = frozenset({"active_microbatches", "pipeline"})
-"""Controls of the schedule of a pipeline."""
 
 _MAX_ACTIVE_STEPS = 32
 """Up to this number of microbatches, every number of active ones has a position; above, only powers of two."""

@@ -214,11 +214,9 @@ def _number_if_uniform(column: NDArray[Any]) -> Any:
 
 
 _SHARED = ("state_bytes", "stack", "saves_frozen", "cudnn_attention")
-"""Fields of a layout with one value for all rows."""
 
 
 COLUMNS: tuple[str, ...] = tuple(f.name for f in fields(Layout) if f.name not in _SHARED)
-"""Fields of a layout with one entry per row."""
 
 
 _BOOLEAN = frozenset(f.name for f in fields(Layout) if f.type == "Bools")

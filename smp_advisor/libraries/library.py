@@ -75,7 +75,6 @@ class Library:
 
     name: str
     package: str
-    """Python package with the data files."""
     plan: type[Any]
     """Class of its plans, a `smp_advisor.libraries.plan.Plan`."""
     layout: Callable[[Any, Job, Cluster | None], Any]
@@ -131,7 +130,6 @@ class Library:
     controls: tuple[str, ...] = ()
     """Names of the controls, in the order of the form: fields of the plan, or names that `control_codec` maps."""
     control_codec: ControlCodec = field(default_factory=ControlCodec)
-    """Conversion between the controls and the fields of a plan."""
     reported: tuple[str, ...] = ()
     """Fields of the plan in the text report; all user-facing ones if empty."""
     alternatives: tuple[str, ...] = ()
@@ -153,10 +151,8 @@ class Library:
 _FOLDERS = ("smp_v1", "smp_v1_tensorflow", "smp_v2", "training_compiler", "ddp", "fsdp")
 
 LIBRARIES = tuple(folder.replace("_", "-") for folder in _FOLDERS)
-"""Names of the libraries that are part of the package."""
 
 DEFAULT_LIBRARY = LIBRARIES[0]
-"""Library of plans without a library name."""
 
 _REGISTERED: dict[str, Library] = {}
 

@@ -111,7 +111,6 @@ class Rule:
 
 
 _LONGEST_NAME = 100
-"""Characters of a name that are compared with others."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,7 +120,6 @@ class Parameter:
     """Compared strictly, like the library: a bool is not an int, 5e8 is not an int, 1 is not a float."""
     title: str
     doc: str
-    """Purpose and cost, for tooltips."""
     audience: Literal["user", "internal", "tensorflow"]
     group: str
     sources: tuple[str, ...]
@@ -176,7 +174,6 @@ class Schema:
     """Day on which the data was compiled (ISO 8601)."""
     parameters: tuple[Parameter, ...]
     settings: tuple[Parameter, ...]
-    """Settings of the training script that are part of a plan."""
     rules: tuple[Rule, ...]
     """Settings that require or exclude each other."""
     assumptions: tuple[tuple[tuple[Condition, ...], str], ...]

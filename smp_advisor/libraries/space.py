@@ -200,7 +200,6 @@ class Space:
     columns: Mapping[str, NDArray[Any]]
     """Codes of the fields that differ from plan to plan, shape (n,)."""
     shared: Mapping[str, Any]
-    """Fields that all plans share."""
     finish: Callable[[dict[str, Any]], dict[str, Any]] = dict
     """Adds the fields of a plan that its other fields determine."""
 

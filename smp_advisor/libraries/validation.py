@@ -208,7 +208,6 @@ def _sentence(facts: Schema, rule: Rule, effective: Mapping[str, Any]) -> str:
 
 
 _LONGEST_NUMBER = 18
-"""Digits of a whole number in a setting."""
 _OFF = ("none", "false", "0", "no", "off")
 _ON = ("true", "1", "yes", "on", "each")
 

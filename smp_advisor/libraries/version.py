@@ -274,7 +274,6 @@ class TransformersFamily:
 class Installed:
     library: str
     framework_version: str
-    """Version of PyTorch or TensorFlow in the container."""
     repository: str
     """Repository of the container."""
     transformers_version: str

@@ -84,7 +84,6 @@ class Request:
     cluster: Cluster
     job: Job
     pins: Mapping[str, Any]
-    """Fixed fields of the plan."""
     user_settings: frozenset[str]
     """Names of the job's settings that the user set."""
     pytorch: tuple[int, ...] | None
@@ -106,7 +105,6 @@ class Candidate:
     """The obstacle, as a phrase that follows the library's title and a colon."""
     tokens_per_second: float = 0.0
     samples: int = 0
-    """Global batch of the fastest plan."""
     precision: str = ""
     replica_fits: bool = False
     """Whether only batch or fixed settings keep a library that does not divide the model from a plan that fits."""

@@ -191,9 +191,7 @@ class ClusterSize:
     estimate: Estimate | None
     """Estimate of the best plan; None if no plan fits."""
     kind: str = ""
-    """Kind of the plan (`plan_kinds`), on which the error of its time depends."""
     stack: str = ""
-    """Kind of training code of the plan."""
     nearest_gib: float | None = None
     """GiB per GPU of the plan that needs the least, if none fits; None if there is no plan."""
 

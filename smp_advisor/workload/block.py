@@ -168,7 +168,6 @@ class Block:
     kind: str
     """``decoder``, ``encoder``, ``cross-decoder``, ``mixture-of-experts decoder``, ..."""
     hidden: int
-    """Width of the block's input and output."""
     parameters: int
     replicated_parameters: int
     """Parameters that tensor parallelism cannot divide: norms, biases of row-parallel products, routers."""

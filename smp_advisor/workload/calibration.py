@@ -54,11 +54,8 @@ class Conditions:
     gpu: str
     instance: str
     stack: str
-    """Kind of training code (`Job.stack`)."""
     family: str
-    """Family of the model: ``llama``, ``gpt2``."""
     kind: str
-    """Kind of plan: ``sharded, nodes``."""
     training: str
     """Precision, optimizer, attention and further settings of the job that change its work."""
     parameters: float
@@ -78,7 +75,6 @@ class Conditions:
 class MeasuredRun:
     conditions: Conditions
     source: str = "figures of the user"
-    """Format and name of the log."""
     notes: tuple[str, ...] = ()
     """Values that were read: steps used, steps dropped with the reason, spread, inferred units."""
     step_seconds: float | None = None
@@ -86,7 +82,6 @@ class MeasuredRun:
     step_noise: float = 0.02
     """One standard deviation of the logarithm of `step_seconds` as a measurement."""
     predicted_seconds: tuple[float, ...] = ()
-    """Predicted seconds by `TIME_QUANTITIES`, without calibration."""
     memory_kind: MemoryKind = ""
     """Kind of measured memory. ``out of memory``: the run needed more than `memory_gib`."""
     memory_gib: float | None = None

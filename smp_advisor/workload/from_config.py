@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 
 _LONGEST = 100
-"""Characters of a name that is looked up."""
 _SUFFIXES = ("hf", "instruct", "chat", "base", "it", "pt")
 """Endings of names for the same shape, trained further."""
 

@@ -29,7 +29,6 @@ class PublishedShape:
     series: str
     """Models published together: ``GPT-3``, ``Llama 2``, ..."""
     family: str
-    """The transformers ``model_type``."""
     layers: int
     hidden: int
     heads: int

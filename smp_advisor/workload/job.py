@@ -50,7 +50,6 @@ OPTIMIZERS: Mapping[OptimizerName, Optimizer] = MappingProxyType(
         "adafactor": Optimizer(label="Adafactor", moments=0, steps=("foreach",)),
     }
 )
-"""Every optimizer of `Job.optimizer`, by name."""
 
 
 OVERHEADS = ("checkpoints", "restarts", "startup", "data_loading", "evaluation")
@@ -135,7 +134,6 @@ MAX_TOKENS_PER_STEP = 2**22
 
 _OPTIONAL = {"decoder_length", "global_batch_size", "tokens"}
 _OF_OTHER_TYPES = {"overheads", "calibration", "adapter"}
-"""Options that a job has in the form of their own classes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)

@@ -25,7 +25,6 @@ class Inference:
     series: tuple[str, ...]
     """Published series between which the hidden size is interpolated."""
     vocab: int
-    """Default vocabulary size."""
     activation_error: float
     """Relative error of activation memory for nine of ten inferred shapes."""
     activation_error_below_1b: float

@@ -105,7 +105,6 @@ class SmpV2Plan(Plan):
 
 
 SMDDP_INSTANCES: tuple[str, ...] = tuple(table("smp_advisor.libraries.smp_v2", "versions.toml")["instances"]["smddp"])
-"""Instances with SageMaker's own collectives."""
 
 
 def cluster_mismatches(plan: Plan, cluster: Cluster, _: int) -> Iterator[str]:

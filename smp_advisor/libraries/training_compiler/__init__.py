@@ -34,7 +34,6 @@ class TrainingCompilerPlan(Plan):
     debug: bool = False
     # script settings
     batch_size: int = 1
-    """Samples per GPU and step."""
     precision: Precision = "fp16"
 
 
@@ -52,9 +51,7 @@ class TestedModel:
     """None for images."""
     precision: str
     native_batch_size: int
-    """Largest batch per GPU without the compiler."""
     compiled_batch_size: int
-    """Largest batch per GPU with the compiler."""
 
     @property
     def factor(self) -> float:

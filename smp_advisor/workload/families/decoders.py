@@ -30,9 +30,7 @@ class _Traits:
     query_key_norm: Literal["", "head", "full", "l2"] = ""
     """Norm of queries and keys: of each head, over all heads, or of each head without a weight."""
     biases: str = ""
-    """Key of the biases of all attention projections."""
     mlp_biases: str = ""
-    """Key of the biases of the feed-forward layer."""
     qkv_bias: bool | str = False
     """Whether q, k and v have biases and the output has none; or the key of this setting."""
     joint: bool = False
@@ -48,7 +46,6 @@ class _Traits:
     expert_bias: bool = False
     """Whether router and experts have biases, and gates are clamped (gpt-oss)."""
     dense_width: str = "intermediate_size"
-    """Key of the width of layers without experts."""
     shared_width: str = ""
     """Key of the width of the expert that all tokens use; empty without one."""
     shared_gate: bool = False
