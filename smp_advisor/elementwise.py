@@ -33,14 +33,12 @@ def where(condition: Bools, yes: Floats, no: Floats) -> Floats:
 
 
 def maximum(first: Floats, second: Floats) -> Floats:
-    """Larger of the two."""
     if type(first) is ndarray or type(second) is ndarray:
         return np.maximum(first, second)
     return first if first > second else second  # noqa: FURB136  (a call of max takes three times as long)
 
 
 def minimum(first: Floats, second: Floats) -> Floats:
-    """Smaller of the two."""
     if type(first) is ndarray or type(second) is ndarray:
         return np.minimum(first, second)
     return first if first < second else second  # noqa: FURB136
@@ -52,7 +50,6 @@ def ceil(values: Floats) -> Floats:
 
 
 def root(values: Floats) -> Floats:
-    """Square roots."""
     return np.sqrt(values) if type(values) is ndarray else math.sqrt(values)
 
 
@@ -67,7 +64,6 @@ def power(values: Floats, exponent: int) -> Floats:
 
 
 def binary_logarithm(values: Floats) -> Floats:
-    """Logarithms to base 2 of positive numbers."""
     return np.log2(values) if type(values) is ndarray else math.log2(values)
 
 
@@ -87,7 +83,6 @@ def inverted(condition: Bools) -> Bools:
 
 
 def is_in(values: Floats, codes: Collection[int]) -> Bools:
-    """Whether the values are among the codes."""
     return np.isin(values, [*codes]) if type(values) is ndarray else values in codes
 
 
@@ -97,7 +92,6 @@ def anywhere(condition: Bools) -> bool:
 
 
 def common_divisor(first: Floats, second: Floats) -> Floats:
-    """Greatest common divisor of the integer parts."""
     if type(first) is ndarray or type(second) is ndarray:
         return np.gcd(np.asarray(first, dtype=np.int64), np.asarray(second, dtype=np.int64))
     return math.gcd(int(first), int(second))

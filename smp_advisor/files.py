@@ -34,6 +34,11 @@ def data_file(room: str, name: str) -> dict[str, Any]:
     return table(f"smp_advisor.{room}", f"data/{name}.toml")
 
 
+def sentence(room: str, key: str, **values: Any) -> str:
+    """A sentence of ``data/sentences.toml`` in a room of the package, with its slots filled."""
+    return str(data_file(room, "sentences")[key]).format(**values)
+
+
 @cache
 def table(package: str, file: str) -> dict[str, Any]:
     """A TOML file of any package, parsed once. Callers must not change it."""
@@ -48,7 +53,6 @@ def rows(package: str, file: str) -> tuple[dict[str, str], ...]:
 
 
 def read_bytes(path: Path, most: int) -> bytes:
-    """The bytes of a regular file."""
     _require_regular(path)
     with path.open("rb") as file:
         raw = file.read(most + 1)

@@ -9,6 +9,7 @@ from smp_advisor.cluster.containers import containers_of, repositories
 from smp_advisor.cluster.table import instance as known_instance
 from smp_advisor.cluster.table import sagemaker_names
 from smp_advisor.errors import InstanceError
+from smp_advisor.files import data_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -40,7 +41,6 @@ class JobTerms:
     waits: bool | None = None
     """Whether a time for waiting is set; None if unknown."""
     checkpoints: bool | None = None
-    """Whether the job has a location for checkpoints."""
     keep_alive_seconds: int | None = None
     file_system: bool | None = False
     """Whether the job reads from or writes to FSx for Lustre or EFS."""
@@ -79,36 +79,27 @@ class Fault:
 
     @property
     def sentence(self) -> str:
-        """The problem with its remedy."""
         return f"{self.problem}: {self.remedy[:1].lower()}{self.remedy[1:]}."
 
 
-def job_faults(job: JobTerms) -> Iterator[Fault]:
-    """Yield the faults of a job. Rules about unknown terms are skipped.
+def _fault(key: str, setting: str, changes: Mapping[str, str] | None = None, **values: object) -> Fault:
+    """The fault of a key of ``data/faults.toml`` with its slots filled."""
+    entry: dict[str, str] = data_file("cluster", "faults")[key]
+    problem, remedy = (entry[name].format(**values) for name in ("problem", "remedy"))
+    severity: Literal["error", "warning"] = "warning" if entry.get("severity") == "warning" else "error"
+    return Fault(
+        rule=entry["rule"], setting=setting, problem=problem, remedy=remedy, severity=severity, changes=changes or {}
+    )
 
-    Examples
-    --------
-    >>> next(job_faults(JobTerms(instance_type="ml.p4d.24xlarge", spot=True, keep_alive_seconds=60))).rule
-    'warm pool of spot instances'
-    """
+
+def job_faults(job: JobTerms) -> Iterator[Fault]:
+    """Yield the faults of a job. Rules about unknown terms are skipped."""
     yield from _hardware(job)
     yield from _capacity(job)
     if job.file_system and job.network is False:
-        yield Fault(
-            rule="file system without a network",
-            setting="file_system",
-            problem="A file system is accessible only from its own network, and the job has none",
-            remedy="Pass the subnets and security_group_ids of the file system",
-        )
+        yield _fault("no_network", "file_system")
     if job.launched is False and (job.gpus or 1) > 1:
-        yield Fault(
-            rule="no launcher",
-            setting="launched",
-            problem=f"No launcher starts processes on the {job.gpus} GPUs, so one process runs per node",
-            remedy="Turn on torch_distributed in the distribution (version 3: distributed=Torchrun()), or start the"
-            " processes in the script",
-            severity="warning",
-        )
+        yield _fault("no_launcher", "launched", job=job)
 
 
 def _hardware(job: JobTerms) -> Iterator[Fault]:
@@ -117,39 +108,19 @@ def _hardware(job: JobTerms) -> Iterator[Fault]:
     try:
         machine = known_instance(job.instance_type)
     except InstanceError as error:
-        if job.instance_type in sagemaker_names():
-            return  # without an NVIDIA GPU
-        _, _, hint = str(error).partition(": ")
-        yield Fault(
-            rule="unknown instance",
-            setting="instance_type",
-            problem=f"{job.instance_type} is not a known instance type",
-            remedy=f"Correct the name: {hint.partition(';')[0]}",
-        )
+        if job.instance_type not in sagemaker_names():  # those without an NVIDIA GPU are known
+            hint = str(error).partition(": ")[2].partition(";")[0]
+            yield _fault("unknown_instance", "instance_type", job=job, hint=hint)
         return
     if job.container is None:
         return
     if not job.container.runs_on(machine):
-        yield Fault(
-            rule="container for another processor",
-            setting="container",
-            problem=f"The container of {job.container.title} is built for {job.container.cpu_architecture}, and"
-            f" {machine.name} has {machine.cpu_architecture} processors",
-            remedy="Pass image_uri with an image of your own, or choose another instance",
-        )
+        yield _fault("other_processor", "container", container=job.container, machine=machine)
     elif not job.container.drives(machine):
-        row = _driving(job.container, machine)
-        code = f"sm_{machine.architecture.replace('.', '')}"
-        yield Fault(
-            rule="container without code for the GPU",
-            setting="container",
-            problem=f"The container of {job.container.title} has no code for the {machine.gpu_label} ({code}) of"
-            f" {machine.name}",
-            remedy=f"Use framework version {row.framework_version} with {row.py_version}"
-            if row is not None
-            else "Choose another instance, or another library",
-            changes={} if row is None else {"framework_version": row.framework_version, "py_version": row.py_version},
-        )
+        row, code = _driving(job.container, machine), f"sm_{machine.architecture.replace('.', '')}"
+        changes = {} if row is None else {"framework_version": row.framework_version, "py_version": row.py_version}
+        key = "no_code" if row is None else "no_code_in_this_version"
+        yield _fault(key, "container", changes, container=job.container, machine=machine, code=code, row=row)
 
 
 def _driving(container: Container, machine: Instance) -> Container | None:
@@ -164,41 +135,14 @@ def _capacity(job: JobTerms) -> Iterator[Fault]:
     days = MAX_RUN_SECONDS // 86_400
     for setting, value in (("max_run_seconds", job.max_run_seconds), ("max_wait_seconds", job.max_wait_seconds)):
         if value is not None and value > MAX_RUN_SECONDS:
-            yield Fault(
-                rule="longer than SageMaker runs a job",
-                setting=setting,
-                problem=f"The job may take {value:,} seconds, and SageMaker stops a job after {days} days"
-                f" ({MAX_RUN_SECONDS:,} seconds)",
-                remedy="Divide it into jobs that resume from checkpoints",
-            )
+            yield _fault("too_long", setting, value=value, days=days, most=MAX_RUN_SECONDS)
     if not job.spot:
         return
     if job.keep_alive_seconds:
-        yield Fault(
-            rule="warm pool of spot instances",
-            setting="keep_alive_seconds",
-            problem="SageMaker has no warm pools of spot instances",
-            remedy="Choose spot instances or a warm pool",
-        )
+        yield _fault("warm_pool", "keep_alive_seconds")
     if job.waits is False:
-        yield Fault(
-            rule="spot without a waiting time",
-            setting="spot",
-            problem="A spot job has no max_wait, which SageMaker requires",
-            remedy="Set max_wait to at least max_run",
-        )
+        yield _fault("no_wait", "spot")
     elif job.max_wait_seconds is not None and job.max_wait_seconds < (job.max_run_seconds or 0):
-        yield Fault(
-            rule="waiting time shorter than the run",
-            setting="max_wait_seconds",
-            problem=f"max_wait ({job.max_wait_seconds:,} seconds) includes the running time and is shorter than max_run"
-            f" ({job.max_run_seconds:,} seconds)",
-            remedy="Set max_wait to at least max_run",
-        )
+        yield _fault("short_wait", "max_wait_seconds", job=job)
     if job.checkpoints is False:
-        yield Fault(
-            rule="spot without checkpoints",
-            setting="spot",
-            problem="A spot job can be interrupted at any time, and starts from the beginning without checkpoints",
-            remedy="Set a location for checkpoints",
-        )
+        yield _fault("no_checkpoints", "spot")

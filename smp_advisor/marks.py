@@ -6,23 +6,6 @@ import math
 from collections.abc import Callable, Iterable
 from html import escape
 
-__all__ = [
-    "Scale",
-    "dot",
-    "frame",
-    "label",
-    "line",
-    "linear",
-    "log_ticks",
-    "logarithmic",
-    "path",
-    "rect",
-    "short",
-    "text_width",
-    "ticks",
-]
-
-
 Scale = Callable[[float], float]
 """From a value to a position in pixels."""
 
@@ -30,7 +13,6 @@ _SUFFIXES = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
 
 
 def linear(low: float, high: float, start: float, end: float) -> Scale:
-    """Equal distances for equal differences."""
     span = high - low if high > low else 1.0
     return lambda value: start + (end - start) * (value - low) / span
 
@@ -100,7 +82,6 @@ def rect(style: str, x: float, y: float, width: float, height: float, title: str
 
 
 def line(style: str, x1: float, y1: float, x2: float, y2: float, title: str = "") -> str:
-    """A straight line."""
     ends = f'x1="{number(x1)}" y1="{number(y1)}" x2="{number(x2)}" y2="{number(y2)}"'
     return _element("line", f'class="{style}" {ends}', title)
 
@@ -112,7 +93,6 @@ def dot(style: str, x: float, y: float, radius: float, title: str = "", row: int
 
 
 def path(style: str, points: Iterable[tuple[float, float]]) -> str:
-    """A line through points."""
     return f'<path class="{style}" d="M{"L".join(f"{number(x)} {number(y)}" for x, y in points)}"/>'
 
 

@@ -16,11 +16,6 @@ def uninterrupted() -> Iterator[None]:
     """Run a block to its end, and raise an interrupt that arrives in it afterwards.
 
     Interrupts reach the main thread only: a block in another thread runs as it is.
-
-    Examples
-    --------
-    >>> with uninterrupted():
-    ...     import json
     """
     is_main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGINT) if is_main else None

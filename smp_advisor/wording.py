@@ -154,7 +154,6 @@ def checkpointing_text(strategy: str) -> str:
 
 
 def adapter_text(adapter: Adapter) -> str:
-    """Name of an adapter: "QLoRA of rank 16"."""
     return f"{'QLoRA' if adapter.base_bits < 16 else 'LoRA'} of rank {adapter.rank}"
 
 

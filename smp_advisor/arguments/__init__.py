@@ -21,23 +21,6 @@ if TYPE_CHECKING:
     Parameters = ParamSpec("Parameters")
     Result = TypeVar("Result")
 
-__all__ = [
-    "SMALLEST",
-    "Option",
-    "amount_of",
-    "brief",
-    "check",
-    "is_path",
-    "meant",
-    "number_in",
-    "options",
-    "options_of",
-    "require_path",
-    "require_types",
-    "shown",
-    "with_exact_keywords",
-]
-
 SMALLEST = "smallest"
 """The smallest number of nodes that fits."""
 _SCALES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
@@ -63,25 +46,13 @@ def number_in(text: str) -> float | None:
 
 
 def brief(kind: str, parts: Iterable[str]) -> str:
-    """A ``repr`` in one line: the kind of a value with as many of its parts as fit.
-
-    Examples
-    --------
-    >>> brief("Cluster", ["'ml.p4d.24xlarge'", "16"])
-    "Cluster('ml.p4d.24xlarge', 16)"
-    """
+    """A ``repr`` in one line: the kind of a value with as many of its parts as fit."""
     text = " ".join(f"{kind}({', '.join(parts)})".split())
     return text if len(text) <= _LINE else f"{text[: _LINE - 4]}...)"
 
 
 def amount_of(name: str, amount: object, example: str = "300B", most: float = _MOST_AMOUNT) -> float:
-    """Read a positive amount, such as tokens, days or USD, from a number or from text.
-
-    Examples
-    --------
-    >>> amount_of("tokens", "1.4T")
-    1400000000000.0
-    """
+    """Read a positive amount, such as tokens, days or USD, from a number or from text."""
     number = number_in(amount) if isinstance(amount, str) else amount
     if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number <= most:
         raise AdvisorError(f"{name} must be a positive number, for example {example}, not {shown(amount)}.")
@@ -187,7 +158,6 @@ def shown(value: object) -> str:
 
 @cache
 def options() -> Mapping[str, Option]:
-    """Every option by its name."""
     table: dict[str, Option] = {}
     for entry in data_file("arguments", "options")["option"]:
         fields: dict[str, Any] = {name: tuple(of) if isinstance(of, list) else of for name, of in entry.items()}
@@ -201,12 +171,7 @@ def options_of(*parts: str) -> tuple[Option, ...]:
 
 
 def check(arguments: Mapping[str, Any], error: type[AdvisorError] = AdvisorError) -> None:
-    """Refuse arguments of the wrong type or out of range; None means not set, and names without an option are skipped.
-
-    Examples
-    --------
-    >>> check({"sequence_length": 512, "objective": "cost"})
-    """
+    """Refuse arguments of the wrong type or out of range. None is not set, and names without an option are skipped."""
     table = options()
     for name, value in arguments.items():
         if value is not None and name in table:
@@ -217,17 +182,20 @@ def check(arguments: Mapping[str, Any], error: type[AdvisorError] = AdvisorError
 
 
 def require_types(arguments: Mapping[str, tuple[object, type | tuple[type, ...]]], call: str) -> None:
-    """Refuse an argument of another type.
-
-    Examples
-    --------
-    >>> require_types({"steps": (1, int)}, "undo")
-    """
+    """Refuse an argument of another type."""
     for name, (value, types) in arguments.items():
         kinds = types if isinstance(types, tuple) else (types,)
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             names = " or ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
             raise AdvisorError(f"{call}() requires for {name} a value of type {names}, not {shown(value)}.")
+
+
+def require_whole(name: str, value: object, error: type[AdvisorError], most: int | None = None) -> None:
+    """Refuse a value that is no whole number of at least 1; a notebook may pass text despite annotations."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise error(f"{name} must be a whole number of at least 1, not {shown(value)}.")
+    if most is not None and value > most:
+        raise error(f"{name} must be at most {most:,}, not {shown(value)}.")
 
 
 def is_path(path: object) -> bool:
@@ -247,7 +215,6 @@ def is_path(path: object) -> bool:
 
 
 def require_path(path: object, call: str) -> None:
-    """Refuse a value that is no path of a file."""
     if not is_path(path):
         raise AdvisorError(f"{call}() requires the path of a file, not {path!r:.80}.")
 

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from smp_advisor.arguments import brief, options, shown
+from smp_advisor.arguments import brief, options, require_whole
 from smp_advisor.cluster.table import Instance, completed_instance, instances
 from smp_advisor.errors import ClusterError
 
@@ -75,16 +75,6 @@ def most_similar(gpu: str, usable_gpu_memory_gib: float, peak_tflops: float) -> 
     return min(instances(), key=distance)
 
 
-def _check_name(gpu: object) -> None:
-    if not isinstance(gpu, str) or not gpu.strip():
-        raise ClusterError(f"gpu must be the name of the GPU, for example 'A100 80GB', not {gpu!r}.")
-
-
-def _check_whole(field: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ClusterError(f"{field} must be a whole number of at least 1, not {value!r}.")
-
-
 def _check_figure(field: str, value: object, unit: str, *, may_be_zero: bool) -> None:
     number = value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
     if math.isfinite(number) and (number > 0 or (number == 0 and may_be_zero)):
@@ -108,12 +98,7 @@ class Cluster:
 
     def __init__(self, instance: Instance | str, nodes: int = 1) -> None:
         # A custom __init__ lets type checkers accept a name instead of an Instance.
-        count: object = nodes  # a notebook may pass text despite the annotation
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise ClusterError(f"The number of nodes must be a whole number of at least 1, not {shown(nodes)}.")
-        most = options()["instance_count"].most
-        if nodes > most:
-            raise ClusterError(f"The number of nodes must be at most {most:,}, not {shown(nodes)}.")
+        require_whole("The number of nodes", nodes, ClusterError, options()["instance_count"].most)
         object.__setattr__(self, "instance", _resolve(instance))
         object.__setattr__(self, "nodes", nodes)
 
@@ -157,10 +142,11 @@ class Cluster:
         if unknown:
             raise TypeError(f"Cluster.custom() got an unexpected keyword argument {unknown[0]!r}")
         figures: dict[str, Any] = {name: value for name, value in optional.items() if value is not None}
-        _check_name(gpu)
-        _check_whole("gpus_per_node", gpus_per_node)
-        if "vcpus" in figures:
-            _check_whole("vcpus", figures["vcpus"])
+        title: object = gpu
+        if not isinstance(title, str) or not title.strip():
+            raise ClusterError(f"gpu must be the name of the GPU, for example 'A100 80GB', not {gpu!r}.")
+        require_whole("gpus_per_node", gpus_per_node, ClusterError)
+        require_whole("vcpus", figures.get("vcpus", 1), ClusterError)
         required = {
             "usable_gpu_memory_gib": usable_gpu_memory_gib,
             "peak_tflops": peak_tflops,

@@ -19,8 +19,6 @@ _COLUMNS = ("transformers_version", "cuda", "architectures", "end_of_support", "
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Container:
-    """One training image."""
-
     repository: str
     framework: Literal["pytorch", "tensorflow", "huggingface"]
     framework_version: str
@@ -85,7 +83,6 @@ def version_pair(text: str) -> tuple[int, int]:
 
 
 def table_date() -> str:
-    """Day of the table (ISO 8601)."""
     return str(data_file("cluster", "containers")["table_date"])
 
 
@@ -97,7 +94,6 @@ def containers() -> tuple[Container, ...]:
 
 @cache
 def containers_of(repository: str) -> tuple[Container, ...]:
-    """Images of a repository, oldest first."""
     return tuple(image for image in containers() if image.repository == repository)
 
 
@@ -131,7 +127,6 @@ def unlisted(repository: str, framework_version: str, py_version: str) -> Contai
 
 @cache
 def repositories() -> dict[str, dict[str, str]]:
-    """Framework, estimator and, if it is for one library, that library of each repository."""
     return cast("dict[str, dict[str, str]]", data_file("cluster", "containers")["repositories"])
 
 

@@ -101,8 +101,6 @@ _MOST_CANDIDATES = 6
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """The source of some columns of the instance table."""
-
     id: str
     title: str
     date: str
@@ -113,13 +111,11 @@ class Source:
 
 @cache
 def instances() -> tuple[Instance, ...]:
-    """Every GPU training instance, in the order of the table."""
     return tuple(_instance(row) for row in rows("smp_advisor.cluster", "data/instances.csv"))
 
 
 @cache
 def sources() -> tuple[Source, ...]:
-    """Sources of the table's columns."""
     return tuple(
         Source(**{**entry, "columns": tuple(entry["columns"])}) for entry in data_file("cluster", "sources")["source"]
     )
@@ -133,7 +129,6 @@ def sagemaker_names() -> frozenset[str]:
 
 
 def table_date() -> str:
-    """Date of the table (ISO 8601)."""
     return str(data_file("cluster", "sources")["table_date"])
 
 
@@ -249,7 +244,6 @@ class Gpu:
     host_link_gb_per_s: float
     """Host copy, one direction."""
     board_watts: float
-    """Power limit."""
 
 
 @cache

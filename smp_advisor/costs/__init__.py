@@ -8,20 +8,7 @@ operators in a loop, not along a second axis.
 
 from __future__ import annotations
 
-from smp_advisor.costs.estimate import CATEGORIES, Estimate, Memory, StageMemory, StepTime
+from smp_advisor.costs.estimate import Estimate
 from smp_advisor.costs.evaluate import estimate, estimate_many
-from smp_advisor.costs.predictive import step_time_draws
-from smp_advisor.costs.uncertainty import constant_draws, constant_names
 
-__all__ = [
-    "CATEGORIES",
-    "Estimate",
-    "Memory",
-    "StageMemory",
-    "StepTime",
-    "constant_draws",
-    "constant_names",
-    "estimate",
-    "estimate_many",
-    "step_time_draws",
-]
+__all__ = ["Estimate", "estimate", "estimate_many"]

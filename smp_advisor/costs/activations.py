@@ -118,7 +118,6 @@ def _resident_checkpoints(model: Model, layout: Layout, world: World, stage: Sta
 
 
 def offloaded_activation_bytes(model: Model, layout: Layout, world: World, stage: Stage) -> Floats:
-    """Host memory of the offloaded activations of one GPU."""
     if not anywhere(layout.offload_activations):
         return 0.0
     return _resident_checkpoints(model, layout, world, stage)[1]
@@ -211,7 +210,6 @@ def _position_bias_bytes(model: Model, layout: Layout, world: World, stage: Stag
 
 
 def head_rows(model: Model, world: World) -> Floats:
-    """Rows of logits of one microbatch on one GPU."""
     return model.head.rows_per_token * world.microbatch_tokens if model.head.per_token else world.microbatch_samples
 
 

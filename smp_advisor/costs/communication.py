@@ -127,7 +127,6 @@ def _ring_rate(cluster: Cluster, group: Group) -> Floats:
 
 
 def _ring_latency(cluster: Cluster, group: Group, rounds: int) -> Floats:
-    """Seconds of a ring's hops and of its start."""
     start = constant("communication.start_seconds")
     share = rounds * (group.members - 1) / maximum(group.members, 1)
     intra, inter = constant("communication.intra_hop_seconds"), constant("communication.inter_hop_seconds")

@@ -36,18 +36,10 @@ _WEIGHT_CASTS = 2.0
 of the pass (documentation of torch.autocast, ``cache_enabled``). Every product has one more, that of its input."""
 
 
-@dataclass(frozen=True, slots=True)
-class HostSeconds:
-    """Seconds in which the host launches the work of one microbatch, shape (n,) each."""
-
-    forward: Floats
-    backward: Floats
-
-
 def host_seconds(
     block: Block, kernels: Kernels, attention_launches: Floats, layout: Layout, instance: Instance, stack: Stack
-) -> HostSeconds:
-    """Seconds of the host for one block."""
+) -> tuple[Floats, Floats]:
+    """Seconds in which the host launches the forward and the backward pass of one microbatch, shape (n,) each."""
     experts = max((matmul.experts for matmul in block.matmuls), default=1)
     local = maximum(experts / layout.expert_parallel_degree, 1.0)
     launches = kernels.products + kernels.launches + attention_launches + kernels.expert_launches * local
@@ -68,10 +60,9 @@ def host_seconds(
     checkpointed = (layout.checkpoint_layers != 0) & (stack.collectives != "host")
     checkpoints = pace * stack.launch_share * where(checkpointed, constant("time.checkpoint_seconds"), 0.0)
     checkpoints = checkpoints / layout.checkpoint_period
-    return HostSeconds(
-        forward=launches * per_kernel + exchanges + units + modules + checkpoints,
-        backward=kernels.backward_launches * launches * per_kernel + exchanges + _UNIT_BACKWARD * units + 2 * modules,
-    )
+    forward = launches * per_kernel + exchanges + units + modules + checkpoints
+    backward = kernels.backward_launches * launches * per_kernel + exchanges + _UNIT_BACKWARD * units + 2 * modules
+    return forward, backward
 
 
 _UNIT_BACKWARD = 1.75
@@ -138,12 +129,12 @@ def _elementwise_seconds(kernels: Kernels, layout: Layout, world: World, instanc
 
 def _of_code(
     block: Block, attention_launches: Floats, layout: Layout, world: World, instance: Instance, stack: Stack
-) -> tuple[Floats, Floats, HostSeconds]:
-    """Element-wise seconds of a forward and of a backward pass, and seconds of the host, in the form of a stack."""
+) -> tuple[Floats, ...]:
+    """Element-wise seconds of a forward and of a backward pass, and those of the host, in the form of a stack."""
     kernels = block.fused if stack.elementwise == "fused" else block.separate
     moved = _elementwise_seconds(kernels, layout, world, instance)
     host = host_seconds(block, kernels, attention_launches, layout, instance, stack)
-    return moved, kernels.backward_traffic * moved, host
+    return moved, kernels.backward_traffic * moved, *host
 
 
 def _cast_seconds(block: Block, layout: Layout, world: World, instance: Instance, job: Job) -> tuple[Floats, Floats]:
@@ -174,14 +165,12 @@ def block_seconds(block: Block, layout: Layout, world: World, instance: Instance
     stack = stack_of(job, layout)
     attention = attention_seconds(block, layout, world, instance, job, stack)
     products = products_seconds(block.matmuls, layout, world, instance, job, stack)
-    moved, moved_back, host = _of_code(block, attention.launches, layout, world, instance, stack)
+    of_code = _of_code(block, attention.launches, layout, world, instance, stack)
     is_divided = layout.tensor_parallel_degree > 1
     if stack.divided_by and anywhere(is_divided):
         own = _of_code(block, attention.launches, layout, world, instance, stack.divided)
-        moved, moved_back, own_host = where(is_divided, own[0], moved), where(is_divided, own[1], moved_back), own[2]
-        host = HostSeconds(
-            where(is_divided, own_host.forward, host.forward), where(is_divided, own_host.backward, host.backward)
-        )
+        of_code = tuple(where(is_divided, *pair) for pair in zip(own, of_code, strict=True))
+    moved, moved_back, host_forward, host_backward = of_code
     # FSDP lets the host prepare two units ahead (``limit_all_gathers``). Units of an adapter's products have next to no
     # work on the GPU, which therefore waits for each.
     waited: Floats = 0.0
@@ -195,11 +184,11 @@ def block_seconds(block: Block, layout: Layout, world: World, instance: Instance
     forward = products + unpacking + attention.forward + moved + casts
     backward = passes * products + unpacking + attention.backward + moved_back + gradient_casts
     return BlockSeconds(
-        forward=maximum(forward, host.forward),
-        backward=maximum(backward, host.backward),
+        forward=maximum(forward, host_forward),
+        backward=maximum(backward, host_backward),
         core_attention=attention.forward,
-        forward_of_host=where(host.forward > forward, host.forward, 0.0),
-        backward_of_host=where(host.backward > backward, host.backward, 0.0),
+        forward_of_host=where(host_forward > forward, host_forward, 0.0),
+        backward_of_host=where(host_backward > backward, host_backward, 0.0),
     )
 
 
@@ -268,7 +257,6 @@ class Passes:
 
     @property
     def total(self) -> Floats:
-        """Total seconds of one microbatch."""
         return self.first_half + self.second_half
 
     @property
@@ -341,7 +329,6 @@ def stage_passes(
     degree: int,
     locals_: Sequence[LocalParameters],
 ) -> tuple[Passes, ...]:
-    """Seconds of one microbatch on each kind of stage."""
     blocks = [_block_passes(g.block, cluster, job, layout, world) for g in model.groups]
     head = head_seconds(model, layout, world, cluster.instance, job, vocabulary_shards(model, layout))
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Constant:
-    """One figure with its source."""
-
     name: str
     """Dotted name: ``memory.context_gib``, or ``gpu.matmul_efficiency.A100`` if it depends on the GPU."""
     value: float
@@ -41,7 +39,6 @@ def _table() -> dict[str, dict[str, dict[str, object]]]:
 
 @cache
 def constants() -> dict[str, Constant]:
-    """Every constant by its dotted name."""
     table: dict[str, Constant] = {}
     for group, entries in _table().items():
         if group == "fp32_peak_tflops":
@@ -85,17 +82,11 @@ def constant(name: str) -> Floats:
 
 def gpu_constant(name: str, gpu: str) -> Floats:
     """Value of a constant that depends on the GPU; one that is not in the table has the value of ``other``."""
-    return constant(_dotted(name, gpu))
+    return constant(f"gpu.{name}.{_generation(name, gpu)}")
 
 
 def has_gpu_constant(name: str, gpu: str) -> bool:
-    """Whether a constant has a value for this GPU, other than that of ``other``."""
     return _generation(name, gpu) != "other"
-
-
-@cache
-def _dotted(name: str, gpu: str) -> str:
-    return f"gpu.{name}.{_generation(name, gpu)}"
 
 
 @cache

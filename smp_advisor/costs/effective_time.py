@@ -48,7 +48,6 @@ class Overhead:
     """One part of a run besides its training steps."""
 
     name: str
-    """One of `smp_advisor.workload.job.OVERHEADS`."""
     title: str
     share: float
     """Share of the elapsed time. 0 for parts that occur once per job if `Job.tokens` is not set."""
@@ -68,7 +67,6 @@ class EffectiveTime:
     shares: tuple[tuple[str, float], ...]
     """Name and share of each counted part (`Job.overheads`)."""
     checkpoint_gib: float
-    """Size of one checkpoint over all processes."""
     checkpoint_seconds: float
     """Time for which a checkpoint stops training."""
     checkpoint_interval_seconds: float
@@ -83,47 +81,30 @@ class EffectiveTime:
 
     @property
     def parts(self) -> tuple[Overhead, ...]:
-        """The counted parts with their explanations and sources."""
-        details = {
-            "checkpoints": (
-                f"A checkpoint of {self.checkpoint_gib:,.0f} GiB stops training for"
-                f" {_duration(self.checkpoint_seconds)}, every {_duration(self.checkpoint_interval_seconds)}."
-            ),
-            "restarts": (
-                f"A failure every {_duration(3600 * self.hours_between_failures)} on average costs"
-                f" {_duration(self.restart_seconds)} for the restart, and the work since the last checkpoint."
-            ),
-            "startup": f"The first step starts {_duration(self.startup_seconds)} after the instances are available.",
-            "data_loading": "GPUs wait for batches.",
-            "evaluation": "The generated script evaluates a few batches at the end.",
+        values = {
+            "gib": self.checkpoint_gib,
+            "save": _duration(self.checkpoint_seconds),
+            "interval": _duration(self.checkpoint_interval_seconds),
+            "between": _duration(3600 * self.hours_between_failures),
+            "restart": _duration(self.restart_seconds),
+            "startup": _duration(self.startup_seconds),
         }
-        behind = _FIGURES_BEHIND | {"checkpoints": self.checkpoint_figures}
-        return tuple(
-            Overhead(
-                name=name,
-                title=_TITLES[name],
-                share=share,
-                detail=details[name],
-                source="; ".join(_figures()[figure].source for figure in behind[name]),
-                assumed=any(_figures()[figure].assumed for figure in behind[name]),
+        entries, figures = data_file("costs", "effective_time")["part"], _figures()
+        parts = []
+        for name, share in self.shares:
+            behind = [figures[of] for of in entries[name].get("figures", self.checkpoint_figures)]
+            source, assumed = "; ".join(figure.source for figure in behind), any(figure.assumed for figure in behind)
+            parts.append(
+                Overhead(
+                    name=name,
+                    title=entries[name]["title"],
+                    share=share,
+                    detail=entries[name]["detail"].format(**values),
+                    source=source,
+                    assumed=assumed,
+                )
             )
-            for name, share in self.shares
-        )
-
-
-_TITLES = {
-    "checkpoints": "Checkpoints",
-    "restarts": "Restarts after failures",
-    "startup": "Start of the job",
-    "data_loading": "Data loading",
-    "evaluation": "Evaluation",
-}
-_FIGURES_BEHIND: dict[str, tuple[str, ...]] = {
-    "restarts": ("failures_per_gpu_day", "detection_seconds", "container_seconds", "initialization_seconds"),
-    "startup": ("container_seconds", "initialization_seconds"),
-    "data_loading": ("data_loading_share",),
-    "evaluation": ("evaluation_batches",),
-}
+        return tuple(parts)
 
 
 def seconds_between_failures(gpus: int) -> float:
@@ -181,7 +162,6 @@ def writing_nodes(cluster: Cluster, layout: Layout) -> int:
 def effective_time(
     model: Model, cluster: Cluster, job: Job, layout: Layout, *, step_seconds: float, steps: float | None
 ) -> EffectiveTime:
-    """Effective time of a run of one plan."""
     overheads = job.overheads
     counted = frozenset(overheads.parts)
     bytes_ = checkpoint_bytes(model, layout)

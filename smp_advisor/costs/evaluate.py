@@ -34,6 +34,7 @@ from smp_advisor.costs.transfer import targets
 from smp_advisor.costs.uncertainty import Doubt, has_runs, narrowed, plan_kinds, step_time_factors
 from smp_advisor.costs.world import World, in_flight, stack_of, stage_kinds, stages, vocabulary_shards
 from smp_advisor.elementwise import largest, smallest
+from smp_advisor.files import sentence
 from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.libraries.layout import layout_of_plan
 from smp_advisor.libraries.library import get_library, supports_tensor_parallelism
@@ -57,8 +58,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryColumns:
-    """Memory of n plans, arrays of shape (n,)."""
-
     needed_bytes: NDArray[np.float64]
     """Required memory of the largest stage, without memory that the allocator can release."""
     margin: NDArray[np.float64]
@@ -129,7 +128,6 @@ def trained(model: Model, job: Job) -> Model:
 
 
 def memory_columns(model: Model, cluster: Cluster, job: Job, layout: Layout) -> MemoryColumns:
-    """Peak memory of n plans."""
     model = trained(model, job)
     usable = cluster.instance.usable_gpu_memory_gib * GIB
     required, margin, host = (np.zeros(len(layout)) for _ in range(3))
@@ -335,65 +333,33 @@ HOST_SHARE = 0.8
 """Maximum share of host memory for offloaded activations. Data loading and the operating system use the remainder."""
 
 
-def _code_assumptions(model: Model, plan: Plan, job: Job) -> Iterator[str]:
-    if job.stack == AUTO:
-        exported = stack(get_library(plan.library).stack)
-        yield f"The training code is assumed to be the exported script ({exported.title}); for other code, set stack."
-        if job.attention == "eager" and get_library(plan.library).default_attention == "fused":
-            yield (
-                "Attention is eager, the default of Job(), which stores its scores, and the exported script runs fused"
-                " attention: pass attention='fused', or advice.job, the job of an advice."
-            )
-    if model.has_decoder and job.decoder_length is None:
-        yield (
-            "The decoder is counted with as many tokens per sample as the encoder. With fewer, a step takes less: set"
-            " decoder_length (T5's pre-training: 114 for 512)."
-        )
-    elif model.has_decoder and job.stack == AUTO and job.decoder_length != job.sequence_length:
-        yield "The exported script pads the tokens of the decoder to sequence_length: cut them in the script."
-    if job.paged_optimizer:
-        yield "Transfers of the paged optimizer state between GPU and host are not counted in the step time."
-
-
 def assumptions(model: Model, plan: Plan, job: Job) -> tuple[str, ...]:
     """Assumptions of the plan's figures that no source confirms, one sentence each."""
-    sentences: list[str] = []
-    if model.origin == "inferred":
-        sentences.append(f"The model's shape is {model.note}.")
-    sentences += _code_assumptions(model, plan, job)
-    if plan.tensor_parallel_degree > 1 and not supports_tensor_parallelism(model.family, plan.library):
-        sentences.append(
-            f"The library does not distribute {model.family} layers automatically: tensor parallelism divides them "
-            "only if the script registers them with smp.tp_register_with_module."
-        )
+    library, degree, exports = get_library(plan.library), plan.tensor_parallel_degree, job.stack == AUTO
     fusible = all(attention.fusible for group in model.groups for attention in group.block.attentions)
-    if job.attention == "fused" and not fusible and plan.tensor_parallel_degree == 1:
-        installed = installed_by(plan.library, model.family, plan.version).transformers_version
-        code = f"transformers {installed}, which the generated script installs," if installed else "its code"
-        sentences.append(f"Attention is counted as eager: {code} has no fused attention for {model.family}.")
-    if plan.tensor_parallel_degree > 1 and model.head.per_token and model.shape.vocab:
-        if model.shape.vocab % plan.tensor_parallel_degree:
-            sentences.append(
-                f"Vocabulary {model.shape.vocab:,} is not divisible by tensor parallel degree "
-                f"{plan.tensor_parallel_degree}, so every GPU is counted with the full embedding, head and logits."
-            )
-        else:
-            sentences.append("Embedding, head and logits are assumed to be divided over the tensor parallel group.")
-    if plan.pipeline_parallel_degree > 1:
-        sentences.append(
-            "Activations are counted for min(active_microbatches, microbatches) microbatches in flight. "
-            "A further limit by the depth of the pipeline is not documented."
-        )
-        if model.head.tied:
-            sentences.append(
-                "The tied embedding is counted on the first and the last stage. The library places it on one of them."
-            )
-    sentences += schema(plan.library).assumptions_of(plan)
-    yours = ""
-    if job.calibration is not None:
-        yours = f", and corrected by {len(job.calibration.runs)} measured run(s) of yours"
-    sentences.append(f"Memory and time are calibrated on published runs of other libraries, not on SageMaker{yours}.")
-    return tuple(sentences)
+    divides = degree > 1 and model.head.per_token and bool(model.shape.vocab)
+    piped = plan.pipeline_parallel_degree > 1
+    unfused = job.attention == "fused" and not fusible and degree == 1
+    installed = installed_by(plan.library, model.family, plan.version).transformers_version if unfused else ""
+    holds = {
+        "inferred": model.origin == "inferred",
+        "exported": exports,
+        "eager": exports and job.attention == "eager" and library.default_attention == "fused",
+        "decoder": model.has_decoder and job.decoder_length is None,
+        "padded_decoder": model.has_decoder and exports and job.decoder_length not in (None, job.sequence_length),
+        "paged": job.paged_optimizer,
+        "undistributed": degree > 1 and not supports_tensor_parallelism(model.family, plan.library),
+        "unfused": unfused,
+        "whole_vocabulary": divides and model.shape.vocab % degree != 0,
+        "divided_vocabulary": divides and model.shape.vocab % degree == 0,
+        "in_flight": piped,
+        "tied": piped and model.head.tied,
+    }
+    code = f"transformers {installed}, which the generated script installs," if installed else "its code"
+    values = {"model": model, "plan": plan, "title": stack(library.stack).title, "code": code}
+    stated = [sentence("costs", key, **values) for key, applies in holds.items() if applies]
+    runs = "" if job.calibration is None else sentence("costs", "own_runs", count=len(job.calibration.runs))
+    return (*stated, *schema(plan.library).assumptions_of(plan), sentence("costs", "calibrated", runs=runs))
 
 
 _PRODUCTION_GPUS = 128
@@ -405,21 +371,10 @@ def communication_caveats(cluster: Cluster, layout: Layout, world: World) -> Ite
     shards, sharded = int(world.shards), int(layout.shard_level) > 0
     if cluster.nodes == 1 or not sharded or shards <= cluster.gpus_per_node:
         return
-    instance = cluster.instance
-    yield (
-        "No reduce-scatter across nodes was measured: it is counted as an all-gather of the same size."
-        if instance.efa
-        else "Collectives across nodes without EFA are counted with constants fitted to published training runs."
-    )
+    yield sentence("costs", "reduce_scatter" if cluster.instance.efa else "without_efa")
     if is_first_generation(cluster):
-        yield (
-            f"No all-gather was measured on {instance.name}: its rate is scaled from ml.p5.48xlarge by the network, its"
-            " delay by all-reduces of a few bytes on p4d and p4de."
-        )
+        yield sentence("costs", "first_generation", machine=cluster.instance)
         if int(layout.shard_level) >= 3 and shards >= _PRODUCTION_GPUS:
-            yield (
-                "Production runs that shard all parameters over 128 to 512 GPUs on p4d and p4de took 1.2 to 1.8 times"
-                " the predicted time (Meta on AWS, IDEFICS-80B): expect a slower step than predicted."
-            )
+            yield sentence("costs", "production")
     if shards > MOST_MEASURED:
-        yield f"No collective over more than {MOST_MEASURED} GPUs was measured: that over {shards} is extrapolated."
+        yield sentence("costs", "extrapolated", most=MOST_MEASURED, shards=shards)

@@ -8,9 +8,8 @@ at the longest sequence and 128 elements per head as a share of the GPU's peak, 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
@@ -92,7 +91,6 @@ def product_seconds(
 def products_seconds(
     matmuls: tuple[Matmul, ...], layout: Layout, world: World, instance: Instance, job: Job, stack: Stack
 ) -> Floats:
-    """Seconds of all products of weights of a block."""
     tp, ep = layout.tensor_parallel_degree, layout.expert_parallel_degree
     total: Floats = 0.0
     for m in matmuls:
@@ -148,7 +146,6 @@ def _relative(kernel: str, head_dim: int, *, causal: bool, of: str, length: int)
 
 
 def share_of_peak(kernel: Kernel, gpu: str, head_dim: int, length: int, *, causal: bool, of: Pass) -> Floats:
-    """Rate of one kernel as a share of the GPU's dense peak in 16 bits."""
     name = f"{kernel.replace('-', '_')}_efficiency"
     if kernel == "flash-3" and not has_gpu_constant(name, gpu):
         kernel, name = "flash-2", "flash_2_efficiency"  # it exists for Hopper only
@@ -162,8 +159,7 @@ softmax are one, and heads need no copies (Megatron-LM, DotProductAttention). Fu
 statistics."""
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionSeconds:
+class AttentionSeconds(NamedTuple):
     """Seconds of one microbatch, and kernels, shape (n,) each."""
 
     forward: Floats
@@ -171,20 +167,15 @@ class AttentionSeconds:
     launches: Floats
     """Of the forward pass."""
 
-    def __add__(self, more: AttentionSeconds) -> AttentionSeconds:
-        return AttentionSeconds(
-            self.forward + more.forward, self.backward + more.backward, self.launches + more.launches
-        )
+
+_NO_ATTENTION = AttentionSeconds(0.0, 0.0, 0.0)
 
 
 def attention_seconds(
     block: Block, layout: Layout, world: World, instance: Instance, job: Job, stack: Stack
 ) -> AttentionSeconds:
-    """Seconds of all attentions of a block."""
-    total = AttentionSeconds(0.0, 0.0, 0.0)
-    for attention in block.attentions:
-        total = total + _seconds(attention, layout, world, instance, job, stack)
-    return total
+    every = [_seconds(attention, layout, world, instance, job, stack) for attention in block.attentions]
+    return AttentionSeconds(*(sum(of, 0.0) for of in zip(*every, strict=True))) if every else _NO_ATTENTION
 
 
 def _seconds(
@@ -205,11 +196,7 @@ def _seconds(
     if not anywhere(inverted(divided)):
         return own
     stored = _stored(attention, layout, world, instance, stack.eager, products)
-    return AttentionSeconds(
-        where(divided, own.forward, stored.forward),
-        where(divided, own.backward, stored.backward),
-        where(divided, own.launches, stored.launches),
-    )
+    return AttentionSeconds(*(where(divided, *pair) for pair in zip(own, stored, strict=True)))
 
 
 def _fused(

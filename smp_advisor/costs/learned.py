@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from smp_advisor.costs.communication import bus_bytes_per_second
-from smp_advisor.costs.memory import memory_error_parts, needed_bytes
+from smp_advisor.costs.memory import memory_error_squares, needed_bytes
 from smp_advisor.costs.step_time import PASSES
 from smp_advisor.costs.transfer import Targets, rule, table, targets
 from smp_advisor.costs.uncertainty import spreads
@@ -60,11 +60,6 @@ class Posterior:
     """Shape (n,)."""
     information: Floats
     """Shape (n, n), positive semidefinite."""
-
-    def mean(self, cross: Floats) -> Floats:
-        """Means of m quantities from their covariances with the measurements, shape (m, n)."""
-        result: Floats = cross @ self.weights
-        return result
 
     def reduction(self, cross: Floats) -> Floats:
         """Decreases of the variances of m quantities, shape (m,)."""
@@ -133,7 +128,6 @@ class _Errors:
 
     @classmethod
     def of_runs(cls, runs: Sequence[MeasuredRun]) -> _Errors:
-        """Errors of measured runs."""
         of = Targets.of_runs([run.conditions for run in runs])
         return cls.of_seconds(of, np.array([run.predicted_seconds for run in runs]))
 
@@ -197,7 +191,7 @@ def learned_seconds(
     after = np.maximum(before - variances.reduction(cross), 0.0)
     width = np.sqrt((after + _REPEAT**2) / (before + _REPEAT**2))
     paces = np.exp(_log_paces(mine, runs, means))
-    total = by_quantity.sum(axis=1) * np.exp(np.clip(means.mean(expected), -_LARGEST, _LARGEST))
+    total = by_quantity.sum(axis=1) * np.exp(np.clip(expected @ means.weights, -_LARGEST, _LARGEST))
     paces = paces * (total / (by_quantity * paces).sum(axis=1))[:, np.newaxis]
     corrected = {name: (seconds * paces).sum(axis=1) for name, seconds in parts.items()}
     if len(paces) > 1:
@@ -246,7 +240,6 @@ def _interval(log: float, spread: float) -> tuple[float, float]:
 
 
 def seconds_by_quantity(model: Model, cluster: Cluster, job: Job, layout: Layout, step: Step) -> Floats:
-    """Seconds of n plans by `TIME_QUANTITIES`, shape (n, quantities)."""
     parts = _by_part_and_quantity(cluster, World.of(model, cluster, job, layout), step)
     result: Floats = np.sum([*parts.values()], axis=0)
     return result
@@ -302,26 +295,18 @@ class LearnedMemory:
         solved = _solved_memory(calibration)
         return None if solved is None else cls(_correlations(plans, solved[0]), *solved[1:])
 
-    def shifts(self, errors: Floats) -> Floats:
-        """Learned errors in bytes, of one standard deviation of each part's error, shape (n, quantities)."""
-        learned: Floats = errors * ((self.shared * self.posterior.weights) @ self.runs)
-        return learned
-
-    def spread(self, errors: Floats) -> Floats:
-        """One standard deviation of the remaining error in bytes, shape (n,)."""
-        cross = self.shared * (errors / _GIB @ self.runs.T)
-        before = ((errors / _GIB) ** 2).sum(axis=1)
-        after = np.maximum(before - self.posterior.reduction(cross), 0.0)
-        spread: Floats = np.sqrt(np.minimum(after + repeat_gib(0.0) ** 2, before)) * _GIB
-        return spread
-
     def of_stage(
         self, by_category: dict[str, Numbers], shards: Numbers, activation_band: float, host: Numbers
     ) -> tuple[dict[str, Numbers], Numbers, Numbers, Numbers]:
         """Corrected (bytes by category, host bytes, needed bytes, one standard deviation of their error)."""
-        parts = memory_error_parts(by_category, shards, activation_band)
-        errors = np.stack(np.broadcast_arrays(*(np.atleast_1d(parts[name]) for name in MEMORY_QUANTITIES)), axis=1)
-        shifts, spread = self.shifts(errors), self.spread(errors)
+        squares = memory_error_squares(by_category, shards, activation_band)
+        columns = np.broadcast_arrays(*(np.atleast_1d(squares[name]) for name in MEMORY_QUANTITIES))
+        errors = np.sqrt(np.stack(columns, axis=1))
+        # What the runs teach of one standard deviation of each part's error, and what is left of the error.
+        shifts = errors * ((self.shared * self.posterior.weights) @ self.runs)
+        cross, before = self.shared * (errors / _GIB @ self.runs.T), ((errors / _GIB) ** 2).sum(axis=1)
+        after = np.maximum(before - self.posterior.reduction(cross), 0.0)
+        spread: Floats = np.sqrt(np.minimum(after + repeat_gib(0.0) ** 2, before)) * _GIB
         needed = np.maximum(needed_bytes(by_category) + shifts.sum(axis=1), 0.0)
         by: dict[str, Floats] = {}
         for column, names in enumerate(_CATEGORIES.values()):

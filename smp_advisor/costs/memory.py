@@ -16,6 +16,7 @@ from smp_advisor.costs.world import (
     trained_parameters,
 )
 from smp_advisor.elementwise import anywhere, inverted, largest, maximum, minimum, root, where
+from smp_advisor.files import sentence
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -210,47 +211,30 @@ def memory_error_bytes(
     (``benchmarks/calibrate.py``): 95 % of the rows are within 1.96 standard deviations. `of` is the predicted quantity:
     tensors only (allocated), with the allocator's reserve, or also with context and NCCL.
     """
-    return root(sum(_error_squares(by_category, shards, activation_band, of=of).values(), 0.0))
+    return root(sum(memory_error_squares(by_category, shards, activation_band, of=of).values(), 0.0))
 
 
-def memory_error_parts(
+def memory_error_squares(
     by_category: dict[str, Floats],
     shards: Floats,
     activation_band: float,
     *,
     of: Literal["allocated", "reserved", "total"] = "total",
 ) -> dict[str, Floats]:
-    """The independent parts of `memory_error_bytes`: state, activations, allocator and context, bytes."""
-    squares = _error_squares(by_category, shards, activation_band, of=of)
-    return {
-        "state": root(squares["state"]),
-        "activations": root(squares["dynamic"] + squares["shaped"] + squares["split"]),
-        "allocator": root(squares.get("allocator", 0.0)),
-        "context": root(squares.get("context", 0.0)),
-    }
-
-
-def _error_squares(
-    by_category: dict[str, Floats],
-    shards: Floats,
-    activation_band: float,
-    *,
-    of: Literal["allocated", "reserved", "total"],
-) -> dict[str, Floats]:
+    """Squares of the independent parts of `memory_error_bytes` by `MEMORY_QUANTITIES`."""
     state = sum((by_category[name] for name in ("parameters", "gradients", "optimizer_state", "fp32_copies")), 0.0)
     dynamic = sum((by_category[name] for name in (*_DYNAMIC, "communication")), 0.0)
     shaped = (1 + constant("memory.dynamic_reserve")) * (by_category["activations"] + by_category["recomputation"])
-    squares: dict[str, Floats] = {
+    split = constant("memory.error_vocabulary_split") * by_category["logits"] * (shards - 1)
+    reserve = 0.0 if of == "allocated" else constant("memory.error_reserve") * by_category["allocator_reserve"]
+    return {
         "state": (constant("memory.error_state") * state) ** 2,
-        "dynamic": (constant("memory.error_dynamic") * dynamic) ** 2,
-        "shaped": (activation_band / 1.64 * shaped) ** 2,
-        "split": (constant("memory.error_vocabulary_split") * by_category["logits"] * (shards - 1)) ** 2,
+        "activations": (constant("memory.error_dynamic") * dynamic) ** 2
+        + (activation_band / 1.64 * shaped) ** 2
+        + split**2,
+        "allocator": reserve**2,
+        "context": (constant("memory.error_context_gib") * GIB) ** 2 if of == "total" else 0.0,
     }
-    if of != "allocated":
-        squares["allocator"] = (constant("memory.error_reserve") * by_category["allocator_reserve"]) ** 2
-    if of == "total":
-        squares["context"] = (constant("memory.error_context_gib") * GIB) ** 2
-    return squares
 
 
 def pressure_factor(needed_bytes: Floats, usable_bytes: float) -> Floats:
@@ -266,9 +250,4 @@ def pressure_warning(needed_bytes: float, usable_bytes: float) -> tuple[str, ...
     factor = float(pressure_factor(needed_bytes, usable_bytes))
     if factor == 1:
         return ()
-    warning = (
-        f"Warning: the plan needs {100 * needed_bytes / usable_bytes:.0f} % of the GPU's memory. Near full memory a job"
-        " fits and is slow, because the allocator frees and reserves memory in every step: a run at 97 % took 2.2 times"
-        f" as long. The step time is counted {factor:.2f} times."
-    )
-    return (warning,)
+    return (sentence("costs", "pressure", percent=100 * needed_bytes / usable_bytes, factor=factor),)

@@ -9,7 +9,7 @@ import numpy as np
 
 from smp_advisor.costs.evaluate import kinds_bytes, trained
 from smp_advisor.costs.learned import repeat_gib, seconds_by_quantity
-from smp_advisor.costs.memory import GIB, memory_error_parts, needed_bytes
+from smp_advisor.costs.memory import GIB, memory_error_squares, needed_bytes
 from smp_advisor.costs.step_time import Step, step_of
 from smp_advisor.costs.transfer import targets
 from smp_advisor.costs.world import World, vocabulary_shards
@@ -90,11 +90,11 @@ def _memory(
         return sum(_number(values) for name, values in by.items() if name not in outside)
 
     largest = max((by for _, by, _ in kinds), key=predicted)
-    parts = memory_error_parts(largest, shards, model.activation_band, of=of)
+    squares = memory_error_squares(largest, shards, model.activation_band, of=of)
     return {
         "memory_kind": kind or "total",
         "memory_gib": max(usable, gib or 0.0) if kind == "out of memory" or gib is None else gib,
         "memory_noise_gib": repeat_gib(usable if gib is None else gib),
         "predicted_gib": float(f"{predicted(largest) / GIB:.9g}"),
-        "memory_errors_gib": tuple(float(f"{_number(parts[name]) / GIB:.9g}") for name in MEMORY_QUANTITIES),
+        "memory_errors_gib": tuple(float(f"{_number(squares[name]) ** 0.5 / GIB:.9g}") for name in MEMORY_QUANTITIES),
     }

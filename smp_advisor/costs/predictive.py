@@ -14,14 +14,12 @@ from smp_advisor.costs.transfer import rule, targets
 from smp_advisor.costs.uncertainty import (
     DRAWS,
     constant_draws,
-    constant_names,
     kind_correlation,
     plan_kinds,
     spreads,
 )
 from smp_advisor.costs.world import stack_of
 from smp_advisor.libraries.layout import layout_of
-from smp_advisor.libraries.validation import check_against
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
 
 _LEAST_SHARE = 0.5
 """Least share of the spread between sources that no constant explains."""
-MOST_PLANS = 1_000
 
 
 def step_time_draws(model: Model, cluster: Cluster, job: Job, plans: Sequence[Plan]) -> NDArray[np.float64]:
@@ -45,42 +42,16 @@ def step_time_draws(model: Model, cluster: Cluster, job: Job, plans: Sequence[Pl
     Every draw has its own constants (`constant_draws`), one effect of your script and cluster, which plans of the same
     kind share and plans of other kinds share in part, and an error of the configuration, which similar plans share.
     Quotients of two columns thus show how certain it is that one plan is faster. The draws are the same at every call.
-
-    Raises
-    ------
-    PlanError
-        A plan does not match the cluster, the model or the job.
-    ValueError
-        There are more than 1,000 plans.
-
-    Examples
-    --------
-    >>> from smp_advisor import Cluster, Job, Model, Plan
-    >>> plans = [Plan(library="fsdp", batch_size=batch) for batch in (1, 2)]
-    >>> step_time_draws(Model.from_parameters(1e9), Cluster("ml.p4d.24xlarge", 1), Job(precision="bf16"), plans).shape
-    (64, 2)
     """
-    if len(plans) > MOST_PLANS:
-        raise ValueError(f"step_time_draws takes at most {MOST_PLANS:,} plans, not {len(plans):,}.")
-    for plan in plans:
-        check_against(plan, cluster, model, job)
-    if not plans:
-        return np.empty((DRAWS, 0))
-    names = sorted({plan.library for plan in plans})
-    libraries = {name: [i for i, plan in enumerate(plans) if plan.library == name] for name in names}
-    layouts = [layout_of([plans[index] for index in rows], job, cluster) for rows in libraries.values()]
-    result = np.empty((DRAWS, len(plans)))
-    result[:, [index for rows in libraries.values() for index in rows]] = layout_draws(model, cluster, job, layouts)
-    return result
+    return layout_draws(model, cluster, job, [layout_of([plan], job, cluster) for plan in plans])
 
 
 def layout_draws(model: Model, cluster: Cluster, job: Job, layouts: Sequence[Layout]) -> NDArray[np.float64]:
     """Joint draws of `step_time_draws` for the rows of some layouts, shape (64, n), narrowed by measured runs."""
     before_runs = replace(job, calibration=None)
-    names, draws = constant_names(), constant_draws()
     middle = _logarithm(model, cluster, before_runs, layouts)
-    with overriding(dict(zip(names, draws.T[:, :, np.newaxis], strict=True))):
-        logarithms = _logarithm(model, cluster, before_runs, layouts, (len(draws),))
+    with overriding({name: draws[:, np.newaxis] for name, draws in constant_draws().items()}):
+        logarithms = _logarithm(model, cluster, before_runs, layouts, (DRAWS,))
     kinds = [str(kind) for layout in layouts for kind in plan_kinds(layout, cluster)]
     stacks = [name for layout in layouts for name in [stack_of(job, layout).name] * len(layout)]
     figures = np.concatenate([targets(model, cluster, job, layout).configuration for layout in layouts])

@@ -157,7 +157,6 @@ PASSES = ("forward_seconds", "backward_seconds", "recomputation_seconds")
 
 
 def step_of(model: Model, cluster: Cluster, job: Job, layout: Layout, world: World, degree: int) -> Step:
-    """One optimizer step of n plans."""
     locals_ = [local_parameters(model, layout, stage) for stage in stage_kinds(model, degree)]
     every = stage_passes(model, cluster, job, layout, world, degree, locals_)
     slowest = _chosen(Passes, every, largest_index([p.total for p in every]))
@@ -192,7 +191,6 @@ def step_of(model: Model, cluster: Cluster, job: Job, layout: Layout, world: Wor
 
 
 def _chosen(kind: type[_Columns], every: Sequence[_Columns], index: Ints) -> _Columns:
-    """The values of the chosen stage of each plan."""
     if len(every) == 1:
         return every[0]
     return kind(

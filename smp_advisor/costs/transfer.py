@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """Correlations between runs that differ in one condition."""
+    """Correlations between runs that differ in one condition, which ``data/transfer.toml`` explains."""
 
     gpu: float
     instance: float
@@ -39,19 +39,12 @@ class Rule:
     kind: float
     training: float
     model: float
-    """Of any other model, however similar."""
     parameters_per_doubling: float
     nodes_per_doubling: float
     shared_per_doubling: float
-    """Of the learned quantities, for every factor of two between figures of the plans."""
     configuration_per_doubling: float
-    """The same of the remaining error, in addition. For means, it does not count, so that the search does not prefer a
-    plan because nobody has measured it."""
     another: float
-    """Of the remaining errors of two runs that differ in anything, in addition."""
     common: float
-    """Of time: correlation between the learned quantities of one run. Of memory: share of the error's variance that
-    runs of the same conditions have in common."""
 
 
 _CATEGORIES = ("gpu", "instance", "stack", "family", "kind", "training")
@@ -70,13 +63,11 @@ _NAMES = {
 
 
 def table() -> dict[str, dict[str, Any]]:
-    """The rules by quantity: ``time`` and ``memory``."""
     return data_file("costs", "transfer")
 
 
 @cache
 def rule(of: str) -> Rule:
-    """The rule of ``time`` or ``memory``."""
     entry = table()[of]
     return Rule(**{f.name: float(entry[f.name]) for f in fields(Rule)})
 
@@ -102,7 +93,6 @@ class Targets:
 
     @classmethod
     def of_runs(cls, conditions: Sequence[Conditions]) -> Targets:
-        """Conditions of measured runs."""
         return cls(
             texts={name: np.array([getattr(c, name) for c in conditions]) for name in _CATEGORIES},
             parameters=np.log2([c.parameters for c in conditions]),
@@ -112,7 +102,6 @@ class Targets:
 
     @property
     def first(self) -> Conditions:
-        """The first of them as a value."""
         return Conditions(
             **{name: str(values[0]) for name, values in self.texts.items()},
             parameters=round(2 ** self.parameters[0]),
@@ -121,7 +110,6 @@ class Targets:
         )
 
     def correlations(self, runs: Targets, by: Rule) -> Correlations:
-        """Correlations with measured runs."""
         shared = np.ones((1, len(runs.parameters)))
         for name in _CATEGORIES:
             differs = self.texts[name][:, np.newaxis] != runs.texts[name][np.newaxis, :]
@@ -140,7 +128,6 @@ class Targets:
 
 
 def targets(model: Model, cluster: Cluster, job: Job, layout: Layout) -> Targets:
-    """Conditions of n plans."""
     world = World.of(model, cluster, job, layout)
     figures = {
         "tensor_parallel_degree": layout.tensor_parallel_degree,
@@ -188,7 +175,6 @@ def _training(job: Job) -> str:
 
 
 def differences(measured: Conditions, target: Conditions) -> tuple[str, ...]:
-    """Differences between a measured run and another one, in words."""
     texts = [
         f"{_NAMES[name]} {getattr(target, name)} instead of {getattr(measured, name)}"
         for name in _CATEGORIES

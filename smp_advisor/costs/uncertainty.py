@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from smp_advisor.costs.constants import constants
 from smp_advisor.elementwise import where
-from smp_advisor.files import data_file
+from smp_advisor.files import data_file, rows
 from smp_advisor.workload.stack import stacks
 
 if TYPE_CHECKING:
@@ -78,7 +76,6 @@ class Doubt:
     """Shares of a step that determine its interval: each of its parts has an error of its own."""
 
     host: float = 0.0
-    """Share of the step that the host takes."""
     across_nodes: float = 0.0
     """Share of exposed communication across nodes."""
     in_node: float = 0.0
@@ -90,11 +87,6 @@ class Doubt:
     to that of the measured runs: whether that time is one per step or one per block is open."""
     unmeasured: bool = False
     """Whether no published run used this GPU."""
-
-
-@cache
-def _composition() -> dict[str, float]:
-    return {name: float(value) for name, value in data_file("costs", "intervals")["composition"].items()}
 
 
 @cache
@@ -111,7 +103,7 @@ def step_time_factors(doubt: Doubt) -> tuple[float, float]:
     whose entire source was left out of the fit of the constants, as your script and cluster are. The upper end is
     further from 1: runs are slower than predicted more often than faster.
     """
-    of = _composition()
+    of: dict[str, float] = data_file("costs", "intervals")["composition"]
     parts = (of[name] * float(getattr(doubt, name)) for name in Doubt.__dataclass_fields__)
     scale = math.hypot(of["everything"], *parts)
     return math.exp(-of["low"] * scale), math.exp(of["high"] * scale)
@@ -146,32 +138,20 @@ DRAWS = 64
 
 
 @cache
-def _logarithms() -> tuple[tuple[str, ...], NDArray[np.float64]]:
-    """Names, and logarithms of drawn over committed values, shape (64, names)."""
-    text = resources.files("smp_advisor.costs").joinpath("data/draws.csv").read_text("utf-8")
-    header, *rows = csv.reader(line for line in text.splitlines() if not line.startswith("#"))
-    return tuple(header), np.array(rows, dtype=np.float64)
+def constant_draws() -> dict[str, NDArray[np.float64]]:
+    """Joint draws of the constants fitted to published runs, from their posterior distribution, shape (64,) each.
 
-
-def constant_names() -> tuple[str, ...]:
-    """Names of the constants that are fitted to published runs, in the order of `constant_draws`."""
-    return _logarithms()[0]
-
-
-def constant_draws() -> NDArray[np.float64]:
-    """Joint draws of the fitted constants from their posterior distribution, shape (64, constants).
-
-    The draws come from the Hessian of the last Gauss-Newton step of the fit, in which every source has an effect of its
-    own, and from the priors. Constants that the runs determine only together, such as the rates of products and of
-    memory, are correlated. A share, committed below 1, never exceeds 1; a factor, committed at 1, lies on both sides.
-    The draws are the same at every call.
+    ``data/draws.csv`` has the logarithms of drawn over committed values. They come from the Hessian of the last
+    Gauss-Newton step of the fit, in which every source has an effect of its own, and from the priors. Constants that
+    the runs determine only together, such as the rates of products and of memory, are correlated. A share, committed
+    below 1, never exceeds 1; a factor, committed at 1, lies on both sides. The draws are the same at every call.
     """
-    names, logarithms = _logarithms()
-    table = constants()
-    committed = np.array([table[name].value for name in names])
-    most = np.where(committed < 1, 1.0, np.inf)
-    draws: NDArray[np.float64] = np.minimum(committed * np.exp(logarithms), most)
-    return draws
+    table, drawn = constants(), rows("smp_advisor.costs", "data/draws.csv")
+    logarithms = {name: np.array([row[name] for row in drawn], dtype=np.float64) for name in drawn[0]}
+    return {
+        name: np.minimum(table[name].value * np.exp(of), 1.0 if table[name].value < 1 else np.inf)
+        for name, of in logarithms.items()
+    }
 
 
 def comparison_spread(stack: str, kind: str, to_kind: str, widths: tuple[float, float] = (1.0, 1.0)) -> float:

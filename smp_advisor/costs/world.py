@@ -26,13 +26,10 @@ def stack_of(job: Job, layout: Layout) -> Stack:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
-    """Contents of one pipeline stage."""
-
     index: int
     block_counts: tuple[int, ...]
     """Blocks of each of the model's groups, in their order."""
     first: bool
-    """Whether the stage has the embedding."""
     last: bool
     """Whether the stage has the final norm, the head and the loss."""
 
@@ -55,20 +52,16 @@ def stages(model: Model, pipeline_parallel_degree: int) -> tuple[Stage, ...]:
     then to the first, which has the embedding. SMP v1 balances measured costs instead (``memory_weight``).
     """
     degree = pipeline_parallel_degree
-    sizes = _balanced(model, degree)
-    result = []
-    position = 0
-    starts = []
-    total = 0
-    for group in model.groups:
-        starts.append((total, total + group.count))
-        total += group.count
-    for index in range(degree):
-        size = sizes[index]
-        counts = tuple(max(0, min(end, position + size) - max(start, position)) for start, end in starts)
-        result.append(Stage(index=index, block_counts=counts, first=index == 0, last=index == degree - 1))
-        position += size
-    return tuple(result)
+    groups = list(pairwise(accumulate((group.count for group in model.groups), initial=0)))
+    return tuple(
+        Stage(
+            index=index,
+            block_counts=tuple(max(0, min(end, after) - max(start, before)) for start, end in groups),
+            first=index == 0,
+            last=index == degree - 1,
+        )
+        for index, (before, after) in enumerate(pairwise(accumulate(_balanced(model, degree), initial=0)))
+    )
 
 
 def _balanced(model: Model, degree: int) -> list[int]:
@@ -111,7 +104,6 @@ def _shares(model: Model) -> list[tuple[float, float]]:
 
 @lru_cache(maxsize=4096)
 def stage_kinds(model: Model, pipeline_parallel_degree: int) -> tuple[Stage, ...]:
-    """One stage of each kind. Their costs determine those of all stages."""
     unique: dict[tuple[tuple[int, ...], bool, bool], Stage] = {}
     for stage in stages(model, pipeline_parallel_degree):
         unique.setdefault(stage.kind, stage)
@@ -222,7 +214,6 @@ class LocalParameters:
     """Parameters on one GPU of a stage before any sharding, shape (n,) each."""
 
     split: Floats
-    """Parameters divided by tensor parallelism."""
     replicated: Floats
     """Parameters replicated on every GPU of the tensor-parallel group."""
     experts: Floats
@@ -254,8 +245,6 @@ def local_parameters(model: Model, layout: Layout, stage: Stage) -> LocalParamet
 
 
 class _StageParameters(NamedTuple):
-    """Parameters of a stage, before any division."""
-
     split: float
     replicated: float
     experts: float

@@ -89,10 +89,10 @@ class Recommended:
         probe_script_cell: ClassVar[Callable[..., str]]
 
         @property
-        def recommended(self) -> Recommended: ...  # noqa: D102
+        def recommended(self) -> Recommended: ...
 
         @property
-        def learned(self) -> Any: ...  # noqa: D102
+        def learned(self) -> Any: ...
 
     @property
     def alternatives(self) -> pd.DataFrame:

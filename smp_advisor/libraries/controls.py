@@ -39,7 +39,6 @@ class Dependents:
 
 
 def fields_of(plan: Plan) -> dict[str, Any]:
-    """Fields of a plan, by name."""
     return {field.name: getattr(plan, field.name) for field in fields(plan)}
 
 
@@ -188,7 +187,6 @@ def _fit_shards(
 
 
 def completed_settings(plan: Plan, settings: Mapping[str, Any], cluster: Cluster) -> dict[str, Any]:
-    """Fields of a valid plan, with those that the others determine."""
     complete = dict(settings)
     replicas = cluster.gpus // prod(complete[name] for name in plan.BATCH_DEGREES)
     if "active_microbatches" in complete:
@@ -216,7 +214,6 @@ def _plural(count: int, noun: str, nouns: str = "") -> str:
 
 
 SCHEDULE = frozenset({"active_microbatches", "pipeline"})
-"""Controls of the schedule of a pipeline."""
 
 _MAX_ACTIVE_STEPS = 32
 """Up to this number of microbatches, every number of active ones has a position; above, only powers of two."""
@@ -235,7 +232,6 @@ class Situation:
 
     @property
     def shardable_gpus(self) -> int:
-        """GPUs available to shards, after the other degrees."""
         return shardable_gpus(self.plan, self.fields, self.cluster.gpus)
 
     @property

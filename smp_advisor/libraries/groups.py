@@ -28,14 +28,9 @@ def nearest_divisor(number: int, target: int) -> int:
     return min(divisors(number), key=lambda divisor: (abs(divisor - target), -divisor))
 
 
-def model_parallel_degree(plan: Plan) -> int:
-    """GPUs that process one batch together: pipeline degree x tensor degree x context degree."""
-    return plan.pipeline_parallel_degree * plan.tensor_parallel_degree * plan.context_parallel_degree
-
-
 def data_parallel_degree(plan: Plan, cluster: Cluster) -> int:
     """Ranks of a data-parallel group: world / pipeline degree (tensor-parallel ranks are among them)."""
-    per_replica = model_parallel_degree(plan)
+    per_replica = plan.pipeline_parallel_degree * plan.tensor_parallel_degree * plan.context_parallel_degree
     if cluster.gpus % per_replica:
         nodes = math.lcm(per_replica, cluster.gpus_per_node) // cluster.gpus_per_node
         degrees = {name: getattr(plan, name) for name in plan.BATCH_DEGREES}
@@ -68,5 +63,4 @@ def global_batch_size(plan: Plan, cluster: Cluster) -> int:
 
 
 def samples_per_tensor_parallel_group(plan: Plan) -> int:
-    """Samples that the GPUs of one tensor-parallel group process together in a step."""
     return plan.batch_size * plan.batches_per_group

@@ -63,7 +63,6 @@ def checkpoint_strategy(code: int) -> Checkpointing:
 
 
 def checkpoint_columns(codes: int | Ints) -> dict[str, Any]:
-    """Columns of a layout for codes of strategies."""
     return {
         "checkpoint_layers": where(codes < CONTIGUOUS, 1, codes),
         "checkpoint_period": where(codes < OPERATORS, -codes - 1, 1),
@@ -215,11 +214,9 @@ def _number_if_uniform(column: NDArray[Any]) -> Any:
 
 
 _SHARED = ("state_bytes", "stack", "saves_frozen", "cudnn_attention")
-"""Fields of a layout with one value for all rows."""
 
 
 COLUMNS: tuple[str, ...] = tuple(f.name for f in fields(Layout) if f.name not in _SHARED)
-"""Fields of a layout with one entry per row."""
 
 
 _BOOLEAN = frozenset(f.name for f in fields(Layout) if f.type == "Bools")
@@ -254,7 +251,6 @@ BACKENDS = ("nccl", "smddp")
 
 
 def _unless_false(value: object) -> bool:
-    """Settings that are on unless they are False."""
     return value is not False
 
 
@@ -286,19 +282,10 @@ class PlanColumns:
     rows: int | None
     """Number of plans; None for one plan whose fields are numbers."""
     read: Callable[[str], Any]
+    """Each is read on first use."""
 
     def __getitem__(self, name: str) -> Any:
         return self.read(name)
-
-    @classmethod
-    def of_plan(cls, plan: Plan) -> PlanColumns:
-        """Numbers of one plan, each read on first use."""
-        return cls(None, lambda name: encoded(name, getattr(plan, name)))
-
-    @classmethod
-    def of_plans(cls, plans: Sequence[Plan]) -> PlanColumns:
-        """Columns of some plans, each read on first use."""
-        return cls(len(plans), lambda name: np.array([encoded(name, getattr(plan, name)) for plan in plans]))
 
     @classmethod
     def of_fields(cls, kind: type[Plan], rows: int, fields: Mapping[str, Any]) -> PlanColumns:
@@ -313,8 +300,8 @@ class PlanColumns:
 
 
 def layout_of_plan(plan: Plan, job: Job, cluster: Cluster | None = None) -> Layout:
-    """Numbers of one plan, where `layout_of` has columns."""
-    return layout_of_columns(plan.library, PlanColumns.of_plan(plan), job, cluster)
+    numbers = PlanColumns(None, lambda name: encoded(name, getattr(plan, name)))
+    return layout_of_columns(plan.library, numbers, job, cluster)
 
 
 def layout_of(plans: Sequence[Plan], job: Job, cluster: Cluster | None = None) -> Layout:
@@ -322,7 +309,8 @@ def layout_of(plans: Sequence[Plan], job: Job, cluster: Cluster | None = None) -
     names = {plan.library for plan in plans} or {DEFAULT_LIBRARY}
     if len(names) > 1:
         raise ValueError(f"a layout cannot contain plans of different libraries: {', '.join(sorted(names))}")
-    return layout_of_columns(names.pop(), PlanColumns.of_plans(plans), job, cluster)
+    columns = PlanColumns(len(plans), lambda name: np.array([encoded(name, getattr(plan, name)) for plan in plans]))
+    return layout_of_columns(names.pop(), columns, job, cluster)
 
 
 def _exports_loss_in_parts(library: str, job: Job) -> bool:

@@ -11,7 +11,7 @@ from smp_advisor.errors import PlanError
 from smp_advisor.files import table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.workload.job import Job, Precision
@@ -63,18 +63,6 @@ FULLY_SHARD_SINCE = (2, 6)
 """PyTorch release from which the generated script shards with ``fully_shard``."""
 
 
-def _nothing_follows(*_: object) -> dict[str, Any]:
-    return {}
-
-
-def _suits_everything(*_: object) -> Iterator[str]:
-    return iter(())
-
-
-def _never(_: object) -> bool:
-    return False
-
-
 @dataclass(frozen=True, kw_only=True)
 class Library:
     """One training library.
@@ -86,20 +74,18 @@ class Library:
     """
 
     name: str
-    """Public name: ``Plan(library=...)``."""
     package: str
-    """Python package with the data files."""
     plan: type[Any]
     """Class of its plans, a `smp_advisor.libraries.plan.Plan`."""
     layout: Callable[[Any, Job, Cluster | None], Any]
     """`PlanColumns` of n plans as a `Layout`, the form of the cost model."""
     space: Callable[[Model, Cluster, Job, Mapping[str, Any]], Any]
     """`Space` of all plans on a cluster, with some fields pinned."""
-    cluster_mismatches: Callable[[Any, Cluster, int], Iterator[str]] = _suits_everything
+    cluster_mismatches: Callable[[Any, Cluster, int], Iterable[str]] = lambda *_: ()
     """A sentence for each mismatch of a plan with a cluster, given its number of replicas."""
-    model_mismatches: Callable[[Any, Model, Job | None], Iterator[str]] = _suits_everything
+    model_mismatches: Callable[[Any, Model, Job | None], Iterable[str]] = lambda *_: ()
     """A sentence for each mismatch of a plan with a model and a job."""
-    follow_ups: Callable[[Any, Mapping[str, Any], Cluster], dict[str, Any]] = _nothing_follows
+    follow_ups: Callable[[Any, Mapping[str, Any], Cluster], dict[str, Any]] = lambda *_: {}
     """Fields that the cluster and the other fields of a plan determine."""
     versions_package: str = ""
     """Package with ``versions.toml`` if libraries share one; `package` if empty."""
@@ -113,7 +99,7 @@ class Library:
     script: Literal["torch", "smp_step", "keras", "trainer"] = "torch"
     """Kind of the generated training script: a PyTorch loop (FSDP, or DDP if the plan does not shard parameters), a
     PyTorch loop with ``smp.step`` functions, a Keras loop, or the Trainer of transformers."""
-    flat_parameters: Callable[[Any], bool] = _never
+    flat_parameters: Callable[[Any], bool] = lambda _: False
     """Whether the generated script of a plan shards with FullyShardedDataParallel instead of ``fully_shard``."""
     adapters: bool = False
     """Whether the library documents training of adapters (LoRA)."""
@@ -133,7 +119,6 @@ class Library:
     stack: str = "hf-sdpa"
     """Kind of code of the generated training script (`smp_advisor.workload.stack`)."""
     default_attention: Literal["eager", "fused"] = "fused"
-    """Default attention kernels of jobs."""
     divides_model: bool = True
     """Whether plans can divide the model's state over GPUs, so that more nodes help a model to fit."""
     shard_field: str = ""
@@ -145,14 +130,12 @@ class Library:
     controls: tuple[str, ...] = ()
     """Names of the controls, in the order of the form: fields of the plan, or names that `control_codec` maps."""
     control_codec: ControlCodec = field(default_factory=ControlCodec)
-    """Conversion between the controls and the fields of a plan."""
     reported: tuple[str, ...] = ()
     """Fields of the plan in the text report; all user-facing ones if empty."""
     alternatives: tuple[str, ...] = ()
     """Fields of the plan in the rows of `Advice.alternatives`."""
 
     def table(self, file: str) -> dict[str, Any]:
-        """One of the library's data files, parsed."""
         return table(self.package, file)
 
     @property
@@ -162,34 +145,28 @@ class Library:
 
     @property
     def title(self) -> str:
-        """Title of the library."""
         return str(self.table("schema.toml")["name"])
 
 
 _FOLDERS = ("smp_v1", "smp_v1_tensorflow", "smp_v2", "training_compiler", "ddp", "fsdp")
 
 LIBRARIES = tuple(folder.replace("_", "-") for folder in _FOLDERS)
-"""Names of the libraries that are part of the package."""
 
 DEFAULT_LIBRARY = LIBRARIES[0]
-"""Library of plans without a library name."""
 
 _REGISTERED: dict[str, Library] = {}
 
 
 def get_library(name: str) -> Library:
-    """Record of a library."""
     require_library(name)
     return _REGISTERED.get(name) or _built_in(name)
 
 
 def libraries() -> tuple[Library, ...]:
-    """Records of all libraries, those of the package first."""
     return tuple(get_library(name) for name in dict.fromkeys((*LIBRARIES, *_REGISTERED)))
 
 
 def library_with(**features: object) -> Library:
-    """The first library whose record has these values."""
     return next(
         record for record in libraries() if all(getattr(record, name) == value for name, value in features.items())
     )
@@ -201,12 +178,10 @@ def register(record: Library) -> None:
 
 
 def unregister(name: str) -> None:
-    """Remove a library that was added."""
     _REGISTERED.pop(name, None)
 
 
 def require_library(name: object) -> None:
-    """Raise `PlanError` unless there is a library of that name."""
     if not isinstance(name, str) or (name not in LIBRARIES and name not in _REGISTERED):
         raise PlanError(f"library must be one of {', '.join((*LIBRARIES, *_REGISTERED))}, not {name!r}.")
 
@@ -221,14 +196,12 @@ _DEFAULTS: dict[type[Any], dict[str, Any]] = {}
 
 
 def plan_defaults(kind: type[Any]) -> Mapping[str, Any]:
-    """Fields of a kind of plan with their defaults."""
     if kind not in _DEFAULTS:
         _DEFAULTS[kind] = {field.name: field.default for field in fields(kind)}
     return _DEFAULTS[kind]
 
 
 def plan_fields(library: str) -> frozenset[str]:
-    """Names of the fields of a library's plans."""
     return frozenset(plan_defaults(get_library(library).plan))
 
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, TypedDict
 
 from smp_advisor.arguments import brief
 from smp_advisor.errors import PlanError
+from smp_advisor.files import sentence
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library, libraries, plan_defaults, require_library
-from smp_advisor.libraries.schema import schema
+from smp_advisor.libraries.schema import nearest, schema
 from smp_advisor.libraries.validation import fields_from, setting_violations, violations
 from smp_advisor.libraries.version import default_version, require_version
 
@@ -169,26 +170,6 @@ class Plan:
 
     if TYPE_CHECKING:
         __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
-        # Fields of single libraries, which a plan of another one does not have.
-        fp16: bool
-        bf16: bool
-        skip_tracing: bool
-        memory_weight: float | None
-        ddp_dist_backend: str | None
-        sdp_reduce_bucket_size: int | None
-        sdp_param_persistence_threshold: int | None
-        sdp_max_live_parameters: int | None
-        sdp_hierarchical_allgather: bool | None
-        sdp_gradient_clipping: float | None
-        tensor_parallel_seed: int | None
-        partitions: int
-        horovod: bool
-        contiguous: bool
-        sm_activation_offloading: bool | None
-        fsdp_cache_flush_warnings: bool | None
-        allow_empty_shards: bool | None
-        random_seed: int | None
-        enabled: bool
 
         @property
         def library(self) -> str:
@@ -207,7 +188,6 @@ class Plan:
             """Precision of the training step."""
 
     def __new__(cls, *, library: str = DEFAULT_LIBRARY, **settings: Unpack[PlanSettings]) -> Plan:  # noqa: PYI034
-        """Make the plan of a library, an instance of its own class."""
         kind = get_library(library).plan if cls is Plan else cls
         unknown = settings.keys() - plan_defaults(kind).keys()
         if unknown:
@@ -238,10 +218,7 @@ class Plan:
             object.__setattr__(self, name, plan_defaults(type(self))[name])
         length = len(json.dumps(parameters))
         if length > MAX_PARAMETERS_LENGTH:
-            raise PlanError(
-                f"The parameters take {length} characters as JSON and SageMaker takes {MAX_PARAMETERS_LENGTH} in one"
-                " hyperparameter: leave settings at their defaults, or pass some with smp.init in the script."
-            )
+            raise PlanError(sentence("libraries", "too_long", length=length, most=MAX_PARAMETERS_LENGTH))
 
     def _complete(self) -> None:
         """Set the fields that other fields determine."""
@@ -377,7 +354,7 @@ def _refuse(kind: type[Plan], name: str) -> NoReturn:
     """Raise `PlanError` for a keyword that the plan of a library does not have."""
     library = plan_defaults(kind)["library"]
     owners = [record.title for record in libraries() if name in plan_defaults(record.plan)]
-    near = schema(library).nearest_field(name, frozenset(plan_defaults(kind)))
+    near = nearest(name, frozenset(plan_defaults(kind)))
     hint = f"the most similar one is {near}" if near else "leave it out"
     elsewhere = f"; {' and '.join(owners)} {'have' if len(owners) > 1 else 'has'} it" if owners else ""
     raise PlanError(f"A plan of {get_library(library).title} has no setting {name!r}{elsewhere}: {hint}.")

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library
-from smp_advisor.libraries.version import release, require_version, versions
+from smp_advisor.libraries.version import release, require_version
 from smp_advisor.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
@@ -73,11 +73,9 @@ class Condition:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Settings that it reads."""
         return (self.key,) if self.reference is None else (self.key, self.reference)
 
     def holds(self, settings: Mapping[str, Any], effective: Mapping[str, Any]) -> bool:
-        """Whether it holds."""
         right = self.value if self.reference is None else effective[self.reference]
         left = (settings if right is None else effective).get(self.key)
         return _OPERATORS[self.operator](left, right)
@@ -100,38 +98,30 @@ class Rule:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Settings that it reads, each once."""
         return tuple(dict.fromkeys(key for condition in (*self.when, *self.needs) for key in condition.keys))
 
     def applies_to(self, version: str) -> bool:
-        """Whether the library version has this rule."""
         after = self.since is None or release(self.since) <= release(version)
         return after and (self.until is None or release(version) <= release(self.until))
 
     def broken_by(self, settings: Mapping[str, Any], effective: Mapping[str, Any]) -> bool:
-        """Whether the settings break it."""
         if not all(condition.holds(settings, effective) for condition in self.when):
             return False
         return not all(condition.holds(settings, effective) for condition in self.needs)
 
 
 _LONGEST_NAME = 100
-"""Characters of a name that are compared with others."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parameter:
-    """One parameter of the library, or one setting of the script."""
-
     key: str
     type: Literal["int", "float", "bool", "str"]
     """Compared strictly, like the library: a bool is not an int, 5e8 is not an int, 1 is not a float."""
     title: str
     doc: str
-    """Purpose and cost, for tooltips."""
     audience: Literal["user", "internal", "tensorflow"]
     group: str
-    """Section of a form."""
     sources: tuple[str, ...]
     default: Any = None
     """Default of the library; None if it is computed (`default_rule`) or if there is none."""
@@ -166,7 +156,6 @@ class Parameter:
     """Description of `pattern`."""
 
     def exists_in(self, version: str) -> bool:
-        """Whether the library version has it."""
         return release(self.since) <= release(version) and (
             self.until is None or release(version) <= release(self.until)
         )
@@ -181,12 +170,10 @@ class Schema:
 
     library: str
     name: str
-    """Title of the library."""
     compiled: str
     """Day on which the data was compiled (ISO 8601)."""
     parameters: tuple[Parameter, ...]
     settings: tuple[Parameter, ...]
-    """Settings of the training script that are part of a plan."""
     rules: tuple[Rule, ...]
     """Settings that require or exclude each other."""
     assumptions: tuple[tuple[tuple[Condition, ...], str], ...]
@@ -194,7 +181,6 @@ class Schema:
 
     @cached_property
     def by_key(self) -> Mapping[str, Parameter]:
-        """Parameters by their names."""
         return MappingProxyType({parameter.key: parameter for parameter in self.parameters})
 
     @cached_property
@@ -204,20 +190,13 @@ class Schema:
 
     @cached_property
     def all_defaults(self) -> Mapping[str, Any]:
-        """Defaults of the parameters of all versions."""
         return MappingProxyType({parameter.key: parameter.default for parameter in self.parameters})
 
     def parameter(self, key: str) -> Parameter | None:
         """Parameter of that name, in any version."""
         return self.by_key.get(key)
 
-    def parameters_for(self, version: str) -> tuple[Parameter, ...]:
-        """Parameters of a library version."""
-        require_version(self.library, version)
-        return tuple(parameter for parameter in self.parameters if parameter.exists_in(version))
-
     def setting(self, key: str) -> Parameter | None:
-        """Script setting of that name."""
         return next((setting for setting in self.settings if setting.key == key), None)
 
     def described(self, key: str) -> Parameter | None:
@@ -225,19 +204,14 @@ class Schema:
         return self.parameter(key) or self.setting(key)
 
     @cache  # noqa: B019 - schemas are cached themselves
-    def keys_for(self, version: str) -> frozenset[str]:
-        """Names of the parameters of a library version."""
-        return frozenset(parameter.key for parameter in self.parameters_for(version))
-
-    @cache  # noqa: B019
     def rules_for(self, version: str) -> tuple[Rule, ...]:
-        """Rules that a library version enforces."""
         return tuple(rule for rule in self.rules if rule.applies_to(version))
 
     @cache  # noqa: B019
     def defaults(self, version: str) -> Mapping[str, Any]:
         """Return the library's default of every parameter of a version (read only)."""
-        return MappingProxyType({parameter.key: parameter.default for parameter in self.parameters_for(version)})
+        require_version(self.library, version)
+        return MappingProxyType({entry.key: entry.default for entry in self.parameters if entry.exists_in(version)})
 
     def completed(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Settings with the library's default for each missing one; older names set newer ones."""
@@ -251,43 +225,30 @@ class Schema:
             )
         return full
 
-    def nearest(self, key: str, version: str) -> str | None:
-        """Parameter most similar to `key`, for "did you mean"."""
-        return _nearest(key[:_LONGEST_NAME], tuple(sorted(self.keys_for(version))))
-
-    def nearest_field(self, name: str, names: frozenset[str]) -> str | None:
-        """Field of a plan most similar to `name`."""
-        return _nearest(name[:_LONGEST_NAME], tuple(sorted(names)))
-
     def assumptions_of(self, plan: object) -> list[str]:
-        """Assumptions behind the figures of a plan, one sentence each."""
         return [
             text
             for conditions, text in self.assumptions
             if all(c.holds({}, {c.key: getattr(plan, c.key)}) for c in conditions)
         ]
 
-    def versions_without(self, rule: Rule) -> tuple[str, ...]:
-        """Versions without a rule, oldest first, in which the combination works."""
-        return tuple(version for version in versions(self.library) if not rule.applies_to(version))
-
 
 @lru_cache(maxsize=4096)
-def _nearest(name: str, names: tuple[str, ...]) -> str | None:
-    near = get_close_matches(name, names, n=1, cutoff=0.6)
+def nearest(name: str, names: frozenset[str]) -> str | None:
+    """The most similar of some names, for "did you mean"."""
+    near = get_close_matches(name[:_LONGEST_NAME], sorted(names), n=1, cutoff=0.6)
     return near[0] if near else None
 
 
 @cache
 def schema(library: str = DEFAULT_LIBRARY) -> Schema:
-    """Schema of a library."""
     data = get_library(library).table("schema.toml")
     return Schema(
         library=data["library"],
         name=data["name"],
         compiled=data["compiled"],
-        parameters=tuple(_parameter(entry) for entry in data.get("parameter", ())),
-        settings=tuple(_parameter(entry) for entry in data["setting"]),
+        parameters=tuple(Parameter(**_frozen(entry)) for entry in data.get("parameter", ())),
+        settings=tuple(Parameter(**_frozen(entry)) for entry in data["setting"]),
         rules=tuple(
             Rule(**{**entry, "when": _conditions(entry["when"]), "needs": _conditions(entry["needs"])})
             for entry in data.get("rule", ())
@@ -297,13 +258,11 @@ def schema(library: str = DEFAULT_LIBRARY) -> Schema:
 
 
 def default_of(key: str, library: str = DEFAULT_LIBRARY) -> int:
-    """The library's default of a parameter of type int."""
     return int(schema(library).all_defaults[key])
 
 
-def _parameter(entry: dict[str, Any]) -> Parameter:
-    frozen: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()}
-    return Parameter(**frozen)
+def _frozen(entry: dict[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()}
 
 
 def _conditions(entry: Mapping[str, str]) -> tuple[Condition, ...]:

@@ -142,13 +142,11 @@ def accumulated_batches(job: Job, model: Model, replicas: int, pins: Pins) -> In
 
 
 def crossed(left: Ints, right: Sequence[tuple[int, int]]) -> Ints:
-    """Every combination of a row of `left` and a row of `right`."""
     columns = np.array(right, dtype=np.int64).reshape(-1, 2)
     return np.hstack([np.repeat(left, len(columns), axis=0), np.tile(columns, (len(left), 1))])
 
 
 def memory_choices(checkpointing: Sequence[Checkpointing], pins: Pins) -> list[tuple[int, int]]:
-    """(checkpointing strategy, offload) pairs."""
     strategies = [checkpoint_code(strategy) for strategy in checkpointing]
     if "activation_checkpointing" in pins:
         strategies = [checkpoint_code(pins["activation_checkpointing"])]
@@ -197,14 +195,11 @@ _MOST_PLANS = 1_500_000
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """n plans as a `Layout`, and their fields."""
-
     library: str
     layout: Layout
     columns: Mapping[str, NDArray[Any]]
     """Codes of the fields that differ from plan to plan, shape (n,)."""
     shared: Mapping[str, Any]
-    """Fields that all plans share."""
     finish: Callable[[dict[str, Any]], dict[str, Any]] = dict
     """Adds the fields of a plan that its other fields determine."""
 
@@ -212,13 +207,11 @@ class Space:
         return len(self.layout)
 
     def plan(self, row: int) -> Plan:
-        """The plan of one row."""
         settings = {name: decoded(name, column[row].item()) for name, column in self.columns.items()}
         plan: Plan = get_library(self.library).plan(**{**self.finish(settings), **self.shared})
         return plan
 
     def take(self, rows: NDArray[np.intp]) -> Space:
-        """The space of some of the plans."""
         columns = {name: column[rows] for name, column in self.columns.items()}
         return replace(self, layout=self.layout.take(rows), columns=columns)
 
@@ -233,7 +226,6 @@ class Space:
         shared: Mapping[str, Any],
         finish: Callable[[dict[str, Any]], dict[str, Any]] = dict,
     ) -> Space:
-        """Space of blocks of plans."""
         rows, parts = 0, []
         for size, block in blocks:
             rows += size

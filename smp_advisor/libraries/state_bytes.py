@@ -26,7 +26,6 @@ class StateBytes:
     parameter_bytes: float
     """The stored parameter, which training uses or casts."""
     gradient_bytes: float
-    """The gradient stored until the optimizer step."""
     moment_bytes: float
     """Optimizer state: 8 for Adam's two moments in fp32."""
     copy_bytes: float

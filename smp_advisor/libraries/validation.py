@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.arguments import shown
 from smp_advisor.errors import PlanError
+from smp_advisor.files import sentence
 from smp_advisor.libraries import groups
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library, libraries, plan_fields
-from smp_advisor.libraries.schema import Parameter, Schema, schema
+from smp_advisor.libraries.schema import Parameter, Schema, nearest, schema
 from smp_advisor.libraries.version import (
     architecture_name,
     default_of,
@@ -20,6 +21,7 @@ from smp_advisor.libraries.version import (
     driving_versions,
     image,
     release,
+    versions,
 )
 
 if TYPE_CHECKING:
@@ -46,7 +48,6 @@ class Violation:
     rule: str
     """``unknown``, ``version``, ``type``, ``range``, ``choice``, or the id of a rule in the schema."""
     keys: tuple[str, ...]
-    """Settings involved."""
     text: str
     """One sentence: the problem with its values, and the remedy."""
 
@@ -79,7 +80,6 @@ def violations(
 
 
 def setting_violations(settings: Mapping[str, Any], *, library: str) -> Iterator[Violation]:
-    """Yield the problems of script settings, each by itself."""
     facts = schema(library)
     for key, value in settings.items():
         setting = facts.setting(key)
@@ -121,10 +121,9 @@ def _setting_text(setting: Parameter, value: object) -> str:
 
 
 def _single(facts: Schema, version: str, key: object, value: object) -> Violation | None:
-    """Problem of one parameter by itself; None if it has none."""
     parameter = facts.parameter(key) if isinstance(key, str) else None
     if parameter is None:
-        near = facts.nearest(key, version) if isinstance(key, str) else None
+        near = nearest(str(key), frozenset(facts.defaults(version)))
         hint = f"the most similar one is {near}" if near else "leave it out"
         return Violation(
             rule="unknown", keys=(str(key),), text=f"{facts.name} {version} has no parameter {key!r}: {hint}."
@@ -154,25 +153,13 @@ def _within(parameter: Parameter, value: float) -> bool:
 def _absence(facts: Schema, parameter: Parameter, version: str) -> str:
     key = parameter.key
     if parameter.until is not None and release(version) > release(parameter.until):
-        return (
-            f"{facts.name} {version} no longer takes {key}, last seen in {parameter.until}: leave it out"
-            f" ({parameter.doc.rstrip('.')})."
-        )
-    older = next(
-        (
-            alias.key
-            for alias in facts.parameters
-            if alias.alias_of == key and alias.exists_in(version) and not alias.deprecated
-        ),
-        None,
-    )
-    if older:
-        return f"{key} came with {facts.name} {parameter.since}; in {version}, its name is {older}: rename it."
+        doc = parameter.doc.rstrip(".")
+        return sentence("libraries", "gone", library=facts.name, version=version, parameter=parameter, doc=doc)
+    older = [entry.key for entry in facts.aliases if entry.alias_of == key and not entry.deprecated]
+    older = [name for name in older if name in facts.defaults(version)]
     came = "came with" if parameter.since_exact else "is not known before"
-    return (
-        f"{key} {came} {facts.name} {parameter.since} and the version is {version}: leave it out, or use"
-        f" {parameter.since} or newer."
-    )
+    values = {"came": came, "library": facts.name, "version": version, "parameter": parameter}
+    return sentence("libraries", "renamed" if older else "not_yet", **values, older="".join(older[:1]))
 
 
 def _type_text(parameter: Parameter, value: object) -> str:
@@ -204,11 +191,7 @@ def _range_text(parameter: Parameter, value: float) -> str:
 
 def _choice_text(parameter: Parameter, value: str) -> str:
     if value in parameter.script_choices:
-        return (
-            f"{parameter.key}={value!r} passes the library but not the SageMaker SDK, which takes"
-            f" {_either(parameter.choices)} only: leave it out here and call"
-            f" smp.init({{{parameter.key!r}: {value!r}}}) in the script."
-        )
+        return sentence("libraries", "sdk", key=parameter.key, value=value, choices=_either(parameter.choices))
     return f"{parameter.key} must be {_either(parameter.choices)}, not {value!r}."
 
 
@@ -218,14 +201,13 @@ def _either(choices: tuple[str, ...]) -> str:
 
 def _sentence(facts: Schema, rule: Rule, effective: Mapping[str, Any]) -> str:
     values = ", ".join(f"{key}={effective.get(key)!r}" for key in rule.keys)
-    elsewhere = facts.versions_without(rule)
+    elsewhere = [version for version in versions(facts.library) if not rule.applies_to(version)]
     # Only a newer version is a remedy: rules end because the library gains a feature.
     remedy = f"{rule.fix}, or use {facts.name} {elsewhere[0]}, which allows it" if elsewhere else rule.fix
     return f"{rule.what} ({values}): {remedy}."
 
 
 _LONGEST_NUMBER = 18
-"""Digits of a whole number in a setting."""
 _OFF = ("none", "false", "0", "no", "off")
 _ON = ("true", "1", "yes", "on", "each")
 
@@ -238,27 +220,25 @@ def fields_from(
     library: str,
     plan_fields: frozenset[str],
 ) -> dict[str, Any]:
-    """Fields of the plan of a dictionary of parameters and script settings."""
     if not isinstance(parameters, Mapping):
         raise PlanError(f"The library's parameters must be a dictionary, not {parameters!r:.80}.")
     for violation in violations(parameters, version=version, library=library):
         raise PlanError(violation.text)
     facts = schema(library)
     values: dict[str, Any] = {}
-    for key, value in parameters.items():
-        if value is None:
-            continue
+    for key, value in ((key, value) for key, value in parameters.items() if value is not None):
         parameter = facts.parameter(key)
         name = parameter.alias_of if parameter is not None and parameter.alias_of else key
         if name in plan_fields:
             # Two names of one parameter have equal values, or only one of them is on.
             values[name] = value if name == key else values.get(name, False) or value
         elif value != facts.defaults(version)[key]:
-            raise PlanError(
-                f"{key}={value!r} is not part of a plan: leave it out here, or pass it with"
-                f" smp.init({{{key!r}: {value!r}}}) in the script."
-            )
-    precision = _precision(hyperparameters)
+            raise PlanError(sentence("libraries", "not_in_a_plan", key=key, value=value))
+    if not isinstance(hyperparameters, Mapping):
+        raise PlanError(f"The script's settings must be a dictionary, not {hyperparameters!r:.80}.")
+    # The precision of the script by its name, or by the flags of AWS's scripts.
+    flagged = next((name for name in ("bf16", "fp16") if str(hyperparameters.get(name)).lower() in _ON), None)
+    precision = hyperparameters.get("precision", flagged)
     for setting in facts.settings:
         used = next((name for name in (setting.key, *setting.aliases) if name in hyperparameters), None)
         if used is not None:
@@ -266,15 +246,6 @@ def fields_from(
     if precision is not None:  # SMP v1's plans have parameters for it instead
         values["precision"] = precision
     return values
-
-
-def _precision(hyperparameters: Mapping[str, Any]) -> Any:
-    if not isinstance(hyperparameters, Mapping):
-        raise PlanError(f"The script's settings must be a dictionary, not {hyperparameters!r:.80}.")
-    """Precision of the script: by its name, or by the flags of AWS's scripts."""
-    if "precision" in hyperparameters:
-        return hyperparameters["precision"]
-    return next((name for name in ("bf16", "fp16") if str(hyperparameters.get(name)).lower() in _ON), None)
 
 
 def _setting(setting: Parameter, value: Any) -> Any:
@@ -292,22 +263,18 @@ def _setting(setting: Parameter, value: Any) -> Any:
 
 def check_against(plan: Plan, cluster: Cluster, model: Model | None = None, job: Job | None = None) -> None:
     """Raise `PlanError` with the first of the `mismatches`, if there is one."""
-    for sentence in mismatches(plan, cluster, model, job):
-        raise PlanError(sentence)
+    for mismatch in mismatches(plan, cluster, model, job):
+        raise PlanError(mismatch)
 
 
 def mismatches(plan: Plan, cluster: Cluster, model: Model | None = None, job: Job | None = None) -> Iterator[str]:
-    """Yield a sentence for each mismatch of a plan with its cluster, its model or its job."""
     try:
         replicas = groups.reduced_data_parallel_degree(plan, cluster)
     except PlanError as error:
         yield str(error)
         return
     if plan.precision == "bf16" and not cluster.instance.bf16:
-        yield (
-            f"{cluster.instance.name} ({cluster.instance.gpu_label}) does not compute in bf16: use fp16, or an instance"
-            " with A100 GPUs such as ml.p4d.24xlarge."
-        )
+        yield sentence("libraries", "no_bf16", machine=cluster.instance)
     yield from _container(plan, cluster)
     record = get_library(plan.library)
     yield from record.cluster_mismatches(plan, cluster, replicas)
@@ -325,35 +292,23 @@ def _container(plan: Plan, cluster: Cluster) -> Iterator[str]:
         return
     usable = driving_versions(plan.library, machine)
     remedy = f"set version to {default_of(plan.library, usable)}" if usable else "choose another instance"
-    yield (
-        f"The container of {chosen.title} has no code for the {machine.gpu_label} ({architecture_name(machine)}) of"
-        f" {machine.name}: {remedy}."
-    )
+    values = {"machine": machine, "architecture": architecture_name(machine), "remedy": remedy}
+    yield sentence("libraries", "no_code", container=chosen.title, **values)
 
 
 def _divided(plan: Plan, model: Model) -> Iterator[str]:
     """Sizes of the model that the tensor and pipeline parallel degrees must divide."""
     shape, degree = model.shape, plan.tensor_parallel_degree
-    for name, size in (
-        ("attention heads", shape.heads),
-        ("hidden size", shape.hidden),
-        ("feed-forward size", shape.ffn),
-    ):
+    sizes = {"attention heads": shape.heads, "hidden size": shape.hidden, "feed-forward size": shape.ffn}
+    for name, size in sizes.items():
         if size % degree:
-            yield (
-                f"tensor_parallel_degree ({degree}) must divide the model's {name} ({size}), else the library"
-                f" leaves those layers undivided: set it to {groups.nearest_divisor(size, degree)}."
-            )
+            near = groups.nearest_divisor(size, degree)
+            yield sentence("libraries", "undivided", degree=degree, name=name, size=size, near=near)
     if shape.kv_heads % degree and degree % shape.kv_heads:
-        yield (
-            f"tensor_parallel_degree ({degree}) must divide the model's key-value heads ({shape.kv_heads}) or be a"
-            f" multiple of them: set it to {groups.nearest_divisor(shape.kv_heads, degree)}."
-        )
+        near = groups.nearest_divisor(shape.kv_heads, degree)
+        yield sentence("libraries", "key_value_heads", degree=degree, size=shape.kv_heads, near=near)
     if plan.pipeline_parallel_degree > model.layer_count:
-        yield (
-            f"{plan.PIPELINE_FIELD} ({plan.pipeline_parallel_degree}) cannot exceed the model's {model.layer_count}"
-            f" blocks: set it to {model.layer_count} or less."
-        )
+        yield sentence("libraries", "more_stages_than_blocks", plan=plan, model=model)
 
 
 def undocumented_settings(library: str, job: Job) -> tuple[str, ...]:
@@ -378,11 +333,7 @@ def unscripted_adapter(library: str, job: Job, model: Model, instance: Instance)
         loaded_gib, usable_gib = (quantized + 2 * half) / 2**30, instance.usable_gpu_memory_gib
         if not (own.divides_model and adapter.quantized) or loaded_gib <= usable_gib:
             return ""
-        return (
-            "The generated script loads the entire quantized model on each GPU before it shards it,"
-            f" {loaded_gib:,.0f} of {usable_gib:.1f} GiB: use GPUs with more memory, set base_bits=16, or pass script="
-            " with your own script."
-        )
+        return sentence("libraries", "loaded_entirely", loaded=loaded_gib, usable=usable_gib)
     able = [record for record in libraries() if adapter.base_bits in record.adapter_bases]
     names = " or ".join(repr(record.name) for record in able)
     only = "" if any(record.divides_model for record in able) else " if a replica fits on one GPU"
@@ -409,29 +360,19 @@ def unsupported_settings(library: str, job: Job) -> Iterator[str]:
 def _job(plan: Plan, cluster: Cluster, job: Job) -> Iterator[str]:
     yield from unsupported_settings(plan.library, job)
     if job.optimizer_step == "backward" and plan.gradient_accumulation_steps > 1:
-        yield (
-            "optimizer_step='backward' updates parameters in every backward pass and cannot accumulate gradients over"
-            f" {plan.gradient_accumulation_steps} batches: set gradient_accumulation_steps to 1, or change the job."
-        )
+        yield sentence("libraries", "accumulates_in_the_backward_pass", plan=plan)
     if job.precision != plan.precision:
-        yield (
-            f"The job trains in {job.precision} and the plan in {plan.precision}: set"
-            f" {plan.precision_remedy(job.precision)} in the plan, or precision={plan.precision!r} in the job;"
-            " the job of an advice is advice.job."
-        )
+        remedy = plan.precision_remedy(job.precision)
+        yield sentence("libraries", "other_precision", job=job, plan=plan, remedy=remedy)
     if job.fp8 != plan.fp8:
         has, lacks = ("plan", "job") if plan.fp8 else ("job", "plan")
-        yield f"The {has} runs matrix products in fp8 and the {lacks} does not: set fp8 to the same value in both."
+        yield sentence("libraries", "fp8_in_one", has=has, lacks=lacks)
     batch = groups.global_batch_size(plan, cluster)
     if job.global_batch_size is not None and batch != job.global_batch_size:
         copies = groups.replicas(plan, cluster) * plan.gradient_accumulation_steps
         share, remainder = divmod(job.global_batch_size, copies)
-        remedy = (
-            f"set batch_size to {share}"
-            if share and not remainder
-            else f"request a multiple of {copies}, for example {copies * max(1, round(job.global_batch_size / copies))}"
-        )
-        yield (
-            f"The plan's global batch is {batch} samples (batch_size {plan.batch_size} x {copies}) and the job requires"
-            f" {job.global_batch_size}: {remedy}."
-        )
+        near = copies * max(1, round(job.global_batch_size / copies))
+        remedy = f"request a multiple of {copies}, for example {near}"
+        if share and not remainder:
+            remedy = f"set batch_size to {share}"
+        yield sentence("libraries", "other_batch", batch=batch, plan=plan, copies=copies, job=job, remedy=remedy)

@@ -11,7 +11,7 @@ from smp_advisor.cluster.containers import Container, container, containers_of, 
 from smp_advisor.cluster.table import instance as known_instance
 from smp_advisor.cluster.table import instances
 from smp_advisor.errors import InstanceError, PlanError
-from smp_advisor.files import rows, table
+from smp_advisor.files import rows, sentence, table
 from smp_advisor.libraries.library import get_library, libraries
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Image(Container):
-    """The container of a library version."""
-
     library: str
     version: str
     superseded_by: str = ""
@@ -54,7 +52,6 @@ def facts(library: str) -> dict[str, Any]:
 
 @cache
 def images(library: str) -> tuple[Image, ...]:
-    """Image of every version of a library, oldest first."""
     data = facts(library)
     if "version" not in data:
         first = release(data["first"])
@@ -134,7 +131,6 @@ def image(library: str, version: str) -> Image:
 
 
 def require_version(library: str, version: object) -> None:
-    """Raise `PlanError` unless the library has that version."""
     names = versions(library)
     if version in names:
         return
@@ -189,9 +185,7 @@ def require_supported_instance(library: str, instance: Instance | str) -> str:
     *earlier, last = [f"{name!r}" for name in _libraries_on(machine, get_library(library).framework)] or [""]
     choices = f"{', '.join(earlier)} or {last}" if earlier else last
     way_out = f"; on {machine.name}, use library={choices}" if last else ""
-    raise InstanceError(
-        f"{reason}; the nearest instance it can use is {near.name} ({near.gpus} x {near.gpu_label}){way_out}."
-    )
+    raise InstanceError(sentence("libraries", "nearest_instance", reason=reason, near=near, way_out=way_out))
 
 
 def unlisted_because(library: str, machine: Instance) -> str:
@@ -208,10 +202,7 @@ def unlisted_because(library: str, machine: Instance) -> str:
         families = ", ".join(rules["families"])
         return f"The SageMaker SDK takes {name} on the families {families} only, not on {machine.name}"
     if machine.gpus == 1:
-        return (
-            f"{machine.name} has a single GPU and is not on AWS's list for {name}, which divides a model over the GPUs"
-            " of a node"
-        )
+        return sentence("libraries", "single_gpu", machine=machine, library=name)
     return f"{machine.name} is not on AWS's list for {name}"
 
 
@@ -224,16 +215,11 @@ def without_container(library: str, machine: Instance) -> str:
     """Why no container of a library runs on an instance, as a clause; empty if one does."""
     newest = images(library)[-1]
     if not newest.runs_on(machine):
-        return (
-            f"{machine.name} has {machine.cpu_architecture} processors, and SageMaker's containers of"
-            f" {facts(library)['name']} are built for {newest.cpu_architecture}"
-        )
+        return sentence("libraries", "processor", machine=machine, library=facts(library)["name"], newest=newest)
     if driving_versions(library, machine):
         return ""
-    return (
-        f"{facts(library)['name']} cannot use {machine.name}: its newest container, {newest.title}, has no code for"
-        f" {architecture_name(machine)}"
-    )
+    values = {"machine": machine, "library": facts(library)["name"], "architecture": architecture_name(machine)}
+    return sentence("libraries", "no_container", newest=newest, **values)
 
 
 def unconfirmed(library: str, machine: Instance) -> bool:
@@ -269,7 +255,6 @@ class TransformersFamily:
     """A family of models that the generated script can build."""
 
     task: str
-    """Training task."""
     since: str
     """First release with the family, of those that the scripts install."""
     sdpa: str
@@ -287,11 +272,8 @@ class TransformersFamily:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Installed:
-    """The versions that a job of a library has."""
-
     library: str
     framework_version: str
-    """Version of PyTorch or TensorFlow in the container."""
     repository: str
     """Repository of the container."""
     transformers_version: str
@@ -306,7 +288,6 @@ def _releases() -> dict[str, Any]:
 
 @cache
 def transformers_families() -> dict[str, TransformersFamily]:
-    """The families by their model type."""
     return {
         row["family"]: TransformersFamily(
             task=row["task"], since=row["release"], sdpa=row["sdpa"], softmax=row["softmax"], unfused=row["unfused"]
@@ -321,7 +302,6 @@ def oldest_script_release() -> str:
 
 
 def newest_script_release() -> str:
-    """Newest release that a script installs."""
     return str(max(_releases()["minimum_pytorch"], key=release))
 
 
@@ -345,7 +325,6 @@ def script_release(pytorch_version: str, since: str) -> str | None:
 
 
 def installed_by(library: str, family: str, version: str = "") -> Installed:
-    """Versions that a job of a library installs for a family."""
     container = image(library, version if version in versions(library) else default_version(library))
     entry = transformers_families().get(family)
     scripted = "" if entry is None else script_release(container.framework_version, entry.since) or ""

@@ -48,32 +48,23 @@ Obstacle = Literal["setting", "job", "framework", "instance", "memory"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LibraryPolicy:
-    """Library for each case, with the reasons in ``library_choice.toml``."""
+    """Library for each case, which ``data/library_choice.toml`` explains."""
 
     tensorflow: str
     order: tuple[str, ...]
     order_of_adapters: tuple[str, ...]
-    """The order for a job with an adapter."""
     gain: float
-    """Gain in throughput for which a later library of `order` replaces an earlier one."""
     smallest_instance: str
-    """Instance that is named where one GPU is enough."""
     current: str
     archived: str
     compiled: str
     before_pytorch_2: tuple[str, ...]
     any_pytorch: tuple[str, ...]
     status: Mapping[str, str]
-    """Status of each library, in a few words."""
-
-    def order_for(self, job: Job) -> tuple[str, ...]:
-        """Libraries for PyTorch 2 in the order of preference for a job."""
-        return self.order if job.adapter is None else self.order_of_adapters
 
 
 @cache
 def library_policy() -> LibraryPolicy:
-    """The policy of the package's data file."""
     lists = ("order", "order_of_adapters", "before_pytorch_2", "any_pytorch")
     values = data_file("search", "library_choice")
     return LibraryPolicy(**values | {name: tuple(values[name]) for name in lists})
@@ -93,7 +84,6 @@ class Request:
     cluster: Cluster
     job: Job
     pins: Mapping[str, Any]
-    """Fixed fields of the plan."""
     user_settings: frozenset[str]
     """Names of the job's settings that the user set."""
     pytorch: tuple[int, ...] | None
@@ -115,7 +105,6 @@ class Candidate:
     """The obstacle, as a phrase that follows the library's title and a colon."""
     tokens_per_second: float = 0.0
     samples: int = 0
-    """Global batch of the fastest plan."""
     precision: str = ""
     replica_fits: bool = False
     """Whether only batch or fixed settings keep a library that does not divide the model from a plan that fits."""
@@ -126,7 +115,6 @@ class Candidate:
     replica's state leaves half of the memory free, or nine tenths with recomputation. Infinite where division also
     saves memory."""
     optimizer_seconds: float = 0.0
-    """Seconds of the optimizer step per token."""
 
 
 def job_for(library: str, request: Request) -> Job:
@@ -202,7 +190,6 @@ def _fastest_divided(request: Request, job: Job, result: SearchResult) -> float:
 
 
 def has_script(library: str, request: Request) -> bool:
-    """Whether a script can be generated for a request, or the user has one."""
     return request.own_script or not unscripted_adapter(library, request.job, request.model, request.cluster.instance)
 
 

@@ -13,6 +13,7 @@ from smp_advisor.costs.evaluate import estimate
 from smp_advisor.costs.uncertainty import plan_kinds
 from smp_advisor.costs.world import stack_of
 from smp_advisor.errors import AdvisorError, ClusterError, JobError
+from smp_advisor.files import sentence
 from smp_advisor.libraries.version import suggested_instances
 from smp_advisor.search.candidates import (
     job_for,
@@ -89,19 +90,15 @@ class Places:
 
     @property
     def fixed(self) -> Cluster | None:
-        """The cluster, if the request leaves nothing open."""
         return self.clusters[0] if len(self.clusters) == 1 else None
 
 
 def places_of(
     cluster: object, count: object, *, limits: Limits, library: str, cost: bool = False, counts: object = None
 ) -> Places:
-    """The clusters of a request."""
     if isinstance(cluster, Cluster):
         if count not in (None, cluster.nodes):
-            raise AdvisorError(
-                f"instance_count={count} contradicts the cluster's {cluster.nodes} nodes; pass one of them."
-            )
+            raise AdvisorError(sentence("search", "two_counts", count=count, cluster=cluster))
         machine, number = cluster.instance, cluster.nodes
         return places_of(machine, number, limits=limits, library=library, cost=cost, counts=counts)
     several = cluster == ANY or isinstance(cluster, list | tuple)
@@ -139,14 +136,10 @@ def _goal(limits: Limits, *, cost: bool, count: object, types: int) -> Goal:
 
 def _require_price(what: str, machine: Instance) -> None:
     if machine.usd_per_hour is None:
-        raise AdvisorError(
-            f"{what} needs a price, and none is known for {machine.name}: leave it out, or use Cluster.custom(...,"
-            " usd_per_hour=...)."
-        )
+        raise AdvisorError(sentence("search", "no_price", what=what, machine=machine))
 
 
 def _nodes(count: object) -> int | None:
-    """The number of nodes; None where it is open."""
     if count is None or count == SMALLEST:
         return None
     number: int = options()["instance_count"].checked(count, "The number of nodes")
@@ -162,17 +155,13 @@ def _numbers(counts: object) -> tuple[int, ...]:
 
 
 def _named(cluster: object) -> list[Instance]:
-    """Instance types that a request names."""
     entries = cluster if isinstance(cluster, list | tuple) else [cluster]
     if not entries:
         raise ClusterError("The list of instances is empty: name at least one, or 'any'.")
     types: list[Instance] = []
     for entry in entries:
         if not isinstance(entry, Instance | str):
-            raise ClusterError(
-                f"A cluster is a Cluster, an instance such as 'ml.p4d.24xlarge', a list of instances, or 'any', not"
-                f" {entry!r:.80}."
-            )
+            raise ClusterError(sentence("search", "no_cluster", entry=entry))
         types.append(completed_instance(entry) if isinstance(entry, str) else entry)
     return list(dict.fromkeys(types))
 
@@ -195,8 +184,6 @@ def suitable(library: str) -> list[Instance]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClusterSize:
-    """A cluster, and the best plan on it."""
-
     cluster: Cluster
     library: str
     job: Job
@@ -204,15 +191,12 @@ class ClusterSize:
     estimate: Estimate | None
     """Estimate of the best plan; None if no plan fits."""
     kind: str = ""
-    """Kind of the plan (`plan_kinds`), on which the error of its time depends."""
     stack: str = ""
-    """Kind of training code of the plan."""
     nearest_gib: float | None = None
     """GiB per GPU of the plan that needs the least, if none fits; None if there is no plan."""
 
     @property
     def fits(self) -> bool:
-        """Whether a plan fits with the required probability."""
         return self.estimate is not None
 
     @property
@@ -240,8 +224,6 @@ class ClusterSize:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """A request, its library and its objective."""
-
     request: Request
     """Model, job and fixed settings, on one of the clusters."""
     library: str
@@ -250,15 +232,12 @@ class Question:
     """Rank of the plans of one cluster."""
 
     def on(self, cluster: Cluster) -> Question:
-        """The question for a cluster."""
         return self.having(cluster=cluster)
 
     def having(self, **changes: Any) -> Question:
-        """The question with changed fields of its request."""
         return replace(self, request=replace(self.request, **changes))
 
     def training(self, **changes: Any) -> Question:
-        """The question with changed fields of its job."""
         return self.having(job=replace(self.request.job, **changes))
 
 

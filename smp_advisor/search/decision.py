@@ -27,19 +27,13 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-FAMILIES = dict(
-    zip(
-        DIVISIONS,
-        (
-            "data parallelism",
-            "tensor parallelism",
-            "sharded data parallelism",
-            "pipeline parallelism",
-            "offloading of activations",
-        ),
-        strict=True,
-    )
-)
+FAMILIES = {
+    "replicated": "data parallelism",
+    "tensor": "tensor parallelism",
+    "sharded": "sharded data parallelism",
+    "pipeline": "pipeline parallelism",
+    "offloaded": "offloading of activations",
+}
 """Families of plans by the division of the model that the cost model's errors depend on."""
 
 _CLOSE = 0.05
@@ -49,8 +43,6 @@ _LEADING_SHARE = 0.75
 
 @dataclass(frozen=True, kw_only=True)
 class BatchChoice:
-    """Reasons for the global batch."""
-
     tokens_per_step: int
     policy: BatchPolicy | None
     """Target, cap and published batches; None for a batch of the user's."""
@@ -105,7 +97,7 @@ def decide(
     best = speeds.max(axis=1)
     regrets = (1 - speeds / best[:, np.newaxis]).mean(axis=0)
     near = np.abs(regrets - regrets[0]) <= _CLOSE
-    published = published_for(result.space.library, model.parameter_count)
+    division, title = published_for(result.space.library, model.parameter_count)
     divisions = plan_divisions(layout)
     names = [FAMILIES[DIVISIONS[division]] for division in divisions.tolist()]
     indistinct = {
@@ -119,7 +111,7 @@ def decide(
         least_regret=float(regrets.min()),
         family=names[0],
         indistinct=tuple(sorted(indistinct)),
-        published=published.title if published and indistinct and DIVISIONS[divisions[0]] == published.division else "",
+        published=title if indistinct and DIVISIONS[divisions[0]] == division else "",
         close=int(near.sum()),
         close_within=float(np.abs(regrets - regrets[0])[near].max()),
         compared=len(leading),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.errors import InstanceError, PlanError
+from smp_advisor.files import sentence
 from smp_advisor.libraries.library import get_library, libraries, plan_fields
 from smp_advisor.libraries.training_compiler import nearest_tested
 from smp_advisor.libraries.version import default_version, images, release, require_supported_instance
@@ -82,7 +83,8 @@ def preferred_library(request: Request) -> str:
 
 
 def _usual(request: Request) -> tuple[Candidate, ...]:
-    return tuple(candidate(library, request) for library in library_policy().order_for(request.job))
+    order = library_policy().order if request.job.adapter is None else library_policy().order_of_adapters
+    return tuple(candidate(library, request) for library in order)
 
 
 def family_to_infer(framework: str | None, pins: Collection[str] = ()) -> str:
@@ -122,10 +124,8 @@ def _preferred(usual: tuple[Candidate, ...], request: Request) -> tuple[Candidat
         if patched is not chosen:
             title = get_library(chosen.library).title
             version = _patched_versions(patched.library, request)[-1]
-            reason = (
-                f"{reason} AWS no longer patches the images of {title}, which is not noticeably faster. It patches that"
-                f" of {get_library(patched.library).title} with version={version!r}."
-            )
+            own = get_library(patched.library).title
+            reason = f"{reason} {sentence('search', 'patched', title=title, own=own, version=version)}"
         return patched, reason
     archived = candidate(policy.archived, request)
     # Without any plan that fits, the search of the first library that could divide the model reports by how much.
@@ -163,11 +163,7 @@ def _compiled(replicated: Candidate, request: Request) -> tuple[Candidate, str] 
     row = nearest_tested(request.model, machine, length, default_version(compiled))
     if row is None or row.factor <= 1:
         return None
-    reason = (
-        f"An entire replica fits on one {machine.gpu_label}, and AWS tested {row.model} with it:"
-        f" {row.compiled_batch_size} samples per GPU instead of {row.native_batch_size} on {row.instance_type}."
-    )
-    return entry, reason
+    return entry, sentence("search", "tested", machine=machine, row=row)
 
 
 def _reason(chosen: Candidate, usual: tuple[Candidate, ...], request: Request) -> str:
@@ -189,10 +185,8 @@ def _reason(chosen: Candidate, usual: tuple[Candidate, ...], request: Request) -
         return f"An entire replica fits on one {machine.gpu_label}, so model parallelism is not required."
     if first.obstacle is None:
         gain = chosen.tokens_per_second / first.tokens_per_second - 1
-        return (
-            f"An entire replica fits on one {machine.gpu_label}, but the fastest plan of {title} is {percent(gain)}"
-            f" faster than that of {get_library(first.library).title}."
-        )
+        other = get_library(first.library).title
+        return sentence("search", "faster", machine=machine, title=title, gain=percent(gain), other=other)
     need = f"No entire replica fits on one {machine.gpu_label}, so the model must be divided."
     if first.obstacle != "memory" or first.replica_fits:
         need = f"{get_library(first.library).title}: {first.because}."
@@ -272,7 +266,6 @@ def _compared(rival: Candidate, chosen: Candidate, request: Request) -> str:
 
 
 def _no_library(archived: Candidate, request: Request) -> PlanError | InstanceError:
-    """The error if no library can train the request, with the way out."""
     records = [record for record in libraries() if record.framework == "pytorch"]
     owners = {name: [record for record in records if name in plan_fields(record.name)] for name in request.pins}
     having = [record for record in records if set(request.pins) <= plan_fields(record.name)]

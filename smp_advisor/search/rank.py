@@ -23,59 +23,37 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """Thresholds of the choice."""
+    """Thresholds of the choice, which ``data/policy.toml`` explains."""
 
     near_best: float
-    """Share of the best value within which plans count as equal."""
     technique_gain: float
-    """Least gain in speed for which a plan uses one more technique."""
     offloading_techniques: int
-    """Number of techniques as which offloading of activations counts."""
     node_gain: float
-    """Least gain in speed for which a plan communicates over more nodes."""
     resolution_probability: float
-    """Probability from which the faster of two plans of different kinds is distinguishable."""
     first_microbatches: tuple[int, ...]
-    """Microbatches of a pipeline that come before all others."""
     most_microbatches_per_stage: int
-    """More microbatches per pipeline stage need a batch of the user's."""
     most_accumulated: int
-    """More microbatches without a pipeline need a batch of the user's."""
     headroom_share: float
-    """``headroom`` looks only at plans with at least this share of the best throughput."""
     simplicity_share: float
-    """The same for ``simplicity``."""
     equal_regret: float
-    """Difference of expected regrets below which the plan with fewer techniques is chosen."""
 
     def share_of(self, objective: str) -> float:
         """Share of the best throughput that an objective does not give up."""
         return {"headroom": self.headroom_share, "simplicity": self.simplicity_share}.get(objective, 0.0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Published:
-    """Family of plans that a publication uses for a regime."""
-
-    division: str
-    """One of `smp_advisor.costs.uncertainty.DIVISIONS`."""
-    title: str
-    source: str
-
-
 @cache
 def policy() -> Policy:
-    """The thresholds."""
     entry = data_file("search", "policy")["choice"]
     return Policy(**{**entry, "first_microbatches": tuple(entry["first_microbatches"])})
 
 
-def published_for(library: str, parameters: int) -> Published | None:
-    """Publication for a library and a size of model; None if there is none."""
+def published_for(library: str, parameters: int) -> tuple[str, str]:
+    """Division (`DIVISIONS`) and title of the publication for a library and a size of model; empty if there is none."""
     for entry in data_file("search", "policy")["published"]:
         if library in entry["libraries"] and entry["least_parameters"] <= parameters <= entry["most_parameters"]:
-            return Published(**{name: entry[name] for name in ("division", "title", "source")})
-    return None
+            return entry["division"], entry["title"]
+    return "", ""
 
 
 _HALF_BYTES = 2
@@ -121,7 +99,6 @@ class BatchPolicy:
 
 
 def kind_of_training(model: Model, job: Job) -> Kind:
-    """Kind of training whose batches are compared."""
     if model.sample_is_call or not model.reads_tokens or (model.origin == "measured" and model.head.kind == "none"):
         return "samples"
     if job.adapter is not None:
@@ -208,7 +185,6 @@ class Scores:
     """Whether the plan's family is published for the regime; True for all without a publication."""
 
     def take(self, rows: NDArray[np.intp]) -> Scores:
-        """The scores of some plans."""
         return Scores(**{name: values[rows] for name, values in vars(self).items()})
 
 
@@ -223,7 +199,6 @@ class Resolution:
     (kinds, kinds)."""
 
     def take(self, rows: NDArray[np.intp]) -> Resolution:
-        """The resolution for some plans."""
         return Resolution(self.kind[rows], self.shares)
 
     def against(self, row: int) -> Floats:

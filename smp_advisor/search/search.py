@@ -83,7 +83,6 @@ class SearchResult:
         return len(self.space)
 
     def best(self) -> Plan:
-        """The best plan."""
         return self.space.plan(int(self.ranked[0]))
 
     def has_best_of(self, result: SearchResult) -> bool:
@@ -102,7 +101,6 @@ def search(
     pins: Mapping[str, Any] | None = None,
     library: str = DEFAULT_LIBRARY,
 ) -> SearchResult:
-    """Score every plan of a cluster and rank those that fit."""
     space = enumerate_plans(model, cluster, job, pins, library=library)
     memory = memory_columns(model, cluster, job, space.layout)
     usable = cluster.instance.usable_gpu_memory_gib * GIB
@@ -153,7 +151,7 @@ def _scores(
         missing = batch.doublings_missing(tokens, speed, job.max_tokens_per_step)
         worth = batch.worth(tokens, missing)
     span = communication_span(world, layout)
-    published = published_for(library, model.parameter_count)
+    division, _ = published_for(library, model.parameter_count)
     return Scores(
         tokens_per_second=speed,
         headroom=headroom,
@@ -170,9 +168,7 @@ def _scores(
         ).astype(np.int64),
         microbatches=layout.microbatches,
         pipelined=layout.pipeline_parallel_degree > 1,
-        published=np.ones(len(tokens), dtype=np.bool_)
-        if published is None
-        else plan_divisions(layout) == DIVISIONS.index(published.division),
+        published=plan_divisions(layout) == DIVISIONS.index(division) if division else np.ones(len(tokens), np.bool_),
     )
 
 
@@ -228,7 +224,6 @@ def representatives(result: SearchResult) -> SearchResult:
 
 
 def listed_plans(result: SearchResult) -> list[Plan]:
-    """Plans of the rows of `alternatives`, in their order."""
     fitting, too_large = _representatives(result)
     return [result.space.plan(row) for row in [*result.ranked[fitting].tolist(), *too_large.tolist()]]
 
@@ -273,7 +268,6 @@ def _speed(value: Estimate | None) -> dict[str, float | None]:
 
 
 def _why(row: dict[str, Any], leader: dict[str, Any], objective: Objective, min_fit_probability: float) -> str:
-    """Why a plan is not the recommended one, in one sentence."""
     if row["tokens_per_second"] is None:
         return _unfit(row, min_fit_probability)
     if row is leader:
@@ -303,10 +297,8 @@ def _unfit(row: dict[str, Any], min_fit_probability: float) -> str:
     if row["headroom_gib"] < 0:
         return f"Does not fit: {-row['headroom_gib']:.1f} GiB over the available memory with the smallest batch."
     if row["fit_probability"] < min_fit_probability:
-        return (
-            f"Fits by the point estimate, but with a probability of {100 * row['fit_probability']:.1f} % only "
-            f"({100 * min_fit_probability:.0f} % required)."
-        )
+        chance, required = 100 * row["fit_probability"], 100 * min_fit_probability
+        return f"Fits by the point estimate, but with a probability of {chance:.1f} % only ({required:.0f} % required)."
     return "Its offloaded activations do not fit in host memory."
 
 

@@ -278,7 +278,6 @@ class ClusterSizes:
         return "no plan fits" if now is None else ", ".join(filter(None, time_and_cost(self.model, now)))
 
     def _saving(self, chosen: ClusterSize) -> list[str]:
-        """The saving over the requested cluster, or the reason to stay with it."""
         own = self.own
         if own is None or self.goal != "cheapest":
             return []
@@ -353,7 +352,6 @@ class ClusterSizes:
         return [_COLUMNS, *map(self.cells, shown)]
 
     def rows(self) -> list[str]:
-        """The table as lines of text."""
         return [f"  {line}" for line in table_lines(self._table())]
 
     def __str__(self) -> str:

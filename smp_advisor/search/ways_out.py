@@ -10,6 +10,7 @@ from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.costs.evaluate import fit_probability
 from smp_advisor.costs.memory import GIB
 from smp_advisor.errors import NoPlanFitsError
+from smp_advisor.files import sentence
 from smp_advisor.libraries.library import get_library, libraries
 from smp_advisor.search.clusters import AUTO, COUNTS, ClusterSize, Places, best_on, suitable
 from smp_advisor.search.sizes import compare, time_and_cost
@@ -44,8 +45,6 @@ _ADAPTERS = {"LoRA": Adapter(), "QLoRA": Adapter(base_bits=4)}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WayOut:
-    """One change after which a plan fits."""
-
     change: Change
     """Kind of the change, in the order of `WaysOut.ways`."""
     words: str
@@ -55,7 +54,6 @@ class WayOut:
 
     @property
     def memory(self) -> str:
-        """Memory of the plan."""
         return "" if self.size.estimate is None else gib(self.size.estimate.needed_gib)
 
 
@@ -196,13 +194,8 @@ def _smaller(question: Question) -> Iterator[WayOut]:
         having = question if library == AUTO or get_library(library).adapters else replace(question, library=AUTO)
         forms = ((f"{title} of rank {of.rank}", having.training(adapter=of)) for title, of in adapters.items())
         for way in _first("adapter", forms):
-            elsewhere = having is not question and way.size.library is not None
-            title = get_library(way.size.library).title if elsewhere else ""
-            yield (
-                replace(way, words=f"{way.words} with {title} instead of {get_library(library).title}")
-                if title
-                else way
-            )
+            titles = [get_library(name).title for name in (way.size.library, library) if having is not question]
+            yield replace(way, words=f"{way.words} with {' instead of '.join(titles)}") if titles else way
 
 
 def _halves(number: int, least: int) -> Iterator[int]:
@@ -213,7 +206,6 @@ def _halves(number: int, least: int) -> Iterator[int]:
 
 
 def _nodes(question: Question) -> Iterator[WayOut]:
-    """The smallest number of nodes that fits."""
     here = question.request.cluster
 
     def on(nodes: int) -> ClusterSize:
@@ -277,12 +269,11 @@ def nothing_fits(question: Question, result: SearchResult) -> NoPlanFitsError:
         shortfall = f"leaves {gib(usable - nearest)} free and fits with a probability of {probability(chance)}"
     else:
         shortfall = "leaves GPU memory free, and needs more host memory than a node has"
-    sentence = (
-        f"None of {result.plans_enumerated:,} plans fits {model.name} on {place} with a probability of"
-        f" {percent(request.min_fit_probability)}: the nearest {shortfall}"
-    )
+    required, count = percent(request.min_fit_probability), result.plans_enumerated
+    values = {"count": count, "model": model, "place": place, "required": required, "shortfall": shortfall}
+    problem = sentence("search", "nothing_fits", **values)
     enough, changes = ways.enough, ways.words
-    while changes and len(sentence) + len(changes) + len(enough) > _LONGEST:
+    while changes and len(problem) + len(changes) + len(enough) > _LONGEST:
         changes = changes.rpartition(", ")[0]
     remedy = ""
     if not get_library(result.space.library).divides_model:
@@ -294,24 +285,15 @@ def nothing_fits(question: Question, result: SearchResult) -> NoPlanFitsError:
         smaller = ("," if request.job.global_batch_size else " or") + " a shorter sequence"
         smaller += " or a smaller batch" if request.job.global_batch_size else ""
         remedy = f"; use GPUs with more memory{smaller}"
-    return NoPlanFitsError(f"{sentence}{remedy}{f'; changes that fit: {changes}' if changes else ''}{enough}.", ways)
+    return NoPlanFitsError(f"{problem}{remedy}{f'; changes that fit: {changes}' if changes else ''}{enough}.", ways)
 
 
 def _no_plan(request: Request, place: str) -> str:
-    """Why the library has no plan at all on a cluster."""
     job, pinned = request.job, ", ".join(sorted(request.pins))
     if job.global_batch_size is not None:
         multiple = max(1, round(job.global_batch_size / request.cluster.gpus)) * request.cluster.gpus
-        remedy = f"choose a multiple of the replicas, for example {multiple:,}"
-        return f"No plan divides a global batch of {plural(job.global_batch_size, 'sample')} over {place}" + (
-            f" with {pinned} fixed; free one of them, or {remedy}." if pinned else f"; {remedy}."
-        )
-    if not pinned:
-        return (
-            f"On {place} one sample per replica already exceeds max_tokens_per_step ({job.max_tokens_per_step:,}):"
-            " raise it, or use fewer nodes."
-        )
-    return (
-        f"No plan is left on {place} with {pinned} fixed and at most {batch_limit(request.model, job)} per step; free"
-        " one of them."
-    )
+        freed = f" with {pinned} fixed; free one of them, or" if pinned else ";"
+        samples = plural(job.global_batch_size, "sample")
+        return sentence("search", "undivided_batch", samples=samples, place=place, freed=freed, multiple=multiple)
+    most = batch_limit(request.model, job)
+    return sentence("search", "no_plan_left" if pinned else "no_sample", place=place, pinned=pinned, most=most, job=job)

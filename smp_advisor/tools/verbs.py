@@ -55,7 +55,7 @@ from smp_advisor.tools.answers import (
 )
 from smp_advisor.wording import fits as is_fitting
 from smp_advisor.wording import percent, plural
-from smp_advisor.workload.calibration import share
+from smp_advisor.workload.calibration import Calibration
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -357,7 +357,8 @@ def watch(options: Namespace) -> Answer:
     if options.learn:
         calibration = run.calibrated().job.calibration
         if calibration is not None:
-            learned.append(f"{options.learn} has {plural(share(calibration.runs[-1:], options.learn), 'run')}.")
+            runs = Calibration(runs=calibration.runs[-1:]).share(options.learn)
+            learned.append(f"{options.learn} has {plural(runs, 'run')}.")
     text = "\n".join([str(run), *(f"  {line}" for line in learned)])
     data = {
         "answer": run.headline,

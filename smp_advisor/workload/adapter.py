@@ -6,12 +6,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
+from smp_advisor.arguments import require_whole
 from smp_advisor.errors import JobError
 from smp_advisor.workload.block import Kernels
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from smp_advisor.workload.block import Block, Matmul
     from smp_advisor.workload.model import Model
 
@@ -54,12 +53,9 @@ class Adapter:
     large."""
 
     def __post_init__(self) -> None:
-        rank: object = self.rank  # a notebook may pass text despite the annotation
-        if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
-            raise JobError(f"The adapter's rank must be a whole number of at least 1, not {self.rank!r}.")
-        alpha: object = self.alpha
-        if alpha is not None and (isinstance(alpha, bool) or not isinstance(alpha, int) or alpha < 1):
-            raise JobError(f"The adapter's alpha must be a whole number of at least 1, or None, not {alpha!r}.")
+        require_whole("The adapter's rank", self.rank, JobError)
+        if self.alpha is not None:
+            require_whole("The adapter's alpha", self.alpha, JobError)
         for name, allowed in (("targets", ("query-value", "attention", "all-linear")), ("base_bits", (16, 8, 4))):
             if getattr(self, name) not in allowed:
                 choices = ", ".join(str(value) for value in allowed)
@@ -174,17 +170,6 @@ def _widths_by_module_name(adapter: Adapter, product: Matmul) -> tuple[list[int]
     return ([product.outputs] if role in adapted_roles[adapter.targets] else []), source
 
 
-def _kernels(adapter: Adapter, pairs: Sequence[_Pair]) -> Kernels:
-    """Kernels of the adapter: a cast, two products, a scale and a sum (PEFT, LoraLayer.forward), and unpacking."""
-    dropout = bool(adapter.dropout)
-    inputs = sum(pair.inputs * pair.experts_per_token for pair in pairs)
-    outputs = sum(pair.outputs * pair.experts_per_token for pair in pairs)
-    return Kernels(
-        split_elements=(3 + (2.5 if dropout else 0)) * inputs + 5 * outputs,
-        launches=len(pairs) * (5 + dropout + adapter.quantized),
-    )
-
-
 def _adapted(adapter: Adapter, block: Block) -> Block:
     """The block with frozen weights and a trained adapter.
 
@@ -212,7 +197,13 @@ def _adapted(adapter: Adapter, block: Block) -> Block:
             split += elements
         else:
             replicated += elements
-    own = _kernels(adapter, pairs)
+    # A cast, two products, a scale and a sum (PEFT, LoraLayer.forward), and unpacking.
+    read = sum(pair.inputs * pair.experts_per_token for pair in pairs)
+    written = sum(pair.outputs * pair.experts_per_token for pair in pairs)
+    own = Kernels(
+        split_elements=(3 + (2.5 if adapter.dropout else 0)) * read + 5 * written,
+        launches=len(pairs) * (5 + adapter.dropout + adapter.quantized),
+    )
     return replace(
         block,
         separate=block.separate + own,

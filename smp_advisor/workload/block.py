@@ -59,7 +59,6 @@ def _mean(*weighted: tuple[float, float]) -> float:
 
 
 NOTHING = Kernels()
-"""No kernel."""
 
 
 Split = Literal["column", "row", "none"]
@@ -80,7 +79,6 @@ class Matmul:
     experts: int = 1
     """Copies of the weight (mixture of experts). Each token uses `weights_per_token` of them."""
     weights_per_token: int = 1
-    """Number of `experts` per token."""
     rows_per_token: float = 1.0
     """Rows per token: positions of a convolution, or patches of an image that counts as one token."""
     gate_outputs: int = 0
@@ -89,14 +87,11 @@ class Matmul:
 
     @property
     def flops_per_token(self) -> float:
-        """FLOPs per token of the forward pass."""
         return 2.0 * self.inputs * self.outputs * self.weights_per_token * self.rows_per_token
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attention:
-    """Scaled dot-product attention of one block."""
-
     heads: int
     kv_heads: int
     head_dim: int
@@ -123,7 +118,6 @@ class Attention:
             raise ValueError(f"heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})")
 
     def eager_score_bytes(self, element_bytes: int, *, autocast: bool = False) -> float:
-        """Bytes per score that eager attention saves."""
         if self.score_bytes is not None:
             return self.score_bytes
         softmax = 4 if self.scores_in_fp32 or autocast else element_bytes
@@ -174,9 +168,7 @@ class Block:
     kind: str
     """``decoder``, ``encoder``, ``cross-decoder``, ``mixture-of-experts decoder``, ..."""
     hidden: int
-    """Width of the block's input and output."""
     parameters: int
-    """Exact number of parameters."""
     replicated_parameters: int
     """Parameters that tensor parallelism cannot divide: norms, biases of row-parallel products, routers."""
     matmuls: tuple[Matmul, ...]
@@ -202,12 +194,10 @@ class Block:
 
     @property
     def expert_parameters(self) -> int:
-        """Parameters of all experts of a mixture together."""
         return sum(m.inputs * m.outputs * m.experts for m in self.matmuls if m.experts > 1)
 
     @property
     def split_parameters(self) -> int:
-        """Parameters that tensor parallelism divides."""
         return self.parameters - self.replicated_parameters
 
 
@@ -226,8 +216,6 @@ class Part(SavedActivations):
 
 
 def assemble(kind: str, hidden: int, parts: Sequence[Part], *, all_reduces: int = 2, input_tensors: int = 1) -> Block:
-    """Sum parts into a block."""
-
     def total(name: str) -> float:
         return sum(float(getattr(part, name)) for part in parts)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.arguments import require_path
 from smp_advisor.errors import CalibrationError
-from smp_advisor.files import CONFIGURATION, has_too_many_values, read_text, write_text
+from smp_advisor.files import CONFIGURATION, has_too_many_values, read_text, sentence, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,11 +54,8 @@ class Conditions:
     gpu: str
     instance: str
     stack: str
-    """Kind of training code (`Job.stack`)."""
     family: str
-    """Family of the model: ``llama``, ``gpt2``."""
     kind: str
-    """Kind of plan: ``sharded, nodes``."""
     training: str
     """Precision, optimizer, attention and further settings of the job that change its work."""
     parameters: float
@@ -68,9 +65,7 @@ class Conditions:
 
     def __post_init__(self) -> None:
         for name in ("gpu", "instance", "stack", "family", "kind", "training"):
-            text: object = getattr(self, name)
-            if not isinstance(text, str) or len(text) > _TEXT:
-                raise CalibrationError(f"{name} of a measured run must be a text of at most {_TEXT} characters.")
+            _require_text(name, getattr(self, name))
         _require_number("parameters", self.parameters, least=1)
         _require_number("nodes", self.nodes, least=1)
         _require_numbers("configuration", self.configuration, len(FEATURES), least=1e-6)
@@ -78,11 +73,8 @@ class Conditions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeasuredRun:
-    """One measured run, with the predictions that it corrects."""
-
     conditions: Conditions
     source: str = "figures of the user"
-    """Format and name of the log."""
     notes: tuple[str, ...] = ()
     """Values that were read: steps used, steps dropped with the reason, spread, inferred units."""
     step_seconds: float | None = None
@@ -90,7 +82,6 @@ class MeasuredRun:
     step_noise: float = 0.02
     """One standard deviation of the logarithm of `step_seconds` as a measurement."""
     predicted_seconds: tuple[float, ...] = ()
-    """Predicted seconds by `TIME_QUANTITIES`, without calibration."""
     memory_kind: MemoryKind = ""
     """Kind of measured memory. ``out of memory``: the run needed more than `memory_gib`."""
     memory_gib: float | None = None
@@ -102,12 +93,11 @@ class MeasuredRun:
     """One standard deviation of the prediction by `MEMORY_QUANTITIES`."""
 
     def __post_init__(self) -> None:
-        source: object = self.source
-        if not isinstance(source, str) or len(source) > _TEXT:
-            raise CalibrationError(f"The source of a measured run must be a text of at most {_TEXT} characters.")
-        notes: object = self.notes
-        if not isinstance(notes, tuple) or not all(isinstance(n, str) and len(n) <= 2 * _TEXT for n in notes):
+        _require_text("source", self.source)
+        if not isinstance(self.notes, tuple):
             raise CalibrationError("The notes of a measured run must be short texts.")
+        for note in self.notes:
+            _require_text("a note", note, 2 * _TEXT)
         if self.step_seconds is None and self.memory_gib is None:
             raise CalibrationError("A measured run needs a step time or a peak of memory.")
         if self.step_seconds is not None:
@@ -149,15 +139,44 @@ class Calibration:
         return replace(self, runs=(*self.runs, *runs))
 
     def save(self, path: str | Path) -> None:
-        """Write the calibration to a JSON file, which `load_calibration` reads."""
-        save(self, path)
+        """Write the calibration to a JSON file, which `load_calibration` reads. It is complete or unchanged."""
+        text = json.dumps({"format": _FORMAT, "version": _VERSION, **asdict(self)}, indent=1)
+        try:
+            write_text(Path(path), f"{text}\n")
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise CalibrationError(f"The calibration cannot be written to {os.fspath(path)!r}: {reason}.") from None
 
     def share(self, path: str | Path) -> int:
-        """Add the runs to the calibration in a file that a team shares, and return the number of runs in it."""
-        return share(self.runs, path)
+        """Add the runs to the calibration in a file that a team shares, and return the number of runs in it.
+
+        A run that the file has is not added again; the oldest runs beyond the limit are left out. A lock next to the
+        file serves one process after the other, and the file is replaced in one step.
+        """
+        require_path(path, "share")
+        target = Path(path)
+        try:
+            import fcntl
+        except ImportError:  # Windows
+            raise CalibrationError("A calibration is shared on Linux and macOS only: save it instead.") from None
+        try:
+            with target.with_name(f".{target.name}.lock").open("a") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed
+                earlier = load_calibration(target).runs if target.exists() else ()
+                merged = (*earlier, *(run for run in self.runs if run not in earlier))[-MAX_RUNS:]
+                Calibration(runs=merged).save(target)
+                return len(merged)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise CalibrationError(f"The calibration {os.fspath(target)!r} cannot be shared: {reason}.") from None
 
     def __repr__(self) -> str:
         return f"Calibration({len(self.runs)} run{'s' if len(self.runs) > 1 else ''})"
+
+
+def _require_text(name: str, value: object, most: int = _TEXT) -> None:
+    if not isinstance(value, str) or len(value) > most:
+        raise CalibrationError(f"{name} of a measured run must be a text of at most {most} characters.")
 
 
 def _require_number(name: str, value: object, *, least: float = 0.0, infinite: bool = False) -> None:
@@ -179,46 +198,6 @@ RUN_FIELDS = tuple(f.name for f in fields(MeasuredRun))
 
 _FORMAT = "smp-advisor-calibration"
 _VERSION = 1
-
-
-def save(calibration: Calibration, path: str | Path) -> None:
-    """Write a calibration. The file is complete or unchanged, whatever happens."""
-    target = Path(path)
-    text = json.dumps({"format": _FORMAT, "version": _VERSION, **asdict(calibration)}, indent=1)
-    try:
-        write_text(target, f"{text}\n")
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise CalibrationError(f"The calibration cannot be written to {os.fspath(target)!r}: {reason}.") from None
-
-
-def share(runs: Sequence[MeasuredRun], path: str | Path) -> int:
-    """Add runs to the calibration in a file that other processes may write, and return their number in it.
-
-    A run that the file has is not added again; the oldest runs beyond the limit are left out. A lock next to the file
-    serves one process after the other, and the file is replaced in one step.
-
-    Raises
-    ------
-    CalibrationError
-        The file is no calibration, or it cannot be read, locked or written.
-    """
-    require_path(path, "share")
-    target = Path(path)
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        raise CalibrationError("A calibration is shared on Linux and macOS only: save it instead.") from None
-    try:
-        with target.with_name(f".{target.name}.lock").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed
-            earlier = load_calibration(target).runs if target.exists() else ()
-            merged = (*earlier, *(run for run in runs if run not in earlier))[-MAX_RUNS:]
-            save(Calibration(runs=merged), target)
-            return len(merged)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise CalibrationError(f"The calibration {os.fspath(target)!r} cannot be shared: {reason}.") from None
 
 
 def load_calibration(path: str | Path) -> Calibration:
@@ -247,10 +226,8 @@ def load_calibration(path: str | Path) -> Calibration:
     if not isinstance(document, dict) or document.get("format") != _FORMAT:
         raise CalibrationError(f"{os.fspath(target)!r} is no calibration of this package.")
     if document.get("version") != _VERSION:
-        raise CalibrationError(
-            f"{os.fspath(target)!r} has version {document.get('version')!r:.50} of the calibration's format, and this "
-            f"package reads version {_VERSION}."
-        )
+        values = {"file": os.fspath(target), "version": document.get("version"), "own": _VERSION}
+        raise CalibrationError(sentence("workload", "other_version", **values))
     runs = document.get("runs")
     if set(document) != {"format", "version", "runs"} or not isinstance(runs, list):
         raise CalibrationError(f"{os.fspath(target)!r} is no calibration: it needs format, version and runs only.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from smp_advisor.arguments import number_in, shown
+from smp_advisor.arguments import number_in, require_whole, shown
 from smp_advisor.errors import ModelError
 
 _FORMS = "a positive number such as 10e9 or text such as '10B', '1.5B' or '350M'"
@@ -14,15 +14,7 @@ _LARGEST_SIZE = 2**24
 
 
 def parse_count(count: float | str) -> int:
-    """Read a number of parameters from a number or from text.
-
-    Examples
-    --------
-    >>> parse_count("1.5b")
-    1500000000
-    >>> parse_count(10e9)
-    10000000000
-    """
+    """Read a number of parameters from a number or from text."""
     value: object = number_in(count) if isinstance(count, str) else count
     # Compared before it is rounded: a whole number may have more digits than a float, and a float none.
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 2 * _MAXIMUM:
@@ -40,13 +32,7 @@ def is_count(text: str) -> bool:
 
 
 def format_count(count: float) -> str:
-    """Format a count with three digits and a unit.
-
-    Examples
-    --------
-    >>> format_count(9_867_264_000)
-    '9.87 B'
-    """
+    """Format a count with three digits and a unit."""
     for unit, scale in (("T", 10**12), ("B", 10**9), ("M", 10**6), ("K", 10**3)):
         # 999.6 M rounds up into the next unit.
         if count >= 0.9995 * scale:
@@ -58,7 +44,5 @@ def format_count(count: float) -> str:
 def check_sizes(**sizes: object) -> None:
     """Refuse sizes of a shape that are not whole numbers from 1 to 16,777,216. None means not set."""
     for field, value in sizes.items():
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise ModelError(f"{field} must be a whole number of at least 1, not {shown(value)}.")
-        if value is not None and value > _LARGEST_SIZE:
-            raise ModelError(f"{field} must be at most {_LARGEST_SIZE:,}, not {value:.3g}.")
+        if value is not None:
+            require_whole(field, value, ModelError, _LARGEST_SIZE)

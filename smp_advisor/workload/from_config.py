@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.arguments import require_types
 from smp_advisor.errors import ModelError
-from smp_advisor.files import MODEL, has_too_many_values, read_bytes, rows
+from smp_advisor.files import MODEL, has_too_many_values, read_bytes, rows, sentence
 from smp_advisor.workload.counts import format_count
 from smp_advisor.workload.families import model_from_shape, model_from_values
 from smp_advisor.workload.from_count import PublishedShape, published_shapes
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 
 _LONGEST = 100
-"""Characters of a name that is looked up."""
 _SUFFIXES = ("hf", "instruct", "chat", "base", "it", "pt")
 """Endings of names for the same shape, trained further."""
 
@@ -46,7 +45,6 @@ class _Entry:
 
 
 def is_model_name(text: str) -> bool:
-    """Whether a text names a model of the package's tables."""
     return _key(text) in _models()
 
 
@@ -54,14 +52,28 @@ def model_from_name(text: str) -> Model:
     """Model by its name, with or without the owner of its repository."""
     require_types({"name": (text, str)}, "from_name")
     if not is_model_name(text):
-        raise ModelError(f"The package has no model called {text[:_LONGEST]!r}: {_hint(text)}.")
+        by_key = {key: entry.name for key, entry in _models().items()}
+        keys = difflib.get_close_matches(_key(text), by_key, n=len(by_key), cutoff=0.0)
+        names = list(dict.fromkeys(by_key[key] for key in keys))[:3]
+        near = ", ".join(name.lower().replace(" ", "-") for name in names)
+        raise ModelError(sentence("workload", "unknown_name", name=text[:_LONGEST], near=near))
     entry = _models()[_key(text)]
     if isinstance(entry, _Entry) and entry.config is not None:
         model = model_from_values(entry.config, source=entry.name, name=entry.name)
         return replace(model, note=f"the configuration of {entry.name}")
     if isinstance(entry, _Entry):
         return replace(_traced(entry.name), name=entry.name, note=f"traced: {entry.source}")
-    model = _of_shape(entry)
+    keys = families()[entry.family].shape_keys
+    sizes = {"kv_heads": entry.kv_heads, "ffn": entry.ffn, "max_positions": entry.positions, "tied": entry.tied}
+    model = model_from_shape(
+        layers=entry.layers,
+        hidden=entry.hidden,
+        heads=entry.heads,
+        vocab=entry.vocab,
+        family=entry.family,
+        name=entry.name,
+        **{field: value for field, value in sizes.items() if field in keys},  # type: ignore[arg-type]
+    )
     # Settings outside of the shape, such as the base of rotary embeddings: a job starts from a model that has them.
     values = json.loads(model.config_json) | _names()["settings"].get(entry.name, {})
     return replace(
@@ -83,20 +95,6 @@ def model_names() -> tuple[str, ...]:
     return tuple(dict.fromkeys(entry.name for entry in _models().values()))
 
 
-def _of_shape(shape: PublishedShape) -> Model:
-    keys = families()[shape.family].shape_keys
-    sizes = {"kv_heads": shape.kv_heads, "ffn": shape.ffn, "max_positions": shape.positions, "tied": shape.tied}
-    return model_from_shape(
-        layers=shape.layers,
-        hidden=shape.hidden,
-        heads=shape.heads,
-        vocab=shape.vocab,
-        family=shape.family,
-        name=shape.name,
-        **{field: value for field, value in sizes.items() if field in keys},  # type: ignore[arg-type]
-    )
-
-
 @cache
 def _names() -> dict[str, Any]:
     text = (files("smp_advisor.workload") / "data" / "model_names.json").read_text(encoding="utf-8")
@@ -105,7 +103,6 @@ def _names() -> dict[str, Any]:
 
 @cache
 def _models() -> dict[str, PublishedShape | _Entry]:
-    """Every model by the keys of its name and of its aliases."""
     data = _names()
     traced = rows("smp_advisor.workload", "data/published_modules.csv")
     entries: list[PublishedShape | _Entry] = [
@@ -130,27 +127,14 @@ def _key(text: str) -> str:
     return "".join(words)
 
 
-def _hint(text: str) -> str:
-    by_key = {key: entry.name for key, entry in _models().items()}
-    near = difflib.get_close_matches(_key(text), by_key, n=len(by_key), cutoff=0.0)
-    names = list(dict.fromkeys(by_key[key] for key in near))[:3]
-    written = ", ".join(name.lower().replace(" ", "-") for name in names)
-    return f"the most similar are {written}; a parameter count, a config.json and a profiled module work, too"
-
-
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def model_from_config(config: str | os.PathLike[str] | Mapping[str, Any] | object) -> Model:
-    """Model of a configuration; see `Model.from_config`."""
     values, source = config_values(config)
     if values.get("model_type") is None:
-        hint = (
-            "it describes a tokenizer; pass the config.json next to it"
-            if "tokenizer_class" in values and "vocab_size" not in values
-            else 'add one such as "model_type": "gpt2"'
-        )
-        raise ModelError(f"In {source}, model_type is missing: {hint}.")
+        key = "tokenizer" if "tokenizer_class" in values and "vocab_size" not in values else "no_type"
+        raise ModelError(sentence("workload", key, source=source))
     text = _text_part(values)
     model = model_from_values(values if text is None else text, source=source)
     note = model.note if text is None else "the language model alone, without the parts for images"
@@ -166,30 +150,21 @@ def config_values(config: str | os.PathLike[str] | Mapping[str, Any] | object) -
     if not isinstance(config, dict) and callable(getattr(config, "to_dict", None)):
         values = config.to_dict()  # type: ignore[attr-defined]
         if not isinstance(values, dict):
-            raise ModelError(
-                f"to_dict() of {type(config).__name__} returns no dictionary: pass a transformers configuration."
-            )
+            raise ModelError(sentence("workload", "no_dictionary", kind=type(config).__name__))
         # Some releases add dtypes and quantization objects, which JSON cannot represent.
         values = {key: value for key, value in values.items() if _is_json(value)}
         return values, f"the {type(config).__name__}"
     if isinstance(config, dict):
         return config, "the configuration"
-    raise ModelError(
-        f"A configuration must be a transformers configuration object, a dict or the path of a config.json, "
-        f"not {type(config).__name__}."
-    )
+    raise ModelError(sentence("workload", "no_configuration", kind=type(config).__name__))
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """Values of a JSON file."""
     try:
         text = read_bytes(file, MODEL).decode("utf-8")
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path, bytes that are not UTF-8
         problem = getattr(error, "strerror", None) or error
-        raise ModelError(
-            f"{str(file)!r} cannot be read ({problem}): pass the path of a config.json or of its folder, or the name "
-            "of a published model such as llama-3-70b."
-        ) from None
+        raise ModelError(sentence("workload", "unreadable", file=str(file), problem=problem)) from None
     if has_too_many_values(text):
         raise ModelError(f"{file} is too large for a model configuration: pass the path of its config.json.")
     try:
@@ -217,16 +192,12 @@ def _text_part(values: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return text if str(outer) not in families() and str(inner) in families() else None
 
 
-def _hub_name(origin: object) -> str:
-    """Name of a model on a hub: ``Llama-3.1-8B`` of ``meta-llama/Llama-3.1-8B``. Empty for a folder."""
-    if not isinstance(origin, str):
-        return ""
-    return origin.rsplit("/", 1)[-1] if _HUB_NAME.fullmatch(origin) or is_model_name(origin) else ""
-
-
 def title_of(values: Mapping[str, Any], family: str, count: int) -> str:
-    """Name of the model on its hub, else the family with the size: ``Llama 8.03 B``."""
-    return _hub_name(values.get("_name_or_path")) or f"{family} {format_count(count)}"
+    """Name of the model on its hub (``Llama-3.1-8B`` of ``meta-llama/Llama-3.1-8B``), else ``Llama 8.03 B``."""
+    origin = values.get("_name_or_path")
+    if isinstance(origin, str) and (_HUB_NAME.fullmatch(origin) or is_model_name(origin)):  # and not a folder
+        return origin.rsplit("/", 1)[-1]
+    return f"{family} {format_count(count)}"
 
 
 def _is_json(value: object) -> bool:
@@ -237,27 +208,21 @@ def _is_json(value: object) -> bool:
     return True
 
 
-_PROFILE = "profile it first, with smp_advisor.profile(module, job), and pass the profile"
-
-
 def model_from_module(module: Any) -> Model:
-    """Model of a module; see `Model.from_module`."""
     if not callable(getattr(module, "parameters", None)):
         raise ModelError(f"A module must be a torch.nn.Module, not {type(module).__name__}.")
     name = type(module).__name__
     config = getattr(module, "config", None)
     if not callable(getattr(config, "to_dict", None)):
-        raise ModelError(f"{name} has no transformers configuration: {_PROFILE}.")
+        raise ModelError(sentence("workload", "no_transformers_configuration", name=name))
     values = {**config.to_dict(), "architectures": [name]}  # type: ignore[union-attr]
     try:
         model = model_from_config(values)
     except ModelError as error:
-        raise ModelError(f"{name} belongs to no supported family ({error}): {_PROFILE}.") from None
+        raise ModelError(sentence("workload", "no_supported_family", name=name, error=error)) from None
     # parameters() yields a parameter with two names once.
     counted = sum(parameter.numel() for parameter in module.parameters())
     if counted != model.parameter_count:
-        raise ModelError(
-            f"{name} has {format_count(counted)} parameters and its configuration describes "
-            f"{format_count(model.parameter_count)}. It was changed after construction: {_PROFILE}."
-        )
+        described = format_count(model.parameter_count)
+        raise ModelError(sentence("workload", "changed", name=name, count=format_count(counted), described=described))
     return dataclasses.replace(model, note=f"{format_count(counted)} parameters counted on your model")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
 from smp_advisor.errors import ModelError
-from smp_advisor.files import rows
+from smp_advisor.files import rows, sentence
 from smp_advisor.workload.counts import check_sizes, format_count, parse_count
 from smp_advisor.workload.families import model_from_shape
 from smp_advisor.workload.settings import families
@@ -26,13 +25,10 @@ _COUNTS = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "positions",
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PublishedShape:
-    """One published decoder."""
-
     name: str
     series: str
     """Models published together: ``GPT-3``, ``Llama 2``, ..."""
     family: str
-    """The transformers ``model_type``."""
     layers: int
     hidden: int
     heads: int
@@ -55,7 +51,6 @@ class PublishedShape:
 
 @cache
 def published_shapes() -> tuple[PublishedShape, ...]:
-    """Every published shape, in the order of the table."""
     return tuple(
         PublishedShape(
             name=row["name"],
@@ -91,21 +86,19 @@ _SMALLER = 0.95
 """Least size of an inferred model, as a share of the smallest published one."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class PartialShape:
-    """Fixed parts of the shape. None: to be inferred."""
+    """Fixed parts of the shape. None: to be inferred, or that of the family."""
 
-    layers: int | None
-    hidden: int | None
-    heads: int | None
-    vocab: int
-    positions: int
+    layers: int | None = None
+    hidden: int | None = None
+    heads: int | None = None
+    vocab: int | None = None
+    positions: int | None = None
     activation: str | None = None
-    """None: that of the family."""
 
 
 def infer_shape(count: int, family: str, partial: PartialShape) -> Model:
-    """Model of about `count` parameters with the fixed parts of `partial`."""
     if partial.hidden is not None:
         widths = [partial.hidden]
     elif partial.layers is not None:
@@ -118,17 +111,13 @@ def infer_shape(count: int, family: str, partial: PartialShape) -> Model:
         widths = [width for width in widths if width % partial.heads == 0]
         if not widths:
             near = interpolated_hidden(count, family)
-            raise ModelError(
-                f"No hidden size near {near:,.0f} is a multiple of {partial.heads} heads: pass a multiple as hidden."
-            )
+            raise ModelError(sentence("workload", "no_multiple", near=near, heads=partial.heads))
     candidates = [
         candidate for width in widths for candidate in _candidates(count, family, replace(partial, hidden=width))
     ]
     if not candidates:
-        raise ModelError(
-            f"{format_count(count)} parameters cannot be made of 1 to {_MAXIMUM_LAYERS:,} layers of hidden size "
-            f"{widths[0]} to {widths[-1]} with a vocabulary of {partial.vocab:,}: pass another vocab or hidden."
-        )
+        values = {"count": format_count(count), "most": _MAXIMUM_LAYERS, "widths": widths, "vocab": partial.vocab}
+        raise ModelError(sentence("workload", "no_shape", **values, last=widths[-1]))
     return min(candidates, key=lambda candidate: _cost(candidate, count, family))
 
 
@@ -247,61 +236,35 @@ _MAX_DEVIATION = 0.03
 """A larger deviation of the shape from the count is reported in the note."""
 
 
-def padded_vocabulary(words: int) -> int:
-    """Rows of a token table for a number of words."""
-    return -(-words // _VOCABULARY_MULTIPLE) * _VOCABULARY_MULTIPLE
-
-
-def model_from_count(
-    count: float | str,
-    *,
-    family: str,
-    layers: int | None,
-    hidden: int | None,
-    heads: int | None,
-    vocab: int | None,
-    sequence_length: int | None,
-    activation: str | None,
-    name: str | None,
-) -> Model:
+def model_from_count(count: float | str, family: str, fixed: PartialShape, name: str | None) -> Model:
     """Model of about `count` parameters; see `Model.from_parameters`."""
     facts = family_of(family, source="family")
     if facts.inference is None:
         supported = " and ".join(name for name, entry in families().items() if entry.inference)
-        raise ModelError(
-            f"A shape can be inferred for the families {supported}, not {family!r}: "
-            "pass its shape to Model.from_shape or its configuration to Model.from_config."
-        )
+        raise ModelError(sentence("workload", "not_inferred", supported=supported, family=family))
     target = parse_count(count)
-    check_sizes(layers=layers, hidden=hidden, heads=heads, vocab=vocab, sequence_length=sequence_length)
-    if layers is hidden is heads is None:
+    sizes = {field: getattr(fixed, field) for field in ("layers", "hidden", "heads", "vocab")}
+    check_sizes(**sizes, sequence_length=fixed.positions)
+    if fixed.layers is fixed.hidden is fixed.heads is None:
         published = nearest_published(target, gated=facts.gated)
         if published is not None:
-            model = _as_published(target, published, facts, vocab, sequence_length, activation, name)
+            model = _as_published(target, published, facts, fixed, name)
             # With another vocabulary or more positions, a small model may be far from the count.
             if abs(model.parameter_count / target - 1) <= 2 * _MAX_DEVIATION:
                 return model
-    partial = PartialShape(
-        layers=layers,
-        hidden=hidden,
-        heads=heads,
-        vocab=vocab or facts.inference.vocab,
-        positions=max(sequence_length or 0, _POSITIONS),
-        activation=activation,
-    )
-    model = infer_shape(target, family, partial)
-    return dataclasses.replace(
+    vocab, positions = fixed.vocab or facts.inference.vocab, max(fixed.positions or 0, _POSITIONS)
+    model = infer_shape(target, family, replace(fixed, vocab=vocab, positions=positions))
+    return replace(
         model,
         name=name or f"{facts.label} {format_count(target)}",
         origin="inferred",
         # The number of layers and the width determine the activations.
-        activation_band=0.0 if partial.layers and partial.hidden else activation_band(target, family),
-        note=f"inferred from {format_count(target)}; {_how(model, target, family, partial)}",
+        activation_band=0.0 if fixed.layers and fixed.hidden else activation_band(target, family),
+        note=f"inferred from {format_count(target)}; {_how(model, target, family, fixed)}",
     )
 
 
 def _how(model: Model, target: int, family: str, partial: PartialShape) -> str:
-    """Origin of the shape, and its error."""
     fixed = [field for field in ("layers", "hidden", "heads") if getattr(partial, field) is not None]
     band = f"±{100 * activation_band(target, family):.0f} %"
     if not fixed:
@@ -312,29 +275,23 @@ def _how(model: Model, target: int, family: str, partial: PartialShape) -> str:
 
 
 def _as_published(
-    target: int,
-    published: PublishedShape,
-    facts: Family,
-    vocab: int | None,
-    sequence_length: int | None,
-    activation: str | None,
-    name: str | None,
+    target: int, published: PublishedShape, facts: Family, fixed: PartialShape, name: str | None
 ) -> Model:
     model = model_from_shape(
         layers=published.layers,
         hidden=published.hidden,
         heads=published.heads,
-        vocab=vocab or padded_vocabulary(published.vocab),
+        vocab=fixed.vocab or -(-published.vocab // _VOCABULARY_MULTIPLE) * _VOCABULARY_MULTIPLE,
         family=facts.model_type,
         kv_heads=published.kv_heads if facts.gated else None,
         ffn=published.ffn,
-        max_positions=max(published.positions, sequence_length or 0),
+        max_positions=max(published.positions, fixed.positions or 0),
         tied=published.tied if facts.gated else None,
-        activation=activation,
+        activation=fixed.activation,
         name=name or published.name,
     )
     band = activation_band(target, facts.model_type)
-    return dataclasses.replace(
+    return replace(
         model,
         origin="inferred",
         activation_band=band,

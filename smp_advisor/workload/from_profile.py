@@ -11,6 +11,7 @@ from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import ModelError
+from smp_advisor.files import sentence
 from smp_advisor.workload.block import Attention, Block, Kernels, Matmul, SavedActivations
 from smp_advisor.workload.counts import format_count
 from smp_advisor.workload.from_config import model_from_config
@@ -50,19 +51,13 @@ _BANDS = {"exact": 0.0, "high": 0.05, "low": 0.25}
 
 
 def model_from_profile(profile: Any) -> Model:
-    """Model of a profile; see `Model.from_profile`."""
     values = profile.as_dict() if callable(getattr(profile, "as_dict", None)) else profile
     if not isinstance(values, dict) or "parameter_count" not in values or "provenance" not in values:
-        raise ModelError(
-            f"A profile must be the result of smp_advisor.profile, or its as_dict(), not {type(profile).__name__}."
-        )
+        raise ModelError(sentence("workload", "no_profile", kind=type(profile).__name__))
     saved = next((entry for entry in values["provenance"] if entry["figure"] == "saved bytes"), None)
     if saved is None:
-        failures = " ".join(values.get("failures", ()))
-        raise ModelError(
-            f"The profile of {values['name']} has no trace of a training step{f' ({failures})' if failures else ''}: "
-            "profile it with inputs that its forward pass accepts, inputs=(...)."
-        )
+        failures = f" ({' '.join(values['failures'])})" if values.get("failures") else ""
+        raise ModelError(sentence("workload", "no_trace", name=values["name"], failures=failures))
     measured = _Measured(values)
     formula = _formula_model(values)
     model = measured.corrected(formula) if formula is not None else measured.model()
@@ -84,17 +79,12 @@ def _note(values: Mapping[str, Any], saved: Mapping[str, Any]) -> str:
     uncounted = values.get("uncounted", ())
     missing = f"; FLOPs and times exclude {', '.join(uncounted[:3])}, which have no FLOP formula" if uncounted else ""
     sample = "" if values.get("scales", True) else "; a sample is one call with the inputs"
+    eager = "" if values.get("fusible_attention", True) else values.get("attention_reason", "")
     return (
         f"measured on your model; {format_count(values['parameter_count'])} parameters counted, activations "
         f"{_METHOD_TEXT.get(saved['method'], saved['method'])} (confidence {saved['confidence']}) with "
-        f"{values['attention']} attention in {precision}{_reason(values)}{missing}{sample}"
+        f"{values['attention']} attention in {precision}{f' ({eager})' if eager else ''}{missing}{sample}"
     )
-
-
-def _reason(values: Mapping[str, Any]) -> str:
-    """Why the traced attention is eager."""
-    reason = values.get("attention_reason", "")
-    return f" ({reason})" if reason and not values.get("fusible_attention", True) else ""
 
 
 def _formula_model(values: Mapping[str, Any]) -> Model | None:
@@ -111,14 +101,11 @@ def _formula_model(values: Mapping[str, Any]) -> Model | None:
 
 
 class _Measured:
-    """The plain data of a profile."""
-
     def __init__(self, values: Mapping[str, Any]) -> None:
         self.values = values = _with_linear_bytes(values)
         # A function of inputs has a sequence length, which not every module reads.
-        self.power = (
-            1 if values["has_sequence"] and any(map(_grows, (values["saved_bytes"], values["forward_flops"]))) else 0
-        )
+        rows = (*values["saved_bytes"]["polynomial"], *values["forward_flops"]["polynomial"])
+        self.power = int(values["has_sequence"] and any(Fraction(value) != 0 for row in rows for value in row[1:]))
         self.sequence = values["sequence"] if self.power else 1
         self.element = 4 if values["precision"] == "fp32" else 2
         self.kinds: Sequence[Mapping[str, Any]] = values["blocks"]["kinds"]
@@ -161,7 +148,6 @@ class _Measured:
         return self.values["attention"] == "eager" or not all(attention.fusible for attention in attentions)
 
     def measured_scores(self, attentions: Sequence[Attention], kind: Mapping[str, Any]) -> tuple[Attention, ...]:
-        """Attentions with the measured bytes per score of eager attention."""
         heads = sum(attention.heads for attention in attentions)
         if not self.fusible:
             attentions = [dataclasses.replace(attention, fusible=False) for attention in attentions]
@@ -194,7 +180,11 @@ class _Measured:
         if formula.fixed_sequence_length:  # traced as one sample, counted as its tokens
             tokens = formula.fixed_sequence_length
             lse = 0.0 if self.ran_eagerly(attentions) else sum(4.0 * attention.heads for attention in attentions)
-            measured = (measured + lse) / tokens - (lse or self._scores(block.attentions, tokens))
+            scores = sum(
+                attention.eager_score_bytes(self.element) * attention.heads * attention.keys_per_query(tokens)
+                for attention in block.attentions
+            )
+            measured = (measured + lse) / tokens - (lse or scores)
         # Bytes per token by the cost model's formula, without the scores, on one GPU.
         saved = block.saved
         predicted = (
@@ -230,23 +220,13 @@ class _Measured:
             tokens=tokens,
         )
 
-    def _scores(self, attentions: Sequence[Attention], tokens: int) -> float:
-        """Bytes per token of eager attention by the cost model's formula."""
-        return sum(
-            attention.eager_score_bytes(self.element) * attention.heads * attention.keys_per_query(tokens)
-            for attention in attentions
-        )
-
     def model(self) -> Model:
         """A model of the measured blocks, and of the other parts of the module in the order of execution."""
         values, kinds = self.values, {place: self._block(self.kinds[place]) for place in dict.fromkeys(self.order)}
         blocks = [kinds[place] for place in self.order]
         outside = values["parameter_count"] - sum(block.parameters for block in blocks)
         if outside < 0:
-            raise ModelError(
-                f"The blocks of {values['name']} share parameters, which the cost model does not support: "
-                "describe the model with Model.from_shape."
-            )
+            raise ModelError(sentence("workload", "shared_parameters", name=values["name"]))
         vocab, outputs = values["vocab"], values["outputs"]
         head, embedding, table = Head(kind="none", outputs=0, parameters=0, tied=False), 0, 0
         width, elements = self._width(kinds), 0.0
@@ -533,10 +513,6 @@ def _with_linear_bytes(values: Mapping[str, Any]) -> Mapping[str, Any]:
         "blocks": {**blocks, "kinds": list(map(changed, blocks["kinds"]))},
         "tree": {**tree, "kinds": list(map(changed, tree["kinds"]))},
     }
-
-
-def _grows(polynomial: Mapping[str, Any]) -> bool:
-    return any(Fraction(value) != 0 for row in polynomial["polynomial"] for value in row[1:])
 
 
 def _part_of(path: str, rows: Mapping[str, Mapping[str, Any]], limit: float) -> str:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Literal
 
 from smp_advisor.arguments import brief, options_of, shown
 from smp_advisor.errors import AdvisorError, JobError
+from smp_advisor.files import sentence
 from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.calibration import Calibration
-from smp_advisor.workload.stack import AUTO, require_stack, stacks, training_settings
+from smp_advisor.workload.stack import AUTO, stack, stacks, training_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,10 +22,7 @@ OptimizerName = Literal["adam", "adam-8bit", "lion", "sgd", "plain-sgd", "adafac
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Optimizer:
-    """State of one optimizer."""
-
     label: str
-    """Display name."""
     moments: int
     """State values per parameter."""
     quantized: bool = False
@@ -52,7 +50,6 @@ OPTIMIZERS: Mapping[OptimizerName, Optimizer] = MappingProxyType(
         "adafactor": Optimizer(label="Adafactor", moments=0, steps=("foreach",)),
     }
 )
-"""Every optimizer of `Job.optimizer`, by name."""
 
 
 OVERHEADS = ("checkpoints", "restarts", "startup", "data_loading", "evaluation")
@@ -101,9 +98,8 @@ class Overheads:
             return
         is_number = isinstance(minutes, int | float) and not isinstance(minutes, bool)
         if not is_number or not _LEAST_MINUTES <= minutes <= _MOST_MINUTES:  # type: ignore[operator]
-            raise JobError(
-                f"checkpoint_minutes must be between {_LEAST_MINUTES} and {_MOST_MINUTES:,}, not {minutes!r:.80}."
-            )
+            least, most = _LEAST_MINUTES, _MOST_MINUTES
+            raise JobError(f"checkpoint_minutes must be between {least} and {most:,}, not {minutes!r:.80}.")
 
     @classmethod
     def of(cls, value: object) -> Overheads:
@@ -138,7 +134,6 @@ MAX_TOKENS_PER_STEP = 2**22
 
 _OPTIONAL = {"decoder_length", "global_batch_size", "tokens"}
 _OF_OTHER_TYPES = {"overheads", "calibration", "adapter"}
-"""Options that a job has in the form of their own classes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
@@ -234,16 +229,12 @@ class Job:
         if self.stack == AUTO:
             implied, usual = "", "eager"
         else:
-            require_stack(self.stack)
-            implied = stacks()[self.stack].implies
+            implied = stack(self.stack).implies
             usual = implied or "fused"
         if self.attention == "auto":
             object.__setattr__(self, "attention", usual)
         elif implied and self.attention != implied:
-            raise JobError(
-                f"stack={self.stack!r} has {implied} attention, which contradicts attention={self.attention!r}: leave "
-                "one of them out."
-            )
+            raise JobError(sentence("workload", "two_attentions", job=self, implied=implied))
 
     def _check_training(self) -> None:
         """Refuse conflicting settings of fp8, adapter and precision."""
@@ -258,7 +249,6 @@ class Job:
             raise JobError("An adapter over a quantized base trains in 16 bits: set precision to bf16 or fp16.")
 
     def _check_optimizer(self) -> None:
-        """Refuse an optimizer that no library has in the requested form."""
         if self.state_precision == "16-bit" and self.precision == "fp32":
             raise JobError("state_precision='16-bit' requires precision='bf16' or 'fp16', not 'fp32'.")
         forms = OPTIMIZERS[self.optimizer].steps

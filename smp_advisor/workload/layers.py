@@ -40,7 +40,6 @@ def _activations() -> dict[str, Activation]:
 
 
 def activation(name: object) -> Activation:
-    """Activation function by its name in a transformers configuration."""
     functions = _activations()
     if not isinstance(name, str) or name not in functions:
         raise ModelError(f"Unknown activation function {name!r}; supported are {', '.join(functions)}.")

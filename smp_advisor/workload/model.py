@@ -40,8 +40,6 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BlockGroup:
-    """`count` equal consecutive blocks."""
-
     block: Block
     count: int
 
@@ -152,19 +150,10 @@ class Model:
         >>> Model.from_parameters("175B").name
         'GPT-3 175B'
         """
-        from smp_advisor.workload.from_count import model_from_count
+        from smp_advisor.workload.from_count import PartialShape, model_from_count
 
-        return model_from_count(
-            count,
-            family=family,
-            layers=layers,
-            hidden=hidden,
-            heads=heads,
-            vocab=vocab,
-            sequence_length=sequence_length,
-            activation=activation,
-            name=name,
-        )
+        fixed = PartialShape(layers, hidden, heads, vocab, sequence_length, activation)
+        return model_from_count(count, family, fixed, name)
 
     @classmethod
     def from_shape(

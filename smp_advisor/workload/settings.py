@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.errors import ModelError, UnknownFamilyError
+from smp_advisor.files import sentence
 from smp_advisor.workload.layers import activation
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ class Inference:
     series: tuple[str, ...]
     """Published series between which the hidden size is interpolated."""
     vocab: int
-    """Default vocabulary size."""
     activation_error: float
     """Relative error of activation memory for nine of ten inferred shapes."""
     activation_error_below_1b: float
@@ -35,11 +35,8 @@ class Inference:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Family:
-    """One transformers ``model_type``."""
-
     model_type: str
     label: str
-    """Display name."""
     config_class: str
     defaults: Mapping[str, Any]
     """Defaults of the configuration class. None where it derives the value from others."""
@@ -63,7 +60,6 @@ class Family:
 
 @cache
 def families() -> dict[str, Family]:
-    """Every family by its ``model_type``."""
     text = (files("smp_advisor.workload") / "data" / "families.json").read_text(encoding="utf-8")
     return {
         model_type: Family(
@@ -77,14 +73,11 @@ def families() -> dict[str, Family]:
 
 
 def family(model_type: object, *, source: str = "family") -> Family:
-    """Family by its ``model_type``."""
     supported = families()
     if not isinstance(model_type, str) or model_type not in supported:
-        remedy = "" if source == "family" else "pass it to smp_advisor.advise or profile, which trace it; "
-        raise UnknownFamilyError(
-            f"{source} names the model type {model_type!r}, which has no formulas: {remedy}supported are"
-            f" {', '.join(supported)}."
-        )
+        key = "unknown_family" if source == "family" else "unknown_model_type"
+        names = ", ".join(supported)
+        raise UnknownFamilyError(sentence("workload", key, source=source, model_type=model_type, names=names))
     return supported[model_type]
 
 
@@ -107,7 +100,6 @@ class Settings:
         self.source = source
 
     def as_dict(self) -> dict[str, Any]:
-        """All values, defaults included."""
         return dict(self._values)
 
     def value(self, key: str) -> Any:
@@ -118,26 +110,21 @@ class Settings:
         """Whether the key has a value other than null."""
         return self._values.get(key) is not None
 
-    def size(self, key: str, *, default: int | None = None, least: int = 1) -> int:
+    def size(self, key: str, *, default: int | None = None, least: int = 1, most: int = _MAXIMUM_SIZE) -> int:
         """Whole number of at least `least`. `default` replaces a null or missing value."""
         value = self._values.get(key)
         if value is None and default is not None:
             return default
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise self.error(f"{key} must be a whole number of at least {least}, not {value!r:.80}")
-        if value > _MAXIMUM_SIZE:
-            raise self.error(f"{key} must be at most {_MAXIMUM_SIZE:,}, not {value:,}")
+        if value > most:
+            raise self.error(f"{key} must be at most {most:,}, not {value:,}")
         return value
 
     def layers(self, key: str, *, default: int | None = None) -> int:
-        """Number of layers."""
-        count = self.size(key, default=default)
-        if count > _MAXIMUM_LAYERS:
-            raise self.error(f"{key} must be at most {_MAXIMUM_LAYERS:,}, not {count:,}")
-        return count
+        return self.size(key, default=default, most=_MAXIMUM_LAYERS)
 
     def flag(self, key: str) -> bool:
-        """Boolean value of a key."""
         value = self._values.get(key)
         if not isinstance(value, bool):
             raise self.error(f"{key} must be true or false, not {value!r:.80}")
@@ -151,7 +138,6 @@ class Settings:
         return float(value)
 
     def activation(self, key: str, name: str | None = None) -> Activation:
-        """Activation function of a key, or the function `name` that the key's value implies."""
         try:
             return activation(name or self._values.get(key))
         except ModelError as error:
@@ -166,7 +152,6 @@ class Settings:
         return hidden // heads
 
     def refuse_cross_attention(self) -> None:
-        """Raise for a configuration of BERT or GPT-2 with cross-attention."""
         if self.flag("add_cross_attention"):
             raise self.error("add_cross_attention must be false: a decoder with cross-attention is read as T5 only")
 
@@ -178,7 +163,6 @@ class Settings:
         return self.size("num_labels", default=2)
 
     def error(self, problem: str) -> ModelError:
-        """Error with the name of the configuration."""
         return ModelError(f"In {self.source}, {problem}.")
 
 
@@ -199,23 +183,14 @@ _SUFFIXES: dict[str, Task] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HeadTask:
-    """The task that the head after the last block serves."""
-
-    task: Task
-    note: str = ""
-    """Note for the user where the task is assumed."""
-
-
-def head_task(settings: Settings, *supported: Task) -> HeadTask:
-    """Task of the configuration: the first of `supported` unless ``architectures`` names another of them."""
+def head_task(settings: Settings, *supported: Task) -> tuple[Task, str]:
+    """Task of the head, the first of `supported` unless ``architectures`` names another, and a note if assumed."""
     architectures = settings.value("architectures")
     name = architectures[0] if isinstance(architectures, list) and architectures else None
     if not isinstance(name, str):
-        return HeadTask(task=supported[0])
+        return supported[0], ""
     # The longest suffix decides: LMHeadModel also ends in Model.
     suffix = max((suffix for suffix in _SUFFIXES if name.endswith(suffix)), key=len, default=None)
     if suffix is not None and _SUFFIXES[suffix] in supported:
-        return HeadTask(task=_SUFFIXES[suffix])
-    return HeadTask(task=supported[0], note=f"counted with a {supported[0]} head because the head of {name} is unknown")
+        return _SUFFIXES[suffix], ""
+    return supported[0], f"counted with a {supported[0]} head because the head of {name} is unknown"

@@ -89,24 +89,15 @@ def stacks() -> Mapping[str, Stack]:
 
 
 def stack(name: str) -> Stack:
-    """The kind of code of a name."""
-    require_stack(name)
-    return stacks()[name]
-
-
-def require_stack(name: object) -> None:
-    """Refuse a name that is no kind of code."""
     if not isinstance(name, str) or name not in stacks():
         raise JobError(f"stack must be one of {', '.join([AUTO, *stacks()])}, not {name!r}.")
+    return stacks()[name]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingSetting:
-    """One field of `Job` with its values."""
-
     name: str
     title: str
-    """Label."""
     doc: str
     """Purpose and cost."""
     values: Mapping[str, str]
@@ -123,13 +114,11 @@ class TrainingSetting:
 
     @property
     def help(self) -> str:
-        """Tooltip: purpose, cost and values."""
         return " ".join([self.doc, *(f"{value}: {effect}." for value, effect in self.values.items())])
 
 
 @cache
 def training_settings() -> Mapping[str, TrainingSetting]:
-    """Every setting by the name of its field."""
     settings = [
         TrainingSetting(**{"values": {}} | entry) for entry in data_file("workload", "training_settings")["setting"]
     ]

@@ -42,6 +42,7 @@ def with_traced_kernels(
         return approximate
     ratio = traffic["forward"] / element_bytes / tokens / before
     products = sum(row.count for row in rows if row.phase == "forward" and row.kind == "product")
+    of_memory = sum(row.count for row in rows if row.phase == "forward" and row.kind == "memory")
     return dataclasses.replace(
         approximate,
         elements=approximate.elements * ratio,
@@ -49,7 +50,7 @@ def with_traced_kernels(
         products=products,
         repeated_products=max(0.0, products - max(1.0, approximate.products)),
         # A convolution alone converts its layout, too.
-        launches=sum(row.count for row in rows if row.is_memory_of("forward")) or approximate.launches,
+        launches=of_memory or approximate.launches,
         backward_traffic=traffic["backward"] / traffic["forward"],
         backward_launches=launches["backward"] / launches["forward"],
     )
@@ -73,10 +74,6 @@ class _Row:
     def traffic(self) -> float:
         """Bytes that kernels bound by memory move."""
         return self.bytes * (_CONVERSIONS if "convolution" in self.operator else self.kind == "memory")
-
-    def is_memory_of(self, phase: str) -> bool:
-        """Whether the operators belong to a pass and are bound by their memory traffic."""
-        return self.kind == "memory" and self.phase == phase
 
 
 def _row(values: Mapping[str, Any], power: int, sequence: int) -> _Row:

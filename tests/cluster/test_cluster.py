@@ -1,13 +1,105 @@
-"""Clusters: known by name, or custom with every assumption listed."""
+"""The instance table: complete, plausible, and honest about what is assumed."""
 
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
+import sys
+import sysconfig
+from pathlib import Path
 
 import pytest
 
-from smp_advisor.cluster import Cluster, instance
-from smp_advisor.errors import ClusterError, InstanceError
+from smp_advisor.cluster import Cluster, Instance, gpu, gpus, instance, instances
+from smp_advisor.cluster.containers import container, containers, image_at, patched_pytorch, repositories
+from smp_advisor.cluster.table import completed_instance, sagemaker_names, sources, table_date
+from smp_advisor.errors import AdvisorError, ClusterError, InstanceError
+from smp_advisor.libraries.version import default_of, driving_versions
+
+
+@pytest.mark.parametrize("machine", instances(), ids=lambda machine: machine.name)
+def test_figures_are_plausible(machine):
+    assert machine.gpus in {1, 2, 4, 8}
+    assert 0.9 * machine.gpu_memory_gib < machine.usable_gpu_memory_gib < machine.gpu_memory_gib
+    assert (machine.intra_node_gb_per_s > 0) == (machine.gpus > 1)
+    assert machine.nvlink == (machine.intra_node_gb_per_s >= 300)
+    assert machine.inter_node_gbps > 0
+    assert machine.efa or not machine.gpudirect_rdma
+    assert machine.source
+    assert machine.price_note
+
+
+def test_what_is_assumed_is_named():
+    machine = instance("ml.p4d.24xlarge")
+    knowledge = {"usable_gpu_memory_gib", "peak_tflops", "hbm_gb_per_s", "intra_node_gb_per_s", "host_link_gb_per_s"}
+    assert knowledge <= set(machine.assumed)
+    assert {"gpus", "gpu_memory_gib", "inter_node_gbps", "usd_per_hour"}.isdisjoint(machine.assumed)
+    assert set(machine.assumed) <= set(Instance.__dataclass_fields__)
+
+    assert "usd_per_hour" in instance("ml.p5en.48xlarge").assumed
+    unknown = instance("ml.p5e.48xlarge")
+    assert unknown.usd_per_hour is None
+    assert "usd_per_hour" not in unknown.assumed
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("p4d", "ml.p4d.24xlarge"),
+        ("ml.p4d", "ml.p4d.24xlarge"),
+        ("P4de", "ml.p4de.24xlarge"),
+        ("p4d.24xlarge", "ml.p4d.24xlarge"),
+        ("p5.48", "ml.p5.48xlarge"),
+        ("p6-b200", "ml.p6-b200.48xlarge"),
+    ],
+)
+def test_the_beginning_of_a_name_is_completed(text, name):
+    assert completed_instance(text).name == name
+    assert Cluster(text).instance.name == name
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("ml.trn1.32xlarge", "AWS Trainium is not covered"),
+        ("trn2", "AWS Trainium is not covered"),
+        ("ml.inf2.48xlarge", "AWS Inferentia is not covered"),
+        ("ml.m5.xlarge", "without GPUs is not covered"),
+    ],
+)
+def test_other_accelerators_are_refused_by_name(name, words):
+    with pytest.raises(InstanceError, match=words):
+        Cluster(name)
+
+
+def test_sources_cover_every_column_once():
+    columns = [column for source in sources() for column in source.columns]
+    assert len(columns) == len(set(columns))
+    described = set(Instance.__dataclass_fields__) - {"name", "price_note", "source", "assumed", "custom"}
+    assert set(columns) == described
+    assert table_date() >= max(source.date for source in sources())
+
+
+def test_every_instance_is_there_once():
+    names = [machine.name for machine in instances()]
+    assert len(names) == len(set(names)) == 49
+
+    assert instances() is instances()
+
+
+def test_an_incomplete_or_unknown_name_is_answered_with_candidates():
+    with pytest.raises(InstanceError, match=r"'p5' is not complete: choose one of ml.p5.4xlarge, ml.p5.48xlarge\."):
+        completed_instance("p5")
+    with pytest.raises(InstanceError, match=r"ml.g5.xlarge, .* and 2 more\."):
+        completed_instance("g5")
+
+    with pytest.raises(InstanceError) as refusal:
+        instance("ml.p4d.24xlage")
+    assert str(refusal.value).startswith("Unknown instance type 'ml.p4d.24xlage': the most similar are ml.p4d.24xlarge")
+    assert isinstance(refusal.value, AdvisorError)
+    with pytest.raises(InstanceError, match="supported are, for example"):
+        instance("???")
+
 
 HARDWARE = {
     "gpu": "A100 80GB",
@@ -105,3 +197,127 @@ def test_what_is_missing_comes_from_the_nearest_gpu(gpu, memory, tflops, similar
 def test_nonsense_is_refused(change, words):
     with pytest.raises(ClusterError, match=words):
         Cluster.custom(**(HARDWARE | change))
+
+
+@pytest.mark.parametrize(
+    ("name", "board"),
+    [
+        ("A100-80GB", "A100-80GB"),
+        ("NVIDIA A100 SXM4 80GB", "A100-80GB"),
+        ("rtx 4090", "RTX4090-24GB"),
+        ("NVIDIA GeForce RTX 4090 24GB", "RTX4090-24GB"),
+        ("H100-96GB", "H100-96GB"),
+        ("l4", "L4-24GB"),
+    ],
+)
+def test_a_board_is_found_by_its_name(name, board):
+    assert gpu(name).name == board
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("A100", "A100-80GB"), ("H100-81GB", "H100-80GB"), ("abacus", "supported are")]
+)
+def test_a_name_that_no_board_or_more_than_one_has_is_refused(name, hint):
+    with pytest.raises(ClusterError, match=hint):
+        gpu(name)
+
+
+def test_every_board_of_an_instance_has_the_figures_of_the_instance():
+    boards = {board.gpu: board for board in gpus()}
+    for machine in instances():
+        board = boards[machine.gpu]
+        shared = ("usable_gpu_memory_gib", "peak_tflops", "fp8_tflops", "hbm_gb_per_s", "board_watts", "bf16")
+        assert {name: getattr(board, name) for name in shared} == {name: getattr(machine, name) for name in shared}
+        if machine.gpus > 1:
+            assert machine.intra_node_gb_per_s == (board.nvlink_gb_per_s or board.pcie_gb_per_s)
+
+
+@pytest.mark.parametrize("board", gpus(), ids=lambda board: board.name)
+def test_figures_of_boards_are_plausible(board):
+    assert 0.9 * board.gpu_memory_gib < board.usable_gpu_memory_gib < board.gpu_memory_gib
+    assert board.fp8_tflops == 0 or 1.9 < board.fp8_tflops / board.peak_tflops < 2.1
+    assert 60 < board.peak_tflops < 3000
+    assert 250 < board.hbm_gb_per_s < 10_000
+    assert 50 < board.board_watts < 1500
+
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def refresh():
+    """The refresh script, as a module."""
+    spec = importlib.util.spec_from_file_location("refresh_containers", ROOT / "scripts" / "containers.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def table(refresh):
+    with refresh.CONTAINERS.open() as file:
+        return list(refresh.csv.DictReader(file))
+
+
+def test_every_image_is_listed_once_with_gpus_that_its_cuda_compiles_for():
+    keys = [(image.repository, image.framework_version, image.transformers_version) for image in containers()]
+    assert len(keys) == len(set(keys))
+    assert {image.repository for image in containers()} <= set(repositories())
+    first_toolkit = {(8, 0): (11, 0), (8, 6): (11, 1), (9, 0): (11, 8), (12, 0): (12, 8)}
+    for image in containers():
+        assert image.py_versions
+        assert tuple(int(part) for part in image.cuda.split(".")) >= first_toolkit[max(image.architectures)], image
+
+
+def test_plans_are_for_the_image_that_aws_patches_for_every_gpu_but_v100():
+    for machine in instances():
+        version = default_of("fsdp", driving_versions("fsdp", machine))
+        assert version == ("2.8.0" if machine.architecture == "7.0" else "2.13.0")
+    default = container("pytorch", "2.13.0")
+    assert [machine.name for machine in instances() if not default.runs_on(machine)] == ["ml.p6e-gb200.36xlarge"]
+
+
+@pytest.mark.sagemaker
+def test_accounts_of_the_registries_are_those_of_the_sdk():
+    from sagemaker import image_uris
+
+    versions = image_uris.config_for_framework("pytorch")["training"]["versions"]
+    for region, account in versions["2.8.0"]["registries"].items():
+        assert container("pytorch", "2.13.0").uri(region).startswith(f"{account}.dkr.ecr.{region}.amazonaws.com")
+
+
+@pytest.mark.sagemaker
+def test_the_table_has_every_image_of_the_installed_sdk(refresh, table):
+    rows = list(refresh.rows_of(Path(sysconfig.get_path("purelib"))))
+    assert rows
+    assert [line for line in refresh.differences(table, rows) if not line.startswith("gone")] == []
+    assert refresh.with_new(table, rows) == table
+
+
+def test_the_refresh_reports_new_images_and_those_without_patches(refresh, table):
+    new = refresh.Row("pytorch-training", "2.99.0", "", ("py399",))
+    assert next(refresh.differences(table, [new])) == "new: pytorch-training:2.99.0 py399"
+    (added,) = [row for row in refresh.with_new(table, [new]) if row not in table]
+    assert added == dict.fromkeys(table[0], "") | {
+        "repository": "pytorch-training",
+        "framework_version": "2.99.0",
+        "py_versions": "py399",
+    }
+
+    lines = list(refresh.out_of_patches(table, "2027-05-01"))
+    assert lines[:3] == [
+        "patched until 2027-07-02: pytorch:2.12.1",
+        "patched until 2027-07-20: pytorch:2.13.0",
+        "no patches since 2027-04-30: pytorch:2.11.0",
+    ]
+    assert "no patches since 2027-01-21: pytorch-training:2.10.0" in lines
+    assert lines[-1].startswith("not in AWS's support policy: tensorflow-training:2.3.1, 2.4.1")
+
+
+def test_instances_and_addresses_are_of_the_table():
+    assert {machine.name for machine in instances()} <= sagemaker_names()
+
+    newest = patched_pytorch(instance("ml.p5.48xlarge"))
+    assert image_at(newest.uri("eu-west-1")) is newest
+    assert image_at("123456789012.dkr.ecr.eu-west-1.amazonaws.com/mine:1") is None

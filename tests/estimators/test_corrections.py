@@ -34,7 +34,7 @@ VALUES = st.one_of(
 
 
 def keys(library):
-    known = sorted(schema(library).keys_for(default_version(library)))
+    known = sorted(schema(library).defaults(default_version(library)))
     typos = st.sampled_from(known).map(lambda key: key[:3] + key[4:])
     return st.one_of(st.sampled_from(known), typos, st.sampled_from(["nothing_like_it", "x"]))
 

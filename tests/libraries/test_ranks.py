@@ -7,29 +7,31 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from smp_advisor.cluster import Cluster
+from smp_advisor.cluster import Cluster, instances
 from smp_advisor.costs.world import World
-from smp_advisor.errors import PlanError
+from smp_advisor.errors import InstanceError, PlanError
 from smp_advisor.guidance.rank_map import GROUPS, PLACEMENTS, RankTable, rank_map
-from smp_advisor.libraries import Plan
+from smp_advisor.libraries import Plan, groups, nearest_supported, require_supported_instance, supported_instances
 from smp_advisor.libraries.groups import data_parallel_degree, global_batch_size, reduced_data_parallel_degree
 from smp_advisor.libraries.layout import layout_of
 from smp_advisor.workload import Job, Model
+from tests.libraries.plans import valid_plans
+from tests.libraries.test_check import HARDWARE
 
 P4D = "ml.p4d.24xlarge"
 TWO_BY_TWO = Plan(tensor_parallel_degree=2, pipeline_parallel_degree=2, microbatches=2, batch_size=2)
 
 
-def groups(ranks: RankTable, name: str) -> list[list[int]]:
+def members_of(ranks: RankTable, name: str) -> list[list[int]]:
     return [ranks.members(name, n).tolist() for n in range(int(ranks.groups[name].max()) + 1)]
 
 
 def test_the_documented_groups_of_eight_gpus_and_degree_two() -> None:
     ranks = rank_map(TWO_BY_TWO, Cluster(P4D, 1))
-    assert groups(ranks, "TP_GROUP") == [[0, 1], [2, 3], [4, 5], [6, 7]]
-    assert groups(ranks, "PP_GROUP") == [[0, 2], [1, 3], [4, 6], [5, 7]]
-    assert groups(ranks, "RDP_GROUP") == [[0, 4], [1, 5], [2, 6], [3, 7]]
-    assert groups(ranks, "DP_GROUP") == [[0, 1, 4, 5], [2, 3, 6, 7]]
+    assert members_of(ranks, "TP_GROUP") == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert members_of(ranks, "PP_GROUP") == [[0, 2], [1, 3], [4, 6], [5, 7]]
+    assert members_of(ranks, "RDP_GROUP") == [[0, 4], [1, 5], [2, 6], [3, 7]]
+    assert members_of(ranks, "DP_GROUP") == [[0, 1, 4, 5], [2, 3, 6, 7]]
 
 
 @pytest.mark.parametrize(
@@ -38,7 +40,7 @@ def test_the_documented_groups_of_eight_gpus_and_degree_two() -> None:
 )
 def test_the_documented_pipelines_without_tensor_parallelism(placement: str, pairs: list[list[int]]) -> None:
     plan = Plan(pipeline_parallel_degree=2, microbatches=2, batch_size=2, placement_strategy=placement)
-    assert groups(rank_map(plan, Cluster(P4D, 1)), "PP_GROUP") == pairs
+    assert members_of(rank_map(plan, Cluster(P4D, 1)), "PP_GROUP") == pairs
 
 
 def test_placements() -> None:
@@ -101,19 +103,19 @@ def plans(draw: st.DrawFn) -> tuple[Plan, Cluster]:
 def test_every_group_holds_what_it_is_defined_by(chosen: tuple[Plan, Cluster], placement: str | None) -> None:
     plan, cluster = chosen
     ranks = rank_map(plan, cluster, placement)
-    for member in groups(ranks, "PP_GROUP"):
+    for member in members_of(ranks, "PP_GROUP"):
         assert ranks.stage[member].tolist() == list(range(plan.pipeline_parallel_degree))
-    for member in groups(ranks, "TP_GROUP"):
+    for member in members_of(ranks, "TP_GROUP"):
         assert ranks.tensor_slice[member].tolist() == list(range(plan.tensor_parallel_degree))
-    for member in groups(ranks, "RDP_GROUP"):
+    for member in members_of(ranks, "RDP_GROUP"):
         assert len(set(zip(ranks.stage[member].tolist(), ranks.tensor_slice[member].tolist(), strict=True))) == 1
         # Each shard exists as often as there are copies of the sharded state.
         counts = np.bincount(ranks.shard[member], minlength=ranks.degrees["shard"])
         assert len(set(counts.tolist())) == 1
-    for member in groups(ranks, "DP_GROUP"):
+    for member in members_of(ranks, "DP_GROUP"):
         assert len(member) == data_parallel_degree(plan, cluster)
     for name in GROUPS:
-        assert sorted(rank for member in groups(ranks, name) for rank in member) == list(range(cluster.gpus))
+        assert sorted(rank for member in members_of(ranks, name) for rank in member) == list(range(cluster.gpus))
     batches = int(ranks.replica.max()) + 1
     assert global_batch_size(plan, cluster) == batches * plan.batches_per_group * plan.batch_size
 
@@ -132,3 +134,54 @@ def test_the_cost_model_has_the_same_distances(chosen: tuple[Plan, Cluster]) -> 
         members = ranks.members(name, 0)
         if len(members) > 1:
             assert members[1] - members[0] == np.asarray(stride).flat[0]
+
+
+@given(valid_plans(), st.integers(1, 64))
+def test_degrees_multiply_to_the_world(plan, nodes):
+    cluster = Cluster("ml.p4d.24xlarge", nodes)
+    together = plan.pipeline_parallel_degree * plan.tensor_parallel_degree * plan.context_parallel_degree
+    assume(cluster.gpus % together == 0)
+    dp, rdp = groups.data_parallel_degree(plan, cluster), groups.reduced_data_parallel_degree(plan, cluster)
+    assert dp * plan.pipeline_parallel_degree == cluster.gpus
+    assert rdp * together == cluster.gpus
+    # Every sample is processed by exactly one tensor-parallel group of one replica.
+    assert groups.global_batch_size(plan, cluster) == rdp * groups.samples_per_tensor_parallel_group(plan)
+
+
+def test_a_world_that_is_no_multiple_is_refused():
+    with pytest.raises(PlanError, match=r"8 GPUs are not a multiple of .* \(3 x 1 = 3\).* or a multiple of 3 nodes"):
+        groups.data_parallel_degree(Plan(pipeline_parallel_degree=3), Cluster("ml.p4d.24xlarge"))
+
+
+LISTED = ["ml.g4dn.12xlarge", "ml.p3.16xlarge", "ml.p3dn.24xlarge", "ml.p4d.24xlarge", "ml.p4de.24xlarge"]
+
+
+@pytest.mark.parametrize("machine", [one for one in instances() if one.name not in LISTED], ids=lambda one: one.name)
+def test_any_other_is_refused_with_one_that_can_be_ordered(machine):
+    with pytest.raises(InstanceError) as refusal:
+        require_supported_instance("smp-v1", machine)
+    assert machine.name in str(refusal.value)
+    suggested = nearest_supported("smp-v1", machine)
+    assert f"{suggested.name} ({suggested.gpus} x {suggested.gpu_label}); on" in str(refusal.value)
+    assert f"on {machine.name}, use library=" in str(refusal.value)
+    assert str(refusal.value).endswith("'fsdp'.")
+    assert "V100" not in suggested.gpu
+
+
+def test_the_sentence_for_gpus_newer_than_its_containers():
+    with pytest.raises(InstanceError) as refusal:
+        require_supported_instance("smp-v1", "ml.p5.48xlarge")
+    assert str(refusal.value) == (
+        "SMP v1 cannot use ml.p5.48xlarge: its newest container, PyTorch 1.13.1 (CUDA 11.7), has no code for sm_90; the"
+        " nearest instance it can use is ml.p4de.24xlarge (8 x A100 80 GB); on ml.p5.48xlarge,"
+        " use library='smp-v2', 'ddp' or 'fsdp'."
+    )
+
+
+def test_the_listed_instances_and_custom_hardware_are_accepted():
+    assert sorted(machine.name for machine in supported_instances("smp-v1")) == LISTED
+    for name in LISTED:
+        assert require_supported_instance("smp-v1", name) == ""
+
+    note = require_supported_instance("smp-v1", Cluster.custom(**HARDWARE).instance)
+    assert "custom hardware" in note

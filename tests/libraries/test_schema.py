@@ -70,10 +70,10 @@ def test_the_defaults_of_a_version_break_none_of_its_rules(library, version):
 
 
 def test_parameters_come_with_their_version_and_go_with_it():
-    assert "fp16" not in SMP.keys_for("1.9.0")
-    assert "fp16" in SMP.keys_for("1.10.0")
-    assert "deterministic_server" in SMP.keys_for("1.5.0")
-    assert "deterministic_server" not in SMP.keys_for("1.15.0")
+    assert "fp16" not in SMP.defaults("1.9.0")
+    assert "fp16" in SMP.defaults("1.10.0")
+    assert "deterministic_server" in SMP.defaults("1.5.0")
+    assert "deterministic_server" not in SMP.defaults("1.15.0")
     gone = next(violations({"deterministic_server": True}, version="1.15.0"))
     assert "no longer takes deterministic_server" in gone.text
     renamed = next(violations({"pipeline_parallel_degree": 2}, version="1.5.0"))

@@ -193,7 +193,7 @@ def test_the_error_band_holds_for_published_models_left_out_of_the_table(left_ou
         return shape.hidden == left_out.hidden and abs(shape.parameters / left_out.parameters - 1) < 0.03
 
     remaining = tuple(shape for shape in published_shapes() if not same(shape))
-    partial = inference.PartialShape(layers=None, hidden=None, heads=None, vocab=50257, positions=2048)
+    partial = inference.PartialShape(vocab=50257, positions=2048)
     with patch.object(inference, "published_shapes", lambda: remaining):
         shape = inference.infer_shape(left_out.parameters, "gpt2", partial).shape
     band = inference.activation_band(left_out.parameters, "gpt2")

@@ -470,12 +470,12 @@ class LiveAdvice(Advice):
             raise AdvisorError(f"diff() requires another advice, not {advice!r:.60}.")
         return compare(_entry(advice), _entry(self), ("Other advice", "This advice"))
 
-    def save(self, path: str | os.PathLike[str]) -> None:  # noqa: D102 - as that of the value
+    def save(self, path: str | os.PathLike[str]) -> None:
         with self.turn:
             is_page = str(path).lower().endswith((".html", ".md"))
             Advice.save(self.explained if is_page else self, path)
 
-    def as_json(self) -> str:  # noqa: D102 - as that of the value
+    def as_json(self) -> str:
         from smp_advisor.advice.written import live_text
 
         with self.turn:

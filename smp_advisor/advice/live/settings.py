@@ -15,7 +15,7 @@ from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library
 from smp_advisor.libraries.schema import schema
 from smp_advisor.wording import checkpointing_text
 from smp_advisor.workload.job import Job
-from smp_advisor.workload.stack import AUTO, require_stack, stack, stacks, training_settings
+from smp_advisor.workload.stack import AUTO, stack, stacks, training_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -265,5 +265,5 @@ def require_settings(value: object, library: str = DEFAULT_LIBRARY) -> Settings:
         if type(setting) is not kind:
             raise PlanError(f"The advisor's setting {name} must be of type {kind.__name__}, not {setting!r:.80}.")
     if value[STACK] != AUTO:
-        require_stack(value[STACK])
+        stack(value[STACK])
     return value

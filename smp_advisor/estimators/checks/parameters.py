@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.estimators.cases import SDK_2, Case, Change, Hit
 from smp_advisor.estimators.readback import script_settings
 from smp_advisor.libraries.plan import MAX_PARAMETERS_LENGTH
-from smp_advisor.libraries.schema import schema
+from smp_advisor.libraries.schema import nearest, schema
 from smp_advisor.libraries.validation import Violation, setting_violations, violations
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _candidates(
     library_schema = schema(library)
     key = violation.keys[0]
     if violation.rule in ("unknown", "version"):
-        near = library_schema.nearest(key, version)
+        near = nearest(key, frozenset(library_schema.defaults(version)))
         if violation.rule == "version":
             near = next(
                 (

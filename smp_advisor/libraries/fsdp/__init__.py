@@ -48,7 +48,6 @@ class FsdpPlan(Plan):
 
     @property
     def shards_parameters(self) -> bool:
-        """Whether parameters are sharded: always."""
         return True
 
     def shard_degree(self, cluster: Cluster) -> int:

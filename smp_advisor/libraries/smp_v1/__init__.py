@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.elementwise import where
+from smp_advisor.files import sentence
 from smp_advisor.libraries.groups import nearest_divisor
 from smp_advisor.libraries.layout import Layout, checkpoint_columns
 from smp_advisor.libraries.library import Library
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 
 def layout(plans: PlanColumns, job: Job, cluster: Cluster | None = None) -> Layout:
-    """Columns of the cost model for columns of plans."""
     tensor, pipeline = plans["tensor_parallel_degree"], plans["pipeline_parallel_degree"]
     shards, microbatches, active = (
         plans["sharded_data_parallel_degree"],
@@ -82,46 +82,34 @@ def _or_default(plans: PlanColumns, name: str) -> Floats:
 
 
 def cluster_mismatches(plan: Plan, cluster: Cluster, replicas: int) -> Iterator[str]:
-    """Yield mismatches of a plan with a cluster that has `replicas` of the model."""
     if not plan.ddp and replicas > 1:
-        yield (
-            f"ddp is off, but the cluster's {cluster.gpus} GPUs hold {replicas} replicas of the model: set ddp to True."
-        )
+        yield sentence("libraries", "no_replicas", switch="ddp", cluster=cluster, replicas=replicas)
     shards = plan.sharded_data_parallel_degree
     if replicas % shards:
         # Ranks of a tensor-parallel group have different slices, so only replicas share shards.
         divided = "data-parallel degree" if plan.tensor_parallel_degree == 1 else "reduced data-parallel degree"
-        yield (
-            f"sharded_data_parallel_degree ({shards}) must divide the {divided}, which is {replicas} on {cluster.gpus}"
-            f" GPUs: set it to {nearest_divisor(replicas, shards)}."
-        )
+        values = {"shards": shards, "divided": divided, "replicas": replicas, "cluster": cluster}
+        yield sentence("libraries", "sharded_degree", **values, near=nearest_divisor(replicas, shards))
 
 
 def model_mismatches(plan: Plan, model: Model, job: Job | None) -> Iterator[str]:
-    """Yield mismatches of a plan with a model and its sequences."""
     degree = plan.tensor_parallel_degree
     if job is not None and plan.prescaled_batch:
         length = model.sequence_length(job.sequence_length)
         if length % degree:
-            yield (
-                f"With prescaled_batch the sequence length ({length}) must be a multiple of tensor_parallel_degree"
-                f" ({degree}): use {length // degree * degree or degree} tokens, or turn prescaled_batch off."
-            )
+            near = length // degree * degree or degree
+            yield sentence("libraries", "prescaled_sequence", length=length, degree=degree, near=near)
 
 
-_FIELDS = (
+_TECHNIQUES = (
     "tensor_parallel_degree",
     "pipeline_parallel_degree",
-    "shard_optimizer_state",
     "sharded_data_parallel_degree",
-    "prescaled_batch",
-    "batch_size",
-    "microbatches",
-    "active_microbatches",
-    "pipeline",
+    "shard_optimizer_state",
     "activation_checkpointing",
     "offload_activations",
 )
+_FIELDS = (*_TECHNIQUES, "prescaled_batch", "batch_size", "microbatches", "active_microbatches", "pipeline")
 """Fields that the search varies. Other pinned fields are passed to the plan."""
 
 
@@ -171,7 +159,6 @@ def _blocks(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any]) -
 
 
 def _with_related_fields(settings: dict[str, Any]) -> dict[str, Any]:
-    """Fields of a plan, with those that follow from them."""
     if settings["pipeline_parallel_degree"] == 1:
         settings["active_microbatches"] = None
     # Every published example of sharded data parallelism sets these two: parameters are created sharded.
@@ -200,24 +187,6 @@ LIBRARY = Library(
     shards_beside=("pipeline_parallel_degree", "tensor_parallel_degree"),
     controls=CONTROLS,
     control_codec=SmpV1Controls(),
-    reported=(
-        "tensor_parallel_degree",
-        "pipeline_parallel_degree",
-        "sharded_data_parallel_degree",
-        "shard_optimizer_state",
-        "activation_checkpointing",
-        "offload_activations",
-        "batch_size",
-        "microbatches",
-        "active_microbatches",
-    ),
-    alternatives=(
-        "tensor_parallel_degree",
-        "pipeline_parallel_degree",
-        "sharded_data_parallel_degree",
-        "shard_optimizer_state",
-        "activation_checkpointing",
-        "offload_activations",
-        "microbatches",
-    ),
+    reported=(*_TECHNIQUES, "batch_size", "microbatches", "active_microbatches"),
+    alternatives=(*_TECHNIQUES, "microbatches"),
 )

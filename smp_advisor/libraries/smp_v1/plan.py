@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class SmpV1Plan(Plan):
-    """A configuration of SMP v1 (PyTorch)."""
-
     SCRIPT_SETTINGS = ("batch_size", "activation_checkpointing")
     BATCH_DEGREES = ("pipeline_parallel_degree", "tensor_parallel_degree")
 
@@ -78,7 +76,6 @@ class SmpV1Plan(Plan):
 
     @property
     def precision(self) -> Precision:
-        """Precision of the training step."""
         return "fp16" if self.fp16 else "bf16" if self.bf16 else "fp32"
 
     @property
@@ -90,7 +87,6 @@ class SmpV1Plan(Plan):
 
     @property
     def shards_parameters(self) -> bool:
-        """Whether sharded data parallelism is on."""
         return self.sharded_data_parallel_degree > 1
 
     @property
@@ -105,18 +101,16 @@ class SmpV1Plan(Plan):
 
     @classmethod
     def precision_remedy(cls, precision: Precision) -> str:
-        """Flag of the library for a precision."""
         return "neither fp16 nor bf16" if precision == "fp32" else f"{precision}=True"
 
     @classmethod
     def precision_fields(cls, precision: str) -> dict[str, Any]:
-        """Both flags of the library for a precision."""
         return {"fp16": precision == "fp16", "bf16": precision == "bf16"}
 
     @property
     def parameters(self) -> dict[str, Any]:
         """``mp_parameters``: the library's parameters, exactly as the estimator takes them."""
-        names = schema(self.library).keys_for(self.version)
+        names = schema(self.library).defaults(self.version)
         # The name pipeline_parallel_degree came with 1.6; before, the same parameter is `partitions`.
         degree = "pipeline_parallel_degree" if "pipeline_parallel_degree" in names else "partitions"
         written: dict[str, Any] = {degree: self.pipeline_parallel_degree}

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.elementwise import where
+from smp_advisor.files import sentence
 from smp_advisor.libraries.layout import Layout
 from smp_advisor.libraries.library import Library
 from smp_advisor.libraries.plan import Plan
@@ -81,12 +82,8 @@ def layout(plans: PlanColumns, job: Job, _: Cluster | None = None) -> Layout:
 
 
 def cluster_mismatches(plan: Plan, cluster: Cluster, replicas: int) -> Iterator[str]:
-    """Yield mismatches of a plan with a cluster that has `replicas` of the model."""
     if not plan.ddp and replicas > 1:
-        yield (
-            f"horovod is off, but the cluster's {cluster.gpus} GPUs hold {replicas} replicas of the model: set horovod"
-            " to True."
-        )
+        yield sentence("libraries", "no_replicas", switch="horovod", cluster=cluster, replicas=replicas)
 
 
 _FIELDS = ("partitions", "microbatches", "pipeline", "horovod", "batch_size")

@@ -8,7 +8,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.elementwise import inverted, where
-from smp_advisor.files import table
+from smp_advisor.files import sentence, table
 from smp_advisor.libraries.fsdp import prefetched_units
 from smp_advisor.libraries.groups import divisors, nearest_divisor, shard_degree
 from smp_advisor.libraries.layout import BACKENDS, EVERYTHING, Layout, checkpoint_columns, encoded
@@ -37,8 +37,6 @@ BROKEN_OFFLOADING = "2.2.0"
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class SmpV2Plan(Plan):
-    """A configuration of SMP v2 (PyTorch FSDP)."""
-
     SCRIPT_SETTINGS = (
         "batch_size",
         "gradient_accumulation_steps",
@@ -91,7 +89,6 @@ class SmpV2Plan(Plan):
 
     @property
     def shards_parameters(self) -> bool:
-        """Whether parameters are sharded: always."""
         return True
 
     def shard_degree(self, cluster: Cluster) -> int:
@@ -107,83 +104,50 @@ class SmpV2Plan(Plan):
         return missing | settings
 
 
-_TECHNIQUES = {
-    "tensor_parallel": "tensor_parallel_degree",
-    "context_parallel": "context_parallel_degree",
-    "expert_parallel": "expert_parallel_degree",
-}
-
 SMDDP_INSTANCES: tuple[str, ...] = tuple(table("smp_advisor.libraries.smp_v2", "versions.toml")["instances"]["smddp"])
-"""Instances with SageMaker's own collectives."""
 
 
 def cluster_mismatches(plan: Plan, cluster: Cluster, _: int) -> Iterator[str]:
-    """Yield mismatches of a plan with a cluster."""
     taken = plan.tensor_parallel_degree * plan.expert_parallel_degree
     if cluster.gpus % taken:
-        yield (
-            f"tensor_parallel_degree x expert_parallel_degree ({plan.tensor_parallel_degree} x"
-            f" {plan.expert_parallel_degree}) must divide the cluster's {cluster.gpus} GPUs: set expert_parallel_degree"
-            f" to {nearest_divisor(cluster.gpus // plan.tensor_parallel_degree, plan.expert_parallel_degree)}."
-        )
+        near = nearest_divisor(cluster.gpus // plan.tensor_parallel_degree, plan.expert_parallel_degree)
+        yield sentence("libraries", "tensor_and_expert_degrees", plan=plan, cluster=cluster, near=near)
         return
     left, shards = cluster.gpus // taken, shard_degree(plan, cluster)
     if left % shards:
-        yield (
-            f"hybrid_shard_degree ({shards}) must divide the {left} GPUs that tensor_parallel_degree x"
-            f" expert_parallel_degree leaves of {cluster.gpus}: set it to {nearest_divisor(left, shards)}."
-        )
+        near = nearest_divisor(left, shards)
+        yield sentence("libraries", "hybrid_shard_degree", shards=shards, left=left, cluster=cluster, near=near)
     if plan.context_parallel_degree > shards:
-        yield (
-            f"context_parallel_degree ({plan.context_parallel_degree}) cannot exceed the shard degree, which is"
-            f" {shards} on {cluster.gpus} GPUs: set it to {shards} or less."
-        )
+        yield sentence("libraries", "context_beyond_shards", plan=plan, shards=shards, cluster=cluster)
     if plan.distributed_backend == "smddp" and cluster.instance.name not in SMDDP_INSTANCES:
-        yield (
-            f"SageMaker's own collectives (smddp) run on {' and '.join(SMDDP_INSTANCES)} only, not on"
-            f" {cluster.instance.name}: set distributed_backend to 'nccl'."
-        )
+        names = " and ".join(SMDDP_INSTANCES)
+        yield sentence("libraries", "no_smddp", instances=names, machine=cluster.instance)
     if plan.fp8 and not cluster.instance.fp8_tflops:
-        yield (
-            f"{cluster.instance.name} ({cluster.instance.gpu_label}) does not compute in fp8: turn fp8 off, or use"
-            " ml.p5.48xlarge."
-        )
+        yield sentence("libraries", "no_fp8", machine=cluster.instance)
 
 
 def model_mismatches(plan: Plan, model: Model, job: Job | None) -> Iterator[str]:
-    """Yield mismatches of a plan with a model and its sequences."""
     adapter = job is not None and job.adapter is not None
-    for technique, key in _TECHNIQUES.items():
+    for key in _CONTROLS[1:4]:
+        technique = key.removesuffix("_degree")
         families = supported_families(technique, "smp-v2", adapter=adapter)
         if getattr(plan, key) > 1 and model.family not in families:
             title = technique.replace("_", " ").replace("parallel", "parallelism")
-            yield (
-                f"SMP v2 has {title} for the families {', '.join(families)} only, not for {model.family}: set {key} to"
-                " 1."
-                if families
-                else f"SMP v2 has no {title} with an adapter, which trains the model of transformers"
-                f" (use_smp_model=False): set {key} to 1."
-            )
+            which = "v2_families" if families else "v2_adapter"
+            yield sentence("libraries", which, title=title, names=", ".join(families), model=model, key=key)
     if plan.fp8 and adapter:
-        yield "SMP v2 runs no fp8 with an adapter, which trains the model of transformers: turn fp8 off."
-    elif plan.fp8 and model.family not in supported_families("fp8", "smp-v2"):
-        yield (
-            f"SMP v2 runs fp8 with the families {', '.join(supported_families('fp8', 'smp-v2'))}, not with"
-            f" {model.family}: turn fp8 off."
-        )
-    experts = model.shape.experts
-    if plan.expert_parallel_degree > 1 and experts % plan.expert_parallel_degree:
-        yield (
-            f"expert_parallel_degree ({plan.expert_parallel_degree}) must divide the model's {experts} experts: set it"
-            f" to {nearest_divisor(experts, plan.expert_parallel_degree)}."
-        )
+        yield sentence("libraries", "v2_adapter_in_fp8")
+    elif plan.fp8 and model.family not in (families := supported_families("fp8", "smp-v2")):
+        yield sentence("libraries", "v2_families_in_fp8", names=", ".join(families), model=model)
+    experts, degree = model.shape.experts, plan.expert_parallel_degree
+    if degree > 1 and experts % degree:
+        near = nearest_divisor(experts, degree)
+        yield sentence("libraries", "expert_parallel_degree", degree=degree, experts=experts, near=near)
     if job is not None and plan.context_parallel_degree > 1:
         length = model.sequence_length(job.sequence_length)
         if length % plan.context_parallel_degree:
-            yield (
-                f"context_parallel_degree ({plan.context_parallel_degree}) must divide the sequence length ({length}):"
-                f" set it to {nearest_divisor(length, plan.context_parallel_degree)}."
-            )
+            near = nearest_divisor(length, plan.context_parallel_degree)
+            yield sentence("libraries", "context_and_sequence", plan=plan, length=length, near=near)
 
 
 def follow_ups(plan: Plan, settings: Mapping[str, Any], cluster: Cluster) -> dict[str, Any]:
@@ -233,17 +197,17 @@ def layout(plans: PlanColumns, job: Job, cluster: Cluster | None = None) -> Layo
     )
 
 
-_FIELDS = (
+_CONTROLS = (
     "hybrid_shard_degree",
     "tensor_parallel_degree",
     "context_parallel_degree",
     "expert_parallel_degree",
-    "batch_size",
-    "gradient_accumulation_steps",
     "activation_checkpointing",
     "offload_activations",
-    "distributed_backend",
+    "batch_size",
+    "gradient_accumulation_steps",
 )
+_FIELDS = (*_CONTROLS, "distributed_backend")
 """Fields that the search varies. Other pinned fields are passed to the plan."""
 
 _DELAYED_FROM = 60e9
@@ -310,17 +274,6 @@ def _degrees(model: Model, cluster: Cluster, job: Job, pins: Mapping[str, Any]) 
             if cp <= shards and left % shards == 0:
                 yield tp, cp, ep, shards
 
-
-_CONTROLS = (
-    "hybrid_shard_degree",
-    "tensor_parallel_degree",
-    "context_parallel_degree",
-    "expert_parallel_degree",
-    "activation_checkpointing",
-    "offload_activations",
-    "batch_size",
-    "gradient_accumulation_steps",
-)
 
 LIBRARY = Library(
     name="smp-v2",

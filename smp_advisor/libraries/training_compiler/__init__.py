@@ -34,19 +34,15 @@ class TrainingCompilerPlan(Plan):
     debug: bool = False
     # script settings
     batch_size: int = 1
-    """Samples per GPU and step."""
     precision: Precision = "fp16"
 
 
 def layout(plans: PlanColumns, job: Job, _: Cluster | None = None) -> Layout:
-    """Columns of the cost model for columns of plans."""
     return Layout.of_columns(trained(amp(job), job), rows=plans.rows, batch_samples=plans["batch_size"])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TestedModel:
-    """One row of AWS's table."""
-
     framework: str
     version: str
     model: str
@@ -55,13 +51,10 @@ class TestedModel:
     """None for images."""
     precision: str
     native_batch_size: int
-    """Largest batch per GPU without the compiler."""
     compiled_batch_size: int
-    """Largest batch per GPU with the compiler."""
 
     @property
     def factor(self) -> float:
-        """Compiled batch over native batch."""
         return self.compiled_batch_size / self.native_batch_size
 
 

@@ -48,18 +48,17 @@ def decoder_model(
     token_width: int | None = None,
     head_bias: bool = False,
 ) -> Model:
-    """Assemble a decoder-only model with the head of its configuration."""
-    purpose = head_task(settings, "language-model", "sequence-classification", "token-classification", "none")
+    task, note = head_task(settings, "language-model", "sequence-classification", "token-classification", "none")
     width = token_width or shape.hidden
     tokens = shape.vocab * width
-    if purpose.task == "language-model":
+    if task == "language-model":
         tied = settings.flag("tie_word_embeddings")
         own = (0 if tied else tokens) + (shape.vocab if head_bias else 0)
         head = Head(kind="language-model", outputs=shape.vocab, parameters=own, tied=tied)
-    elif purpose.task == "none":
+    elif task == "none":
         head = Head(kind="none", outputs=0, parameters=0, tied=False)
     else:
-        per_token = purpose.task == "token-classification"
+        per_token = task == "token-classification"
         labels = settings.labels()
         own = width * labels + (labels if per_token else 0)
         head = Head(kind="classification", outputs=labels, parameters=own, tied=False, per_token=per_token)
@@ -73,7 +72,7 @@ def decoder_model(
         token_embedding_parameters=tokens,
         final_parameters=2 * shape.hidden if final_parameters is None else final_parameters,
         head=head,
-        note=purpose.note,
+        note=note,
     )
 
 
@@ -82,7 +81,6 @@ _LEFT_OUT = ("_name_or_path", "auto_map", "transformers_version")
 
 
 def model_from_values(values: Mapping[str, Any], *, source: str, name: str | None = None) -> Model:
-    """Model of a configuration that is a mapping with its ``model_type``."""
     settings = Settings(values, family(values.get("model_type"), source=source), source)
     model = build(settings)
     portable = {key: value for key, value in settings.as_dict().items() if key not in _LEFT_OUT}
@@ -147,18 +145,8 @@ def _conventions(facts: Family, layers: int, hidden: int, heads: int, kv_heads: 
 
 
 def build(settings: Settings) -> Model:
-    """Build the model that a configuration describes."""
-    builder = settings.family.builder
-    module = import_module(f"smp_advisor.workload.families.{_MODULES[builder]}")
-    return cast("Callable[[Settings], Model]", getattr(module, f"build_{builder}"))(settings)
-
-
-_MODULES = {
-    "gpt": "gpt",
-    "decoders": "decoders",
-    "deepseek": "decoders",
-    "bert": "encoders",
-    "vit": "encoders",
-    "t5": "encoders",
-}
-"""Module with the builder of each form, imported on first use."""
+    """Model by the function of the family's form, of one of the modules here, which are imported on first use."""
+    name = f"build_{settings.family.builder}"
+    modules = (import_module(f"smp_advisor.workload.families.{module}") for module in ("gpt", "decoders", "encoders"))
+    builder = next(getattr(module, name) for module in modules if hasattr(module, name))
+    return cast("Callable[[Settings], Model]", builder)(settings)

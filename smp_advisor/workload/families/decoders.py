@@ -30,9 +30,7 @@ class _Traits:
     query_key_norm: Literal["", "head", "full", "l2"] = ""
     """Norm of queries and keys: of each head, over all heads, or of each head without a weight."""
     biases: str = ""
-    """Key of the biases of all attention projections."""
     mlp_biases: str = ""
-    """Key of the biases of the feed-forward layer."""
     qkv_bias: bool | str = False
     """Whether q, k and v have biases and the output has none; or the key of this setting."""
     joint: bool = False
@@ -48,7 +46,6 @@ class _Traits:
     expert_bias: bool = False
     """Whether router and experts have biases, and gates are clamped (gpt-oss)."""
     dense_width: str = "intermediate_size"
-    """Key of the width of layers without experts."""
     shared_width: str = ""
     """Key of the width of the expert that all tokens use; empty without one."""
     shared_gate: bool = False
@@ -57,15 +54,12 @@ class _Traits:
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """Differences between the layers of a model."""
-
     windowed: bool
     sparse: bool
     rotated: bool = True
 
 
 def build_decoders(settings: Settings) -> Model:
-    """Model of a configuration of one of these families."""
     traits, shape = _Traits(**settings.family.traits), shape_of(settings)
     if shape.experts_per_token > shape.experts:
         raise settings.error(
@@ -85,7 +79,6 @@ def build_decoders(settings: Settings) -> Model:
 
 
 def groups_of(blocks: list[Block]) -> tuple[BlockGroup, ...]:
-    """Consecutive equal blocks as groups."""
     runs = [(block, len(list(run))) for block, run in groupby(blocks)]
     if len(runs) > _MOST_RUNS:
         runs = [(block, blocks.count(block)) for block in dict.fromkeys(blocks)]
@@ -211,7 +204,6 @@ def _shared_expert(hidden: int, ffn: int, function: Activation, *, gate: bool) -
 
 
 def build_deepseek(settings: Settings) -> Model:
-    """Model of a DeepSeek V2 or V3 configuration."""
     shape = shape_of(settings)
     hidden, function = shape.hidden, settings.activation("hidden_act")
     if shape.experts_per_token > shape.experts:

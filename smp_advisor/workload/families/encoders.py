@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 
 def build_bert(settings: Settings) -> Model:
-    """Model of a BERT, RoBERTa or ELECTRA configuration."""
     shape = shape_of(settings, max_positions=settings.size("max_position_embeddings"))
     hidden, heads, vocab = shape.hidden, shape.heads, shape.vocab
     settings.refuse_cross_attention()
@@ -33,7 +32,7 @@ def build_bert(settings: Settings) -> Model:
     between = residual(hidden, dropout=settings.rate("hidden_dropout_prob") > 0)
     block = assemble("encoder", hidden, (attend, between, norm(hidden), mlp, between, norm(hidden)))
     width = settings.size("embedding_size") if electra else hidden
-    purpose = head_task(
+    task, note = head_task(
         settings,
         "pretraining" if electra else "language-model",
         "language-model",
@@ -42,7 +41,7 @@ def build_bert(settings: Settings) -> Model:
         "none",
         *(() if roberta else ("pretraining",)),
     )
-    pooled = purpose.task in {"pretraining", "none"} or (purpose.task == "sequence-classification" and not roberta)
+    pooled = task in {"pretraining", "none"} or (task == "sequence-classification" and not roberta)
     tables = (vocab + shape.max_positions + settings.size("type_vocab_size", least=0)) * width
     projection = width * hidden + hidden if width != hidden else 0
     return Model(
@@ -54,10 +53,10 @@ def build_bert(settings: Settings) -> Model:
         embedding_parameters=tables + 2 * width + projection,
         token_embedding_parameters=vocab * width,
         final_parameters=hidden * hidden + hidden if pooled and not electra else 0,
-        head=_electra_head(settings, purpose.task, hidden, width)
-        if electra and purpose.task in {"pretraining", "language-model"}
-        else _head(settings, purpose.task, hidden, vocab, dense=roberta or electra),
-        note=purpose.note,
+        head=_electra_head(settings, task, hidden, width)
+        if electra and task in {"pretraining", "language-model"}
+        else _head(settings, task, hidden, vocab, dense=roberta or electra),
+        note=note,
     )
 
 
@@ -111,7 +110,6 @@ def _head(settings: Settings, task: Task, hidden: int, vocab: int, *, dense: boo
 
 
 def build_vit(settings: Settings) -> Model:
-    """Model of a ViT configuration."""
     (height, width), (patch_height, patch_width) = _pair(settings, "image_size"), _pair(settings, "patch_size")
     patches = (height // patch_height) * (width // patch_width)
     if not patches:
@@ -130,8 +128,8 @@ def build_vit(settings: Settings) -> Model:
     between = residual(hidden, dropout=settings.rate("hidden_dropout_prob") > 0)
     block = assemble("encoder", hidden, (norm(hidden), attend, between, norm(hidden), mlp, between))
     projection = settings.size("num_channels") * patch_height * patch_width * hidden + hidden
-    purpose = head_task(settings, "image-classification", "none")
-    labels = settings.labels() if purpose.task == "image-classification" else 0
+    task, note = head_task(settings, "image-classification", "none")
+    labels = settings.labels() if task == "image-classification" else 0
     pooler = 0 if labels else hidden * settings.size("pooler_output_size", default=hidden)
     return Model(
         name=settings.family.label,
@@ -150,7 +148,7 @@ def build_vit(settings: Settings) -> Model:
             per_token=False,
         ),
         fixed_sequence_length=patches + 1,
-        note=purpose.note,
+        note=note,
     )
 
 
@@ -177,14 +175,13 @@ def build_t5(settings: Settings) -> Model:
     stacks = len(groups)
     # The first block of each stack owns the table of position biases for all blocks of the stack.
     biases = settings.size("relative_attention_num_buckets") * heads
-    purpose = head_task(settings, "language-model", "none")
-    if purpose.task == "none":
+    task, note = head_task(settings, "language-model", "none")
+    if task == "none":
         head = Head(kind="none", outputs=0, parameters=0, tied=False)
     else:
         tied = settings.flag("tie_word_embeddings")
         own = 0 if tied else vocab * hidden
         head = Head(kind="language-model", outputs=vocab, parameters=own, tied=tied, loss_in_fp32=False)
-    note = purpose.note
     if head.kind != "none" and not head.tied:
         note = "output weights counted separately from the embedding, as in the published checkpoints"
     return Model(

@@ -18,21 +18,6 @@ _OPT_POSITION_OFFSET = 2
 """Rows of OPT's position table before the first position."""
 
 
-def build_gpt(settings: Settings) -> Model:
-    """Model of a configuration of one of these families."""
-    builders = {
-        "bloom": _bloom,
-        "falcon": _falcon,
-        "gpt2": _gpt2,
-        "gpt_neo": _gpt_neo,
-        "gpt_neox": _gpt_neox,
-        "gptj": _gptj,
-        "opt": _opt,
-        "phi": _phi,
-    }
-    return builders[settings.family.model_type](settings)
-
-
 def _decoder(
     settings: Settings,
     shape: Shape,
@@ -63,7 +48,7 @@ def _decoder(
     return decoder_model(settings, shape, assemble(kind, hidden, parts, all_reduces=1 if shared_norm else 2), **model)
 
 
-def _gpt2(settings: Settings) -> Model:
+def build_gpt2(settings: Settings) -> Model:
     """GPT-2 and GPT-3: learned positions, norms before each layer, one feed-forward layer four times as wide."""
     shape = shape_of(settings, max_positions=settings.size("n_positions"))
     settings.refuse_cross_attention()
@@ -71,7 +56,7 @@ def _gpt2(settings: Settings) -> Model:
     return _decoder(settings, shape, function, ("attn_pdrop", "resid_pdrop"), {"joint": True})
 
 
-def _gpt_neo(settings: Settings) -> Model:
+def build_gpt_neo(settings: Settings) -> Model:
     """GPT-Neo: GPT-2 with every second attention masked to a window and no bias on q, k and v."""
     shape = shape_of(settings, max_positions=settings.size("max_position_embeddings"))
     if _layers_of(settings.value("attention_types")) != shape.layers:
@@ -90,7 +75,7 @@ def _layers_of(types: object) -> int | None:
         return None
 
 
-def _gptj(settings: Settings) -> Model:
+def build_gptj(settings: Settings) -> Model:
     """GPT-J: parallel attention and feed-forward layer after one norm, rotary positions, an output with a bias."""
     shape = shape_of(settings)
     attend = {
@@ -114,7 +99,7 @@ def _partly_rotated(settings: Settings, shape: Shape, key: str) -> dict[str, Any
     return {"rotary_dim": rotated, "partly_rotated": True, "scores_in_fp32": True}
 
 
-def _gpt_neox(settings: Settings) -> Model:
+def build_gpt_neox(settings: Settings) -> Model:
     """GPT-NeoX and Pythia: two norms on one input feed attention and feed-forward layer, partly rotary positions."""
     shape, bias = shape_of(settings), settings.flag("attention_bias")
     attend = _partly_rotated(settings, shape, "rotary_pct") | {"joint": True, "qkv_bias": bias, "output_bias": bias}
@@ -122,7 +107,7 @@ def _gpt_neox(settings: Settings) -> Model:
     return _decoder(settings, shape, function, dropouts, attend, parallel=settings.flag("use_parallel_residual"))
 
 
-def _phi(settings: Settings) -> Model:
+def build_phi(settings: Settings) -> Model:
     """Phi-1.5 and Phi-2: parallel attention and feed-forward layer after one norm, an output with a bias."""
     if settings.flag("qk_layernorm"):
         raise settings.error("qk_layernorm is not supported: profile the module")
@@ -132,7 +117,7 @@ def _phi(settings: Settings) -> Model:
     return _decoder(settings, shape, function, dropouts, attend, shared_norm=True, head_bias=True)
 
 
-def _bloom(settings: Settings) -> Model:
+def build_bloom(settings: Settings) -> Model:
     """BLOOM: GPT's blocks with linear position biases (ALiBi) and a norm after the token table."""
     shape = shape_of(settings)
     # Linear position biases are added to the scores.
@@ -142,7 +127,7 @@ def _bloom(settings: Settings) -> Model:
     return _decoder(settings, shape, activation("gelu"), dropouts, attend, input_parameters=2 * shape.hidden)
 
 
-def _opt(settings: Settings) -> Model:
+def build_opt(settings: Settings) -> Model:
     """OPT: GPT-3's blocks with ReLU. The 350M model has a narrower token table and norms after the layers."""
     shape = shape_of(settings, max_positions=settings.size("max_position_embeddings") + _OPT_POSITION_OFFSET)
     hidden, bias = shape.hidden, settings.flag("enable_bias")
@@ -164,7 +149,7 @@ def _opt(settings: Settings) -> Model:
     )
 
 
-def _falcon(settings: Settings) -> Model:
+def build_falcon(settings: Settings) -> Model:
     """Falcon: parallel attention and feed-forward layer, one or few key-value heads. 40B and 180B have two norms."""
     grouped, heads = settings.flag("new_decoder_architecture"), settings.size("num_attention_heads")
     fixed = {} if grouped else {"kv_heads": 1 if settings.flag("multi_query") else heads}
