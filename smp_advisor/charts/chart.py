@@ -19,7 +19,6 @@ from smp_advisor.wording import table_html, table_lines
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["Chart", "image"]
 
 MARKS: Mapping[str, str] = {
     "this plan": dot("smp-here", 8, 5, 4),

@@ -14,8 +14,7 @@ from smp_advisor.errors import PlanError
 from smp_advisor.guidance.choice import batch_reason, certainty, low_utilisation
 from smp_advisor.guidance.explanation import explain
 from smp_advisor.guidance.ladder import climb, ladder_text, unused_lines, unused_techniques
-from smp_advisor.guidance.pitfalls import pitfalls
-from smp_advisor.guidance.practices import order
+from smp_advisor.guidance.practices import order, pitfalls
 from smp_advisor.guidance.rank_map import RankTable, rank_map
 from smp_advisor.guidance.reference import nearest_reference
 from smp_advisor.guidance.what_if import PlannedRun

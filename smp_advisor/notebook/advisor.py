@@ -15,12 +15,10 @@ from smp_advisor.advice.live.settings import require_name, require_settings, wit
 from smp_advisor.errors import AdvisorError
 from smp_advisor.notebook.cells import cells
 from smp_advisor.notebook.checks import checked, fixed, pasted
-from smp_advisor.notebook.display import SavedOutputs, show
-from smp_advisor.notebook.look_ahead import look_ahead
+from smp_advisor.notebook.display import SavedOutputs, show, static_html
 from smp_advisor.notebook.panels import PanelRequests, perform, session_steps
 from smp_advisor.notebook.searching import Searching
-from smp_advisor.notebook.static_view import static_html
-from smp_advisor.notebook.view_state import control_dicts, recommendation, snapshot_of
+from smp_advisor.notebook.view_state import control_dicts, look_ahead, recommendation, snapshot_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.notebook.display import Fallback, Handshake
 
-__all__ = ["Advisor", "advisor_of"]
 
 VIEW_MIME = "application/vnd.smp-advisor.view+json"
 """Marks an output of the advisor. The lab extension shows its picture if the kernel with the widget is gone."""

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.scripts import FileFix
 
-__all__ = ["check_if_estimator", "checked", "fixed", "pasted"]
-
 
 _CONFIGURATIONS = (".yaml", ".yml", ".json")
 
@@ -36,20 +34,10 @@ def check_if_estimator(
     cluster: Cluster | Instance | None = None,
     forced: bool = False,
 ) -> EstimatorReport | None:
-    """Check the configuration of a job; None if `source` is a training script.
+    """Check the configuration of a job in a file or cell; None if `source` is a training script.
 
-    Parameters
-    ----------
-    source
-        Path of a file, or the text of a cell.
-    names
-        Variables of the notebook: those with plain data resolve names that other cells define.
-    advice
-        Recommendation with the model and the job for the checks of memory.
-    cluster
-        Cluster of the job, for configurations that name no instance.
-    forced
-        Whether to check it as a configuration in any case.
+    `names` are variables of the notebook: those with plain data resolve names that other cells define. `cluster` is for
+    configurations that name no instance.
     """
     with uninterrupted():
         from smp_advisor.estimators import check_estimator, looks_like_estimator
@@ -80,19 +68,7 @@ def plain_names(names: Mapping[str, Any], text: str) -> dict[str, Any]:
 
 
 def pasted(text: str, advice: Advice, plan: Plan, names: Mapping[str, Any]) -> dict[str, Any]:
-    """Check a pasted text, and compare its plan with the plan on screen.
-
-    Parameters
-    ----------
-    text
-        A cell, dictionary, recipe or request.
-    advice
-        Recommendation with the model and the job.
-    plan
-        The plan on screen.
-    names
-        Variables of the notebook, for names that other cells define.
-    """
+    """Check a pasted text, and compare its plan with the plan on screen."""
     from smp_advisor.estimators import check_estimator
 
     try:

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.workload.model import Model
 
-__all__ = ["FITS", "Fit", "decisive", "figures", "fit", "headlines", "likelihood", "memory", "preferred", "step_range"]
-
 
 _AS_FAST = 0.005
 """Gain in speed from which a plan is shown as faster."""

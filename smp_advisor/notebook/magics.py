@@ -15,8 +15,16 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from smp_advisor.advice.options import keywords_of, named_values
 from smp_advisor.errors import AdvisorError, NoPlanFitsError
 from smp_advisor.notebook.cells import KINDS
-from smp_advisor.notebook.options import comparing, model_named, parsed, table_options, value_of, with_help
-from smp_advisor.notebook.shown import ProgressDisplay, required
+from smp_advisor.notebook.shown import (
+    ProgressDisplay,
+    comparing,
+    model_named,
+    parsed,
+    required,
+    table_options,
+    value_of,
+    with_help,
+)
 from smp_advisor.uninterrupted import uninterrupted
 from smp_advisor.workload.job import DEFAULT_SEQUENCE_LENGTH
 from smp_advisor.workload.stack import AUTO
@@ -31,8 +39,6 @@ if TYPE_CHECKING:
     from smp_advisor.notebook.advisor import Advisor
     from smp_advisor.scripts import Report
     from smp_advisor.search.sizes import ClusterSizes
-
-__all__ = ["AdvisorMagics"]
 
 
 @magics_class

@@ -14,8 +14,8 @@ from smp_advisor.advice.live.live_advice import ON_SCREEN, RECOMMENDED
 from smp_advisor.advice.live.settings import require_settings, with_labels
 from smp_advisor.advice.options import named_values
 from smp_advisor.charts import chart_of
-from smp_advisor.charts.modules import modules_chart
 from smp_advisor.charts.plans import clusters_chart
+from smp_advisor.charts.step import modules_chart
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.guidance.ladder import ladder_html, reasons_of
 from smp_advisor.guidance.report import ladder_of, ranks_of
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from smp_advisor.advice.live.comparison import Comparison
     from smp_advisor.advice.live.control_state import ControlState, Entry
     from smp_advisor.runs.watching import Run
-
-__all__ = ["PANELS", "PanelRequests", "perform", "plan_line", "session_steps"]
 
 
 Panel = Callable[["LiveAdvice", "ControlState", Mapping[str, object]], Mapping[str, object]]
@@ -58,14 +56,7 @@ _SHOWN = 40
 
 
 def compare(advice: LiveAdvice, state: ControlState, options: Mapping[str, object]) -> Mapping[str, object]:
-    """Two plans next to each other, the snapshots and the history.
-
-    Parameters
-    ----------
-    options
-        ``first`` and ``second``: names of snapshots, ``Recommended`` or ``On screen``. Names that do not exist any more
-        are those two again.
-    """
+    """Two plans next to each other, the snapshots and the history; `first` and `second` of the options are names."""
     names = [RECOMMENDED, ON_SCREEN, *advice.snapshots]
     first, second = (
         chosen if isinstance(chosen := options.get(end), str) and chosen in names else default
@@ -155,11 +146,8 @@ _runs: dict[str, Run] = {}
 def start(advice: LiveAdvice, state: ControlState, options: Mapping[str, object]) -> Mapping[str, object]:
     """The request of the plan with its prices and what starts it, or the run that was started.
 
-    Parameters
-    ----------
-    options
-        ``options`` of the job as NAME=VALUE, without which only a run on this machine is offered; and ``confirm``, the
-        token of an offer, which starts it once.
+    Without `options` as NAME=VALUE, only a run on this machine is offered; `confirm` is the token of an offer, which
+    starts it once.
     """
     value, token, text = advice.at(state), str(options.get("confirm", "")), str(options.get("options", ""))
     if token in _offers:
@@ -215,28 +203,14 @@ parameter contains the options that the view set in the panel, and its width in 
 
 
 def panel_data(name: str, advice: LiveAdvice, state: ControlState, options: object = None) -> Mapping[str, object]:
-    """Data of one panel for a state of the controls.
-
-    Raises
-    ------
-    AdvisorError
-        There is no such panel, the plan has no such data, or an option is wrong.
-    """
+    """Data of one panel for a state of the controls."""
     if name not in PANELS:
         raise PlanError(f"The advisor has no panel {name!r}; it has {', '.join(PANELS)}.")
     return PANELS[name](advice, state, options if isinstance(options, dict) else {})
 
 
 class PanelRequests:
-    """Requests for panels of one advisor.
-
-    Parameters
-    ----------
-    advice
-        The live advice with the controls.
-    send
-        Sends a message to all views.
-    """
+    """Requests for panels of one advisor."""
 
     def __init__(self, advice: LiveAdvice, send: Callable[[dict[str, Any]], object]) -> None:
         self._advice, self._send = advice, send
@@ -288,13 +262,7 @@ def session_steps(advice: LiveAdvice) -> dict[str, Any]:
 
 
 def perform(advice: LiveAdvice, content: Mapping[str, Any]) -> None:
-    """Perform an action: ``{"action": "undo"}``, ``{"action": "keep", "value": "name"}``.
-
-    Raises
-    ------
-    AdvisorError
-        There is no such action, or it is not possible.
-    """
+    """Perform an action: ``{"action": "undo"}``, ``{"action": "keep", "value": "name"}``."""
     action, value = str(content.get("action")), content.get("value")
     by_name: dict[str, Callable[[str], object]] = {
         "keep": advice.keep,

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.library import Settings
     from smp_advisor.libraries.plan import Plan
 
-__all__ = ["SearchTask", "Searching", "ways_to_fit"]
-
 
 _REPORTS_PER_SECOND = 5.0
 
@@ -35,23 +33,7 @@ class _CanceledError(Exception):
 
 
 class SearchTask:
-    """One search. A canceled one has no result.
-
-    Parameters
-    ----------
-    search
-        Makes the advice; its argument is called with the progress.
-    on_progress
-        Called at most five times per second, in the search's thread.
-    on_done
-        Called once, in the search's thread, with the advice or the error.
-
-    Examples
-    --------
-    >>> results = []
-    >>> task = SearchTask(lambda report: 42, print, results.append)  # doctest: +SKIP
-    >>> task.join()  # doctest: +SKIP
-    """
+    """One search in a thread; a canceled one has no result. `on_progress` is called at most five times per second."""
 
     def __init__(
         self,
@@ -102,15 +84,7 @@ class SearchTask:
 
 
 class Searching:
-    """The search of an advice, of which there is at most one: a newer one replaces it.
-
-    Parameters
-    ----------
-    advice
-        The live advice that shows the result.
-    send
-        Sends a message to all views.
-    """
+    """The search of an advice, of which there is at most one: a newer one replaces it."""
 
     def __init__(self, advice: LiveAdvice, send: Callable[[dict[str, Any]], object]) -> None:
         self._advice, self._send = advice, send
@@ -222,13 +196,7 @@ def _with(result: Advice, plan: Plan | None) -> ControlState | None:
 
 
 def _pins_of(pin: object, advice: LiveAdvice) -> Settings:
-    """The setting that a message pins at a value: ``{"name": ..., "value": ...}``; none without one.
-
-    Raises
-    ------
-    AdvisorError
-        There is no such setting, or the value has the wrong type.
-    """
+    """The setting that a message pins at a value: ``{"name": ..., "value": ...}``; none without one."""
     if not isinstance(pin, dict):
         return {}
     name, library = str(pin.get("name")), advice.plan.library

@@ -1,28 +1,32 @@
-"""Data of the front end: the recommendation as a dictionary, and the figures of one plan."""
+"""Data of the front end: the recommendation, the figures of one plan and of all moves from it, and the glossary."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import cache
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice.live.controls import controls
-from smp_advisor.advice.live.settings import configuration, precision_text, rows_of, settings_of, training_settings_text
-from smp_advisor.charts.modules import profile_of
-from smp_advisor.charts.step import CATEGORY_LABELS, TIME_LABELS, memory_interval, stage_groups, time_labels
-from smp_advisor.costs.estimate import CATEGORIES
-from smp_advisor.libraries.library import get_library
-from smp_advisor.libraries.schema import schema
-from smp_advisor.notebook.figures import (
-    decisive,
-    figures,
-    fit,
-    headlines,
-    likelihood,
-    memory,
-    preferred,
-    step_range,
+from smp_advisor.advice.live.settings import (
+    configuration,
+    moved_settings,
+    plan_of,
+    precision_text,
+    rows_of,
+    settings_of,
+    training_settings_text,
+    with_job,
+    with_labels,
 )
-from smp_advisor.notebook.glossary import term_for, terms_of
+from smp_advisor.charts.step import CATEGORY_LABELS, TIME_LABELS, memory_interval, profile_of, stage_groups, time_labels
+from smp_advisor.costs import estimate, estimate_many
+from smp_advisor.costs.estimate import CATEGORIES
+from smp_advisor.errors import AdvisorError
+from smp_advisor.files import data_file
+from smp_advisor.libraries.library import get_library, libraries, plan_fields
+from smp_advisor.libraries.schema import schema
+from smp_advisor.notebook.figures import decisive, figures, fit, headlines, likelihood, memory, preferred, step_range
 from smp_advisor.notebook.workload_fields import OBJECTIVES, workload_fields
 from smp_advisor.wording import adapter_text, batch_limit, listed, overhead_notes, sentences
 from smp_advisor.workload.counts import format_count
@@ -30,6 +34,8 @@ from smp_advisor.workload.job import OPTIMIZERS
 from smp_advisor.workload.stack import AUTO, stack
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from smp_advisor.advice import Advice
     from smp_advisor.advice.live.control_state import ControlState
     from smp_advisor.costs.estimate import Estimate
@@ -38,16 +44,6 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.model import Model
 
-__all__ = [
-    "Data",
-    "control_dicts",
-    "costs",
-    "explanation",
-    "facts",
-    "recommendation",
-    "snapshot",
-    "snapshot_of",
-]
 
 _HARDWARE = {
     "peak_tflops": "peak TFLOP/s",
@@ -243,3 +239,94 @@ def recommendation(advice: Advice) -> Data:
             for term in terms_of(library)
         ],
     }
+
+
+def look_ahead(advice: Advice, base: Settings) -> dict[str, Any]:
+    """Table of all moves from `base`: for each control, a snapshot or a problem for each of its values."""
+    table: dict[str, list[dict[str, Any]]] = {}
+    candidates: list[tuple[str, int, Settings, Advice, Plan]] = []
+    for control in controls(advice, base):
+        entries: list[dict[str, Any]] = []
+        for position, value in enumerate(control.values):
+            settings = moved_settings(advice, base, control.name, value)
+            entries.append({"settings": settings})
+            try:
+                moved = with_job(advice, settings)
+                plan = plan_of(moved, settings)
+            except AdvisorError as error:
+                entries[-1]["problem"] = with_labels(advice.plan.library, str(error))
+            else:
+                # The plan decides the effective settings: without a pipeline, its schedule has no effect.
+                candidates.append((control.name, position, _effective(settings, moved, plan), moved, plan))
+        table[control.name] = entries
+    results: list[Estimate | AdvisorError] = []
+    for _, group in groupby(candidates, key=lambda candidate: id(candidate[3])):
+        same_job = list(group)
+        results += _estimates(same_job[0][3], [candidate[-1] for candidate in same_job])
+    for (name, position, settings, moved, plan), result in zip(candidates, results, strict=True):
+        if isinstance(result, AdvisorError):
+            table[name][position]["problem"] = with_labels(advice.plan.library, str(result))
+        else:
+            table[name][position] = snapshot(moved, settings, plan, result)
+    return {"base": base, "by": table}
+
+
+def _effective(settings: Settings, advice: Advice, plan: Plan) -> Settings:
+    return {**settings, **settings_of(plan, advice.job)}
+
+
+def _estimates(advice: Advice, plans: Sequence[Plan]) -> list[Estimate | AdvisorError]:
+    """All at once; one by one only if a plan does not suit the cluster, the model or the job."""
+    try:
+        return [*estimate_many(advice.model, advice.cluster, advice.job, plans)]
+    except AdvisorError:
+        return [_estimate(advice, plan) for plan in plans]
+
+
+def _estimate(advice: Advice, plan: Plan) -> Estimate | AdvisorError:
+    try:
+        return estimate(advice.model, advice.cluster, advice.job, plan)
+    except AdvisorError as error:
+        return error
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Term:
+    """One term of the glossary."""
+
+    term: str
+    text: str
+    short: str = ""
+    """Abbreviation in tables."""
+    settings: tuple[str, ...] = ()
+    """Plan fields, controls and figures that the term explains."""
+    source_title: str = ""
+    source_url: str = ""
+
+    @property
+    def anchor(self) -> str:
+        """Anchor of the term in ``docs/glossary.md``."""
+        return self.term.lower().replace(" ", "-")
+
+
+@cache
+def glossary() -> tuple[Term, ...]:
+    """All terms, in alphabetical order."""
+    return tuple(_term(**entry) for entry in data_file("notebook", "glossary")["term"])
+
+
+def _term(term: str, text: str, settings: list[str], source: tuple[str, str] = ("", ""), short: str = "") -> Term:
+    title, url = source
+    return Term(term=term, text=text, short=short, settings=tuple(settings), source_title=title, source_url=url)
+
+
+def term_for(setting: str) -> Term | None:
+    """The term that explains a plan field, a control or a figure; None if there is none."""
+    return next((term for term in glossary() if setting in term.settings), None)
+
+
+def terms_of(library: str) -> list[Term]:
+    """Terms for the interface of a library: those of its own plan fields and controls, and those of all libraries."""
+    own = plan_fields(library) | set(get_library(library).controls)
+    elsewhere = {name for record in libraries() for name in (*plan_fields(record.name), *record.controls)} - own
+    return [term for term in glossary() if set(term.settings) - elsewhere]

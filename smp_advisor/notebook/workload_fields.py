@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from smp_advisor.advice import Advice
     from smp_advisor.search.ways_out import WayOut, WaysOut
 
-__all__ = ["OBJECTIVES", "by_cost", "changes_of", "effect_of", "keywords_of", "title_of", "ways_of", "workload_fields"]
 
 OBJECTIVES = {
     "throughput": "fastest",
@@ -83,13 +82,7 @@ def workload_fields(advice: Advice) -> list[dict[str, Any]]:
 
 
 def changes_of(advice: Advice, texts: Mapping[str, object]) -> dict[str, Any]:
-    """Changes of the request that other texts of the fields mean, as keywords of `advise`; None removes a setting.
-
-    Raises
-    ------
-    AdvisorError
-        There is no such field, or its text cannot be read.
-    """
+    """Changes of the request that other texts of the fields mean, as keywords of `advise`; None removes a setting."""
     present, changes = _values(advice), dict[str, Any]()
     for name, text in texts.items():
         if name not in present or not isinstance(text, str) or len(text) > _LONGEST:

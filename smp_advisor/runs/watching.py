@@ -10,10 +10,20 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError, RunError
-from smp_advisor.runs.causes import NOT_OF_PLAN, Cause, causes_of
 from smp_advisor.runs.failures import Failure, read_failure
 from smp_advisor.runs.measure import PREFERRED, PROCESSOR, step_seconds_of
-from smp_advisor.runs.page import IN_A_ROW, Figure, alarms_of, conclusions_of, elapsed, figures_of, page_of
+from smp_advisor.runs.page import (
+    IN_A_ROW,
+    NOT_OF_PLAN,
+    Cause,
+    Figure,
+    alarms_of,
+    causes_of,
+    conclusions_of,
+    elapsed,
+    figures_of,
+    page_of,
+)
 from smp_advisor.runs.readers import Log, Sample
 from smp_advisor.runs.sources import ENDED, LocalFolder, LogFile, Poll, TrainingJob
 from smp_advisor.runs.steps import Steps, Typical, typical

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from smp_advisor.arguments import Option
     from smp_advisor.tools.answers import Answer
 
-__all__ = ["TOOLS", "Caller", "Tool", "call"]
 
 MOST_DETAILS = 24_000
 """Bytes of an answer with details."""

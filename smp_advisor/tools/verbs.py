@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice import Advice
-from smp_advisor.advice.files import load
 from smp_advisor.advice.project import Project, project_of
 from smp_advisor.advice.recommendation import advise as recommend
 from smp_advisor.advice.request import job_of, read_model, sort_settings, suited
-from smp_advisor.advice.written import write_text
+from smp_advisor.advice.written import load, write_text
 from smp_advisor.arguments import options_of
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.cluster.table import instances
@@ -66,7 +65,6 @@ if TYPE_CHECKING:
     from smp_advisor.findings.report import Report
     from smp_advisor.workload.model import Model
 
-__all__ = ["EXPORTS", "VERBS"]
 
 _FILES = {".json", ".yaml", ".yml", ".toml", ".py", ".ipynb"}
 """Suffixes of saved advice, recipes and cells."""

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from smp_advisor.charts.chart import Chart
-from smp_advisor.charts.drawings import Axis, Point, plane
+from smp_advisor.charts.plans import Axis, Point, plane
 from smp_advisor.errors import AdvisorError
 from smp_advisor.marks import linear, log_ticks, short, ticks
 

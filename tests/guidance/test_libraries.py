@@ -10,8 +10,7 @@ from smp_advisor import advise
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
 from smp_advisor.guidance.explanation import explain
-from smp_advisor.guidance.pitfalls import pitfalls
-from smp_advisor.guidance.practices import order
+from smp_advisor.guidance.practices import order, pitfalls
 from smp_advisor.guidance.reference import nearest_reference, reference_rows
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.training_compiler import nearest_tested

@@ -9,7 +9,7 @@ from hypothesis import given
 
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
-from smp_advisor.guidance.pitfalls import _rows, downsizing, pitfalls
+from smp_advisor.guidance.practices import _rows, downsizing, pitfalls
 from smp_advisor.libraries import Plan
 from smp_advisor.wording import gib
 from smp_advisor.workload.job import Job

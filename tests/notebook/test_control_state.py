@@ -15,8 +15,7 @@ from smp_advisor.advice.live.settings import plan_of, require_settings, settings
 from smp_advisor.costs import estimate
 from smp_advisor.errors import PlanError
 from smp_advisor.libraries import Plan
-from smp_advisor.notebook.look_ahead import look_ahead
-from smp_advisor.notebook.view_state import snapshot_of
+from smp_advisor.notebook.view_state import look_ahead, snapshot_of
 
 from .advice import PIPELINE, make_advice
 

@@ -9,7 +9,7 @@ from smp_advisor.advice.live import control_state
 from smp_advisor.advice.live.controls import controls, repairs
 from smp_advisor.advice.live.settings import plan_of, settings_of
 from smp_advisor.libraries import Plan
-from smp_advisor.notebook.look_ahead import look_ahead
+from smp_advisor.notebook.view_state import look_ahead
 
 from .advice import make_advice
 
