@@ -433,9 +433,10 @@ class Advice(Recommended):
         PlanError
             The plan does not suit the model or the cluster, or there is no such row or placement.
         """
-        from smp_advisor.guidance.report import ranks_of
+        from smp_advisor.guidance.rank_map import rank_map
+        from smp_advisor.guidance.report import plan_of
 
-        return ranks_of(self, plan, placement_strategy)
+        return rank_map(plan_of(self, plan), self.cluster, placement_strategy)
 
     def rank_map(self, plan: Plan | int | None = None, placement_strategy: str | None = None) -> pd.DataFrame:
         """`ranks` as a DataFrame with one row per GPU, and the numbers of its PP, TP, RDP and DP groups."""

@@ -156,27 +156,23 @@ def downsizing(run: PlannedRun) -> Pitfall | None:
     if alternative is None or comparison.plan is None or fits(alternative, required):
         return None
     source = next((practice(name, plan.library) for name in order(plan.library) if name in _SHARDING), None)
+    before, after = shard_degree(plan, cluster), shard_degree(comparison.plan, half)
+    shards = f"parameters, gradients and optimizer state are sharded over {after} GPUs instead of {before}"
+    if before <= 1:
+        per_replica = comparison.plan.pipeline_parallel_degree * comparison.plan.tensor_parallel_degree
+        replicas = plural(half.gpus // per_replica, "replica")
+        shards = f"the optimizer state is sharded over {replicas} instead of {cluster.gpus // per_replica}"
     return Pitfall(
         id=DOWNSIZING,
         severity="warning",
         text=(
             f"Check the memory again before you shrink the cluster. On {plural(half.nodes, 'node')} ({half.gpus} GPUs),"
-            f" {_shards(plan, comparison.plan, cluster, half)}, and the plan needs {gib(alternative.needed_gib)} per"
+            f" {shards}, and the plan needs {gib(alternative.needed_gib)} per"
             f" GPU (vs {gib(run.estimate.needed_gib)}). It {fit(alternative, required)}."
         ),
         source_url=source.source_url if source else "",
         source_title=source.source_title if source else "",
     )
-
-
-def _shards(plan: Plan, smaller: Plan, cluster: Cluster, half: Cluster) -> str:
-    """Sharded state before and after, as a clause."""
-    before, after = shard_degree(plan, cluster), shard_degree(smaller, half)
-    if before > 1:
-        return f"parameters, gradients and optimizer state are sharded over {after} GPUs instead of {before}"
-    per_replica = plan.pipeline_parallel_degree * plan.tensor_parallel_degree
-    replicas = plural(half.gpus // per_replica, "replica")
-    return f"the optimizer state is sharded over {replicas} instead of {cluster.gpus // per_replica}"
 
 
 _DONE_BY = {"done": " The generated script does this.", "cell": " The exported cell does this."}

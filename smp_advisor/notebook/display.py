@@ -237,19 +237,19 @@ class NothingFits:
             f"<div><strong>{needed}</strong></div></div>"
             '<div style="margin:10px 0 4px;font-weight:600">Make it fit: by price per hour, then by what changes</div>'
         )
-        buttons = [self._button(way) for way in by_cost(ways)]
+        buttons = []
+        for way in by_cost(ways):
+            title = f"{title_of(way)[:1].upper()}{title_of(way)[1:]}"
+            button = w.Button(description=title, layout=w.Layout(width="auto"))
+            button.on_click(lambda _, way=way: self._use(way))
+            note = w.HTML(_lines(escape(effect_of(ways, way))))  # a button would cut it on a narrow page
+            buttons.append(w.Box([button, note], layout=w.Layout(flex_flow="row wrap", align_items="center")))
         self.widget = w.VBox([w.HTML(_lines(head)), *buttons, self._note])
 
     def display(self) -> None:
         """Show the page; where widgets cannot be shown, the changes as a table."""
         data = {**self.widget._repr_mimebundle_(), "text/html": self._ways._repr_html_(), "text/plain": str(self._ways)}
         display(data, raw=True)
-
-    def _button(self, way: WayOut) -> w.Box:
-        button = w.Button(description=f"{title_of(way)[:1].upper()}{title_of(way)[1:]}", layout=w.Layout(width="auto"))
-        button.on_click(lambda _: self._use(way))
-        note = w.HTML(_lines(escape(effect_of(self._ways, way))))  # a button would cut it on a narrow page
-        return w.Box([button, note], layout=w.Layout(flex_flow="row wrap", align_items="center"))
 
     def _use(self, way: WayOut) -> None:
         self._say(f"Searching with {title_of(way)} …")
@@ -328,12 +328,9 @@ _STATES = {"fits": "#0a7d4f", "risk": "#b25e00", "over": "#b3261e"}
 def static_html(advice: LiveAdvice, shown: Data, now: Data) -> str:
     """HTML of the plan on screen: verdict, what was done, bars, ladder and reasons, then folded details."""
     page = title_html(shown) + verdict_html(shown, now) + session_html(advice) + html_report(advice)
-    return f'<div class="smp-static" style="{_FRAME}">{_without_formulas(page)}</div>'
-
-
-def _without_formulas(html: str) -> str:
-    """HTML whose dollar signs delimit no formula: pages of notebooks typeset text between two of them."""
-    return re.sub(r">[^<]*", lambda text: text[0].replace("$", "<span>$</span>"), html)
+    # Pages of notebooks typeset text between two dollar signs as a formula.
+    page = re.sub(r">[^<]*", lambda text: text[0].replace("$", "<span>$</span>"), page)
+    return f'<div class="smp-static" style="{_FRAME}">{page}</div>'
 
 
 def title_html(shown: Data) -> str:

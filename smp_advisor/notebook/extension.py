@@ -28,16 +28,12 @@ def option_words(magic: Any, typed: str) -> list[str]:
     actions = [action for action in options if action.option_strings and action.dest != "help"]
     for action in actions:
         if words and words[-1] in action.option_strings and action.nargs != 0:
-            return _values(action.dest, action.choices)
+            if action.dest not in {"cluster", "instance"}:
+                return list(action.choices or ())
+            from smp_advisor.cluster.table import instances
+
+            return [instance.name for instance in instances()]
     return [action.option_strings[0] for action in actions if not set(action.option_strings) & set(words)]
-
-
-def _values(option: str, choices: Any) -> list[str]:
-    if option in {"cluster", "instance"}:
-        from smp_advisor.cluster.table import instances
-
-        return [instance.name for instance in instances()]
-    return list(choices or ())
 
 
 def complete_options(shell: InteractiveShell, magics: Mapping[str, Any]) -> Callable[[], None]:

@@ -18,10 +18,11 @@ from smp_advisor.charts.plans import clusters_chart
 from smp_advisor.charts.step import modules_chart
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.guidance.ladder import ladder_html, reasons_of
-from smp_advisor.guidance.report import ladder_of, ranks_of
+from smp_advisor.guidance.rank_map import rank_map
+from smp_advisor.guidance.report import ladder_of
 from smp_advisor.notebook.figures import FITS, fit, headlines, memory
-from smp_advisor.notebook.searching import ways_to_fit
 from smp_advisor.notebook.view_state import explanation
+from smp_advisor.notebook.workload_fields import ways_to_fit
 from smp_advisor.runs.sources import LocalFolder
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def ladder(advice: LiveAdvice, state: ControlState, _: Mapping[str, object]) -> 
 
 def ranks(_: LiveAdvice, state: ControlState, __: Mapping[str, object]) -> Mapping[str, object]:
     """Stage, slices, shard and replica of the GPUs of the first nodes."""
-    return {"html": ranks_of(state.advice, state.plan, None)._repr_html_()}
+    return {"html": rank_map(state.plan, state.advice.cluster)._repr_html_()}
 
 
 def requirements(advice: LiveAdvice, state: ControlState, _: Mapping[str, object]) -> Mapping[str, object]:
@@ -219,8 +220,9 @@ class PanelRequests:
 
     def serve(self, content: Mapping[str, Any]) -> None:
         """Send the data for the settings of the request, whatever the controls are by then."""
-        identity, name = str(content.get("id", "")), str(content.get("name", ""))
-        controls, options = self._advice.controls, content.get("options")
+        identity, name, options = str(content.get("id", "")), str(content.get("name", "")), content.get("options")
+        with self._advice.turn:
+            controls = self._advice.controls
         library = controls.advice.plan.library
         try:
             settings = require_settings(content.get("settings"), library)
@@ -230,17 +232,20 @@ class PanelRequests:
             return
         if name in SLOW_PANELS:
             self._send({"kind": "started", "id": identity})
-            Thread(target=self._compute_slowly, args=(identity, name, state, options), daemon=True).start()
-        else:
-            self._compute(identity, name, state, options)
 
-    def _compute_slowly(self, identity: str, name: str, state: ControlState, options: object) -> None:
-        with self._slow:
+            def compute() -> None:
+                with self._slow:
+                    self._compute(identity, name, state, options)
+
+            Thread(target=compute, daemon=True).start()
+        else:
             self._compute(identity, name, state, options)
 
     def _compute(self, identity: str, name: str, state: ControlState, options: object) -> None:
         try:
-            data = panel_data(name, self._advice, state, options)
+            if name not in PANELS:
+                raise PlanError(f"The advisor has no panel {name!r}; it has {', '.join(PANELS)}.")
+            data = PANELS[name](self._advice, state, options if isinstance(options, dict) else {})
         except AdvisorError as error:
             self._fail(identity, state.advice.plan.library, error)
         else:

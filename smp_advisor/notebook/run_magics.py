@@ -109,7 +109,11 @@ class ProfileMagics(Magics):
         return result
 
     def _settings(self, arguments: Namespace) -> dict[str, Any]:
-        memory = value_of(arguments, "memory")
+        memory, inputs = value_of(arguments, "memory"), arguments.inputs
+        if inputs is not None:
+            if inputs not in self.shell.user_ns:
+                raise UsageError(f"The notebook has no variable {inputs!r}.")
+            inputs = self.shell.user_ns[inputs]
         options: dict[str, Any] = {
             "stages": tuple(arguments.stage) if arguments.stage else None,
             "precision": arguments.precision,
@@ -117,7 +121,7 @@ class ProfileMagics(Magics):
             "library": arguments.library,
             "batch": value_of(arguments, "batch"),
             "script": arguments.script,
-            "inputs": None if arguments.inputs is None else self._variable(arguments.inputs),
+            "inputs": inputs,
             "memory_bytes": None if memory is None else int(memory * 2**30),
             "seconds": value_of(arguments, "seconds"),
             "sequence_length": value_of(arguments, "sequence_length"),
@@ -217,11 +221,6 @@ class ProfileMagics(Magics):
         show_result(self.shell, "smp_prove", proof)
         return proof
 
-    def _variable(self, name: str) -> Any:
-        if name not in self.shell.user_ns:
-            raise UsageError(f"The notebook has no variable {name!r}.")
-        return self.shell.user_ns[name]
-
 
 def _written(cell: str, name: str, source_dir: str | None) -> Path:
     """Write the cell to a script in a new folder, along with the files of `source_dir`."""
@@ -276,14 +275,6 @@ def _follow(run: Run) -> None:
         _shown.pop(run, None)
 
 
-def _is_confirmed() -> bool:
-    """The answer of the user."""
-    try:
-        return input("Start it for this price? Enter yes: ").strip().lower() == "yes"
-    except (EOFError, OSError, RuntimeError):  # kernels without a prompt
-        raise UsageError("There is nobody to answer here: %smp_start --yes starts the job for its price.") from None
-
-
 def _data(run: Run) -> dict[str, str]:
     return {"text/html": run._repr_html_(), "text/plain": str(run)}
 
@@ -318,7 +309,12 @@ class RunMagics(Magics):
         options = named_values(arguments.option)
         if not arguments.local and not arguments.yes:
             print(f"This job would run on {advice.terms(sdk=arguments.sdk, **options)}")  # noqa: T201
-            if not _is_confirmed():
+            try:
+                answer = input("Start it for this price? Enter yes: ")
+            except (EOFError, OSError, RuntimeError):  # kernels without a prompt
+                hint = "There is nobody to answer here: %smp_start --yes starts the job for its price."
+                raise UsageError(hint) from None
+            if answer.strip().lower() != "yes":
                 print("Nothing was started.")  # noqa: T201
                 return None
         run = advice.start(local=arguments.local, confirm=True, folder=folder, sdk=arguments.sdk, **options)
@@ -368,17 +364,11 @@ class RunMagics(Magics):
         Shows what was read and the estimate before and after, then the new advice, and returns it.
         """
         arguments = parsed(self.smp_calibrate, line)
-        calibrated = self._calibrated(required(self.shell, "no plan yet"), arguments)
-        calibrated.show_now()
-        return calibrated
-
-    def _calibrated(self, advisor: Advisor, arguments: Namespace) -> Advisor:
-        from dataclasses import replace
-
         from smp_advisor.estimators import watch
         from smp_advisor.notebook.advisor import advisor_of
         from smp_advisor.workload import load_calibration
 
+        advisor = required(self.shell, "no plan yet")
         advice: Advice = advisor.advice
         if arguments.load:
             earlier = load_calibration(arguments.load)
@@ -393,7 +383,10 @@ class RunMagics(Magics):
             run = watch(name.strip("'\""))
             run.wait(lambda run: print(run.headline, flush=True))  # noqa: T201
             advice = advice.calibrate(run, plan=None if run.advice else advisor.plan, accept=arguments.accept)
-        run = self._run(arguments.log)
+        run = None
+        if arguments.log is not None:  # the notebook's variable of that name, else the path
+            word = arguments.log.strip("'\"")
+            run = self.shell.user_ns[word] if word in self.shell.user_ns else Path(word)
         has_run = run is not None or any(value for name, value in figures.items() if name != "peak_kind")
         if has_run or not (arguments.load or arguments.job):
             advice = advice.calibrate(run, plan=advisor.plan, probe=arguments.probe, accept=arguments.accept, **figures)
@@ -403,11 +396,6 @@ class RunMagics(Magics):
         if arguments.save and calibration is not None:
             calibration.save(arguments.save)
         display(advice.learned)
-        return advisor_of(advice)
-
-    def _run(self, name: str | None) -> Any:
-        """The notebook's variable of that name, else the path."""
-        if name is None:
-            return None
-        word = name.strip("'\"")
-        return self.shell.user_ns[word] if word in self.shell.user_ns else Path(word)
+        calibrated = advisor_of(advice)
+        calibrated.show_now()
+        return calibrated

@@ -67,32 +67,34 @@ def figures_of(run: Run) -> tuple[Figure, ...]:
         )
     if run.steps.loss is not None:
         rows.append(Figure(label="Loss", measured=f"{run.steps.loss:.4g}"))
-    return (*rows, *_rest(run))
-
-
-def _rest(run: Run) -> Iterator[Figure]:
-    """Time and money to the end, and the next checkpoint."""
     left = run.remaining_days()
     if left is not None and not run.done:
         units = (("days", 1.0), ("hours", 24.0), ("minutes", 1440.0), ("seconds", 86_400.0))
         unit, scale = next((entry for entry in units if entry[1] * left[0] >= 1), units[-1])
-        yield Figure(label="Remaining", measured=f"{number(scale * left[0])} {unit} ({between(left[1:], scale)})")
+        rows.append(
+            Figure(label="Remaining", measured=f"{number(scale * left[0])} {unit} ({between(left[1:], scale)})")
+        )
         hourly = None if run.advice is None else run.advice.cluster.usd_per_hour
         if hourly is not None:
             value, low, high = (24 * hourly * days for days in left)
-            yield Figure(label="Remaining cost", measured=f"{number(value)} USD ({between((low, high))})")
+            rows.append(Figure(label="Remaining cost", measured=f"{number(value)} USD ({between((low, high))})"))
     every, ranged = run.last.settings.get("checkpoint_every", ""), run.step_range
     if every.isdigit() and int(every) and run.step is not None and ranged is not None and not run.done:
         coming = (run.step // int(every) + 1) * int(every)
         pause = elapsed((coming - run.step) * ranged[0])
-        yield Figure(label="Next checkpoint", measured=f"step {coming:,}, in {pause}")
+        rows.append(Figure(label="Next checkpoint", measured=f"step {coming:,}, in {pause}"))
+    return tuple(rows)
 
 
 def alarms_of(run: Run) -> tuple[str, ...]:
     """Alarms of a run, one sentence each."""
     alarms = []
     if run.last.failure or run.log.out_of_memory:
-        alarms.append(_failure(run))
+        text = " ".join(run.last.failure.split())[:400]
+        sentence = f"The run failed: {text}" if text else "The run ran out of GPU memory."
+        if run.failure is not None:
+            sentence = f"The run failed. {run.failure.cause} {run.failure.change}"
+        alarms.append(sentence)
     if infinite := run.steps.infinite_loss:
         alarms.append(f"{infinite}: stop the run, and resume from a checkpoint before it with a lower learning rate.")
     expected, values = run.estimate, [sample.value for sample in run.samples][1:][-IN_A_ROW:]
@@ -115,14 +117,6 @@ def alarms_of(run: Run) -> tuple[str, ...]:
             " at the log for a stall, an evaluation or a checkpoint."
         )
     return tuple(alarms)
-
-
-def _failure(run: Run) -> str:
-    """The failure as a sentence."""
-    if run.failure is not None:
-        return f"The run failed. {run.failure.cause} {run.failure.change}"
-    text = " ".join(run.last.failure.split())[:400]
-    return f"The run failed: {text}" if text else "The run ran out of GPU memory."
 
 
 def _is_silent(run: Run) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from smp_advisor import Cluster, Job, advise
-from smp_advisor.advice.live.search_again import changed, changed_call, lost_pins, pins_of
+from smp_advisor.advice.live.control_state import changed, changed_call, lost_pins, pins_of
 from smp_advisor.advice.live.settings import settings_of
 from smp_advisor.errors import AdvisorError
 

@@ -7,11 +7,11 @@ from threading import Event
 import pytest
 
 from smp_advisor import advise
-from smp_advisor.advice.live.search_again import changed_call
+from smp_advisor.advice.live.control_state import changed_call
 from smp_advisor.errors import NoPlanFitsError, PlanError
 from smp_advisor.notebook.advisor import Advisor, advisor_of
 from smp_advisor.notebook.display import NothingFits
-from smp_advisor.notebook.searching import SearchTask
+from smp_advisor.notebook.workload_fields import SearchTask
 from smp_advisor.notebook.shown import ProgressDisplay
 from smp_advisor.notebook.workload_fields import by_cost, changes_of, workload_fields
 
