@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.guidance.recommended import Recommended
     from smp_advisor.libraries.plan import Plan
-    from smp_advisor.marks import Scale
     from smp_advisor.search.clusters import ClusterSize
     from smp_advisor.search.search import SearchResult
 
@@ -82,17 +81,20 @@ def plane(
 ) -> str:
     """Points, and curves through points, over two axes as SVG, `width` pixels wide."""
     right = width - 12
-    x, y = _scale(across, _LEFT + 8, right), _scale(up, _HEIGHT, _TOP)
+    x, y = (
+        (logarithmic if axis.is_log else linear)(axis.low, axis.high, *ends)
+        for axis, ends in ((across, (_LEFT + 8, right)), (up, (_HEIGHT, _TOP)))
+    )
     parts = [label("smp-tick", 0, 11, up.title)]
     if across.limit:
         name, value = across.limit
         parts.append(rect("smp-within", _LEFT, _TOP, x(value) - _LEFT, _HEIGHT - _TOP))
         parts.append(line("smp-limit-mark", x(value), _TOP, x(value), _HEIGHT))
         parts.append(label("smp-text", x(value) - 4, _TOP + 12, name, "end"))
-    for value in _ticks(up, 6):
+    for value in (log_ticks if up.is_log else ticks)(up.low, up.high, 6):
         parts.append(line("smp-grid", _LEFT, y(value), right, y(value)))
         parts.append(label("smp-tick", _LEFT - 6, y(value) + 4, short(value), "end"))
-    for value in _ticks(across, (width - _LEFT) / 60):
+    for value in (log_ticks if across.is_log else ticks)(across.low, across.high, (width - _LEFT) / 60):
         parts.append(line("smp-grid", x(value), _TOP, x(value), _HEIGHT))
         parts.append(label("smp-tick", x(value), _HEIGHT + 15, short(value), "middle"))
     if up.limit:
@@ -115,14 +117,6 @@ def plane(
             taken.append(place)
             parts.append(label("smp-tick smp-strong" if point.radius > 5 else "smp-tick", *place, point.text, "middle"))
     return frame(width, _HEIGHT + 38, description, parts)
-
-
-def _scale(axis: Axis, start: float, end: float) -> Scale:
-    return (logarithmic if axis.is_log else linear)(axis.low, axis.high, start, end)
-
-
-def _ticks(axis: Axis, count: float) -> list[float]:
-    return (log_ticks if axis.is_log else ticks)(axis.low, axis.high, count)
 
 
 _DIVISIONS = {
@@ -284,6 +278,8 @@ def sizes_chart(sizes: ClusterSizes, advice: Recommended) -> Chart:
     )
     curves = [(f"smp-curve smp-g{group}", line) for group, (_, line) in enumerate(lines)]
     missing = [size for size in sizes.sizes if size.estimate is None]
+    library = advice.plan.library if advice.question is None else advice.question.library
+    shown = {size.cluster.instance.name for size in sizes.sizes}
     notes = list(sizes.lines())
     if missing:
         notes.append(
@@ -298,15 +294,8 @@ def sizes_chart(sizes: ClusterSizes, advice: Recommended) -> Chart:
         key=tuple(name for name, _ in lines),
         colors="smp-g",
         marks=("this cluster", "95 % interval"),
-        choices=tuple(_further(sizes, advice)),
+        choices=tuple(machine.name for machine in suitable(library) if machine.name not in shown),
     )
-
-
-def _further(sizes: ClusterSizes, advice: Recommended) -> list[str]:
-    """Instance types that the library suggests and that have no line yet."""
-    library = advice.plan.library if advice.question is None else advice.question.library
-    shown = {size.cluster.instance.name for size in sizes.sizes}
-    return [machine.name for machine in suitable(library) if machine.name not in shown]
 
 
 def _point(

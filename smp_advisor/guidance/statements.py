@@ -159,13 +159,6 @@ def _learning_rate(run: PlannedRun) -> Conclusion:
     )
 
 
-def _padding(run: PlannedRun) -> Conclusion:
-    return used(
-        f"Tokenize with padding='max_length' and max_length={run.sequence_length}, and drop the last, smaller"
-        " batch. With padding='longest', nearly every batch has another shape and compiles the model again."
-    )
-
-
 def _gpus_per_node(run: PlannedRun) -> Conclusion:
     machine = run.cluster.instance
     if machine.gpus > 1:
@@ -322,7 +315,12 @@ ARGUMENTS = {
     "support": statement(_support),
     "compiled_batch": statement(_batch, _compiled_batch),
     "learning_rate": statement(_learning_rate),
-    "padding": statement(_padding),
+    "padding": statement(
+        lambda run: used(
+            f"Tokenize with padding='max_length' and max_length={run.sequence_length}, and drop the last, smaller"
+            " batch. With padding='longest', nearly every batch has another shape and compiles the model again."
+        )
+    ),
     "gpus_per_node": statement(_gpus_per_node),
     "network": statement(_network),
     "warm_up": statement(_warm_up),

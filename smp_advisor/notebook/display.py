@@ -125,19 +125,20 @@ class SavedOutputs:
     def changed(self) -> None:
         """The plan on screen changed, in any thread."""
         if self.keeps_views and self._handles and self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._wait)
+            loop = self._loop
+
+            def wait() -> None:
+                if self._timer is not None:
+                    self._timer.cancel()
+                self._timer = loop.call_later(QUIET_SECONDS, self.write)
+
+            loop.call_soon_threadsafe(wait)
 
     def write(self) -> None:
         """Write the present plan into every output."""
         data, metadata = self._bundle()
         for handle in self._handles:
             handle.update(data, metadata=metadata, raw=True)
-
-    def _wait(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._loop is not None:
-            self._timer = self._loop.call_later(QUIET_SECONDS, self.write)
 
 
 NOTICE = (

@@ -243,9 +243,7 @@ class PanelRequests:
 
     def _compute(self, identity: str, name: str, state: ControlState, options: object) -> None:
         try:
-            if name not in PANELS:
-                raise PlanError(f"The advisor has no panel {name!r}; it has {', '.join(PANELS)}.")
-            data = PANELS[name](self._advice, state, options if isinstance(options, dict) else {})
+            data = panel_data(name, self._advice, state, options)
         except AdvisorError as error:
             self._fail(identity, state.advice.plan.library, error)
         else:

@@ -278,7 +278,11 @@ def causes_of(
         less = f"{against}: the run is faster than any published run of this kind."
         check = "Compare its batch, sequence length and GPUs with the plan: it may do less work per step."
         return (*causes, Cause(name="less work", evidence=less, change=check))
-    certain = [*_of_hosts(busy), *_of_memory(memory_share)]
+    certain = list(_of_hosts(busy))
+    if memory_share is not None and memory_share >= _NEARLY_FULL:
+        full = f"Peak memory is {percent(memory_share)} of the GPU's, where the allocator frees and reserves memory in"
+        change = "A smaller batch_size, or activation checkpointing."
+        certain.append(Cause(name="memory", evidence=f"{full} each step.", change=change))
     return (*causes, *(certain or _of_parts(advice, usual, busy, against)))
 
 
@@ -314,14 +318,6 @@ def _of_hosts(busy: Mapping[str, float]) -> Iterator[Cause]:
         text = f"The GPUs of {slow} are at {percent(busy[slow])}, those of the other hosts at {percent(usual)}."
         change = "All wait for it: replace the node (a new job gets others), and look at its data and processors first."
         yield Cause(name="slow node", evidence=text, change=change)
-
-
-def _of_memory(share: float | None) -> Iterator[Cause]:
-    if share is not None and share >= _NEARLY_FULL:
-        text = (
-            f"Peak memory is {percent(share)} of the GPU's, where the allocator frees and reserves memory in each step."
-        )
-        yield Cause(name="memory", evidence=text, change="A smaller batch_size, or activation checkpointing.")
 
 
 def _of_parts(advice: Recommended, usual: Typical, busy: Mapping[str, float], against: str) -> list[Cause]:

@@ -34,7 +34,7 @@ from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.job import Job
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from smp_advisor.advice import Advice
     from smp_advisor.costs.estimate import Estimate
@@ -291,11 +291,6 @@ def fields_of_pins(library: str, pins: Mapping[str, Any]) -> dict[str, Any]:
     return {**of_plan, **{name: value for name, value in pins.items() if name in job_labels(library)}}
 
 
-def lost_pins(library: str, pins: Iterable[str]) -> tuple[str, ...]:
-    """Pinned controls that another library does not have."""
-    return tuple(name for name in pins if name not in names_of(library))
-
-
 @dataclass(frozen=True, kw_only=True)
 class SearchAgain:
     """A changed request: prepared at once, searched in any thread."""
@@ -313,8 +308,11 @@ class SearchAgain:
 
     def summary(self, after: Advice) -> str:
         """The change with its effect: "Instance count 16 → 8: 26.1 of 39.4 GiB per GPU, throughput −48 %"."""
-        texts = [f"{_title(name)} {_text(self._before(name))} → {_text(value)}" for name, value in self.changes.items()]
-        lost = lost_pins(after.plan.library, self.pins)
+        texts = [
+            f"{_TITLES.get(name, name.replace('_', ' '))} {_text(self._before(name))} → {_text(value)}"
+            for name, value in self.changes.items()
+        ]
+        lost = [name for name in self.pins if name not in names_of(after.plan.library)]
         pinned = [
             f"{label_of(after.plan.library, name).lower()} {value_text(name, value)}"
             for name, value in self.pins.items()
@@ -324,7 +322,12 @@ class SearchAgain:
         labels = [label_of(self.advice.plan.library, name).lower() for name in lost]
         texts += [f"no longer pinned: {listed(labels)}, which {after.plan.library} does not have"] if lost else []
         text = ", ".join(texts)
-        return f"{text[:1].upper()}{text[1:]}: {self._effect(after)}."
+        now, before = after.estimate, self.advice.estimate
+        memory = f"{now.needed_gib:.1f} of {now.usable_gpu_memory_gib:.1f} GiB per GPU"
+        speed = throughput_change(before.samples_per_second, now.samples_per_second)
+        if after.model.reads_tokens and self.advice.model.reads_tokens:
+            speed = throughput_change(before.tokens_per_second, now.tokens_per_second)
+        return f"{text[:1].upper()}{text[1:]}: {memory}, {speed}."
 
     def _before(self, name: str) -> Any:
         call = self.advice.call
@@ -335,15 +338,6 @@ class SearchAgain:
             return self.advice.cluster.instance.name
         return getattr(self.advice.job, name, None) if value is None else value
 
-    def _effect(self, after: Advice) -> str:
-        estimate, before = after.estimate, self.advice.estimate
-        memory = f"{estimate.needed_gib:.1f} of {estimate.usable_gpu_memory_gib:.1f} GiB per GPU"
-        if after.model.reads_tokens and self.advice.model.reads_tokens:
-            rate, earlier = estimate.tokens_per_second, before.tokens_per_second
-        else:
-            rate, earlier = estimate.samples_per_second, before.samples_per_second
-        return f"{memory}, {throughput_change(earlier, rate)}"
-
 
 _TITLES = {
     "cluster": "instance",
@@ -352,10 +346,6 @@ _TITLES = {
     "max_usd": "budget",
     "global_batch_size": "global batch",
 }
-
-
-def _title(name: str) -> str:
-    return _TITLES.get(name, name.replace("_", " "))
 
 
 def _text(value: object) -> str:
