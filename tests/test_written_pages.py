@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scripts.pages import PAGES, gallery
-from smp_advisor.notebook.glossary import glossary, term_for
+from smp_advisor.notebook.view_state import glossary, term_for
 
 CONTENT = {
     "docs/executed_blocks.md": ["docs/how_to/calibrate.md"],

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import smp_advisor as smpa
-from smp_advisor.notebook.glossary import glossary
+from smp_advisor.notebook.view_state import glossary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from smp_advisor.notebook.glossary import Term
+    from smp_advisor.notebook.view_state import Term
 
 HEAD = """# Glossary
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.command.__main__ import parser as advisor_parser
 from smp_advisor.notebook.extension import MAGICS
 from smp_advisor.notebook.magics import AdvisorMagics
-from smp_advisor.notebook.profile_magics import ProfileMagics
-from smp_advisor.notebook.run_magics import RunMagics
+from smp_advisor.notebook.run_magics import ProfileMagics, RunMagics
 from smp_advisor.scripts.command.options import _parser as check_parser
 
 if TYPE_CHECKING:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from smp_advisor.cluster.table import Instance
     from smp_advisor.costs.estimate import Estimate
 
-__all__ = ["FILE", "Policy", "Project", "project_of"]
 
 FILE = "smp_advisor.toml"
 _KEYS = ("calibration", "hardware", "policy")

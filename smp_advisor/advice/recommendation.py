@@ -39,14 +39,14 @@ from smp_advisor.guidance.choice import (
 )
 from smp_advisor.guidance.explanation import explain
 from smp_advisor.guidance.model_changes import model_changes
-from smp_advisor.guidance.pitfalls import pitfalls
+from smp_advisor.guidance.practices import pitfalls
 from smp_advisor.guidance.reference import nearest_reference
 from smp_advisor.guidance.what_if import PlannedRun
 from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.validation import check_against, unscripted_adapter
 from smp_advisor.libraries.version import require_supported_instance
 from smp_advisor.search.candidates import Request, job_for, library_policy, pins_for, search_in_bf16_if_possible
-from smp_advisor.search.clusters import Limits, Places, Question, places_of
+from smp_advisor.search.clusters import Limits, Question, places_of
 from smp_advisor.search.decision import decide
 from smp_advisor.search.library import LibraryChoice, choose_library, family_to_infer, framework_of
 from smp_advisor.search.search import representatives
@@ -62,12 +62,12 @@ if TYPE_CHECKING:
     from smp_advisor.cluster.table import Instance
     from smp_advisor.scripts.following import ScriptStack
     from smp_advisor.search.rank import Objective
-    from smp_advisor.search.sizes import ClusterSizes, Progress
+    from smp_advisor.search.sizes import Progress
     from smp_advisor.workload.job import Job
 
 
 @completes(AdviseSettings)
-def advise(
+def advise(  # noqa: PLR0915 - the path of a request, in its order
     model: Any,
     cluster: Cluster | Instance | str | Sequence[Instance | str],
     job: Job | None = None,
@@ -156,7 +156,9 @@ def advise(
     require_values(library, pins)
     code = _code_of(script) if job is None else None
     if code is not None:
-        job_settings = {**_job_settings_of(code, job_settings), **job_settings}
+        # The user's attention replaces that of the script's code.
+        of_code = {k: v for k, v in code.settings.items() if k != "stack" or "attention" not in job_settings}
+        job_settings = {**of_code, **job_settings}
     user_settings, job = set_by_user(job, job_settings, library), job_of(job, job_settings)
     at_default = set(job.defaulted())
     limits = Limits.of(job, max_days=max_days, max_usd=max_usd)
@@ -181,10 +183,17 @@ def advise(
         own_script=script is not None,
     )
     question = Question(request=request, library=library, objective=chosen_objective)
-    sizes = _sizes(question, places, limits, framework, on_progress)
+    sizes = None  # of one cluster without limits
+    if places.fixed is None or limits:
+        family = library_policy().tensorflow if framework_of(framework)[0] == "tensorflow" else library
+        sizes = decided(replace(question, library=family), places, limits, on_progress)
     place = sizes.chosen.cluster if sizes is not None and sizes.chosen is not None else place
     request = replace(request, cluster=place)
-    choice = _library(request, library, framework)
+    if library == "auto":
+        choice = choose_library(request, framework)
+    else:
+        require_supported_instance(library, request.cluster.instance)
+        choice = LibraryChoice(library=library, because="")
     # Compared clusters have one shape: that of their figures stays.
     if sizes is None and (library != "auto" or get_library(choice.library).smdistributed):
         workload = _in_shape_of(get_library(choice.library).inferred_family, workload, model, job, shape)
@@ -289,17 +298,6 @@ def _replayed(call: partial[LiveAdvice], model: Any, workload: Model, job: Job) 
     return partial(call, model=model if is_profile(model) else workload)  # a profile has the tree of modules
 
 
-def _sizes(
-    question: Question, places: Places, limits: Limits, framework: str | None, on_progress: Progress | None
-) -> ClusterSizes | None:
-    """The compared clusters; None for one cluster without limits."""
-    if places.fixed is not None and not limits:
-        return None
-    if framework_of(framework)[0] == "tensorflow":
-        question = replace(question, library=library_policy().tensorflow)
-    return decided(question, places, limits, on_progress)
-
-
 def _code_of(script: str | None) -> ScriptStack | None:
     """Kind of code of a training script on this machine; None if the file is elsewhere or cannot be read."""
     if script is None or not Path(script).is_file():
@@ -310,18 +308,6 @@ def _code_of(script: str | None) -> ScriptStack | None:
         return read_stack(Path(script))
     except AdvisorError:
         return None
-
-
-def _job_settings_of(code: ScriptStack, job_settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that the script determines. The user's attention replaces that of the script's code."""
-    return {name: value for name, value in code.settings.items() if name != "stack" or "attention" not in job_settings}
-
-
-def _library(request: Request, library: str, framework: str | None) -> LibraryChoice:
-    if library == "auto":
-        return choose_library(request, framework)
-    require_supported_instance(library, request.cluster.instance)
-    return LibraryChoice(library=library, because="")
 
 
 def _in_shape_of(family: str, workload: Model, model: Any, job: Job, shape: Mapping[str, Any]) -> Model:

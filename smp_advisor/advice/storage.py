@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.workload.job import Job
 
 
@@ -175,7 +174,13 @@ def result_from_plain(values: Mapping[str, Any], job: Job) -> SearchResult:
     return SearchResult(
         cluster=cluster,
         objective=objective,
-        space=_space(plans, job, cluster),
+        space=Space(
+            library=plans[0].library,
+            layout=layout_of(plans, job, cluster),
+            columns={_ROW: np.arange(len(plans))},
+            shared={},
+            finish=_Fields(plans),
+        ),
         ranked=ranked.astype(np.intp),
         scores=Scores(**{name: _column(column, len(ranked)) for name, column in scores.items()}),
         **{name: _column(values[name], len(plans)) for name in _OF_PLANS},
@@ -200,25 +205,9 @@ class _Fields:
         return {name: getattr(plan, name) for name in plan_fields(plan.library)}
 
 
-def _space(plans: tuple[Plan, ...], job: Job, cluster: Cluster) -> Space:
-    return Space(
-        library=plans[0].library,
-        layout=layout_of(plans, job, cluster),
-        columns={_ROW: np.arange(len(plans))},
-        shared={},
-        finish=_Fields(plans),
-    )
-
-
 _CALLS = ("request", "call")
 _STORED = (str, int, float, Model)
 """Descriptions of a model that a file holds."""
-
-
-def advice_as_plain(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that have a form of their own, with parts that `plain` converts."""
-    calls = {name: _call(fields[name], fields["model"]) for name in _CALLS}
-    return {"result": result_as_plain(fields["result"]), **calls}
 
 
 def _call(call: partial[Any] | None, model: Model) -> dict[str, Any] | None:
@@ -272,7 +261,10 @@ def plain(value: Any) -> Any:
     name = PLAN if isinstance(value, Plan) else kind.__name__
     if kind_of(name, getattr(value, "library", None)) is kind:
         fields = {field: getattr(value, field) for field in field_names(kind)}
-        own = advice_as_plain(fields) if name == ADVICE else {}
+        own: dict[str, Any] = {}
+        if name == ADVICE:
+            own = {call: _call(fields[call], fields["model"]) for call in _CALLS}
+            own["result"] = result_as_plain(fields["result"])
         return {TYPE: name} | {field: plain(part) for field, part in (fields | own).items()}
     raise StorageError(f"A {name} cannot be stored: a model, job, cluster, plan, estimate or advice can.")
 

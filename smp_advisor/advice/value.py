@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice.options import JobOptionSettings, completes
 from smp_advisor.arguments import brief
+from smp_advisor.costs.evaluate import estimate
+from smp_advisor.errors import NoPlanFitsError, RunError
+from smp_advisor.guidance.rank_map import rank_map
 from smp_advisor.guidance.recommended import Recommended
+from smp_advisor.guidance.report import ladder_of, plan_of, report
 
 if TYPE_CHECKING:
     import os
@@ -252,7 +256,6 @@ class Advice(Recommended):
         Traceback (most recent call last):
         smp_advisor.errors.RunError: Nothing was started. This job would run on 1 x ml.p4d.24xlarge...
         """
-        from smp_advisor.errors import RunError
         from smp_advisor.runs.start import new_folder, start_job, start_local
 
         if local:
@@ -293,8 +296,6 @@ class Advice(Recommended):
         NoPlanFitsError
             No plan of the request needs enough less memory.
         """
-        from smp_advisor.costs.evaluate import estimate
-        from smp_advisor.errors import NoPlanFitsError
         from smp_advisor.runs.failures import failure_of_plan
 
         read = failure_of_plan(failure, self.cluster)
@@ -414,8 +415,6 @@ class Advice(Recommended):
         PlanError
             The plan does not suit the model or the cluster, or there is no such row.
         """
-        from smp_advisor.guidance.report import ladder_of
-
         return ladder_of(self, plan)
 
     def ranks(self, plan: Plan | int | None = None, placement_strategy: str | None = None) -> RankTable:
@@ -433,9 +432,7 @@ class Advice(Recommended):
         PlanError
             The plan does not suit the model or the cluster, or there is no such row or placement.
         """
-        from smp_advisor.guidance.report import ranks_of
-
-        return ranks_of(self, plan, placement_strategy)
+        return rank_map(plan_of(self, plan), self.cluster, placement_strategy)
 
     def rank_map(self, plan: Plan | int | None = None, placement_strategy: str | None = None) -> pd.DataFrame:
         """`ranks` as a DataFrame with one row per GPU, and the numbers of its PP, TP, RDP and DP groups."""
@@ -500,8 +497,6 @@ class Advice(Recommended):
 
     def report(self, *, details: bool = False) -> str:
         """The recommendation as text: verdict, ladder and reasons; with every figure and assumption on request."""
-        from smp_advisor.guidance.report import report
-
         return report(self, details=details)
 
     def __str__(self) -> str:

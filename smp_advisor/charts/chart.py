@@ -19,7 +19,6 @@ from smp_advisor.wording import table_html, table_lines
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["Chart", "image"]
 
 MARKS: Mapping[str, str] = {
     "this plan": dot("smp-here", 8, 5, 4),
@@ -69,7 +68,10 @@ class Chart:
         svg = self.draw(width)
         size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg) or ("", "", "0")
         x, y, parts = 0.0, 8.0 + float(size[2]), []
-        for swatch, name in self._legend():
+        # Swatches, drawings of 16 by 10 pixels, of every color and mark.
+        colors = ((f"{self.colors}{index}", name) for index, name in enumerate(self.key) if name)
+        legend = [(rect(f"smp-part {color}", 0, 0, 10, 10), name) for color, name in colors]
+        for swatch, name in legend + [(MARKS[name], name) for name in self.marks]:
             wide = 36 + text_width(name)
             if x + wide > width:
                 x, y = 0.0, y + 18
@@ -105,12 +107,6 @@ class Chart:
             "notes": list(self.notes),
             "choices": list(self.choices),
         }
-
-    def _legend(self) -> list[tuple[str, str]]:
-        """Swatch (parts of a drawing of 16 by 10 pixels) and name of every color and mark."""
-        colors = ((f"{self.colors}{index}", name) for index, name in enumerate(self.key) if name)
-        swatches = [(rect(f"smp-part {color}", 0, 0, 10, 10), name) for color, name in colors]
-        return swatches + [(MARKS[name], name) for name in self.marks]
 
     def as_html(self) -> str:
         """The chart with its notes as HTML; below a drawing, its figures are a folded table.

@@ -1,18 +1,30 @@
-"""Charts of plans and clusters."""
+"""Charts of plans and clusters: points over two axes."""
 
 from __future__ import annotations
 
 from functools import partial
 from itertools import groupby
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from smp_advisor.charts.chart import Chart
-from smp_advisor.charts.drawings import Axis, Point, plane
 from smp_advisor.charts.step import plan_text
 from smp_advisor.costs.uncertainty import DIVISIONS, plan_divisions
 from smp_advisor.errors import AdvisorError
-from smp_advisor.marks import short
+from smp_advisor.marks import (
+    dot,
+    frame,
+    label,
+    line,
+    linear,
+    log_ticks,
+    logarithmic,
+    path,
+    rect,
+    short,
+    text_width,
+    ticks,
+)
 from smp_advisor.search.clusters import Limits, suitable
 from smp_advisor.search.search import listed_plans, representatives
 from smp_advisor.search.sizes import ClusterSizes
@@ -27,7 +39,84 @@ if TYPE_CHECKING:
     from smp_advisor.search.clusters import ClusterSize
     from smp_advisor.search.search import SearchResult
 
-__all__ = ["alternatives_chart", "clusters_chart", "plotted_plans", "sizes_chart"]
+
+class Axis(NamedTuple):
+    """An axis of points."""
+
+    title: str
+    """With its unit."""
+    low: float
+    high: float
+    is_log: bool = False
+    limit: tuple[str, float] | None = None
+    """Name and value of a limit."""
+
+
+class Point(NamedTuple):
+    """One point with its figures."""
+
+    x: float
+    y: float
+    style: str
+    title: str
+    text: str = ""
+    """Label; of labels that overlap, that of the largest point remains."""
+    radius: float = 4.5
+    row: int | None = None
+    """Of the table."""
+    ranges: tuple[tuple[float, float], tuple[float, float]] | None = None
+    """95 % intervals of both values."""
+
+
+_LEFT, _TOP, _HEIGHT = 46, 24, 250
+
+
+def plane(
+    across: Axis,
+    up: Axis,
+    points: Sequence[Point],
+    curves: Sequence[tuple[str, Sequence[Point]]],
+    description: str,
+    width: float,
+) -> str:
+    """Points, and curves through points, over two axes as SVG, `width` pixels wide."""
+    right = width - 12
+    x, y = (
+        (logarithmic if axis.is_log else linear)(axis.low, axis.high, *ends)
+        for axis, ends in ((across, (_LEFT + 8, right)), (up, (_HEIGHT, _TOP)))
+    )
+    parts = [label("smp-tick", 0, 11, up.title)]
+    if across.limit:
+        name, value = across.limit
+        parts.append(rect("smp-within", _LEFT, _TOP, x(value) - _LEFT, _HEIGHT - _TOP))
+        parts.append(line("smp-limit-mark", x(value), _TOP, x(value), _HEIGHT))
+        parts.append(label("smp-text", x(value) - 4, _TOP + 12, name, "end"))
+    for value in (log_ticks if up.is_log else ticks)(up.low, up.high, 6):
+        parts.append(line("smp-grid", _LEFT, y(value), right, y(value)))
+        parts.append(label("smp-tick", _LEFT - 6, y(value) + 4, short(value), "end"))
+    for value in (log_ticks if across.is_log else ticks)(across.low, across.high, (width - _LEFT) / 60):
+        parts.append(line("smp-grid", x(value), _TOP, x(value), _HEIGHT))
+        parts.append(label("smp-tick", x(value), _HEIGHT + 15, short(value), "middle"))
+    if up.limit:
+        name, value = up.limit
+        parts.append(line("smp-limit-mark", _LEFT, y(value), right, y(value)))
+        parts.append(label("smp-text", right, y(value) - 4, name, "end"))
+    parts.append(label("smp-text", _LEFT + (width - _LEFT) / 2, _HEIGHT + 32, across.title, "middle"))
+    parts += [path(style, [(x(point.x), y(point.y)) for point in line_]) for style, line_ in curves]
+    taken: list[tuple[float, float]] = []
+    for point in sorted(points, key=lambda point: point.radius):
+        parts.append(dot(point.style, x(point.x), y(point.y), point.radius, point.title, point.row))
+        if point.ranges:
+            (early, late), (low, high) = point.ranges
+            parts.append(line("smp-whisker", x(early), y(point.y), x(late), y(point.y)))
+            parts.append(line("smp-whisker", x(point.x), y(low), x(point.x), y(high)))
+    for point in sorted(points, key=lambda point: -point.radius):
+        half = text_width(point.text) / 2
+        place = min(max(x(point.x), _LEFT + half), width - half), y(point.y) + (-12 if point.radius > 5 else 16)
+        if point.text and all(abs(place[0] - px) > half + 10 or abs(place[1] - py) > 12 for px, py in taken):
+            taken.append(place)
+            parts.append(label("smp-tick smp-strong" if point.radius > 5 else "smp-tick", *place, point.text, "middle"))
+    return frame(width, _HEIGHT + 38, description, parts)
 
 
 _DIVISIONS = {
@@ -146,13 +235,7 @@ _MOST_TYPES = 6
 
 
 def clusters_chart(advice: Recommended, estimate: Estimate, instances: Sequence[str] = ()) -> Chart:
-    """The advice's instance type with 1 to 256 nodes, and other types as further lines.
-
-    Raises
-    ------
-    AdvisorError
-        There is no such instance type, or there are too many.
-    """
+    """The advice's instance type with 1 to 256 nodes, and other types as further lines."""
     del estimate
     if len(instances) > _MOST_TYPES:
         raise AdvisorError(f"The chart compares at most {_MOST_TYPES} further instance types, not {len(instances)}.")
@@ -195,6 +278,8 @@ def sizes_chart(sizes: ClusterSizes, advice: Recommended) -> Chart:
     )
     curves = [(f"smp-curve smp-g{group}", line) for group, (_, line) in enumerate(lines)]
     missing = [size for size in sizes.sizes if size.estimate is None]
+    library = advice.plan.library if advice.question is None else advice.question.library
+    shown = {size.cluster.instance.name for size in sizes.sizes}
     notes = list(sizes.lines())
     if missing:
         notes.append(
@@ -209,15 +294,8 @@ def sizes_chart(sizes: ClusterSizes, advice: Recommended) -> Chart:
         key=tuple(name for name, _ in lines),
         colors="smp-g",
         marks=("this cluster", "95 % interval"),
-        choices=tuple(_further(sizes, advice)),
+        choices=tuple(machine.name for machine in suitable(library) if machine.name not in shown),
     )
-
-
-def _further(sizes: ClusterSizes, advice: Recommended) -> list[str]:
-    """Instance types that the library suggests and that have no line yet."""
-    library = advice.plan.library if advice.question is None else advice.question.library
-    shown = {size.cluster.instance.name for size in sizes.sizes}
-    return [machine.name for machine in suitable(library) if machine.name not in shown]
 
 
 def _point(

@@ -35,15 +35,7 @@ _LONGEST_NUMBER = 40
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The verb with its options. `settings` holds the options that the verb does not have.
-
-    Raises
-    ------
-    AdvisorError
-        A setting lacks its value, or a verb without settings has one.
-    SystemExit
-        The options are wrong, or help was requested.
-    """
+    """The verb with its options. `settings` holds the options that the verb does not have."""
     options, words = parser().parse_known_args(arguments)
     settings = settings_of(words)
     if settings and not options.takes_settings:
@@ -63,11 +55,6 @@ def settings_of(words: Sequence[str]) -> dict[str, Any]:
     """Settings of words such as ``--sequence-length 512 --fp8 --precision=bf16``, by their Python names.
 
     A number, ``true``, ``false`` and ``none`` are read as such. An option without a value is true.
-
-    Raises
-    ------
-    AdvisorError
-        A word belongs to no option.
 
     Examples
     --------

@@ -160,11 +160,16 @@ def defaults(
     if profiled_length is not None:
         same = profiled_length == job.sequence_length
         length += " (as profiled)" if same else f" (profiled with {profiled_length:,})"
+    attention = "eager attention (PyTorch 1.13 has no fused kernel of its own)"
+    if job.attention == "fused":
+        attention = "fused attention (PyTorch 2's own)"
+    elif get_library(library).framework == "tensorflow":
+        attention = "eager attention"
     phrases = {
         "precision": f"precision {job.precision}"
         + (f" ({fp16_reason(library, cluster)})" if job.precision == "fp16" else ""),
         "optimizer": "optimizer Adam",
-        "attention": _attention(library, job),
+        "attention": attention,
         "stack": f"code of the exported script ({stack(get_library(library).stack).title})",
         **{
             name: setting.phrase
@@ -184,14 +189,6 @@ def defaults(
     return tuple(result)
 
 
-def _attention(library: str, job: Job) -> str:
-    if job.attention == "fused":
-        return "fused attention (PyTorch 2's own)"
-    if get_library(library).framework == "tensorflow":
-        return "eager attention"
-    return "eager attention (PyTorch 1.13 has no fused kernel of its own)"
-
-
 _ELSEWHERE = frozenset({"calibration", "overheads"})
 """Settings of a job that the report shows in other places."""
 
@@ -207,7 +204,9 @@ def requested(
     min_fit_probability: float = 0.95,
 ) -> tuple[str, ...]:
     """Settings that the user gave, as phrases: ``sequence length 512``, ``tensor parallel degree 4``."""
-    phrases = [_job_phrase(name, getattr(job, name)) for name in _order(names)]
+    first = ("sequence_length", "global_batch_size", "tokens")
+    ordered = [*(name for name in first if name in names), *sorted(names - _ELSEWHERE - set(first))]
+    phrases = [_job_phrase(name, getattr(job, name)) for name in ordered]
     for name, value in shape.items():
         title = "vocabulary" if name == "vocab" else name
         phrases.append(f"{title} {value:,}" if isinstance(value, int) else f"{title} {value}")
@@ -220,11 +219,6 @@ def requested(
     if min_fit_probability != 0.95:
         phrases.append(f"fit probability of at least {probability(min_fit_probability)}")
     return tuple(phrases)
-
-
-def _order(names: frozenset[str]) -> list[str]:
-    first = ("sequence_length", "global_batch_size", "tokens")
-    return [*(name for name in first if name in names), *sorted(names - _ELSEWHERE - set(first))]
 
 
 def _switch(title: str, value: object) -> str:

@@ -26,7 +26,6 @@ from smp_advisor.wording import compared, duration, first_sentence, fit, fits, l
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from smp_advisor.costs.estimate import Estimate
     from smp_advisor.guidance.what_if import Estimates, Plans
 
 
@@ -103,23 +102,21 @@ def _vocabulary(run: PlannedRun) -> str:
 def _without_tensor(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
     family, library = run.model.family, run.plan.library
     possible = [degree for degree in comparisons if degree in estimates]
-    obstacle = ""
     if run.cluster.instance.gpus == 1:
-        obstacle = f"{run.cluster.instance.name} has one GPU per node, and tensor parallelism runs inside a node."
-    elif not supports_tensor_parallelism(family, library):
+        name = run.cluster.instance.name
+        return not_possible(f"{name} has one GPU per node, and tensor parallelism runs inside a node.")
+    if not supports_tensor_parallelism(family, library):
         families = ", ".join(supported_families("tensor_parallel", library))
-        obstacle = (
+        return not_possible(
             f"The library divides the layers of {families} by itself, but not those"
             f" of {family}: they stay undivided unless the script registers a distributed form with"
             " smp.tp_register_with_module."
         )
-    elif not possible:
+    if not possible:
         # A node with more than one GPU allows degree 2, so there is a comparison.
         degrees = listed(list(comparisons))
         lead = f"None of the degrees within a node ({degrees}) is possible. " if len(comparisons) > 1 else ""
-        obstacle = lead + next(iter(comparisons.values())).obstacle
-    if obstacle:
-        return not_possible(obstacle)
+        return not_possible(lead + next(iter(comparisons.values())).obstacle)
     # The smallest degree that fits explains most; if the plan fits already or none does, the smallest there is.
     fitting = [] if run.fits else [d for d in possible if fits(estimates[d], run.min_fit_probability)]
     degree = (fitting or possible)[0]
@@ -232,21 +229,14 @@ def degree(key: str, technique: str = "") -> Argument:
     return Argument(partial(_degrees, key, technique), partial(_on_degree, key, technique))
 
 
-tensor_parallelism = Argument(_tensor_degrees, _on_tensor)
-pipeline_parallelism = Argument(_stages, _on_pipeline)
-
-
 ARGUMENTS: dict[str, Argument] = {
-    "optimizer_state_sharding": memory.optimizer_state_sharding,
-    "sharding": memory.sharding,
-    "activation_checkpointing": memory.activation_checkpointing,
-    "tensor_parallelism": tensor_parallelism,
-    "pipeline_parallelism": pipeline_parallelism,
+    **memory.ARGUMENTS,
+    "tensor_parallelism": Argument(_tensor_degrees, _on_tensor),
+    "pipeline_parallelism": Argument(_stages, _on_pipeline),
     "partitions": degree("partitions"),
     "tensor_parallel_degree": degree("tensor_parallel_degree", "tensor_parallel"),
     "context_parallelism": degree("context_parallel_degree", "context_parallel"),
     "expert_parallelism": degree("expert_parallel_degree", "expert_parallel"),
-    "offloading": memory.offloading,
     "batch": accumulation,
     "microbatches": microbatches,
     **statements.ARGUMENTS,
@@ -280,7 +270,12 @@ def explain(run: PlannedRun, techniques: Collection[str] | None = None) -> tuple
         rival = next((key for key in own if comparisons[key].plan == conclusion.alternative), None)
         outcome, aside = (None, "") if rival is None else (own[rival], comparisons[rival].aside)
         source = practice(conclusion.practice or technique, library)
-        details = conclusion.because
+        brief, details = conclusion.brief, conclusion.because
+        fields = technique_fields(practice(technique, library).argument)
+        if not brief and outcome is not None and fields and conclusion.decision != "not possible":
+            is_used = conclusion.decision == "used"
+            brief = brief_used(run, outcome, aside=aside) if is_used else brief_not_used(run, outcome)
+        brief = brief or first_sentence(details)
         no_loss = outcome is not None and outcome.samples_per_second <= estimate.samples_per_second
         if tip and conclusion.decision == "not used" and no_loss:
             # Given once, with the first technique whose absence costs nothing.
@@ -291,7 +286,7 @@ def explain(run: PlannedRun, techniques: Collection[str] | None = None) -> tuple
                 technique=technique,
                 title=source.title,
                 decision=conclusion.decision,
-                because=_brief(run, technique, conclusion, outcome, aside),
+                because=f"Fixed by you. {brief}" if run.pins & fields else brief,
                 details=details,
                 trade_off=source.trade_off,
                 figures=conclusion.figures,
@@ -302,13 +297,3 @@ def explain(run: PlannedRun, techniques: Collection[str] | None = None) -> tuple
             )
         )
     return tuple(steps)
-
-
-def _brief(run: PlannedRun, technique: str, conclusion: Conclusion, outcome: Estimate | None, aside: str) -> str:
-    text = conclusion.brief
-    fields = technique_fields(practice(technique, run.plan.library).argument)
-    if not text and outcome is not None and fields and conclusion.decision != "not possible":
-        used = conclusion.decision == "used"
-        text = brief_used(run, outcome, aside=aside) if used else brief_not_used(run, outcome)
-    text = text or first_sentence(conclusion.because)
-    return f"Fixed by you. {text}" if run.pins & fields else text

@@ -63,19 +63,13 @@ def technique_fields(argument: str) -> frozenset[str]:
 
 def off_settings(argument: str, run: PlannedRun) -> dict[str, Any]:
     """Settings of a plan that turn one of its techniques off; empty if the plan does not use it."""
-    plan = run.plan
-    off = _unsharded(run) if argument == "sharding" else _OFF.get(argument, {})
+    plan, off = run.plan, _OFF.get(argument, {})
+    if argument == "sharding":  # SMP v2 trains without it at degree 1; FSDP's least sharding is that inside a node
+        in_node = "hybrid_shard_degree" not in plan_fields(plan.library)
+        if shard_degree(plan, run.cluster) > (run.cluster.gpus_per_node if in_node else 1):
+            off = {"sharding_strategy": "hybrid_shard"} if in_node else {"hybrid_shard_degree": 1}
     own = {name: value for name, value in off.items() if name in plan_fields(plan.library)}
     return own if any((getattr(plan, name) or False) != (value or False) for name, value in own.items()) else {}
-
-
-def _unsharded(run: PlannedRun) -> dict[str, Any]:
-    """SMP v2 trains without sharding at degree 1. FSDP's least sharding is that inside a node."""
-    if "hybrid_shard_degree" in plan_fields(run.plan.library):
-        return {"hybrid_shard_degree": 1} if shard_degree(run.plan, run.cluster) > 1 else {}
-    return (
-        {"sharding_strategy": "hybrid_shard"} if shard_degree(run.plan, run.cluster) > run.cluster.gpus_per_node else {}
-    )
 
 
 def start_title(plan: Plan, run: PlannedRun) -> str:
@@ -175,12 +169,11 @@ class Ladder:
             import pandas as pd
 
         columns = ("technique", "title", "needed_gib", "fits", "step_seconds", "decision", "because")
-        rows = [{"used": rung in self.rungs, **{name: getattr(rung, name) for name in columns}} for rung in self._all]
+        rows = [
+            {"used": rung in self.rungs, **{name: getattr(rung, name) for name in columns}}
+            for rung in (*self.rungs, *self.unused)
+        ]
         return pd.DataFrame(rows, columns=[*columns[:2], "used", *columns[2:]])
-
-    @property
-    def _all(self) -> tuple[Rung, ...]:
-        return (*self.rungs, *self.unused)
 
     def __str__(self) -> str:
         return ladder_text(self)
@@ -204,7 +197,14 @@ def climb(run: PlannedRun, steps: tuple[Step, ...]) -> Ladder:
     A rung has the techniques up to its own, none of the later ones, and the plan's global batch in as many microbatches
     or accumulated batches. Where a library cannot run without a technique (FSDP's sharding), the first rung has it.
     """
-    unused = [*_at_once(run), *_other_sharding(run)]
+    unused = _other_sharding(run)
+    if batch_parts(run.plan):  # the batch of each replica at once
+        field = "microbatches" if run.plan.microbatches > 1 else "gradient_accumulation_steps"
+        at_once: dict[str, Any] = {field: 1}
+        whole = vary(run, **at_once)
+        for estimate in evaluate(run.model, {field: whole}).values():
+            because = f"{brief_change(run, estimate)}{whole.aside}."
+            unused.insert(0, _changed(run, "batch", ("the batch at once",) * 2, whole.plan, estimate, because))
     for step in steps:
         # Not the instance, for example: techniques that change memory or time of a plan.
         impossible = step.decision == "not possible" and step.technique not in {"instance", "collectives", "support"}
@@ -310,20 +310,6 @@ def _changed(
         estimate=estimate,
         fits=fitting,
     )
-
-
-def _at_once(run: PlannedRun) -> list[Rung]:
-    """The plan with the batch of each replica at once, if it processes it in parts."""
-    if not batch_parts(run.plan):
-        return []
-    field = "microbatches" if run.plan.microbatches > 1 else "gradient_accumulation_steps"
-    changes: dict[str, Any] = {field: 1}
-    comparison = vary(run, **changes)
-    titles = ("the batch at once", "the batch at once")
-    return [
-        _changed(run, "batch", titles, comparison.plan, estimate, f"{brief_change(run, estimate)}{comparison.aside}.")
-        for estimate in evaluate(run.model, {field: comparison}).values()
-    ]
 
 
 def _other_sharding(run: PlannedRun) -> list[Rung]:

@@ -282,7 +282,10 @@ def _on_offloading(run: PlannedRun, comparisons: Plans, estimates: Estimates) ->
     return against(run, "used", variant, estimate, f"{limits}{lead} {why_used(run, variant, estimate)}")
 
 
-optimizer_state_sharding = Argument(_kinds, _on_kinds)
-sharding = Argument(_degrees, _on_degrees)
-activation_checkpointing = Argument(_checkpointings, _on_checkpointing)
-offloading = Argument(_offloading, _on_offloading)
+ARGUMENTS = {
+    "optimizer_state_sharding": Argument(_kinds, _on_kinds),
+    "sharding": Argument(_degrees, _on_degrees),
+    "activation_checkpointing": Argument(_checkpointings, _on_checkpointing),
+    "offloading": Argument(_offloading, _on_offloading),
+}
+"""Arguments for the practices, by name."""

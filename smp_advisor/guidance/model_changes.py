@@ -42,7 +42,7 @@ def adjusted_sizes(model: Model, *, pretrained: bool = False) -> dict[str, int]:
     {'vocab': 50304}
     """
     rules, shape = data_file("guidance", "model_changes"), model.shape
-    sizes = {"vocab": _up(shape.vocab, rules["vocabulary"])}
+    sizes = {"vocab": -(-shape.vocab // rules["vocabulary"]) * rules["vocabulary"]}
     if not pretrained:
         sizes |= dict(_width(model))
         sizes["ffn"] = _nearest(shape.ffn * sizes.get("hidden", shape.hidden) / shape.hidden, rules["feed_forward"])
@@ -72,10 +72,6 @@ def _width(model: Model) -> Iterator[tuple[str, int]]:
     if shape.kv_heads == shape.heads:
         yield "kv_heads", heads
     yield "layers", max(1, round(shape.layers * (shape.hidden / hidden) ** 2))
-
-
-def _up(size: int, multiple: int) -> int:
-    return -(-size // multiple) * multiple
 
 
 def _nearest(size: float, multiple: int) -> int:

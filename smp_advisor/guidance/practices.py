@@ -1,16 +1,29 @@
-"""Best practices of a library as data, and the parts of an explanation: steps, references, pitfalls."""
+"""Best practices and pitfalls of a library as data, and the parts of an explanation."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
-from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library
+from smp_advisor.cluster.cluster import Cluster
+from smp_advisor.cluster.table import sources
+from smp_advisor.guidance.what_if import evaluate, vary
+from smp_advisor.libraries import image
+from smp_advisor.libraries.groups import reduced_data_parallel_degree, shard_degree
+from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library, supports_tensor_parallelism
+from smp_advisor.libraries.schema import Condition
+from smp_advisor.libraries.version import release, supported_instances
+from smp_advisor.wording import fit, fits, gib, plural
+from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
     from smp_advisor.costs.estimate import Estimate
+    from smp_advisor.guidance.what_if import PlannedRun
     from smp_advisor.libraries.plan import Plan
+    from smp_advisor.workload.job import Job
+    from smp_advisor.workload.model import Model
+
 
 Decision = Literal["used", "not used", "not possible"]
 
@@ -118,3 +131,172 @@ def practice(technique: str, library: str = DEFAULT_LIBRARY) -> Practice:
 def subset_tip(library: str) -> str:
     """The documentation's tip against more techniques than needed, as a clause; empty if there is none."""
     return str(_practices(library).get("subset_tip", {}).get("text", ""))
+
+
+DOWNSIZING = "downsizing"
+"""`Pitfall.id` of the warning."""
+
+_SHARDING = ("optimizer_state_sharding", "sharding")
+"""Practices about sharded state: source of the warning."""
+
+
+def downsizing(run: PlannedRun) -> Pitfall | None:
+    """Warn if a plan that fits would not fit on half of the nodes, because its state is sharded over them.
+
+    Each replica keeps its batch, so that only the sharding changes. None without sharding, on a single node, for a plan
+    that does not fit, and if half of the nodes is enough.
+    """
+    plan, cluster, required = run.plan, run.cluster, run.min_fit_probability
+    sharded = plan.shard_optimizer_state or shard_degree(plan, cluster) > 1
+    if not sharded or cluster.nodes < 2 or not run.fits:
+        return None
+    half = Cluster(cluster.instance, cluster.nodes // 2)
+    comparison = vary(run, cluster=half, keep_global_batch=False)
+    alternative = evaluate(run.model, {"half": comparison}).get("half")
+    if alternative is None or comparison.plan is None or fits(alternative, required):
+        return None
+    source = next((practice(name, plan.library) for name in order(plan.library) if name in _SHARDING), None)
+    before, after = shard_degree(plan, cluster), shard_degree(comparison.plan, half)
+    shards = f"parameters, gradients and optimizer state are sharded over {after} GPUs instead of {before}"
+    if before <= 1:
+        per_replica = comparison.plan.pipeline_parallel_degree * comparison.plan.tensor_parallel_degree
+        replicas = plural(half.gpus // per_replica, "replica")
+        shards = f"the optimizer state is sharded over {replicas} instead of {cluster.gpus // per_replica}"
+    return Pitfall(
+        id=DOWNSIZING,
+        severity="warning",
+        text=(
+            f"Check the memory again before you shrink the cluster. On {plural(half.nodes, 'node')} ({half.gpus} GPUs),"
+            f" {shards}, and the plan needs {gib(alternative.needed_gib)} per"
+            f" GPU (vs {gib(run.estimate.needed_gib)}). It {fit(alternative, required)}."
+        ),
+        source_url=source.source_url if source else "",
+        source_title=source.source_title if source else "",
+    )
+
+
+_DONE_BY = {"done": " The generated script does this.", "cell": " The exported cell does this."}
+_SEVERITIES = ("error", "warning", "info")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Row:
+    id: str
+    severity: Literal["error", "warning", "info"]
+    text: str
+    when: tuple[Condition, ...]
+    generated: str
+    """``done`` by the generated script, ``absent`` from it, done by the exported ``cell``, or empty."""
+    source_title: str
+    source_url: str
+
+
+@cache
+def _rows(library: str) -> tuple[_Row, ...]:
+    table = get_library(library).table("pitfalls.toml")
+    rows = []
+    for entry in table["pitfall"]:
+        title, page = table["pages"][entry["page"]]
+        rows.append(
+            _Row(
+                id=entry["id"],
+                severity=entry["severity"],
+                text=entry["text"],
+                when=tuple(Condition.parse(key, condition) for key, condition in entry["when"].items()),
+                generated=entry.get("generated", ""),
+                source_title=title,
+                source_url=page if page.startswith("https://") else table["base_url"] + page,
+            )
+        )
+    return tuple(rows)
+
+
+def pitfalls(run: PlannedRun, *, script_is_generated: bool) -> tuple[Pitfall, ...]:
+    """Requirements of a plan, errors first.
+
+    With `script_is_generated`, the training script is the advisor's own, which it writes for jobs without an adapter.
+    Requirements that it meets are then information, for users who edit it; mistakes that cannot occur in it are left
+    out.
+    """
+    facts = _facts(run)
+    generated = script_is_generated and run.job.adapter is None
+    results = []
+    for row in _rows(run.plan.library):
+        if not all(condition.holds(facts, facts) for condition in row.when):
+            continue
+        if row.generated == "absent" and generated:
+            continue
+        done = row.generated == "cell" or (row.generated == "done" and generated)
+        results.append(
+            Pitfall(
+                id=row.id,
+                severity="info" if done else row.severity,
+                text=row.text.format_map(facts) + (_DONE_BY[row.generated] if done else ""),
+                source_url=row.source_url,
+                source_title=row.source_title,
+            )
+        )
+    shrinking = downsizing(run)
+    if shrinking is not None:
+        results.append(shrinking)
+    return tuple(sorted(results, key=lambda pitfall: _SEVERITIES.index(pitfall.severity)))
+
+
+def _facts(run: PlannedRun) -> dict[str, Any]:
+    model, cluster, job, plan, machine = run.model, run.cluster, run.job, run.plan, run.cluster.instance
+    # "ml.p4d.24xlarge": family ml.p4d, generation p4.
+    family, generation = ".".join(machine.name.split(".")[:2]), machine.name.removeprefix("ml.")[:2]
+    container = image(plan.library, plan.version)
+    shards, gradients = shard_degree(plan, cluster), _gradient_gib(model, job, plan)
+    return {
+        **{field.name: getattr(plan, field.name) for field in fields(plan)},
+        "data_parallel_degree": cluster.gpus // plan.pipeline_parallel_degree,
+        "parameter_count": model.parameter_count,
+        "parameters": format_count(model.parameter_count),
+        "family": model.family,
+        "tensor_parallel_family": supports_tensor_parallelism(model.family, plan.library),
+        "framework_version": container.framework_version,
+        "superseded_by": container.superseded_by,
+        "version_number": _number(plan.version),
+        "instance": machine.name,
+        "instance_family": family,
+        "instance_generation": "" if machine.custom else generation,
+        "custom_hardware": machine.custom,
+        "confirmed_instance": machine.custom or machine in supported_instances(plan.library),
+        "gpus_per_node": machine.gpus,
+        "gpus": cluster.gpus,
+        "nodes": cluster.nodes,
+        "replicas": reduced_data_parallel_degree(plan, cluster),
+        "sharing_ranks": plan.tensor_parallel_degree * plan.context_parallel_degree,
+        "transformed": max(plan.tensor_parallel_degree, plan.context_parallel_degree, plan.expert_parallel_degree) > 1,
+        # Of FSDP: gradients of all parameters on a GPU, without and with sharding.
+        "adapter": job.adapter is not None,
+        "shard_degree": shards,
+        "whole_gradients": gib(gradients),
+        "divided_gradients": gib(gradients / max(shards, 1)),
+        # Of Training Compiler: the script has its own loop rather than Hugging Face's; pytorchxla starts the workers.
+        "torch_script": container.estimator == "PyTorch",
+        "launches_workers": _number(plan.version) >= _number("1.11.0"),
+        "price_known": machine.usd_per_hour is not None,
+        "price_assumed": "usd_per_hour" in machine.assumed,
+        "price_date": next((source.date for source in sources() if "usd_per_hour" in source.columns), ""),
+    }
+
+
+def _gradient_gib(model: Model, job: Job, plan: Plan) -> float:
+    """Gradients of all parameters that a GPU computes with, not sharded, in GiB.
+
+    Source: torch.distributed.fsdp, ``FullyShardedDataParallel.no_sync`` and the notes on frozen parameters.
+    """
+    experts = sum(group.count * group.block.expert_parameters for group in model.groups)
+    local = (model.parameter_count - experts + experts / plan.expert_parallel_degree) / plan.tensor_parallel_degree
+    element_bytes = 4.0 if job.precision == "fp32" else 2.0
+    if job.adapter is not None:
+        element_bytes = min(element_bytes, job.adapter.base_bytes_per_parameter)
+    return local * element_bytes / (1 << 30)
+
+
+def _number(version: str) -> int:
+    """A version as a number that compares: 2.4.0 is 20400."""
+    major, minor, patch = (*release(version), 0, 0)[:3]
+    return 10_000 * major + 100 * minor + patch

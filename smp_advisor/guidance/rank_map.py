@@ -107,8 +107,11 @@ class RankTable:
     @property
     def summary(self) -> list[str]:
         """The groups and the repetition, one sentence each."""
+        order = "The library does not document the order of ranks: this is the order that the cost model assumes."
+        if self.documented:
+            order = f"Placement {self.placement}: the last letter varies fastest over neighboring ranks."
         sentences = [
-            f"{plural(self.nodes, 'node')} of {plural(self.gpus_per_node, 'GPU')}. {self._order}",
+            f"{plural(self.nodes, 'node')} of {plural(self.gpus_per_node, 'GPU')}. {order}",
             *map(self._group, GROUPS),
         ]
         repeats = self.nodes // self.period
@@ -124,12 +127,6 @@ class RankTable:
             sentences.append(f"Stages and slices repeat in {block}.{again}")
         return sentences
 
-    @property
-    def _order(self) -> str:
-        if not self.documented:
-            return "The library does not document the order of ranks: this is the order that the cost model assumes."
-        return f"Placement {self.placement}: the last letter varies fastest over neighboring ranks."
-
     def _group(self, name: str) -> str:
         """A kind of group: ``TP_GROUP: 64 groups of 2 GPUs, ranks 0, 1; inside a node.``."""
         members = self.members(name, 0)
@@ -139,9 +136,9 @@ class RankTable:
             return f"{name}: each GPU alone."
         crossing = any(len(set(self.node[numbers == n].tolist())) > 1 for n in range(min(count, 64)))
         place = "over several nodes" if crossing else "inside a node"
-        return (
-            f"{name}: {plural(count, 'group')} of {len(members)} GPUs, {place}; the first has ranks {_listed(members)}."
-        )
+        ranks = members.tolist() if len(members) <= 4 else [*members[:3].tolist(), "...", members[-1]]
+        first = ", ".join(map(str, ranks))
+        return f"{name}: {plural(count, 'group')} of {len(members)} GPUs, {place}; the first has ranks {first}."
 
     def _growth(self, name: str) -> int:
         """Constant growth of a column from one period to the next; 0 without one."""
@@ -243,10 +240,3 @@ _PATTERN = ("stage", "tensor_slice", "context_slice", "experts")
 """Columns whose repetition over the nodes is stated. Shards and replicas count on."""
 _MOST_NODES = 4
 """Nodes in a text or a table; of longer patterns, the last node as well."""
-
-
-def _listed(members: NDArray[np.int64]) -> str:
-    """Ranks of a group: ``0, 1``, ``0, 8, 16, ..., 120``."""
-    if len(members) <= 4:
-        return ", ".join(map(str, members.tolist()))
-    return ", ".join([*map(str, members[:3].tolist()), "...", str(members[-1])])

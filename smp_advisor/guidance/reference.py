@@ -25,8 +25,6 @@ from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from smp_advisor.costs.estimate import Estimate
 
 
@@ -71,34 +69,34 @@ def reference_rows(library: str = DEFAULT_LIBRARY) -> tuple[ReferenceRow, ...]:
     record = get_library(library)
     if not (files(record.package) / _FILE).is_file():
         return ()
-    page = record.table(_FILE)
-    return tuple(_row(library, page, entry) for entry in page["row"])
-
-
-def _row(library: str, page: dict[str, Any], entry: dict[str, Any]) -> ReferenceRow:
-    job = Job(**page["job"])
+    page, rows = record.table(_FILE), []
     extrapolation = page.get("extrapolation", {})
-    return ReferenceRow(
-        name=entry["name"],
-        model_name=page["model"],
-        model=Model.from_shape(
+    for entry in page["row"]:
+        job = Job(**page["job"])
+        model = Model.from_shape(
             **entry["shape"],
             vocab=page["vocab"],
             family=page["family"],
             max_positions=job.sequence_length,
             name=f"{page['model']} {entry['name']} (AWS reference)",
-        ),
-        cluster=Cluster(page["instance"], entry["nodes"]),
-        job=job,
-        plan=Plan(library=library, **page["plan"], **entry["plan"]),
-        assumed=tuple(filter(None, (entry["shape_assumed"], *page["assumed"]))),
-        compared=tuple(page["compared"]),
-        procedure=extrapolation.get("procedure", ""),
-        largest_parameter_ratio=extrapolation.get("largest_parameter_ratio", 0.0),
-        source_title=page["title"],
-        source_url=page["url"],
-        date=page["date"],
-    )
+        )
+        row = ReferenceRow(
+            name=entry["name"],
+            model_name=page["model"],
+            model=model,
+            cluster=Cluster(page["instance"], entry["nodes"]),
+            job=job,
+            plan=Plan(library=library, **page["plan"], **entry["plan"]),
+            assumed=tuple(filter(None, (entry["shape_assumed"], *page["assumed"]))),
+            compared=tuple(page["compared"]),
+            procedure=extrapolation.get("procedure", ""),
+            largest_parameter_ratio=extrapolation.get("largest_parameter_ratio", 0.0),
+            source_title=page["title"],
+            source_url=page["url"],
+            date=page["date"],
+        )
+        rows.append(row)
+    return tuple(rows)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -207,7 +205,7 @@ def differences(run: PlannedRun, row: ReferenceRow) -> tuple[Difference, ...]:
     settings = [
         setting
         for name in row.compared
-        for setting in [_SPECIAL.get(name, _field)(run, row, name)]
+        for setting in [_setting(run, row, name)]
         if setting is not None and setting.reference != setting.recommended
     ]
     comparisons = {setting.name: vary(run, **setting.changes) for setting in settings if setting.changes}
@@ -242,92 +240,68 @@ def shown(value: object) -> str:
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
 
 
-def _requested(name: str, reference: str, recommended: str, counts: tuple[str, str] | None = None) -> _Setting:
-    because = f"As requested: {counts[1]} (vs {counts[0]})." if counts else "As requested."
-    return _Setting(name=name.capitalize(), reference=reference, recommended=recommended, because=because)
+def _setting(run: PlannedRun, row: ReferenceRow, name: str) -> _Setting | None:  # noqa: C901 - a case per setting
+    """A setting of both plans: one of the request, or one that takes fields of the row's plan; None if it has none."""
 
+    def requested(reference: str, recommended: str, counts: tuple[str, str] | None = None) -> _Setting:
+        because = f"As requested: {counts[1]} (vs {counts[0]})." if counts else "As requested."
+        return _Setting(name=name.capitalize(), reference=reference, recommended=recommended, because=because)
 
-def _model(run: PlannedRun, row: ReferenceRow, name: str) -> _Setting | None:
-    if row.model.shape == run.model.shape:
-        return None
-    before, after = format_count(row.model.parameter_count), format_count(run.model.parameter_count)
-    counts = (before, f"{after} parameters") if before != after else None
-    return _requested(name, row.model.name, run.model.name, counts)
-
-
-def _sequence_length(run: PlannedRun, row: ReferenceRow, name: str) -> _Setting:
-    before, after = row.job.sequence_length, run.sequence_length
-    return _requested(name, str(before), str(after), (f"{before:,}", f"{after:,} tokens per sample"))
-
-
-def _cluster(run: PlannedRun, row: ReferenceRow, name: str) -> _Setting:
-    before, after = (f"{place.nodes} x {place.instance.name}" for place in (row.cluster, run.cluster))
-    same = row.cluster.gpus == run.cluster.gpus
-    return _requested(name, before, after, None if same else (f"{row.cluster.gpus:,}", f"{run.cluster.gpus:,} GPUs"))
-
-
-def _precision(run: PlannedRun, row: ReferenceRow, name: str) -> _Setting:
-    return _requested(name, row.job.precision, run.job.precision)
-
-
-def _field(run: PlannedRun, row: ReferenceRow, name: str) -> _Setting | None:
-    record = get_library(run.plan.library)
-    if name == "tensor_parallel_degree" and not supports_tensor_parallelism(run.model.family, record.name):
-        return None  # the library would not divide this model's layers
-
-    def value(plan: Plan, cluster: Cluster) -> Any:
-        return shard_degree(plan, cluster) if name == record.shard_field else getattr(plan, name)
-
-    reference = value(row.plan, row.cluster)
-    return _setting(run, name, reference, value(run.plan, run.cluster), {name: reference})
-
-
-def _setting(run: PlannedRun, name: str, reference: object, recommended: object, changes: dict[str, Any]) -> _Setting:
-    parameter = schema(run.plan.library).described(name)
+    plan, record = run.plan, get_library(run.plan.library)
+    changes: dict[str, Any] = {}
+    match name:
+        case "model":
+            before, after = format_count(row.model.parameter_count), format_count(run.model.parameter_count)
+            counts = (before, f"{after} parameters") if before != after else None
+            return None if row.model.shape == run.model.shape else requested(row.model.name, run.model.name, counts)
+        case "sequence length":
+            length, now = row.job.sequence_length, run.sequence_length
+            return requested(str(length), str(now), (f"{length:,}", f"{now:,} tokens per sample"))
+        case "cluster":
+            before, after = (f"{place.nodes} x {place.instance.name}" for place in (row.cluster, run.cluster))
+            gpus = (
+                None
+                if row.cluster.gpus == run.cluster.gpus
+                else (f"{row.cluster.gpus:,}", f"{run.cluster.gpus:,} GPUs")
+            )
+            return requested(before, after, gpus)
+        case "precision":
+            return requested(row.job.precision, run.job.precision)
+        case "state sharding":
+            reference, recommended = (
+                f"sharded data parallel degree {of.sharded_data_parallel_degree}"
+                if of.sharded_data_parallel_degree > 1
+                else "optimizer state"
+                if of.shard_optimizer_state
+                else "none"
+                for of in (row.plan, plan)
+            )
+            names = ("shard_optimizer_state", "sharded_data_parallel_degree")
+            changes = {field: getattr(row.plan, field) for field in names}
+        case "samples per replica":
+            reference, recommended = (
+                samples_per_tensor_parallel_group(row.plan),
+                samples_per_tensor_parallel_group(plan),
+            )
+            # A number that the plan's microbatches do not divide cannot be tried by itself.
+            if run.job.global_batch_size is not None or reference % (plan.batches_per_group * plan.microbatches):
+                return None
+            changes = {"batch_size": reference // plan.batches_per_group}
+        case "active_microbatches":
+            if plan.pipeline_parallel_degree == 1 or row.plan.pipeline_parallel_degree == 1:
+                return None
+            reference, recommended = row.plan.active_in_flight, plan.active_in_flight
+            changes = {name: min(reference, plan.microbatches)}
+        case _:
+            if name == "tensor_parallel_degree" and not supports_tensor_parallelism(run.model.family, record.name):
+                return None  # the library would not divide this model's layers
+            reference, recommended = getattr(row.plan, name), getattr(plan, name)
+            if name == record.shard_field:
+                reference, recommended = shard_degree(row.plan, row.cluster), shard_degree(plan, run.cluster)
+            changes = {name: reference}
+    parameter = schema(plan.library).described(name)
     title = parameter.title if parameter else name.capitalize()
     return _Setting(name=title, reference=reference, recommended=recommended, changes=changes)
-
-
-def _state_sharding(run: PlannedRun, row: ReferenceRow, name: str) -> _Setting:
-    def words(plan: Plan) -> str:
-        if plan.sharded_data_parallel_degree > 1:
-            return f"sharded data parallel degree {plan.sharded_data_parallel_degree}"
-        return "optimizer state" if plan.shard_optimizer_state else "none"
-
-    changes = {
-        "shard_optimizer_state": row.plan.shard_optimizer_state,
-        "sharded_data_parallel_degree": row.plan.sharded_data_parallel_degree,
-    }
-    return _setting(run, name, words(row.plan), words(run.plan), changes)
-
-
-def _samples_per_replica(run: PlannedRun, row: ReferenceRow, name: str) -> _Setting | None:
-    plan = run.plan
-    reference = samples_per_tensor_parallel_group(row.plan)
-    # A number that the plan's microbatches do not divide cannot be tried by itself.
-    if run.job.global_batch_size is not None or reference % (plan.batches_per_group * plan.microbatches):
-        return None
-    changes = {"batch_size": reference // plan.batches_per_group}
-    return _setting(run, name, reference, samples_per_tensor_parallel_group(plan), changes)
-
-
-def _active_microbatches(run: PlannedRun, row: ReferenceRow, name: str) -> _Setting | None:
-    if run.plan.pipeline_parallel_degree == 1 or row.plan.pipeline_parallel_degree == 1:
-        return None
-    reference = row.plan.active_in_flight
-    return _setting(run, name, reference, run.plan.active_in_flight, {name: min(reference, run.plan.microbatches)})
-
-
-_SPECIAL: dict[str, Callable[[PlannedRun, ReferenceRow, str], _Setting | None]] = {
-    "model": _model,
-    "sequence length": _sequence_length,
-    "cluster": _cluster,
-    "precision": _precision,
-    "state sharding": _state_sharding,
-    "samples per replica": _samples_per_replica,
-    "active_microbatches": _active_microbatches,
-}
-"""Settings that are not simply a field of the plan. Every other name of `ReferenceRow.compared` is a field."""
 
 
 def _largest_change(current: Estimate, alternative: Estimate) -> str:
@@ -348,11 +322,6 @@ _SAME_SIZE = 1.05
 """Ratio up to which two parameter counts are the same size."""
 
 
-@cache
-def _row_estimate(row: ReferenceRow) -> Estimate:
-    return estimate_plan(row.model, row.cluster, row.job, row.plan)
-
-
 def nearest_reference(run: PlannedRun, *, title: str = "The recommended plan") -> Reference | None:
     """Compare a plan with the nearest configuration that AWS ran.
 
@@ -370,7 +339,7 @@ def nearest_reference(run: PlannedRun, *, title: str = "The recommended plan") -
         return abs(size) + abs(math.log(run.cluster.gpus / row.cluster.gpus))
 
     row = min(rows, key=distance)
-    row_estimate = _row_estimate(row)
+    row_estimate = estimate_plan(row.model, row.cluster, row.job, row.plan)
     procedure = _procedure(run, row, title) if row.procedure else ""
     return Reference(
         name=row.name,

@@ -14,9 +14,8 @@ from smp_advisor.errors import PlanError
 from smp_advisor.guidance.choice import batch_reason, certainty, low_utilisation
 from smp_advisor.guidance.explanation import explain
 from smp_advisor.guidance.ladder import climb, ladder_text, unused_lines, unused_techniques
-from smp_advisor.guidance.pitfalls import pitfalls
-from smp_advisor.guidance.practices import order
-from smp_advisor.guidance.rank_map import RankTable, rank_map
+from smp_advisor.guidance.practices import order, pitfalls
+from smp_advisor.guidance.rank_map import rank_map
 from smp_advisor.guidance.reference import nearest_reference
 from smp_advisor.guidance.what_if import PlannedRun
 from smp_advisor.libraries.groups import data_parallel_degree, reduced_data_parallel_degree
@@ -119,11 +118,6 @@ def ladder_of(advice: Recommended, plan: Plan | int | None = None) -> Ladder:
     return climb(run, advice.steps if own and advice.steps else explain(run, unused_techniques(run)))
 
 
-def ranks_of(advice: Recommended, plan: Plan | int | None = None, placement_strategy: str | None = None) -> RankTable:
-    """The rank map of a plan, see `plan_of`."""
-    return rank_map(plan_of(advice, plan), advice.cluster, placement_strategy)
-
-
 _WIDTH = 100
 
 
@@ -202,17 +196,21 @@ def _why(advice: Recommended, ladder: Ladder) -> Iterator[str]:
 def _details(advice: Recommended, ladder: Ladder) -> list[tuple[str, list[str]]]:
     reference = advice.reference
     techniques = (f"{step.order}. {step.title}: {step.decision}. {step.details}" for step in advice.steps)
+    calibration: list[str] = []
+    if (learned := advice.learned) is not None:
+        calibration += [f"  {label}: {before} -> {after}" for label, before, after in learned.changes]
+        calibration += [f"Run: {source}. {' '.join(notes)}" for source, notes in learned.runs]
     sections = (
         ("Model and cluster", _header(advice)),
         ("Compared clusters", () if advice.sizes is None else advice.sizes.rows()),
         ("Configuration", _plan(advice.model, advice.job, advice.plan, advice.estimate)),
         ("Figures", _figures(advice.model, advice.estimate)),
-        ("Calibration with your runs", _learned(advice)),
+        ("Calibration with your runs", calibration),
         ("Memory per GPU", _memory(advice.estimate)),
         ("Effective time", overhead_notes(advice.estimate)),
         ("Ladder", str(ladder).splitlines()),
         ("Techniques", techniques),
-        ("Ranks", str(ranks_of(advice)).splitlines()),
+        ("Ranks", str(rank_map(advice.plan, advice.cluster)).splitlines()),
         (f"Nearest AWS reference: {reference.name if reference else ''}", _reference(reference)),
         ("Requirements for your script", _requirements(advice)),
         ("Assumptions", advice.estimate.assumptions),
@@ -275,15 +273,6 @@ def _figures(model: Model, estimate: Estimate) -> Iterator[str]:
     rows.append(("effective time", f"{100 * estimate.effective.share:.1f} % of the elapsed time is in training steps"))
     yield from (f"  {name:<16}{value}" for name, value in rows)
     yield "In parentheses: 95 % of measured runs of this kind of code and plan."
-
-
-def _learned(advice: Recommended) -> Iterator[str]:
-    """Estimate before and after the user's runs, and what was read of each."""
-    learned = advice.learned
-    if learned is not None:
-        yield from (f"  {label}: {before} -> {after}" for label, before, after in learned.changes)
-        for source, notes in learned.runs:
-            yield f"Run: {source}. {' '.join(notes)}"
 
 
 def _memory(estimate: Estimate) -> Iterator[str]:

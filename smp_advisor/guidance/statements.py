@@ -159,13 +159,6 @@ def _learning_rate(run: PlannedRun) -> Conclusion:
     )
 
 
-def _padding(run: PlannedRun) -> Conclusion:
-    return used(
-        f"Tokenize with padding='max_length' and max_length={run.sequence_length}, and drop the last, smaller"
-        " batch. With padding='longest', nearly every batch has another shape and compiles the model again."
-    )
-
-
 def _gpus_per_node(run: PlannedRun) -> Conclusion:
     machine = run.cluster.instance
     if machine.gpus > 1:
@@ -217,13 +210,6 @@ def _compiled_batch(run: PlannedRun) -> WhatIf | None:
     return vary(run, batch_size=batch) if batch != run.plan.batch_size else None
 
 
-def _elsewhere(run: PlannedRun) -> dict[str, WhatIf]:
-    """The same plan on as many GPUs of every other instance, by the instance's name."""
-    return {
-        machine.name: vary(run, cluster=Cluster(machine, run.cluster.gpus // machine.gpus)) for machine in _others(run)
-    }
-
-
 def _others(run: PlannedRun) -> list[Instance]:
     """Instances that are available, have enough GPUs for a divided model, and allow the same number of GPUs."""
     here = run.cluster.instance
@@ -232,6 +218,12 @@ def _others(run: PlannedRun) -> list[Instance]:
         for machine in suggested_instances(run.plan.library)
         if machine.name != here.name and run.cluster.gpus % machine.gpus == 0 and machine.gpus >= min(here.gpus, 4)
     ]
+
+
+def _on_others(run: PlannedRun) -> dict[str, WhatIf]:
+    """The same plan on as many GPUs of every other instance, by the instance's name."""
+    gpus = run.cluster.gpus
+    return {machine.name: vary(run, cluster=Cluster(machine, gpus // machine.gpus)) for machine in _others(run)}
 
 
 def _on_instance(run: PlannedRun, comparisons: Plans, estimates: Estimates) -> Conclusion:
@@ -296,11 +288,6 @@ def _row(machine: Instance, estimate: Estimate | None, run: PlannedRun) -> str:
     return "; ".join(parts)
 
 
-def _cost(run: PlannedRun, estimate: Estimate) -> str:
-    price = cost_per_million(run.model, estimate)
-    return f" at {price}" if price else ""
-
-
 def _against(run: PlannedRun, instance: Instance, comparisons: Plans, estimates: Estimates) -> list[str]:
     """Sentences on the same plan on one other instance."""
     same, current, required = estimates.get(instance.name), run.estimate, run.min_fit_probability
@@ -312,21 +299,28 @@ def _against(run: PlannedRun, instance: Instance, comparisons: Plans, estimates:
         f"On {place}, with {gib(instance.usable_gpu_memory_gib)} per GPU, the same plan {fit(same, required)}."
     ]
     if fits(same, required):
-        sentences.append(
-            f"It processes {throughput(same)}{_cost(run, same)}; here {throughput(current)}{_cost(run, current)}."
+        there, here = (
+            f"{throughput(of)}{f' at {price}' if (price := cost_per_million(run.model, of)) else ''}"
+            for of in (same, current)
         )
+        sentences.append(f"It processes {there}; here {here}.")
     return sentences
 
 
 ARGUMENTS = {
-    "instance": Argument(_elsewhere, _on_instance),
+    "instance": Argument(_on_others, _on_instance),
     "mixed_precision": statement(_precision),
     "collectives": statement(_collectives),
     "delayed_initialization": statement(_delayed),
     "support": statement(_support),
     "compiled_batch": statement(_batch, _compiled_batch),
     "learning_rate": statement(_learning_rate),
-    "padding": statement(_padding),
+    "padding": statement(
+        lambda run: used(
+            f"Tokenize with padding='max_length' and max_length={run.sequence_length}, and drop the last, smaller"
+            " batch. With padding='longest', nearly every batch has another shape and compiles the model again."
+        )
+    ),
     "gpus_per_node": statement(_gpus_per_node),
     "network": statement(_network),
     "warm_up": statement(_warm_up),

@@ -15,12 +15,10 @@ from smp_advisor.advice.live.settings import require_name, require_settings, wit
 from smp_advisor.errors import AdvisorError
 from smp_advisor.notebook.cells import cells
 from smp_advisor.notebook.checks import checked, fixed, pasted
-from smp_advisor.notebook.display import SavedOutputs, show
-from smp_advisor.notebook.look_ahead import look_ahead
+from smp_advisor.notebook.display import SavedOutputs, show, static_html
 from smp_advisor.notebook.panels import PanelRequests, perform, session_steps
-from smp_advisor.notebook.searching import Searching
-from smp_advisor.notebook.static_view import static_html
-from smp_advisor.notebook.view_state import control_dicts, recommendation, snapshot_of
+from smp_advisor.notebook.view_state import control_dicts, look_ahead, recommendation, snapshot_of
+from smp_advisor.notebook.workload_fields import Searching
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.notebook.display import Fallback, Handshake
 
-__all__ = ["Advisor", "advisor_of"]
 
 VIEW_MIME = "application/vnd.smp-advisor.view+json"
 """Marks an output of the advisor. The lab extension shows its picture if the kernel with the widget is gone."""
@@ -82,7 +79,15 @@ class Advisor(anywidget.AnyWidget):
             )
             self._advice.observe(self._on_change)
         self._searching = Searching(self._advice, self.send)
-        self._panels = PanelRequests(self._advice, self.send)
+        self._handlers: dict[str, Callable[[dict[str, Any]], None]] = {
+            "act": self._perform,
+            "search": self._searching.start,
+            "cancel": self._searching.cancel,
+            "panel": PanelRequests(self._advice, self.send).serve,
+            "check": self._send_checked,
+            "fix": self._send_checked,
+            "paste": self._send_pasted,
+        }
         self.on_msg(self._on_message)
 
     def __getattr__(self, name: str) -> Any:
@@ -258,19 +263,8 @@ class Advisor(anywidget.AnyWidget):
                 if self._serve(content.get("request")) and kind == "export":
                     identity, region = str(content["request"].get("id", "")), str(content.get("region", "")) or None
                     self._send_cells(identity, str(content.get("what", "job")), str(content.get("sdk", "auto")), region)
-        elif handler := self._handlers().get(kind):
+        elif handler := self._handlers.get(kind):
             handler(content)
-
-    def _handlers(self) -> dict[str, Callable[[dict[str, Any]], None]]:
-        return {
-            "act": self._perform,
-            "search": self._searching.start,
-            "cancel": self._searching.cancel,
-            "panel": self._send_panel,
-            "check": self._send_checked,
-            "fix": self._send_checked,
-            "paste": self._send_pasted,
-        }
 
     def _send_checked(self, content: dict[str, Any]) -> None:
         with self._turn:
@@ -288,10 +282,6 @@ class Advisor(anywidget.AnyWidget):
             report = pasted(str(content.get("text", "")), self.advice, self.plan, names)
         self.send({"kind": "pasted", "id": str(content.get("id", "")), **report})
 
-    def _send_panel(self, content: dict[str, Any]) -> None:
-        with self._turn:
-            self._panels.serve(content)
-
     def _send_cells(self, identity: str, what: str, sdk: str, region: str | None) -> None:
         try:
             sources = self.cells(what, sdk, region=region)
@@ -300,19 +290,15 @@ class Advisor(anywidget.AnyWidget):
         else:
             self.send({"kind": "cells", "id": identity, "settings": self._controls.settings, "sources": sources})
 
-    def _html(self) -> str:
-        return static_html(self._advice, self.recommendation, snapshot_of(self._controls))
-
-    def _text(self) -> str:
-        return str(self._advice) if self._advice.is_recommended else f"{self._advice}\n\n{self.ladder()}"
-
     def __repr__(self) -> str:
         return repr(self.advice).replace("LiveAdvice", "Advisor", 1)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         bundle = super()._repr_mimebundle_(**kwargs)
         data, metadata = bundle or ({}, {})
-        own = {VIEW_MIME: {"model_id": self.model_id}, "text/html": self._html(), "text/plain": self._text()}
+        html = static_html(self._advice, self.recommendation, snapshot_of(self._controls))
+        text = str(self._advice) if self._advice.is_recommended else f"{self._advice}\n\n{self.ladder()}"
+        own = {VIEW_MIME: {"model_id": self.model_id}, "text/html": html, "text/plain": text}
         return {**data, **own}, metadata
 
     def show_now(self) -> None:

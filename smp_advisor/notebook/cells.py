@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from smp_advisor.advice import Advice
     from smp_advisor.libraries.plan import Plan
 
-__all__ = ["KINDS", "cells"]
 
 KINDS = ("job", "script", "local", "monitoring", "permissions", "quota", "probe", "worth", "kubernetes", "slurm")
 """Kinds of cells: the job with its training script, the script alone, cells for preparing and watching jobs, the short
@@ -20,19 +19,7 @@ another launcher into a file."""
 
 
 def cells(advice: Advice, plan: Plan, what: str = "job", sdk: str = "auto", **options: Any) -> list[str]:
-    """Cells in the order in which they run.
-
-    Parameters
-    ----------
-    advice, plan
-        The recommendation, and the plan to export.
-    what
-        One of `KINDS`; ``job`` is the training script, unless it is the user's own, and the cell that starts it.
-    sdk
-        Version of the SageMaker Python SDK that the job's cell is written for.
-    options
-        Options of the job, see `smp_advisor.export.JobOptions`.
-    """
+    """Cells in the order in which they run."""
     kind = {name: options[name] for name in ("trainer", "objective") if name in options}
     if what == "job":
         # The estimator first: if it refuses the plan, no cell is returned.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.scripts import FileFix
 
-__all__ = ["check_if_estimator", "checked", "fixed", "pasted"]
-
 
 _CONFIGURATIONS = (".yaml", ".yml", ".json")
 
@@ -36,25 +35,18 @@ def check_if_estimator(
     cluster: Cluster | Instance | None = None,
     forced: bool = False,
 ) -> EstimatorReport | None:
-    """Check the configuration of a job; None if `source` is a training script.
+    """Check the configuration of a job in a file or cell; None if `source` is a training script.
 
-    Parameters
-    ----------
-    source
-        Path of a file, or the text of a cell.
-    names
-        Variables of the notebook: those with plain data resolve names that other cells define.
-    advice
-        Recommendation with the model and the job for the checks of memory.
-    cluster
-        Cluster of the job, for configurations that name no instance.
-    forced
-        Whether to check it as a configuration in any case.
+    `names` are variables of the notebook: those with plain data resolve names that other cells define. `cluster` is for
+    configurations that name no instance.
     """
     with uninterrupted():
         from smp_advisor.estimators import check_estimator, looks_like_estimator
 
-    text = source if isinstance(source, str) else _text_of(source)
+    text = source if isinstance(source, str) else None  # notebooks may contain both kinds of cells
+    if isinstance(source, Path) and source.suffix.lower() == ".py":
+        with suppress(OSError, ValueError):  # ValueError: no text, or a path with NUL
+            text = read_bytes(source, SCRIPT).decode("utf-8")
     by_name = isinstance(source, Path) and source.suffix.lower() in _CONFIGURATIONS
     forced = forced or cluster is not None
     if not forced and not by_name and (text is None or not looks_like_estimator(text)):
@@ -62,14 +54,6 @@ def check_if_estimator(
     model, job = (advice.model, advice.job) if advice is not None else (None, None)
     variables = plain_names(names, text or "")
     return check_estimator(source, model=model, job=job, cluster=cluster, variables=variables)
-
-
-def _text_of(path: Path) -> str | None:
-    """Text of a Python file; None for notebooks, which may contain both kinds of cells, and for files without text."""
-    try:
-        return read_bytes(path, SCRIPT).decode("utf-8") if path.suffix.lower() == ".py" else None
-    except (OSError, ValueError):  # ValueError: a path with NUL, too
-        return None
 
 
 def plain_names(names: Mapping[str, Any], text: str) -> dict[str, Any]:
@@ -80,26 +64,15 @@ def plain_names(names: Mapping[str, Any], text: str) -> dict[str, Any]:
 
 
 def pasted(text: str, advice: Advice, plan: Plan, names: Mapping[str, Any]) -> dict[str, Any]:
-    """Check a pasted text, and compare its plan with the plan on screen.
-
-    Parameters
-    ----------
-    text
-        A cell, dictionary, recipe or request.
-    advice
-        Recommendation with the model and the job.
-    plan
-        The plan on screen.
-    names
-        Variables of the notebook, for names that other cells define.
-    """
+    """Check a pasted text, and compare its plan with the plan on screen."""
     from smp_advisor.estimators import check_estimator
 
     try:
         job = replace(advice.job, global_batch_size=None)
         report = check_estimator(text, model=advice.model, job=job, variables=plain_names(names, text))
     except AdvisorError as error:
-        return _nothing(str(error))
+        nothing: dict[str, Any] = {"read": [], "findings": [], "unresolved": [], "diff": "", "corrected": ""}
+        return {"summary": str(error), **nothing, "comparison": None}
     return {
         "summary": f"{report.totals or 'No findings'}, for {advice.model.name}.",
         "read": [line.strip() for line in (*report.introduction, *report.outcome)],
@@ -131,21 +104,12 @@ def _comparison(report: EstimatorReport, advice: Advice, plan: Plan) -> dict[str
         )
     except AdvisorError as error:
         return {"gain": str(error), "rows": []}
+    titles = {row.setting: schema(plan.library).described(row.setting) for row in comparison.differences}
     rows = [
-        [_label(plan.library, row.setting), row.reference, row.recommended, row.because]
+        [title.title if (title := titles[row.setting]) else row.setting, row.reference, row.recommended, row.because]
         for row in comparison.differences
     ]
     return {"gain": comparison.gain, "rows": rows}
-
-
-def _label(library: str, setting: str) -> str:
-    described = schema(library).described(setting)
-    return described.title if described else setting
-
-
-def _nothing(summary: str) -> dict[str, Any]:
-    nothing: dict[str, Any] = {"read": [], "findings": [], "unresolved": [], "diff": "", "corrected": ""}
-    return {"summary": summary, **nothing, "comparison": None}
 
 
 def checked(path: str, plan: Plan) -> dict[str, Any]:
@@ -164,11 +128,13 @@ def checked(path: str, plan: Plan) -> dict[str, Any]:
         fixes = plan_fixes(script, plan=plan) if fixable > 1 else []
     except AdvisorError as error:
         return _no_script(str(error))
+    ids = ", ".join(sorted({identifier for fix in fixes for identifier in fix.ids}))
+    title = f"All automatic fixes together{f' in {len(fixes)} files' if len(fixes) > 1 else ''}: {ids}"
     return {
         "summary": f"{path.strip()}, against this plan: {report.totals or 'no findings'}.",
         "findings": [{**finding.plain(), "place": f"{finding.path}:{finding.line}"} for finding in report],
         "unresolved": [f"{part.path}:{part.line} {part.what}" for part in report.unresolved],
-        "together": {"title": _title(fixes), "diff": _diff(fixes)} if fixes else None,
+        "together": {"title": title, "diff": _diff(fixes)} if fixes else None,
     }
 
 
@@ -217,12 +183,6 @@ def _file(path: str) -> Path:
 
 def _diff(fixes: list[FileFix]) -> str:
     return "".join(fix.diff for fix in fixes)
-
-
-def _title(fixes: list[FileFix]) -> str:
-    ids = sorted({identifier for fix in fixes for identifier in fix.ids})
-    files = f" in {len(fixes)} files" if len(fixes) > 1 else ""
-    return f"All automatic fixes together{files}: {', '.join(ids)}"
 
 
 def _no_script(summary: str) -> dict[str, Any]:

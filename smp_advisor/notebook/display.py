@@ -1,8 +1,9 @@
-"""Display of an advisor: the handshake with the view, the fall-back without it, and the saved output."""
+"""Display of an advisor: the handshake with the view, the fall-back without it, and the picture of a saved output."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -11,30 +12,23 @@ import ipywidgets as w
 from IPython.core.getipython import get_ipython
 from IPython.display import display
 
+from smp_advisor.advice.written import html_report
 from smp_advisor.errors import AdvisorError
+from smp_advisor.notebook.figures import FITS
+from smp_advisor.notebook.panels import plan_line
 from smp_advisor.notebook.shown import set_displayed_last
-from smp_advisor.notebook.static_view import title_html, verdict_html
 from smp_advisor.notebook.workload_fields import by_cost, effect_of, keywords_of, title_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from IPython.core.display_functions import DisplayHandle
     from IPython.core.events import EventManager
 
+    from smp_advisor.advice.live import LiveAdvice
     from smp_advisor.notebook.advisor import Advisor
+    from smp_advisor.notebook.view_state import Data
     from smp_advisor.search.ways_out import WayOut, WaysOut
-
-__all__ = [
-    "NOTICE",
-    "PATIENCE_SECONDS",
-    "Fallback",
-    "Handshake",
-    "NothingFits",
-    "SavedOutputs",
-    "fallback_bundle",
-    "show",
-]
 
 
 PATIENCE_SECONDS = 15.0
@@ -111,11 +105,6 @@ class SavedOutputs:
 
     An update would replace the live view in an application without the lab extension. So outputs are written only after
     a view reported that its application keeps it.
-
-    Parameters
-    ----------
-    bundle
-        Data and metadata of the present output.
     """
 
     def __init__(self, bundle: Callable[[], tuple[dict[str, Any], dict[str, Any]]]) -> None:
@@ -136,19 +125,20 @@ class SavedOutputs:
     def changed(self) -> None:
         """The plan on screen changed, in any thread."""
         if self.keeps_views and self._handles and self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._wait)
+            loop = self._loop
+
+            def wait() -> None:
+                if self._timer is not None:
+                    self._timer.cancel()
+                self._timer = loop.call_later(QUIET_SECONDS, self.write)
+
+            loop.call_soon_threadsafe(wait)
 
     def write(self) -> None:
         """Write the present plan into every output."""
         data, metadata = self._bundle()
         for handle in self._handles:
             handle.update(data, metadata=metadata, raw=True)
-
-    def _wait(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._loop is not None:
-            self._timer = self._loop.call_later(QUIET_SECONDS, self.write)
 
 
 NOTICE = (
@@ -235,11 +225,6 @@ class NothingFits:
     """The page of a request for which no plan fits: the shortfall, and changes after which one fits, one click each.
 
     `widget` contains them, and after a click the advisor of the changed request.
-
-    Parameters
-    ----------
-    advise
-        Makes the advisor with changed keywords of the request; None removes one.
     """
 
     def __init__(self, ways: WaysOut, advise: Callable[[dict[str, Any]], Advisor]) -> None:
@@ -253,19 +238,19 @@ class NothingFits:
             f"<div><strong>{needed}</strong></div></div>"
             '<div style="margin:10px 0 4px;font-weight:600">Make it fit: by price per hour, then by what changes</div>'
         )
-        buttons = [self._button(way) for way in by_cost(ways)]
+        buttons = []
+        for way in by_cost(ways):
+            title = f"{title_of(way)[:1].upper()}{title_of(way)[1:]}"
+            button = w.Button(description=title, layout=w.Layout(width="auto"))
+            button.on_click(lambda _, way=way: self._use(way))
+            note = w.HTML(_lines(escape(effect_of(ways, way))))  # a button would cut it on a narrow page
+            buttons.append(w.Box([button, note], layout=w.Layout(flex_flow="row wrap", align_items="center")))
         self.widget = w.VBox([w.HTML(_lines(head)), *buttons, self._note])
 
     def display(self) -> None:
         """Show the page; where widgets cannot be shown, the changes as a table."""
         data = {**self.widget._repr_mimebundle_(), "text/html": self._ways._repr_html_(), "text/plain": str(self._ways)}
         display(data, raw=True)
-
-    def _button(self, way: WayOut) -> w.Box:
-        button = w.Button(description=f"{title_of(way)[:1].upper()}{title_of(way)[1:]}", layout=w.Layout(width="auto"))
-        button.on_click(lambda _: self._use(way))
-        note = w.HTML(_lines(escape(effect_of(self._ways, way))))  # a button would cut it on a narrow page
-        return w.Box([button, note], layout=w.Layout(flex_flow="row wrap", align_items="center"))
 
     def _use(self, way: WayOut) -> None:
         self._say(f"Searching with {title_of(way)} …")
@@ -301,4 +286,76 @@ def show(advisor: Advisor) -> None:
             restore=advisor.outputs.write,
             events=shell.events,
         ).start()
+    )
+
+
+_SHOWN = 3
+"""Entries of the history, the latest, and kept plans: the saved output stays small."""
+
+
+def session_html(advice: LiveAdvice) -> str:
+    """HTML of what was done with an advice; empty before anything was."""
+    parts = []
+    if not advice.is_recommended:
+        summary = escape(advice.compare().summary)
+        parts.append(f'<p style="margin:8px 0"><strong>Against the recommended plan:</strong> {summary}</p>')
+    if advice.snapshots:
+        entries = list(advice.snapshot_entries.items())[-_SHOWN:]
+        parts.append(
+            _folded_titles("Kept plans", [f"{name}: {', '.join(plan_line(entry))}" for name, entry in entries])
+        )
+    if len(advice.history) > 1:
+        parts.append(_folded_titles("History", [entry.summary for entry in advice.history[-_SHOWN:]]))
+    return "".join(parts)
+
+
+def _folded_titles(title: str, texts: Sequence[str]) -> str:
+    style = "margin:14px 0 4px;font-size:13px;font-weight:600;cursor:pointer"
+    items = "".join(f"<li>{escape(text)}</li>" for text in texts)
+    return f'<details><summary style="{style}">{title}</summary><ul>{items}</ul></details>'
+
+
+_FRAME = (
+    "max-width:1040px;box-sizing:border-box;padding:14px 18px;border-radius:6px;"
+    "border:1px solid var(--jp-border-color1,#bdbdbd);"
+    "color:var(--jp-ui-font-color1,inherit);font:13px/1.5 var(--jp-ui-font-family,system-ui,sans-serif)"
+)
+_MUTED = "color:var(--jp-ui-font-color2,inherit)"
+_LARGE = "font-size:22px;font-weight:700;line-height:1.2"
+_STATES = {"fits": "#0a7d4f", "risk": "#b25e00", "over": "#b3261e"}
+"""Colors of the verdict's border. Its words have the color of text, which both themes have."""
+
+
+def static_html(advice: LiveAdvice, shown: Data, now: Data) -> str:
+    """HTML of the plan on screen: verdict, what was done, bars, ladder and reasons, then folded details."""
+    page = title_html(shown) + verdict_html(shown, now) + session_html(advice) + html_report(advice)
+    # Pages of notebooks typeset text between two dollar signs as a formula.
+    page = re.sub(r">[^<]*", lambda text: text[0].replace("$", "<span>$</span>"), page)
+    return f'<div class="smp-static" style="{_FRAME}">{page}</div>'
+
+
+def title_html(shown: Data) -> str:
+    """Model and cluster."""
+    return f'<div style="font-size:15px;font-weight:600;margin-bottom:8px">{escape(shown["title"])}</div>'
+
+
+def verdict_html(shown: Data, now: Data) -> str:
+    """Whether the plan fits, its speed, time and money, and what decides."""
+    costs = now["costs"]
+    sign, words = FITS[costs["fit"]]
+    void = costs["fit"] == "over"  # a plan that cannot run has no speed and no price
+    style = "text-decoration:line-through" if void else ""
+    figures = "".join(
+        f'<div><div style="{style}">{escape(about)} <span style="{_LARGE}">{escape(value)}</span> {escape(unit)}</div>'
+        f'<div style="{_MUTED}">{"if it fitted" if void else escape(note or ends)}</div></div>'
+        for about, value, unit, note, ends in costs["headline"]
+    )
+    recommended = now["configuration"] == shown["recommended"]["configuration"]
+    lead, reason = shown["decisive"] if recommended else ("Your plan.", "Its settings are below.")
+    return (
+        f'<div style="border-left:4px solid {_STATES[costs["fit"]]};padding:4px 14px">'
+        f'<div style="display:flex;flex-wrap:wrap;gap:8px 32px"><div><div style="{_LARGE}">{sign} {words}</div>'
+        f"<div><strong>{escape(costs['memory'])}</strong></div>"
+        f'<div style="{_MUTED}">{escape(costs["likely"])}</div></div>{figures}</div>'
+        f'<div style="margin-top:6px"><strong>{escape(lead)}</strong> {escape(reason)}</div></div>'
     )

@@ -6,15 +6,12 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from smp_advisor.notebook.magics import AdvisorMagics
-from smp_advisor.notebook.profile_magics import ProfileMagics
-from smp_advisor.notebook.run_magics import RunMagics
+from smp_advisor.notebook.run_magics import ProfileMagics, RunMagics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from IPython.core.interactiveshell import InteractiveShell
-
-__all__ = ["MAGICS", "load", "unload"]
 
 
 # mypy: allow-untyped-calls
@@ -22,15 +19,7 @@ __all__ = ["MAGICS", "load", "unload"]
 
 
 def option_words(magic: Any, typed: str) -> list[str]:
-    """Words that can come next: values of the preceding option, or options that are not used yet.
-
-    Parameters
-    ----------
-    magic
-        A function decorated with ``magic_arguments``.
-    typed
-        The line up to the cursor.
-    """
+    """Words that can come next: values of the preceding option, or options that are not used yet."""
     words = typed.split()
     if typed and not typed[-1].isspace():
         words = words[:-1]
@@ -39,16 +28,12 @@ def option_words(magic: Any, typed: str) -> list[str]:
     actions = [action for action in options if action.option_strings and action.dest != "help"]
     for action in actions:
         if words and words[-1] in action.option_strings and action.nargs != 0:
-            return _values(action.dest, action.choices)
+            if action.dest not in {"cluster", "instance"}:
+                return list(action.choices or ())
+            from smp_advisor.cluster.table import instances
+
+            return [instance.name for instance in instances()]
     return [action.option_strings[0] for action in actions if not set(action.option_strings) & set(words)]
-
-
-def _values(option: str, choices: Any) -> list[str]:
-    if option in {"cluster", "instance"}:
-        from smp_advisor.cluster.table import instances
-
-        return [instance.name for instance in instances()]
-    return list(choices or ())
 
 
 def complete_options(shell: InteractiveShell, magics: Mapping[str, Any]) -> Callable[[], None]:

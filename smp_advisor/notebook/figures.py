@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.workload.model import Model
 
-__all__ = ["FITS", "Fit", "decisive", "figures", "fit", "headlines", "likelihood", "memory", "preferred", "step_range"]
-
 
 _AS_FAST = 0.005
 """Gain in speed from which a plan is shown as faster."""
@@ -57,8 +55,15 @@ def figures(model: Model, estimate: Estimate) -> list[Figure]:
         batch += f", {estimate.tokens_per_step:,} tokens"
         rate = f"; {token_rate(estimate)}"
     needed, usable = estimate.needed_gib, estimate.usable_gpu_memory_gib
+    _, middle, high = memory_interval(estimate)
+    error = f"± {gib(high - middle)} (95 %)".replace(" ", "\N{NO-BREAK SPACE}")
+    if gives_back(estimate):
+        error = f"{error}; {spare(estimate)}".replace(" GiB", "\N{NO-BREAK SPACE}GiB")
+    price, about_price = "unknown", "no on-demand price in the table"
+    if estimate.usd_per_hour is not None:
+        price, about_price = f"{dollars(estimate.usd_per_hour)} per hour", cost_per_million(model, estimate)
     result = [
-        Figure("Memory per GPU", f"{needed:,.1f} of {gib(usable)}", _memory_note(estimate), "needed_gib"),
+        Figure("Memory per GPU", f"{needed:,.1f} of {gib(usable)}", error, "needed_gib"),
         Figure(
             "Throughput",
             f"{number(estimate.samples_per_second)} samples/s",
@@ -72,21 +77,15 @@ def figures(model: Model, estimate: Estimate) -> list[Figure]:
             f"{_range(estimate.tflops_per_gpu_range)}; {utilization(estimate)} of peak (MFU)",
             "mfu",
         ),
+        Figure("Price", price, about_price, "usd_per_hour"),
     ]
-    result.append(_price(model, estimate))
     if (days := estimate.days_range) is not None:
         value, _, _ = run_time(estimate).partition(" (")
         total = f"{run_cost(estimate)} in total" if estimate.usd_total is not None else "price unknown"
         scale = 24 if value.endswith("hours") else 1
         result.append(Figure("Full run", value, f"{_range(days, scale)}; {total}", "days_range"))
-    result.append(_effective(estimate))
-    return result
-
-
-def _effective(estimate: Estimate) -> Figure:
-    """Share of training steps in the elapsed time, with the other parts."""
-    value = f"{100 * estimate.effective.share:.1f} %"
-    return Figure("Effective time", value, overhead_summary(estimate), "effective_time")
+    share = f"{100 * estimate.effective.share:.1f} %"
+    return [*result, Figure("Effective time", share, overhead_summary(estimate), "effective_time")]
 
 
 def step_range(estimate: Estimate) -> str:
@@ -94,23 +93,8 @@ def step_range(estimate: Estimate) -> str:
     return _range(estimate.step_seconds_range, 1000 if estimate.step_seconds < 0.9995 else 1)
 
 
-def _memory_note(estimate: Estimate) -> str:
-    _, middle, high = memory_interval(estimate)
-    error = f"± {gib(high - middle)} (95 %)".replace(" ", "\N{NO-BREAK SPACE}")
-    if not gives_back(estimate):
-        return error
-    return f"{error}; {spare(estimate)}".replace(" GiB", "\N{NO-BREAK SPACE}GiB")
-
-
 def _range(ends: tuple[float, float], scale: float = 1.0) -> str:
     return f"95\N{NO-BREAK SPACE}%: {between(ends, scale)}"
-
-
-def _price(model: Model, estimate: Estimate) -> Figure:
-    if estimate.usd_per_hour is None:
-        return Figure("Price", "unknown", "no on-demand price in the table", "usd_per_hour")
-    note = cost_per_million(model, estimate)
-    return Figure("Price", f"{dollars(estimate.usd_per_hour)} per hour", note, "usd_per_hour")
 
 
 Fit = Literal["fits", "risk", "over"]
@@ -152,7 +136,26 @@ def likelihood(estimate: Estimate, required: float) -> str:
 
 def headlines(model: Model, estimate: Estimate) -> list[Headline]:
     """Speed, time and money; of a step and a million tokens if the job has no number of tokens."""
-    return [_speed(model, estimate), _time(estimate), _money(model, estimate)]
+    value, ends, unit = estimate.samples_per_second, estimate.samples_per_second_range, "samples/s"
+    if model.reads_tokens:
+        value, ends, unit = estimate.tokens_per_second, estimate.tokens_per_second_range, "tokens/s"
+    speed = Headline(_about(ends), _short(value), unit, "", f"{_short(ends[0])} to {_short(ends[1])}")
+    if (ends_ := estimate.days_range) is not None and estimate.days is not None:
+        unit, scale = ("days", 1) if estimate.days >= 1 else ("hours", 24)
+        time = Headline(_about(ends_), number(scale * estimate.days), unit, "", between(ends_, scale))
+    else:
+        text, unit = seconds(estimate.step_seconds).split(" ", 1)
+        ends, scale = estimate.step_seconds_range, 1000 if unit == "ms" else 1
+        time = Headline(_about(ends), text, f"{unit} per step", "", between(ends, scale))
+    if estimate.usd_per_hour is None:
+        return [speed, time, Headline("", "–", "no price known", "", "")]
+    hourly = f"{dollars(estimate.usd_per_hour)}/hour"
+    if estimate.usd_total is not None and (total := estimate.usd_total_range) is not None:
+        interval = f"${_short(total[0])} to ${_short(total[1])}"
+        return [speed, time, Headline(_about(total), f"${_short(estimate.usd_total)}", "in total", hourly, interval)]
+    amount, _, unit = cost_per_million(model, estimate).partition(" USD ")
+    about, unit = _about(estimate.samples_per_second_range), unit.partition(") ")[2].replace("per million", "per M")
+    return [speed, time, Headline(about, f"${amount}", unit, hourly, "")]
 
 
 def decisive(advice: Advice) -> tuple[str, str]:
@@ -162,7 +165,7 @@ def decisive(advice: Advice) -> tuple[str, str]:
     certain = certainty_in_short(advice.decision)
     trained = "" if advice.job.adapter is None else f"{adapter_text(advice.job.adapter)} with "
     carried = f"{trained}{schema(advice.plan.library).name}: {techniques}, batch size {advice.plan.batch_size}"
-    return f"{carried}.", _capital(certain)
+    return f"{carried}.", f"{certain[:1].upper()}{certain[1:]}"
 
 
 def preferred(advice: Advice, estimate: Estimate) -> str:
@@ -183,39 +186,6 @@ def preferred(advice: Advice, estimate: Estimate) -> str:
     if gain <= NEAR_BEST:
         return f"Within {percent(NEAR_BEST)}, the search prefers fewer techniques, then smaller batches."
     return ""
-
-
-def _capital(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}"
-
-
-def _speed(model: Model, estimate: Estimate) -> Headline:
-    if model.reads_tokens:
-        value, ends, unit = estimate.tokens_per_second, estimate.tokens_per_second_range, "tokens/s"
-    else:
-        value, ends, unit = estimate.samples_per_second, estimate.samples_per_second_range, "samples/s"
-    return Headline(_about(ends), _short(value), unit, "", f"{_short(ends[0])} to {_short(ends[1])}")
-
-
-def _time(estimate: Estimate) -> Headline:
-    if (ends := estimate.days_range) is not None and estimate.days is not None:
-        unit, scale = ("days", 1) if estimate.days >= 1 else ("hours", 24)
-        return Headline(_about(ends), number(scale * estimate.days), unit, "", between(ends, scale))
-    value, unit = seconds(estimate.step_seconds).split(" ", 1)
-    ends, scale = estimate.step_seconds_range, 1000 if unit == "ms" else 1
-    return Headline(_about(ends), value, f"{unit} per step", "", between(ends, scale))
-
-
-def _money(model: Model, estimate: Estimate) -> Headline:
-    if estimate.usd_per_hour is None:
-        return Headline("", "–", "no price known", "", "")
-    hourly = f"{dollars(estimate.usd_per_hour)}/hour"
-    if estimate.usd_total is not None and (ends := estimate.usd_total_range) is not None:
-        interval = f"${_short(ends[0])} to ${_short(ends[1])}"
-        return Headline(_about(ends), f"${_short(estimate.usd_total)}", "in total", hourly, interval)
-    amount, _, unit = cost_per_million(model, estimate).partition(" USD ")
-    about = _about(estimate.samples_per_second_range)
-    return Headline(about, f"${amount}", unit.partition(") ")[2].replace("per million", "per M"), hourly, "")
 
 
 def _about(ends: tuple[float, float]) -> str:

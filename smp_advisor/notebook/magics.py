@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class
@@ -15,8 +15,16 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from smp_advisor.advice.options import keywords_of, named_values
 from smp_advisor.errors import AdvisorError, NoPlanFitsError
 from smp_advisor.notebook.cells import KINDS
-from smp_advisor.notebook.options import comparing, model_named, parsed, table_options, value_of, with_help
-from smp_advisor.notebook.shown import ProgressDisplay, required
+from smp_advisor.notebook.shown import (
+    ProgressDisplay,
+    comparing,
+    model_named,
+    parsed,
+    required,
+    table_options,
+    value_of,
+    with_help,
+)
 from smp_advisor.uninterrupted import uninterrupted
 from smp_advisor.workload.job import DEFAULT_SEQUENCE_LENGTH
 from smp_advisor.workload.stack import AUTO
@@ -31,8 +39,6 @@ if TYPE_CHECKING:
     from smp_advisor.notebook.advisor import Advisor
     from smp_advisor.scripts import Report
     from smp_advisor.search.sizes import ClusterSizes
-
-__all__ = ["AdvisorMagics"]
 
 
 @magics_class
@@ -55,18 +61,14 @@ class AdvisorMagics(Magics):
 
         Displays the advisor and returns it: ``advice = %smp_advise 10B --instance ml.p4d.24xlarge --count 16``.
         """
-        advisor = self._advise(parsed(self.smp_advise, line))
-        advisor.show_now()
-        return advisor
-
-    def _advise(self, arguments: Namespace) -> Advisor:
         with uninterrupted():
-            from smp_advisor.advice.live.search_again import changed_call
+            from smp_advisor.advice.live.control_state import changed_call
             from smp_advisor.advice.recommendation import advise
             from smp_advisor.advice.request import has_formulas, read_model
             from smp_advisor.notebook.advisor import advisor_of
             from smp_advisor.notebook.display import NothingFits
 
+        arguments = parsed(self.smp_advise, line)
         keywords = keywords_of({name: text for name, text in vars(arguments).items() if name != "model"})
         cluster = keywords.pop("cluster")
         model = model_named(arguments.model, self.shell.user_ns)
@@ -76,13 +78,15 @@ class AdvisorMagics(Magics):
                 model = read_model(model, sequence_length=length, on_progress=progress.update)
         try:
             with comparing(arguments) as progress:
-                return advisor_of(advise(model, cluster, **keywords, **progress))
+                advisor = advisor_of(advise(model, cluster, **keywords, **progress))
         except NoPlanFitsError as error:
             if error.ways_out is not None and error.ways_out.ways:
                 question = {"model": model, "cluster": cluster, **keywords}
                 again = lambda changes: advisor_of(advise(**changed_call(question, changes)))  # noqa: E731
                 NothingFits(error.ways_out, again).display()
             raise
+        advisor.show_now()
+        return advisor
 
     @with_help
     @magic_arguments()
@@ -120,7 +124,16 @@ class AdvisorMagics(Magics):
         arguments = parsed(self.smp_export, line)
         advisor = required(self.shell, "no advice to export yet", ", or display the result of advise()")
         what = "script" if arguments.script else arguments.what
-        sources = advisor.cells(what, arguments.sdk, **_job_options(arguments))
+        options = {
+            "data": arguments.data,
+            "checkpoints": arguments.checkpoints,
+            "spot": arguments.spot or None,
+            "keep_alive_seconds": value_of(arguments, "keep_alive"),
+            "subnets": tuple(arguments.subnet) or None,
+            "security_group_ids": tuple(arguments.security_group) or None,
+        }
+        options = {name: value for name, value in options.items() if value is not None}
+        sources = advisor.cells(what, arguments.sdk, **options | named_values(arguments.option))
         if not sources:
             raise UsageError("There is no training script to export: the job runs your own script.")
         self.shell.set_next_input(sources[-1])
@@ -148,7 +161,7 @@ class AdvisorMagics(Magics):
         """
         with uninterrupted():
             from smp_advisor.notebook.checks import check_if_estimator
-            from smp_advisor.scripts import check_script
+            from smp_advisor.scripts import check_script, read_stack
 
         arguments = parsed(self.smp_check, line)
         lack, instead = "no plan to check against yet", ", or leave out --plan"
@@ -166,8 +179,11 @@ class AdvisorMagics(Magics):
         if of_estimator is not None:
             return of_estimator
         report = check_script(source, plan)
-        if advisor is not None:
-            _pass_on_code(source, advisor)
+        if advisor is not None:  # the control Code follows the script
+            code = read_stack(source)
+            if code.stack not in {AUTO, advisor.state["settings"]["stack"]}:
+                advisor.move(stack=code.stack)
+                print(f"{code.summary} The advisor's control Code shows it.")  # noqa: T201
         return report
 
     @with_help
@@ -195,17 +211,6 @@ class AdvisorMagics(Magics):
             )
 
 
-def _pass_on_code(source: str | Path, advisor: Advisor) -> None:
-    """Set the advisor's control of the kind of code to that of a script, and print what was read."""
-    with uninterrupted():
-        from smp_advisor.scripts import read_stack
-
-    code = read_stack(source)
-    if code.stack not in {AUTO, advisor.state["settings"]["stack"]}:
-        advisor.move(stack=code.stack)
-        print(f"{code.summary} The advisor's control Code shows it.")  # noqa: T201
-
-
 def _cluster(arguments: Namespace) -> Cluster | Instance | None:
     """The cluster of ``--instance`` and ``--count``, or the instance alone."""
     from smp_advisor.cluster.cluster import Cluster
@@ -217,15 +222,3 @@ def _cluster(arguments: Namespace) -> Cluster | Instance | None:
             raise AdvisorError("--count needs an instance: add --instance, for example --instance ml.p5.48xlarge.")
         return None
     return completed_instance(arguments.instance) if count is None else Cluster(arguments.instance, count)
-
-
-def _job_options(arguments: Namespace) -> dict[str, Any]:
-    options = {
-        "data": arguments.data,
-        "checkpoints": arguments.checkpoints,
-        "spot": arguments.spot or None,
-        "keep_alive_seconds": value_of(arguments, "keep_alive"),
-        "subnets": tuple(arguments.subnet) or None,
-        "security_group_ids": tuple(arguments.security_group) or None,
-    }
-    return {name: value for name, value in options.items() if value is not None} | named_values(arguments.option)

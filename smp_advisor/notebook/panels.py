@@ -14,14 +14,15 @@ from smp_advisor.advice.live.live_advice import ON_SCREEN, RECOMMENDED
 from smp_advisor.advice.live.settings import require_settings, with_labels
 from smp_advisor.advice.options import named_values
 from smp_advisor.charts import chart_of
-from smp_advisor.charts.modules import modules_chart
 from smp_advisor.charts.plans import clusters_chart
+from smp_advisor.charts.step import modules_chart
 from smp_advisor.errors import AdvisorError, PlanError
 from smp_advisor.guidance.ladder import ladder_html, reasons_of
-from smp_advisor.guidance.report import ladder_of, ranks_of
+from smp_advisor.guidance.rank_map import rank_map
+from smp_advisor.guidance.report import ladder_of
 from smp_advisor.notebook.figures import FITS, fit, headlines, memory
-from smp_advisor.notebook.searching import ways_to_fit
 from smp_advisor.notebook.view_state import explanation
+from smp_advisor.notebook.workload_fields import ways_to_fit
 from smp_advisor.runs.sources import LocalFolder
 
 if TYPE_CHECKING:
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from smp_advisor.advice.live.comparison import Comparison
     from smp_advisor.advice.live.control_state import ControlState, Entry
     from smp_advisor.runs.watching import Run
-
-__all__ = ["PANELS", "PanelRequests", "perform", "plan_line", "session_steps"]
 
 
 Panel = Callable[["LiveAdvice", "ControlState", Mapping[str, object]], Mapping[str, object]]
@@ -58,14 +57,7 @@ _SHOWN = 40
 
 
 def compare(advice: LiveAdvice, state: ControlState, options: Mapping[str, object]) -> Mapping[str, object]:
-    """Two plans next to each other, the snapshots and the history.
-
-    Parameters
-    ----------
-    options
-        ``first`` and ``second``: names of snapshots, ``Recommended`` or ``On screen``. Names that do not exist any more
-        are those two again.
-    """
+    """Two plans next to each other, the snapshots and the history; `first` and `second` of the options are names."""
     names = [RECOMMENDED, ON_SCREEN, *advice.snapshots]
     first, second = (
         chosen if isinstance(chosen := options.get(end), str) and chosen in names else default
@@ -137,7 +129,7 @@ def ladder(advice: LiveAdvice, state: ControlState, _: Mapping[str, object]) -> 
 
 def ranks(_: LiveAdvice, state: ControlState, __: Mapping[str, object]) -> Mapping[str, object]:
     """Stage, slices, shard and replica of the GPUs of the first nodes."""
-    return {"html": ranks_of(state.advice, state.plan, None)._repr_html_()}
+    return {"html": rank_map(state.plan, state.advice.cluster)._repr_html_()}
 
 
 def requirements(advice: LiveAdvice, state: ControlState, _: Mapping[str, object]) -> Mapping[str, object]:
@@ -155,11 +147,8 @@ _runs: dict[str, Run] = {}
 def start(advice: LiveAdvice, state: ControlState, options: Mapping[str, object]) -> Mapping[str, object]:
     """The request of the plan with its prices and what starts it, or the run that was started.
 
-    Parameters
-    ----------
-    options
-        ``options`` of the job as NAME=VALUE, without which only a run on this machine is offered; and ``confirm``, the
-        token of an offer, which starts it once.
+    Without `options` as NAME=VALUE, only a run on this machine is offered; `confirm` is the token of an offer, which
+    starts it once.
     """
     value, token, text = advice.at(state), str(options.get("confirm", "")), str(options.get("options", ""))
     if token in _offers:
@@ -215,28 +204,14 @@ parameter contains the options that the view set in the panel, and its width in 
 
 
 def panel_data(name: str, advice: LiveAdvice, state: ControlState, options: object = None) -> Mapping[str, object]:
-    """Data of one panel for a state of the controls.
-
-    Raises
-    ------
-    AdvisorError
-        There is no such panel, the plan has no such data, or an option is wrong.
-    """
+    """Data of one panel for a state of the controls."""
     if name not in PANELS:
         raise PlanError(f"The advisor has no panel {name!r}; it has {', '.join(PANELS)}.")
     return PANELS[name](advice, state, options if isinstance(options, dict) else {})
 
 
 class PanelRequests:
-    """Requests for panels of one advisor.
-
-    Parameters
-    ----------
-    advice
-        The live advice with the controls.
-    send
-        Sends a message to all views.
-    """
+    """Requests for panels of one advisor."""
 
     def __init__(self, advice: LiveAdvice, send: Callable[[dict[str, Any]], object]) -> None:
         self._advice, self._send = advice, send
@@ -245,8 +220,9 @@ class PanelRequests:
 
     def serve(self, content: Mapping[str, Any]) -> None:
         """Send the data for the settings of the request, whatever the controls are by then."""
-        identity, name = str(content.get("id", "")), str(content.get("name", ""))
-        controls, options = self._advice.controls, content.get("options")
+        identity, name, options = str(content.get("id", "")), str(content.get("name", "")), content.get("options")
+        with self._advice.turn:
+            controls = self._advice.controls
         library = controls.advice.plan.library
         try:
             settings = require_settings(content.get("settings"), library)
@@ -256,12 +232,13 @@ class PanelRequests:
             return
         if name in SLOW_PANELS:
             self._send({"kind": "started", "id": identity})
-            Thread(target=self._compute_slowly, args=(identity, name, state, options), daemon=True).start()
-        else:
-            self._compute(identity, name, state, options)
 
-    def _compute_slowly(self, identity: str, name: str, state: ControlState, options: object) -> None:
-        with self._slow:
+            def compute() -> None:
+                with self._slow:
+                    self._compute(identity, name, state, options)
+
+            Thread(target=compute, daemon=True).start()
+        else:
             self._compute(identity, name, state, options)
 
     def _compute(self, identity: str, name: str, state: ControlState, options: object) -> None:
@@ -288,13 +265,7 @@ def session_steps(advice: LiveAdvice) -> dict[str, Any]:
 
 
 def perform(advice: LiveAdvice, content: Mapping[str, Any]) -> None:
-    """Perform an action: ``{"action": "undo"}``, ``{"action": "keep", "value": "name"}``.
-
-    Raises
-    ------
-    AdvisorError
-        There is no such action, or it is not possible.
-    """
+    """Perform an action: ``{"action": "undo"}``, ``{"action": "keep", "value": "name"}``."""
     action, value = str(content.get("action")), content.get("value")
     by_name: dict[str, Callable[[str], object]] = {
         "keep": advice.keep,

@@ -1,25 +1,37 @@
-"""``%smp_start``, ``%smp_watch`` and ``%smp_calibrate``: magics of runs, and their live display."""
-
-# mypy: allow-untyped-calls, allow-untyped-decorators
-# IPython does not annotate the decorators that make a magic.
+"""Magics of code that runs: profiles, local runs and proofs in child processes; starting, watching and learning."""
 
 from __future__ import annotations
 
+import shlex
+import shutil
+import tempfile
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from IPython.core.error import UsageError
 from IPython.core.getipython import get_ipython
-from IPython.core.magic import Magics, line_magic, magics_class
+from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
-from smp_advisor.advice.options import named_values
+from smp_advisor.advice.options import named_texts, named_values
 from smp_advisor.errors import AdvisorError
-from smp_advisor.notebook.options import parsed, table_options, value_of, with_help
-from smp_advisor.notebook.shown import required, show_result
+from smp_advisor.libraries.groups import reduced_data_parallel_degree
+from smp_advisor.notebook.shown import (
+    ProgressDisplay,
+    model_named,
+    parsed,
+    required,
+    show_result,
+    table_options,
+    value_of,
+    with_help,
+)
+from smp_advisor.profiling.precision import PRECISIONS
+from smp_advisor.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -28,9 +40,206 @@ if TYPE_CHECKING:
 
     from smp_advisor.advice import Advice
     from smp_advisor.notebook.advisor import Advisor
+    from smp_advisor.profiling.local_run import LocalRun
+    from smp_advisor.profiling.result import Profile
+    from smp_advisor.proving import Proof
     from smp_advisor.runs.watching import Run
 
-__all__ = ["RunMagics", "show_run"]
+
+# mypy: allow-untyped-calls, allow-untyped-decorators
+# IPython does not annotate the decorators that make a magic.
+
+
+_STAGES = ("trace", "copy", "local", "rehearsal")
+
+
+@magics_class
+class ProfileMagics(Magics):
+    """Magics without state; ``--plan`` uses the plan of the advisor displayed last."""
+
+    shell: InteractiveShell
+
+    @with_help
+    @magic_arguments()
+    @argument(
+        "model",
+        help="A variable with a model or a config, the path of a config.json, a parameter count (10B), or a script.",
+    )
+    @table_options("sequence_length")
+    @argument(
+        "--precision",
+        choices=tuple(PRECISIONS),
+        help="Training precision; default: 16 bits in the form of the library (fp16 with SMP v1, mixed with FSDP).",
+    )
+    @argument(
+        "--attention",
+        choices=("fused", "eager"),
+        help="Attention kernel; default: the kernel of the library's PyTorch.",
+    )
+    @argument(
+        "--library",
+        help="Training library, which decides precision and attention kernel; default: those that the advisor prefers.",
+    )
+    @table_options("batch", "memory", "seconds")
+    @argument("--stage", action="append", choices=_STAGES, help="Run only this stage; repeatable.")
+    @argument("--plan", action="store_true", help="Use and rehearse the plan of the advisor displayed last.")
+    @argument("--inputs", help="A variable with example inputs, required if they cannot be inferred.")
+    @argument("--script", help="A training script to run under SageMaker's contract.")
+    @line_magic
+    def smp_profile(self, line: str) -> Profile:
+        """Profile a model before paying for a cluster: ``profile = %smp_profile model``.
+
+        Displays the profile and returns it. Traces the full model without allocating it, trains a scaled copy for a few
+        steps on this machine, and with ``--plan`` rehearses the plan on local processes. Child processes do all the
+        work and cannot harm the kernel.
+        """
+        with uninterrupted():
+            from smp_advisor.profiling import profile
+
+        arguments = parsed(self.smp_profile, line)
+        with ProgressDisplay(f"Profile of {arguments.model}") as progress:
+            try:
+                model = model_named(arguments.model, self.shell.user_ns)
+                result = profile(
+                    model, **self._settings(arguments), on_line=progress.add_line, on_progress=progress.update
+                )
+            except KeyboardInterrupt:
+                raise UsageError("The profile was interrupted; all its processes have ended.") from None
+        show_result(self.shell, "smp_profile", result)
+        return result
+
+    def _settings(self, arguments: Namespace) -> dict[str, Any]:
+        memory, inputs = value_of(arguments, "memory"), arguments.inputs
+        if inputs is not None:
+            if inputs not in self.shell.user_ns:
+                raise UsageError(f"The notebook has no variable {inputs!r}.")
+            inputs = self.shell.user_ns[inputs]
+        options: dict[str, Any] = {
+            "stages": tuple(arguments.stage) if arguments.stage else None,
+            "precision": arguments.precision,
+            "attention": arguments.attention,
+            "library": arguments.library,
+            "batch": value_of(arguments, "batch"),
+            "script": arguments.script,
+            "inputs": inputs,
+            "memory_bytes": None if memory is None else int(memory * 2**30),
+            "seconds": value_of(arguments, "seconds"),
+            "sequence_length": value_of(arguments, "sequence_length"),
+        }
+        settings = {name: value for name, value in options.items() if value is not None}
+        if arguments.plan:
+            advisor = required(self.shell, "no plan yet", ", or leave out --plan")
+            job = advisor.advice.job
+            length = settings.pop("sequence_length", job.sequence_length)
+            settings |= {
+                "plan": advisor.plan,
+                "job": replace(job, sequence_length=length),
+                "data_parallel_degree": reduced_data_parallel_degree(advisor.plan, advisor.advice.cluster),
+            }
+        return settings
+
+    @with_help
+    @magic_arguments()
+    @table_options("processes", "steps", "seconds", "memory")
+    @argument(
+        "--hyperparameter", "-p", action="append", default=[], help="NAME=VALUE: option of the script; repeatable."
+    )
+    @argument("--channel", "-c", action="append", default=[], help="NAME=FOLDER: data of a channel; repeatable.")
+    @argument("--plan", action="store_true", help="Use mp_parameters and settings of the advisor displayed last.")
+    @argument("--name", default="train.py", help="Name of the script; default train.py.")
+    @argument("--source-dir", help="Folder to copy along with the script, as the estimator uploads it.")
+    @cell_magic
+    def smp_local(self, line: str, cell: str) -> LocalRun:
+        """Run the cell as a training script under SageMaker's contract: ``%%smp_local --processes 2 --steps 20``.
+
+        It runs as a process with the folders, options and SM_* variables of SageMaker's container.
+        """
+        arguments = parsed(self.smp_local, line)
+        with ProgressDisplay(arguments.name) as progress:
+            try:
+                result = self._run(arguments, cell, progress)
+            except KeyboardInterrupt:
+                raise UsageError(f"{arguments.name} was interrupted; all its processes have ended.") from None
+            progress.has_failed = not result.ok
+            return result
+
+    def _run(self, arguments: Namespace, cell: str, progress: ProgressDisplay) -> LocalRun:
+        with uninterrupted():
+            from smp_advisor.profiling.local_run import run, run_settings
+
+        hyperparameters: dict[str, Any] = {}
+        parameters: dict[str, Any] = {}
+        processes = 1
+        if arguments.plan:
+            settings = run_settings(required(self.shell, "no plan yet", ", or leave out --plan").plan)
+            hyperparameters, parameters = settings["hyperparameters"], settings["parameters"]
+            processes = settings["processes"]
+        hyperparameters |= named_values(arguments.hyperparameter, "--hyperparameter")
+        processes = value_of(arguments, "processes") or processes
+        channels = named_texts(arguments.channel, "--channel")
+        seconds = value_of(arguments, "seconds") or 600.0
+        memory = value_of(arguments, "memory")
+        source = _written(cell, arguments.name, arguments.source_dir)
+        try:
+            return run(
+                arguments.name,
+                source_dir=source,
+                hyperparameters=hyperparameters,
+                parameters=parameters,
+                channels=channels,
+                processes=processes,
+                steps=value_of(arguments, "steps"),
+                seconds=seconds,
+                memory_bytes=None if memory is None else int(memory * 2**30),
+                on_line=progress.add_line,
+            )
+        finally:
+            shutil.rmtree(source.parent, ignore_errors=True)  # the run has a copy
+
+    @with_help
+    @magic_arguments()
+    @argument("original", help="The script before its adaptation.")
+    @argument("adapted", help="The script after it.")
+    @argument("--library", help="Training library of the adaptation; default: the plan of the advisor displayed last.")
+    @argument("--root", help="Folder to copy; default: that of the script.")
+    @argument("--arguments", default="", help="Command line of the script, in quotes.")
+    @line_magic
+    def smp_prove(self, line: str) -> Proof:
+        """Prove an adaptation, whoever wrote it: ``%smp_prove train.py train_fsdp.py``.
+
+        Both scripts run for a few updates on two processes with small data, and everything that they do is compared.
+        """
+        from smp_advisor.proving import prove
+
+        arguments = parsed(self.smp_prove, line)
+        plan = None if arguments.library else required(self.shell, "no plan yet", ", or leave out --plan").plan
+        words = shlex.split(arguments.arguments.strip("\"'"))
+        proof = prove(
+            Path(arguments.original), Path(arguments.adapted), plan,
+            library=arguments.library, root=arguments.root, arguments=words,
+        )  # fmt: skip
+        show_result(self.shell, "smp_prove", proof)
+        return proof
+
+
+def _written(cell: str, name: str, source_dir: str | None) -> Path:
+    """Write the cell to a script in a new folder, along with the files of `source_dir`."""
+    if Path(name).name != name or not name.endswith(".py"):
+        raise UsageError(f"--name must be the name of a Python file such as train.py, not {name!r}.")
+    if source_dir is not None and not Path(source_dir).is_dir():
+        raise UsageError(f"There is no folder {source_dir!r}.")
+    folder = Path(tempfile.mkdtemp(prefix="smp-local-")) / "source"
+    if source_dir is None:
+        folder.mkdir()
+    else:
+        shutil.copytree(source_dir, folder)
+    (folder / name).write_text(cell, encoding="utf-8")
+    return folder
+
+
+# mypy: allow-untyped-calls, allow-untyped-decorators
+# IPython does not annotate the decorators that make a magic.
+
 
 _shown: WeakKeyDictionary[Run, list[Any]] = WeakKeyDictionary()
 """Displays of each run that is being watched."""
@@ -64,14 +273,6 @@ def _follow(run: Run) -> None:
             handle.update(_data(run), raw=True)
     finally:
         _shown.pop(run, None)
-
-
-def _is_confirmed() -> bool:
-    """The answer of the user."""
-    try:
-        return input("Start it for this price? Enter yes: ").strip().lower() == "yes"
-    except (EOFError, OSError, RuntimeError):  # kernels without a prompt
-        raise UsageError("There is nobody to answer here: %smp_start --yes starts the job for its price.") from None
 
 
 def _data(run: Run) -> dict[str, str]:
@@ -108,7 +309,12 @@ class RunMagics(Magics):
         options = named_values(arguments.option)
         if not arguments.local and not arguments.yes:
             print(f"This job would run on {advice.terms(sdk=arguments.sdk, **options)}")  # noqa: T201
-            if not _is_confirmed():
+            try:
+                answer = input("Start it for this price? Enter yes: ")
+            except (EOFError, OSError, RuntimeError):  # kernels without a prompt
+                hint = "There is nobody to answer here: %smp_start --yes starts the job for its price."
+                raise UsageError(hint) from None
+            if answer.strip().lower() != "yes":
                 print("Nothing was started.")  # noqa: T201
                 return None
         run = advice.start(local=arguments.local, confirm=True, folder=folder, sdk=arguments.sdk, **options)
@@ -158,17 +364,11 @@ class RunMagics(Magics):
         Shows what was read and the estimate before and after, then the new advice, and returns it.
         """
         arguments = parsed(self.smp_calibrate, line)
-        calibrated = self._calibrated(required(self.shell, "no plan yet"), arguments)
-        calibrated.show_now()
-        return calibrated
-
-    def _calibrated(self, advisor: Advisor, arguments: Namespace) -> Advisor:
-        from dataclasses import replace
-
         from smp_advisor.estimators import watch
         from smp_advisor.notebook.advisor import advisor_of
         from smp_advisor.workload import load_calibration
 
+        advisor = required(self.shell, "no plan yet")
         advice: Advice = advisor.advice
         if arguments.load:
             earlier = load_calibration(arguments.load)
@@ -183,7 +383,10 @@ class RunMagics(Magics):
             run = watch(name.strip("'\""))
             run.wait(lambda run: print(run.headline, flush=True))  # noqa: T201
             advice = advice.calibrate(run, plan=None if run.advice else advisor.plan, accept=arguments.accept)
-        run = self._run(arguments.log)
+        run = None
+        if arguments.log is not None:  # the notebook's variable of that name, else the path
+            word = arguments.log.strip("'\"")
+            run = self.shell.user_ns[word] if word in self.shell.user_ns else Path(word)
         has_run = run is not None or any(value for name, value in figures.items() if name != "peak_kind")
         if has_run or not (arguments.load or arguments.job):
             advice = advice.calibrate(run, plan=advisor.plan, probe=arguments.probe, accept=arguments.accept, **figures)
@@ -193,11 +396,6 @@ class RunMagics(Magics):
         if arguments.save and calibration is not None:
             calibration.save(arguments.save)
         display(advice.learned)
-        return advisor_of(advice)
-
-    def _run(self, name: str | None) -> Any:
-        """The notebook's variable of that name, else the path."""
-        if name is None:
-            return None
-        word = name.strip("'\"")
-        return self.shell.user_ns[word] if word in self.shell.user_ns else Path(word)
+        calibrated = advisor_of(advice)
+        calibrated.show_now()
+        return calibrated

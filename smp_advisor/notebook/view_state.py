@@ -1,28 +1,31 @@
-"""Data of the front end: the recommendation as a dictionary, and the figures of one plan."""
+"""Data of the front end: the recommendation, the figures of one plan and of all moves from it, and the glossary."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import cache
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.advice.live.controls import controls
-from smp_advisor.advice.live.settings import configuration, precision_text, rows_of, settings_of, training_settings_text
-from smp_advisor.charts.modules import profile_of
-from smp_advisor.charts.step import CATEGORY_LABELS, TIME_LABELS, memory_interval, stage_groups, time_labels
-from smp_advisor.costs.estimate import CATEGORIES
-from smp_advisor.libraries.library import get_library
-from smp_advisor.libraries.schema import schema
-from smp_advisor.notebook.figures import (
-    decisive,
-    figures,
-    fit,
-    headlines,
-    likelihood,
-    memory,
-    preferred,
-    step_range,
+from smp_advisor.advice.live.controls import controls, estimates_of
+from smp_advisor.advice.live.settings import (
+    configuration,
+    moved_settings,
+    plan_of,
+    precision_text,
+    rows_of,
+    settings_of,
+    training_settings_text,
+    with_job,
+    with_labels,
 )
-from smp_advisor.notebook.glossary import term_for, terms_of
+from smp_advisor.charts.step import CATEGORY_LABELS, TIME_LABELS, memory_interval, profile_of, stage_groups, time_labels
+from smp_advisor.costs.estimate import CATEGORIES
+from smp_advisor.errors import AdvisorError
+from smp_advisor.files import data_file
+from smp_advisor.libraries.library import get_library, libraries, plan_fields
+from smp_advisor.libraries.schema import schema
+from smp_advisor.notebook.figures import decisive, figures, fit, headlines, likelihood, memory, preferred, step_range
 from smp_advisor.notebook.workload_fields import OBJECTIVES, workload_fields
 from smp_advisor.wording import adapter_text, batch_limit, listed, overhead_notes, sentences
 from smp_advisor.workload.counts import format_count
@@ -33,21 +36,10 @@ if TYPE_CHECKING:
     from smp_advisor.advice import Advice
     from smp_advisor.advice.live.control_state import ControlState
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.guidance.practices import Step
     from smp_advisor.libraries.library import Settings
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.model import Model
 
-__all__ = [
-    "Data",
-    "control_dicts",
-    "costs",
-    "explanation",
-    "facts",
-    "recommendation",
-    "snapshot",
-    "snapshot_of",
-]
 
 _HARDWARE = {
     "peak_tflops": "peak TFLOP/s",
@@ -105,38 +97,31 @@ def snapshot_of(state: ControlState) -> Data:
 
 def control_dicts(advice: Advice, settings: Settings) -> list[Data]:
     """The controls as plain data, by the group in which they are shown, in the order of AWS's best practices."""
-    shown = [
-        {**asdict(c), "values": list(c.values), "texts": list(c.texts), "group": _group(c.name)}
-        for c in controls(advice, settings)
+    places = {name: (group, place) for group, names in enumerate(_IN_ORDER) for place, name in enumerate(names)}
+    shown = sorted(controls(advice, settings), key=lambda control: places.get(control.name, (2, 0)))
+    return [
+        {**asdict(c), "values": list(c.values), "texts": list(c.texts), "group": places.get(c.name, (2, 0))[0]}
+        for c in shown
     ]
-    return sorted(shown, key=lambda control: (control["group"], _order(control["name"])))
 
 
 _IN_ORDER = (
-    "sharding",
-    "sharding_strategy",
-    "hybrid_shard_degree",
-    "activation_checkpointing",
-    "tensor_parallel_degree",
-    "pipeline_parallel_degree",
-    "partitions",
-    "offload_activations",
-    "microbatches",
-    "gradient_accumulation_steps",
-    "batch_size",
+    (
+        "sharding",
+        "sharding_strategy",
+        "hybrid_shard_degree",
+        "activation_checkpointing",
+        "tensor_parallel_degree",
+        "pipeline_parallel_degree",
+        "partitions",
+        "offload_activations",
+        "microbatches",
+        "gradient_accumulation_steps",
+        "batch_size",
+    ),
+    ("context_parallel_degree", "expert_parallel_degree", "active_microbatches", "pipeline"),
 )
-"""Controls of the techniques of AWS's best practices."""
-_OF_LIBRARY = ("context_parallel_degree", "expert_parallel_degree", "active_microbatches", "pipeline")
-"""Controls that only some libraries have."""
-
-
-def _group(name: str) -> int:
-    """Position of a control's group: AWS's order, further settings of the library, and those rarely changed."""
-    return 0 if name in _IN_ORDER else 1 if name in _OF_LIBRARY else 2
-
-
-def _order(name: str) -> int:
-    return [*_IN_ORDER, *_OF_LIBRARY, name].index(name)
+"""Controls of the techniques of AWS's best practices, and those that only some libraries have. Others change rarely."""
 
 
 def facts(advice: Advice) -> list[Data]:
@@ -155,23 +140,17 @@ def facts(advice: Advice) -> list[Data]:
     assumed, likely = advice.cluster.instance.assumed, 100 * advice.min_fit_probability
     learned = advice.learned
     calibration = [] if learned is None else [_fact("Calibration", learned.headline)]
+    code = stack(get_library(advice.plan.library).stack if job.stack == AUTO else job.stack).title
+    marks = ("inferred", "the exported script; set stack for other code") if job.stack == AUTO else ("", "")
     return [
         _fact("Model", model.summary),
         _fact("Cluster", advice.cluster.summary, "", "some figures assumed" if assumed else ""),
         _fact("Training", ", ".join(filter(None, run))),
         *calibration,
-        _code_fact(advice),
+        _fact("Code", code, *marks),
         _fact("Library", f"{schema(advice.plan.library).name} {advice.plan.version}"),
         _fact("Objective", f"{OBJECTIVES[advice.objective]}, at least {likely:g} % likely to fit"),
     ]
-
-
-def _code_fact(advice: Advice) -> Data:
-    """Kind of training code, marked as inferred if it is the exported script's."""
-    if advice.job.stack != AUTO:
-        return _fact("Code", stack(advice.job.stack).title)
-    exported = stack(get_library(advice.plan.library).stack)
-    return _fact("Code", exported.title, "inferred", "the exported script; set stack for other code")
 
 
 def tooltips(advice: Advice) -> dict[str, str]:
@@ -186,16 +165,8 @@ def _fact(label: str, text: str, mark: str = "", note: str = "") -> Data:
     return {"label": label, "text": text, "mark": mark, "note": note}
 
 
-def _uncited(fields: tuple[str, ...]) -> list[str]:
-    """Figures of the hardware for which no source is cited."""
-    names = dict.fromkeys(_HARDWARE.get(name, name.replace("_", " ")) for name in fields)
-    return [f"No source is cited for these figures of the hardware: {listed(list(names))}."] if names else []
-
-
-def _step(step: Step) -> Data:
-    """A step without the plan of its comparison, which the ladder shows."""
-    names = ("order", "technique", "title", "decision", "because", "details", "trade_off", "source_title", "source_url")
-    return {**{name: getattr(step, name) for name in names}, "figures": [list(pair) for pair in step.figures]}
+_STEP = ("order", "technique", "title", "decision", "because", "details", "trade_off", "source_title", "source_url")
+"""Parts of a step for the views, without the plan of its comparison, which the ladder shows."""
 
 
 def explanation(advice: Advice) -> Data:
@@ -206,7 +177,10 @@ def explanation(advice: Advice) -> Data:
             for text in (advice.library_because, *advice.library_comparisons, advice.because)
             for sentence in sentences(text)
         ],
-        "steps": [_step(step) for step in advice.steps],
+        "steps": [
+            {**{name: getattr(step, name) for name in _STEP}, "figures": [list(pair) for pair in step.figures]}
+            for step in advice.steps
+        ],
         "reference": None if advice.reference is None else asdict(advice.reference),
         "pitfalls": [asdict(pitfall) for pitfall in advice.pitfalls],
     }
@@ -216,6 +190,7 @@ def recommendation(advice: Advice) -> Data:
     """Data of the advice that no control changes."""
     instance, library = advice.cluster.instance, advice.plan.library
     rows = rows_of(library)
+    uncited = dict.fromkeys(_HARDWARE.get(name, name.replace("_", " ")) for name in instance.assumed)
     trained = "" if advice.job.adapter is None else f"{adapter_text(advice.job.adapter)} for "
     return {
         "title": f"{trained}{advice.model.name} on {advice.cluster.nodes} × {instance.name}",
@@ -233,7 +208,7 @@ def recommendation(advice: Advice) -> Data:
         "rows": list(rows.values()),
         "recommended": snapshot(advice, settings_of(advice.plan, advice.job), advice.plan, advice.estimate),
         "assumptions": [
-            *_uncited(instance.assumed),
+            *([f"No source is cited for these figures of the hardware: {listed(list(uncited))}."] if uncited else []),
             *advice.estimate.assumptions,
             *overhead_notes(advice.estimate),
         ],
@@ -243,3 +218,76 @@ def recommendation(advice: Advice) -> Data:
             for term in terms_of(library)
         ],
     }
+
+
+def look_ahead(advice: Advice, base: Settings) -> dict[str, Any]:
+    """Table of all moves from `base`: for each control, a snapshot or a problem for each of its values."""
+    table: dict[str, list[dict[str, Any]]] = {}
+    candidates: list[tuple[str, int, Settings, Advice, Plan]] = []
+    for control in controls(advice, base):
+        entries: list[dict[str, Any]] = []
+        for position, value in enumerate(control.values):
+            settings = moved_settings(advice, base, control.name, value)
+            entries.append({"settings": settings})
+            try:
+                moved = with_job(advice, settings)
+                plan = plan_of(moved, settings)
+            except AdvisorError as error:
+                entries[-1]["problem"] = with_labels(advice.plan.library, str(error))
+            else:
+                # The plan decides the effective settings: without a pipeline, its schedule has no effect.
+                candidates.append((control.name, position, {**settings, **settings_of(plan, moved.job)}, moved, plan))
+        table[control.name] = entries
+    results: list[Estimate | AdvisorError] = []
+    for _, group in groupby(candidates, key=lambda candidate: id(candidate[3])):
+        same_job = list(group)
+        results += estimates_of(same_job[0][3], [candidate[-1] for candidate in same_job])
+    for (name, position, settings, moved, plan), result in zip(candidates, results, strict=True):
+        if isinstance(result, AdvisorError):
+            table[name][position]["problem"] = with_labels(advice.plan.library, str(result))
+        else:
+            table[name][position] = snapshot(moved, settings, plan, result)
+    return {"base": base, "by": table}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Term:
+    """One term of the glossary."""
+
+    term: str
+    text: str
+    short: str = ""
+    """Abbreviation in tables."""
+    settings: tuple[str, ...] = ()
+    """Plan fields, controls and figures that the term explains."""
+    source_title: str = ""
+    source_url: str = ""
+
+    @property
+    def anchor(self) -> str:
+        """Anchor of the term in ``docs/glossary.md``."""
+        return self.term.lower().replace(" ", "-")
+
+
+@cache
+def glossary() -> tuple[Term, ...]:
+    """All terms, in alphabetical order."""
+    terms = []
+    for entry in data_file("notebook", "glossary")["term"]:
+        title, url = entry.get("source", ("", ""))
+        settings = tuple(entry["settings"])
+        of = {name: entry[name] for name in ("term", "text", "short") if name in entry}
+        terms.append(Term(**of, settings=settings, source_title=title, source_url=url))
+    return tuple(terms)
+
+
+def term_for(setting: str) -> Term | None:
+    """The term that explains a plan field, a control or a figure; None if there is none."""
+    return next((term for term in glossary() if setting in term.settings), None)
+
+
+def terms_of(library: str) -> list[Term]:
+    """Terms for the interface of a library: those of its own plan fields and controls, and those of all libraries."""
+    own = plan_fields(library) | set(get_library(library).controls)
+    elsewhere = {name for record in libraries() for name in (*plan_fields(record.name), *record.controls)} - own
+    return [term for term in glossary() if set(term.settings) - elsewhere]

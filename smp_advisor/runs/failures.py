@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from smp_advisor.runs.readers import ASCII_LOWER, Log, Pattern
 from smp_advisor.wording import Shown, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from smp_advisor.cluster.cluster import Cluster
 
@@ -67,6 +67,17 @@ class _Kind:
     cause: str
     change: str
     source: str
+
+
+_UNKNOWN = _Kind(
+    name="exception",
+    title="",
+    depth=_EXCEPTION,
+    patterns=(),
+    cause="",
+    change="No rule has this message: read the traceback above the line, which names the line of the script.",
+    source="",
+)
 
 
 @dataclass(frozen=True)
@@ -170,7 +181,20 @@ def read_failure(text: str, *, plan: Plan | None = None) -> Failure | None:
         raise CalibrationError(f"plan must be a Plan, not {type(plan).__name__}.")
     rows = list(_rows(text))
     lines = [line for _, line in rows]
-    hits = _survived(_hits(lines), lines)
+    # Without the hits after which the job went on for several steps, and those that torchrun lists as later ones.
+    hits = _hits(lines)
+    matches = ((row, _STEPS.search(line.translate(ASCII_LOWER))) for row, line in enumerate(lines))
+    steps = [(row, match[1] or match[2]) for row, match in matches if match]
+    of_loss = {hit.row for hit in hits if hit.kind.name == "loss"}
+    settled, finite = _settled(steps), _settled([entry for entry in steps if entry[0] not in of_loss])
+    start, later = -1, set[int]()
+    for row, line in enumerate(lines):  # its list of failures is before the first observed one
+        if line.rstrip().endswith("Failures:"):
+            start = row
+        elif start >= 0 and "Root Cause (first observed failure)" in line:
+            later.update(range(start, row))
+            start = -1
+    hits = [h for h in hits if h.row >= (finite if h.kind.name == "loss" else settled) and h.row not in later]
     if not hits:
         return None
     first = min(hits, key=lambda hit: (hit.depth, hit.row))
@@ -178,6 +202,10 @@ def read_failure(text: str, *, plan: Plan | None = None) -> Failure | None:
     memory = _figures(message) if first.kind.name == "gpu_memory" else {}
     kind = _kinds()[_memory_kind(memory)] if memory else first.kind
     slots = {**first.groups, **{name: f"{gib:.2f}" for name, gib in memory.items()}}
+    others: dict[str, set[int]] = {}
+    for hit in sorted(hits, key=lambda hit: hit.row):
+        if hit.kind.depth >= _SYMPTOM and hit.kind.name != first.kind.name and hit.row != first.row:
+            others.setdefault(hit.kind.title, set()).add(hit.row)
     rank = _RANK.search(lines[first.row].translate(ASCII_LOWER))
     return Failure(
         kind=kind.name,
@@ -187,7 +215,7 @@ def read_failure(text: str, *, plan: Plan | None = None) -> Failure | None:
         evidence=_evidence(lines[first.row], first),
         line=rows[first.row][0],
         rank=None if rank is None else int(next(filter(None, rank.groups()))),
-        consequences=tuple(_consequences(hits, first)),
+        consequences=tuple(f"{title} ({plural(len(numbers), 'line')})" for title, numbers in others.items()),
         memory_gib=memory,
         plan=plan,
         source=kind.source,
@@ -235,7 +263,8 @@ def _kinds() -> dict[str, _Kind]:
 
 def _hits(lines: list[str]) -> list[_Hit]:
     lowered = [line.translate(ASCII_LOWER) for line in lines]
-    patterns = _present(" ".join(lowered))
+    text = " ".join(lowered)
+    patterns = [(kind, pattern) for kind in _kinds().values() for pattern in kind.patterns if pattern.literal in text]
     hits: list[_Hit] = []
     matched: set[int] = set()
     for row, line in enumerate(lowered):
@@ -248,12 +277,16 @@ def _hits(lines: list[str]) -> list[_Hit]:
             low = joined.translate(ASCII_LOWER)
             matches = _matches(patterns, low, joined)
             hits += [_Hit(kind, row, _depth(kind, low), groups) for kind, groups in matches]
-    return hits + [hit for row in range(len(lines)) if row not in matched for hit in _raised(row, lines, lowered)]
-
-
-def _present(lowered: str) -> list[tuple[_Kind, Pattern]]:
-    """Patterns whose literal part is in the text."""
-    return [(kind, pattern) for kind in _kinds().values() for pattern in kind.patterns if pattern.literal in lowered]
+    for row, line in enumerate(lowered):  # an exception of no kind at the end of a traceback
+        start = line[:_LONGEST_RAISED]
+        any_name = any(word in start for word in ("error:", "exception:", "failure:"))
+        match = _RAISED.search(start) if any_name and row not in matched else None
+        if match and _BEFORE_RAISED.fullmatch(line, 0, match.start()):
+            name, message = (lines[row][slice(*match.span(group))].strip() for group in ("name", "message"))
+            cause = f"The script raised {name}: {message[:200]}".rstrip(".") + "."
+            kind = replace(_UNKNOWN, title=f"exception {name}", cause=cause)
+            hits.append(_Hit(kind, row, _EXCEPTION, {}))
+    return hits
 
 
 def _matches(patterns: list[tuple[_Kind, Pattern]], lowered: str, line: str) -> Iterator[tuple[_Kind, dict[str, str]]]:
@@ -274,39 +307,6 @@ def _depth(kind: _Kind, lowered: str) -> int:
     return kind.depth if not warned else _SYMPTOM if kind.depth == 1 else kind.depth + 1
 
 
-def _raised(row: int, lines: list[str], lowered: list[str]) -> Iterator[_Hit]:
-    """An exception of no kind at the end of a traceback."""
-    line = lowered[row][:_LONGEST_RAISED]
-    match = _RAISED.search(line) if any(word in line for word in ("error:", "exception:", "failure:")) else None
-    if match is None or not _BEFORE_RAISED.fullmatch(lowered[row], 0, match.start()):
-        return
-    name, message = (lines[row][slice(*match.span(group))].strip() for group in ("name", "message"))
-    yield _Hit(
-        _Kind(
-            name="exception",
-            title=f"exception {name}",
-            depth=_EXCEPTION,
-            patterns=(),
-            cause=f"The script raised {name}: {message[:200]}".rstrip(".") + ".",
-            change="No rule has this message: read the traceback above the line, which names the line of the script.",
-            source="",
-        ),
-        row,
-        _EXCEPTION,
-        {},
-    )
-
-
-def _survived(hits: list[_Hit], lines: list[str]) -> list[_Hit]:
-    """The hits after which the job did not go on for several steps, without those that torchrun lists as later ones."""
-    matches = ((row, _STEPS.search(line.translate(ASCII_LOWER))) for row, line in enumerate(lines))
-    steps = [(row, match[1] or match[2]) for row, match in matches if match]
-    of_loss = {hit.row for hit in hits if hit.kind.name == "loss"}
-    settled, finite = _settled(steps), _settled([entry for entry in steps if entry[0] not in of_loss])
-    later = {row for first, last in _listed(lines) for row in range(first, last)}
-    return [hit for hit in hits if hit.row >= (finite if hit.kind.name == "loss" else settled) and hit.row not in later]
-
-
 def _settled(steps: list[tuple[int, str]]) -> int:
     """The row from which on the log has lines of fewer than so many different steps; -1 without as many."""
     numbers = set()
@@ -315,26 +315,6 @@ def _settled(steps: list[tuple[int, str]]) -> int:
         if len(numbers) == _WENT_ON:
             return row
     return -1
-
-
-def _listed(lines: list[str]) -> Iterator[tuple[int, int]]:
-    """Rows of torchrun's reports between the list of failures and the first observed one, which follows it."""
-    first = -1
-    for row, line in enumerate(lines):
-        if line.rstrip().endswith("Failures:"):
-            first = row
-        elif first >= 0 and "Root Cause (first observed failure)" in line:
-            yield first, row
-            first = -1
-
-
-def _consequences(hits: Iterable[_Hit], first: _Hit) -> Iterator[str]:
-    rows: dict[str, set[int]] = {}
-    for hit in hits:
-        if hit.kind.depth >= _SYMPTOM and hit.kind.name != first.kind.name and hit.row != first.row:
-            rows.setdefault(hit.kind.title, set()).add(hit.row)
-    for title, numbers in sorted(rows.items(), key=lambda entry: min(entry[1])):
-        yield f"{title} ({plural(len(numbers), 'line')})"
 
 
 def _figures(message: str) -> dict[str, float]:

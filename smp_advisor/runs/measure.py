@@ -23,7 +23,6 @@ from smp_advisor.runs.readers import (
     Log,
     MemoryClass,
     Sample,
-    read_frame,
     read_records,
     read_trainer_state,
 )
@@ -110,14 +109,14 @@ def read_run(run: Any) -> tuple[Log, str]:
     if isinstance(run, Log):
         return _required(run, "The run")
     if hasattr(run, "to_dict") and hasattr(run, "columns"):
-        return _required(read_frame(run), "The DataFrame")
+        return _required(read_records(run.to_dict("records"), "DataFrame"), "The DataFrame")
     if isinstance(run, Mapping):
         return _required(read_trainer_state(run), "The dictionary")
     if isinstance(run, list | tuple) and all(isinstance(row, Mapping) for row in run):
         return _required(read_records(run, "rows"), "The list")
     if isinstance(run, str) and ("\n" in run.strip() or "\r" in run.strip()):
-        text = BytesIO(run.encode("utf-8", "replace"))
-        return _required(_of_bytes(*ends(text, _FIRST_BYTES, _LAST_BYTES)), "The text")
+        raw, missing = ends(BytesIO(run.encode("utf-8", "replace")), _FIRST_BYTES, _LAST_BYTES)
+        return _required(log_of_text(raw.decode("utf-8", "replace")), "The text", missing)
     if not isinstance(run, str | Path):
         raise CalibrationError(f"A run is the path or text of a log, or a DataFrame, not {type(run).__name__}.")
     try:
@@ -128,23 +127,18 @@ def read_run(run: Any) -> tuple[Log, str]:
         reason = getattr(error, "strerror", None) or str(error)
         raise CalibrationError(f"The log {os.fspath(run)!r:.200} cannot be read: {reason}.") from None
     name = Path(run).name
-    log, _ = _required(_of_bytes(raw, missing), f"The log {name!r:.100}")
+    log, _ = _required(log_of_text(raw.decode("utf-8", "replace")), f"The log {name!r:.100}", missing)
     return log, name
 
 
-def _required(log: Log, what: str) -> tuple[Log, str]:
+def _required(log: Log, what: str, missing: int = 0) -> tuple[Log, str]:
+    """A log that is not empty, without the `missing` bytes in its middle."""
+    if missing:
+        note = f"The log is long: {missing / 1e6:,.1f} MB in its middle were not read."
+        log = replace(log, notes=(*log.notes, note))
     if log.is_empty:
         raise CalibrationError(" ".join((f"{what} has {_UNREADABLE}.", *log.notes)))
     return log, ""
-
-
-def _of_bytes(raw: bytes, missing: int) -> Log:
-    """Read a log without the `missing` bytes in its middle."""
-    log = log_of_text(raw.decode("utf-8", "replace"))
-    if not missing:
-        return log
-    note = f"The log is long: {missing / 1e6:,.1f} MB in its middle were not read."
-    return replace(log, notes=(*log.notes, note))
 
 
 def measured_run(

@@ -1,10 +1,11 @@
-"""A watched run next to its prediction: figures and alarms, as text and HTML with its step times over the band."""
+"""A watched run next to its prediction: figures, alarms and causes of a deviation, as text and as HTML."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from html import escape
+from statistics import median
 from typing import TYPE_CHECKING
 
 from smp_advisor.costs.evaluate import estimate
@@ -13,9 +14,12 @@ from smp_advisor.marks import number as pixels
 from smp_advisor.wording import between, gib, number, percent, plural, seconds, step_time, table_html, table_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
+    from smp_advisor.guidance.recommended import Recommended
+    from smp_advisor.runs.steps import Typical
     from smp_advisor.runs.watching import Run
+
 
 IN_A_ROW = 5
 """Steps outside the interval, and polls without a line, that are an alarm."""
@@ -63,32 +67,34 @@ def figures_of(run: Run) -> tuple[Figure, ...]:
         )
     if run.steps.loss is not None:
         rows.append(Figure(label="Loss", measured=f"{run.steps.loss:.4g}"))
-    return (*rows, *_rest(run))
-
-
-def _rest(run: Run) -> Iterator[Figure]:
-    """Time and money to the end, and the next checkpoint."""
     left = run.remaining_days()
     if left is not None and not run.done:
         units = (("days", 1.0), ("hours", 24.0), ("minutes", 1440.0), ("seconds", 86_400.0))
         unit, scale = next((entry for entry in units if entry[1] * left[0] >= 1), units[-1])
-        yield Figure(label="Remaining", measured=f"{number(scale * left[0])} {unit} ({between(left[1:], scale)})")
+        rows.append(
+            Figure(label="Remaining", measured=f"{number(scale * left[0])} {unit} ({between(left[1:], scale)})")
+        )
         hourly = None if run.advice is None else run.advice.cluster.usd_per_hour
         if hourly is not None:
             value, low, high = (24 * hourly * days for days in left)
-            yield Figure(label="Remaining cost", measured=f"{number(value)} USD ({between((low, high))})")
+            rows.append(Figure(label="Remaining cost", measured=f"{number(value)} USD ({between((low, high))})"))
     every, ranged = run.last.settings.get("checkpoint_every", ""), run.step_range
     if every.isdigit() and int(every) and run.step is not None and ranged is not None and not run.done:
         coming = (run.step // int(every) + 1) * int(every)
         pause = elapsed((coming - run.step) * ranged[0])
-        yield Figure(label="Next checkpoint", measured=f"step {coming:,}, in {pause}")
+        rows.append(Figure(label="Next checkpoint", measured=f"step {coming:,}, in {pause}"))
+    return tuple(rows)
 
 
 def alarms_of(run: Run) -> tuple[str, ...]:
     """Alarms of a run, one sentence each."""
     alarms = []
     if run.last.failure or run.log.out_of_memory:
-        alarms.append(_failure(run))
+        text = " ".join(run.last.failure.split())[:400]
+        sentence = f"The run failed: {text}" if text else "The run ran out of GPU memory."
+        if run.failure is not None:
+            sentence = f"The run failed. {run.failure.cause} {run.failure.change}"
+        alarms.append(sentence)
     if infinite := run.steps.infinite_loss:
         alarms.append(f"{infinite}: stop the run, and resume from a checkpoint before it with a lower learning rate.")
     expected, values = run.estimate, [sample.value for sample in run.samples][1:][-IN_A_ROW:]
@@ -111,14 +117,6 @@ def alarms_of(run: Run) -> tuple[str, ...]:
             " at the log for a stall, an evaluation or a checkpoint."
         )
     return tuple(alarms)
-
-
-def _failure(run: Run) -> str:
-    """The failure as a sentence."""
-    if run.failure is not None:
-        return f"The run failed. {run.failure.cause} {run.failure.change}"
-    text = " ".join(run.last.failure.split())[:400]
-    return f"The run failed: {text}" if text else "The run ran out of GPU memory."
 
 
 def _is_silent(run: Run) -> bool:
@@ -226,3 +224,151 @@ def _drawing(run: Run) -> str:
         f' aria-label="{escape(about, quote=True)}" style="max-width:100%;font-size:12px;fill:currentColor">'
         f"<title>{escape(about)}</title>{''.join(parts)}</svg>"
     )
+
+
+_IDLE, _BUSY = 0.75, 0.9
+"""Mean utilization of the GPUs below which they wait, and above which they always work (judgment)."""
+_SCATTERED = 0.1
+"""Spread of the logarithms of the step times above which something irregular, such as data, decides them (judgment)."""
+_APART = 0.2
+"""Distance of one host's utilization from the median of the others (judgment)."""
+_LEAST_SHARE = 0.1
+"""Share of a predicted step from which a part of it is named."""
+_NEARLY_FULL = 0.95
+NOT_OF_PLAN = ("data loading", "slow node")
+"""Causes that no other plan removes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """One cause."""
+
+    name: str
+    """``warm-up``, ``restart``, ``data loading``, ``communication``, ``recomputation``, ``host``, ``slow node``,
+    ``memory``, ``stalls``, ``less work`` or ``unknown cause``."""
+    evidence: str
+    """The figure that it is based on, as a sentence."""
+    change: str
+    """The change to try, or the measurement that would separate causes; empty if there is nothing to do."""
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, (f"{self.name.capitalize()}: {self.evidence}", self.change)))
+
+
+def causes_of(
+    advice: Recommended,
+    usual: Typical,
+    *,
+    busy: Mapping[str, float],
+    restarts: int = 0,
+    memory_share: float | None = None,
+) -> tuple[Cause, ...]:
+    """Causes of the difference between the measured and the predicted step time, and of steps that were not counted.
+
+    `busy` is the utilization of the GPUs by host, 0 to 1, empty without metrics; `restarts` are those that SageMaker
+    reports; `memory_share` is the peak over the memory of the GPU.
+    """
+    estimate = advice.estimate
+    low, high = estimate.step_seconds_range
+    causes = list(_not_counted(usual, restarts))
+    if low <= usual.seconds <= high:
+        return tuple(causes)
+    against = f"{seconds(usual.seconds)} per step, predicted {between((low, high))} s"
+    if usual.seconds < low:
+        less = f"{against}: the run is faster than any published run of this kind."
+        check = "Compare its batch, sequence length and GPUs with the plan: it may do less work per step."
+        return (*causes, Cause(name="less work", evidence=less, change=check))
+    certain = list(_of_hosts(busy))
+    if memory_share is not None and memory_share >= _NEARLY_FULL:
+        full = f"Peak memory is {percent(memory_share)} of the GPU's, where the allocator frees and reserves memory in"
+        change = "A smaller batch_size, or activation checkpointing."
+        certain.append(Cause(name="memory", evidence=f"{full} each step.", change=change))
+    return (*causes, *(certain or _of_parts(advice, usual, busy, against)))
+
+
+def _not_counted(usual: Typical, restarts: int) -> Iterator[Cause]:
+    """Steps that the typical step leaves out."""
+    dropped = dict(usual.dropped)
+    if count := dropped.get("warm-up"):
+        text = f"{plural(count, 'value')} at the start left out, while kernels are chosen and memory is reserved."
+        yield Cause(name="warm-up", evidence=text, change="")
+    again = max(restarts, *(n for reason, n in usual.dropped if reason.startswith("restart")), 0)
+    if again:
+        text = f"{plural(again, 'restart')}: the step number went back, or SageMaker reports it."
+        change = (
+            "Each repeats the steps since the last checkpoint: save more often (checkpoint_every) if they are frequent."
+        )
+        yield Cause(name="restart", evidence=text, change=change)
+    if stalls := next((n for reason, n in usual.dropped if reason.startswith("slow steps")), 0):
+        share = stalls / (stalls + usual.steps)
+        text = f"{plural(stalls, 'value')} ({percent(share)}) are far above the median of {seconds(usual.seconds)}."
+        change = (
+            "Checkpoints, evaluations or stalls: save less often, or asynchronously, if they recur with checkpoints."
+        )
+        yield Cause(name="stalls", evidence=text, change=change)
+
+
+def _of_hosts(busy: Mapping[str, float]) -> Iterator[Cause]:
+    """One host whose GPUs work less than those of the others, which wait for it in their collectives."""
+    if len(busy) < 3:
+        return
+    slow = min(busy, key=lambda host: busy[host])
+    usual = median(value for host, value in busy.items() if host != slow)
+    if usual - busy[slow] >= _APART:
+        text = f"The GPUs of {slow} are at {percent(busy[slow])}, those of the other hosts at {percent(usual)}."
+        change = "All wait for it: replace the node (a new job gets others), and look at its data and processors first."
+        yield Cause(name="slow node", evidence=text, change=change)
+
+
+def _of_parts(advice: Recommended, usual: Typical, busy: Mapping[str, float], against: str) -> list[Cause]:
+    """The part of the step that the evidence singles out, or the measurement that would."""
+    if not busy:
+        change = (
+            "Measure the utilization of the GPUs: advice.monitoring_cell() shows it by host. Low and irregular steps:"
+            " data loading; low and regular: the host; high: communication or compute."
+        )
+        return [
+            Cause(name="unknown cause", evidence=f"{against}, and there are no metrics of the GPUs.", change=change)
+        ]
+    mean = sum(busy.values()) / len(busy)
+    figure = f"{against}; the GPUs are at {percent(mean)}, the steps spread by {percent(usual.spread)}"
+    if mean < _IDLE and usual.spread > _SCATTERED:
+        change = (
+            "More or faster workers of the data loader, prefetching, data on FSx or FastFile instead of S3 downloads."
+        )
+        return [Cause(name="data loading", evidence=f"{figure}: they wait at irregular times.", change=change)]
+    if mean < _IDLE:
+        change = "Fewer, larger kernels: a larger batch_size with fewer microbatches, torch.compile, a fused optimizer."
+        return [Cause(name="host", evidence=f"{figure}: they wait in every step for launches.", change=change)]
+    if mean < _BUSY:
+        change = (
+            "Profile ten steps (torch.profiler): gaps before kernels are the host's, gaps between batches the data's."
+        )
+        return [Cause(name="unknown cause", evidence=f"{figure}, neither idle nor always at work.", change=change)]
+    return [_of_busy_gpus(advice, figure)]
+
+
+def _of_busy_gpus(advice: Recommended, figure: str) -> Cause:
+    """Communication, whose kernels count as work, or compute."""
+    time = advice.estimate.time
+    exchange = time.tensor_parallel_seconds + time.data_parallel_seconds
+    share, again = exchange / time.total_seconds, time.recomputation_seconds / time.total_seconds
+    nodes = advice.cluster.nodes
+    separates = (
+        "NCCL_DEBUG=INFO shows the network in use; torch.profiler separates NCCL's kernels from those of compute."
+    )
+    if nodes > 1 and again < _LEAST_SHARE:
+        text = f"{figure}: waiting in collectives counts as work, and {plural(nodes, 'node')} exchange data."
+        change = (
+            f"EFA must be in use (FI_PROVIDER efa in the log), and sharding within a node exchanges less. {separates}"
+        )
+        return Cause(name="communication", evidence=text, change=change)
+    if nodes == 1 and again >= _LEAST_SHARE and share < _LEAST_SHARE:
+        text = f"{figure}; {percent(again)} of the predicted step is recomputation, {percent(share)} communication."
+        change = (
+            "Checkpoint fewer blocks, or none, if the memory suffices: %smp_advise shows the memory of each choice."
+        )
+        return Cause(name="recomputation", evidence=text, change=change)
+    text = f"{figure}. Predicted: {percent(share)} communication, {percent(again)} recomputation; the figures fit both."
+    change = f"A probe with one node (advice.probe_cell()) has no network. {separates}"
+    return Cause(name="unknown cause", evidence=text, change=change)

@@ -126,16 +126,17 @@ def _literal(pattern: str) -> str:
 
 
 @cache
-def _out_of_memory() -> tuple[Pattern, ...]:
-    kinds = {kind["name"]: kind["patterns"] for kind in data_file("runs", "failures")["kind"]}
-    return tuple(Pattern.of(text) for text in kinds["gpu_memory"])
+def _patterns_of(name: str) -> tuple[Pattern, ...]:
+    """Patterns of a kind of failure."""
+    (patterns,) = (kind["patterns"] for kind in data_file("runs", "failures")["kind"] if kind["name"] == name)
+    return tuple(map(Pattern.of, patterns))
 
 
 def read_text(text: str) -> Log:
     """Steps and memory of a log. Empty if no format matches."""
     lines = [_COLORS.sub("", line[:_MAX_LINE]) for line in text.splitlines()]
     lowered = "\n".join(lines).translate(ASCII_LOWER)
-    patterns = [pattern.search for pattern in _out_of_memory() if pattern.literal in lowered]
+    patterns = [pattern.search for pattern in _patterns_of("gpu_memory") if pattern.literal in lowered]
     ran_out = any(pattern.search(line.translate(ASCII_LOWER)) for pattern in patterns for line in lines)
     for entry in _formats():
         log = _read(entry, lines)
@@ -159,7 +160,10 @@ def _read(entry: _Format, lines: list[str]) -> Log:
         if "batch" in groups:
             batches.add(int(groups.pop("batch")))
         if "elapsed" in groups:
-            elapsed.append((int(groups["step"]), _clock(groups["elapsed"])))
+            *larger, clock = (int(part or 0) for part in groups["elapsed"].split(":"))
+            for place, part in enumerate(reversed(larger), start=1):
+                clock += 60**place * part
+            elapsed.append((int(groups["step"]), clock))
         else:
             rows.append({name: number for name, text in groups.items() if (number := _number(text)) is not None})
         if len(rows) >= _MAX_SAMPLES:
@@ -237,13 +241,6 @@ def _peaks(entry: _Format, lines: Iterable[str]) -> dict[MemoryClass, float]:
     return peaks
 
 
-def _clock(text: str) -> float:
-    seconds = 0.0
-    for part in text.split(":"):
-        seconds = 60 * seconds + (int(part) if part else 0)
-    return seconds
-
-
 def _differences(elapsed: list[tuple[int, float]]) -> Iterable[Sample]:
     """Seconds per step between readings of a progress bar. A restart begins with a new reading."""
     last_step, last_time = elapsed[0]
@@ -282,11 +279,6 @@ def _number(value: object) -> float | None:
     except (TypeError, ValueError):
         return None
     return number if 0 <= number < 1e15 else None
-
-
-def read_frame(frame: Any) -> Log:
-    """Steps of a pandas DataFrame, one row per step or per logged interval."""
-    return read_records((dict(row) for row in frame.to_dict("records")), "DataFrame")
 
 
 def read_json_lines(text: str) -> Log:

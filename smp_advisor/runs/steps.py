@@ -60,14 +60,25 @@ def typical(samples: Sequence[Sample]) -> Typical | None:
         dropped["restart (the step number went back)"] = len(segments) - 1
     if repeated:
         dropped["repeated lines of other ranks"] = repeated
-    center = median(_late(segments))
+    # Warm-up does not reach the second half of a segment.
+    center = median([value for segment in segments for value in segment[len(segment) // 2 :]])
     settled = []
     for segment in segments:
-        cold = _warm_up(segment, center)
+        cold = 1 if len(segment) > 2 else 0  # the first step always is, of more than two
+        while cold < int(len(segment) * _MOST_WARM_UP) and segment[cold] > _SETTLED * center:
+            cold += 1
         if cold:
             dropped["warm-up"] = dropped.get("warm-up", 0) + cold
         settled += segment[cold:]
-    usual = _usual(settled, dropped)
+    distances = [math.log(value) for value in settled]
+    middle = median(distances)
+    distances = [distance - middle for distance in distances]
+    reach = max(_FAR * _TO_DEVIATION * median(map(abs, distances)), _LEAST_DISTANCE)
+    if slow := sum(distance > reach for distance in distances):
+        dropped["slow steps (checkpoint, evaluation, or a stall)"] = slow
+    if fast := sum(distance < -reach for distance in distances):
+        dropped["fast steps (skipped, or with another batch)"] = fast
+    usual = [value for value, distance in zip(settled, distances, strict=True) if abs(distance) <= reach]
     logs = [math.log(value) for value in usual]
     mean = math.fsum(logs) / len(logs)
     spread = math.sqrt(math.fsum((value - mean) ** 2 for value in logs) / max(len(logs) - 1, 1))
@@ -92,34 +103,6 @@ def _segments(samples: Sequence[Sample]) -> tuple[list[list[float]], int]:
         if sample.value > 0 and math.isfinite(sample.value):
             segments[-1].append(sample.value)
     return [segment for segment in segments if segment], repeated
-
-
-def _late(segments: list[list[float]]) -> list[float]:
-    """The second half of each segment, which warm-up does not reach."""
-    return [value for segment in segments for value in segment[len(segment) // 2 :]]
-
-
-def _warm_up(segment: list[float], center: float) -> int:
-    """Leading values that are warm-up. The first always is if there are more than two."""
-    limit = int(len(segment) * _MOST_WARM_UP)
-    count = 1 if len(segment) > 2 else 0
-    while count < limit and segment[count] > _SETTLED * center:
-        count += 1
-    return count
-
-
-def _usual(values: list[float], dropped: dict[str, int]) -> list[float]:
-    """Values near the median. The others are counted as dropped."""
-    logs = [math.log(value) for value in values]
-    center = median(logs)
-    reach = max(_FAR * _TO_DEVIATION * median([abs(value - center) for value in logs]), _LEAST_DISTANCE)
-    slow = sum(value > center + reach for value in logs)
-    fast = sum(value < center - reach for value in logs)
-    if slow:
-        dropped["slow steps (checkpoint, evaluation, or a stall)"] = slow
-    if fast:
-        dropped["fast steps (skipped, or with another batch)"] = fast
-    return [value for value, log in zip(values, logs, strict=True) if abs(log - center) <= reach]
 
 
 def log_of_text(text: str) -> Log:

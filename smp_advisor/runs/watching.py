@@ -10,10 +10,20 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError, RunError
-from smp_advisor.runs.causes import NOT_OF_PLAN, Cause, causes_of
 from smp_advisor.runs.failures import Failure, read_failure
 from smp_advisor.runs.measure import PREFERRED, PROCESSOR, step_seconds_of
-from smp_advisor.runs.page import IN_A_ROW, Figure, alarms_of, conclusions_of, elapsed, figures_of, page_of
+from smp_advisor.runs.page import (
+    IN_A_ROW,
+    NOT_OF_PLAN,
+    Cause,
+    Figure,
+    alarms_of,
+    causes_of,
+    conclusions_of,
+    elapsed,
+    figures_of,
+    page_of,
+)
 from smp_advisor.runs.readers import Log, Sample
 from smp_advisor.runs.sources import ENDED, LocalFolder, LogFile, Poll, TrainingJob
 from smp_advisor.runs.steps import Steps, Typical, typical
@@ -261,14 +271,12 @@ class Run(Shown):
         for kind in PREFERRED:
             if kind in self.log.peak_gib:
                 return self.log.peak_gib[kind]
-        if self.advice is None or (share := self._utilization("GPUMemoryUtilization")) is None:
+        name = "GPUMemoryUtilization"
+        shares = [entry[name] / 100 for entry in self.last.hosts.values() if name in entry]
+        if self.advice is None or not shares:
             return None
-        return share * self.advice.cluster.instance.gpu_memory_gib
-
-    def _utilization(self, metric: str) -> float | None:
-        """The highest share of a metric over the hosts, as the mean of a host's GPUs."""
-        values = [entry[metric] for entry in self.last.hosts.values() if metric in entry]
-        return None if not values or self.advice is None else max(values) / 100 / self.advice.cluster.instance.gpus
+        instance = self.advice.cluster.instance
+        return max(shares) / instance.gpus * instance.gpu_memory_gib
 
     @property
     def total_steps(self) -> int | None:

@@ -135,7 +135,9 @@ def worth_measuring(advice: Recommended) -> Worth:
     for several in range(1, _TOGETHER + 1):
         for rows in combinations(range(len(plans)), several):
             for probes in product(*(options[row] for row in rows)):
-                noise = np.array([_noise(logs[:, row], probe.width) for row, probe in zip(rows, probes, strict=True)])
+                widths = np.array([probe.width for probe in probes])
+                # The error of a measurement that narrows the interval of a step time to this share of its width.
+                noise = logs[:, rows].std(axis=0) * widths / np.sqrt(np.maximum(1 - widths**2, 1e-9))
                 saving = min(expected_saving(costs, logs, rows, noise), certain)
                 price = sum(probe.usd or 0.0 for probe in probes)
                 best = max(best, (saving - price, probes, rows, saving, price), key=lambda entry: entry[0])
@@ -160,11 +162,6 @@ def _probes(advice: Recommended, plan: Plan) -> list[Probe]:
         return [best_probe(*where, scalable=advice.script is None, min_fit_probability=least), full_probe(*where)]
     except CalibrationError:
         return [full_probe(*where)]
-
-
-def _noise(logs: Floats, width: float) -> float:
-    """Spread of the error of a measurement that narrows the interval of a step time to this share of its width."""
-    return float(logs.std() * width / np.sqrt(max(1 - width**2, 1e-9)))
 
 
 def expected_saving(costs: Floats, logs: Floats, measured: Sequence[int], noise: Floats) -> float:

@@ -429,13 +429,6 @@ def estimated(model: Model, where: str, value: Estimate, least: float) -> Answer
     )
 
 
-def _nothing(report: Report) -> str:
-    """Why there are no findings: nothing is wrong, or nothing is there."""
-    coverage = report.coverage
-    concerns = coverage is None or coverage.libraries or any(part.places for part in coverage.parts)
-    return "no findings" if concerns else "nothing that a check applies to"
-
-
 def checked(reports: Sequence[Report], **more: Any) -> Answer:
     """The answer of a check: findings, the most severe first."""
     order = {"error": 0, "warning": 1, "info": 2}
@@ -451,8 +444,14 @@ def checked(reports: Sequence[Report], **more: Any) -> Answer:
         for finding in sorted((f for report in reports for f in report), key=lambda f: order[f.severity])
     ]
     texts = [line for report in reports for line in (*report.introduction, *report.outcome)]
+    sentences = []
+    for report in reports:  # nothing is wrong, or nothing is there
+        coverage = report.coverage
+        concerns = coverage is None or coverage.libraries or any(part.places for part in coverage.parts)
+        nothing = "no findings" if concerns else "nothing that a check applies to"
+        sentences.append(f"{report.path}: {report.totals or nothing}")
     data: dict[str, Any] = {
-        "answer": "; ".join(f"{report.path}: {report.totals or _nothing(report)}" for report in reports),
+        "answer": "; ".join(sentences),
         **more,
         "findings": findings,
         "configuration": texts,
@@ -484,7 +483,15 @@ def compared(rows: list[dict[str, Any]], sentence: str = "") -> Answer:
     lines: list[tuple[str, ...]] = [titles]
     for row in rows:
         label = row.get("cluster") or row["plan"]
-        cells = (_cell(row.get(name)) for name in names)
+        figures_of = (row.get(name) for name in names)
+        cells = (
+            f"{number(value['value'])} ({between((value['low'], value['high']))})"
+            if isinstance(value, dict)
+            else ""
+            if value is None
+            else f"{value:,.1f}"
+            for value in figures_of
+        )
         lines.append((f"{label} {row.get('library', '')}".strip(), "yes" if row["fits"] else "no", *cells))
     used = [column for column in range(len(titles)) if any(line[column] for line in lines[1:])]
     table = table_lines([[line[column] for column in used] for line in lines[: _MOST_LINES - 4]])
@@ -496,12 +503,6 @@ def compared(rows: list[dict[str, Any]], sentence: str = "") -> Answer:
         page=lambda: "\n".join([sentence, *table_lines(lines)]),
         status=YES if fitting_rows else NO,
     )
-
-
-def _cell(value: Any) -> str:
-    if not isinstance(value, dict):
-        return "" if value is None else f"{value:,.1f}"
-    return f"{number(value['value'])} ({between((value['low'], value['high']))})"
 
 
 def exported(text: str, code: str, advice: Advice, what: str, file: str | None) -> Answer:

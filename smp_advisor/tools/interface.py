@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from smp_advisor.arguments import Option
     from smp_advisor.tools.answers import Answer
 
-__all__ = ["TOOLS", "Caller", "Tool", "call"]
 
 MOST_DETAILS = 24_000
 """Bytes of an answer with details."""
@@ -225,20 +224,19 @@ def _checked(name: str, value: Any, schema: Mapping[str, Any]) -> Any:
     return value
 
 
-def _tool(entry: dict[str, Any]) -> Tool:
-    shared = data_file("tools", "tools")["arguments"]
-    return Tool(
+_TABLE = data_file("tools", "tools")
+TOOLS: Mapping[str, Tool] = {
+    entry["name"]: Tool(
         name=entry["name"],
         title=entry["title"],
         description=entry["description"],
         parts=("request", "job", "adapter") if entry.get("options") else (),
-        own={name: shared[name] for name in entry["own"]} | entry.get("arguments", {}),
+        own={name: _TABLE["arguments"][name] for name in entry["own"]} | entry.get("arguments", {}),
         required=tuple(entry.get("required", ())),
         details=tuple(entry.get("details", ())),
     )
-
-
-TOOLS: Mapping[str, Tool] = {entry["name"]: _tool(entry) for entry in data_file("tools", "tools")["tool"]}
+    for entry in _TABLE["tool"]
+}
 """The tools by their names. A tool is a verb of the command with a description for assistants."""
 
 

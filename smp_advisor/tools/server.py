@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from smp_advisor.tools.answers import Answer
 
-__all__ = ["serve", "server"]
 
 _PAGES = 32
 """Answers whose pages can be read."""

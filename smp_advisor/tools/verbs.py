@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.advice import Advice
-from smp_advisor.advice.files import load
 from smp_advisor.advice.project import Project, project_of
 from smp_advisor.advice.recommendation import advise as recommend
 from smp_advisor.advice.request import job_of, read_model, sort_settings, suited
-from smp_advisor.advice.written import write_text
+from smp_advisor.advice.written import load, write_text
 from smp_advisor.arguments import options_of
 from smp_advisor.cluster.cluster import Cluster
 from smp_advisor.cluster.table import instances
@@ -62,11 +61,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from smp_advisor.costs.estimate import Estimate
-    from smp_advisor.estimators.report import Reading
     from smp_advisor.findings.report import Report
     from smp_advisor.workload.model import Model
 
-__all__ = ["EXPORTS", "VERBS"]
 
 _FILES = {".json", ".yaml", ".yml", ".toml", ".py", ".ipynb"}
 """Suffixes of saved advice, recipes and cells."""
@@ -218,19 +215,17 @@ def _with_instance(settings: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     """The settings with the complete names of families of several sizes: those of their largest; and a note on them."""
     clusters = settings.get("cluster")
     names = clusters if isinstance(clusters, list | tuple) else [clusters]
-    largest = {name: full for name in names if isinstance(name, str) and (full := _largest(name))}
+    largest = {}
+    for name in names:
+        family = name.strip().lower().removeprefix("ml.") if isinstance(name, str) else ""
+        sizes = [entry for entry in instances() if entry.name.split(".")[1] == family]
+        if len(sizes) > 1:
+            largest[name] = max(sizes, key=lambda entry: (entry.gpus, entry.vcpus)).name
     if not largest:
         return dict(settings), ""
     complete = [largest.get(str(name), name) for name in names]
     notes = "; ".join(f"{name} is read as {full}, its largest size" for name, full in largest.items())
     return {**settings, "cluster": complete if isinstance(clusters, list | tuple) else complete[0]}, f"{notes}."
-
-
-def _largest(name: str) -> str:
-    """The largest size of a family of several; empty for any other name."""
-    family = name.strip().lower().removeprefix("ml.")
-    sizes = [entry for entry in instances() if entry.name.split(".")[1] == family]
-    return max(sizes, key=lambda entry: (entry.gpus, entry.vcpus)).name if len(sizes) > 1 else ""
 
 
 def _changes(advice: Advice) -> str:
@@ -333,18 +328,13 @@ def _code(advice: Advice, what: str, sdk: str, job: Mapping[str, Any]) -> str:
     image = {name: value for name, value in job.items() if name == "image_uri" and what == "kubernetes"}
     cells: dict[str, Callable[[], str]] = {
         "job": lambda: advice.cell(sdk, **job),
-        "script": lambda: _file(advice.script_cell()),
+        "script": lambda: advice.script_cell().partition("\n")[2],  # below ``%%writefile``
         "local": advice.local_cell,
         "monitoring": advice.monitoring_cell,
         "permissions": lambda: advice.permissions_cell(sdk=sdk, **job),
         "quota": advice.quota_cell,
     }
     return cells[what]() if what in cells else advice.export(what, **image)
-
-
-def _file(cell: str) -> str:
-    """The file that a cell with ``%%writefile`` writes."""
-    return cell.partition("\n")[2] if cell.startswith("%%writefile ") else cell
 
 
 def watch(options: Namespace) -> Answer:
@@ -432,7 +422,11 @@ def _estimate(model: str, settings: Mapping[str, Any]) -> tuple[Model, Cluster, 
 
 def _file_fits(source: Path, options: Namespace) -> Answer:
     values, least = _of_file(source, options), options.settings.get("min_fit_probability") or 0.95
-    lines = [f"{name}: {_verdict(value, least)}" for name, (_, value) in values.items()]
+    lines = []
+    for name, (_, value) in values.items():
+        unfit = "does not fit" if value.fit_probability < 0.5 else "may not fit"
+        words = "fits" if is_fitting(value, least) else unfit
+        lines.append(f"{name}: {words}: {memory_words(value)[:-1]}, {percent(least)} required).")
     data = {
         "fits": all(is_fitting(value, least) for _, value in values.values()),
         "jobs": [{"name": name, **figures(model, value, least)} for name, (model, value) in values.items()],
@@ -446,11 +440,6 @@ def _file_fits(source: Path, options: Namespace) -> Answer:
     )
 
 
-def _verdict(value: Estimate, least: float) -> str:
-    words = "fits" if is_fitting(value, least) else "does not fit" if value.fit_probability < 0.5 else "may not fit"
-    return f"{words}: {memory_words(value)[:-1]}, {percent(least)} required)."
-
-
 def _of_file(path: Path, options: Namespace) -> dict[str, tuple[Model, Estimate]]:
     """Models and estimates of a saved advice, or of the jobs of a recipe or cell."""
     if '"format": "smp-advisor"' in read_text(path, NOTEBOOK, AdvisorError, decoding="replace")[:200]:
@@ -459,7 +448,14 @@ def _of_file(path: Path, options: Namespace) -> dict[str, tuple[Model, Estimate]
     length, least = job_of(None, {}).sequence_length, options.settings.get("min_fit_probability", 0.95)
     model = None if options.model is None else read_model(_model(options.model), sequence_length=length, shape={})
     report = check_estimator(path, model=model, cluster=options.settings.get("cluster"), min_fit_probability=least)
-    missing = [_missing(reading) for reading in report.readings if reading.estimate is None]
+    missing = []
+    for reading in report.readings:
+        if reading.estimate is None:
+            parts = [reading.model or "its model is not in the text: pass --model", reading.plan or "it has no plan"]
+            open_ = [sentence for sentence in reading.open if not sentence.endswith(MODEL_IS_MISSING)]
+            reasons = " ".join(part for part in (*parts, *open_) if isinstance(part, str))
+            reasons = reasons or "its cluster is unknown: pass --instance."
+            missing.append(f"{reading.title} in line {reading.line}: {reasons}")
     if missing or not report.readings:
         raise AdvisorError(f"{path} has a job that cannot be estimated: {'; '.join(missing) or 'no job was found'}")
     return {
@@ -467,14 +463,6 @@ def _of_file(path: Path, options: Namespace) -> dict[str, tuple[Model, Estimate]
         for reading in report.readings
         if reading.model is not None and reading.estimate is not None
     }
-
-
-def _missing(reading: Reading) -> str:
-    """The reason why the plan of a job has no estimate."""
-    parts = [reading.model or "its model is not in the text: pass --model", reading.plan or "it has no plan"]
-    sentences = [sentence for sentence in reading.open if not sentence.endswith(MODEL_IS_MISSING)]
-    reasons = [part for part in (*parts, *sentences) if isinstance(part, str)]
-    return f"{reading.title} in line {reading.line}: {' '.join(reasons) or 'its cluster is unknown: pass --instance.'}"
 
 
 def _advice(path: Path) -> Advice:

@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import expect
 
 from smp_advisor import advise
-from smp_advisor.notebook.searching import SearchTask
+from smp_advisor.notebook.workload_fields import SearchTask
 
 from .host import GUARD_SECONDS
 

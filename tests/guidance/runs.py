@@ -23,18 +23,27 @@ SHAPES = {
     "wide vocabulary": {"layers": 4, "hidden": 1024, "heads": 16, "vocab": 400_000},
 }
 
+TEN_B = Plan(
+    tensor_parallel_degree=4,
+    shard_optimizer_state=True,
+    prescaled_batch=True,
+    fp16=True,
+    batch_size=40,
+    activation_checkpointing="each",
+)
+
 
 @cache
-def model(name: str) -> Model:
+def model(name):
     return Model.from_shape(**{"vocab": 50_000, "max_positions": 2048, **SHAPES[name]})
 
 
 @cache
-def llama() -> Model:
+def llama():
     return Model.from_shape(layers=32, hidden=4096, heads=32, vocab=32_000, family="llama")
 
 
-def planned_run(of: Model, cluster: Cluster, plan: Plan, *, job: Job | None = None, least: float = 0.95) -> PlannedRun:
+def planned_run(of, cluster, plan, *, job=None, least=0.95):
     job = job or Job(sequence_length=512, precision=plan.precision)
     return PlannedRun(
         model=of,
@@ -47,7 +56,7 @@ def planned_run(of: Model, cluster: Cluster, plan: Plan, *, job: Job | None = No
 
 
 @st.composite
-def any_run(draw: st.DrawFn) -> PlannedRun:
+def any_run(draw):
     """Any plan that the library takes, on any of its clusters, whether it fits or not."""
     of = draw(st.sampled_from([*(model(name) for name in SHAPES), llama()]))
     machine = draw(st.sampled_from(["ml.p4d.24xlarge", "ml.p4de.24xlarge", "ml.p3dn.24xlarge", "ml.g4dn.12xlarge"]))

@@ -17,17 +17,9 @@ from smp_advisor.libraries import Plan
 from smp_advisor.wording import fit, fits, gib, step_time, throughput
 from smp_advisor.workload import Model
 from smp_advisor.workload.job import Job
-from tests.guidance.runs import any_run, llama, model, planned_run
+from tests.guidance.runs import TEN_B, any_run, llama, model, planned_run
 
 P4D = "ml.p4d.24xlarge"
-TEN_B = Plan(
-    tensor_parallel_degree=4,
-    shard_optimizer_state=True,
-    prescaled_batch=True,
-    fp16=True,
-    batch_size=40,
-    activation_checkpointing="each",
-)
 SIXTY = replace(
     TEN_B,
     tensor_parallel_degree=8,

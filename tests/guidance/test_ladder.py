@@ -14,36 +14,25 @@ from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
 from smp_advisor.errors import PlanError
 from smp_advisor.guidance.explanation import explain
-from smp_advisor.guidance.ladder import COLUMNS, Ladder, _decision, climb, ladder_html, reasons_of, unused_techniques
-from smp_advisor.guidance.practices import Step
-from smp_advisor.guidance.what_if import PlannedRun, vary
+from smp_advisor.guidance.ladder import COLUMNS, _decision, climb, ladder_html, reasons_of, unused_techniques
+from smp_advisor.guidance.what_if import vary
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.groups import divisors
 from smp_advisor.search.rank import NEAR_BEST
 from smp_advisor.wording import SAME, fits
 from smp_advisor.workload import Job
+from tests.guidance import runs
 from tests.guidance.runs import any_run, model, planned_run
 
 P4D = Cluster("ml.p4d.24xlarge", 16)
-TEN_B = planned_run(
-    model("10 B"),
-    P4D,
-    Plan(
-        tensor_parallel_degree=4,
-        shard_optimizer_state=True,
-        prescaled_batch=True,
-        fp16=True,
-        batch_size=40,
-        activation_checkpointing="each",
-    ),
-)
+TEN_B = planned_run(model("10 B"), P4D, runs.TEN_B)
 
 
-def ladder(run: PlannedRun) -> Ladder:
+def ladder(run):
     return climb(run, explain(run))
 
 
-def test_aws_s_row_of_10_billion_is_climbed_in_aws_s_order() -> None:
+def test_aws_s_row_of_10_billion_is_climbed_in_aws_s_order():
     rungs = ladder(TEN_B).rungs
     assert [rung.title for rung in rungs] == [
         "the entire model on each GPU",
@@ -61,7 +50,7 @@ def test_aws_s_row_of_10_billion_is_climbed_in_aws_s_order() -> None:
 
 @pytest.mark.slow
 @given(any_run())
-def test_a_ladder_of_any_plan_ends_with_it_and_is_true(run: PlannedRun) -> None:
+def test_a_ladder_of_any_plan_ends_with_it_and_is_true(run):
     steps = explain(run)
     result = climb(run, steps)
     assert climb(run, explain(run, unused_techniques(run))) == result
@@ -73,7 +62,7 @@ def test_a_ladder_of_any_plan_ends_with_it_and_is_true(run: PlannedRun) -> None:
     what_is_required_is_replaced_by_no_sharding_and_no_microbatches(run, steps)
 
 
-def rungs_are_estimates(run: PlannedRun, result: Ladder) -> None:
+def rungs_are_estimates(run, result):
     assert result.rungs[-1].plan == run.plan
     assert result.rungs[-1].estimate == run.estimate
     for rung in (*result.rungs, *result.unused):
@@ -88,7 +77,7 @@ def rungs_are_estimates(run: PlannedRun, result: Ladder) -> None:
             assert f"{expected.global_batch_size:,} samples instead of" in rung.because
 
 
-def decisions_follow_from_the_rungs(run: PlannedRun, result: Ladder) -> None:
+def decisions_follow_from_the_rungs(run, result):
     for before, rung in pairwise(result.rungs):
         match rung.decision:
             case "used, now fits":
@@ -111,7 +100,7 @@ def decisions_follow_from_the_rungs(run: PlannedRun, result: Ladder) -> None:
             assert rung.estimate.headroom_gib >= 0
 
 
-def the_short_reason_is_true(run: PlannedRun, step: Step) -> None:
+def the_short_reason_is_true(run, step):
     gain = step.outcome.samples_per_second / run.estimate.samples_per_second - 1
     fitting = fits(step.outcome, run.min_fit_probability)
     text = step.because
@@ -129,7 +118,7 @@ def the_short_reason_is_true(run: PlannedRun, step: Step) -> None:
         assert gain > 0
 
 
-def what_is_required_is_replaced_by_no_sharding_and_no_microbatches(run: PlannedRun, explained: tuple) -> None:
+def what_is_required_is_replaced_by_no_sharding_and_no_microbatches(run, explained):
     steps = {step.technique: step for step in explained}
     for technique, off in (
         ("tensor_parallelism", {"tensor_parallel_degree": 1}),
@@ -145,7 +134,7 @@ def what_is_required_is_replaced_by_no_sharding_and_no_microbatches(run: Planned
                 assert not fits(value, run.min_fit_probability), (degree, parts)
 
 
-def test_comparisons_raise_the_sharding_degree_where_that_is_enough() -> None:
+def test_comparisons_raise_the_sharding_degree_where_that_is_enough():
     plan = Plan(
         tensor_parallel_degree=2,
         sharded_data_parallel_degree=2,
@@ -162,7 +151,7 @@ def test_comparisons_raise_the_sharding_degree_where_that_is_enough() -> None:
     assert f"sharding over {step.alternative.sharded_data_parallel_degree} GPUs instead of 2" in step.details
 
 
-def test_every_library_has_a_ladder_for_any_plan() -> None:
+def test_every_library_has_a_ladder_for_any_plan():
     for library, plan in (
         ("smp-v1", Plan(tensor_parallel_degree=2, batch_size=4, fp16=True)),
         ("smp-v2", Plan(library="smp-v2", hybrid_shard_degree=8, precision="bf16")),
@@ -185,7 +174,7 @@ def test_every_library_has_a_ladder_for_any_plan() -> None:
         assert all(title in text for title in COLUMNS)
 
 
-def test_alternatives_have_ladders_and_all_forms_the_same_rungs() -> None:
+def test_alternatives_have_ladders_and_all_forms_the_same_rungs():
     advice = smpa.advise("1.3B", "ml.p4d.24xlarge", library="smp-v1", sequence_length=512)
     table = advice.alternatives
     for row in range(3):
@@ -220,14 +209,14 @@ def test_alternatives_have_ladders_and_all_forms_the_same_rungs() -> None:
         ("Training would be slower (with fp16).", ["Training would be slower (with fp16)."]),
     ],
 )
-def test_a_reason_is_a_sentence_that_does_not_repeat_the_decision(because: str, shown: list[str]) -> None:
+def test_a_reason_is_a_sentence_that_does_not_repeat_the_decision(because, shown):
     result = ladder(TEN_B)
     table = ladder_html(replace(result, unused=(replace(result.unused[0], because=because),)))
     notes = [note.text for note in ET.fromstring(table).iter("span") if note.get("class") == "smp-note"]
     assert notes[1:] == shown
 
 
-def test_decisions_name_what_a_technique_does_to_the_fit() -> None:
+def test_decisions_name_what_a_technique_does_to_the_fit():
     result, steps = ladder(TEN_B), explain(TEN_B)
     close = replace(result.rungs[2], estimate=TEN_B.estimate, fits=False)
     root = ET.fromstring(ladder_html(replace(result, rungs=(*result.rungs[:2], close)), reasons_of(steps)))

@@ -1,18 +1,23 @@
-"""Pitfalls: which demands a plan makes, and the warning about a smaller cluster."""
+"""Pitfalls: which demands a plan makes; and practices and reference rows of the libraries beside SMP v1."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 
+from smp_advisor import advise
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs import estimate
-from smp_advisor.guidance.pitfalls import _rows, downsizing, pitfalls
+from smp_advisor.guidance.explanation import explain
+from smp_advisor.guidance.practices import _rows, downsizing, order, pitfalls
+from smp_advisor.guidance.reference import nearest_reference, reference_rows
 from smp_advisor.libraries import Plan
-from smp_advisor.wording import gib
-from smp_advisor.workload.job import Job
+from smp_advisor.libraries.training_compiler import nearest_tested
+from smp_advisor.wording import gib, run_time
+from smp_advisor.workload import Adapter, Job, Model
 from tests.guidance.runs import any_run, llama, model, planned_run
 
 P4D = "ml.p4d.24xlarge"
@@ -144,3 +149,158 @@ def test_shrinking_is_warned_of_whatever_the_batch_and_only_where_it_matters():
         ("1.5 B", 2, replace(PLAIN, activation_checkpointing="each")),
     ):
         assert downsizing(planned_run(model(name), Cluster(P4D, nodes), plan)) is None
+
+
+LLAMA_70B = Model.from_shape(
+    layers=80, hidden=8192, heads=64, kv_heads=8, ffn=28672, vocab=32_000, family="llama", name="Llama 2 70B"
+)
+GPT2 = Model.from_shape(layers=12, hidden=768, heads=12, vocab=50_257, max_positions=1024, family="gpt2", name="GPT-2")
+P4D_32 = Cluster("ml.p4d.24xlarge", 32)
+BF16 = Job(sequence_length=4096, precision="bf16", attention="fused")
+
+
+def explained(plan, model=LLAMA_70B, cluster=P4D_32, job=BF16):
+    return {one.technique: one for one in explain(planned_run(model, cluster, plan, job=job))}
+
+
+@pytest.fixture(scope="module")
+def smp_v2():
+    plan = Plan(library="smp-v2", hybrid_shard_degree=256, batch_size=2, activation_checkpointing="each")
+    return explained(plan)
+
+
+def test_sharding_is_argued_with_the_next_lower_degree(smp_v2):
+    step = smp_v2["sharding"]
+    assert step.decision == "used"
+    assert "sharded over 256 GPUs" in step.details
+    assert step.alternative.hybrid_shard_degree < 256
+    assert {"memory needed with", "memory needed without"} <= set(dict(step.figures))
+
+
+@pytest.mark.parametrize("row", reference_rows("smp-v2"), ids=lambda row: row.name)
+def test_aws_reference_rows_of_smp_v2_fit(row):
+    assert estimate(row.model, row.cluster, row.job, row.plan).fits
+
+
+def test_the_nearest_reference_of_smp_v2_argues_each_difference():
+    plan = Plan(
+        library="smp-v2",
+        hybrid_shard_degree=128,
+        batch_size=3,
+        activation_checkpointing="each",
+        offload_activations=True,
+    )
+    found = nearest_reference(planned_run(LLAMA_70B, P4D_32, plan, job=BF16))
+    assert found.name == "70 B"
+    assert {one.setting for one in found.differences} == {
+        "Hybrid shard degree",
+        "Offload activations",
+        "Batch size",
+    }
+    assert all(one.because.endswith(".") for one in found.differences)
+
+
+def test_known_issues_follow_the_version():
+    def ids(version, **fields):
+        plan = Plan(library="smp-v2", version=version, hybrid_shard_degree=256, batch_size=1, **fields)
+        return {one.id for one in pitfalls(planned_run(LLAMA_70B, P4D_32, plan, job=BF16), script_is_generated=False)}
+
+    assert "2.1.0-flash-attention" in ids("2.1.0")
+    assert "2.1.0-flash-attention" not in ids("2.8.0")
+    assert "2.2.0-offloading" in ids("2.2.0", offload_activations=True, activation_checkpointing="each")
+    assert "2.6.0-checkpoint-module" in ids("2.6.0")
+    assert "moved-tag" in ids("2.6.1")
+    assert "moved-tag" not in ids("2.7.0")
+    assert "old-transformers" in ids("2.5.0")
+    assert "SMP302" not in ids("2.8.0")
+
+
+def fsdp_pitfalls(library, *, adapter=None, generated=False, **fields):
+    model = Model.from_parameters("13B", family="llama")
+    job = Job(sequence_length=1024, precision="bf16", adapter=adapter)
+    plan = Plan(library=library, batch_size=1, **fields)
+    found = pitfalls(planned_run(model, Cluster("ml.p4d.24xlarge"), plan, job=job), script_is_generated=generated)
+    return [one for one in found if one.id in {"SMP308", "SMP309"}]
+
+
+@pytest.mark.parametrize("library", ["fsdp", "smp-v2"])
+def test_accumulation_under_fsdp_names_what_whole_gradients_take(library):
+    (found,) = fsdp_pitfalls(library, gradient_accumulation_steps=4)
+    assert found.severity == "warning"
+    assert "each of the 4 batches" in found.text
+    parameters = Model.from_parameters("13B", family="llama").parameter_count
+    assert f"{2 * parameters / 2**30:.1f} GiB" in found.text
+    assert found.source_url.endswith("FullyShardedDataParallel.no_sync")
+    assert not fsdp_pitfalls(library, gradient_accumulation_steps=1)
+    (done,) = fsdp_pitfalls(library, gradient_accumulation_steps=4, generated=True)
+    assert done.severity == "info"
+    assert done.text.endswith("with each of the 4 batches. The generated script does this.")
+
+
+@pytest.mark.parametrize("library", ["fsdp", "smp-v2"])
+def test_adapters_under_fsdp_are_to_be_wrapped_apart(library):
+    adapter = Adapter(rank=8)
+    (apart,) = fsdp_pitfalls(library, adapter=adapter)
+    assert apart.id == "SMP309"
+    assert "fsdp_auto_wrap_policy" in apart.text
+    assert "3.0 GiB more" in apart.text  # 24.2 GiB over 8 GPUs
+    both = fsdp_pitfalls(library, adapter=adapter, gradient_accumulation_steps=4)
+    assert {one.id for one in both} == {"SMP308", "SMP309"}
+    assert "24.2 GiB" in next(one.text for one in both if one.id == "SMP308")
+    # The advisor writes no script for adapters: nothing is done already.
+    generated = fsdp_pitfalls(library, adapter=adapter, gradient_accumulation_steps=4, generated=True)
+    assert all(one.severity == "warning" for one in generated)
+    assert not any("generated" in one.text for one in generated)
+
+
+def test_replicas_hold_whole_gradients_anyway():
+    replicated = {"hybrid_shard_degree": 1, "gradient_accumulation_steps": 4}
+    assert not fsdp_pitfalls("smp-v2", **replicated)
+    assert not fsdp_pitfalls("smp-v2", adapter=Adapter(rank=8), **replicated)
+
+
+# -- Training Compiler
+
+
+def test_training_compiler_argues_with_the_nearest_tested_row():
+    row = nearest_tested(GPT2, Cluster("ml.g5.12xlarge").instance, 512, "1.13.1")
+    assert (row.model, row.instance_type, row.native_batch_size, row.compiled_batch_size) == (
+        "gpt2",
+        "ml.g5.48xlarge",
+        18,
+        45,
+    )
+    assert nearest_tested(LLAMA_70B, Cluster("ml.g5.12xlarge").instance, 512, "1.13.1") is None
+
+    plan = Plan(library="training-compiler", batch_size=12)
+    steps = explained(
+        plan, model=GPT2, cluster=Cluster("ml.g5.48xlarge"), job=Job(sequence_length=512, precision="fp16")
+    )
+    assert tuple(steps) == order("training-compiler")
+    assert steps["batch"].alternative.batch_size == 45
+    rates = dict(steps["learning_rate"].figures)
+    assert rates["linear"] == "x 2.50"
+    assert rates["square root"] == f"x {math.sqrt(2.5):.2f}"
+    assert "no new releases" in steps["support"].details
+    assert "max_length=512" in steps["padding"].details
+
+    job = Job(sequence_length=512, precision="fp16", tokens=1e9)
+    steps = explained(
+        Plan(library="training-compiler", batch_size=8), model=GPT2, cluster=Cluster("ml.g5.48xlarge"), job=job
+    )
+    run = estimate(GPT2, Cluster("ml.g5.48xlarge"), job, Plan(library="training-compiler", batch_size=8))
+    hours = run.days * 24
+    assert f"takes {run_time(run)}" in steps["warm_up"].details
+    assert f"up to {hours * 12:,.0f} minutes" in steps["warm_up"].details
+
+
+def test_experts_are_spread_where_that_is_best():
+    mixtral = Model.from_shape(
+        layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=32_000, family="mixtral", experts=8,
+        experts_per_token=2,
+    )  # fmt: skip
+    advice = advise(mixtral, "ml.p4d.24xlarge", instance_count=8, library="smp-v2", sequence_length=2048)
+    assert advice.plan.expert_parallel_degree > 1
+    step = next(one for one in advice.steps if one.technique == "expert_parallelism")
+    assert step.decision == "used"
+    assert "SMP302" in {one.id for one in advice.pitfalls}

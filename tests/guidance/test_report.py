@@ -20,22 +20,22 @@ from smp_advisor.workload import Model
 
 
 @pytest.fixture(scope="module")
-def advice() -> smpa.Advice:
+def advice():
     return smpa.advise(
         "20B", "ml.p4d.24xlarge", instance_count=16, library="smp-v1", sequence_length=1024, global_batch_size=512
     )
 
 
 @pytest.fixture(scope="module")
-def ten_billion() -> smpa.Advice:
+def ten_billion():
     return smpa.advise("10B", "ml.p4d.24xlarge", instance_count=16, sequence_length=512)
 
 
-def flat(text: str) -> str:
+def flat(text):
     return re.sub(r"\s+", " ", text)
 
 
-def test_the_report_is_short_and_its_verdict_comes_first(ten_billion: smpa.Advice) -> None:
+def test_the_report_is_short_and_its_verdict_comes_first(ten_billion):
     text = str(ten_billion)
     assert len(text.split()) <= 400
     # Names that contain digits (ml.p4d.24xlarge, GPT-3, SMP v1) are no figures.
@@ -47,7 +47,7 @@ def test_the_report_is_short_and_its_verdict_comes_first(ten_billion: smpa.Advic
     assert "Requested: sequence length 512" in flat(str(ten_billion))
 
 
-def test_details_have_every_part_in_lines_of_a_terminal(advice: smpa.Advice) -> None:
+def test_details_have_every_part_in_lines_of_a_terminal(advice):
     assert not re.findall(r"\b(?:SMP|STC|DDP|TRN)\d{3}\b", advice.report(details=True))
 
     text = flat(advice.report(details=True))
@@ -71,7 +71,7 @@ def test_details_have_every_part_in_lines_of_a_terminal(advice: smpa.Advice) -> 
     assert max(map(len, str(advice).splitlines())) <= 120
 
 
-def test_settings_of_user_and_script_are_in_the_report() -> None:
+def test_settings_of_user_and_script_are_in_the_report():
     advice = smpa.advise(
         "7B",
         "ml.p4d.24xlarge",
@@ -110,11 +110,11 @@ DEEP = Plan(tensor_parallel_degree=8, pipeline_parallel_degree=16, microbatches=
 
 
 @pytest.fixture(scope="module")
-def tensor_parallel() -> smpa.Advice:
+def tensor_parallel():
     return smpa.advise("1.3B", P4D, instance_count=2, library="smp-v1", tensor_parallel_degree=2)
 
 
-def test_ranks_are_a_frame_and_a_table(tensor_parallel: smpa.Advice) -> None:
+def test_ranks_are_a_frame_and_a_table(tensor_parallel):
     frame = tensor_parallel.rank_map()
     assert len(frame) == 16
     assert frame["node"].tolist() == 8 * [0] + 8 * [1]
@@ -132,7 +132,7 @@ def test_ranks_are_a_frame_and_a_table(tensor_parallel: smpa.Advice) -> None:
     assert not re.search(r"<script|onerror", html)
 
 
-def test_large_clusters_are_described_by_their_repetition_and_assumptions() -> None:
+def test_large_clusters_are_described_by_their_repetition_and_assumptions():
     table = rank_map(Plan(tensor_parallel_degree=4, shard_optimizer_state=True), Cluster(P4D, 128))
     assert table.period == 1
     text = str(table)
@@ -154,7 +154,7 @@ def test_large_clusters_are_described_by_their_repetition_and_assumptions() -> N
 
 
 @pytest.fixture(scope="module")
-def fsdp() -> smpa.Advice:
+def fsdp():
     return smpa.advise("1.3B", "ml.p4d.24xlarge", library="fsdp", sequence_length=1024)
 
 
@@ -169,7 +169,7 @@ def fsdp() -> smpa.Advice:
         (0.25, 0.9, 1.2, 0.20, ""),
     ],
 )
-def test_the_reason_is_that_of_the_figures(fsdp, share, half, twice, larger_gain, words) -> None:
+def test_the_reason_is_that_of_the_figures(fsdp, share, half, twice, larger_gain, words):
     batch = fsdp.decision.batch
     tokens = round(share * batch.policy.target_tokens)
     changed = replace(batch, tokens_per_step=tokens, half=half, twice=twice, larger_gain=larger_gain)
@@ -177,7 +177,7 @@ def test_the_reason_is_that_of_the_figures(fsdp, share, half, twice, larger_gain
     assert f" tokens){words}. GPT-3" in text
 
 
-def test_a_requested_batch_has_no_other_reason(fsdp: smpa.Advice) -> None:
+def test_a_requested_batch_has_no_other_reason(fsdp):
     batch = replace(fsdp.decision.batch, policy=None)
     assert batch_reason(fsdp.model, fsdp.estimate, batch).endswith(" tokens), as requested.")
 
@@ -185,7 +185,7 @@ def test_a_requested_batch_has_no_other_reason(fsdp: smpa.Advice) -> None:
 P4D = "ml.p4d.24xlarge"
 
 
-def changes(advice: smpa.Advice):
+def changes(advice):
     return [step for step in advice.steps if step.technique == "model_changes"]
 
 

@@ -1,15 +1,26 @@
-"""An advice is displayed as the widget, although the value knows nothing of it."""
+"""An advice is displayed as the widget, saved as the plan on screen, and replaced where no view loads."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import subprocess
 import sys
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+from html import escape
+
+import pytest
 
 import smp_advisor as smpa
+from smp_advisor import advise
 from smp_advisor.advice import Advice
 from smp_advisor.advice.live import LiveAdvice
-from smp_advisor.notebook import Advisor
+from smp_advisor.errors import PlanError
+from smp_advisor.notebook import Advisor, display
+from smp_advisor.notebook.display import NOTICE, PATIENCE_SECONDS, Fallback, Handshake, fallback_bundle
+
+from .advice import make_advice
 
 CODE = """
 from IPython.core.interactiveshell import InteractiveShell
@@ -62,3 +73,175 @@ def test_showing_an_advisor_again_takes_little_memory():
         tracemalloc.stop()
     # ipywidgets holds every widget: 20 displays may take 50 MB.
     assert used < 2_500_000
+
+
+class Handle:
+    def __init__(self):
+        self.written = []
+
+    def update(self, data, **_):
+        self.written.append(data)
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_outputs_follow_the_plan_where_a_view_stays(keeps, monkeypatch):
+    monkeypatch.setattr(display, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(Advisor, "send", lambda *_: None)
+    advisor, handle = Advisor(make_advice()), Handle()
+
+    async def use():
+        advisor.outputs.add(handle)
+        advisor._on_message(advisor, {"kind": "ready", "keeps": keeps}, [])
+        advisor.keep("<b>start</b>")
+        advisor.move(batch_size=24)
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    # In a thread: tests in a browser leave a running event loop in this one.
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, use()).result()
+    assert bool(handle.written) == keeps
+    for data in handle.written[-1:]:
+        assert "Your plan." in data["text/html"]
+        assert "Against the recommended plan" in data["text/html"]
+        assert "&lt;b&gt;start&lt;/b&gt;" in data["text/html"]
+
+
+@pytest.mark.slow
+def test_an_output_stays_small(monkeypatch):
+    """All that a notebook saves of it: AWS's 10 billion parameters on 16 instances, recommended and after moves."""
+    monkeypatch.setattr(Advisor, "send", lambda *_: None)
+    advisor = Advisor(advise("10B", "ml.p4d.24xlarge", instance_count=16, sequence_length=512, library="smp-v1"))
+    sizes = [len(json.dumps(advisor._repr_mimebundle_()))]
+    moves = [
+        {"batch_size": 8},
+        {"tensor_parallel_degree": 8},
+        {"sharding": "none", "precision": "fp16", "pipeline_parallel_degree": 8},
+    ]
+    for number, move in enumerate(moves):
+        advisor.move(**move)
+        advisor.keep(f"{number}{'<' * 59}")  # the longest name, and each character escaped
+        sizes.append(len(json.dumps(advisor._repr_mimebundle_())))
+    assert advisor.plan != advisor.advice.recommended.plan
+    assert max(sizes) < 45_000, sizes
+
+
+class Loop:
+    """An event loop that runs what is due when told."""
+
+    def __init__(self):
+        self.now, self.due = 0.0, []
+
+    def call_later(self, delay, action):
+        self.due.append((self.now + delay, action))
+
+    def pass_time(self, seconds):
+        self.now += seconds
+        late, self.due = [a for t, a in self.due if t <= self.now], [(t, a) for t, a in self.due if t > self.now]
+        for action in late:
+            action()
+
+
+class Events:
+    def __init__(self):
+        self.callbacks = []
+
+    def register(self, event, callback):
+        assert event == "post_run_cell"
+        self.callbacks.append(callback)
+
+    def unregister(self, event, callback):
+        assert event == "post_run_cell"
+        self.callbacks.remove(callback)
+
+
+@pytest.fixture
+def loop(monkeypatch):
+    made = Loop()
+    monkeypatch.setattr(asyncio, "get_running_loop", lambda: made)
+    return made
+
+
+@pytest.fixture
+def events():
+    return Events()
+
+
+@pytest.fixture
+def said():
+    return []
+
+
+@pytest.fixture
+def handshake(loop, events, said):
+    made = Handshake(
+        replace=lambda: said.append("replaced"),
+        restore=lambda: said.append("restored"),
+        events=events,
+        clock=lambda: loop.now,
+    )
+    return made.start()
+
+
+def test_silence_is_given_up_once_the_last_cell_has_ended_and_a_late_view_is_put_back(handshake, loop, events, said):
+    loop.pass_time(0.7 * PATIENCE_SECONDS)
+    events.callbacks[0]()
+    loop.pass_time(0.9 * PATIENCE_SECONDS)
+    assert said == []
+    loop.pass_time(0.2 * PATIENCE_SECONDS)
+    assert (said, events.callbacks) == (["replaced"], [])
+    handshake.arrived()
+    handshake.arrived()
+    assert said == ["replaced", "restored"]
+
+
+def test_a_view_that_reports_stays(handshake, loop, said):
+    handshake.arrived()
+    loop.pass_time(2 * PATIENCE_SECONDS)
+    assert said == []
+
+
+def test_where_no_loop_runs_nothing_is_replaced(events, said, monkeypatch):
+    def none_runs():
+        raise RuntimeError("no running event loop")
+
+    # Of this test's own: a browser that other tests have open runs a loop in this thread.
+    monkeypatch.setattr(asyncio, "get_running_loop", none_runs)
+    Handshake(replace=lambda: said.append("replaced"), restore=lambda: None, events=events).start()
+    assert (said, events.callbacks) == ([], [])
+
+
+def children(widget):
+    yield widget
+    for child in getattr(widget, "children", ()):
+        yield from children(child)
+
+
+def one(fallback, **traits):
+    return next(w for w in children(fallback.widget) if all(getattr(w, k, None) == v for k, v in traits.items()))
+
+
+def test_the_fall_back_says_what_to_do_and_moves_the_same_advisor(advice):
+    advisor = Advisor(advice)
+    fallback = Fallback(advisor)
+    assert any(escape(NOTICE) in str(getattr(w, "value", "")) for w in children(fallback.widget))
+    one(fallback, description="Batch size").value = 24
+    assert advisor.plan.batch_size == 24
+    assert any("Batch size 20 → 24" in str(getattr(w, "value", "")) for w in children(fallback.widget))
+    advisor.move(batch_size=16)
+    assert one(fallback, description="Batch size").value == 16
+    one(fallback, description="Reset to recommended").click()
+    assert advisor.plan is advice.plan
+
+
+def test_the_fall_back_refuses_in_a_sentence_and_keeps_the_picture(advice):
+    advisor = Advisor(advice)
+    fallback = Fallback(advisor)
+    one(fallback, description="Sharding").value = "sharded_8"
+    one(fallback, description="Pipeline parallel degree").value = 2
+    assert any("exclude each other" in str(getattr(w, "value", "")) for w in children(fallback.widget))
+    with pytest.raises(PlanError):
+        advisor.move(pipeline_parallel_degree=2)
+    bundle = fallback_bundle(Advisor(advice))
+    assert "smp-static" in bundle["text/html"]
+    assert "application/vnd.jupyter.widget-view+json" in bundle

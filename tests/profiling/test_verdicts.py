@@ -121,7 +121,7 @@ def test_verdicts_reach_advice_report_widget_and_cells(profile):
     for text in (advice.report(), advice.cell(sdk="v2"), advice.cell(sdk="v3"), advice.export("slurm")):
         assert all(verdict in " ".join(text.replace("#", " ").split()) for verdict in found.verdicts)
     assert all(verdict in " ".join(explanation(advice)["because"]) for verdict in found.verdicts)
-    assert "explodes" in Advisor(advice)._html()
+    assert "explodes" in Advisor(advice)._repr_mimebundle_()[0]["text/html"]
     assert "explodes" in str(found)
     assert "explodes" in found.as_html()
 

@@ -8,7 +8,7 @@ import smp_advisor as smpa
 
 
 @pytest.fixture(scope="session")
-def advice() -> smpa.Advice:
+def advice():
     """A 1.3 B model on two nodes, with few plans."""
     return smpa.advise(
         "1.3B",

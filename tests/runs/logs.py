@@ -20,7 +20,7 @@ class Excerpt(NamedTuple):
     batch: int | None = None
 
 
-def exported(seconds: list[float], first: int = 1, tokens: int = 256 * 2048) -> str:
+def exported(seconds, first=1, tokens=256 * 2048):
     """Log of the exported script with these seconds per step."""
     lines = [
         f"step {step:,}/1,200 loss 10.1234 tokens_per_second {tokens / value:.1f} seconds_per_step {value:.4f} "

@@ -14,7 +14,7 @@ from smp_advisor.command.__main__ import main
 from smp_advisor.errors import CalibrationError
 from smp_advisor.files import data_file
 from smp_advisor.tools.interface import Caller, call
-from tests.runs.logs import LOGS, Excerpt
+from tests.runs.logs import LOGS
 
 FOLDER = Path(__file__).parent
 MESSAGES = [
@@ -34,12 +34,12 @@ TIMEOUT = (
 CHILD = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:"
 
 
-def full(tried: float = 2.0, total: float = 39.39) -> str:
+def full(tried=2.0, total=39.39):
     return FULL.format(tried=tried, total=total)
 
 
 @pytest.mark.parametrize(("text", "kind"), MESSAGES)
-def test_a_message_of_a_public_thread_is_read(text: str, kind: str) -> None:
+def test_a_message_of_a_public_thread_is_read(text, kind):
     failure = smpa.read_failure(text)
     assert failure is not None
     assert failure.kind == kind
@@ -51,13 +51,13 @@ def test_a_message_of_a_public_thread_is_read(text: str, kind: str) -> None:
     assert "{" not in failure.cause + failure.change
 
 
-def test_every_kind_has_a_source_and_is_told_apart() -> None:
+def test_every_kind_has_a_source_and_is_told_apart():
     kinds = data_file("runs", "failures")["kind"]
     assert len({kind["name"] for kind in kinds}) == len(kinds)
     assert all(kind["source"].startswith("https://") and kind["title"] for kind in kinds)
 
 
-def test_the_full_memory_of_one_rank_is_the_cause_of_the_time_out_of_seven() -> None:
+def test_the_full_memory_of_one_rank_is_the_cause_of_the_time_out_of_seven():
     waits = [TIMEOUT.format(rank=rank) for rank in range(8) if rank != 3]
     for log in ([f"[rank3]: {full()}", *waits, CHILD], [*waits, CHILD, f"[rank3]: {full()}"]):
         failure = smpa.read_failure("\n".join(["step 1 loss 3.2", *log]))
@@ -105,17 +105,17 @@ HANDLED = [
         ([*NOISE.splitlines(), "Traceback (most recent call last):", "ValueError: odd"], "exception", 11),
     ],
 )
-def test_what_the_job_survived_or_handled_is_not_the_cause(lines: list[str], kind: str | None, line: int) -> None:
+def test_what_the_job_survived_or_handled_is_not_the_cause(lines, kind, line):
     failure = smpa.read_failure("\n".join(lines))
     assert (failure and failure.kind, failure.line if failure else 0) == (kind, line)
 
 
 @pytest.mark.parametrize("excerpt", LOGS, ids=lambda excerpt: excerpt.title)
-def test_a_log_of_a_run_that_goes_well_shows_no_failure(excerpt: Excerpt) -> None:
+def test_a_log_of_a_run_that_goes_well_shows_no_failure(excerpt):
     assert smpa.read_failure(excerpt.text) is None
 
 
-def test_an_unknown_exception_is_shown_as_it_is() -> None:
+def test_an_unknown_exception_is_shown_as_it_is():
     failure = smpa.read_failure(
         'Traceback (most recent call last):\n  File "t.py", line 3\nmine.OddError: 7 & <b>8</b>'
     )
@@ -125,7 +125,7 @@ def test_an_unknown_exception_is_shown_as_it_is() -> None:
     assert "&lt;b&gt;" in failure._repr_html_()
 
 
-def test_the_figures_of_full_memory_tell_its_reasons_apart() -> None:
+def test_the_figures_of_full_memory_tell_its_reasons_apart():
     of_plan = smpa.read_failure(full())
     assert of_plan is not None
     assert of_plan.of_plan
@@ -141,7 +141,7 @@ def test_the_figures_of_full_memory_tell_its_reasons_apart() -> None:
 
 
 @pytest.mark.parametrize(("library", "size"), [("fsdp", "7B"), ("smp-v2", "13B")])
-def test_the_next_plan_needs_less_and_the_failed_one_no_longer_fits(library: str, size: str) -> None:
+def test_the_next_plan_needs_less_and_the_failed_one_no_longer_fits(library, size):
     advice, needed = smpa.advise(size, "ml.p4d.24xlarge", instance_count=2, library=library), []
     for tried in (0.25, 2.0, 12.0):
         after = advice.after(smpa.read_failure(full(tried), plan=advice.plan))
@@ -163,26 +163,26 @@ def test_the_next_plan_needs_less_and_the_failed_one_no_longer_fits(library: str
         (7, "shows no failure"),
     ],
 )
-def test_what_no_plan_avoids_is_refused(failure: str, message: str) -> None:
+def test_what_no_plan_avoids_is_refused(failure, message):
     advice = smpa.advise("1.3B", "ml.p4d.24xlarge", library="fsdp")
     with pytest.raises(CalibrationError, match=message):
         advice.after(failure)
 
 
 @pytest.mark.parametrize("text", [b"bytes", None, ["line"]])
-def test_what_is_no_text_is_refused(text: object) -> None:
+def test_what_is_no_text_is_refused(text):
     with pytest.raises(CalibrationError, match="text of a log"):
-        smpa.read_failure(text)  # type: ignore[arg-type]
+        smpa.read_failure(text)
 
 
 @given(st.text(max_size=400), st.integers(0, 5))
-def test_any_text_is_read(text: str, repeat: int) -> None:
+def test_any_text_is_read(text, repeat):
     log = text * repeat
     failure = smpa.read_failure(log)
     assert failure is None or 1 <= failure.line <= log.count("\n") + 1
 
 
-def test_a_long_log_is_read_at_its_ends_and_its_lines_are_counted() -> None:
+def test_a_long_log_is_read_at_its_ends_and_its_lines_are_counted():
     middle = "x" * 79 + "\n"
     count = 3_000_000 // len(middle)
     failure = smpa.read_failure(middle * count + full())
@@ -191,9 +191,7 @@ def test_a_long_log_is_read_at_its_ends_and_its_lines_are_counted() -> None:
     assert smpa.read_failure(middle * 10_000 + full() + "\n" + middle * count) is None
 
 
-def test_the_command_and_the_tool_give_the_cause_and_the_next_plan(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_and_the_tool_give_the_cause_and_the_next_plan(tmp_path, capsys):
     (tmp_path / "job.log").write_text("step 1 loss 3\n" + full())
     advice = smpa.advise("7B", "ml.p4d.24xlarge", instance_count=2, library="fsdp")
     advice.save(tmp_path / "advice.json")

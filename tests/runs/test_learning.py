@@ -1,30 +1,32 @@
-"""What a measured run changes in estimates, and what it leaves alone."""
+"""What a measured run changes in estimates, what it leaves alone, and the magic for it."""
 
 from __future__ import annotations
 
 import math
 import pickle
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
 
 import smp_advisor as smpa
 from smp_advisor.costs.evaluate import memory_columns, seconds_columns
 from smp_advisor.errors import CalibrationError, JobError
 from smp_advisor.libraries.layout import layout_of
+from smp_advisor.notebook import Advisor
+from smp_advisor.notebook.shown import set_displayed_last
+from smp_advisor.notebook.view_state import recommendation
 from smp_advisor.runs.measure import measured_run
 from smp_advisor.runs.readers import Log, Sample
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.runs.logs import exported
 
 FACTORS = st.floats(0.4, 3.0)
 
 
-def _calibration(advice: smpa.Advice, *factors: float, plan: smpa.Plan | None = None) -> smpa.Calibration:
+def _calibration(advice, *factors, plan=None):
     """Runs of the plan that took `factors` times the predicted step time."""
     seconds = smpa.estimate(advice.model, advice.cluster, advice.job, plan or advice.plan).step_seconds
     logs = [Log(title="your figures", samples=(Sample(None, factor * seconds),)) for factor in factors]
@@ -34,20 +36,18 @@ def _calibration(advice: smpa.Advice, *factors: float, plan: smpa.Plan | None = 
     return smpa.Calibration(runs=tuple(runs))
 
 
-def _estimate(
-    advice: smpa.Advice, calibration: smpa.Calibration | None, cluster: smpa.Cluster | None = None
-) -> smpa.Estimate:
+def _estimate(advice, calibration, cluster=None):
     job = replace(advice.job, calibration=calibration, global_batch_size=None)
     return smpa.estimate(advice.model, cluster or advice.cluster, job, advice.plan)
 
 
-def _log_width(estimate: smpa.Estimate) -> float:
+def _log_width(estimate):
     low, high = estimate.step_factors
     return math.log(high / low)
 
 
 @given(FACTORS)
-def test_the_step_time_is_between_prediction_and_measurement(advice: smpa.Advice, factor: float) -> None:
+def test_the_step_time_is_between_prediction_and_measurement(advice, factor):
     before, after = advice.estimate, _estimate(advice, _calibration(advice, factor))
     measured = factor * before.step_seconds
     low, high = sorted((before.step_seconds, measured))
@@ -60,12 +60,12 @@ def test_the_step_time_is_between_prediction_and_measurement(advice: smpa.Advice
 
 @pytest.mark.slow
 @given(st.lists(FACTORS, min_size=2, max_size=4))
-def test_more_runs_never_widen(advice: smpa.Advice, factors: list[float]) -> None:
+def test_more_runs_never_widen(advice, factors):
     every = _estimate(advice, _calibration(advice, *factors))
     assert _log_width(every) <= _log_width(_estimate(advice, _calibration(advice, *factors[:-1]))) + 1e-12
 
 
-def test_distance_widens_the_interval_again(advice: smpa.Advice) -> None:
+def test_distance_widens_the_interval_again(advice):
     calibration = _calibration(advice, 1.5)
     widths = []
     for cluster in (
@@ -81,7 +81,7 @@ def test_distance_widens_the_interval_again(advice: smpa.Advice) -> None:
     assert widths[-1] < 1
 
 
-def test_a_plan_is_not_preferred_because_nobody_measured_it(advice: smpa.Advice) -> None:
+def test_a_plan_is_not_preferred_because_nobody_measured_it(advice):
     job = replace(advice.job, calibration=_calibration(advice, 1.5), global_batch_size=None)
     plain = replace(job, calibration=None)
     plans = [replace(advice.plan, batch_size=2 * advice.plan.batch_size), advice.plan]
@@ -93,7 +93,7 @@ def test_a_plan_is_not_preferred_because_nobody_measured_it(advice: smpa.Advice)
     assert other == pytest.approx(measured, rel=0.05)
 
 
-def test_a_measured_peak_moves_memory_and_a_lower_one_the_other_way(advice: smpa.Advice) -> None:
+def test_a_measured_peak_moves_memory_and_a_lower_one_the_other_way(advice):
     before = advice.estimate
     for change in (-1.5, 1.5):
         peak = before.memory.peak.total_gib + before.memory.peak.cached_gib + change
@@ -105,7 +105,7 @@ def test_a_measured_peak_moves_memory_and_a_lower_one_the_other_way(advice: smpa
         assert estimate.step_seconds == before.step_seconds
 
 
-def test_running_out_of_memory_makes_the_same_plan_improbable(advice: smpa.Advice) -> None:
+def test_running_out_of_memory_makes_the_same_plan_improbable(advice):
     assert advice.estimate.fit_probability > 0.95
     calibrated = advice.calibrate(out_of_memory=True)
     assert _estimate(advice, calibrated.job.calibration).fit_probability < 0.5
@@ -113,7 +113,7 @@ def test_running_out_of_memory_makes_the_same_plan_improbable(advice: smpa.Advic
     assert calibrated.estimate.fit_probability >= 0.95
 
 
-def test_columns_have_the_figures_of_single_estimates(advice: smpa.Advice) -> None:
+def test_columns_have_the_figures_of_single_estimates(advice):
     calibration = advice.calibrate(step_seconds=2.0).calibrate(peak_gib=30, peak_kind="reserved").job.calibration
     job = replace(advice.job, calibration=calibration, global_batch_size=None)
     plans = [replace(advice.plan, batch_size=size) for size in (1, 2, 4)]
@@ -126,7 +126,7 @@ def test_columns_have_the_figures_of_single_estimates(advice: smpa.Advice) -> No
         assert memory.needed_bytes[row] / 2**30 == pytest.approx(estimate.needed_gib)
 
 
-def test_a_calibration_is_saved_and_reused(advice: smpa.Advice, tmp_path: Path) -> None:
+def test_a_calibration_is_saved_and_reused(advice, tmp_path):
     path = tmp_path / "calibration.json"
     calibrated = advice.calibrate(step_seconds=3.0).calibrate(out_of_memory=True)
     assert calibrated.job.calibration is not None
@@ -162,7 +162,7 @@ def test_a_calibration_is_saved_and_reused(advice: smpa.Advice, tmp_path: Path) 
         "[" * 100_000,
     ],
 )
-def test_no_calibration_is_refused_in_one_sentence(tmp_path: Path, text: str) -> None:
+def test_no_calibration_is_refused_in_one_sentence(tmp_path, text):
     path = tmp_path / "calibration.json"
     path.write_text(text, "utf-8")
     with pytest.raises(CalibrationError) as caught:
@@ -170,7 +170,7 @@ def test_no_calibration_is_refused_in_one_sentence(tmp_path: Path, text: str) ->
     assert str(caught.value).count("\n") == 0
 
 
-def test_a_saved_run_with_impossible_values_is_refused(advice: smpa.Advice, tmp_path: Path) -> None:
+def test_a_saved_run_with_impossible_values_is_refused(advice, tmp_path):
     path = tmp_path / "calibration.json"
     _calibration(advice, 1.2).save(path)
     text = path.read_text("utf-8")
@@ -181,7 +181,7 @@ def test_a_saved_run_with_impossible_values_is_refused(advice: smpa.Advice, tmp_
             smpa.load_calibration(path)
 
 
-def test_figures_are_checked(advice: smpa.Advice) -> None:
+def test_figures_are_checked(advice):
     for wrong in (
         {},
         {"step_seconds": -1},
@@ -195,6 +195,88 @@ def test_figures_are_checked(advice: smpa.Advice) -> None:
         {"run": "missing.log", "step_seconds": 2},
     ):
         with pytest.raises(CalibrationError):
-            advice.calibrate(**wrong)  # type: ignore[arg-type]
+            advice.calibrate(**wrong)
     with pytest.raises(JobError):
-        smpa.Job(calibration="calibration.json")  # type: ignore[arg-type]
+        smpa.Job(calibration="calibration.json")
+
+
+@pytest.fixture
+def shell(advice, capsys):
+    """A shell in which the advice is displayed."""
+    shell = InteractiveShell.instance()
+    shell.run_line_magic("load_ext", "smp_advisor")
+    set_displayed_last(shell, Advisor(advice))
+    capsys.readouterr()
+    yield shell
+    shell.run_line_magic("unload_ext", "smp_advisor")
+    InteractiveShell.clear_instance()
+
+
+def test_a_log_is_read_shown_saved_and_loaded(shell, advice, tmp_path, capsys):
+    seconds = 1.4 * advice.estimate.step_seconds
+    (tmp_path / "job.log").write_text(exported([40 * seconds, *[seconds] * 20]), "utf-8")
+    saved = tmp_path / "calibration.json"
+    advisor = shell.run_line_magic("smp_calibrate", f"{tmp_path}/job.log --save {saved}")
+    assert isinstance(advisor, Advisor)
+    shown = capsys.readouterr().out
+    for text in ("20 of 21 values", "Dropped 1: warm-up", "Step time:", " -> ", "Calibrated with 1 run of yours"):
+        assert text in shown
+    assert advisor.advice.job.calibration == smpa.load_calibration(saved)
+    (fact,) = [fact for fact in recommendation(advisor.advice)["facts"] if fact["label"] == "Calibration"]
+    assert fact["text"].startswith("1 measured run; step time ")
+    again = shell.run_line_magic("smp_calibrate", f"--load {saved} --peak-gib 30 --peak-kind reserved")
+    assert len(again.advice.job.calibration.runs) == 2
+    only = shell.run_line_magic("smp_calibrate", f"--load {saved}")
+    assert only.advice.estimate == advisor.advice.estimate
+
+
+def test_a_variable_is_a_log(shell, advice):
+    shell.user_ns["lines"] = exported([3.0] * 9)
+    assert shell.run_line_magic("smp_calibrate", "lines").advice.job.calibration.runs[0].step_seconds == 3.0
+
+
+@pytest.mark.parametrize("line", ["", "missing.log", "--step-seconds fast", "--peak-gib 3 --out-of-memory", "--load x"])
+def test_errors_are_one_sentence(shell, line):
+    with pytest.raises(UsageError) as caught:
+        shell.run_line_magic("smp_calibrate", line)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_summary_escapes_names(advice, tmp_path):
+    path = tmp_path / "<b>.log"
+    path.write_text(exported([3.0] * 9), "utf-8")
+    learned = advice.calibrate(path).learned
+    assert learned is not None
+    html = learned._repr_html_()
+    assert "&lt;b&gt;.log" in html
+    assert "<b>.log" not in html
+
+
+def test_a_log_is_watched_next_to_the_plan_on_screen(shell, advice, tmp_path, capsys):
+    log = tmp_path / "job.log"
+    log.write_text(exported([advice.estimate.step_seconds] * 20) + "\n", "utf-8")
+    run = shell.run_line_magic("smp_watch", f"{log} --plan")
+    assert run.step == 20
+    assert run.advice.plan == advice.plan
+    assert "20 regular steps" in capsys.readouterr().out or run.steady_steps == 19
+    with pytest.raises(UsageError, match="no training job can have this name"):
+        shell.run_line_magic("smp_watch", f"{tmp_path}/none.log")
+
+
+@pytest.mark.parametrize("answer", ["no", None])
+def test_a_job_starts_only_after_its_price_was_answered_with_yes(shell, monkeypatch, capsys, answer):
+    def reply(_):
+        if answer is None:
+            raise EOFError
+        return answer
+
+    started = []
+    monkeypatch.setattr("builtins.input", reply)
+    monkeypatch.setattr("smp_advisor.runs.start.start_job", lambda *_, **more: started.append(more))
+    if answer is None:
+        with pytest.raises(UsageError, match="--yes"):
+            shell.run_line_magic("smp_start", "")
+    else:
+        assert shell.run_line_magic("smp_start", "") is None
+    assert "per hour" in capsys.readouterr().out
+    assert started == []

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 import pytest
 
 import smp_advisor as smpa
 from smp_advisor.errors import RunError
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 
-def test_a_local_run_goes_from_advice_to_the_next_advice(advice: smpa.Advice, tmp_path: Path) -> None:
+def test_a_local_run_goes_from_advice_to_the_next_advice(advice, tmp_path):
     folder = tmp_path / "run"
     started = advice.start(local=True, folder=folder, steps=30)
     assert started.is_local
     assert not started.done
     again = smpa.watch(folder)  # as another kernel does
     assert again.advice is not None
-    assert again.advice.plan == started.advice.plan  # type: ignore[union-attr]
-    heard: list[str] = []
+    assert again.advice.plan == started.advice.plan
+    heard = []
     again.wait(lambda run: heard.append(run.headline))
     assert again.last.status == "Completed", again.last.failure
     assert again.step == again.total_steps == 30
@@ -40,9 +36,9 @@ def test_a_local_run_goes_from_advice_to_the_next_advice(advice: smpa.Advice, tm
         advice.start(local=True, folder=folder)
 
 
-def test_a_local_run_can_be_stopped(advice: smpa.Advice, tmp_path: Path) -> None:
+def test_a_local_run_can_be_stopped(advice, tmp_path):
     run = advice.start(local=True, folder=tmp_path / "run", steps=10_000)
-    while not run.source.state()["transitions"]:  # type: ignore[union-attr]
+    while not run.source.state()["transitions"]:
         time.sleep(0.1)
     run.stop()
     run.wait()
@@ -50,6 +46,6 @@ def test_a_local_run_can_be_stopped(advice: smpa.Advice, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("wrong", [{"steps": 0}, {"steps": True}, {"spot": True}])
-def test_wrong_options_start_nothing(advice: smpa.Advice, tmp_path: Path, wrong: dict) -> None:
+def test_wrong_options_start_nothing(advice, tmp_path, wrong):
     with pytest.raises(RunError):
         advice.start(local=True, folder=tmp_path / "run", **wrong)

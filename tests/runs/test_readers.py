@@ -1,30 +1,27 @@
-"""Readers of logs: formats, units, memory, and the steps that are dropped."""
+"""Readers of logs: formats, units, memory, dropped steps; the posterior, and figures that no hardware reaches."""
 
 from __future__ import annotations
 
 import json
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import smp_advisor as smpa
+from smp_advisor.costs.learned import update
 from smp_advisor.errors import CalibrationError
 from smp_advisor.runs.measure import measured_run, read_run
 from smp_advisor.runs.readers import Sample, read_text
 from smp_advisor.runs.steps import typical
-from tests.runs.logs import LOGS, Excerpt, exported
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.runs.logs import LOGS, exported
 
 
 @pytest.mark.parametrize("excerpt", LOGS, ids=lambda excerpt: excerpt.title)
-def test_a_format_is_recognized_and_read(excerpt: Excerpt) -> None:
+def test_a_format_is_recognized_and_read(excerpt):
     log = read_text(excerpt.text)
     assert (log.title, log.unit) == (excerpt.title, excerpt.unit)
     assert [sample.value for sample in log.samples] == pytest.approx(excerpt.values)
@@ -35,12 +32,12 @@ def test_a_format_is_recognized_and_read(excerpt: Excerpt) -> None:
 
 @pytest.mark.slow
 @given(st.text(max_size=300))
-def test_any_text_is_read_or_refused(text: str) -> None:
+def test_any_text_is_read_or_refused(text):
     with suppress(CalibrationError):
         read_run(text + "\n.")
 
 
-def test_warm_up_saves_restarts_and_other_ranks_are_dropped() -> None:
+def test_warm_up_saves_restarts_and_other_ranks_are_dropped():
     values = [60.0, 3.0, *[2.0, 2.02] * 10, 30.0, *[2.0, 1.98] * 10]
     samples = [Sample(step, value) for step, value in enumerate(values, start=1)]
     again = [Sample(step, value) for step, value in enumerate([55.0, 2.0, 2.01, 1.99], start=11)]
@@ -59,7 +56,7 @@ def test_warm_up_saves_restarts_and_other_ranks_are_dropped() -> None:
 
 
 @given(st.floats(0.1, 100), st.lists(st.floats(0.98, 1.02), min_size=10, max_size=40), st.integers(0, 3))
-def test_the_typical_step_is_that_of_most_steps(seconds: float, factors: list[float], saves: int) -> None:
+def test_the_typical_step_is_that_of_most_steps(seconds, factors, saves):
     values = [seconds * factor for factor in factors]
     for number in range(saves):
         values.insert(len(values) // 2 + number, 20 * seconds)
@@ -68,7 +65,7 @@ def test_the_typical_step_is_that_of_most_steps(seconds: float, factors: list[fl
     assert result.seconds == pytest.approx(seconds, rel=0.025)
 
 
-def test_the_exported_scripts_log_calibrates(advice: smpa.Advice, tmp_path: Path) -> None:
+def test_the_exported_scripts_log_calibrates(advice, tmp_path):
     path = tmp_path / "job.log"
     seconds = 1.3 * advice.estimate.step_seconds
     path.write_text(exported([30 * seconds, *[seconds] * 20]), "utf-8")
@@ -87,7 +84,7 @@ def test_the_exported_scripts_log_calibrates(advice: smpa.Advice, tmp_path: Path
         assert text in notes
 
 
-def test_rates_become_seconds_with_the_batch_of_the_plan(advice: smpa.Advice) -> None:
+def test_rates_become_seconds_with_the_batch_of_the_plan(advice):
     tokens = advice.estimate.tokens_per_step
     for text in (
         f"step 20 loss 3.2 tokens_per_second {tokens / 2.0}\nstep 40 loss 3.2 tokens_per_second {tokens / 2.0}",
@@ -100,7 +97,7 @@ def test_rates_become_seconds_with_the_batch_of_the_plan(advice: smpa.Advice) ->
         assert run.step_seconds == pytest.approx(2.0, rel=1e-3)
 
 
-def test_another_batch_in_the_log_is_refused_with_a_remedy(advice: smpa.Advice) -> None:
+def test_another_batch_in_the_log_is_refused_with_a_remedy(advice):
     megatron = next(log for log in LOGS if log.title == "Megatron-LM")
     with pytest.raises(CalibrationError, match="global batch of 128 samples and the plan 256"):
         advice.calibrate(megatron.text)
@@ -109,17 +106,17 @@ def test_another_batch_in_the_log_is_refused_with_a_remedy(advice: smpa.Advice) 
     assert advice.calibrate(megatron.text, plan=half, job=other, accept=True).job.calibration is not None
 
 
-def test_a_log_that_ends_out_of_memory_moves_the_next_plan(advice: smpa.Advice) -> None:
+def test_a_log_that_ends_out_of_memory_moves_the_next_plan(advice):
     text = "Training...\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.22 GiB\n"
     calibrated = advice.calibrate(text)
     assert calibrated.plan != advice.plan
-    (run,) = calibrated.job.calibration.runs  # type: ignore[union-attr]
+    (run,) = calibrated.job.calibration.runs
     assert (run.memory_kind, run.step_seconds) == ("out of memory", None)
 
 
-def test_tables_are_read(advice: smpa.Advice) -> None:
+def test_tables_are_read(advice):
     frame = pd.DataFrame({"step": range(1, 9), "step_time_ms": [9000.0, *[2000.0] * 7], "peak_allocated_gib": 20.0})
-    run = advice.calibrate(frame).job.calibration.runs[0]  # type: ignore[union-attr]
+    run = advice.calibrate(frame).job.calibration.runs[0]
     assert run.step_seconds == pytest.approx(2.0)
     assert (run.memory_kind, run.memory_gib) == ("allocated", 20.0)
     assert "read as milliseconds per step: inferred" in " ".join(run.notes)
@@ -127,7 +124,7 @@ def test_tables_are_read(advice: smpa.Advice) -> None:
         advice.calibrate(pd.DataFrame({"loss": [1.0]}))
 
 
-def test_the_state_of_hugging_faces_trainer_is_read(advice: smpa.Advice, tmp_path: Path) -> None:
+def test_the_state_of_hugging_faces_trainer_is_read(advice, tmp_path):
     state = {
         "global_step": 100,
         "log_history": [
@@ -139,7 +136,7 @@ def test_the_state_of_hugging_faces_trainer_is_read(advice: smpa.Advice, tmp_pat
     path = tmp_path / "trainer_state.json"
     path.write_text(json.dumps(state, indent=2), "utf-8")
     for source in (path, str(path), state):
-        run = advice.calibrate(source).job.calibration.runs[0]  # type: ignore[union-attr]
+        run = advice.calibrate(source).job.calibration.runs[0]
         assert run.step_seconds == pytest.approx(2.0)
         assert run.step_noise > 0.1
         assert "including start-up" in run.notes[0]
@@ -154,11 +151,11 @@ def test_the_state_of_hugging_faces_trainer_is_read(advice: smpa.Advice, tmp_pat
         ("MemoryError: cannot allocate memory", False),
     ],
 )
-def test_a_log_runs_out_of_memory_by_the_messages_of_failures(line: str, ran_out: bool) -> None:
+def test_a_log_runs_out_of_memory_by_the_messages_of_failures(line, ran_out):
     assert read_text(f"{exported([2.0] * 20)}\n{line}\n").out_of_memory is ran_out
 
 
-def test_the_start_and_the_end_of_a_long_log_are_read(advice: smpa.Advice, tmp_path: Path) -> None:
+def test_the_start_and_the_end_of_a_long_log_are_read(advice, tmp_path):
     short = exported([2.0] * 20) + "\n"
     text = short + "a line between steps\n" * 2**19 + "CUDA out of memory. Tried to allocate 2.00 GiB\n"
     path = tmp_path / "long.log"
@@ -174,3 +171,113 @@ def test_the_start_and_the_end_of_a_long_log_are_read(advice: smpa.Advice, tmp_p
         advice.calibrate(path)
     with pytest.raises(CalibrationError, match="not a regular file"):
         advice.calibrate(tmp_path)
+
+
+ERRORS = st.floats(-1.5, 1.5)
+NOISES = st.floats(0.02, 0.5)
+CORRELATION = st.floats(0.0, 0.95)
+
+
+def _prior(n, correlation, spread=0.3):
+    return spread**2 * (correlation * np.ones((n, n)) + (1 - correlation) * np.eye(n))
+
+
+@given(st.lists(st.tuples(ERRORS, NOISES), min_size=1, max_size=5), CORRELATION)
+def test_it_is_the_conditional_normal_distribution(runs, correlation):
+    n = len(runs)
+    prior, measured = _prior(n, correlation), np.array([error for error, _ in runs])
+    variance = np.array([noise**2 for _, noise in runs])
+    posterior = update(prior, measured, variance, np.zeros(n, dtype=bool))
+    expected = np.linalg.solve(prior + np.diag(variance), measured)
+    assert posterior.mean(prior) == pytest.approx(prior @ expected, abs=1e-9)
+    left = prior - prior @ np.linalg.solve(prior + np.diag(variance), prior)
+    assert np.diag(prior) - posterior.reduction(prior) == pytest.approx(np.diag(left), abs=1e-9)
+
+
+@given(st.lists(st.tuples(ERRORS, NOISES, st.booleans()), min_size=2, max_size=5), CORRELATION, st.randoms())
+def test_the_order_of_runs_has_no_effect(runs, correlation, random):
+    def mean(of):
+        errors, noises, censored = (np.array(column) for column in zip(*of, strict=True))
+        posterior = update(_prior(len(of), correlation), errors, noises**2, censored.astype(bool))
+        cross = np.full((1, len(of)), correlation * 0.09)
+        return posterior.mean(cross)[0], posterior.reduction(cross)[0]
+
+    shuffled = list(runs)
+    random.shuffle(shuffled)
+    assert mean(shuffled) == pytest.approx(mean(runs), abs=1e-7)
+
+
+@given(st.floats(-3, 3), st.floats(0.05, 0.5))
+def test_a_lower_limit_only_moves_the_mean_up(limit, noise):
+    prior = np.array([[1.0]])
+    for censored in (True, False):
+        nothing = update(prior, np.array([limit]), np.array([np.inf]), np.array([censored]))
+        assert (nothing.mean(prior), nothing.reduction(prior)) == (0, 0)
+    posterior = update(prior, np.array([limit]), np.array([noise**2]), np.array([True]))
+    assert posterior.mean(prior)[0] >= -1e-12
+    assert 0 <= posterior.reduction(prior)[0] < 1
+    if limit > 1:
+        assert posterior.mean(prior)[0] > limit - 3 * noise
+
+
+def test_a_far_lower_limit_has_no_overflow():
+    posterior = update(np.array([[1.0]]), np.array([60.0]), np.array([0.01]), np.array([True]))
+    assert 50 < posterior.mean(np.array([[1.0]]))[0] < 61
+
+
+@pytest.mark.parametrize("accept", [False, True])
+@pytest.mark.parametrize(
+    ("figures", "words"),
+    [
+        ({"step_seconds": 1e-3}, r"needs [\d,]+ TFLOP/s on each GPU, whose peak is 312"),
+        ({"peak_gib": 200}, "has, 40 GiB"),
+        ({"peak_gib": 41, "peak_kind": "total"}, "has, 40 GiB"),
+    ],
+)
+def test_what_no_hardware_reaches_is_refused_with_its_figure(advice, figures, words, accept):
+    with pytest.raises(CalibrationError, match=words):
+        advice.calibrate(**figures, accept=accept)
+
+
+@pytest.mark.parametrize("factor", [0.1, 0.5, 2.0, 10.0, 20.0])
+def test_what_is_only_unlikely_is_learned_when_it_is_accepted(advice, factor):
+    seconds, usual = advice.estimate.step_seconds * factor, factor in (0.5, 2.0)
+    if not usual:
+        with pytest.raises(CalibrationError, match=r"times the estimate.*accept=True.*--accept|peak is"):
+            advice.calibrate(step_seconds=seconds)
+    if factor >= 0.5:
+        assert advice.calibrate(step_seconds=seconds, accept=not usual).job.calibration.runs[0].step_seconds == seconds
+
+
+def exported_log(seconds, tokens):
+    line = f"loss 9.1 tokens_per_second {tokens / seconds:.1f} seconds_per_step {seconds:.4f} peak_allocated_gib 20.1"
+    return "\n".join(f"step {step} {line}" for step in range(10, 60, 10))
+
+
+def rows(seconds, unit, work):
+    return [{"step": step, "step_seconds": seconds, unit: work / seconds} for step in range(1, 9)]
+
+
+def trainer(seconds, samples):
+    return f"{{'train_samples_per_second': {samples / seconds:.4f}, 'train_steps_per_second': {1 / seconds:.4f}}}"
+
+
+@pytest.mark.parametrize(
+    ("log", "work"),
+    [
+        (exported_log, 256 * 2048),
+        (trainer, 256),
+        (lambda seconds, work: rows(seconds, "samples_per_second", work), 256),
+        (lambda seconds, work: rows(seconds, "tokens_per_second", work), 256 * 2048),
+        (lambda seconds, work: rows(seconds, "tokens_per_second_per_gpu", work), 256 * 2048 / 16),
+    ],
+)
+def test_a_rate_times_a_step_s_time_is_the_batch(advice, log, work):
+    seconds = advice.estimate.step_seconds
+    run = advice.calibrate(log(seconds, work)).job.calibration.runs[0]
+    assert run.step_seconds == pytest.approx(seconds, rel=1e-3)
+    assert not any("inferred" in note and "batch" in note for note in run.notes)
+    with pytest.raises(CalibrationError, match=rf"[a-zGPU ]+ per step.* and the plan {work:,.0f}"):
+        advice.calibrate(log(seconds, work / 2))
+    if log is trainer:  # whose data may end in the middle of a batch
+        assert advice.calibrate(trainer(seconds, 8), accept=True).learned is not None

@@ -9,7 +9,6 @@ import time
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from botocore.stub import Stubber
@@ -24,11 +23,8 @@ from smp_advisor.runs.cloudwatch import main
 from smp_advisor.runs.sources import TrainingJob
 from smp_advisor.runs.start import plan_tag
 from smp_advisor.runs.watching import Run
-from tests.moto_harness.proxy import Account, mock_account
+from tests.moto_harness.proxy import mock_account
 from tests.runs.logs import exported
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [pytest.mark.moto, pytest.mark.slow]
 
@@ -38,7 +34,7 @@ ENVIRONMENTS = Path(__file__).parents[2] / ".venv-sdk"
 
 
 @pytest.fixture(scope="module")
-def account() -> Iterator[Account]:
+def account():
     """A mock account that child processes reach."""
     with mock_account() as found, pytest.MonkeyPatch.context() as patch:
         for name, value in found.environment.items():
@@ -48,7 +44,7 @@ def account() -> Iterator[Account]:
 
 
 @pytest.fixture(scope="module")
-def started(account: Account, advice: smpa.Advice, tmp_path_factory: pytest.TempPathFactory) -> smpa.Run:
+def started(account, advice, tmp_path_factory):
     """A job of the advice, started with its cell."""
     assert account.jobs() == []
     with pytest.MonkeyPatch.context() as patch:
@@ -56,7 +52,7 @@ def started(account: Account, advice: smpa.Advice, tmp_path_factory: pytest.Temp
         return advice.start(confirm=True, sdk="v2")
 
 
-def write(account: Account, job: str, text: str, *, stream: str = "algo-1-1700000000") -> None:
+def write(account, job, text, *, stream="algo-1-1700000000"):
     """Append lines to the log of a job."""
     logs, name = account.client("logs"), f"{job}/{stream}"
     if not logs.describe_log_streams(logGroupName=GROUP, logStreamNamePrefix=name)["logStreams"]:
@@ -66,7 +62,7 @@ def write(account: Account, job: str, text: str, *, stream: str = "algo-1-170000
     logs.put_log_events(logGroupName=GROUP, logStreamName=name, logEvents=events)
 
 
-def create(account: Account, name: str, count: int = 1, **settings: str) -> None:
+def create(account, name, count=1, **settings):
     """A job that somebody created without the advisor."""
     account.client("sagemaker").create_training_job(
         TrainingJobName=name,
@@ -79,7 +75,7 @@ def create(account: Account, name: str, count: int = 1, **settings: str) -> None
     )
 
 
-def measure(account: Account, job: str, *values: tuple[int, str, float], seconds: float = -30) -> None:
+def measure(account, job, *values, seconds=-30):
     """Metrics of hosts of a job: number of the host, metric, value."""
     account.client("cloudwatch").put_metric_data(
         Namespace=GROUP,
@@ -95,7 +91,7 @@ def measure(account: Account, job: str, *values: tuple[int, str, float], seconds
     )
 
 
-def test_nothing_starts_without_its_price_being_confirmed(advice: smpa.Advice, tmp_path: Path) -> None:
+def test_nothing_starts_without_its_price_being_confirmed(advice, tmp_path):
     folder = tmp_path / "run"
     with pytest.raises(RunError, match=r"Nothing was started.*\$[\d.]+ per hour.*confirm=True") as caught:
         advice.start(folder=folder, sdk="v2")
@@ -103,9 +99,7 @@ def test_nothing_starts_without_its_price_being_confirmed(advice: smpa.Advice, t
     assert not folder.exists()
 
 
-def test_another_kernel_watches_the_job_with_its_prediction(
-    account: Account, started: smpa.Run, advice: smpa.Advice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_kernel_watches_the_job_with_its_prediction(account, started, advice, tmp_path, monkeypatch):
     (job,) = account.jobs()
     tags = account.client("sagemaker").list_tags(ResourceArn=job["TrainingJobArn"])["Tags"]
     assert {"Key": "smp-advisor-plan", "Value": plan_tag(advice)} in tags
@@ -131,7 +125,7 @@ def test_another_kernel_watches_the_job_with_its_prediction(
     assert low < 3.0 < high
 
 
-def own_model() -> smpa.Model:
+def own_model():
     """A profiled module that no table or configuration describes."""
     torch = pytest.importorskip("torch")
     layers = (torch.nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True) for _ in range(6))
@@ -150,8 +144,8 @@ WATCHED = (
     [("1.3B", P4D, "fsdp", "v3"), ("124M", P3DN, "training-compiler", "v3"), (own_model, P4D, "fsdp", "v2")],
 )
 def test_a_new_process_finds_the_prediction_of_any_model_in_its_job(
-    account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model, instance: str, library: str, sdk: str
-) -> None:
+    account, tmp_path, monkeypatch, model, instance, library, sdk
+):
     monkeypatch.chdir(tmp_path)
     Path("train.py").touch()
     advice = smpa.advise(model() if callable(model) else model, instance, library=library, script="train.py")
@@ -166,9 +160,7 @@ def test_a_new_process_finds_the_prediction_of_any_model_in_its_job(
     assert "in the environment of the job" in shown
 
 
-def test_inserted_probes_change_the_choice(
-    account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_inserted_probes_change_the_choice(account, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     advice = smpa.advise("13B", "ml.p4d.24xlarge", instance_count=2, library="smp-v2", tokens="100B")
     shell = InteractiveShell.instance()
@@ -201,10 +193,8 @@ def test_inserted_probes_change_the_choice(
         ),
     ],
 )
-def test_a_job_is_stopped_or_the_answer_of_aws_is_the_reason(
-    account: Account, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], code: str, message: str
-) -> None:
-    def child(*words: str) -> dict:
+def test_a_job_is_stopped_or_the_answer_of_aws_is_the_reason(account, monkeypatch, capsys, code, message):
+    def child(*words):
         main([*words])
         return json.loads(capsys.readouterr().out)
 
@@ -219,9 +209,7 @@ def test_a_job_is_stopped_or_the_answer_of_aws_is_the_reason(
     assert not code or str(caught.value).endswith(f"AWS refused StopTrainingJob: {message}")
 
 
-def test_a_job_without_a_prediction_is_compared_with_its_request(
-    account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_without_a_prediction_is_compared_with_its_request(account, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     settings = {
         "sagemaker_mpi_enabled": "true",
@@ -241,29 +229,29 @@ def test_a_job_without_a_prediction_is_compared_with_its_request(
     assert run.advice.plan.library == "smp-v1"
 
 
-def test_a_job_calibrates_with_its_log_or_else_the_peak_of_its_metrics(account: Account, advice: smpa.Advice) -> None:
+def test_a_job_calibrates_with_its_log_or_else_the_peak_of_its_metrics(account, advice):
     create(account, "llm-1", 2)
     write(account, "llm-1", exported([90.0, *[3.0] * 40]))
     create(account, "metrics-only", 2)
     measure(account, "metrics-only", (2, "GPUMemoryUtilization", 400.0), seconds=1)
     learned = advice.calibrate(smpa.watch("llm-1")).calibrate(smpa.watch("metrics-only", advice))
-    first, second = learned.job.calibration.runs  # type: ignore[union-attr]
+    first, second = learned.job.calibration.runs
     assert first.step_seconds == pytest.approx(3.0)
     assert (first.memory_kind, first.memory_gib, first.source) == ("reserved", 24.0, "exported script: llm-1")
     assert "40 of 41 values" in " ".join(first.notes)
     assert (second.step_seconds, second.memory_kind, second.memory_gib) == (None, "total", pytest.approx(20.0))
 
 
-def test_jobs_that_teach_nothing_are_refused_in_one_sentence(account: Account, advice: smpa.Advice) -> None:
+def test_jobs_that_teach_nothing_are_refused_in_one_sentence(account, advice):
     create(account, "nothing", 2)
     other = {"cluster": smpa.Cluster("ml.p4d.24xlarge"), "plan": smpa.Plan(library="fsdp", batch_size=16)}
     for name, wrong in (("nothing", {}), ("no-such-job", {}), ("a b; rm", {}), (7, {}), ("llm-1", other)):
         with pytest.raises((CalibrationError, RunError)) as caught:
-            advice.calibrate(smpa.watch(name, None if wrong else advice), **wrong)  # type: ignore[arg-type]
+            advice.calibrate(smpa.watch(name, None if wrong else advice), **wrong)
         assert "\n" not in str(caught.value)
 
 
-def test_the_kernel_never_imports_boto3() -> None:
+def test_the_kernel_never_imports_boto3():
     code = (
         "import sys, smp_advisor.runs as c; import smp_advisor.notebook.run_magics\n"
         "print([name for name in ('boto3', 'torch', 'sagemaker', 'pandas') if name in sys.modules])"

@@ -11,8 +11,6 @@ import zlib
 from base64 import b64encode
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -27,9 +25,6 @@ from smp_advisor.runs.worth import offer_of
 from smp_advisor.tools.interface import Caller, call
 from tests.runs.logs import exported
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 TRAINING = (("Pending", 0.0, 60.0), ("Downloading", 60.0, 100.0), ("Training", 100.0, None))
 BUSY = {f"algo-{host}": {"GPUUtilization": 8 * 97.0} for host in (1, 2, 3)}
 
@@ -40,16 +35,16 @@ class Aws:
     class exceptions:  # noqa: N801 - botocore's name
         ResourceNotFoundException = KeyError
 
-    def __init__(self, *names: str) -> None:
+    def __init__(self, *names):
         self.names, self.calls = list(names), list[str]()
 
-    def client(self, _: str, **__: object) -> Aws:
+    def client(self, _, **__):
         return self
 
-    def __getattr__(self, name: str) -> Callable[..., dict]:
+    def __getattr__(self, name):
         return lambda **keywords: self.calls.append(name) or getattr(self, f"_{name}")(**keywords)
 
-    def _describe_training_job(self, TrainingJobName: str) -> dict:
+    def _describe_training_job(self, TrainingJobName):
         ended = TrainingJobName == "llm-2026-11-27-08-30-00-123"
         state = ("Stopped", "MaxRuntimeExceeded") if ended else ("InProgress", "Training")
         job = {"ResourceConfig": {"InstanceType": "ml.p4d.24xlarge", "InstanceCount": 2}}
@@ -57,16 +52,16 @@ class Aws:
         job |= {"CreationTime": now, "TrainingEndTime": now, "TrainingStartTime": now}
         return job | dict(zip(("TrainingJobStatus", "SecondaryStatus"), state, strict=True))
 
-    def _list_training_jobs(self, **_: object) -> dict:
+    def _list_training_jobs(self, **_):
         return {"TrainingJobSummaries": [{"TrainingJobName": name} for name in self.names]}
 
-    def _describe_log_streams(self, logStreamNamePrefix: str, **_: object) -> dict:
+    def _describe_log_streams(self, logStreamNamePrefix, **_):
         return {"logStreams": [{"logStreamName": f"{logStreamNamePrefix}1"}]}
 
-    def _get_log_events(self, **_: object) -> dict:
+    def _get_log_events(self, **_):
         return {"events": [{"message": exported([2.0] * 3)}], "nextForwardToken": "f"}
 
-    def _get_metric_data(self, **_: object) -> dict:
+    def _get_metric_data(self, **_):
         return {"MetricDataResults": []}
 
 
@@ -75,11 +70,11 @@ class Script:
 
     name = "llm"
 
-    def __init__(self, *polls: Poll) -> None:
+    def __init__(self, *polls):
         self.polls = list(polls)
-        self.metrics: list[bool] = []
+        self.metrics = []
 
-    def poll(self, *, metrics: bool) -> Poll:
+    def poll(self, *, metrics):
         self.metrics.append(metrics)
         poll = self.polls.pop(0)
         if not self.polls:
@@ -87,33 +82,33 @@ class Script:
         return poll
 
 
-def training(text: str = "", **more: object) -> Poll:
-    return Poll(**{"status": "InProgress", "transitions": TRAINING, "text": text, "requests": 3, **more})  # type: ignore[arg-type]
+def training(text="", **more):
+    return Poll(**{"status": "InProgress", "transitions": TRAINING, "text": text, "requests": 3, **more})
 
 
 @pytest.fixture(scope="module")
-def tokens(advice: smpa.Advice) -> smpa.Advice:
+def tokens(advice):
     """The advice with a length, and a predicted step of known seconds."""
     return advice.again(replace(advice.job, tokens=1e9))
 
 
 @pytest.fixture
-def watched(tokens: smpa.Advice) -> Callable[..., Run]:
+def watched(tokens):
     """A run of these polls, after one poll."""
 
-    def made(*polls: Poll) -> Run:
-        return Run(Script(*polls), tokens, clock=lambda: 7300.0).poll()  # type: ignore[arg-type]
+    def made(*polls):
+        return Run(Script(*polls), tokens, clock=lambda: 7300.0).poll()
 
     return made
 
 
-def at(advice: smpa.Advice, factor: float, count: int = 25) -> str:
+def at(advice, factor, count=25):
     """A log with a warm-up and steps of a multiple of the predicted seconds."""
     value = factor * advice.estimate.step_seconds
     return exported([9 * value, *[value, 1.01 * value] * (count // 2)])
 
 
-def test_status_and_figures_are_next_to_the_prediction(watched: Callable[..., Run], tokens: smpa.Advice) -> None:
+def test_status_and_figures_are_next_to_the_prediction(watched, tokens):
     run = watched(training(at(tokens, 1.1), settings={"max_steps": "1000", "checkpoint_every": "100"}))
     assert run.status == "InProgress, Training for 2.0 h"
     assert run.transitions == ("Pending 60 s", "Downloading 40 s", "Training 2.0 h")
@@ -132,11 +127,11 @@ def test_status_and_figures_are_next_to_the_prediction(watched: Callable[..., Ru
     assert all(text in html for text in ("Downloading 40 s", "<polyline", "Step time"))
 
 
-def test_a_run_keeps_its_plan_when_the_advice_shows_another(tokens: smpa.Advice) -> None:
+def test_a_run_keeps_its_plan_when_the_advice_shows_another(tokens):
     live = tokens.again()
-    run = Run(Script(training(at(tokens, 1.0))), live).poll()  # type: ignore[arg-type]
+    run = Run(Script(training(at(tokens, 1.0))), live).poll()
     before = run.figures()
-    live.plan = _plans(tokens)[0]  # type: ignore[misc]
+    live.plan = _plans(tokens)[0]
     assert run.advice is not None
     assert run.advice.plan == tokens.plan != live.plan
     assert run.figures() == before
@@ -152,7 +147,7 @@ def test_a_run_keeps_its_plan_when_the_advice_shows_another(tokens: smpa.Advice)
         ("oom", "A GPU ran out of memory."),
     ],
 )
-def test_alarms_are_sentences(watched: Callable[..., Run], tokens: smpa.Advice, text: str, words: str) -> None:
+def test_alarms_are_sentences(watched, tokens, text, words):
     log = at(tokens, {"slow": 4.0, "fast": 0.1}.get(text, 1.0))
     log = log.replace("peak_reserved_gib 24.00", "peak_reserved_gib 39.50") if text == "full" else log
     log += "\nstep 7 loss nan tokens_per_second 1.0\n" if text == "nan" else ""
@@ -163,7 +158,7 @@ def test_alarms_are_sentences(watched: Callable[..., Run], tokens: smpa.Advice, 
     assert "\n" not in alarm
 
 
-def test_a_failure_is_read_for_the_next_plan(watched: Callable[..., Run]) -> None:
+def test_a_failure_is_read_for_the_next_plan(watched):
     log = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
     run = watched(training(log, status="Failed", failure="AlgorithmError: exit code 1"))
     assert run.failure is not None
@@ -176,7 +171,7 @@ def test_a_failure_is_read_for_the_next_plan(watched: Callable[..., Run]) -> Non
     assert "<script>" not in watched(training(status="Failed", failure="<script>alert(1)</script>"))._repr_html_()
 
 
-def test_silence_is_counted_in_polls_and_steps(watched: Callable[..., Run], tokens: smpa.Advice) -> None:
+def test_silence_is_counted_in_polls_and_steps(watched, tokens):
     run = watched(training(at(tokens, 1.0)))
     step = tokens.estimate.step_seconds
     for _ in range(5):
@@ -187,11 +182,11 @@ def test_silence_is_counted_in_polls_and_steps(watched: Callable[..., Run], toke
     assert "No measured step" in run.alarms[0]
 
 
-def test_pauses_grow_and_metrics_are_rare(tokens: smpa.Advice) -> None:
+def test_pauses_grow_and_metrics_are_rare(tokens):
     ended = replace(training(), status="Completed")
     source = Script(training(at(tokens, 1.0)), *[training() for _ in range(12)], ended)
-    pauses: list[float] = []
-    run = Run(source, tokens).wait(sleep=pauses.append)  # type: ignore[arg-type]
+    pauses = []
+    run = Run(source, tokens).wait(sleep=pauses.append)
     assert run.done
     assert pauses[0] == 15
     assert pauses == sorted(pauses)
@@ -200,30 +195,30 @@ def test_pauses_grow_and_metrics_are_rare(tokens: smpa.Advice) -> None:
     assert sum(source.metrics) <= 1 + sum(pauses) / 300
 
 
-def test_watching_survives_throttling_and_expired_credentials(tokens: smpa.Advice) -> None:
+def test_watching_survives_throttling_and_expired_credentials(tokens):
     source = Script(
         training(at(tokens, 1.0)),
         Poll(error="AWS refused GetLogEvents: Rate exceeded", kind="throttled"),
         Poll(error="AWS refused DescribeTrainingJob: The security token expired", kind="expired"),
         replace(training(), status="Completed"),
     )
-    pauses: list[float] = []
-    problems: list[str] = []
-    run = Run(source, tokens)  # type: ignore[arg-type]
+    pauses = []
+    problems = []
+    run = Run(source, tokens)
     run.wait(lambda watched: problems.append(watched.problem), sleep=pauses.append)
     assert pauses[1] > pauses[0]
     assert "Renew the credentials" in problems[2]
     assert problems[3] == ""
     assert run.step == 25
     with pytest.raises(RunError, match="Access denied"):
-        Run(Script(Poll(error="Access denied")), tokens).poll()  # type: ignore[arg-type]
+        Run(Script(Poll(error="Access denied")), tokens).poll()
 
 
-def test_a_run_of_several_jobs_is_followed_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_of_several_jobs_is_followed_to_the_next(monkeypatch):
     first, second = "llm-2026-11-27-08-30-00-123", "llm-2026-12-02-08-31-00-456"
     aws = Aws(first, "llm-2-2026-12-02-08-31-00-456")  # another run
 
-    def child(name: str, state: str) -> dict:
+    def child(name, state):
         before = len(aws.calls)
         answer = polled(name, json.loads(state), aws, None)
         assert len(aws.calls) - before == answer["requests"] <= 4
@@ -257,9 +252,7 @@ def test_a_run_of_several_jobs_is_followed_to_the_next(monkeypatch: pytest.Monke
         (0.1, 0.0, BUSY, "less work"),
     ],
 )
-def test_causes_have_evidence_and_a_change(
-    watched: Callable[..., Run], tokens: smpa.Advice, factor: float, scatter: float, hosts: dict, name: str | None
-) -> None:
+def test_causes_have_evidence_and_a_change(watched, tokens, factor, scatter, hosts, name):
     value = factor * tokens.estimate.step_seconds
     steps = [value * math.exp(scatter * ((number * 7) % 5 - 2) / 2) for number in range(40)]
     run = watched(training(exported([9 * value, *steps]), hosts=hosts))
@@ -269,20 +262,20 @@ def test_causes_have_evidence_and_a_change(
     if name in ("data loading", "slow node"):
         assert run.offer() is None
     again = training(exported([9 * value, *[value] * 20], first=5), hosts=hosts)
-    run = Run(Script(training(exported([9 * value, *steps])), again), tokens).poll().poll()  # type: ignore[arg-type]
+    run = Run(Script(training(exported([9 * value, *steps])), again), tokens).poll().poll()
     assert [cause.name for cause in run.causes()][:2] == ["warm-up", "restart"]
 
 
-def test_a_run_without_steps_or_prediction_says_what_is_missing(watched: Callable[..., Run]) -> None:
+def test_a_run_without_steps_or_prediction_says_what_is_missing(watched):
     with pytest.raises(RunError, match="no measured step"):
         watched(training()).causes()
-    alone = Run(Script(training(exported([1.0] * 30)))).poll()  # type: ignore[arg-type]
+    alone = Run(Script(training(exported([1.0] * 30)))).poll()
     for question in (alone.causes, alone.calibrated, alone.offer):
         with pytest.raises(RunError):
             question()
 
 
-def test_twenty_regular_steps_calibrate(watched: Callable[..., Run], tokens: smpa.Advice) -> None:
+def test_twenty_regular_steps_calibrate(watched, tokens):
     with pytest.raises(RunError, match="20 are required"):
         watched(training(at(tokens, 1.2, 10))).calibrated()
     run = watched(training(at(tokens, 1.2, 30)))
@@ -296,7 +289,7 @@ def test_twenty_regular_steps_calibrate(watched: Callable[..., Run], tokens: smp
     assert high / low < before[1] / before[0]
 
 
-def test_a_better_plan_is_offered_only_for_certain(watched: Callable[..., Run], tokens: smpa.Advice) -> None:
+def test_a_better_plan_is_offered_only_for_certain(watched, tokens):
     poor = next(
         row.plan
         for row in [smpa.estimate(tokens.model, tokens.cluster, tokens.job, plan) for plan in _plans(tokens)]
@@ -312,7 +305,7 @@ def test_a_better_plan_is_offered_only_for_certain(watched: Callable[..., Run], 
     assert watched(training(at(tokens, 1.0, 30))).offer() is None
 
 
-def _plans(advice: smpa.Advice) -> list[smpa.Plan]:
+def _plans(advice):
     """The plan with less efficient settings, with the same global batch."""
     plan, found = advice.plan, []
     for divisor in (2, 4, 8, 16):
@@ -322,7 +315,7 @@ def _plans(advice: smpa.Advice) -> list[smpa.Plan]:
     return [*found, replace(plan, activation_checkpointing="each")]
 
 
-def test_a_cell_carries_its_prediction_exactly_or_not_at_all(tokens: smpa.Advice) -> None:
+def test_a_cell_carries_its_prediction_exactly_or_not_at_all(tokens):
     module = smpa.advise("sdxl", "ml.p4d.24xlarge")  # traced, and known by name
     large = smpa.advise("llama-3.1-70b", "ml.p4d.24xlarge", instance_count=8, adapter=smpa.Adapter(rank=8))
     for advice in (tokens, module, large):
@@ -335,7 +328,7 @@ def test_a_cell_carries_its_prediction_exactly_or_not_at_all(tokens: smpa.Advice
     learned = tokens.calibrate(step_seconds=2 * tokens.estimate.step_seconds, plan=tokens.plan).job
     own = replace(tokens.model, name="mine", family="mine", config_json="{}")
     for more in ((own, *of[1:], {}), (of[0], learned, of[2], {}), (*of, {"pins": "x" * 6000})):
-        assert carried_from(variables := carried(*more)) == more  # type: ignore[arg-type]
+        assert carried_from(variables := carried(*more)) == more
         assert max(map(len, variables.values())) <= 512
     assert carried(*of, {"pins": random.Random(0).randbytes(50_000).hex()}) == {}
     bomb = b64encode(zlib.compress(bytes(10**7))).decode()
@@ -344,7 +337,7 @@ def test_a_cell_carries_its_prediction_exactly_or_not_at_all(tokens: smpa.Advice
             carried_from({"SMP_ADVISOR_MODEL": wrong})
 
 
-def test_a_log_is_read_as_it_grows(tmp_path: Path, tokens: smpa.Advice) -> None:
+def test_a_log_is_read_as_it_grows(tmp_path, tokens):
     log = tmp_path / "train.log"
     lines = at(tokens, 1.0).splitlines(keepends=True)
     log.write_text("".join(lines[:10]))
@@ -359,18 +352,16 @@ def test_a_log_is_read_as_it_grows(tmp_path: Path, tokens: smpa.Advice) -> None:
     assert run.poll().step == 15
 
 
-def test_folders_without_a_run_are_refused(tmp_path: Path) -> None:
+def test_folders_without_a_run_are_refused(tmp_path):
     for wrong in (tmp_path, "no such job", "", 7):
         with pytest.raises(RunError) as caught:
-            smpa.watch(wrong)  # type: ignore[arg-type]
+            smpa.watch(wrong)
         assert "\n" not in str(caught.value)
     with pytest.raises(RunError):
         source_in(tmp_path)
 
 
-def test_the_command_watches_and_shares_what_it_learned(
-    tokens: smpa.Advice, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_watches_and_shares_what_it_learned(tokens, tmp_path, capsys):
     log, shared = tmp_path / "train.log", tmp_path / "team.json"
     log.write_text(at(tokens, 1.2, 30) + "\n")
     tokens.save(tmp_path / "advice.json")
@@ -384,7 +375,7 @@ def test_the_command_watches_and_shares_what_it_learned(
     assert main(["watch", str(tmp_path), "--once"]) == 1  # an alarm
 
 
-def test_assistants_watch_files_of_their_folder_only(tokens: smpa.Advice, tmp_path: Path) -> None:
+def test_assistants_watch_files_of_their_folder_only(tokens, tmp_path):
     (tmp_path / "train.log").write_text(at(tokens, 4.0, 30) + "\n")
     tokens.save(tmp_path / "advice.json")
     _, data = call("watch", {"run": "train.log"}, Caller(roots=(tmp_path,)))
@@ -395,9 +386,9 @@ def test_assistants_watch_files_of_their_folder_only(tokens: smpa.Advice, tmp_pa
         call("watch", {"run": str(tmp_path / "train.log")}, Caller(roots=(tmp_path / "inner",)))
 
 
-def test_two_processes_share_a_file(tokens: smpa.Advice, tmp_path: Path) -> None:
+def test_two_processes_share_a_file(tokens, tmp_path):
     shared = tmp_path / "team.json"
-    tokens.calibrate(step_seconds=tokens.estimate.step_seconds).job.calibration.share(shared)  # type: ignore[union-attr]
+    tokens.calibrate(step_seconds=tokens.estimate.step_seconds).job.calibration.share(shared)
     code = (
         "import sys, smp_advisor as smpa\n"
         "from dataclasses import replace\n"
@@ -410,5 +401,5 @@ def test_two_processes_share_a_file(tokens: smpa.Advice, tmp_path: Path) -> None
     assert len(smpa.load_calibration(shared).runs) == 21
     shared.write_text("{}")
     with pytest.raises(CalibrationError):
-        tokens.calibrate(step_seconds=3.0).job.calibration.share(shared)  # type: ignore[union-attr]
+        tokens.calibrate(step_seconds=3.0).job.calibration.share(shared)
     assert shared.read_text() == "{}"

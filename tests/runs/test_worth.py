@@ -1,4 +1,4 @@
-"""What is worth measuring: the expected saving of a probe, and its way back into the choice."""
+"""Probes: a short job that teaches about a plan, what is worth measuring, and its way back into the choice."""
 
 from __future__ import annotations
 
@@ -12,14 +12,73 @@ from hypothesis import strategies as st
 
 import smp_advisor as smpa
 from smp_advisor.errors import CalibrationError
-from smp_advisor.runs.worth import Worth, expected_saving
+from smp_advisor.runs.effect import candidates
+from smp_advisor.runs.worth import expected_saving
 from tests.runs.logs import exported
+
+
+@pytest.fixture(scope="module")
+def large():
+    """A plan for 128 GPUs."""
+    return smpa.advise("7B", "ml.p4d.24xlarge", instance_count=16, library="fsdp", global_batch_size=512)
+
+
+def test_the_chosen_probe_is_small_fits_and_teaches_nearly_as_much_as_any(large):
+    probes = list(candidates(large.model, large.cluster, large.job, large.plan))
+    own = candidates(large.model, large.cluster, large.job, large.plan, scalable=False)
+    assert all(probe.layers[0] == probe.layers[1] for probe in own)  # a script of the user builds the full model
+    assert any(probe.layers[0] < probe.layers[1] for probe in probes)
+    chosen = large.probe()
+    assert chosen in probes
+    assert {probe.cluster.nodes for probe in probes} == {1, 2}
+    most = max(1 - probe.width for probe in probes)
+    for probe in probes:
+        assert probe.estimate.fit_probability >= 0.95
+        assert 0 < probe.width < 1
+        assert probe.usd is not None
+        assert probe.plan.batch_size == large.plan.batch_size
+        if 1 - probe.width >= 0.8 * most:
+            assert (1 - chosen.width) / chosen.usd >= (1 - probe.width) / probe.usd
+    assert chosen.usd is not None
+    assert large.estimate.usd_per_hour is not None
+    assert chosen.usd < large.estimate.usd_per_hour / 10
+
+
+def test_the_expected_interval_is_that_of_a_probe_as_predicted(large):
+    probe = large.probe()
+    log = exported([9.0] + [probe.estimate.step_seconds] * 20, tokens=probe.estimate.tokens_per_step)
+    calibrated = large.calibrate(log, probe=True)
+    job = calibrated.job
+    after = smpa.estimate(large.model, large.cluster, job, large.plan)
+    low, high = after.step_seconds_range
+    assert (low, high) == pytest.approx(probe.interval, rel=0.02)
+
+
+@pytest.mark.parametrize("sdk", ["v2", "v3"])
+def test_the_cell_states_its_price_and_runs_the_probe(large, sdk):
+    probe, cell = large.probe(), large.probe_cell(sdk)
+    ast.parse(cell)
+    assert cell.startswith("# Probe: 5 + 20 steps")
+    for text in (f"{probe.usd:,.2f} USD", "Expected effect", '"max_steps": 25', '"log_every": 1'):
+        assert text in cell.replace("\n# ", " ")
+    assert all(len(line) <= 88 for line in probe.comment.splitlines())
+    assert cell.startswith(probe.comment)
+    script = large.probe_script_cell()
+    assert script.startswith("%%writefile")
+    ast.parse(script.split("\n", 1)[1])
+
+
+def test_a_plan_that_fits_on_no_two_nodes_is_refused_with_a_remedy():
+    own = smpa.advise("70B", "ml.p4d.24xlarge", instance_count=32, library="fsdp", script="train.py", precision="bf16")
+    with pytest.raises(CalibrationError, match="measure the first steps"):
+        own.probe()
+
 
 DRAWS = 64
 
 
 @st.composite
-def choices(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, list[int], np.ndarray]:
+def choices(draw):
     """Costs, logarithms of step times, measured plans and errors."""
     random = np.random.default_rng(draw(st.integers(0, 10_000)))
     plans = draw(st.integers(1, 5))
@@ -32,9 +91,7 @@ def choices(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, list[int], np.ndar
 
 
 @given(choices(), st.floats(1.1, 1000), st.integers(0, 4))
-def test_information_never_costs_and_saves_nothing_where_one_plan_is_always_the_cheapest(
-    choice: tuple[np.ndarray, np.ndarray, list[int], np.ndarray], longer: float, best: int
-) -> None:
+def test_information_never_costs_and_saves_nothing_where_one_plan_is_always_the_cheapest(choice, longer, best):
     costs, logs, measured, noise = choice
     certain = (range(costs.shape[1]), np.zeros(costs.shape[1]))
     saving = expected_saving(costs, logs, measured, noise)
@@ -46,7 +103,7 @@ def test_information_never_costs_and_saves_nothing_where_one_plan_is_always_the_
     assert expected_saving(costs, logs, *certain) == pytest.approx(0, abs=1e-12)
 
 
-def test_a_measurement_without_error_of_two_equal_plans_saves_what_is_known_of_normals() -> None:
+def test_a_measurement_without_error_of_two_equal_plans_saves_what_is_known_of_normals():
     random = np.random.default_rng(1)
     logs = 0.05 * random.standard_normal((4000, 2))
     saving = expected_saving(1000 * (1 + logs), logs, [0, 1], np.full(2, 1e-6))
@@ -55,16 +112,16 @@ def test_a_measurement_without_error_of_two_equal_plans_saves_what_is_known_of_n
     assert expected_saving(1000 * (1 + logs), logs, [0, 1], np.full(2, 5.0)) < 0.1 * saving
 
 
-def request(tokens: str) -> smpa.LiveAdvice:
+def request(tokens):
     return smpa.advise("13B", "ml.p4d.24xlarge", instance_count=2, library="smp-v2", tokens=tokens)
 
 
 @pytest.fixture(scope="module")
-def worth() -> Worth:
+def worth():
     return request("100B").worth_measuring()
 
 
-def test_close_plans_of_a_long_run_are_worth_a_probe_and_those_of_a_short_one_are_not(worth: Worth) -> None:
+def test_close_plans_of_a_long_run_are_worth_a_probe_and_those_of_a_short_one_are_not(worth):
     assert worth.measure
     assert 0 < worth.cost_usd < worth.expected_saving_usd <= worth.certain_saving_usd
     assert worth.cost_usd == pytest.approx(sum(probe.usd or 0 for probe in worth.probes))
@@ -78,7 +135,7 @@ def test_close_plans_of_a_long_run_are_worth_a_probe_and_those_of_a_short_one_ar
     assert short.decision.startswith("Not worth measuring: a probe of 20 steps")
 
 
-def test_its_cells_run_the_probes_with_their_own_plans(worth: Worth) -> None:
+def test_its_cells_run_the_probes_with_their_own_plans(worth):
     cells = worth.cells("v2")
     jobs = [cell for cell in cells if not cell.startswith("%%writefile")]
     assert len(jobs) == len(worth.probes) == len(worth.plans)
@@ -91,8 +148,8 @@ def test_its_cells_run_the_probes_with_their_own_plans(worth: Worth) -> None:
     assert len(scripts) == len(jobs)
 
 
-def test_what_the_probes_measure_decides(worth: Worth) -> None:
-    def log(row: int, factor: float) -> str:
+def test_what_the_probes_measure_decides(worth):
+    def log(row, factor):
         estimate = worth.probes[row].estimate
         seconds = [9 * estimate.step_seconds] + [factor * estimate.step_seconds] * 24
         return exported(seconds, tokens=estimate.tokens_per_step)
@@ -106,7 +163,7 @@ def test_what_the_probes_measure_decides(worth: Worth) -> None:
         worth.learn(log(0, 1.0))
 
 
-def test_without_the_cost_of_the_run_there_is_no_saving() -> None:
+def test_without_the_cost_of_the_run_there_is_no_saving():
     advice = smpa.advise("1.3B", "ml.p4d.24xlarge", library="fsdp")
     with pytest.raises(CalibrationError, match="tokens="):
         advice.worth_measuring()

@@ -47,13 +47,13 @@ REQUESTS = {
 
 
 @pytest.fixture(scope="module", params=REQUESTS)
-def advice(request: pytest.FixtureRequest) -> smpa.Advice:
+def advice(request):
     model, cluster, settings = REQUESTS[request.param]
     return smpa.advise(model, cluster, **settings)
 
 
 @pytest.mark.slow
-def test_a_stored_value_is_the_same(advice: smpa.Advice, tmp_path: Path) -> None:
+def test_a_stored_value_is_the_same(advice, tmp_path):
     save(advice, tmp_path / "advice.json")
     restored = load(tmp_path / "advice.json")
     assert restored.recommended == advice.recommended
@@ -69,7 +69,7 @@ def test_a_stored_value_is_the_same(advice: smpa.Advice, tmp_path: Path) -> None
         assert pickle.loads(pickle.dumps(value)) == copy.deepcopy(value) == value
 
 
-def test_the_plan_on_screen_and_the_snapshots_are_stored(tmp_path: Path) -> None:
+def test_the_plan_on_screen_and_the_snapshots_are_stored(tmp_path):
     advice = smpa.advise("1.3B", P4D, library="fsdp", tokens="20B")
     advice.keep("first")
     alternative = advice.adopt(1)
@@ -87,7 +87,7 @@ def test_the_plan_on_screen_and_the_snapshots_are_stored(tmp_path: Path) -> None
     jsonschema.validate(json.loads((tmp_path / "advice.json").read_text()), json_schema())
 
 
-def test_plans_of_every_library_are_stored_and_pickles_are_small() -> None:
+def test_plans_of_every_library_are_stored_and_pickles_are_small():
     model, cluster = smpa.Model.from_parameters("350M"), smpa.Cluster("ml.g5.xlarge")
     for record in libraries():
         plan = smpa.Plan(library=record.name)
@@ -102,7 +102,7 @@ def test_plans_of_every_library_are_stored_and_pickles_are_small() -> None:
     assert len(pickle.dumps(advice)) < 1_000_000
 
 
-def test_stored_advice_can_be_asked_again(tmp_path: Path) -> None:
+def test_stored_advice_can_be_asked_again(tmp_path):
     advice = smpa.advise("350M", P4D, library="fsdp", sequence_length=512, tokens="1B")
     learned = advice.calibrate(step_seconds=1.2 * advice.estimate.step_seconds)
     save(learned, tmp_path / "advice.json")
@@ -115,7 +115,7 @@ def test_stored_advice_can_be_asked_again(tmp_path: Path) -> None:
     assert restored.job.sequence_length == 256
 
 
-def test_every_field_has_a_schema_and_the_first_version_is_read() -> None:
+def test_every_field_has_a_schema_and_the_first_version_is_read():
     for kind in (*kinds().values(), *(record.plan for record in libraries())):
         assert "type" not in types_of(kind)  # the key of the kind's name
     jsonschema.Draft202012Validator.check_schema(json_schema())
@@ -135,12 +135,12 @@ def test_every_field_has_a_schema_and_the_first_version_is_read() -> None:
         ('{"format": "smp-advisor", "version": 1, "value": {"type": "Cluster"}}', "lacks the field 'instance'"),
     ],
 )
-def test_other_texts_are_refused(text: str, reason: str) -> None:
+def test_other_texts_are_refused(text, reason):
     with pytest.raises(StorageError, match=reason):
         from_text(text)
 
 
-def test_other_values_and_places_are_refused(tmp_path: Path) -> None:
+def test_other_values_and_places_are_refused(tmp_path):
     for value in (3, {"type": "Plan"}, json_schema, smpa):
         with pytest.raises(StorageError, match="cannot be stored"):
             save(value, tmp_path / "value.json")
@@ -161,7 +161,7 @@ def test_other_values_and_places_are_refused(tmp_path: Path) -> None:
     assert load(tmp_path / "plan.json") == plan
 
 
-def test_a_full_disk_leaves_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_the_file(tmp_path, monkeypatch):
     path = tmp_path / "plan.json"
     save(smpa.Plan(library="ddp"), path)
     path.chmod(0o640)
@@ -176,7 +176,7 @@ def test_a_full_disk_leaves_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert path.stat().st_mode & 0o777 == 0o640
 
 
-def _places(value: object, place: tuple = ()) -> list[tuple]:
+def _places(value, place=()):
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [place, *(deeper for key, part in inner for deeper in _places(part, (*place, key)))]
 
@@ -189,7 +189,7 @@ VALUES = [None, True, -1, 10**30, 1e308, "inf", "text", [], {}, [[]], {"type": "
 @pytest.mark.parametrize(
     "place", [("cluster", "instance", "gpus"), ("ranked", 0), ("cluster", "nodes"), ("scores", "headroom", 0)]
 )
-def test_alternatives_with_numbers_without_bounds_are_refused_or_read(place: tuple, tmp_path: Path) -> None:
+def test_alternatives_with_numbers_without_bounds_are_refused_or_read(place, tmp_path):
     save(smpa.advise("350M", P4D, library="ddp", sequence_length=512), tmp_path / "advice.json")
     document = json.loads((tmp_path / "advice.json").read_text())
     target = document["value"]["result"]
@@ -202,7 +202,7 @@ def test_alternatives_with_numbers_without_bounds_are_refused_or_read(place: tup
 
 
 @given(place=st.sampled_from(PLACES), value=st.sampled_from(VALUES), remove=st.booleans())
-def test_a_changed_file_is_refused_or_is_another_valid_value(place: tuple, value: object, remove: bool) -> None:
+def test_a_changed_file_is_refused_or_is_another_valid_value(place, value, remove):
     changed = copy.deepcopy(SMALL)
     target = changed
     for key in place[:-1]:
@@ -218,7 +218,7 @@ def test_a_changed_file_is_refused_or_is_another_valid_value(place: tuple, value
     assert from_text(as_text(restored))[0] == restored
 
 
-def test_reports_are_complete_pages_without_scripts(tmp_path: Path) -> None:
+def test_reports_are_complete_pages_without_scripts(tmp_path):
     model = smpa.Model.from_shape(layers=2, hidden=256, heads=4, vocab=1000, name="<script>`*x*`</script>")
     advice = smpa.advise(model, P4D, library="ddp", sequence_length=128, tokens="1M")
     for name in ("report.html", "report.md"):
@@ -234,7 +234,7 @@ def test_reports_are_complete_pages_without_scripts(tmp_path: Path) -> None:
         assert "Memory per GPU" in content
 
 
-def test_two_advices_are_compared(tmp_path: Path) -> None:
+def test_two_advices_are_compared(tmp_path):
     advice = smpa.advise("350M", P4D, library="ddp", sequence_length=512, tokens="1B")
     advice.save(tmp_path / "before.json")
     later = smpa.advise("350M", P4D, instance_count=2, library="ddp", sequence_length=512, tokens="1B")

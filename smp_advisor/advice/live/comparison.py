@@ -86,7 +86,10 @@ def compare(first: Entry, second: Entry, names: tuple[str, str]) -> Comparison:
         speed = _relative(before.samples_per_second, after.samples_per_second) or "no change"
         memory = _memory(before, after) or "no change"
         text = f"Another library: memory per GPU {memory}{f', throughput {speed}' if both else ''}"
-    text = "; ".join(filter(None, (_place(first, second), text))) or "The same settings"
+    left, right = first.state.advice.cluster, second.state.advice.cluster
+    place = f"{left.nodes} x {left.instance.name} → {right.nodes}"
+    place += "" if left.instance.name == right.instance.name else f" x {right.instance.name}"
+    text = "; ".join(filter(None, ("" if left == right else place, text))) or "The same settings"
     return Comparison(
         names=names,
         settings=tuple(row for row in (*_workload(first, second), *_settings(first, second)) if row.differs),
@@ -110,59 +113,50 @@ def _workload(first: Entry, second: Entry) -> Iterator[Row]:
 
 def _settings(first: Entry, second: Entry) -> Iterator[Row]:
     """Settings with a control, then the other fields of the plans."""
-    left, right = _texts(first), _texts(second)
+    left, right = (
+        dict(zip(rows_of(of.plan.library).values(), configuration(of.advice, of.plan), strict=True))
+        for of in (first.state, second.state)
+    )
     for label in dict.fromkeys((*left, *right)):
         yield Row(label=label, first=left.get(label) or "–", second=right.get(label) or "–")
     plans = (first.state.plan, second.state.plan)
     if plans[0].library != plans[1].library:
         return
-    fields = [fields_of(plan) for plan in plans]
+    fields, record, controls = [fields_of(plan) for plan in plans], get_library(plans[0].library), settings_of(plans[0])
+    controlled = set(record.control_codec.fields({name: controls[name] for name in record.controls}))
     described = schema(plans[0].library).described
-    for name in sorted(set(fields[0]) - _controlled(first) - {"version"}):
+    for name in sorted(set(fields[0]) - controlled - {"version"}):
         title = described(name)
         yield Row(label=title.title if title else name, first=shown(fields[0][name]), second=shown(fields[1][name]))
-
-
-def _texts(entry: Entry) -> dict[str, str]:
-    state = entry.state
-    return dict(zip(rows_of(state.plan.library).values(), configuration(state.advice, state.plan), strict=True))
-
-
-def _controlled(entry: Entry) -> set[str]:
-    """Fields that a control sets."""
-    record = get_library(entry.state.plan.library)
-    settings = settings_of(entry.state.plan)
-    return set(record.control_codec.fields({name: settings[name] for name in record.controls}))
 
 
 def _figures(first: Entry, second: Entry) -> Iterator[Row]:
     before, after = first.state.estimate, second.state.estimate
     speed = token_rate if first.state.advice.model.reads_tokens else throughput
+
+    def price(estimate: Estimate) -> str:
+        return "" if estimate.usd_per_hour is None else dollars(estimate.usd_per_hour)
+
     both = before.fits and after.fits  # a plan that cannot run has no speed and no price
     rows: tuple[tuple[str, Callable[[Estimate], str], str], ...] = (
         ("Memory needed per GPU", lambda estimate: gib(estimate.needed_gib), _memory(before, after)),
-        ("Price per hour", _price, ""),
+        ("Price per hour", price, ""),
         ("Throughput", speed, _relative(before.samples_per_second, after.samples_per_second)),
         ("Step time", step_time, _relative(before.step_seconds, after.step_seconds)),
         ("Full run", run_time, _days(before, after)),
         ("Cost of the run", run_cost, _dollars(before, after)),
     )
-    yield Row(label="Fit", first=_fit(first), second=_fit(second))
+    fits = []
+    for of in (first, second):
+        chance = probability(of.state.estimate.fit_probability)
+        fits.append(f"{fit(of.state.estimate, of.recommended.min_fit_probability)}; {chance} likely")
+    yield Row(label="Fit", first=fits[0], second=fits[1])
     for position, (label, text, change) in enumerate(rows):
         of_run = position > 1
         left, right = ("–" if of_run and not estimate.fits else text(estimate) for estimate in (before, after))
         if set(left + right) - {"–"}:
             last = change if both or not of_run else ""
             yield Row(label=label, first=left or "unknown", second=right or "unknown", change=last)
-
-
-def _price(estimate: Estimate) -> str:
-    return "" if estimate.usd_per_hour is None else dollars(estimate.usd_per_hour)
-
-
-def _fit(entry: Entry) -> str:
-    estimate, required = entry.state.estimate, entry.recommended.min_fit_probability
-    return f"{fit(estimate, required)}; {probability(estimate.fit_probability)} likely"
 
 
 def _memory(before: Estimate, after: Estimate) -> str:
@@ -190,12 +184,3 @@ def _dollars(before: Estimate, after: Estimate) -> str:
         return ""
     change = after.usd_total - before.usd_total
     return "" if abs(change) < SAME * before.usd_total else f"{sign(change)}${number(abs(change))}"
-
-
-def _place(first: Entry, second: Entry) -> str:
-    """The change of the cluster: ``8 x ml.p4d.24xlarge → 4``; empty for the same one."""
-    left, right = first.state.advice.cluster, second.state.advice.cluster
-    if left == right:
-        return ""
-    same = left.instance.name == right.instance.name
-    return f"{left.nodes} x {left.instance.name} → {right.nodes}{'' if same else f' x {right.instance.name}'}"

@@ -94,19 +94,29 @@ def largest_that_fits(advice: Advice, settings: Settings, sizes: Sequence[int]) 
         while high - low > 1:
             between = sorted({low + (high - low) * part // _PARTS for part in range(1, _PARTS)} - {low})
             fits_there = _fitting(advice, plan, [unit * size for size in between], advice.min_fit_probability)
-            low, high = _narrowed(low, high, between, fits_there)
+            for size, is_fitting in zip(between, fits_there, strict=True):
+                if not is_fitting:
+                    high = size
+                    break
+                low = size
     except AdvisorError:
         return []
     return [] if low * unit == sizes[last] else [low * unit]
 
 
-def _narrowed(low: int, high: int, between: Sequence[int], fitting: Sequence[bool]) -> tuple[int, int]:
-    """The part of an interval in which sizes cease to fit."""
-    for size, is_fitting in zip(between, fitting, strict=True):
-        if not is_fitting:
-            return low, size
-        low = size
-    return low, high
+def estimates_of(advice: Advice, plans: Sequence[Plan]) -> list[Estimate | AdvisorError]:
+    """All at once; one by one, with the reasons against some, only if a plan does not suit cluster, model or job."""
+    place = (advice.model, advice.cluster, advice.job)
+    try:
+        return [*estimate_many(*place, plans)]
+    except AdvisorError:
+        results: list[Estimate | AdvisorError] = []
+        for plan in plans:
+            try:
+                results.append(estimate(*place, plan))
+            except AdvisorError as error:
+                results.append(error)
+        return results
 
 
 def _fitting(advice: Advice, plan: Plan, sizes: Sequence[int], least: float | None = None) -> list[bool]:
@@ -175,9 +185,48 @@ def controls(advice: Advice, settings: Settings) -> list[Control]:
     )
     library = advice.plan.library
     of_plan = [_of_plan(advice, settings, name, values) for name, values in positions(situation).items()]
-    of_job = [_setting(name) for name in job_labels(library) if name not in {STACK, PRECISION}]
-    in_precision = [_precision(advice, str(settings[PRECISION]))] if PRECISION in settings else []
-    return [*of_plan, _code(advice, str(settings[STACK])), *in_precision, *of_job]
+    code, labels = str(settings[STACK]), job_labels(library)
+    codes = tuple(dict.fromkeys([*stacks_for(advice), code]))
+    of_job = [
+        Control(
+            name=STACK,
+            label=labels[STACK],
+            kind="select",
+            values=codes,
+            texts=tuple(stack_text(name, library) for name in codes),
+            help=stack_help(code, library),
+        )
+    ]
+    if PRECISION in settings:
+        current = str(settings[PRECISION])
+        choices = tuple(dict.fromkeys([*precisions_for(advice), current]))
+        of_job.append(
+            Control(
+                name=PRECISION,
+                label=labels[PRECISION],
+                kind="select",
+                values=choices,
+                texts=choices,
+                help="Precision of the training step. bf16 has the range of fp32; fp16 needs loss scaling; fp32 is"
+                " slower and needs more memory. Setting of the job: precision.",
+                fixed_because=f"The library trains in {current} only on this instance." if len(choices) == 1 else "",
+            )
+        )
+    for name in labels:
+        if name not in {STACK, PRECISION}:
+            setting = training_settings()[name]
+            values: tuple[Setting, ...] = tuple(setting.values) or (False, True)
+            of_job.append(
+                Control(
+                    name=name,
+                    label=setting.title,
+                    kind="select" if setting.values else "checkbox",
+                    values=values,
+                    texts=tuple(value_text(name, value) for value in values),
+                    help=f"{setting.help} Setting of the job: {name}.",
+                )
+            )
+    return [*of_plan, *of_job]
 
 
 def _of_plan(advice: Advice, settings: Settings, name: str, values: Sequence[Setting]) -> Control:
@@ -192,70 +241,26 @@ def _of_plan(advice: Advice, settings: Settings, name: str, values: Sequence[Set
     return replace(control, fixed_because=why_fixed(advice, settings, name))
 
 
-def _precision(advice: Advice, current: str) -> Control:
-    choices = tuple(dict.fromkeys([*precisions_for(advice), current]))
-    return Control(
-        name=PRECISION,
-        label=job_labels(advice.plan.library)[PRECISION],
-        kind="select",
-        values=choices,
-        texts=choices,
-        help="Precision of the training step. bf16 has the range of fp32; fp16 needs loss scaling; fp32 is slower and"
-        " needs more memory. Setting of the job: precision.",
-        fixed_because=f"The library trains in {current} only on this instance." if len(choices) == 1 else "",
-    )
-
-
-def _code(advice: Advice, current: str) -> Control:
-    library = advice.plan.library
-    names = list(dict.fromkeys([*stacks_for(advice), current]))
-    return Control(
-        name=STACK,
-        label=job_labels(library)[STACK],
-        kind="select",
-        values=tuple(names),
-        texts=tuple(stack_text(name, library) for name in names),
-        help=stack_help(current, library),
-    )
-
-
-def _setting(name: str) -> Control:
-    setting = training_settings()[name]
-    values: tuple[Setting, ...] = tuple(setting.values) or (False, True)
-    return Control(
-        name=name,
-        label=setting.title,
-        kind="select" if setting.values else "checkbox",
-        values=values,
-        texts=tuple(value_text(name, value) for value in values),
-        help=f"{setting.help} Setting of the job: {name}.",
-    )
-
-
 def _control(library: str, name: str, values: Iterable[Setting], current: Setting) -> Control:
     listed = list(values)
     if current not in listed:
         # The current value has a position even if it is not one of the regular values.
-        listed = sorted([*listed, current], key=_order) if name not in _KINDS else [*listed, current]
+        listed = (
+            sorted([*listed, current], key=lambda value: cast("int", value))
+            if name not in _KINDS
+            else [*listed, current]
+        )
     parameters = list(get_library(library).control_codec.fields({name: current}))
+    described = [schema(library).described(parameter) for parameter in parameters]
+    names = f"Parameter{'s' if len(parameters) > 1 else ''}: {', '.join(parameters)}."
     return Control(
         name=name,
         label=label_of(library, name),
         kind=_KINDS.get(name, "slider"),
         values=tuple(listed),
         texts=tuple(value_text(name, value) for value in listed),
-        help=_help(library, parameters),
+        help=" ".join([*(parameter.doc for parameter in described if parameter), names]),
     )
-
-
-def _help(library: str, parameters: list[str]) -> str:
-    described = [schema(library).described(name) for name in parameters]
-    names = f"Parameter{'s' if len(parameters) > 1 else ''}: {', '.join(parameters)}."
-    return " ".join([*(parameter.doc for parameter in described if parameter), names])
-
-
-def _order(value: Setting) -> int:
-    return cast("int", value)
 
 
 if TYPE_CHECKING:
@@ -340,30 +345,15 @@ def _evaluated(
         entries = list(group)
         moved = entries[0][0]
         for (_, plan, changed), figures in zip(
-            entries, _estimates(moved, [plan for _, plan, _ in entries]), strict=True
+            entries, estimates_of(moved, [plan for _, plan, _ in entries]), strict=True
         ):
             settings = settings_of(plan, moved.job)
-            if figures is not None and settings[name] == value:
+            if not isinstance(figures, AdvisorError) and settings[name] == value:
                 text = _text(advice.plan.library, base, settings, (*changed, name))
                 results.append(
                     Repair(text=text, changed=changed, settings=settings, advice=moved, plan=plan, estimate=figures)
                 )
     return results
-
-
-def _estimates(advice: Advice, plans: Sequence[Plan]) -> list[Estimate | None]:
-    """All at once; one by one only if a plan does not suit the cluster, the model or the job."""
-    try:
-        return [*estimate_many(advice.model, advice.cluster, advice.job, plans)]
-    except AdvisorError:
-        return [_estimate(advice, plan) for plan in plans]
-
-
-def _estimate(advice: Advice, plan: Plan) -> Estimate | None:
-    try:
-        return estimate_many(advice.model, advice.cluster, advice.job, [plan])[0]
-    except AdvisorError:
-        return None
 
 
 def _best(advice: Advice, results: list[Repair]) -> list[Repair]:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.advice import Advice
 from smp_advisor.advice.live import control_state
 from smp_advisor.advice.live.comparison import Comparison, compare
-from smp_advisor.advice.live.control_state import Entry, History
-from smp_advisor.advice.live.search_again import SearchAgain, pins_of
+from smp_advisor.advice.live.control_state import Entry, History, SearchAgain, pins_of
 from smp_advisor.advice.live.settings import require_name, with_labels
 from smp_advisor.arguments import require_types
 from smp_advisor.errors import AdvisorError, PlanError

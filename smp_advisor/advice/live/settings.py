@@ -213,15 +213,12 @@ def settings_of(plan: Plan, job: Job | None = None) -> Settings:
     }
 
 
-def _of_plan(settings: Settings, library: str) -> Settings:
-    return {name: value for name, value in settings.items() if name not in job_labels(library)}
-
-
 def plan_fields_of(advice: Advice, settings: Settings) -> dict[str, Any]:
     """Fields of the plan of these settings. Fields without a control keep the recommended values."""
     library = advice.plan.library
-    record = get_library(library)
-    fields = fields_of(advice.plan) | record.control_codec.fields(_of_plan(settings, library))
+    record, of_job = get_library(library), job_labels(library)
+    of_plan = {name: value for name, value in settings.items() if name not in of_job}
+    fields = fields_of(advice.plan) | record.control_codec.fields(of_plan)
     if PRECISION in settings:
         fields |= record.plan.precision_fields(str(settings[PRECISION]))
     return with_prescaled_batch(advice.plan, fields, advice.model, advice.job)

@@ -1,0 +1,273 @@
+"""Panels of the page: answers for the settings of the request, checked scripts and cells, choices of the side panel."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from queue import SimpleQueue
+
+import pytest
+from IPython.core.error import UsageError
+
+from smp_advisor import Model, Plan, advise
+from smp_advisor.advice.live import LiveAdvice
+from smp_advisor.cluster.table import instances
+from smp_advisor.errors import AdvisorError
+from smp_advisor.estimators import EstimatorReport
+from smp_advisor.libraries.library import libraries
+from smp_advisor.notebook import panels
+from smp_advisor.notebook.checks import checked, fixed, pasted
+from smp_advisor.notebook.panels import PanelRequests, panel_data
+from smp_advisor.runs.sources import LogFile
+from smp_advisor.runs.watching import Run
+from tests.estimators import cells
+
+from .advice import make_advice
+
+
+def asked_for(name, settings):
+    return {"kind": "panel", "id": f"view-{name}-1", "name": name, "settings": settings}
+
+
+def test_the_answer_is_for_the_settings_of_the_request():
+    sent, advice = [], LiveAdvice(make_advice())
+    panels, controls = PanelRequests(advice, sent.append), advice.controls
+    moved = {**controls.settings, "batch_size": 8}
+    panels.serve(asked_for("why", moved))
+    assert (sent[0]["kind"], sent[0]["settings"]["batch_size"]) == ("panel", 8)
+    panels.serve(asked_for("why", {**controls.settings, "batch_size": "8"}))
+    panels.serve(asked_for("weather", controls.settings))
+    assert [answer["kind"] for answer in sent[1:]] == ["failed", "failed"]
+    assert "weather" in sent[2]["text"]
+
+
+def test_a_slow_panel_is_announced_at_once(monkeypatch):
+    sent, advice = SimpleQueue(), LiveAdvice(make_advice())
+    monkeypatch.setattr(panels, "panel_data", lambda *of: {"batch": of[2].plan.batch_size})
+    PanelRequests(advice, sent.put).serve(asked_for("clusters", advice.controls.settings))
+    assert sent.get() == {"kind": "started", "id": "view-clusters-1"}
+    assert sent.get(timeout=600)["data"] == {"batch": advice.plan.batch_size}
+
+
+def test_a_page_starts_a_job_once_for_its_price_and_only_after_the_options_are_given(monkeypatch, tmp_path):
+    advice, started = LiveAdvice(make_advice()), []
+    (tmp_path / "job.log").write_text("step 7 loss 9.1 tokens_per_second 9.0 seconds_per_step 2.5\n")
+    run = Run(LogFile(Path(tmp_path / "job.log")))
+    monkeypatch.setattr("smp_advisor.runs.start.start_job", lambda *of, **_: started.append(of[1]) or run)
+
+    def asked(**options):
+        return panel_data("start", advice, advice.controls, options)
+
+    assert asked()["job"] == ""
+    for text, problem in (("role", "NAME=VALUE"), ("role='arn", "cannot be read: No closing quotation")):
+        with pytest.raises(AdvisorError, match=problem):
+            asked(options=text)
+    offer = asked(options="role=arn:aws:iam::111122223333:role/Training")
+    assert "per hour" in offer["lines"][0]
+    assert "111122223333" in offer["request"]
+    asked(options="role=arn:aws:iam::111122223333:role/Training", confirm="guessed")
+    assert started == []
+    shown = asked(confirm=offer["job"])
+    assert started == [offer["request"]]
+    assert "2.50 s" in shown["run"]
+    asked(confirm=offer["job"])  # drawn again
+    assert len(started) == 1
+
+
+SCRIPT = """\
+import argparse
+
+import smdistributed.modelparallel.torch as smp
+
+parser = argparse.ArgumentParser()
+args = parser.parse_args()
+print(smp.rank())
+"""
+PLAN = Plan(library="smp-v1")
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def request(path, shown, finding=None, **changes):
+    if finding is None:
+        return {"path": str(path), "check": "", "diff": shown["together"]["diff"], "in_place": False, **changes}
+    return {
+        "path": str(path),
+        "check": finding["id"],
+        "place": finding["place"],
+        "column": finding["column"],
+        "diff": finding["fix"]["diff"],
+        "in_place": False,
+        **changes,
+    }
+
+
+def test_findings_come_with_their_changes(script):
+    shown = checked(str(script), PLAN)
+    assert [(one["id"], bool(one["fix"])) for one in shown["findings"]] == [("SMP133", True), ("SMP101", True)]
+    assert "+args = parser.parse_known_args()[0]" in shown["findings"][0]["fix"]["diff"]
+    assert shown["together"]["title"] == "All automatic fixes together: SMP101, SMP133"
+    assert "+smp.init()" in shown["together"]["diff"]
+    assert script.read_text() == SCRIPT
+
+
+def test_one_fix_in_place_keeps_a_backup_and_says_so(script):
+    shown = checked(str(script), PLAN)
+    after = fixed(request(script, shown, shown["findings"][0], in_place=True), PLAN)
+    assert script.read_text() == SCRIPT.replace("parse_args()", "parse_known_args()[0]")
+    assert (script.parent / "train.py.bak").read_text() == SCRIPT
+    assert after["summary"].startswith(f"Wrote {script}; the previous file is train.py.bak. ")
+    assert [one["id"] for one in after["findings"]] == ["SMP101"]
+    assert after["together"] is None
+
+
+def test_all_fixes_go_to_a_copy(script):
+    after = fixed(request(script, checked(str(script), PLAN)), PLAN)
+    assert script.read_text() == SCRIPT
+    copy = script.parent / "train.fixed.py"
+    assert copy.read_text() == SCRIPT.replace("parse_args()", "parse_known_args()[0]").replace(
+        "print(", "smp.init()\nprint("
+    )
+    assert after["summary"].startswith(f"Wrote {copy}. ")
+    assert len(after["findings"]) == 2  # of the script itself
+
+
+@pytest.mark.parametrize("single", [True, False])
+def test_a_file_that_changed_since_is_left_alone(script, single):
+    shown = checked(str(script), PLAN)
+    other = "# another line\n" + SCRIPT
+    script.write_text(other)
+    finding = shown["findings"][0] if single else None
+    after = fixed(request(script, shown, finding, in_place=True), PLAN)
+    assert script.read_text() == other
+    assert [path.name for path in script.parent.iterdir()] == ["train.py"]
+    assert after["summary"].startswith("Nothing was written: ")
+
+
+def test_a_file_that_cannot_be_written_or_is_gone_is_a_sentence(script, monkeypatch):
+    shown = checked(str(script), PLAN)
+    asked = request(script, shown, shown["findings"][0], in_place=True)
+
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("pathlib.Path.replace", refuse)
+        assert fixed(asked, PLAN)["summary"].startswith(
+            f"Nothing was written: {script} cannot be written (Permission denied): it is unchanged."
+        )
+    script.unlink()
+    assert "Nothing was written" in fixed(asked, PLAN)["summary"]
+
+
+def test_a_notebook_s_cell_is_fixed_in_the_notebook(tmp_path):
+    path = tmp_path / "train.ipynb"
+    path.write_text(
+        '{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [{"cell_type": "code", "metadata": {},'
+        ' "outputs": [], "execution_count": null, "source": ["import smdistributed.modelparallel.torch as smp\\n",'
+        ' "print(smp.rank())"]}]}'
+    )
+    shown = checked(str(path), PLAN)
+    (finding,) = shown["findings"]
+    assert finding["place"] == f"{path}#cell-1:2"
+    after = fixed(request(path, shown, finding, in_place=True), PLAN)
+    assert "smp.init()\\nprint" in path.read_text() or '"smp.init()\\n"' in path.read_text()
+    assert after["findings"] == []
+
+
+BROKEN = cells.V1.replace('"fp16": True', '"fp16": 1')
+
+
+@pytest.fixture(scope="module")
+def small():
+    model = Model.from_shape(layers=24, hidden=2048, heads=16, vocab=50_257)
+    return advise(model, "ml.p4d.24xlarge", instance_count=2, library="smp-v1", sequence_length=1024)
+
+
+def test_the_panel_gets_findings_a_correction_and_a_comparison(small):
+    shown = pasted(BROKEN, small, small.plan, {})
+    json.dumps(shown, allow_nan=False)
+    assert shown["summary"].startswith("1 error")
+    assert [(one["id"], one["place"]) for one in shown["findings"]] == [("EST501", "line 14:")]
+    assert shown["corrected"] == cells.V1
+    assert shown["diff"].count("\n+") == 2
+    assert shown["comparison"]["gain"].startswith("Your plan fits")
+    assert any("tensor_parallel_degree=4" in line for line in shown["read"])
+
+
+def test_the_comparison_is_with_the_plan_on_screen(small):
+    rows = {row[0] for row in pasted(cells.V1, small, small.plan, {})["comparison"]["rows"]}
+    assert "Tensor parallel degree" in rows
+    other = pasted(small.cell("v2"), small, small.plan, {})
+    assert other["comparison"]["rows"] == []
+    assert other["findings"] == []
+
+
+def test_names_of_the_notebook_are_known_to_what_is_pasted(small):
+    cell = cells.V1.replace('"microbatches": 4', '"microbatches": pieces')
+    assert any("pieces is set elsewhere" in line for line in pasted(cell, small, small.plan, {})["unresolved"])
+    assert pasted(cell, small, small.plan, {"pieces": 4})["unresolved"] == []
+
+
+def test_junk_is_a_sentence(small):
+    for junk in ("", "x = 1", "def (", "a: [", "\x00"):
+        shown = pasted(junk, small, small.plan, {})
+        assert shown["summary"].endswith(".")
+        assert shown["findings"] == []
+        assert shown["comparison"] is None
+
+
+def test_a_cell_with_an_estimator_is_checked_as_one_and_not_run(shell):
+    report = shell.run_cell_magic("smp_check", "", BROKEN)
+    assert isinstance(report, EstimatorReport)
+    assert [(one.id, one.line) for one in report] == [("EST501", 15)]  # with the magic's own line
+    assert report.corrected == cells.V1
+    assert "estimator" not in shell.user_ns
+
+
+def test_names_of_other_cells_are_known(shell):
+    shell.user_ns["pieces"] = 4
+    cell = cells.V1.replace('"microbatches": 4', '"microbatches": pieces')
+    assert shell.run_cell_magic("smp_check", "", cell).plan.microbatches == 4
+
+
+def test_recipes_and_requests_are_checked_by_their_path(shell, tmp_path):
+    for name, text in (("recipe.yaml", cells.RECIPE), ("request.json", cells.REQUEST), ("job.py", cells.V1)):
+        path = tmp_path / name
+        path.write_text(text)
+        assert shell.run_line_magic("smp_check", str(path)).plan is not None
+
+
+def test_a_recipe_is_checked_on_the_instance_of_the_line(shell, tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(cells.ADAPTER_RECIPE)
+    assert shell.run_line_magic("smp_check", f"{path} --instance p5.48xlarge").main.estimate.fits
+    assert shell.run_line_magic("smp_check", f"{path} -i p5.48xlarge -n 8").cluster.nodes == 8
+    with pytest.raises(UsageError, match="add --instance"):
+        shell.run_line_magic("smp_check", f"{path} -n 8")
+
+
+def test_what_is_said_to_be_an_estimator_and_is_none_is_an_error(shell):
+    with pytest.raises(UsageError, match="does not configure a training job"):
+        shell.run_cell_magic("smp_check", "--estimator", "x = 1\n")
+
+
+CHOICES = Path(__file__).parents[2] / "js/src/lab/choices.json"
+
+
+def described(instance) -> str:
+    price = "no price known" if instance.usd_per_hour is None else f"${instance.usd_per_hour:,.2f} per hour"
+    return f"{instance.gpus} × {instance.gpu_label}, {price}"
+
+
+def test_the_choices_are_those_of_the_tables():
+    expected = {
+        "instances": [[instance.name, described(instance)] for instance in instances()],
+        "libraries": [[library.name, library.title] for library in libraries()],
+    }
+    assert json.loads(CHOICES.read_text()) == expected, "write js/src/lab/choices.json anew with the expected value"
