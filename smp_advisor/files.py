@@ -34,7 +34,7 @@ def data_file(room: str, name: str) -> dict[str, Any]:
     return table(f"smp_advisor.{room}", f"data/{name}.toml")
 
 
-def sentence(room: str, key: str, **values: Any) -> str:
+def sentence(room: str, key: str, /, **values: Any) -> str:
     """A sentence of ``data/sentences.toml`` in a room of the package, with its slots filled."""
     return str(data_file(room, "sentences")[key]).format(**values)
 
