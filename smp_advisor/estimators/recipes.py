@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.cluster.table import instances
 from smp_advisor.errors import AdvisorError
@@ -38,6 +38,7 @@ _RANK, _DROPOUT = 32, 0.1
 _TARGETS: dict[frozenset[str], AdapterTargets] = {
     frozenset({"q_proj", "k_proj", "v_proj", "o_proj"}): "attention",
     frozenset({"q_proj", "v_proj"}): "query-value",
+    frozenset(f"{name}_proj" for name in ("q", "k", "v", "o", "gate", "up", "down")): "all-linear",
 }
 
 
@@ -46,17 +47,17 @@ def adapter_of(configuration: Configuration, inferred: list[str]) -> Adapter | N
     kind = configuration.get("adapter")
     if not isinstance(kind, str) or "lora" not in kind.lower():
         return None
-    quantized = "4bit" in kind.lower()
+    bits: Literal[16, 8, 4] = 4 if "4bit" in kind.lower() else 8 if "8bit" in kind.lower() else 16
     if "adapter_rank" not in configuration.settings:
         inferred.append(f"The adapter's rank is {_RANK}, the default of AWS's training adapter.")
     dropout = configuration.get("adapter_dropout", _DROPOUT)
     return Adapter(
         rank=configuration.get("adapter_rank", _RANK),
         targets=_targets(configuration.get("adapter_targets"), inferred),
-        base_bits=4 if quantized else 16,
-        double_quantization=quantized,
+        base_bits=bits,
+        double_quantization=bits == 4,
         dropout=not isinstance(dropout, int | float) or dropout > 0,
-        upcast=quantized and configuration.get("adapter_upcast", False) is True,
+        upcast=bits < 16 and configuration.get("adapter_upcast", False) is True,
     )
 
 

@@ -107,11 +107,13 @@ def container_of(
     return max(rows, key=lambda row: release(row.framework_version), default=None)
 
 
+_SPOT = (
+    *("use_spot_instances", "train_use_spot_instances"),
+    *("enable_managed_spot_training", "EnableManagedSpotTraining"),
+)
 _WRITTEN = {
-    "spot": (
-        *("use_spot_instances", "train_use_spot_instances"),
-        *("enable_managed_spot_training", "EnableManagedSpotTraining"),
-    ),
+    "spot": _SPOT,
+    "checkpoints": _SPOT,
     "max_run_seconds": ("max_run", "train_max_run", "max_runtime_in_seconds", "MaxRuntimeInSeconds"),
     "max_wait_seconds": ("max_wait", "train_max_wait", "max_wait_time_in_seconds", "MaxWaitTimeInSeconds"),
     "keep_alive_seconds": ("keep_alive_period_in_seconds", "KeepAlivePeriodInSeconds"),

@@ -42,7 +42,9 @@ _COMPARING = ("DPOTrainer", "KTOTrainer")
 """Trainers of TRL that generate answers, or compare them with those of a reference model."""
 _ARGUMENTS = re.compile(r"TrainingArguments$|^(?:SFT|DPO|GRPO|KTO|ORPO|RLOO|PPO)Config$")
 _STRATEGY = ("activation_checkpointing", "activation_strategy")
-_READ = frozenset([*BATCH, *SEQUENCE, "gradient_accumulation_steps", "bf16", "fp16", "load_in_4bit", *_STRATEGY])
+_BITS = ("load_in_4bit", "load_in_8bit")
+_MICRO = "micro_batch_size"
+_READ = frozenset([*BATCH, _MICRO, *SEQUENCE, "gradient_accumulation_steps", "bf16", "fp16", *_BITS, *_STRATEGY])
 """Options and arguments of scripts that a plan has."""
 _TRAINER_BATCH = 8
 """Default batch size of TrainingArguments."""
@@ -65,7 +67,10 @@ class ScriptFacts:
     """Whether the code itself sets ``fsdp`` or ``deepspeed`` to a value that is not a constant."""
     lora: bool = False
     rank: int | None = None
-    four_bit: bool = False
+    targets: str = ""
+    """Adapted products that it names."""
+    bits: str = ""
+    """Argument with which it quantizes the base: one of `_BITS`."""
     upcast: bool = False
     """Whether it casts what is not quantized to fp32, with ``prepare_model_for_kbit_training``."""
     checkpoints: bool = False
@@ -110,6 +115,8 @@ def read_training_script(text: str) -> ScriptFacts | None:
     keywords = [keyword for call in makers for keyword in call.keywords]
     adapters = [*lora, *by_name.get("get_peft_model", [])]
     ranks = [value for call in adapters for value in _constants(call, "r") if type(value) is int]
+    modules = [word.value for call in adapters for word in call.keywords if word.arg == "target_modules"]
+    loads = next((name for name in _BITS if any(True in _constants(call, name) for call in calls)), "")
     parses = "HfArgumentParser" in by_name or "TrlParser" in by_name
     return ScriptFacts(
         strategy=_strategy(by_name, keywords, nodes),
@@ -120,7 +127,8 @@ def read_training_script(text: str) -> ScriptFacts | None:
         ),
         lora=bool(lora) or "get_peft_model" in by_name,
         rank=ranks[0] if len(set(ranks)) == 1 else None,
-        four_bit=casts or any(True in _constants(call, "load_in_4bit") for call in calls),
+        targets=ast.unparse(modules[0]) if len(modules) == 1 else "",
+        bits=loads or (_BITS[0] if casts else ""),
         upcast=casts,
         checkpoints=_checkpoints(by_name, keywords),
         trains=any(name in ("backward", "fit", "train") or name.endswith("Trainer") for name in by_name),
@@ -135,7 +143,7 @@ def read_training_script(text: str) -> ScriptFacts | None:
 
 def _settings(by_name: dict[str, list[ast.Call]], keywords: list[ast.keyword], nodes: list[ast.AST]) -> dict[str, Any]:
     """Constants of options, of fields of dataclasses and, above them, of TrainingArguments."""
-    settings: dict[str, Any] = {}
+    settings = _of_commands(by_name, nodes)
     for node in nodes:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             default = next(iter(_constants(node.value, "default")), None) if isinstance(node.value, ast.Call) else None
@@ -154,6 +162,18 @@ def _settings(by_name: dict[str, list[ast.Call]], keywords: list[ast.keyword], n
     return {name: value for name, value in planned.items() if name not in BATCH} | (
         {"batch_size": batch} if batch else {}
     )
+
+
+def _of_commands(by_name: dict[str, list[ast.Call]], nodes: list[ast.AST]) -> dict[str, Any]:
+    """Defaults of the parameters of functions, which are the options of python-fire."""
+    names = {ast.unparse(argument) for call in by_name.get("Fire", []) for argument in call.args}
+    return {
+        argument.arg: value.value
+        for node in nodes
+        if isinstance(node, ast.FunctionDef) and node.name in names
+        for argument, value in zip(node.args.args[::-1], node.args.defaults[::-1], strict=False)
+        if isinstance(value, ast.Constant)
+    }
 
 
 def _options(call: ast.Call) -> list[str]:
@@ -241,7 +261,7 @@ def read_strategy(configuration: Configuration, siblings: Siblings) -> None:
     if strategy is None and environment is not None:
         strategy = strategy_of_environment(plain_of(environment))
     strategy = strategy or _of_code(configuration, script)
-    assumptions = [*_defaults(configuration, script), *_adapter(configuration, script)]
+    assumptions = [*_defaults(configuration, script), *_accumulated(configuration), *_adapter(configuration, script)]
     if strategy.library is not None:
         strategy = strategy.assuming(*assumptions, _precision(configuration, script))
         if script is not None:
@@ -407,16 +427,30 @@ def _adapter(configuration: Configuration, script: ScriptFacts | None) -> list[s
     lora = is_on(values.get("use_peft")) or ranks or (script is not None and script.lora)
     if not lora:
         return []
-    four_bit = is_on(values.get("load_in_4bit", script is not None and script.four_bit))
+    bits = next((name for name in _BITS if is_on(values.get(name, script is not None and script.bits == name))), "")
     rank = count(digits_as_number(ranks[0] if ranks else script.rank if script is not None else None))
-    adapter = "qlora_4bit" if four_bit else "lora"
-    configuration.set(adapter=adapter, adapter_rank=rank or _PEFT_RANK, adapter_targets="all-linear")
+    modules = str(values.get("lora_target_modules") or (script.targets if script is not None else ""))
+    named = "_proj" in modules
+    targets = modules if named else "all-linear"
+    configuration.set(adapter=f"lora{bits[-5:]}", adapter_rank=rank or _PEFT_RANK, adapter_targets=targets)
     if script is not None and script.upcast:
         configuration.set(adapter_upcast=True)
     return [
         "" if rank else f"The adapter's rank is {_PEFT_RANK}, PEFT's default.",
-        "The adapter is on all linear products, because its target modules are not read.",
+        "" if named else "The adapter is on all linear products, because its target modules are not read.",
     ]
+
+
+def _accumulated(configuration: Configuration) -> list[str]:
+    """With a micro batch size, the batch size is that of an update (alpaca-lora): set both as a plan has them."""
+    values, gpus = configuration.hyperparameters, terms_of(configuration).gpus
+    micro, batch = (count(digits_as_number(values[name].value)) if name in values else 0 for name in (_MICRO, BATCH[0]))
+    if not micro:
+        return []
+    values[BATCH[0]] = Setting(micro, values[_MICRO].span)
+    if batch and gpus:
+        values["gradient_accumulation_steps"] = Setting(max(batch // (micro * gpus), 1))
+    return [f"The batch size is {_MICRO}, and {BATCH[0]} is that of an update."]
 
 
 def _defaults(configuration: Configuration, script: ScriptFacts | None) -> list[str]:

@@ -366,6 +366,7 @@ CASES = [
             "disable_profiler=True",
             f"disable_profiler=True,\n    {more}",
             "use_spot_instances" if "spot" in more else at,
+            severity="warning" if name == "spot without checkpoints" else "error",
         )
         for name, more, at in (
             ("spot without checkpoints", "use_spot_instances=True, max_wait=86400, max_run=3600", ""),

@@ -448,3 +448,29 @@ def test_checkpointing_by_default_of_a_script_for_smp_is_read(tmp_path):
     job_read = reading(tmp_path / "launch.py")
     assert job_read.plan.activation_checkpointing == "each"
     assert "activation_checkpointing is the default of the script's option." in job_read.inferred
+
+
+def test_a_script_of_alpaca_has_its_options_in_a_function_and_a_batch_of_an_update(tmp_path):
+    (tmp_path / "train.py").write_text(
+        "def train(base_model: str = '', load_in_8bit: bool = False, load_in_4bit: bool = False,\n"
+        "          cutoff_len: int = 256, batch_size: int = 128, micro_batch_size: int = 4):\n"
+        "    if load_in_4bit:\n        config = BitsAndBytesConfig(load_in_4bit=True)\n"
+        "    model = get_peft_model(model, LoraConfig(r=8, target_modules=['q_proj', 'v_proj']))\n"
+        "    Trainer(model).train()\n\nfire.Fire(train)\n",
+        "utf-8",
+    )
+
+    def read(**hyperparameters):
+        file = tmp_path / "launch.py"
+        file.write_text(
+            ESTIMATOR.format(instance="ml.g5.2xlarge", count=1, hyperparameters=repr(hyperparameters), more=""), "utf-8"
+        )
+        return reading(str(file))
+
+    own = read(base_model="meta-llama/Llama-2-7b-hf")
+    assert (own.plan.batch_size, own.plan.gradient_accumulation_steps, own.job.sequence_length) == (4, 32, 256)
+    assert (own.job.adapter.base_bits, own.job.adapter.targets, own.model.name) == (16, "query-value", "Llama 2 7B")
+    assert read(load_in_8bit=True).job.adapter.base_bits == 8
+    chosen = read(base_model="cerebras/Cerebras-GPT-111M", load_in_4bit=True, batch_size=8, micro_batch_size=8)
+    assert (chosen.job.adapter.base_bits, chosen.plan.gradient_accumulation_steps) == (4, 1)
+    assert "names the model 'cerebras/Cerebras-GPT-111M', of which no shape is known" in " ".join(chosen.open)

@@ -178,7 +178,8 @@ def terms(case: Case) -> Iterator[Hit]:
     for fault in job_faults(terms_of(case.configuration)):
         # The check of the library's launcher reports the missing one of SageMaker's own libraries.
         if fault.setting not in _HARDWARE and not (case.of_sagemaker and fault.setting == "launched"):
-            yield _of_fault(case, fault, "EST511", "term" if fault.severity == "error" else "no launcher")
+            variant = "term" if fault.severity == "error" else "no launcher"
+            yield _of_fault(case, fault, "EST511", "spot" if fault.setting == "checkpoints" else variant)
 
 
 def _of_fault(case: Case, fault: Fault, check: str, variant: str, fixes: tuple[Change, ...] = ()) -> Hit:
