@@ -128,8 +128,8 @@ def check_estimator(
     )
 
 
-def looks_like_estimator(source: str) -> bool:
-    """Whether a text configures a job: an estimator, a trainer, a request, a recipe or a dictionary of parameters."""
+def looks_like_estimator(source: str | Path) -> bool:
+    """Whether a text or file configures a job: an estimator, trainer, request, recipe or dictionary of parameters."""
     try:
         return bool(read_configurations(open_document(source), None)[0])
     except AdvisorError:

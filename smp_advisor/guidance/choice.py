@@ -113,6 +113,8 @@ def low_utilisation(estimate: Estimate) -> str:
     cause = (
         "The links of this cluster are too slow for the model, or the batches are too small."
         if working < time.total_seconds / 2
+        else "It runs many small operations, as models do without their fused kernels."
+        if estimate.mfu < _LOW_MFU / 20
         else "Its layers are too small for these GPUs with this batch."
     )
     return f"Warning: the plan reaches only {utilization(estimate)} of the GPUs' peak (MFU). {cause}"

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError
-from smp_advisor.files import SCRIPT, read_bytes
 from smp_advisor.libraries.schema import schema
 from smp_advisor.uninterrupted import uninterrupted
 
@@ -43,16 +41,12 @@ def check_if_estimator(
     with uninterrupted():
         from smp_advisor.estimators import check_estimator, looks_like_estimator
 
-    text = source if isinstance(source, str) else None  # notebooks may contain both kinds of cells
-    if isinstance(source, Path) and source.suffix.lower() == ".py":
-        with suppress(OSError, ValueError):  # ValueError: no text, or a path with NUL
-            text = read_bytes(source, SCRIPT).decode("utf-8")
     by_name = isinstance(source, Path) and source.suffix.lower() in _CONFIGURATIONS
     forced = forced or cluster is not None
-    if not forced and not by_name and (text is None or not looks_like_estimator(text)):
+    if not forced and not by_name and not looks_like_estimator(source):
         return None
     model, job = (advice.model, advice.job) if advice is not None else (None, None)
-    variables = plain_names(names, text or "")
+    variables = plain_names(names, source) if isinstance(source, str) else None
     return check_estimator(source, model=model, job=job, cluster=cluster, variables=variables)
 
 

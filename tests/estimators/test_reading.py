@@ -299,8 +299,11 @@ def test_text_of_the_user_is_escaped():
     assert "&lt;script&gt;" in html
 
 
-def test_an_estimator_is_told_from_a_script():
+def test_an_estimator_is_told_from_a_script(tmp_path):
     assert looks_like_estimator(cells.V1)
+    notebook = tmp_path / "launch.ipynb"
+    notebook.write_text(json.dumps({"cells": [{"cell_type": "code", "source": cells.V1}]}), "utf-8")
+    assert looks_like_estimator(notebook)
     assert looks_like_estimator(cells.RECIPE)
     assert not looks_like_estimator("import torch\nmodel = torch.nn.Linear(1, 1)\n")
     assert not looks_like_estimator("def (")
