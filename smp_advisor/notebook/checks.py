@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError
-from smp_advisor.libraries.schema import schema
 from smp_advisor.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
@@ -80,30 +79,18 @@ def pasted(text: str, advice: Advice, plan: Plan, names: Mapping[str, Any]) -> d
 
 def _comparison(report: EstimatorReport, advice: Advice, plan: Plan) -> dict[str, Any] | None:
     """Comparison of the pasted plan, or its corrected form, with the plan on screen; None without a plan."""
-    from smp_advisor.estimators.report import compare
+    from smp_advisor.advice.live import LiveAdvice
 
     read = report.main if report.plan is not None else report.mended
-    if read is None or read.plan is None or read.job is None:
+    if read is None or read.plan is None:
         return None
     try:
-        comparison = compare(
-            advice.model,
-            read.plan,
-            plan,
-            cluster=read.cluster or advice.cluster,
-            job=read.job,
-            recommended_cluster=advice.cluster,
-            recommended_job=advice.job,
-            min_fit_probability=advice.min_fit_probability,
-        )
+        compared = LiveAdvice(advice).compare(read.plan, plan)
     except AdvisorError as error:
         return {"gain": str(error), "rows": []}
-    titles = {row.setting: schema(plan.library).described(row.setting) for row in comparison.differences}
-    rows = [
-        [title.title if (title := titles[row.setting]) else row.setting, row.reference, row.recommended, row.because]
-        for row in comparison.differences
-    ]
-    return {"gain": comparison.gain, "rows": rows}
+    figures = compared.figures if compared.settings else ()
+    rows = [[row.label, row.first, row.second, row.change] for row in (*compared.settings, *figures)]
+    return {"gain": compared.summary, "rows": rows}
 
 
 def checked(path: str, plan: Plan) -> dict[str, Any]:

@@ -334,3 +334,26 @@ def test_a_loss_in_parts_is_that_of_the_exported_script_only(script, is_exported
         for job in (read.job, replace(read.job, stack="hf-sdpa"))
     ]
     assert (logits[0] < 0.5 * logits[1]) == is_exported
+
+
+def test_the_recommended_plan_keeps_the_batch_and_is_no_slower():
+    report = check_estimator(cells.V1, model=Model.from_shape(layers=24, hidden=2048, heads=16, vocab=50_257))
+    advice = report.recommended()
+    assert advice.estimate.fits
+    assert advice.estimate.global_batch_size == report.main.estimate.global_batch_size
+    assert advice.estimate.samples_per_second >= 0.999 * report.main.estimate.samples_per_second
+    compared = advice.compare(report.plan)
+    assert {"Batch size", "Tensor parallel degree", "Activation checkpointing"} <= {
+        row.label for row in compared.settings
+    }
+    assert "throughput" in compared.summary
+
+
+def test_without_a_model_or_plan_nothing_is_recommended_and_recipes_refuse_accumulation():
+    with pytest.raises(AdvisorError, match="describe the model"):
+        check_estimator(cells.V1).recommended()
+    with pytest.raises(AdvisorError, match="no plan"):
+        check_estimator({"partitions": 2, "ddp": True}).recommended("10B")
+    report = check_estimator(cells.RECIPE)
+    assert report.recommended().plan.gradient_accumulation_steps == 1
+    assert report.recommended(gradient_accumulation_steps=8).plan.gradient_accumulation_steps == 8
