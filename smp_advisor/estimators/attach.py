@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,27 +109,9 @@ def _of_request(request: Mapping[str, Any], model: Model | None) -> tuple[Advice
     fields = ("AlgorithmSpecification", "HyperParameters", "ResourceConfig", "StoppingCondition", "CheckpointConfig")
     plain = {name: request[name] for name in fields if name in request}
     try:
-        readings = check_estimator(plain, model=model).readings
+        report = check_estimator(plain, model=model)
+        advice = report.recommended(hold_global_batch=False)
+        advice.adopt(report.main.plan)
     except AdvisorError as error:
-        return None, (f"No prediction: {error}",)
-    reading = next((entry for entry in readings if entry.plan is not None), None)
-    if (
-        reading is None
-        or reading.plan is None
-        or reading.cluster is None
-        or reading.model is None
-        or reading.job is None
-    ):
-        why = readings[0].open[0] if readings and readings[0].open else "The request states no plan."
-        return None, (f"No prediction: {why} Pass watch(..., advice=) or model=.",)
-    try:
-        advice = advise(
-            reading.model,
-            reading.cluster,
-            replace(reading.job, global_batch_size=None),
-            library=reading.plan.library,
-        )
-        advice.adopt(reading.plan)
-    except AdvisorError as error:
-        return None, (f"No prediction: {error}",)
-    return advice, ("Prediction: the plan in the request of the job.", *reading.inferred)
+        return None, (f"No prediction: {error} Pass watch(..., advice=) or model=.",)
+    return advice, ("Prediction: the plan in the request of the job.", *report.main.inferred)

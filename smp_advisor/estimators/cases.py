@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from smp_advisor.cluster.table import instance as known_instance
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.cells import configurations_of_cell, read_cell
+from smp_advisor.estimators.configuration import count
 from smp_advisor.estimators.documents import Siblings, yaml_table
 from smp_advisor.estimators.readback import read_back
 from smp_advisor.estimators.recipes import configuration_of_recipe
@@ -109,18 +110,15 @@ class Case:
         """Instances; None if unknown."""
         if self.back.cluster is not None and "instance_count" in self.configuration.settings:
             return self.back.cluster.nodes
-        count = self.configuration.get("instance_count")
-        return count if isinstance(count, int) and not isinstance(count, bool) and count > 0 else None
+        return count(self.configuration.get("instance_count"))
 
     @property
     def processes(self) -> int | None:
         """Processes per node: as configured, else one per GPU."""
-        processes = self.configuration.get("processes_per_host")
-        if isinstance(processes, int) and not isinstance(processes, bool) and processes > 0:
+        if processes := count(self.configuration.get("processes_per_host")):
             return processes
-        if self.configuration.unknown("processes_per_host"):
-            return None
-        return self.instance.gpus if self.instance is not None else None
+        unknown = self.configuration.unknown("processes_per_host") or self.instance is None
+        return None if unknown else self.instance.gpus
 
     @property
     def world(self) -> int | None:
@@ -131,11 +129,8 @@ class Case:
         """A degree in the parameters; 1 if it is not set, None if it cannot be read."""
         for name in names:
             if name in self.configuration.parameters:
-                value = self.configuration.parameters[name].value
-                return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
-        if self.configuration.unknown("parameters", *names):
-            return None
-        return 1
+                return count(self.configuration.parameters[name].value)
+        return None if self.configuration.unknown("parameters", *names) else 1
 
     def change(self, name: str, value: Any) -> tuple[Change, ...]:
         """The change that sets a parameter, if there is a place for it."""

@@ -74,12 +74,8 @@ def _parameters(configuration: Configuration, setting: Setting) -> None:
 _NEAR = 0.85
 """Similarity of a misspelled name to the correct one."""
 _LAUNCHERS = (
-    "mpi",
-    "torch_distributed",
-    "pytorchxla",
-    "pytorchddp",
-    "parameter_server",
-    "multi_worker_mirrored_strategy",
+    *("mpi", "torch_distributed", "pytorchxla", "pytorchddp"),
+    *("parameter_server", "multi_worker_mirrored_strategy"),
 )
 
 

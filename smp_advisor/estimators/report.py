@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError, NoPlanFitsError
+from smp_advisor.estimators.readback import ReadBack
 from smp_advisor.findings.report import Report
 from smp_advisor.libraries.schema import schema
 from smp_advisor.wording import fit, gib
@@ -51,7 +52,7 @@ def _lines(reading: Reading) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reading:
+class Reading(ReadBack):
     """One job in the text, and its configuration."""
 
     title: str
@@ -60,18 +61,10 @@ class Reading:
     """``estimator``, ``model trainer``, ``parameters``, ``recipe`` or ``request``."""
     line: int
     library: str | None
-    plan: Plan | None
-    cluster: Cluster | None
-    job: Job | None
-    model: Model | None
     estimate: Estimate | None
     """The estimate of the plan, if the model and the cluster are known."""
     checkpointed: Estimate | None = None
     """The estimate with activation checkpointing, if the text does not set it and the plan does not fit without it."""
-    inferred: tuple[str, ...]
-    """Assumptions for settings that are not in the text."""
-    open: tuple[str, ...]
-    """Parts that could not be determined."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -136,7 +129,8 @@ class EstimatorReport(Report):
         if (main is None or main.plan is None) and self.mended is not None:
             main = self.mended
         if main is None or main.plan is None or main.cluster is None or main.job is None:
-            raise AdvisorError("The report has no plan on a known cluster to compare with, and lists what is missing.")
+            stated = main is not None and main.plan is None and main.open
+            raise AdvisorError(stated[0] if stated else "The text has no plan on a known cluster to compare with.")
         if model is None and main.model is None:
             raise AdvisorError("The text does not describe the model: pass one, for example recommended('10B').")
         settings = {"library": main.plan.library, **settings}

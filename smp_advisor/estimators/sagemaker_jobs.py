@@ -19,20 +19,9 @@ ESTIMATORS = {"PyTorch": "pytorch", "TensorFlow": "tensorflow", "HuggingFace": "
 """Classes and the framework of each."""
 
 _TAKEN = (
-    "instance_type",
-    "instance_count",
-    "framework_version",
-    "py_version",
-    "transformers_version",
-    "pytorch_version",
-    "tensorflow_version",
-    "image_uri",
-    "debugger_hook_config",
-    "disable_profiler",
-    "entry_point",
-    "source_dir",
-    "git_config",
-    "use_spot_instances",
+    *("instance_type", "instance_count", "image_uri", "use_spot_instances", "debugger_hook_config", "disable_profiler"),
+    *("framework_version", "py_version", "transformers_version", "pytorch_version", "tensorflow_version"),
+    *("entry_point", "source_dir", "git_config"),
 )
 _OLDER_NAMES = {"train_instance_type": "instance_type", "train_instance_count": "instance_count"}
 
