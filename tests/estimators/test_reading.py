@@ -177,18 +177,6 @@ def test_a_recipe_of_an_adapter_is_read_with_every_degree():
     assert report.main.estimate.fits
 
 
-def test_an_adapter_with_the_librarys_model_is_an_error_with_a_correction():
-    wrong = cells.ADAPTER_RECIPE.replace("use_smp_model: False", "use_smp_model: True")
-    wrong = wrong.replace("tensor_model_parallel_degree: 1", "tensor_model_parallel_degree: 2")
-    report = check_estimator(wrong, cluster="p5.48xlarge")
-    assert [finding.id for finding in report if finding.severity == "error"] == ["EST512", "EST512"]
-    assert "use_smp_model: false" in report.corrected
-    assert "tensor_model_parallel_degree: 1" in report.corrected
-    assert not [
-        finding for finding in check_estimator(report.corrected, cluster="p5.48xlarge") if finding.id == "EST512"
-    ]
-
-
 @pytest.mark.parametrize(
     ("modules", "targets"),
     [
