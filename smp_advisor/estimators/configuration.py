@@ -84,6 +84,10 @@ _ZERO = {2: "shard_grad_op", 3: "full_shard"}
 """Stages of DeepSpeed's ZeRO with the strategy of FSDP that shards the same tensors."""
 
 
+SHARDS = library_with(of_sagemaker=False, divides_model=True).trainer_argument
+"""Argument of transformers' Trainer for FSDP, and verl's name for it."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Strategy:
     """How a job divides its model over GPUs."""

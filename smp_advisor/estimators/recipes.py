@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from smp_advisor.cluster.table import instances
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.configuration import (
+    SHARDS,
     Configuration,
     Setting,
     Strategy,
@@ -259,7 +260,7 @@ def _verl_strategy(engine: dict[str, Any], trainer: dict[str, Any]) -> Strategy:
     target = str(engine.get("_target_", "")).rpartition(".")[2]
     kind, size = str(engine.get("strategy") or target or "without a name"), engine.get("fsdp_size", -1)
     name = "FSDP2" if kind == "fsdp2" else "FSDP"
-    if kind not in ("fsdp", "fsdp2"):
+    if kind.removesuffix("2") != SHARDS:
         return undescribed(f"verl's engine {kind}", "no library here has its parallelism")
     if (count(engine.get("ulysses_sequence_parallel_size")) or 1) > 1:
         return undescribed(f"{name} with sequence parallelism (Ulysses)", "FSDP here has none")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.configuration import (
+    SHARDS,
     Setting,
     Strategy,
     count,
@@ -123,7 +124,7 @@ def read_training_script(text: str) -> ScriptFacts | None:
         trainer=any(name.endswith("Trainer") or name == "Accelerator" for name in by_name),
         parses_arguments=parses,
         sets_arguments=any(
-            keyword.arg in ("fsdp", "deepspeed") and not isinstance(keyword.value, ast.Constant) for keyword in keywords
+            keyword.arg in (SHARDS, "deepspeed") and not isinstance(keyword.value, ast.Constant) for keyword in keywords
         ),
         lora=bool(lora) or "get_peft_model" in by_name,
         rank=ranks[0] if len(set(ranks)) == 1 else None,
@@ -213,7 +214,7 @@ def _strategy(by_name: dict[str, list[ast.Call]], keywords: list[ast.keyword], n
             return undescribed("FSDP", "the script chooses between several sharding strategies")
         return fully_sharded("full_shard").assuming("FSDP shards with full_shard, its default.")
     for keyword in keywords:
-        if keyword.arg == "fsdp" and isinstance(keyword.value, ast.Constant) and keyword.value.value:
+        if keyword.arg == SHARDS and isinstance(keyword.value, ast.Constant) and keyword.value.value:
             return fsdp_option(keyword.value.value)
     if any(name in by_name for name in ("DistributedDataParallel", "DDP")):
         return replicated()
@@ -366,7 +367,7 @@ def _of_settings(configuration: Configuration, siblings: Siblings) -> Strategy |
         setting = configuration.hyperparameters.get(name)
         if setting is not None and setting.value not in (None, "", False):
             return _deepspeed(setting.value, configuration.get("source_dir"), siblings)
-    option = configuration.hyperparameters.get("fsdp")
+    option = configuration.hyperparameters.get(SHARDS)
     if option is not None and option.value not in (None, "", False, '""'):
         return fsdp_option(option.value)
     return None
