@@ -159,9 +159,7 @@ class Case:
             setting = self.configuration.parameters.get(name) or self.configuration.settings.get(name)
             if setting is not None and setting.span is not None:
                 return setting.span
-        parameters, embedded = self.configuration.tables.get("parameters"), self.configuration.embedded
-        if names and embedded is not None and embedded.span is not None:
-            return embedded.span
+        parameters = self.configuration.tables.get("parameters")
         if names and parameters is not None and parameters.span is not None:
             return parameters.span
         return self.configuration.span

@@ -195,8 +195,6 @@ class Configuration:
     """Hyperparameters of the script."""
     tables: dict[str, Mapping] = field(default_factory=dict)
     """Tables for new entries: ``estimator``, ``distribution``, ``mpi``, ``parameters``, ``hyperparameters``."""
-    embedded: Setting | None = None
-    """The JSON text of the parameters, if they are in a hyperparameter."""
     gaps: list[Gap] = field(default_factory=list)
     strategy: Strategy | None = None
     """How a job without SageMaker's libraries divides its model; None for other jobs."""

@@ -62,9 +62,9 @@ def _parameters(configuration: Configuration, setting: Setting) -> None:
     if isinstance(setting.value, dict) and inner is not None:
         configuration.take_all(inner, configuration.parameters, group="parameters")
         return
-    configuration.embedded = setting
     table = from_plain(value)
     if isinstance(table, Mapping):
+        table.span = setting.span
         configuration.take_all(table, configuration.parameters, group="parameters")
     configuration.parameters = {
         key: replace(parameter, span=setting.span) for key, parameter in configuration.parameters.items()

@@ -88,7 +88,6 @@ CASES = [
         '\\"ddp\\": true',
         '\\"dpp\\": true',
         "mp_parameters",
-        mended='\\"ddp\\": true',
     ),
     Case(
         "EST501",
