@@ -194,8 +194,9 @@ class _Several(argparse.Action):
 
 def _add_request(parser: argparse.ArgumentParser) -> None:
     for switches, settings in request_options(cluster_required=False):
-        repeated = {"action": _Several} if "--instance" in switches else {}
-        parser.add_argument(*switches, **settings, **repeated)
+        if "--instance" in switches:
+            settings["action"] = _Several
+        parser.add_argument(*switches, **settings)
     parser.set_defaults(takes_settings="request")
 
 

@@ -110,8 +110,10 @@ def _of_request(request: Mapping[str, Any], model: Model | None) -> tuple[Advice
     plain = {name: request[name] for name in fields if name in request}
     try:
         report = check_estimator(plain, model=model)
-        advice = report.recommended(hold_global_batch=False)
-        advice.adopt(report.main.plan)
+        advice, main = report.recommended(hold_global_batch=False), report.main
+        if main is None or main.plan is None:
+            return None, ("No prediction: the request states no plan that its library accepts.",)
+        advice.adopt(main.plan)
     except AdvisorError as error:
         return None, (f"No prediction: {error} Pass watch(..., advice=) or model=.",)
-    return advice, ("Prediction: the plan in the request of the job.", *report.main.inferred)
+    return advice, ("Prediction: the plan in the request of the job.", *main.inferred)

@@ -117,8 +117,8 @@ class Case:
         """Processes per node: as configured, else one per GPU."""
         if processes := count(self.configuration.get("processes_per_host")):
             return processes
-        unknown = self.configuration.unknown("processes_per_host") or self.instance is None
-        return None if unknown else self.instance.gpus
+        instance = None if self.configuration.unknown("processes_per_host") else self.instance
+        return None if instance is None else instance.gpus
 
     @property
     def world(self) -> int | None:

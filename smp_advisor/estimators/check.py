@@ -156,7 +156,7 @@ def _reading(document: Document, case: Case) -> Reading:
         library=case.configuration.library,
         estimate=estimate_of(case),
         checkpointed=checkpointed_estimate(case),
-        **{each.name: getattr(case.back, each.name) for each in fields(ReadBack)},
+        **{part.name: getattr(case.back, part.name) for part in fields(ReadBack)},
     )
 
 

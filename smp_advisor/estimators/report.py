@@ -129,8 +129,8 @@ class EstimatorReport(Report):
         if (main is None or main.plan is None) and self.mended is not None:
             main = self.mended
         if main is None or main.plan is None or main.cluster is None or main.job is None:
-            stated = main is not None and main.plan is None and main.open
-            raise AdvisorError(stated[0] if stated else "The text has no plan on a known cluster to compare with.")
+            reasons = main.open if main is not None and main.plan is None else ()
+            raise AdvisorError(reasons[0] if reasons else "The text has no plan on a known cluster to compare with.")
         if model is None and main.model is None:
             raise AdvisorError("The text does not describe the model: pass one, for example recommended('10B').")
         settings = {"library": main.plan.library, **settings}
@@ -141,11 +141,11 @@ class EstimatorReport(Report):
         batch = global_batch_size(main.plan, main.cluster) if hold_global_batch else None
         call = partial(advise, main.model if model is None else model, main.cluster, **settings)
         try:
-            return call(replace(main.job, global_batch_size=batch))
+            return call(job=replace(main.job, global_batch_size=batch))
         except NoPlanFitsError:
             if batch is None:
                 raise
-            return call(main.job)
+            return call(job=main.job)
 
     @property
     def diff(self) -> str:

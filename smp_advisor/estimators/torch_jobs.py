@@ -431,14 +431,13 @@ def _adapter(configuration: Configuration, script: ScriptFacts | None) -> list[s
     bits = next((name for name in _BITS if is_on(values.get(name, script is not None and script.bits == name))), "")
     rank = count(digits_as_number(ranks[0] if ranks else script.rank if script is not None else None))
     modules = str(values.get("lora_target_modules") or (script.targets if script is not None else ""))
-    named = "_proj" in modules
-    targets = modules if named else "all-linear"
+    targets = modules if "_proj" in modules else "all-linear"
     configuration.set(adapter=f"lora{bits[-5:]}", adapter_rank=rank or _PEFT_RANK, adapter_targets=targets)
     if script is not None and script.upcast:
         configuration.set(adapter_upcast=True)
     return [
         "" if rank else f"The adapter's rank is {_PEFT_RANK}, PEFT's default.",
-        "" if named else "The adapter is on all linear products, because its target modules are not read.",
+        "" if "_proj" in modules else "The adapter is on all linear products, because its target modules are not read.",
     ]
 
 

@@ -122,8 +122,8 @@ def estimate_of(case: Case) -> Estimate | None:
     if back.plan is None or back.cluster is None or back.model is None or back.job is None:
         return None
     try:
-        known = back.cluster.instance.gpus == case.processes
-        return estimate(back.model, back.cluster, back.job, back.plan) if known else None
+        one_per_gpu = back.cluster.instance.gpus == case.processes
+        return estimate(back.model, back.cluster, back.job, back.plan) if one_per_gpu else None
     except AdvisorError:
         return None
 
