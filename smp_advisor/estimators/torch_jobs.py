@@ -74,6 +74,8 @@ class ScriptFacts:
     """Argument with which it quantizes the base: one of `_BITS`."""
     upcast: bool = False
     """Whether it casts what is not quantized to fp32, with ``prepare_model_for_kbit_training``."""
+    checkpoints_quantized: bool = False
+    """Whether this also checkpoints the activations of a quantized base, its default."""
     checkpoints: bool = False
     """Whether it checkpoints activations, by itself or by the default of its option."""
     trains: bool = True
@@ -111,7 +113,7 @@ def read_training_script(text: str) -> ScriptFacts | None:
     for call in calls:
         last = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
         by_name.setdefault(aliases.get(last, last), []).append(call)
-    lora, casts = by_name.get("LoraConfig", []), "prepare_model_for_kbit_training" in by_name
+    lora, casts = by_name.get("LoraConfig", []), by_name.get("prepare_model_for_kbit_training", [])
     makers = [call for name, several in by_name.items() if _ARGUMENTS.search(name) for call in several]
     keywords = [keyword for call in makers for keyword in call.keywords]
     adapters = [*lora, *by_name.get("get_peft_model", [])]
@@ -130,7 +132,8 @@ def read_training_script(text: str) -> ScriptFacts | None:
         rank=ranks[0] if len(set(ranks)) == 1 else None,
         targets=ast.unparse(modules[0]) if len(modules) == 1 else "",
         bits=loads or (_BITS[0] if casts else ""),
-        upcast=casts,
+        upcast=bool(casts),
+        checkpoints_quantized=any(False not in _constants(call, "use_gradient_checkpointing") for call in casts),
         checkpoints=_checkpoints(by_name, keywords),
         trains=any(name in ("backward", "fit", "train") or name.endswith("Trainer") for name in by_name),
         maps_devices=any("auto" in _constants(call, "device_map") for call in calls),
@@ -265,6 +268,8 @@ def read_strategy(configuration: Configuration, siblings: Siblings) -> None:
     assumptions = [*_defaults(configuration, script), *_accumulated(configuration), *_adapter(configuration, script)]
     if strategy.library is not None:
         strategy = strategy.assuming(*assumptions, _precision(configuration, script))
+        if configuration.hyperparameters.get("activation_checkpointing") == Setting("each"):  # not in the text
+            strategy = strategy.assuming("The script turns on activation checkpointing.")
         if script is not None:
             configuration.set(shares_gpus=script.shares, trains_on_preferences=script.compares)
         if not any(name in configuration.hyperparameters for name in BATCH):
@@ -481,7 +486,9 @@ def _precision(configuration: Configuration, script: ScriptFacts | None) -> str:
     setting = values.get("gradient_checkpointing")
     if setting is not None and "activation_checkpointing" not in values:
         values["activation_checkpointing"] = Setting("each" if is_on(setting.value) else "none", setting.span)
-    elif setting is None and script is not None and script.checkpoints:
+    elif script is not None and (
+        script.checkpoints or (script.checkpoints_quantized and "bit" in configuration.get("adapter", ""))
+    ):
         values.setdefault("activation_checkpointing", Setting("each"))
     if any(is_on(values[name].value) for name in ("bf16", "fp16") if name in values) or "precision" in values:
         return ""

@@ -199,8 +199,10 @@ def test_qlora_in_the_script_is_an_adapter_over_four_bits(tmp_path, base, upcast
         f"model = get_peft_model({base}, LoraConfig(r=64))\n"
     )
     (tmp_path / "launch.py").write_text(job({"fsdp": "full_shard"}))
-    adapter = reading(tmp_path / "launch.py").job.adapter
+    job_read = reading(tmp_path / "launch.py")
+    adapter = job_read.job.adapter
     assert (adapter.rank, adapter.base_bits, adapter.upcast) == (64, 4, upcast)
+    assert job_read.plan.activation_checkpointing == ("each" if upcast else False)  # PEFT's default
 
 
 TRAINER = """
