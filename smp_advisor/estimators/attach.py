@@ -74,7 +74,6 @@ def watch(run: str | os.PathLike[str], advice: Advice | None = None, *, model: M
 
 
 def _beside(folder: Path) -> tuple[Advice | None, tuple[str, ...]]:
-    """The prediction in the folder of a log."""
     if not (folder / ADVICE).is_file():
         return None, (f"There is no {ADVICE} next to the log: pass watch(..., advice=) to compare it.",)
     value = load(folder / ADVICE)

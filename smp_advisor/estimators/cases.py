@@ -43,8 +43,6 @@ SDK_3 = "model trainer"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change to the text: set, remove or rename an entry."""
-
     table: Mapping
     key: str
     value: Any = None
@@ -75,12 +73,10 @@ class Case:
 
     @property
     def library(self) -> str:
-        """The library of the configuration; empty if unknown."""
         return self.configuration.library or ""
 
     @property
     def record(self) -> Library | None:
-        """Record of the library that it configures; None if no library is known."""
         return get_library(self.library) if self.library else None
 
     @property
@@ -91,12 +87,10 @@ class Case:
 
     @property
     def of_sagemaker(self) -> bool:
-        """Whether the library is one of SageMaker's own."""
         return self.record is not None and self.record.of_sagemaker
 
     @property
     def instance(self) -> Instance | None:
-        """The instance, if its type is known."""
         if self.back.cluster is not None:
             return self.back.cluster.instance
         kind = self.configuration.get("instance_type")
@@ -107,7 +101,6 @@ class Case:
 
     @property
     def nodes(self) -> int | None:
-        """Instances; None if unknown."""
         if self.back.cluster is not None and "instance_count" in self.configuration.settings:
             return self.back.cluster.nodes
         return count(self.configuration.get("instance_count"))
@@ -122,7 +115,6 @@ class Case:
 
     @property
     def world(self) -> int | None:
-        """Processes of the job."""
         return None if self.nodes is None or self.processes is None else self.nodes * self.processes
 
     def parameter(self, *names: str) -> int | None:
@@ -141,7 +133,6 @@ class Case:
         return (Change(table, setting.key if setting is not None else name, value),)
 
     def setting_change(self, name: str, value: Any) -> tuple[Change, ...]:
-        """The change that sets a setting other than a parameter."""
         setting = self.configuration.settings.get(name)
         if setting is None or setting.table is None or setting.key not in setting.table.entries:
             return ()
@@ -223,7 +214,6 @@ def _first(configurations: list[Configuration]) -> list[Configuration]:
 
 
 def _uses_library(configuration: Configuration) -> bool:
-    """Whether the job does more than to replicate the model on each GPU."""
     record = get_library(configuration.library) if configuration.library is not None else None
     return record is not None and (record.divides_model or record.compiles)
 

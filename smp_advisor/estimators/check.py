@@ -138,7 +138,6 @@ def looks_like_estimator(source: str | Path) -> bool:
 
 
 def _after_correction(document: Document, text: str, terms: Terms) -> Reading | None:
-    """The configuration of the corrected text; None if there is no correction."""
     if text == document.pasted:
         return None
     better = replace(open_document(text), dialect=document.dialect)

@@ -73,7 +73,6 @@ def _is_literal(text: str) -> bool:
 
 
 def _shared(configuration: Configuration, table: Mapping, key: str, value: Constant) -> bool:
-    """Whether another setting uses the same literal."""
     if value.span is None:
         return False
     places = 0
@@ -102,7 +101,6 @@ def literal(value: Any, dialect: Dialect, text: str = "") -> str:
 
 
 def _addition(text: str, dialect: Dialect, change: Change) -> list[Edit | None]:
-    """A new entry at the end of a dictionary or call."""
     span = change.table.span
     if span is None or dialect == "yaml" or span.end > len(text) or text[span.end - 1] not in "})":
         return [None]
@@ -168,7 +166,6 @@ def _removal(text: str, table: Mapping, key: str) -> Edit | None:
 
 
 def _code(text: str) -> str:
-    """`text` with comments replaced by spaces."""
     return "\n".join(line.partition("#")[0].ljust(len(line)) for line in text.split("\n"))
 
 

@@ -80,7 +80,6 @@ _LAUNCHERS = (
 
 
 def read_distribution(configuration: Configuration, value: Value | None) -> None:
-    """Read a ``distribution``."""
     if value is None:
         return
     if not isinstance(value, Mapping):
@@ -106,13 +105,11 @@ def read_distribution(configuration: Configuration, value: Value | None) -> None
 
 
 def read_model_parallel(configuration: Configuration, table: Mapping) -> None:
-    """Read ``modelparallel`` of a table."""
     if (options := configuration.inner(table, "modelparallel")) is not None:
         read_options(configuration, options)
 
 
 def read_options(configuration: Configuration, options: Mapping) -> None:
-    """Read ``{"enabled": True, "parameters": {...}}``."""
     configuration.tables["modelparallel"] = options
     configuration.take(options, "enabled", "modelparallel")
     parameters = options.get("parameters")
@@ -134,7 +131,6 @@ def _has_keys_of(configuration: Configuration, launcher: str) -> bool:
 
 
 def _keys(**features: str) -> frozenset[str]:
-    """Parameters of one version of SageMaker's model parallel library."""
     library = library_with(smdistributed=True, **features)
     return frozenset(parameter.key for parameter in schema(library.name).parameters)
 

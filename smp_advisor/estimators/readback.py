@@ -12,7 +12,7 @@ from smp_advisor.cluster.table import instance as known_instance
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.configuration import count, digits_as_number, is_on
 from smp_advisor.estimators.recipes import adapter_of
-from smp_advisor.estimators.terms import is_version, library_version, version_of_older_pair
+from smp_advisor.estimators.terms import LOCAL, is_version, library_version, version_of_older_pair
 from smp_advisor.job_rules import SCRIPT_NAME
 from smp_advisor.libraries.layout import of_own_code
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library
@@ -225,6 +225,9 @@ def _cluster(
             " cluster='ml.p5.48xlarge'."
         )
     if nodes is None or not isinstance(kind, str | Instance):
+        return None
+    if kind in LOCAL:
+        left_open.append(f"No cluster: {kind} runs the job on this machine.")
         return None
     try:
         return Cluster(known_instance(kind) if isinstance(kind, str) else kind, nodes)

@@ -138,7 +138,6 @@ def _read_peft(configuration: Configuration, peft: Mapping | None) -> None:
 
 
 def configuration_of_fine_tuning(recipe: Mapping) -> Configuration:
-    """Read a recipe of LLM fine-tuning."""
     configuration = Configuration("recipe", "The fine-tuning recipe", recipe.span)
     data = plain_of(recipe)
     arguments = section(data, "training_config", "training_args")
@@ -275,7 +274,6 @@ _MEGATRON = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "cont
 
 
 def configuration_of_recipe(table: Mapping) -> Configuration:
-    """Read a recipe by its kind."""
     recipe = table
     for name in ("recipes", "recipe"):
         recipe = inner_table(recipe, name) or recipe

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 
 def _described(reading: Reading) -> str:
-    """The plan in one line."""
     if reading.plan is None:
         return f"{reading.title}: no plan can be read from its settings."
     settings = reading.plan.parameters | reading.plan.hyperparameters
@@ -36,7 +35,6 @@ def _described(reading: Reading) -> str:
 
 
 def _lines(reading: Reading) -> list[str]:
-    """The plan and cluster of one job, and inferred settings."""
     sentences = [f"Line {reading.line}: {_described(reading)}"]
     if reading.cluster is not None:
         sentences.append(f"  On {reading.cluster.summary}.")

@@ -340,7 +340,6 @@ def _sibling(siblings: Siblings, folder: object, name: str) -> str | None:
 
 
 def _merge_file(configuration: Configuration, siblings: Siblings) -> None:
-    """Hyperparameters in a YAML file that a hyperparameter names."""
     for name in _CONFIG:
         setting = configuration.hyperparameters.get(name)
         if setting is None or not str(setting.value).endswith((".yaml", ".yml")):
@@ -367,7 +366,6 @@ def _script(configuration: Configuration, siblings: Siblings) -> ScriptFacts | N
 
 
 def _of_settings(configuration: Configuration, siblings: Siblings) -> Strategy | None:
-    """FSDP of the Trainer, or DeepSpeed, in the hyperparameters."""
     for name in _DEEPSPEED:
         setting = configuration.hyperparameters.get(name)
         if setting is not None and setting.value not in (None, "", False):
@@ -395,7 +393,6 @@ def _deepspeed(value: object, folder: object, siblings: Siblings) -> Strategy:
 
 
 def _of_code(configuration: Configuration, script: ScriptFacts | None) -> Strategy:
-    """Strategy by the script and the launcher."""
     terms = terms_of(configuration)
     if script is not None and script.strategy is not None:
         return script.strategy

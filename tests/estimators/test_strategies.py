@@ -128,6 +128,8 @@ def test_a_job_on_one_gpu_is_a_single_replica_if_its_script_may_train(tmp_path):
     plan = reading(text).plan
     assert (plan.library, plan.gradient_accumulation_steps) == ("ddp", 8)
     assert "EST511" not in {found.id for found in check_estimator(text)}
+    local = reading(job(more="", instance="local_gpu", count=1))
+    assert "No cluster: local_gpu runs the job on this machine." in local.open
     (tmp_path / "scripts").mkdir()
     (tmp_path / "scripts" / "train.py").write_text("import subprocess\nsubprocess.run(['tune', 'run', 'generate'])\n")
     (tmp_path / "launch.py").write_text(text)

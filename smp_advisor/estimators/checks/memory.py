@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One change to a plan."""
-
     technique: str
     """Name of the technique."""
     saying: str
@@ -71,7 +69,6 @@ def larger(plan: Plan, cluster: Cluster) -> Iterator[Variant]:
 
 
 def without(plan: Plan, cluster: Cluster) -> Iterator[Variant]:
-    """The plan without one of its techniques, for each of them."""
     record = get_library(plan.library)
     if not record.smdistributed or record.framework != "pytorch":
         return
@@ -107,7 +104,6 @@ _DEGREES = ("hybrid_shard_degree", "tensor_parallel_degree", "partitions", "pipe
 
 
 def _estimates(case: Case, variants: Iterable[Variant]) -> list[tuple[Variant, Estimate]]:
-    """Each variant that suits the model and the job, with its estimate."""
     model, cluster, job = case.back.model, case.back.cluster, case.back.job
     if model is None or cluster is None or job is None:
         return []
