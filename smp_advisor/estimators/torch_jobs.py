@@ -239,6 +239,8 @@ def _constants(call: ast.Call, name: str) -> list[object]:
 
 _DEEPSPEED = ("deepspeed", "deepspeed_config", "ds_config", "deepspeed_config_file")
 _CONFIG = ("config", "config_file", "training_config")
+_BESIDE = "put that file next to the checked one"
+"""Remedy for settings of a script, which are no job by themselves."""
 _PEFT_RANK = 8
 """Default rank of an adapter in PEFT."""
 _TRAINER_ARGUMENTS = {"bf16", "fp16", "learning_rate", "num_train_epochs", "optim", "per_device_train_batch_size"}
@@ -306,7 +308,7 @@ def _read_command(  # noqa: C901 - a list of cases
         try:
             table = yaml_table(text or "")
         except AdvisorError:
-            advice = "paste that file" if text is None else "it is not valid YAML"
+            advice = _BESIDE if text is None else "it is not valid YAML"
             configuration.settings["unread_file"] = Setting(f"{word!r}: {advice}")
             continue
         if looks_like_accelerate(table):
@@ -348,7 +350,7 @@ def _merge_file(configuration: Configuration, siblings: Siblings) -> None:
         try:
             data = plain_of(yaml_table(text or ""))
         except AdvisorError:
-            configuration.settings["unread_file"] = Setting(f"{setting.value!r}: paste that file", setting.span)
+            configuration.settings["unread_file"] = Setting(f"{setting.value!r}: {_BESIDE}", setting.span)
             continue
         for key, value in data.items():
             if isinstance(value, str | int | float | bool | dict):

@@ -75,7 +75,7 @@ def test_fsdp_of_the_trainer(option, sharding):
             "ZeRO-3 with offloading",
         ),
         ({}, TORCHRUN, "strategy is unknown, so there is no plan"),
-        ({"config": "/opt/ml/input/data/config/x.yaml"}, TORCHRUN, "paste that file"),
+        ({"config": "/opt/ml/input/data/config/x.yaml"}, TORCHRUN, "put that file next to"),
         ({}, "", "One process has no plan: it has 16 GPUs and no launcher"),
     ],
 )
@@ -247,7 +247,7 @@ def test_the_command_of_a_model_trainer_is_read_to_its_files(tmp_path):
     (tmp_path / "code/configs/sharded.yaml").unlink()
     missing = reading(tmp_path / "launch.py")
     assert missing.plan is None
-    assert "paste that file" in missing.open[0]
+    assert "put that file next to" in missing.open[0]
 
 
 def test_the_entry_script_of_a_model_trainer_is_read(tmp_path):
