@@ -145,4 +145,4 @@ def _capacity(job: JobTerms) -> Iterator[Fault]:
     elif job.max_wait_seconds is not None and job.max_wait_seconds < (job.max_run_seconds or 0):
         yield _fault("short_wait", "max_wait_seconds", job=job)
     if job.checkpoints is False:
-        yield _fault("no_checkpoints", "spot")
+        yield _fault("no_checkpoints", "checkpoints")

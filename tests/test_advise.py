@@ -38,6 +38,7 @@ def test_the_recommendation_fits_and_names_its_defaults(advice: smpa.Advice) -> 
     assert advice.plans_scored == advice.plans_enumerated > advice.plans_fit > 0
     assert f"{advice.estimate.global_batch_size:,} samples" in advice.because
     assert advice.estimate.tokens_per_step <= advice.job.max_tokens_per_step
+    assert all(len(repr(value)) <= 120 for value in (advice, advice.plan, advice.estimate, advice.model, advice.job))
 
     named = " ".join(advice.defaults)
     for phrase in ("bf16", "Adam", "eager attention", "vocabulary 50,304", "4,194,304 tokens"):
@@ -87,6 +88,24 @@ def test_a_cluster_is_neither_oversized_nor_idle_without_a_word() -> None:
     assert "Warning:" not in smpa.advise("1.3B", P4D, sequence_length=1024).because
 
 
+def test_a_comparison_is_with_the_nearest_plan_and_names_what_is_in_the_way() -> None:
+    vision = smpa.advise("vit-large", "ml.p3.16xlarge", instance_count=2)
+    assert "with 32 accumulated batches instead of 2" in " ".join(
+        str(vision).split()
+    )  # the fastest without checkpointing, not batch 1
+    odd = smpa.advise("7B", P4D, instance_count=2, global_batch_size=7)
+    assert any("no plan with a global batch of 7 samples fits" in text for text in odd.library_comparisons)
+    adapter = smpa.Adapter(rank=16, base_bits=4)
+    large = smpa.advise("llama-3-70b", "ml.g5.48xlarge", adapter=adapter)  # no other library has a plan that fits
+    assert large.plan.library == "smp-v2"
+    assert "not with SMP v2: pass script= with your own script." in large.because
+    single = smpa.advise("bert-large", "ml.p3.2xlarge", library="ddp")
+    assert single.plan.gradient_accumulation_steps == 32
+    assert "no plan with twice the batch fits in 32 accumulated batches" in " ".join(str(single).split())
+    with pytest.raises(AdvisorError, match="advice a value of type Advice"):
+        smpa.Advisor(3)  # type: ignore[arg-type]
+
+
 BAD: list[tuple[tuple, dict, str]] = [
     (("10B", "ml.p4d.24xlrge"), {}, "ml.p4d.24xlarge"),
     (("10B", P4D), {"instance_count": 0}, "at least 1"),
@@ -113,6 +132,8 @@ BAD: list[tuple[tuple, dict, str]] = [
     (("1B", P4D), {"data": 5}, "must be text"),
     (("10B", P4D), {"job": smpa.Job(), "precision": "fp32"}, "not both"),
     (("10B", smpa.Cluster(P4D, 2)), {"instance_count": 3}, "contradicts"),
+    (("10B", P4D, 2), {}, "instance_count="),
+    ((None, P4D), {}, "a torch.nn.Module"),
 ]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import smp_advisor as smpa
-from smp_advisor.command.__main__ import main, settings_of
+from smp_advisor.command.__main__ import main, parse, settings_of
 from smp_advisor.errors import AdvisorError
 from smp_advisor.profiling.sandbox import run_isolated
 
@@ -96,6 +96,8 @@ def test_a_model_of_images_is_answered_in_images(run):
     assert {"samples_per_second", "usd_per_million_samples"} <= set(data)
     assert not re.search("token|sequence|accumulat", text)  # the plan trains its batch at once
     assert "samples/s" in run("compare", "resnet-50", "-i", "ml.g5.2xlarge", "--counts", "1,2")[1]
+    repeated = parse(["advise", "7B", "-i", "ml.p4d.24xlarge", "-i", "ml.g5.48xlarge"])
+    assert repeated.settings["cluster"] == ["ml.p4d.24xlarge", "ml.g5.48xlarge"]
 
 
 def test_what_would_change_the_fit_is_true(run):

@@ -48,7 +48,7 @@ def _found(check: Check) -> str:
     count = f"True findings in [published scripts](../checks.md#on-published-scripts): {confirmed.get(check.id, 0)}."
     if check.id in confirmed:
         return count
-    return f"{count} The check stays because its rule is documented: [{check.source[0]}]({check.source[1]})."
+    return f"{count} The check stays because its rule is documented."
 
 
 def _row(check: Check, section: Section) -> str:

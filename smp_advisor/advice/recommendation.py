@@ -237,7 +237,9 @@ def advise(  # noqa: PLR0915 - the path of a request, in its order
         *workload.verdicts,
         low_utilisation(plan_estimate),
         "" if code is None else code.summary,
-        unscripted_adapter(library, job, workload, best.cluster.instance) if script is None else "",
+        unscripted_adapter(library, job, workload, best.cluster.instance, only=question.library == "auto")
+        if script is None
+        else "",
     )
     return LiveAdvice(
         Advice(

@@ -9,7 +9,7 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from smp_advisor.arguments import meant, options_of, require_types
+from smp_advisor.arguments import meant, options_of, require_types, shown
 from smp_advisor.errors import AdvisorError, JobError, ModelError, PlanError, UnknownFamilyError
 from smp_advisor.libraries.library import get_library, libraries, plan_fields
 from smp_advisor.libraries.plan import Plan
@@ -65,10 +65,20 @@ def read_model(
         )
     if is_named(model):
         return Model.from_name(model)
+    _require_description(model)
     try:
         return Model.from_config(model)
     except UnknownFamilyError as error:
         return _traced(model, job, library, on_progress, error)
+
+
+def _require_description(model: object) -> None:
+    """Refuse what is none of the descriptions of a model."""
+    if model is None or isinstance(model, list | tuple | set | type | bytes):
+        raise ModelError(
+            "A model is a parameter count such as '10B', a name such as 'llama-3-70b', a transformers configuration"
+            f" (object, dict, path of a config.json), a torch.nn.Module, a Profile or a Model, not {shown(model)}."
+        )
 
 
 def is_profile(model: object) -> bool:
@@ -239,6 +249,10 @@ def set_by_user(job: Job | None, settings: Mapping[str, Any], library: str) -> f
     """
     if job is None:
         return frozenset(settings)
+    if not isinstance(job, Job):
+        raise AdvisorError(
+            f"The third argument of advise is a Job, not {shown(job)}: pass instance_count= and other settings by name."
+        )
     own = frozenset({"precision", "attention"})
     free = library == "auto" and own | {"stack"} <= set(job.defaulted())
     return JOB_FIELDS - own if free else JOB_FIELDS

@@ -92,7 +92,7 @@ def _value(text: str) -> Any:
 def parser() -> argparse.ArgumentParser:
     """The parser of the command, with a parser for each verb."""
     command = argparse.ArgumentParser(
-        prog="smp-advisor", description="The parser of `smp-advisor`.", allow_abbrev=False
+        prog="smp-advisor", description="Recommend and check training jobs for SageMaker.", allow_abbrev=False
     )
     command.add_argument("--version", action="version", version=f"smp-advisor {__version__}")
     verbs = command.add_subparsers(dest="verb", required=True, metavar="VERB")
@@ -184,8 +184,18 @@ def _add_others(verb: Callable[..., argparse.ArgumentParser]) -> None:
     completion.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="the shell (requires the package shtab)")
 
 
+class _Several(argparse.Action):
+    """An option that can be repeated: its values with commas."""
+
+    def __call__(self, _: Any, namespace: Namespace, values: Any, __: str | None = None) -> None:
+        before = getattr(namespace, self.dest, None)
+        setattr(namespace, self.dest, f"{before},{values}" if before else values)
+
+
 def _add_request(parser: argparse.ArgumentParser) -> None:
     for switches, settings in request_options(cluster_required=False):
+        if "--instance" in switches:
+            settings["action"] = _Several
         parser.add_argument(*switches, **settings)
     parser.set_defaults(takes_settings="request")
 

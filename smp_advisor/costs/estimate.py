@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from smp_advisor.arguments import brief
 from smp_advisor.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
@@ -153,6 +154,10 @@ class Estimate:
     """Factors of the predicted step time between which 95 % of published runs are, for a step with these parts."""
     assumptions: tuple[str, ...]
     """Assumptions of the figures that no source confirms, one sentence each."""
+
+    def __repr__(self) -> str:
+        memory = f"{self.needed_gib:.1f} of {self.usable_gpu_memory_gib:.1f} GiB"
+        return brief("Estimate", [f"fits={self.fits}", memory, f"{self.step_seconds:.3g} s per step", repr(self.plan)])
 
     @property
     def headroom_gib(self) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +74,6 @@ def watch(run: str | os.PathLike[str], advice: Advice | None = None, *, model: M
 
 
 def _beside(folder: Path) -> tuple[Advice | None, tuple[str, ...]]:
-    """The prediction in the folder of a log."""
     if not (folder / ADVICE).is_file():
         return None, (f"There is no {ADVICE} next to the log: pass watch(..., advice=) to compare it.",)
     value = load(folder / ADVICE)
@@ -110,27 +108,11 @@ def _of_request(request: Mapping[str, Any], model: Model | None) -> tuple[Advice
     fields = ("AlgorithmSpecification", "HyperParameters", "ResourceConfig", "StoppingCondition", "CheckpointConfig")
     plain = {name: request[name] for name in fields if name in request}
     try:
-        readings = check_estimator(plain, model=model).readings
+        report = check_estimator(plain, model=model)
+        advice, main = report.recommended(hold_global_batch=False), report.main
+        if main is None or main.plan is None:
+            return None, ("No prediction: the request states no plan that its library accepts.",)
+        advice.adopt(main.plan)
     except AdvisorError as error:
-        return None, (f"No prediction: {error}",)
-    reading = next((entry for entry in readings if entry.plan is not None), None)
-    if (
-        reading is None
-        or reading.plan is None
-        or reading.cluster is None
-        or reading.model is None
-        or reading.job is None
-    ):
-        why = readings[0].open[0] if readings and readings[0].open else "The request states no plan."
-        return None, (f"No prediction: {why} Pass watch(..., advice=) or model=.",)
-    try:
-        advice = advise(
-            reading.model,
-            reading.cluster,
-            replace(reading.job, global_batch_size=None),
-            library=reading.plan.library,
-        )
-        advice.adopt(reading.plan)
-    except AdvisorError as error:
-        return None, (f"No prediction: {error}",)
-    return advice, ("Prediction: the plan in the request of the job.", *reading.inferred)
+        return None, (f"No prediction: {error} Pass watch(..., advice=) or model=.",)
+    return advice, ("Prediction: the plan in the request of the job.", *main.inferred)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from smp_advisor.cluster.table import instance as known_instance
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.cells import configurations_of_cell, read_cell
+from smp_advisor.estimators.configuration import count
 from smp_advisor.estimators.documents import Siblings, yaml_table
 from smp_advisor.estimators.readback import read_back
 from smp_advisor.estimators.recipes import configuration_of_recipe
@@ -42,8 +43,6 @@ SDK_3 = "model trainer"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change to the text: set, remove or rename an entry."""
-
     table: Mapping
     key: str
     value: Any = None
@@ -74,12 +73,10 @@ class Case:
 
     @property
     def library(self) -> str:
-        """The library of the configuration; empty if unknown."""
         return self.configuration.library or ""
 
     @property
     def record(self) -> Library | None:
-        """Record of the library that it configures; None if no library is known."""
         return get_library(self.library) if self.library else None
 
     @property
@@ -90,12 +87,10 @@ class Case:
 
     @property
     def of_sagemaker(self) -> bool:
-        """Whether the library is one of SageMaker's own."""
         return self.record is not None and self.record.of_sagemaker
 
     @property
     def instance(self) -> Instance | None:
-        """The instance, if its type is known."""
         if self.back.cluster is not None:
             return self.back.cluster.instance
         kind = self.configuration.get("instance_type")
@@ -106,36 +101,28 @@ class Case:
 
     @property
     def nodes(self) -> int | None:
-        """Instances; None if unknown."""
         if self.back.cluster is not None and "instance_count" in self.configuration.settings:
             return self.back.cluster.nodes
-        count = self.configuration.get("instance_count")
-        return count if isinstance(count, int) and not isinstance(count, bool) and count > 0 else None
+        return count(self.configuration.get("instance_count"))
 
     @property
     def processes(self) -> int | None:
         """Processes per node: as configured, else one per GPU."""
-        processes = self.configuration.get("processes_per_host")
-        if isinstance(processes, int) and not isinstance(processes, bool) and processes > 0:
+        if processes := count(self.configuration.get("processes_per_host")):
             return processes
-        if self.configuration.unknown("processes_per_host"):
-            return None
-        return self.instance.gpus if self.instance is not None else None
+        instance = None if self.configuration.unknown("processes_per_host") else self.instance
+        return None if instance is None else instance.gpus
 
     @property
     def world(self) -> int | None:
-        """Processes of the job."""
         return None if self.nodes is None or self.processes is None else self.nodes * self.processes
 
     def parameter(self, *names: str) -> int | None:
         """A degree in the parameters; 1 if it is not set, None if it cannot be read."""
         for name in names:
             if name in self.configuration.parameters:
-                value = self.configuration.parameters[name].value
-                return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
-        if self.configuration.unknown("parameters", *names):
-            return None
-        return 1
+                return count(self.configuration.parameters[name].value)
+        return None if self.configuration.unknown("parameters", *names) else 1
 
     def change(self, name: str, value: Any) -> tuple[Change, ...]:
         """The change that sets a parameter, if there is a place for it."""
@@ -146,7 +133,6 @@ class Case:
         return (Change(table, setting.key if setting is not None else name, value),)
 
     def setting_change(self, name: str, value: Any) -> tuple[Change, ...]:
-        """The change that sets a setting other than a parameter."""
         setting = self.configuration.settings.get(name)
         if setting is None or setting.table is None or setting.key not in setting.table.entries:
             return ()
@@ -164,9 +150,7 @@ class Case:
             setting = self.configuration.parameters.get(name) or self.configuration.settings.get(name)
             if setting is not None and setting.span is not None:
                 return setting.span
-        parameters, embedded = self.configuration.tables.get("parameters"), self.configuration.embedded
-        if names and embedded is not None and embedded.span is not None:
-            return embedded.span
+        parameters = self.configuration.tables.get("parameters")
         if names and parameters is not None and parameters.span is not None:
             return parameters.span
         return self.configuration.span
@@ -230,7 +214,6 @@ def _first(configurations: list[Configuration]) -> list[Configuration]:
 
 
 def _uses_library(configuration: Configuration) -> bool:
-    """Whether the job does more than to replicate the model on each GPU."""
     record = get_library(configuration.library) if configuration.library is not None else None
     return record is not None and (record.divides_model or record.compiles)
 

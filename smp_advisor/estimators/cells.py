@@ -43,8 +43,6 @@ _MAKERS = ("PyTorch", "TensorFlow", "HuggingFace", "Estimator", "ModelTrainer", 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell after it was read."""
-
     calls: tuple[Call, ...]
     names: dict[str, Value]
     """Values at the end of the cell."""
@@ -56,7 +54,6 @@ class Cell:
 
 
 def read_cell(source: Source, variables: Dictionary[str, Any] | None = None, *, json: bool = False) -> Cell:
-    """Read a cell without running it."""
     names = {**(variables or {}), **(_JSON_NAMES if json else {})}
     try:
         run = follow(source, computes=True, variables=names, concerns=_makes)
@@ -73,14 +70,10 @@ def read_cell(source: Source, variables: Dictionary[str, Any] | None = None, *, 
 
 def _makes(run: Run, function: Function) -> bool:
     """Whether a function that the cell does not call makes an estimator, and the cell itself makes none."""
-    if not any(isinstance(node, ast.Call) and _called(node) in _MAKERS for node in ast.walk(function.node)):
+    makers = [node.func for node in ast.walk(function.node) if isinstance(node, ast.Call)]
+    if not any((getattr(maker, "attr", "") or getattr(maker, "id", "")) in _MAKERS for maker in makers):
         return False
     return not any(call.reached and call.called in _MAKERS for call in run.trace.calls)
-
-
-def _called(call: ast.Call) -> str:
-    """Last part of the name of the called object."""
-    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
 
 _FILE_SYSTEMS = ("FileSystemInput", "FileSystemDataSource")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.arguments import require_types, with_exact_keywords
@@ -16,6 +16,7 @@ from smp_advisor.estimators.checks import CHECKS, Case
 from smp_advisor.estimators.checks.memory import checkpointed_estimate, estimate_of
 from smp_advisor.estimators.corrections import as_pasted, changed_by, corrected
 from smp_advisor.estimators.documents import Document, open_document
+from smp_advisor.estimators.readback import ReadBack
 from smp_advisor.estimators.report import EstimatorReport, Reading
 from smp_advisor.findings.catalog import catalog
 from smp_advisor.findings.finding import Finding, Fix
@@ -128,8 +129,8 @@ def check_estimator(
     )
 
 
-def looks_like_estimator(source: str) -> bool:
-    """Whether a text configures a job: an estimator, a trainer, a request, a recipe or a dictionary of parameters."""
+def looks_like_estimator(source: str | Path) -> bool:
+    """Whether a text or file configures a job: an estimator, trainer, request, recipe or dictionary of parameters."""
     try:
         return bool(read_configurations(open_document(source), None)[0])
     except AdvisorError:
@@ -137,7 +138,6 @@ def looks_like_estimator(source: str) -> bool:
 
 
 def _after_correction(document: Document, text: str, terms: Terms) -> Reading | None:
-    """The configuration of the corrected text; None if there is no correction."""
     if text == document.pasted:
         return None
     better = replace(open_document(text), dialect=document.dialect)
@@ -146,7 +146,6 @@ def _after_correction(document: Document, text: str, terms: Terms) -> Reading | 
 
 
 def _reading(document: Document, case: Case) -> Reading:
-    back = case.back
     span = case.configuration.span
     line = 1 if span is None else _place(document.source, span.start)[0]
     return Reading(
@@ -154,14 +153,9 @@ def _reading(document: Document, case: Case) -> Reading:
         form=case.configuration.form,
         line=document.source.locate(line)[1],
         library=case.configuration.library,
-        plan=back.plan,
-        cluster=back.cluster,
-        job=back.job,
-        model=back.model,
         estimate=estimate_of(case),
         checkpointed=checkpointed_estimate(case),
-        inferred=back.inferred,
-        open=back.open,
+        **{part.name: getattr(case.back, part.name) for part in fields(ReadBack)},
     )
 
 

@@ -18,7 +18,6 @@ _LONGEST_NUMBER = 40
 
 
 def plain_of(table: Value) -> dict[str, Any]:
-    """The known entries of a table as plain data."""
     if not isinstance(table, Mapping):
         return {}
     data: dict[str, Any] = {}
@@ -39,7 +38,6 @@ def inner_table(table: Mapping | None, name: str) -> Mapping | None:
 
 
 def constant(table: Mapping | None, *names: str) -> Any:
-    """The constant at the first of these keys that the table has; None for anything else."""
     value = next((table.get(name) for name in names if name in table.entries), None) if table else None
     return value.value if isinstance(value, Constant) else None
 
@@ -84,6 +82,10 @@ _ZERO = {2: "shard_grad_op", 3: "full_shard"}
 """Stages of DeepSpeed's ZeRO with the strategy of FSDP that shards the same tensors."""
 
 
+SHARDS = library_with(of_sagemaker=False, divides_model=True).trainer_argument
+"""Argument of transformers' Trainer for FSDP, and verl's name for it."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Strategy:
     """How a job divides its model over GPUs."""
@@ -100,12 +102,10 @@ class Strategy:
     """Assumptions, one sentence each."""
 
     def assuming(self, *sentences: str) -> Strategy:
-        """The same strategy with further assumptions."""
         return replace(self, inferred=(*self.inferred, *(sentence for sentence in sentences if sentence)))
 
 
 def fully_sharded(sharding: object, *, offloads: bool = False, name: str = "FSDP") -> Strategy:
-    """FSDP with a sharding strategy by its name or number."""
     sharded = _SHARDING.get(str(sharding).lower().rpartition(".")[2])
     if sharded is None:
         return undescribed(name, f"the sharding strategy {str(sharding)[:40]!r} is none of PyTorch's")
@@ -141,7 +141,6 @@ def zero(stage: object, *, offloads: bool = False) -> Strategy:
 
 
 def replicated(name: str = "DDP") -> Strategy:
-    """A replica of the model on each GPU."""
     return Strategy(name=name, library=library_with(of_sagemaker=False, divides_model=False).name)
 
 
@@ -152,8 +151,6 @@ def undescribed(name: str, why: str) -> Strategy:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting of the configuration."""
-
     value: Any
     span: Span | None = None
     """Place of its key or keyword and value."""
@@ -165,8 +162,6 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A setting whose value cannot be read."""
-
     name: str
     why: str
     span: Span | None
@@ -191,8 +186,6 @@ class Configuration:
     """Hyperparameters of the script."""
     tables: dict[str, Mapping] = field(default_factory=dict)
     """Tables for new entries: ``estimator``, ``distribution``, ``mpi``, ``parameters``, ``hyperparameters``."""
-    embedded: Setting | None = None
-    """The JSON text of the parameters, if they are in a hyperparameter."""
     gaps: list[Gap] = field(default_factory=list)
     strategy: Strategy | None = None
     """How a job without SageMaker's libraries divides its model; None for other jobs."""
@@ -200,7 +193,6 @@ class Configuration:
     """False if the job depends on a condition that cannot be decided."""
 
     def use(self, strategy: Strategy) -> None:
-        """Set the strategy, with its library and the settings that follow."""
         self.strategy, self.library = strategy, strategy.library
         self.set_hyperparameters(**strategy.settings)
 
@@ -213,15 +205,12 @@ class Configuration:
         self.hyperparameters |= {name: Setting(value) for name, value in values.items()}
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Value of a setting."""
         return self.settings[name].value if name in self.settings else default
 
     def unknown(self, *names: str) -> bool:
-        """Whether one of the settings has a value that cannot be read."""
         return any(gap.name in names for gap in self.gaps)
 
     def values(self) -> dict[str, Any]:
-        """The library's parameters as plain data."""
         return {name: setting.value for name, setting in self.parameters.items()}
 
     def put(self, name: str, value: Any, table: Mapping, key: str) -> None:

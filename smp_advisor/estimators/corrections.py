@@ -28,36 +28,9 @@ _SCIENTIFIC = re.compile(r"[0-9]+(?:\.[0-9]+)?[eE]\+?[0-9]+")
 
 def corrected_text(text: str, dialect: Dialect, configuration: Configuration, changes: Iterable[Change]) -> str | None:
     """The text with the changes; None if one has no place, or two overlap."""
-    embedded: list[Change] = []
-    own: list[Change] = []
-    for change in changes:
-        in_json = configuration.embedded is not None and change.table is configuration.tables.get("parameters")
-        (embedded if in_json else own).append(change)
-    edits: list[Edit | None] = [edit for change in own for edit in _edits(text, dialect, change, configuration)]
-    edits += _in_json_text(text, dialect, configuration, embedded)
-    distinct = list(dict.fromkeys(edits))
-    placed = complete(distinct)
+    edits = [edit for change in changes for edit in _edits(text, dialect, change, configuration)]
+    placed = complete(list(dict.fromkeys(edits)))
     return applied(text, placed) if placed else None
-
-
-def _in_json_text(
-    text: str, dialect: Dialect, configuration: Configuration, changes: list[Change]
-) -> list[Edit | None]:
-    """The new JSON text with all changes to its parameters."""
-    embedded = configuration.embedded
-    if not changes or embedded is None:
-        return []
-    data = configuration.values()
-    for change in changes:
-        if change.action == "remove":
-            data.pop(change.key, None)
-        elif change.action == "rename":
-            data = {change.value if key == change.key else key: value for key, value in data.items()}
-        else:
-            data[change.key] = change.value
-    entry = embedded.table.entries.get(embedded.key) if embedded.table is not None else None
-    span = _editable(text, entry.value if entry is not None else None, entry.value_span if entry is not None else None)
-    return [None if span is None else Edit(span.start, span.end, literal(json.dumps(data), dialect, text))]
 
 
 def _edits(text: str, dialect: Dialect, change: Change, configuration: Configuration) -> list[Edit | None]:
@@ -100,7 +73,6 @@ def _is_literal(text: str) -> bool:
 
 
 def _shared(configuration: Configuration, table: Mapping, key: str, value: Constant) -> bool:
-    """Whether another setting uses the same literal."""
     if value.span is None:
         return False
     places = 0
@@ -129,7 +101,6 @@ def literal(value: Any, dialect: Dialect, text: str = "") -> str:
 
 
 def _addition(text: str, dialect: Dialect, change: Change) -> list[Edit | None]:
-    """A new entry at the end of a dictionary or call."""
     span = change.table.span
     if span is None or dialect == "yaml" or span.end > len(text) or text[span.end - 1] not in "})":
         return [None]
@@ -195,7 +166,6 @@ def _removal(text: str, table: Mapping, key: str) -> Edit | None:
 
 
 def _code(text: str) -> str:
-    """`text` with comments replaced by spaces."""
     return "\n".join(line.partition("#")[0].ljust(len(line)) for line in text.split("\n"))
 
 

@@ -109,8 +109,6 @@ _ELIDED = "... replaces a part of the text"
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text, its language, and its original form."""
-
     source: Source
     dialect: Dialect
     pasted: str
@@ -118,7 +116,6 @@ class Document:
 
     @property
     def elided(self) -> bool:
-        """Whether the text elides a part with an ellipsis."""
         return not self.source.cells and bool(self.source.skipped)
 
     @property
@@ -137,7 +134,6 @@ def with_text(document: Document, text: str) -> Document:
 
 
 def open_document(source: object) -> Document:
-    """Open a configuration: a text, a path or a dictionary."""
     if isinstance(source, Dictionary):
         return _of_object(dict(source))
     line = source.strip() if isinstance(source, str) and len(source) < 400 else ""
@@ -262,7 +258,6 @@ _WRAPPERS = ("recipes", "training_config", "recipe")
 
 
 def yaml_table(text: str) -> Mapping:
-    """Read YAML text as a table with places."""
     if len(text) > _LARGEST:
         raise AdvisorError(f"The text is longer than {_LARGEST:,} characters, too long for a recipe.")
     try:
@@ -337,7 +332,6 @@ def _scalar(node: yaml.ScalarNode, loader: _Loader) -> Any:
 
 
 def unwrapped(table: Mapping) -> Mapping:
-    """The recipe in a file that wraps it: ``recipes: {...}``."""
     for name in _WRAPPERS:
         inner = table.get(name)
         if isinstance(inner, Mapping):

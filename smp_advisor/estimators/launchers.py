@@ -62,9 +62,9 @@ def _parameters(configuration: Configuration, setting: Setting) -> None:
     if isinstance(setting.value, dict) and inner is not None:
         configuration.take_all(inner, configuration.parameters, group="parameters")
         return
-    configuration.embedded = setting
     table = from_plain(value)
     if isinstance(table, Mapping):
+        table.span = setting.span
         configuration.take_all(table, configuration.parameters, group="parameters")
     configuration.parameters = {
         key: replace(parameter, span=setting.span) for key, parameter in configuration.parameters.items()
@@ -74,17 +74,12 @@ def _parameters(configuration: Configuration, setting: Setting) -> None:
 _NEAR = 0.85
 """Similarity of a misspelled name to the correct one."""
 _LAUNCHERS = (
-    "mpi",
-    "torch_distributed",
-    "pytorchxla",
-    "pytorchddp",
-    "parameter_server",
-    "multi_worker_mirrored_strategy",
+    *("mpi", "torch_distributed", "pytorchxla", "pytorchddp"),
+    *("parameter_server", "multi_worker_mirrored_strategy"),
 )
 
 
 def read_distribution(configuration: Configuration, value: Value | None) -> None:
-    """Read a ``distribution``."""
     if value is None:
         return
     if not isinstance(value, Mapping):
@@ -110,13 +105,11 @@ def read_distribution(configuration: Configuration, value: Value | None) -> None
 
 
 def read_model_parallel(configuration: Configuration, table: Mapping) -> None:
-    """Read ``modelparallel`` of a table."""
     if (options := configuration.inner(table, "modelparallel")) is not None:
         read_options(configuration, options)
 
 
 def read_options(configuration: Configuration, options: Mapping) -> None:
-    """Read ``{"enabled": True, "parameters": {...}}``."""
     configuration.tables["modelparallel"] = options
     configuration.take(options, "enabled", "modelparallel")
     parameters = options.get("parameters")
@@ -138,7 +131,6 @@ def _has_keys_of(configuration: Configuration, launcher: str) -> bool:
 
 
 def _keys(**features: str) -> frozenset[str]:
-    """Parameters of one version of SageMaker's model parallel library."""
     library = library_with(smdistributed=True, **features)
     return frozenset(parameter.key for parameter in schema(library.name).parameters)
 

@@ -12,7 +12,7 @@ from smp_advisor.cluster.table import instance as known_instance
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.configuration import count, digits_as_number, is_on
 from smp_advisor.estimators.recipes import adapter_of
-from smp_advisor.estimators.terms import is_version, library_version, version_of_older_pair
+from smp_advisor.estimators.terms import LOCAL, is_version, library_version, version_of_older_pair
 from smp_advisor.job_rules import SCRIPT_NAME
 from smp_advisor.libraries.layout import of_own_code
 from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library
@@ -26,7 +26,7 @@ from smp_advisor.workload.model import Model
 if TYPE_CHECKING:
     from smp_advisor.estimators.configuration import Configuration
 
-MODEL_IS_MISSING = "does not describe the model, so memory is not checked: pass model=."
+MODEL_IS_MISSING = "so memory is not checked: pass model=."
 """End of the sentence about a job without a model."""
 
 BATCH = ("batch_size", "train_batch_size", "per_device_train_batch_size", "per_gpu_train_batch_size")
@@ -34,7 +34,10 @@ SEQUENCE = (
     *("sequence_length", "max_context_width", "block_size", "max_seq_length", "max_sequence_length", "max_seq_len"),
     *("max_length", "model_max_length", "cutoff_len", "sequence_len", "seq_len"),
 )
-_MODEL_NAMES = ("model_id", "model_name_or_path", "hf_model_name_or_path", "model_name")
+_MODEL_NAMES = (
+    *("model_id", "model_name_or_path", "hf_model_name_or_path", "model_name"),
+    *("base_model", "pretrained_model_name_or_path"),
+)
 _FAMILIES = ("llama", "mixtral", "mistral", "gpt_neox", "gptj", "gpt2")
 _OTHER_BLOCKS = ("llama4", "llama_v4")
 """Model types with blocks other than those of the family with the same prefix."""
@@ -106,7 +109,7 @@ def read_back(
     if shared:
         left_open.append(f"Memory is not checked: {shared} are on the same GPUs, and no plan describes them.")
     elif read_model is None and library is not None and (plan is not None or configuration.form == "recipe"):
-        left_open.append(f"{configuration.title} {MODEL_IS_MISSING}")
+        left_open.append(f"{configuration.title} {_why_no_model(configuration)}, {MODEL_IS_MISSING}")
     read_job = job or _job(configuration, plan, read_model, inferred)
     if plan is not None and read_job is not None and read_job.precision != plan.precision:
         # The advisor's job may have another precision; the pasted configuration trains in that of the plan.
@@ -223,6 +226,9 @@ def _cluster(
         )
     if nodes is None or not isinstance(kind, str | Instance):
         return None
+    if kind in LOCAL:
+        left_open.append(f"No cluster: {kind} runs the job on this machine.")
+        return None
     try:
         return Cluster(known_instance(kind) if isinstance(kind, str) else kind, nodes)
     except AdvisorError as error:
@@ -261,6 +267,16 @@ def _job(configuration: Configuration, plan: Plan | None, model: Model | None, i
 def _number(configuration: Configuration, name: str) -> int | None:
     entry = configuration.hyperparameters.get(name)
     return count(digits_as_number(entry.value)) if entry is not None else None
+
+
+def _why_no_model(configuration: Configuration) -> str:
+    values = {name: str(entry.value) for name, entry in configuration.hyperparameters.items()}
+    for name in _MODEL_NAMES:
+        if name in values and not values[name].startswith(("/", ".", "s3:")):
+            return f"names the model {values[name]!r:.80}, of which no shape is known"
+    if "model_type" in values and any(name in values for name in _SHAPE["layers"]):
+        return f"has the model_type {values['model_type']!r:.80}, whose blocks no shape describes"
+    return "does not describe the model"
 
 
 def _model(configuration: Configuration, inferred: list[str]) -> Model | None:

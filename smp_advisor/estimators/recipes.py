@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from smp_advisor.cluster.table import instances
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.configuration import (
+    SHARDS,
     Configuration,
     Setting,
     Strategy,
@@ -38,6 +39,7 @@ _RANK, _DROPOUT = 32, 0.1
 _TARGETS: dict[frozenset[str], AdapterTargets] = {
     frozenset({"q_proj", "k_proj", "v_proj", "o_proj"}): "attention",
     frozenset({"q_proj", "v_proj"}): "query-value",
+    frozenset(f"{name}_proj" for name in ("q", "k", "v", "o", "gate", "up", "down")): "all-linear",
 }
 
 
@@ -46,17 +48,17 @@ def adapter_of(configuration: Configuration, inferred: list[str]) -> Adapter | N
     kind = configuration.get("adapter")
     if not isinstance(kind, str) or "lora" not in kind.lower():
         return None
-    quantized = "4bit" in kind.lower()
+    bits: Literal[16, 8, 4] = 4 if "4bit" in kind.lower() else 8 if "8bit" in kind.lower() else 16
     if "adapter_rank" not in configuration.settings:
         inferred.append(f"The adapter's rank is {_RANK}, the default of AWS's training adapter.")
     dropout = configuration.get("adapter_dropout", _DROPOUT)
     return Adapter(
         rank=configuration.get("adapter_rank", _RANK),
         targets=_targets(configuration.get("adapter_targets"), inferred),
-        base_bits=4 if quantized else 16,
-        double_quantization=quantized,
+        base_bits=bits,
+        double_quantization=bits == 4,
         dropout=not isinstance(dropout, int | float) or dropout > 0,
-        upcast=quantized and configuration.get("adapter_upcast", False) is True,
+        upcast=bits < 16 and configuration.get("adapter_upcast", False) is True,
     )
 
 
@@ -136,7 +138,6 @@ def _read_peft(configuration: Configuration, peft: Mapping | None) -> None:
 
 
 def configuration_of_fine_tuning(recipe: Mapping) -> Configuration:
-    """Read a recipe of LLM fine-tuning."""
     configuration = Configuration("recipe", "The fine-tuning recipe", recipe.span)
     data = plain_of(recipe)
     arguments = section(data, "training_config", "training_args")
@@ -258,7 +259,7 @@ def _verl_strategy(engine: dict[str, Any], trainer: dict[str, Any]) -> Strategy:
     target = str(engine.get("_target_", "")).rpartition(".")[2]
     kind, size = str(engine.get("strategy") or target or "without a name"), engine.get("fsdp_size", -1)
     name = "FSDP2" if kind == "fsdp2" else "FSDP"
-    if kind not in ("fsdp", "fsdp2"):
+    if kind.removesuffix("2") != SHARDS:
         return undescribed(f"verl's engine {kind}", "no library here has its parallelism")
     if (count(engine.get("ulysses_sequence_parallel_size")) or 1) > 1:
         return undescribed(f"{name} with sequence parallelism (Ulysses)", "FSDP here has none")
@@ -273,7 +274,6 @@ _MEGATRON = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "cont
 
 
 def configuration_of_recipe(table: Mapping) -> Configuration:
-    """Read a recipe by its kind."""
     recipe = table
     for name in ("recipes", "recipe"):
         recipe = inner_table(recipe, name) or recipe

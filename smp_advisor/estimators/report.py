@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass, field, fields, replace
-from textwrap import fill
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from smp_advisor.costs import estimate as estimate_plan
-from smp_advisor.costs import estimate_many
 from smp_advisor.errors import AdvisorError, NoPlanFitsError
+from smp_advisor.estimators.readback import ReadBack
 from smp_advisor.findings.report import Report
-from smp_advisor.guidance.practices import Difference
-from smp_advisor.libraries import mismatches
 from smp_advisor.libraries.schema import schema
-from smp_advisor.wording import Shown, compared, cost_per_million, degree_of_change, fit, gib, throughput
+from smp_advisor.wording import fit, gib
 
 if TYPE_CHECKING:
+    from smp_advisor.advice.live import LiveAdvice
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.libraries.plan import Plan
@@ -24,122 +22,7 @@ if TYPE_CHECKING:
     from smp_advisor.workload.model import Model
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Comparison(Shown):
-    """Two plans for one model, compared by setting."""
-
-    yours: Plan
-    recommended: Plan
-    your_estimate: Estimate
-    recommended_estimate: Estimate
-    differences: tuple[Difference, ...]
-    """Settings that differ, each with the effect of changing only it in the first plan."""
-    gain: str
-    """The gain of all changes together, in a few sentences."""
-
-    def __str__(self) -> str:
-        rows = (f"  {row.setting}: {row.reference} -> {row.recommended}. {row.because}" for row in self.differences)
-        return "\n".join([fill(self.gain, 100), *(fill(row.rstrip(), 100, subsequent_indent=" " * 6) for row in rows)])
-
-
-def compare(
-    model: Model,
-    yours: Plan,
-    recommended: Plan,
-    *,
-    cluster: Cluster,
-    job: Job,
-    recommended_cluster: Cluster | None = None,
-    recommended_job: Job | None = None,
-    min_fit_probability: float = 0.95,
-) -> Comparison:
-    """Compare a plan with the recommended one by the same cost model."""
-    there = recommended_cluster or cluster
-    now = estimate_plan(model, cluster, job, yours)
-    recommended_for = recommended_job or job
-    trained = replace(recommended_for, precision=recommended.precision, fp8=bool(getattr(recommended, "fp8", False)))
-    then = estimate_plan(model, there, trained, recommended)
-    return Comparison(
-        yours=yours,
-        recommended=recommended,
-        your_estimate=now,
-        recommended_estimate=then,
-        differences=_differences(model, yours, recommended, cluster, there, job, now),
-        gain=_gain(model, now, then, min_fit_probability),
-    )
-
-
-def _differences(
-    model: Model, yours: Plan, recommended: Plan, cluster: Cluster, there: Cluster, job: Job, now: Estimate
-) -> tuple[Difference, ...]:
-    rows = []
-    if cluster != there:
-        before, after = (f"{place.nodes} x {place.instance.name}" for place in (cluster, there))
-        rows.append(_row("cluster", before, after, ""))
-    if yours.library != recommended.library:
-        before, after = (f"{schema(plan.library).name} {plan.version}" for plan in (yours, recommended))
-        return (*rows, _row("library", before, after, "Each library has its own settings."))
-    names = [
-        setting.name
-        for setting in fields(yours)
-        if setting.name != "library" and getattr(yours, setting.name) != getattr(recommended, setting.name)
-    ]
-    alone = {name: _alone(yours, cluster, job, {name: getattr(recommended, name)}) for name in names}
-    # The cost model does not distinguish versions of a library.
-    possible = {name: plan for name, plan in alone.items() if name != "version" and plan not in (None, yours)}
-    results = estimate_many(model, cluster, job, list(possible.values())) if possible else []
-    estimates = dict(zip(possible, results, strict=True))
-    for name in names:
-        because = "Only together with the other changes."
-        if name in estimates:
-            because = f"Alone, the plan {compared(now, estimates[name])}."
-        elif alone[name] is not None or name == "version":
-            because = ""
-        rows.append(_row(name, getattr(yours, name), getattr(recommended, name), because))
-    return tuple(rows)
-
-
-def _alone(plan: Plan, cluster: Cluster, job: Job, changes: dict[str, Any]) -> Plan | None:
-    """The plan with one change; None if it is not valid, or trains in another precision than the job."""
-    try:
-        changed = replace(plan, **changes)
-        precise = (changed.precision, changed.fp8) == (job.precision, job.fp8)
-        return changed if precise and not any(True for _ in mismatches(changed, cluster)) else None
-    except AdvisorError:
-        return None
-
-
-def _row(setting: str, yours: object, recommended: object, because: str) -> Difference:
-    def shown(value: object) -> str:
-        if isinstance(value, bool):
-            return "on" if value else "off"
-        return "the default" if value is None else str(value)
-
-    return Difference(setting=setting, reference=shown(yours), recommended=shown(recommended), because=because)
-
-
-def _gain(model: Model, now: Estimate, then: Estimate, least: float) -> str:
-    speed = degree_of_change(now.samples_per_second, then.samples_per_second)
-    sentences = [
-        f"Your plan {fit(now, least)} (it needs {gib(now.needed_gib)} per GPU).",
-        f"The recommended plan {fit(then, least)} (it needs {gib(then.needed_gib)} per GPU).",
-        f"It processes {throughput(then)} instead of {throughput(now)}: {speed}.",
-    ]
-    ours, theirs = cost_per_million(model, now), cost_per_million(model, then)
-    if ours != theirs:
-        sentences.append(f"It costs {theirs} instead of {ours}.")
-    if now.global_batch_size != then.global_batch_size:
-        sentences.append(
-            f"Its global batch is {then.global_batch_size:,} samples instead of {now.global_batch_size:,}:"
-            " adjust the learning rate."
-        )
-    if not now.fits and then.fits:
-        sentences.append("The speeds are compared although your plan would run out of memory.")
-    return " ".join(sentences)
-
-
 def _described(reading: Reading) -> str:
-    """The plan in one line."""
     if reading.plan is None:
         return f"{reading.title}: no plan can be read from its settings."
     settings = reading.plan.parameters | reading.plan.hyperparameters
@@ -152,7 +35,6 @@ def _described(reading: Reading) -> str:
 
 
 def _lines(reading: Reading) -> list[str]:
-    """The plan and cluster of one job, and inferred settings."""
     sentences = [f"Line {reading.line}: {_described(reading)}"]
     if reading.cluster is not None:
         sentences.append(f"  On {reading.cluster.summary}.")
@@ -168,7 +50,7 @@ def _lines(reading: Reading) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reading:
+class Reading(ReadBack):
     """One job in the text, and its configuration."""
 
     title: str
@@ -177,18 +59,10 @@ class Reading:
     """``estimator``, ``model trainer``, ``parameters``, ``recipe`` or ``request``."""
     line: int
     library: str | None
-    plan: Plan | None
-    cluster: Cluster | None
-    job: Job | None
-    model: Model | None
     estimate: Estimate | None
     """The estimate of the plan, if the model and the cluster are known."""
     checkpointed: Estimate | None = None
     """The estimate with activation checkpointing, if the text does not set it and the plan does not fit without it."""
-    inferred: tuple[str, ...]
-    """Assumptions for settings that are not in the text."""
-    open: tuple[str, ...]
-    """Parts that could not be determined."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -228,8 +102,8 @@ class EstimatorReport(Report):
         """The model, as passed or with the shape in the hyperparameters."""
         return self.main.model if self.main is not None else None
 
-    def recommended(self, model: Any = None, *, hold_global_batch: bool = True, **settings: Any) -> Comparison:
-        """Compare this plan with the one that `smp_advisor.advise` recommends for the same model, cluster and job.
+    def recommended(self, model: Any = None, *, hold_global_batch: bool = True, **settings: Any) -> LiveAdvice:
+        """The advice for the model, cluster and job of this plan; `LiveAdvice.compare` shows the plan next to it.
 
         Parameters
         ----------
@@ -247,38 +121,29 @@ class EstimatorReport(Report):
             If the plan, its cluster or the model is not known, or no plan fits.
         """
         from smp_advisor.advice.recommendation import advise
-        from smp_advisor.advice.request import read_model
         from smp_advisor.libraries.groups import global_batch_size
 
         main = self.main
         if (main is None or main.plan is None) and self.mended is not None:
             main = self.mended
         if main is None or main.plan is None or main.cluster is None or main.job is None:
-            raise AdvisorError("The report has no plan on a known cluster to compare with, and lists what is missing.")
+            reasons = main.open if main is not None and main.plan is None else ()
+            raise AdvisorError(reasons[0] if reasons else "The text has no plan on a known cluster to compare with.")
         if model is None and main.model is None:
             raise AdvisorError("The text does not describe the model: pass one, for example recommended('10B').")
-        trained = main.model if model is None else read_model(model, sequence_length=main.job.sequence_length)
         settings = {"library": main.plan.library, **settings}
         accumulation = getattr(main.plan, "gradient_accumulation_steps", None)
         if main.form == "recipe" and accumulation == 1 and settings["library"] == main.plan.library:
             # Recipes with such a plan have no setting for accumulation.
             settings = {"gradient_accumulation_steps": 1, **settings}
         batch = global_batch_size(main.plan, main.cluster) if hold_global_batch else None
+        call = partial(advise, main.model if model is None else model, main.cluster, **settings)
         try:
-            advice = advise(trained, main.cluster, replace(main.job, global_batch_size=batch), **settings)
+            return call(job=replace(main.job, global_batch_size=batch))
         except NoPlanFitsError:
             if batch is None:
                 raise
-            advice = advise(trained, main.cluster, main.job, **settings)
-        return compare(
-            advice.model,
-            main.plan,
-            advice.plan,
-            cluster=main.cluster,
-            job=main.job,
-            recommended_cluster=advice.cluster,
-            recommended_job=advice.job,
-        )
+            return call(job=main.job)
 
     @property
     def diff(self) -> str:

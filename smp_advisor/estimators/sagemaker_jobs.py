@@ -19,26 +19,14 @@ ESTIMATORS = {"PyTorch": "pytorch", "TensorFlow": "tensorflow", "HuggingFace": "
 """Classes and the framework of each."""
 
 _TAKEN = (
-    "instance_type",
-    "instance_count",
-    "framework_version",
-    "py_version",
-    "transformers_version",
-    "pytorch_version",
-    "tensorflow_version",
-    "image_uri",
-    "debugger_hook_config",
-    "disable_profiler",
-    "entry_point",
-    "source_dir",
-    "git_config",
-    "use_spot_instances",
+    *("instance_type", "instance_count", "image_uri", "use_spot_instances", "debugger_hook_config", "disable_profiler"),
+    *("framework_version", "py_version", "transformers_version", "pytorch_version", "tensorflow_version"),
+    *("entry_point", "source_dir", "git_config"),
 )
 _OLDER_NAMES = {"train_instance_type": "instance_type", "train_instance_count": "instance_count"}
 
 
 def configuration_of_estimator(name: str, call: Mapping, *, sure: bool = True) -> Configuration:
-    """Read ``PyTorch(...)``, ``TensorFlow(...)`` or ``HuggingFace(...)``."""
     configuration = Configuration("estimator", f"{name}(...)", call.span, framework=ESTIMATORS[name], sure=sure)
     configuration.tables["estimator"] = call
     for key in _TAKEN:
@@ -109,7 +97,6 @@ def _compiler(configuration: Configuration, call: Mapping) -> None:
 
 
 def configuration_of_trainer(trainer: Call) -> Configuration:
-    """Read ``ModelTrainer(...)``."""
     call = trainer.passed
     configuration = Configuration("model trainer", "ModelTrainer(...)", call.span, sure=trainer.sure)
     configuration.tables["estimator"] = call
@@ -199,14 +186,12 @@ def _image(configuration: Configuration, call: Mapping) -> str | None:
 
 
 def looks_like_request(table: Mapping) -> bool:
-    """Whether a dictionary is a request, or contains one under ``CreateTrainingJob``."""
     if inner_table(table, "CreateTrainingJob") is not None:
         return True
     return "HyperParameters" in table.entries or {"AlgorithmSpecification", "ResourceConfig"} <= table.entries.keys()
 
 
 def configuration_of_request(table: Mapping) -> Configuration:
-    """Read a request."""
     request = inner_table(table, "CreateTrainingJob") or table
     configuration = Configuration("request", "The CreateTrainingJob request", request.span)
     configuration.tables["request"] = request

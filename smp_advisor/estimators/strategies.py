@@ -27,19 +27,16 @@ _MICRO_BATCH = "train_micro_batch_size_per_gpu"
 
 
 def looks_like_deepspeed(table: Mapping) -> bool:
-    """Whether a dictionary is DeepSpeed's configuration."""
     return "zero_optimization" in table.entries or _MICRO_BATCH in table.entries
 
 
 def strategy_of_deepspeed(config: dict[str, Any]) -> Strategy:
-    """Strategy of a configuration as plain data."""
     stages = section(config, "zero_optimization")
     moved = any(section(stages, name).get("device") in _DEVICES for name in ("offload_optimizer", "offload_param"))
     return zero(stages.get("stage", 0), offloads=moved or stages.get("cpu_offload") is True)
 
 
 def configuration_of_deepspeed(table: Mapping) -> Configuration:
-    """Read the configuration alone: strategy and settings, without a cluster."""
     configuration = Configuration("deepspeed", "The DeepSpeed configuration", table.span)
     data = plain_of(table)
     configuration.use(strategy := strategy_of_deepspeed(data))
@@ -64,7 +61,6 @@ _REPLICATES = ("MULTI_GPU", "DATA_PARALLEL", "NO", "SMDDP")
 
 
 def looks_like_accelerate(table: Mapping) -> bool:
-    """Whether a YAML file is accelerate's configuration."""
     return "distributed_type" in table.entries or {"compute_environment", "num_processes"} <= table.entries.keys()
 
 

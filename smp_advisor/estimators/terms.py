@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from smp_advisor.estimators.configuration import Configuration
     from smp_advisor.reading.source import Span
 
+LOCAL = ("local", "local_gpu")
+"""Instance types with which the SDK runs a job on this machine."""
 _TAG = re.compile(
     r"(?:^|/)(?P<repository>[a-z0-9._-]+):(?P<framework>[0-9]+(?:\.[0-9]+){1,2})"
     r"(?:-transformers(?P<transformers>[0-9.]+))?-gpu-(?P<python>py[0-9]+)"
@@ -24,8 +26,6 @@ _TAG = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ImageName:
-    """Parts of the name of an AWS training image."""
-
     library: str | None
     framework: str
     framework_version: str
@@ -47,7 +47,6 @@ def image_name(uri: object) -> ImageName | None:
 
 
 def is_version(text: object) -> bool:
-    """Whether it is a version: "2.4.1", "1.12"."""
     return isinstance(text, str) and re.fullmatch(r"[0-9]+(\.[0-9]+){0,3}", text) is not None
 
 
@@ -107,11 +106,13 @@ def container_of(
     return max(rows, key=lambda row: release(row.framework_version), default=None)
 
 
+_SPOT = (
+    *("use_spot_instances", "train_use_spot_instances"),
+    *("enable_managed_spot_training", "EnableManagedSpotTraining"),
+)
 _WRITTEN = {
-    "spot": (
-        *("use_spot_instances", "train_use_spot_instances"),
-        *("enable_managed_spot_training", "EnableManagedSpotTraining"),
-    ),
+    "spot": _SPOT,
+    "checkpoints": _SPOT,
     "max_run_seconds": ("max_run", "train_max_run", "max_runtime_in_seconds", "MaxRuntimeInSeconds"),
     "max_wait_seconds": ("max_wait", "train_max_wait", "max_wait_time_in_seconds", "MaxWaitTimeInSeconds"),
     "keep_alive_seconds": ("keep_alive_period_in_seconds", "KeepAlivePeriodInSeconds"),

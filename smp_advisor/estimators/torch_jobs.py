@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.configuration import (
+    SHARDS,
     Setting,
     Strategy,
     count,
@@ -42,7 +43,9 @@ _COMPARING = ("DPOTrainer", "KTOTrainer")
 """Trainers of TRL that generate answers, or compare them with those of a reference model."""
 _ARGUMENTS = re.compile(r"TrainingArguments$|^(?:SFT|DPO|GRPO|KTO|ORPO|RLOO|PPO)Config$")
 _STRATEGY = ("activation_checkpointing", "activation_strategy")
-_READ = frozenset([*BATCH, *SEQUENCE, "gradient_accumulation_steps", "bf16", "fp16", "load_in_4bit", *_STRATEGY])
+_BITS = ("load_in_4bit", "load_in_8bit")
+_MICRO = "micro_batch_size"
+_READ = frozenset([*BATCH, _MICRO, *SEQUENCE, "gradient_accumulation_steps", "bf16", "fp16", *_BITS, *_STRATEGY])
 """Options and arguments of scripts that a plan has."""
 _TRAINER_BATCH = 8
 """Default batch size of TrainingArguments."""
@@ -65,9 +68,14 @@ class ScriptFacts:
     """Whether the code itself sets ``fsdp`` or ``deepspeed`` to a value that is not a constant."""
     lora: bool = False
     rank: int | None = None
-    four_bit: bool = False
+    targets: str = ""
+    """Adapted products that it names."""
+    bits: str = ""
+    """Argument with which it quantizes the base: one of `_BITS`."""
     upcast: bool = False
     """Whether it casts what is not quantized to fp32, with ``prepare_model_for_kbit_training``."""
+    checkpoints_quantized: bool = False
+    """Whether this also checkpoints the activations of a quantized base, its default."""
     checkpoints: bool = False
     """Whether it checkpoints activations, by itself or by the default of its option."""
     trains: bool = True
@@ -105,23 +113,27 @@ def read_training_script(text: str) -> ScriptFacts | None:
     for call in calls:
         last = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
         by_name.setdefault(aliases.get(last, last), []).append(call)
-    lora, casts = by_name.get("LoraConfig", []), "prepare_model_for_kbit_training" in by_name
+    lora, casts = by_name.get("LoraConfig", []), by_name.get("prepare_model_for_kbit_training", [])
     makers = [call for name, several in by_name.items() if _ARGUMENTS.search(name) for call in several]
     keywords = [keyword for call in makers for keyword in call.keywords]
     adapters = [*lora, *by_name.get("get_peft_model", [])]
     ranks = [value for call in adapters for value in _constants(call, "r") if type(value) is int]
+    modules = [word.value for call in adapters for word in call.keywords if word.arg == "target_modules"]
+    loads = next((name for name in _BITS if any(True in _constants(call, name) for call in calls)), "")
     parses = "HfArgumentParser" in by_name or "TrlParser" in by_name
     return ScriptFacts(
         strategy=_strategy(by_name, keywords, nodes),
         trainer=any(name.endswith("Trainer") or name == "Accelerator" for name in by_name),
         parses_arguments=parses,
         sets_arguments=any(
-            keyword.arg in ("fsdp", "deepspeed") and not isinstance(keyword.value, ast.Constant) for keyword in keywords
+            keyword.arg in (SHARDS, "deepspeed") and not isinstance(keyword.value, ast.Constant) for keyword in keywords
         ),
         lora=bool(lora) or "get_peft_model" in by_name,
         rank=ranks[0] if len(set(ranks)) == 1 else None,
-        four_bit=casts or any(True in _constants(call, "load_in_4bit") for call in calls),
-        upcast=casts,
+        targets=ast.unparse(modules[0]) if len(modules) == 1 else "",
+        bits=loads or (_BITS[0] if casts else ""),
+        upcast=bool(casts),
+        checkpoints_quantized=any(False not in _constants(call, "use_gradient_checkpointing") for call in casts),
         checkpoints=_checkpoints(by_name, keywords),
         trains=any(name in ("backward", "fit", "train") or name.endswith("Trainer") for name in by_name),
         maps_devices=any("auto" in _constants(call, "device_map") for call in calls),
@@ -135,7 +147,7 @@ def read_training_script(text: str) -> ScriptFacts | None:
 
 def _settings(by_name: dict[str, list[ast.Call]], keywords: list[ast.keyword], nodes: list[ast.AST]) -> dict[str, Any]:
     """Constants of options, of fields of dataclasses and, above them, of TrainingArguments."""
-    settings: dict[str, Any] = {}
+    settings = _of_commands(by_name, nodes)
     for node in nodes:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             default = next(iter(_constants(node.value, "default")), None) if isinstance(node.value, ast.Call) else None
@@ -154,6 +166,18 @@ def _settings(by_name: dict[str, list[ast.Call]], keywords: list[ast.keyword], n
     return {name: value for name, value in planned.items() if name not in BATCH} | (
         {"batch_size": batch} if batch else {}
     )
+
+
+def _of_commands(by_name: dict[str, list[ast.Call]], nodes: list[ast.AST]) -> dict[str, Any]:
+    """Defaults of the parameters of functions, which are the options of python-fire."""
+    names = {ast.unparse(argument) for call in by_name.get("Fire", []) for argument in call.args}
+    return {
+        argument.arg: value.value
+        for node in nodes
+        if isinstance(node, ast.FunctionDef) and node.name in names
+        for argument, value in zip(node.args.args[::-1], node.args.defaults[::-1], strict=False)
+        if isinstance(value, ast.Constant)
+    }
 
 
 def _options(call: ast.Call) -> list[str]:
@@ -193,7 +217,7 @@ def _strategy(by_name: dict[str, list[ast.Call]], keywords: list[ast.keyword], n
             return undescribed("FSDP", "the script chooses between several sharding strategies")
         return fully_sharded("full_shard").assuming("FSDP shards with full_shard, its default.")
     for keyword in keywords:
-        if keyword.arg == "fsdp" and isinstance(keyword.value, ast.Constant) and keyword.value.value:
+        if keyword.arg == SHARDS and isinstance(keyword.value, ast.Constant) and keyword.value.value:
             return fsdp_option(keyword.value.value)
     if any(name in by_name for name in ("DistributedDataParallel", "DDP")):
         return replicated()
@@ -215,6 +239,8 @@ def _constants(call: ast.Call, name: str) -> list[object]:
 
 _DEEPSPEED = ("deepspeed", "deepspeed_config", "ds_config", "deepspeed_config_file")
 _CONFIG = ("config", "config_file", "training_config")
+_BESIDE = "put that file next to the checked one"
+"""Remedy for settings of a script, which are no job by themselves."""
 _PEFT_RANK = 8
 """Default rank of an adapter in PEFT."""
 _TRAINER_ARGUMENTS = {"bf16", "fp16", "learning_rate", "num_train_epochs", "optim", "per_device_train_batch_size"}
@@ -241,9 +267,11 @@ def read_strategy(configuration: Configuration, siblings: Siblings) -> None:
     if strategy is None and environment is not None:
         strategy = strategy_of_environment(plain_of(environment))
     strategy = strategy or _of_code(configuration, script)
-    assumptions = [*_defaults(configuration, script), *_adapter(configuration, script)]
+    assumptions = [*_defaults(configuration, script), *_accumulated(configuration), *_adapter(configuration, script)]
     if strategy.library is not None:
         strategy = strategy.assuming(*assumptions, _precision(configuration, script))
+        if configuration.hyperparameters.get("activation_checkpointing") == Setting("each"):  # not in the text
+            strategy = strategy.assuming("The script turns on activation checkpointing.")
         if script is not None:
             configuration.set(shares_gpus=script.shares, trains_on_preferences=script.compares)
         if not any(name in configuration.hyperparameters for name in BATCH):
@@ -280,7 +308,7 @@ def _read_command(  # noqa: C901 - a list of cases
         try:
             table = yaml_table(text or "")
         except AdvisorError:
-            advice = "paste that file" if text is None else "it is not valid YAML"
+            advice = _BESIDE if text is None else "it is not valid YAML"
             configuration.settings["unread_file"] = Setting(f"{word!r}: {advice}")
             continue
         if looks_like_accelerate(table):
@@ -314,7 +342,6 @@ def _sibling(siblings: Siblings, folder: object, name: str) -> str | None:
 
 
 def _merge_file(configuration: Configuration, siblings: Siblings) -> None:
-    """Hyperparameters in a YAML file that a hyperparameter names."""
     for name in _CONFIG:
         setting = configuration.hyperparameters.get(name)
         if setting is None or not str(setting.value).endswith((".yaml", ".yml")):
@@ -323,7 +350,7 @@ def _merge_file(configuration: Configuration, siblings: Siblings) -> None:
         try:
             data = plain_of(yaml_table(text or ""))
         except AdvisorError:
-            configuration.settings["unread_file"] = Setting(f"{setting.value!r}: paste that file", setting.span)
+            configuration.settings["unread_file"] = Setting(f"{setting.value!r}: {_BESIDE}", setting.span)
             continue
         for key, value in data.items():
             if isinstance(value, str | int | float | bool | dict):
@@ -341,12 +368,11 @@ def _script(configuration: Configuration, siblings: Siblings) -> ScriptFacts | N
 
 
 def _of_settings(configuration: Configuration, siblings: Siblings) -> Strategy | None:
-    """FSDP of the Trainer, or DeepSpeed, in the hyperparameters."""
     for name in _DEEPSPEED:
         setting = configuration.hyperparameters.get(name)
         if setting is not None and setting.value not in (None, "", False):
             return _deepspeed(setting.value, configuration.get("source_dir"), siblings)
-    option = configuration.hyperparameters.get("fsdp")
+    option = configuration.hyperparameters.get(SHARDS)
     if option is not None and option.value not in (None, "", False, '""'):
         return fsdp_option(option.value)
     return None
@@ -369,7 +395,6 @@ def _deepspeed(value: object, folder: object, siblings: Siblings) -> Strategy:
 
 
 def _of_code(configuration: Configuration, script: ScriptFacts | None) -> Strategy:
-    """Strategy by the script and the launcher."""
     terms = terms_of(configuration)
     if script is not None and script.strategy is not None:
         return script.strategy
@@ -407,16 +432,29 @@ def _adapter(configuration: Configuration, script: ScriptFacts | None) -> list[s
     lora = is_on(values.get("use_peft")) or ranks or (script is not None and script.lora)
     if not lora:
         return []
-    four_bit = is_on(values.get("load_in_4bit", script is not None and script.four_bit))
+    bits = next((name for name in _BITS if is_on(values.get(name, script is not None and script.bits == name))), "")
     rank = count(digits_as_number(ranks[0] if ranks else script.rank if script is not None else None))
-    adapter = "qlora_4bit" if four_bit else "lora"
-    configuration.set(adapter=adapter, adapter_rank=rank or _PEFT_RANK, adapter_targets="all-linear")
+    modules = str(values.get("lora_target_modules") or (script.targets if script is not None else ""))
+    targets = modules if "_proj" in modules else "all-linear"
+    configuration.set(adapter=f"lora{bits[-5:]}", adapter_rank=rank or _PEFT_RANK, adapter_targets=targets)
     if script is not None and script.upcast:
         configuration.set(adapter_upcast=True)
     return [
         "" if rank else f"The adapter's rank is {_PEFT_RANK}, PEFT's default.",
-        "The adapter is on all linear products, because its target modules are not read.",
+        "" if "_proj" in modules else "The adapter is on all linear products, because its target modules are not read.",
     ]
+
+
+def _accumulated(configuration: Configuration) -> list[str]:
+    """With a micro batch size, the batch size is that of an update (alpaca-lora): set both as a plan has them."""
+    values, gpus = configuration.hyperparameters, terms_of(configuration).gpus
+    micro, batch = (count(digits_as_number(values[name].value)) if name in values else 0 for name in (_MICRO, BATCH[0]))
+    if not micro:
+        return []
+    values[BATCH[0]] = Setting(micro, values[_MICRO].span)
+    if batch and gpus:
+        values["gradient_accumulation_steps"] = Setting(max(batch // (micro * gpus), 1))
+    return [f"The batch size is {_MICRO}, and {BATCH[0]} is that of an update."]
 
 
 def _defaults(configuration: Configuration, script: ScriptFacts | None) -> list[str]:
@@ -447,7 +485,9 @@ def _precision(configuration: Configuration, script: ScriptFacts | None) -> str:
     setting = values.get("gradient_checkpointing")
     if setting is not None and "activation_checkpointing" not in values:
         values["activation_checkpointing"] = Setting("each" if is_on(setting.value) else "none", setting.span)
-    elif setting is None and script is not None and script.checkpoints:
+    elif script is not None and (
+        script.checkpoints or (script.checkpoints_quantized and "bit" in configuration.get("adapter", ""))
+    ):
         values.setdefault("activation_checkpointing", Setting("each"))
     if any(is_on(values[name].value) for name in ("bf16", "fp16") if name in values) or "precision" in values:
         return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from difflib import unified_diff
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -180,14 +181,10 @@ def check_markdown(check: Check) -> str:
     notes = [f"Needs: {check.needs}."] if check.needs else []
     notes += [f"Fix: {check.fix}."] if check.fix else []
     notes.append(f"Source: [{check.source[0]}]({check.source[1]}).")
-    examples: list[tuple[str, str]] = []
-    for example in check.examples[:1]:
-        plan = ", ".join(f"{name}={value!r}" for name, value in example.plan.items())
-        examples = [(f"Bad{f', with {plan}' if plan else ''}", example.bad), ("Good", example.good)]
     rows = [
         f"**{check.severity.capitalize()}.**{alone}\n{several}",
         f"{check.consequence} **Instead:** {check.remedy}\n",
-        *(_code(title, code) for title, code in examples),
+        *(_change(example) for example in check.examples[:1]),
         " ".join(notes) + "\n",
     ]
     return "\n".join(rows)
@@ -203,6 +200,9 @@ def _message(check: Check, wording: Wording) -> str:
     return text
 
 
-def _code(title: str, code: str) -> str:
-    language = "json" if code.startswith("{") else "yaml" if code.startswith("run:") else "python"
-    return f"{title}:\n\n```{language}\n{code.rstrip()}\n```\n"
+def _change(example: Example) -> str:
+    """An example with its correction, as one difference."""
+    plan = ", ".join(f"{name}={value!r}" for name, value in example.plan.items())
+    bad, good = (text.strip("\n").splitlines() for text in (example.bad, example.good))
+    lines = [line.rstrip() for line in unified_diff(bad, good, lineterm="", n=len(bad))][3:]
+    return "\n".join([f"Bad (-){f', with {plan}' if plan else ''}, and good (+):\n", "```diff", *lines, "```\n"])

@@ -113,6 +113,8 @@ def low_utilisation(estimate: Estimate) -> str:
     cause = (
         "The links of this cluster are too slow for the model, or the batches are too small."
         if working < time.total_seconds / 2
+        else "It runs many small operations, as models do without their fused kernels."
+        if estimate.mfu < _LOW_MFU / 20
         else "Its layers are too small for these GPUs with this batch."
     )
     return f"Warning: the plan reaches only {utilization(estimate)} of the GPUs' peak (MFU). {cause}"
@@ -378,23 +380,25 @@ def batch_reason(model: Model, estimate: Estimate, batch: BatchChoice) -> str:
         samples += f" ({format_count(estimate.tokens_per_step)} tokens)"
     if batch.policy is None:
         return f"{samples}, as requested."
-    policy, reason = batch.policy, ""
-    ratio = batch.tokens_per_step / policy.target_tokens
+    usual, reason = batch.policy, ""
+    ratio = batch.tokens_per_step / usual.target_tokens
     if ratio > _NEAR_TARGET and batch.half is not None and batch.half < 1 - NEAR_BEST:
         reason = f", because half of it would be {percent(1 - batch.half)} slower"
     elif ratio < 1 / _NEAR_TARGET:
         if batch.cap_tokens is not None and 2 * batch.tokens_per_step > batch.cap_tokens:
             reason = f", because the limit is {format_count(batch.cap_tokens)} tokens per step"
         elif batch.twice is None:
-            reason = ", because no plan with twice the batch fits"
-        elif 2 * estimate.step_seconds / batch.twice > policy.longest_step_seconds:
-            minutes = f"{policy.longest_step_seconds / 60:g} minutes"
+            most = policy().most_accumulated
+            many = 2 * getattr(estimate.plan, "gradient_accumulation_steps", 1) > most
+            reason = f", because no plan with twice the batch fits{f' in {most} accumulated batches' if many else ''}"
+        elif 2 * estimate.step_seconds / batch.twice > usual.longest_step_seconds:
+            minutes = f"{usual.longest_step_seconds / 60:g} minutes"
             reason = f", because a step with twice the batch would take more than {minutes}"
         elif batch.larger_gain < NEAR_BEST:
             reason = ", because larger ones are not noticeably faster"
         elif batch.twice < 1 + NEAR_BEST:
             reason = f", because twice the batch gains less than {percent(NEAR_BEST)} without more techniques"
-    example = policy.example if model.sample_is_call else policy.example.partition(", ")[0]
+    example = usual.example if model.sample_is_call else usual.example.partition(", ")[0]
     return f"{samples}{reason}. {example[0].upper()}{example[1:]}."
 
 

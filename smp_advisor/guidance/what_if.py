@@ -164,7 +164,8 @@ def _forms(run: PlannedRun, comparison: WhatIf) -> list[WhatIf]:
     if parts:
         current = getattr(plan, parts)
         samples = plan.batch_size * (1 if parts == "microbatches" else current)
-        numbers = [n for n in divisors(samples) if n in {current // 2, 2 * current, 4 * current, samples}]
+        steps = {current // 2, samples, *(current << n for n in range(1, samples.bit_length()))}
+        numbers = [n for n in divisors(samples) if n in steps]
     forms = [comparison]
     for degree in (None, *degrees):
         for number in (None, *numbers):

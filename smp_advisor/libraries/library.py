@@ -94,6 +94,10 @@ class Library:
     """Program that starts the processes in the container."""
     smdistributed: bool = False
     """Whether the SageMaker SDK passes the parameters of the plan to the library (``mp_parameters``)."""
+    replication: str = ""
+    """Parameter that turns on data parallelism; empty if it is always on."""
+    trainer_argument: str = ""
+    """Argument of transformers' Trainer that turns the library on; empty without one."""
     compiles: bool = False
     """Whether the library compiles the training step, with the parameters of the plan as ``compiler_config``."""
     script: Literal["torch", "smp_step", "keras", "trainer"] = "torch"

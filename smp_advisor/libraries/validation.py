@@ -321,8 +321,11 @@ def undocumented_settings(library: str, job: Job) -> tuple[str, ...]:
     )
 
 
-def unscripted_adapter(library: str, job: Job, model: Model, instance: Instance) -> str:
-    """Why the generated script does not train a job's adapter in a library, as a sentence; empty if it does."""
+def unscripted_adapter(library: str, job: Job, model: Model, instance: Instance, *, only: bool = False) -> str:
+    """Why the generated script does not train a job's adapter in a library, as a sentence; empty if it does.
+
+    `only`: the adapter fits in no other library, so that none is a remedy.
+    """
     own, adapter = get_library(library), job.adapter
     if adapter is None:
         return ""
@@ -334,10 +337,10 @@ def unscripted_adapter(library: str, job: Job, model: Model, instance: Instance)
         if not (own.divides_model and adapter.quantized) or loaded_gib <= usable_gib:
             return ""
         return sentence("libraries", "loaded_entirely", loaded=loaded_gib, usable=usable_gib)
-    able = [record for record in libraries() if adapter.base_bits in record.adapter_bases]
+    able = [] if only else [record for record in libraries() if adapter.base_bits in record.adapter_bases]
     names = " or ".join(repr(record.name) for record in able)
-    only = "" if any(record.divides_model for record in able) else " if a replica fits on one GPU"
-    remedies = [*([f"use library={names}{only}"] if able else []), "pass script= with your own script"]
+    limit = "" if any(record.divides_model for record in able) else " if a replica fits on one GPU"
+    remedies = [*([f"use library={names}{limit}"] if able else []), "pass script= with your own script"]
     if own.adapter_bases:
         reason = f"does not shard a base of {adapter.base_bits} bits, whose values bitsandbytes packs"
         remedies.insert(1, "set base_bits=16")

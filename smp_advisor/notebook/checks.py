@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import AdvisorError
-from smp_advisor.files import SCRIPT, read_bytes
-from smp_advisor.libraries.schema import schema
 from smp_advisor.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
@@ -43,16 +40,12 @@ def check_if_estimator(
     with uninterrupted():
         from smp_advisor.estimators import check_estimator, looks_like_estimator
 
-    text = source if isinstance(source, str) else None  # notebooks may contain both kinds of cells
-    if isinstance(source, Path) and source.suffix.lower() == ".py":
-        with suppress(OSError, ValueError):  # ValueError: no text, or a path with NUL
-            text = read_bytes(source, SCRIPT).decode("utf-8")
     by_name = isinstance(source, Path) and source.suffix.lower() in _CONFIGURATIONS
     forced = forced or cluster is not None
-    if not forced and not by_name and (text is None or not looks_like_estimator(text)):
+    if not forced and not by_name and not looks_like_estimator(source):
         return None
     model, job = (advice.model, advice.job) if advice is not None else (None, None)
-    variables = plain_names(names, text or "")
+    variables = plain_names(names, source) if isinstance(source, str) else None
     return check_estimator(source, model=model, job=job, cluster=cluster, variables=variables)
 
 
@@ -86,30 +79,18 @@ def pasted(text: str, advice: Advice, plan: Plan, names: Mapping[str, Any]) -> d
 
 def _comparison(report: EstimatorReport, advice: Advice, plan: Plan) -> dict[str, Any] | None:
     """Comparison of the pasted plan, or its corrected form, with the plan on screen; None without a plan."""
-    from smp_advisor.estimators.report import compare
+    from smp_advisor.advice.live import LiveAdvice
 
     read = report.main if report.plan is not None else report.mended
-    if read is None or read.plan is None or read.job is None:
+    if read is None or read.plan is None:
         return None
     try:
-        comparison = compare(
-            advice.model,
-            read.plan,
-            plan,
-            cluster=read.cluster or advice.cluster,
-            job=read.job,
-            recommended_cluster=advice.cluster,
-            recommended_job=advice.job,
-            min_fit_probability=advice.min_fit_probability,
-        )
+        compared = LiveAdvice(advice).compare(read.plan, plan)
     except AdvisorError as error:
         return {"gain": str(error), "rows": []}
-    titles = {row.setting: schema(plan.library).described(row.setting) for row in comparison.differences}
-    rows = [
-        [title.title if (title := titles[row.setting]) else row.setting, row.reference, row.recommended, row.because]
-        for row in comparison.differences
-    ]
-    return {"gain": comparison.gain, "rows": rows}
+    figures = compared.figures if compared.settings else ()
+    rows = [[row.label, row.first, row.second, row.change] for row in (*compared.settings, *figures)]
+    return {"gain": compared.summary, "rows": rows}
 
 
 def checked(path: str, plan: Plan) -> dict[str, Any]:

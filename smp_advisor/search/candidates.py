@@ -24,7 +24,7 @@ from smp_advisor.libraries.version import (
 )
 from smp_advisor.search.decision import least_regret_first
 from smp_advisor.search.search import search
-from smp_advisor.wording import plural
+from smp_advisor.wording import percent, plural
 from smp_advisor.workload.stack import AUTO
 
 if TYPE_CHECKING:
@@ -163,8 +163,7 @@ def candidate(library: str, request: Request, *, samples: int | None = None) -> 
     except AdvisorError as error:
         return Candidate(library=library, obstacle="setting", because=str(error).removesuffix("."))
     if not len(result.ranked):
-        imposed = request.job.global_batch_size is None and samples is not None
-        return _too_large(library, request, job, imposed=imposed)
+        return _too_large(library, request, job)
     tokens = request.model.sequence_length(job.sequence_length)
     parts = seconds_columns(request.model, request.cluster, job, result.space.layout.take(result.ranked[:1]))
     return Candidate(
@@ -193,29 +192,28 @@ def has_script(library: str, request: Request) -> bool:
     return request.own_script or not unscripted_adapter(library, request.job, request.model, request.cluster.instance)
 
 
-def _too_large(library: str, request: Request, job: Job, *, imposed: bool) -> Candidate:
+def _too_large(library: str, request: Request, job: Job) -> Candidate:
     """A library without a plan that fits, with the cause: the model itself, the batch or the fixed settings."""
-    batch, divides, alone = job.global_batch_size, get_library(library).divides_model, False
-    if not divides:
-        # Whether an entire replica fits on each GPU with one sample and without the fixed settings.
-        single = replace(job, global_batch_size=request.cluster.gpus, max_tokens_per_step=_UNLIMITED)
-        version = {name: value for name, value in pins_for(library, request).items() if name == "version"}
-        terms: dict[str, Any] = {
-            "library": library,
-            "min_fit_probability": request.min_fit_probability,
-            "pins": version,
-        }
-        with suppress(AdvisorError):
-            alone = len(search(request.model, request.cluster, single, **terms).ranked) > 0
-    if not divides and not alone:
+    divides, fitting = get_library(library).divides_model, False
+    # Whether the model fits with one sample on each GPU and without the fixed settings.
+    single = replace(job, global_batch_size=request.cluster.gpus, max_tokens_per_step=_UNLIMITED)
+    version = {name: value for name, value in pins_for(library, request).items() if name == "version"}
+    terms: dict[str, Any] = {
+        "library": library,
+        "min_fit_probability": request.min_fit_probability,
+        "pins": version,
+    }
+    with suppress(AdvisorError):
+        fitting = len(search(request.model, request.cluster, single, **terms).ranked) > 0
+    if not fitting and divides:
+        because = f"no plan fits with a probability of {percent(request.min_fit_probability)}"
+    elif not fitting:
         because = "an entire replica does not fit on a GPU"
-    elif divides and not imposed:
-        because = "no plan fits"
-    elif batch is not None:
-        because = f"no plan with a global batch of {plural(batch, 'sample')} fits"
+    elif job.global_batch_size is not None:
+        because = f"no plan with a global batch of {plural(job.global_batch_size, 'sample')} fits"
     else:
         because = f"no plan {'with the fixed settings' if request.pins else 'within the limit of the batch'} fits"
-    return Candidate(library=library, obstacle="memory", because=because, replica_fits=alone)
+    return Candidate(library=library, obstacle="memory", because=because, replica_fits=fitting and not divides)
 
 
 def obstacle(library: str, request: Request) -> tuple[Obstacle, str] | None:

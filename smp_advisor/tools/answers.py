@@ -525,7 +525,7 @@ def remedied(report: EstimatorReport) -> dict[str, Any]:
     if estimate is None or fits(estimate, 0.95):
         return {}
     try:
-        comparison = report.recommended()
+        advice = report.recommended()
+        return {"recommended": settings_of(advice.plan), "gain": advice.compare(estimate.plan).summary}
     except AdvisorError as error:
         return {"remedy": str(error)}
-    return {"recommended": settings_of(comparison.recommended), "gain": comparison.gain}

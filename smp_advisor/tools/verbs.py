@@ -25,7 +25,7 @@ from smp_advisor.estimators.check import looks_like_estimator
 from smp_advisor.estimators.readback import MODEL_IS_MISSING
 from smp_advisor.estimators.report import EstimatorReport
 from smp_advisor.export.formats import FORMATS
-from smp_advisor.files import MODEL, NOTEBOOK, SCRIPT, has_too_many_values, read_text
+from smp_advisor.files import MODEL, NOTEBOOK, has_too_many_values, read_text
 from smp_advisor.libraries.library import get_library, require_library
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.runs.failures import read_failure
@@ -474,12 +474,8 @@ def _advice(path: Path) -> Advice:
 
 def _report(source: Path | str, options: Namespace) -> Report:
     """The report on a file or a text: as a training script, unless it has an estimator or is no Python."""
-    if isinstance(source, str) or source.suffix in {".py", ".ipynb"}:
-        text = source if isinstance(source, str) else ""
-        if isinstance(source, Path) and source.suffix == ".py":
-            text = read_text(source, SCRIPT, AdvisorError, decoding="replace")
-        if not looks_like_estimator(text):
-            return check_script(source)
+    if (isinstance(source, str) or source.suffix in {".py", ".ipynb"}) and not looks_like_estimator(source):
+        return check_script(source)
     length = options.settings.get("sequence_length") or 2048
     model = None if not options.model else read_model(_model(options.model), sequence_length=length, shape={})
     settings, _ = _with_instance(options.settings)

@@ -75,7 +75,7 @@ def test_fsdp_of_the_trainer(option, sharding):
             "ZeRO-3 with offloading",
         ),
         ({}, TORCHRUN, "strategy is unknown, so there is no plan"),
-        ({"config": "/opt/ml/input/data/config/x.yaml"}, TORCHRUN, "paste that file"),
+        ({"config": "/opt/ml/input/data/config/x.yaml"}, TORCHRUN, "put that file next to"),
         ({}, "", "One process has no plan: it has 16 GPUs and no launcher"),
     ],
 )
@@ -128,6 +128,8 @@ def test_a_job_on_one_gpu_is_a_single_replica_if_its_script_may_train(tmp_path):
     plan = reading(text).plan
     assert (plan.library, plan.gradient_accumulation_steps) == ("ddp", 8)
     assert "EST511" not in {found.id for found in check_estimator(text)}
+    local = reading(job(more="", instance="local_gpu", count=1))
+    assert "No cluster: local_gpu runs the job on this machine." in local.open
     (tmp_path / "scripts").mkdir()
     (tmp_path / "scripts" / "train.py").write_text("import subprocess\nsubprocess.run(['tune', 'run', 'generate'])\n")
     (tmp_path / "launch.py").write_text(text)
@@ -199,8 +201,10 @@ def test_qlora_in_the_script_is_an_adapter_over_four_bits(tmp_path, base, upcast
         f"model = get_peft_model({base}, LoraConfig(r=64))\n"
     )
     (tmp_path / "launch.py").write_text(job({"fsdp": "full_shard"}))
-    adapter = reading(tmp_path / "launch.py").job.adapter
+    job_read = reading(tmp_path / "launch.py")
+    adapter = job_read.job.adapter
     assert (adapter.rank, adapter.base_bits, adapter.upcast) == (64, 4, upcast)
+    assert job_read.plan.activation_checkpointing == ("each" if upcast else False)  # PEFT's default
 
 
 TRAINER = """
@@ -243,7 +247,7 @@ def test_the_command_of_a_model_trainer_is_read_to_its_files(tmp_path):
     (tmp_path / "code/configs/sharded.yaml").unlink()
     missing = reading(tmp_path / "launch.py")
     assert missing.plan is None
-    assert "paste that file" in missing.open[0]
+    assert "put that file next to" in missing.open[0]
 
 
 def test_the_entry_script_of_a_model_trainer_is_read(tmp_path):
@@ -448,3 +452,29 @@ def test_checkpointing_by_default_of_a_script_for_smp_is_read(tmp_path):
     job_read = reading(tmp_path / "launch.py")
     assert job_read.plan.activation_checkpointing == "each"
     assert "activation_checkpointing is the default of the script's option." in job_read.inferred
+
+
+def test_a_script_of_alpaca_has_its_options_in_a_function_and_a_batch_of_an_update(tmp_path):
+    (tmp_path / "train.py").write_text(
+        "def train(base_model: str = '', load_in_8bit: bool = False, load_in_4bit: bool = False,\n"
+        "          cutoff_len: int = 256, batch_size: int = 128, micro_batch_size: int = 4):\n"
+        "    if load_in_4bit:\n        config = BitsAndBytesConfig(load_in_4bit=True)\n"
+        "    model = get_peft_model(model, LoraConfig(r=8, target_modules=['q_proj', 'v_proj']))\n"
+        "    Trainer(model).train()\n\nfire.Fire(train)\n",
+        "utf-8",
+    )
+
+    def read(**hyperparameters):
+        file = tmp_path / "launch.py"
+        file.write_text(
+            ESTIMATOR.format(instance="ml.g5.2xlarge", count=1, hyperparameters=repr(hyperparameters), more=""), "utf-8"
+        )
+        return reading(str(file))
+
+    own = read(base_model="meta-llama/Llama-2-7b-hf")
+    assert (own.plan.batch_size, own.plan.gradient_accumulation_steps, own.job.sequence_length) == (4, 32, 256)
+    assert (own.job.adapter.base_bits, own.job.adapter.targets, own.model.name) == (16, "query-value", "Llama 2 7B")
+    assert read(load_in_8bit=True).job.adapter.base_bits == 8
+    chosen = read(base_model="cerebras/Cerebras-GPT-111M", load_in_4bit=True, batch_size=8, micro_batch_size=8)
+    assert (chosen.job.adapter.base_bits, chosen.plan.gradient_accumulation_steps) == (4, 1)
+    assert "names the model 'cerebras/Cerebras-GPT-111M', of which no shape is known" in " ".join(chosen.open)

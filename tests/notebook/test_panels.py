@@ -196,7 +196,7 @@ def test_the_panel_gets_findings_a_correction_and_a_comparison(small):
     assert [(one["id"], one["place"]) for one in shown["findings"]] == [("EST501", "line 14:")]
     assert shown["corrected"] == cells.V1
     assert shown["diff"].count("\n+") == 2
-    assert shown["comparison"]["gain"].startswith("Your plan fits")
+    assert shown["comparison"]["gain"].startswith("Batch size")
     assert any("tensor_parallel_degree=4" in line for line in shown["read"])
 
 

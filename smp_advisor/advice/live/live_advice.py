@@ -74,6 +74,7 @@ class LiveAdvice(Advice):
     def __init__(
         self, recommended: Advice, state: ControlState | None = None, snapshots: Mapping[str, Entry] | None = None
     ) -> None:
+        require_types({"advice": (recommended, Advice)}, "Advisor")
         self.turn = RLock()
         value = recommended.recommended
         start = control_state.recommended(value)

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 _REPORTED = ("ddp is off", "horovod is off", "The container of")
 """Starts of mismatches that other checks report."""
 _PIPELINE = ("pipeline_parallel_degree", "partitions")
-_REPLICATION = {"pytorch": "ddp", "tensorflow": "horovod"}
-"""Parameter that turns on data parallelism, by framework."""
 
 
 def degrees(case: Case) -> Iterator[Hit]:
@@ -103,16 +101,14 @@ def _version_1(case: Case, world: int) -> Iterator[Hit]:
         yield case.hit("EST502", "shards", "sharded_data_parallel_degree", fixes=fixes, **values)
     # More GPUs than one replica uses require ddp, or Horovod with TensorFlow.
     parameters = case.configuration.values()
-    switch = _REPLICATION[case.record.framework] if case.record is not None else ""
-    if replicas < 2 or any(map(parameters.get, _REPLICATION.values())):
-        return
-    if case.configuration.unknown("parameters", switch):
+    switch = case.record.replication if case.record is not None else ""
+    if replicas < 2 or parameters.get(switch) or case.configuration.unknown("parameters", switch):
         return
     if parameters.get("tensor_parallel_degree", 1) != 1 or parameters.get("sharded_data_parallel_degree", 1) != 1:
         return  # the rules of those parameters report it
     # The script must use Horovod too, so the estimator alone cannot turn it on.
-    fixes = case.change(switch, value=True) if switch == "ddp" else ()
-    yield case.hit("EST505", "replicas", "ddp", *_PIPELINE, replicas=replicas, switch=switch, fixes=fixes)
+    fixes = case.change(switch, value=True) if case.configuration.framework != "tensorflow" else ()
+    yield case.hit("EST505", "replicas", switch, *_PIPELINE, replicas=replicas, switch=switch, fixes=fixes)
 
 
 def _product(degrees: dict[str, int]) -> str:

@@ -12,6 +12,7 @@ from smp_advisor.cluster.table import not_covered
 from smp_advisor.errors import AdvisorError
 from smp_advisor.estimators.cases import SDK_2, SDK_3, Case, Change, Hit
 from smp_advisor.estimators.terms import (
+    LOCAL,
     is_version,
     known_pairs,
     library_version,
@@ -46,9 +47,6 @@ def adapter(case: Case) -> Iterator[Hit]:
         if degree is not None and degree > 1:
             setting = configuration.parameters[name]
             yield case.hit("EST512", "degree", name, key=setting.key, degree=degree, fixes=case.change(name, 1))
-
-
-_LOCAL = ("local", "local_gpu")
 
 
 def image(case: Case) -> Iterator[Hit]:
@@ -120,7 +118,7 @@ def _nearest_pair(library: str, framework: str) -> tuple[str, str]:
 
 def _library_instance(case: Case) -> Iterator[Hit]:
     kind = case.configuration.get("instance_type")
-    if not isinstance(kind, str) or kind in _LOCAL or not_covered(kind):
+    if not isinstance(kind, str) or kind in LOCAL or not_covered(kind):
         return
     try:
         machine = known_instance(kind)
@@ -178,7 +176,8 @@ def terms(case: Case) -> Iterator[Hit]:
     for fault in job_faults(terms_of(case.configuration)):
         # The check of the library's launcher reports the missing one of SageMaker's own libraries.
         if fault.setting not in _HARDWARE and not (case.of_sagemaker and fault.setting == "launched"):
-            yield _of_fault(case, fault, "EST511", "term" if fault.severity == "error" else "no launcher")
+            variant = "term" if fault.severity == "error" else "no launcher"
+            yield _of_fault(case, fault, "EST511", "spot" if fault.setting == "checkpoints" else variant)
 
 
 def _of_fault(case: Case, fault: Fault, check: str, variant: str, fixes: tuple[Change, ...] = ()) -> Hit:
@@ -281,7 +280,6 @@ def _of_request(case: Case) -> Iterator[Hit]:
 
 
 def _mpi(case: Case) -> dict[str, Any]:
-    """Hyperparameters that start MPI."""
     entries: dict[str, Any] = {"sagemaker_mpi_enabled": True}
     if "processes_per_host" not in case.configuration.settings and case.instance is not None:
         entries["sagemaker_mpi_num_of_processes_per_host"] = case.instance.gpus

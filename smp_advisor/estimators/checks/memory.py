@@ -19,14 +19,10 @@ if TYPE_CHECKING:
     from smp_advisor.costs.estimate import Estimate
     from smp_advisor.estimators.cases import Case, Hit
     from smp_advisor.libraries.plan import Plan
-    from smp_advisor.workload.job import Job
-    from smp_advisor.workload.model import Model
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One change to a plan."""
-
     technique: str
     """Name of the technique."""
     saying: str
@@ -73,7 +69,6 @@ def larger(plan: Plan, cluster: Cluster) -> Iterator[Variant]:
 
 
 def without(plan: Plan, cluster: Cluster) -> Iterator[Variant]:
-    """The plan without one of its techniques, for each of them."""
     record = get_library(plan.library)
     if not record.smdistributed or record.framework != "pytorch":
         return
@@ -108,72 +103,51 @@ _WORTH = 0.01
 _DEGREES = ("hybrid_shard_degree", "tensor_parallel_degree", "partitions", "pipeline_parallel_degree")
 
 
-@dataclass(frozen=True, slots=True)
-class _Ground:
-    """Input of an estimate."""
-
-    model: Model
-    cluster: Cluster
-    job: Job
-    plan: Plan
-
-    def estimates(self, variants: Iterable[Variant]) -> list[tuple[Variant, Estimate]]:
-        """Each variant that suits the model and the job, with its estimate."""
-        place = (self.cluster, self.model, self.job)
-        suitable = [variant for variant in variants if not any(True for _ in mismatches(variant.plan, *place))]
-        plans = [variant.plan for variant in suitable]
-        estimates = estimate_many(self.model, self.cluster, self.job, plans) if plans else []
-        return list(zip(suitable, estimates, strict=True))
-
-
-def _ground(case: Case) -> _Ground | None:
-    """None without plan, cluster, model or job, or if processes are not one per GPU, as estimates assume."""
-    back = case.back
-    if back.plan is None or back.cluster is None or back.model is None or back.job is None:
-        return None
-    if back.cluster.instance.gpus != case.processes:
-        return None
-    return _Ground(back.model, back.cluster, back.job, back.plan)
+def _estimates(case: Case, variants: Iterable[Variant]) -> list[tuple[Variant, Estimate]]:
+    model, cluster, job = case.back.model, case.back.cluster, case.back.job
+    if model is None or cluster is None or job is None:
+        return []
+    suitable = [variant for variant in variants if not any(True for _ in mismatches(variant.plan, cluster, model, job))]
+    plans = [variant.plan for variant in suitable]
+    return list(zip(suitable, estimate_many(model, cluster, job, plans) if plans else [], strict=True))
 
 
 def estimate_of(case: Case) -> Estimate | None:
-    """The estimate of the plan; None if there is none."""
-    ground = _ground(case)
-    if ground is None:
+    """The estimate of the plan; None if there is none, or if processes are not one per GPU, as estimates assume."""
+    back = case.back
+    if back.plan is None or back.cluster is None or back.model is None or back.job is None:
         return None
     try:
-        return estimate(ground.model, ground.cluster, ground.job, ground.plan)
+        one_per_gpu = back.cluster.instance.gpus == case.processes
+        return estimate(back.model, back.cluster, back.job, back.plan) if one_per_gpu else None
     except AdvisorError:
         return None
 
 
 def checkpointed_estimate(case: Case) -> Estimate | None:
     """The estimate with activation checkpointing, if the text has no setting for it and the plan does not fit."""
-    now, ground = estimate_of(case), _ground(case)
-    if now is None or ground is None or now.fits:
+    now, cluster = estimate_of(case), case.back.cluster
+    if now is None or cluster is None or now.fits:
         return None
-    if "activation_checkpointing" in case.back.settings or ground.plan.activation_checkpointing:
+    if "activation_checkpointing" in case.back.settings or now.plan.activation_checkpointing:
         return None
-    changes = [variant for variant in larger(ground.plan, ground.cluster) if variant.technique == "checkpointing"]
-    return next((there for _, there in ground.estimates(changes[:1])), None)
+    changes = [variant for variant in larger(now.plan, cluster) if variant.technique == "checkpointing"]
+    return next((there for _, there in _estimates(case, changes[:1])), None)
 
 
 def fit(case: Case) -> Iterator[Hit]:
     """EST508: a plan whose point estimate does not fit, and the smallest change that fits."""
-    now, ground = estimate_of(case), _ground(case)
-    if now is None or ground is None or now.fits:
+    now, cluster = estimate_of(case), case.back.cluster
+    if now is None or cluster is None or now.fits:
         return
     checkpointed, otherwise = "", checkpointed_estimate(case)
-    if "activation_checkpointing" not in case.back.settings and not ground.plan.activation_checkpointing:
+    if "activation_checkpointing" not in case.back.settings and not now.plan.activation_checkpointing:
         # The script may checkpoint without a hyperparameter for it: report only what fails even then.
         if otherwise is None or otherwise.fits:
             return
         now, checkpointed = otherwise, ", even with activation checkpointing"
-        ground = _Ground(ground.model, ground.cluster, ground.job, now.plan)
-    values: dict[str, Any] = {
-        "checkpointed": checkpointed,
-        "remedy": _smallest_change(ground, case.min_fit_probability),
-    }
+    remedy = _smallest_change(case, larger(now.plan, cluster))
+    values: dict[str, Any] = {"checkpointed": checkpointed, "remedy": remedy}
     if not now.host_memory_fits and now.headroom_gib >= 0:
         variant = "host memory"
         values |= {"needed": gib(now.host_memory_gib_per_node)}
@@ -187,31 +161,30 @@ def fit(case: Case) -> Iterator[Hit]:
     yield case.hit("EST508", variant, *_DEGREES, **values)
 
 
-def _smallest_change(ground: _Ground, min_fit_probability: float) -> str:
-    results = [
-        (variant, there) for variant, there in ground.estimates(larger(ground.plan, ground.cluster)) if there.fits
-    ]
+def _smallest_change(case: Case, variants: Iterable[Variant]) -> str:
+    least = case.min_fit_probability
+    results = [(variant, there) for variant, there in _estimates(case, variants) if there.fits]
     for variant, there in results:
-        if fits(there, min_fit_probability):
-            return f"The smallest change that fits is {variant.saying}: it {fit_words(there, min_fit_probability)}"
+        if fits(there, least):
+            return f"The smallest change that fits is {variant.saying}: it {fit_words(there, least)}"
     alternative = "Get a plan from smp_advisor.advise, or use more or larger GPUs"
     if not results:
         return f"No single change makes the plan fit. {alternative}"
     variant, there = max(results, key=lambda result: result[1].fit_probability)
     return (
         "No single change makes the plan fit with the required probability. The nearest is"
-        f" {variant.saying}: it {fit_words(there, min_fit_probability)}. {alternative}"
+        f" {variant.saying}: it {fit_words(there, least)}. {alternative}"
     )
 
 
 def unneeded(case: Case) -> Iterator[Hit]:
     """EST510: techniques without which the plan still fits and is faster."""
-    now, ground = estimate_of(case), _ground(case)
-    if now is None or ground is None or not now.fits:
+    now, cluster = estimate_of(case), case.back.cluster
+    if now is None or cluster is None or not now.fits:
         return
     if not {"batch_size", "activation_checkpointing"} <= case.back.settings:
         return  # the other settings of the script are unknown
-    for variant, there in ground.estimates(without(ground.plan, ground.cluster)):
+    for variant, there in _estimates(case, without(now.plan, cluster)):
         gain = there.samples_per_second / now.samples_per_second - 1
         if not fits(there, case.min_fit_probability) or not there.fits or gain < _WORTH:
             continue

@@ -93,7 +93,6 @@ def _candidates(
 
 
 def _values(parameter: Parameter, value: Any) -> Iterator[Any]:
-    """Values of the right type, nearest first."""
     if parameter.type == "bool":
         text = str(value).strip().lower()
         if text in ("1", "true", "yes", "on", "1.0"):
@@ -145,7 +144,6 @@ def _for_rule(rule: Rule, parameters: Mapping[str, Any], effective: Mapping[str,
 
 
 def _satisfying(condition: Condition, effective: Mapping[str, Any]) -> Any:
-    """A value that makes a condition true."""
     right = condition.value if condition.reference is None else effective.get(condition.reference)
     if condition.operator in ("==", "<=", ">="):
         return right
@@ -229,7 +227,6 @@ def _corrections(case: Case, parameters: dict[str, Any], violation: Violation) -
 
 
 def _exclusive(case: Case) -> Iterator[Hit]:
-    """Settings of which the SDK accepts only one."""
     configuration = case.configuration
     with_model, with_data = "modelparallel" in configuration.tables, configuration.get("dataparallel") is True
     if with_model and with_data:

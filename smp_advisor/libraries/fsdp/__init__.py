@@ -115,6 +115,7 @@ LIBRARY = Library(
     plan=FsdpPlan,
     layout=layout,
     space=_space,
+    trainer_argument="fsdp",
     flat_parameters=lambda plan: release(plan.version)[:2] < FULLY_SHARD_SINCE,
     adapters=True,
     adapter_bases=frozenset({16, 4}),  # 4 bits by TRL's trainer, in values of bfloat16

@@ -180,6 +180,7 @@ LIBRARY = Library(
     half_precision="fp16",
     default_attention="eager",
     smdistributed=True,
+    replication="ddp",
     script="smp_step",
     training_settings=frozenset({"loss"}),
     restricts_families=True,

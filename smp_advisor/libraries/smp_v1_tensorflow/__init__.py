@@ -130,6 +130,7 @@ LIBRARY = Library(
     half_precision="amp",
     default_attention="eager",
     smdistributed=True,
+    replication="horovod",
     script="keras",
     controls=("partitions", "batch_size", "microbatches", "pipeline"),
     alternatives=("partitions", "pipeline", "microbatches"),
