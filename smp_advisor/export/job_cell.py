@@ -130,6 +130,7 @@ def estimator_cell(
         "role": content.options.role,
         "script": content.script,
         "requirements": content.requirements,
+        "settings": content.settings,
         "train": content.inputs.get("train"),
     }
     # Scripts of SMP v1 and before read no conversations, and FSx has no files here.
@@ -171,6 +172,7 @@ def terms_of(
 def _flags(job: Launch) -> dict[str, bool]:
     return {
         "generated": job.generated,
+        "configured": bool(job.settings),
         "warned": bool(job.warnings),
         "data": bool(job.inputs),
         "estimated": job.run.estimate is not None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from smp_advisor.costs.compute import model_flops_per_sample
 from smp_advisor.costs.constants import peak_flops
@@ -107,7 +107,7 @@ def common_values(training: Training) -> dict[str, object]:
         "auto_model": Comment(architecture.auto_model),
         "family": model.family,
         "family_text": Comment(architecture.family),
-        "configuration": _configuration(training),
+        "configuration": model_configuration(training),
         "batch_size": plan.batch_size,
         "sequence_length": training.sequence_length,
         "positions": training.positions,
@@ -119,12 +119,12 @@ def common_values(training: Training) -> dict[str, object]:
         "evaluation_note": Comment(" and every --evaluate_every steps"),
         "layer_names": ["seq_layers", *architecture.layers],
         "token_dtype": "uint16" if model.shape.vocab <= 2**16 else "uint32",
-        **_flops(training),
+        **flops(training),
     }
 
 
-def _flops(training: Training) -> dict[str, object]:
-    """Template values from which a script computes its TFLOPS and model FLOPs utilization, as estimates do."""
+def flops(training: Training) -> dict[str, float]:
+    """Figures from which a script computes its TFLOPS and model FLOPs utilization, as estimates do."""
     model, job, length = training.model, training.job, training.sequence_length
     if job.adapter is not None:
         model = job.adapter.applied_to(model)
@@ -193,7 +193,8 @@ def copies_fit(training: Training, bytes_per_parameter: float) -> bool:
     return copies_bytes <= _HOST_SHARE * cluster.instance.host_memory_gib * 2**30
 
 
-def _configuration(training: Training) -> dict[str, object]:
+def model_configuration(training: Training) -> dict[str, Any]:
+    """Configuration of the model in transformers, with the positions that the sequence requires."""
     settings = configuration(training.model)
     if training.lacks_positions:
         # The number of positions of an inferred shape is inferred too: use the sequence length.

@@ -22,8 +22,9 @@ from smp_advisor.libraries.version import release
 if TYPE_CHECKING:
     from smp_advisor.export.script_parts import Training
     from smp_advisor.libraries.plan import Plan
+    from smp_advisor.workload.adapter import Adapter
 
-_DROPOUT = 0.05
+DROPOUT = 0.05
 
 
 def _require_adapter(training: Training) -> None:
@@ -57,13 +58,17 @@ def adapter_values(training: Training) -> dict[str, object]:
     return {
         "adapter_rank": adapter.rank,
         "adapter_alpha": adapter.alpha or 2 * adapter.rank,
-        "adapter_dropout": _DROPOUT if adapter.dropout else 0.0,
+        "adapter_dropout": DROPOUT if adapter.dropout else 0.0,
         "adapter_modules": sorted(adapter.module_names),
-        "adapter_targets": "all-linear" if adapter.targets == "all-linear" else sorted(adapter.module_names),
         "adapter_base": Comment(f" over {adapter.base_bits} bits" if adapter.quantized else ""),
         "base_bits": Comment(str(adapter.base_bits)),
         "double_quantization": adapter.double_quantization,
     }
+
+
+def adapter_targets(adapter: Adapter) -> str | list[str]:
+    """Modules with an adapter, as PEFT names them."""
+    return "all-linear" if adapter.targets == "all-linear" else sorted(adapter.module_names)
 
 
 def adapter_flags(training: Training) -> dict[str, bool]:
