@@ -18,7 +18,7 @@ import yaml
 from smp_advisor.arguments import require_types
 from smp_advisor.errors import ExportError
 from smp_advisor.export import checks
-from smp_advisor.export.describing import summary_lines
+from smp_advisor.export.job_cell import summary_lines
 from smp_advisor.export.launch import Launch, launch
 from smp_advisor.export.options import JobOptions
 from smp_advisor.export.script import training_script

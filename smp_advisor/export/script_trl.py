@@ -14,7 +14,7 @@ from smp_advisor.export.script_parts import (
     model_configuration,
     unimplemented,
 )
-from smp_advisor.export.script_torch import DROPOUT, adapter_flags, adapter_targets, fixed_settings
+from smp_advisor.export.script_torch import fixed_settings
 from smp_advisor.export.template import Comment, gathered, render
 
 if TYPE_CHECKING:
@@ -60,15 +60,15 @@ def trainer_of(training: Training, trainer: str | None) -> str:
             f" {training.objective!r}."
         )
     job, preferences = training.job, training.objective == "dpo"
-    if trainer == "plain" and (preferences or _shards_quantized(training)):
-        what = "has no objective 'dpo'" if preferences else "does not shard a quantized base"
-        raise ExportError(f"The plain script {what}: leave out trainer=.")
-    if trainer == "plain" or not (trainer or preferences or job.adapter or job.training == "fine-tuning"):
+    only = "preferences" if preferences else "adapters" if job.adapter is not None else ""
+    if only and trainer == "plain":
+        raise ExportError(f"The plain script trains no {only}: leave out trainer=.")
+    if trainer == "plain" or not (trainer or only or job.training == "fine-tuning"):
         return "plain"
     objection = _objection(training)
     if not objection:
         return "trl"
-    if trainer is None and not (preferences or _shards_quantized(training)):
+    if trainer is None and not only:
         return "plain"
     raise ExportError(
         f"The script on TRL's trainers does not train this plan: {objection}. Change the plan, or pass script="
@@ -105,6 +105,8 @@ def _objection(training: Training) -> str:
         return f"its transformers require PyTorch 2.11 or later, not {training.container.framework_version}"
     if plan.precision == "fp16" or job.optimizer != "adam" or setting:
         return f"it trains in bf16 or fp32 with Adam, without {setting or plan.precision}"
+    if job.adapter is not None and job.state_precision != "mixed":
+        return "it trains adapters with 32-bit states"
     if plan.activation_checkpointing not in (False, "each"):
         return f"it checkpoints all layers or none, not {plan.activation_checkpointing!r}"
     return _too_small(training)
@@ -197,8 +199,8 @@ def settings(training: Training) -> dict[str, Any]:
             "use_peft": True,
             "lora_r": adapter.rank,
             "lora_alpha": adapter.alpha or 2 * adapter.rank,
-            "lora_dropout": DROPOUT if adapter.dropout else 0.0,
-            "lora_target_modules": adapter_targets(adapter),
+            "lora_dropout": 0.05 if adapter.dropout else 0.0,
+            "lora_target_modules": "all-linear" if adapter.targets == "all-linear" else sorted(adapter.module_names),
         }
         if adapter.base_bits == 4:
             # FSDP shards floating-point values.
@@ -207,20 +209,22 @@ def settings(training: Training) -> dict[str, Any]:
         elif adapter.quantized:
             chosen["load_in_8bit"] = True
     if sharded:
-        chosen["fsdp"] = True
-        chosen["fsdp_config"] = {
-            "version": 2,
-            # Wraps the layers that the model names in _no_split_modules.
-            "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-            "reshard_after_forward": plan.sharding_strategy in ("full_shard", "hybrid_shard"),
-            "activation_checkpointing": checkpoints,
-            "cpu_ram_efficient_loading": True,
-            "state_dict_type": "SHARDED_STATE_DICT",
-        }
+        chosen.update(
+            fsdp=True,
+            fsdp_config={
+                "version": 2,
+                # Wraps the layers that the model names in _no_split_modules.
+                "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+                "reshard_after_forward": plan.sharding_strategy in ("full_shard", "hybrid_shard"),
+                "activation_checkpointing": checkpoints,
+                "cpu_ram_efficient_loading": True,
+                "state_dict_type": "SHARDED_STATE_DICT",
+            },
+        )
         # Without it, gradients stay unsharded until the last accumulated batch.
         reduction = {"sync_each_batch": not training.job.unsharded_accumulation}
         chosen["accelerator_config"] = {"gradient_accumulation_kwargs": reduction}
-    content = {
+    content: dict[str, Any] = {
         "settings": chosen,
         "fixed": {name: str(plan.hyperparameters[name]) for name in ("batch_size", *fixed_settings(plan))},
         "names": _NAMES,
@@ -258,6 +262,7 @@ def write(training: Training) -> str:
         "hybrid": _hybrid(training),
         "preferences": training.objective == "dpo",
         "reference": training.objective == "dpo" and _sharded(training) and not _shards_quantized(training),
-        **adapter_flags(training),
+        "adapter": (adapter := training.job.adapter) is not None,
+        "quantized": adapter is not None and adapter.quantized,
     }
     return gathered(render("train_trl.py.in", values=values, flags=flags))

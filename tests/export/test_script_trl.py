@@ -174,21 +174,28 @@ def make_specs(folder):
     full, lora, fsdp = files_of(FULL), files_of(LORA), {"library": "fsdp", "precision": "bf16"}
     sharded, shard = files_of(FULL, library="fsdp"), {"train": "chats", "stand_in": "shard.py"}
     add("trial", full, max_steps=3)
-    add("killed", sharded, "one job", **shard | {"stand_in": "kill.py"})
-    add("resumed", sharded, "one job", **shard)
-    add("again", sharded, "one job", **shard)
     add("whole", sharded, **shard)
     specs["whole"]["environment"]["SM_CHANNEL_VALIDATION"] = str(folder / "few chats")
     specs["whole"]["batch"] = batch
     add("diverged", full, train="text", learning_rate=1e30, checkpoint_every=1, max_steps=20, processes=1)
     add("adapter", lora, train="pairs", merge_adapter=1, max_steps=12)
-    add("sharded adapter", files_of(LORA, **fsdp), train="pairs", stand_in="shard.py", max_steps=12)
+    adapter = {"train": "pairs", "max_steps": 12, "stand_in": "shard.py"}
+    add("sharded adapter", files_of(LORA, **fsdp), **adapter)
     adapters = ("adapter", "sharded adapter")
     specs["sharded adapter"]["answered"] = [str(folder / name) for name in ("trial", *adapters)]
     preferences = {"train": "answers", "max_steps": 4}
     add("preferences", files_of(LORA, objective="dpo"), **preferences)
     for name, kind in (("sharded preferences", LORA), ("sharded preferences of all weights", FULL)):
         add(name, files_of(kind, objective="dpo", **fsdp), stand_in="shard.py", **preferences)
+    resumed = {
+        "whole": (sharded, shard),
+        "sharded adapter": (files_of(LORA, **fsdp), adapter),
+        "sharded preferences": (files_of(LORA, objective="dpo", **fsdp), preferences | {"stand_in": "shard.py"}),
+    }
+    for name, (files, options) in resumed.items():
+        add(f"{name}, killed", files, f"{name} again", **options | {"stand_in": "kill.py"})
+        add(f"{name}, resumed", files, f"{name} again", **options)
+    add("again", sharded, "whole again", **shard)
     small = small_training(*DATA_CASE, trainer="trl")
     add("small copy", {"train_smp.py": small.script}, train="chats", max_steps=2)
     add("unmarked", full, train="chats", tokenizer="tokenizer", processes=1)
@@ -222,14 +229,15 @@ class TestJobs:
         assert [sample.step for sample in log.samples] == [2, 3]
         assert {"tokens_per_second", "mfu", "loss", "steps"} <= jobs["trial"]["summary"].keys()
 
-    def test_a_killed_job_resumes_from_the_newest_complete_checkpoint_with_the_same_losses(self, jobs):
+    @pytest.mark.parametrize("name", ["whole", "sharded adapter", "sharded preferences"])
+    def test_a_killed_job_resumes_from_the_newest_complete_checkpoint_with_the_same_losses(self, jobs, name):
         """It was killed while it saved step 4."""
-        assert jobs["killed"]["error"] is not None
-        assert "checkpoint-4" in jobs["killed"]["checkpoints"]
-        whole, later = losses_of(jobs["whole"]), losses_of(jobs["resumed"])
-        assert list(later) == [3, 4, 5, 6]
+        assert jobs[f"{name}, killed"]["error"] is not None
+        assert "checkpoint-4" in jobs[f"{name}, killed"]["checkpoints"]
+        whole, later = losses_of(jobs[name]), losses_of(jobs[f"{name}, resumed"])
+        assert list(later) == list(whole)[2:]
         assert later == {step: whole[step] for step in later}
-        assert whole[6] < whole[1]
+        assert whole[max(whole)] < whole[1]
 
     def test_padded_steps_report_their_tokens_only(self, jobs):
         assert "seconds_per_step" not in jobs["whole"]["printed"]
@@ -303,7 +311,8 @@ for path in sys.argv[1:]:
     settings, model_settings, _ = names["read_settings"]()
     plugin = FullyShardedDataParallelPlugin(**settings.fsdp_plugin_args)
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**names["PLAN"]["sizes"], **names["PLAN"]["model"]))
+        config = AutoConfig.for_model(**names["PLAN"]["sizes"], **names["PLAN"]["model"])
+        model = AutoModelForCausalLM.from_config(config)
         if adapter := get_peft_config(model_settings):
             model = get_peft_model(model, adapter)
     plugin.set_auto_wrap_policy(model)
@@ -409,7 +418,12 @@ def test_the_plain_script_trains_what_trl_does_not(job, plan, options):
         (FULL, {"precision": "fp16"}, {"trainer": "trl"}, "in bf16 or fp32 with Adam, without fp16"),
         (FULL, {"batch_size": 3}, {"objective": "dpo"}, "a pair of preferences has two sequences, and batch_size is 3"),
         (FULL, {}, {"objective": "ppo"}, "objective 'sft' or 'dpo', not None and 'ppo'"),
-        (FULL, {}, {"objective": "dpo", "trainer": "plain"}, "has no objective 'dpo': leave out trainer="),
+        (FULL, {}, {"objective": "dpo", "trainer": "plain"}, "trains no preferences: leave out trainer="),
+        (LORA, {}, {"trainer": "plain"}, "trains no adapters: leave out trainer="),
+        (LORA, {"library": "smp-v2", "hybrid_shard_degree": 8}, {}, "with DDP or FSDP, as AWS's examples"),
+        (LORA, {"activation_checkpointing": "operators"}, {}, "it checkpoints all layers or none"),
+        ({"adapter": Adapter(base_bits=8)}, {"library": "fsdp"}, {}, "does not shard a base of 8 bits"),
+        (LORA | {"state_precision": "16-bit"}, {}, {}, "trains adapters with 32-bit states"),
         (
             {"adapter": Adapter(base_bits=4)},
             {"library": "fsdp", "version": "2.8.0"},
@@ -443,7 +457,7 @@ def test_the_estimate_counts_the_loss_of_fine_tuning_in_parts():
     assert logits(llama, **LORA) <= logits(llama, **FULL) < logits(llama) / 4
     assert logits(llama, **FULL, stack="hf-sdpa") == pytest.approx(logits(llama))
     assert logits(TASKS["t5"], **FULL) == logits(TASKS["t5"])
-    assert "compute_loss_in_parts(model)" in script_of(LORA, trainer="plain")
+    assert "compute_loss_in_parts(model)" in script_of(FULL, trainer="plain")
     assert "compute_loss_in_parts(model)" not in script_of({}, trainer="plain")
 
 
@@ -484,4 +498,6 @@ def test_the_cell_brings_the_packages_and_says_what_follows():
         estimator_cell(*parts, sdk="v2", objective="dpo")
     with pytest.raises(ExportError, match="pass data= with the channels train and model"):
         estimator_cell(*parts, sdk="v2", data="s3://data/chats")
-    assert "trl==" not in estimator_cell(*parts, sdk="v2", trainer="plain")
+    old = Job(sequence_length=LENGTH, precision="fp32", **LORA)
+    with pytest.raises(ExportError, match="GPUs of the Ampere generation or later"):
+        training_script(TASKS["llama"], Cluster("ml.p3.16xlarge"), old, Plan(library="ddp", precision="fp32"))
