@@ -328,10 +328,7 @@ def unscripted_adapter(library: str, job: Job, model: Model, instance: Instance)
     if adapter is None:
         return ""
     if own.adapter_bases and not (instance.bf16 and _has_trl(library, instance)):
-        return (
-            "The generated script trains adapters with TRL, in bf16 or fp32 and in images of PyTorch 2.11 or later: use"
-            " GPUs of the Ampere generation or later, or pass script= with your own script."
-        )
+        return sentence("libraries", "adapters_by_trl")
     if adapter.base_bits in own.adapter_bases:
         # Embedding and head stay in 16 bits.
         half = model.embedding_parameters + model.head.parameters
