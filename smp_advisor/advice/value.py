@@ -112,7 +112,7 @@ class Advice(Recommended):
             Another plan; the recommended plan if None.
         options
             ``script``, ``data``, ``shared_directory``, ``image_uri`` and others, see
-            `smp_advisor.export.cluster_job.ClusterOptions`.
+            `smp_advisor.export.formats.ClusterOptions`.
         """
         from smp_advisor.export import exported
 

@@ -8,7 +8,7 @@ from smp_advisor.costs.world import in_flight, stack_of, vocabulary_shards
 from smp_advisor.elementwise import anywhere, ceil, maximum, minimum, where
 from smp_advisor.libraries.layout import CONTIGUOUS
 from smp_advisor.libraries.state_bytes import RETURNED_HALF_LOGIT_BYTES
-from smp_advisor.libraries.version import transformers_families
+from smp_advisor.libraries.version import has_plain_head
 
 if TYPE_CHECKING:
     from smp_advisor.costs.world import Stage, World
@@ -215,8 +215,7 @@ def head_rows(model: Model, world: World) -> Floats:
 
 def computes_loss_in_parts(model: Model, layout: Layout) -> bool:
     """Whether the exported script computes the loss of the model for a part of the tokens at a time."""
-    family = transformers_families().get(model.family)
-    exported = model.config_json.strip() not in ("", "{}") and family is not None and family.task == "causal"
+    exported = model.config_json.strip() not in ("", "{}") and has_plain_head(model.family)
     return exported and layout.state_bytes.loss_in_parts
 
 

@@ -8,20 +8,23 @@ from __future__ import annotations
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Literal
 
+from smp_advisor.cluster.containers import image_at, patched_pytorch, table_date
 from smp_advisor.errors import ExportError
 from smp_advisor.export.architectures import architecture_of
-from smp_advisor.export.describing import duration, hardware, header
 from smp_advisor.export.launch import Launch, ScriptCheck, launch
 from smp_advisor.export.options import JobOptions
+from smp_advisor.export.script_parts import architecture_note, describe, hardware, in_words, library_name
 from smp_advisor.export.script_trl import trainer_note
 from smp_advisor.export.sdk_calls import estimator_values, trainer_values
-from smp_advisor.export.template import Comment, comment_lines, render, text_literal
-from smp_advisor.libraries.version import facts
+from smp_advisor.export.template import Comment, comment, comment_lines, render, text_literal
+from smp_advisor.libraries.version import facts, images
+from smp_advisor.wording import number, parameters_text, plural, probability
 
 if TYPE_CHECKING:
     from smp_advisor.cluster.cluster import Cluster
     from smp_advisor.cluster.containers import Container
     from smp_advisor.libraries.plan import Plan
+    from smp_advisor.workload.adapter import Adapter
     from smp_advisor.workload.job import Job
     from smp_advisor.workload.model import Model
 
@@ -130,6 +133,7 @@ def estimator_cell(
         "role": content.options.role,
         "script": content.script,
         "requirements": content.requirements,
+        "settings": content.settings,
         "train": content.inputs.get("train"),
     }
     # Scripts of SMP v1 and before read no conversations, and FSx has no files here.
@@ -171,6 +175,7 @@ def terms_of(
 def _flags(job: Launch) -> dict[str, bool]:
     return {
         "generated": job.generated,
+        "configured": bool(job.settings),
         "warned": bool(job.warnings),
         "data": bool(job.inputs),
         "estimated": job.run.estimate is not None,
@@ -186,3 +191,153 @@ def _flags(job: Launch) -> dict[str, bool]:
         "discontinued": "discontinued" in facts(job.plan.library),
         "to_be_written": not job.generated and job.options.script is None,
     }
+
+
+def _container_name(container: Container) -> str:
+    """Versions in a container, with the last day of AWS's patches if it is known."""
+    parts = [f"Python {container.py_version[2]}.{container.py_version[3:] or '6'}"]
+    if container.cuda:
+        parts.insert(0, f"CUDA {container.cuda}")
+    if container.transformers_version:
+        parts.append(f"transformers {container.transformers_version}")
+    return ", ".join(parts)
+
+
+def _image(job: Launch) -> tuple[str, str]:
+    """Content of the image of a job, and whether AWS patches it as of the day of the table, or which one instead."""
+    own, title = job.options.image_uri, job.library.title
+    container = job.container if own is None else image_at(own)
+    if container is None:
+        return "your image", "Patches: yours. The advisor does not know this image."
+    name, day = _container_name(container), container.end_of_support
+    if container.is_patched:
+        is_named = container.sdk_2 is not None or container.sdk_3 is not None or own is not None or job.options.region
+        place = "" if is_named else " Its address is that of most regions: export with region= for the others."
+        return name, f"Patches: AWS patches this image until {day}.{place}"
+    text = f"Patches: none since {day}. Expect known vulnerabilities (AWS's support policy as of {table_date()})."
+    if not day:
+        text = f"Patches: none. AWS's support policy does not list this image (as of {table_date()})."
+    if "version" in facts(job.plan.library):
+        newest_of_library = images(job.plan.library)[-1]
+        return name, f"{text} {title} has no newer image." if container == newest_of_library else text
+    newest = patched_pytorch(job.cluster.instance)
+    if newest is None:
+        return name, f"{text} No image that AWS patches has code for the GPUs of this instance."
+    return name, (
+        f"{text} AWS patches {newest.title} until {newest.end_of_support}: set version={newest.framework_version!r} in"
+        " the plan."
+    )
+
+
+def duration(job: Launch) -> str:
+    """Steps, elapsed time and price with their intervals."""
+    run, costs = job.run, job.run.estimate
+    if costs is None:
+        return "Duration and price: unknown, because the plan does not match the job."
+    fastest, slowest = costs.step_seconds_range
+    step = f"{number(costs.step_seconds)} s ({number(fastest)} to {number(slowest)}) per step"
+    if run.seconds is None:
+        epochs = job.hyperparameters.get("epochs")
+        length = "your script determines the number of steps"
+        if epochs is not None:
+            length = f"{plural(epochs, 'epoch')} of the channel `train`, whose size decides the number of steps"
+        return (
+            f"Duration: {step}; {length}. SageMaker stops the job after {in_words(run.max_run_seconds)}"
+            " (max_run_seconds)."
+        )
+    low, middle, high = run.seconds
+    text = f"Duration: {run.steps:,} steps of {step}, {in_words(middle)} ({in_words(low)} to {in_words(high)})."
+    if (price := costs.usd_per_hour) is not None:
+        least, expected, most = (f"${number(price * seconds / 3600)}" for seconds in (low, middle, high))
+        text += f" Price: {expected} ({least} to {most})"
+        text += " on demand; spot instances cost less." if job.options.spot else "."
+    if run.is_trial:
+        text += " The job has no length, so these steps only measure memory and speed."
+    if not run.is_chain:
+        text += f" SageMaker stops the job after {in_words(run.max_run_seconds)}"
+        text += ", which can be before its last step." if high > run.max_run_seconds else "."
+    return f"{text} Ranges are 95 % intervals of the estimate."
+
+
+def _memory(job: Launch) -> str:
+    """Required memory and the probability that the plan fits."""
+    costs = job.run.estimate
+    if costs is None:
+        return ""
+    return (
+        f"Memory: {costs.needed_gib:,.1f} GiB per GPU of {costs.usable_gpu_memory_gib:.1f} GiB available; fits with a"
+        f" probability of {probability(costs.fit_probability)}."
+    )
+
+
+def _checkpointing(job: Launch) -> str:
+    """Interval and size of checkpoints."""
+    run = job.run
+    if not job.options.plan_hyperparameters or not job.generated:
+        return "Checkpoints: your script must save them to the checkpoint directory and resume from it."
+    every = f"Checkpoints: every {run.checkpoint_every:,} steps"
+    if not run.checkpoint_gib:
+        return f"{every}."
+    return (
+        f"{every} (about {in_words(run.checkpoint_interval_seconds)}), {number(run.checkpoint_gib)} GiB each. Run this"
+        " cell again to resume."
+    )
+
+
+def _job_chain(job: Launch) -> str:
+    """The chain of jobs."""
+    run = job.run
+    return (
+        f"One job runs for at most {in_words(run.max_run_seconds)}, so the run is a chain of up to {run.jobs:,} jobs."
+        " Each resumes from the checkpoints of the job before. The cell waits for a job and starts the next one. You"
+        " can interrupt the cell: the job continues, and the cell follows it when you run it again."
+    )
+
+
+def _learning_rate(job: Launch) -> str:
+    """Peak learning rate and warm-up with their source."""
+    schedule = job.schedule
+    if schedule is None:
+        return ""
+    origin = f"{'assumed' if schedule.assumed else 'starting value'}, from {schedule.source}"
+    rate, warmup = (job.hyperparameters[name] for name in ("learning_rate", "warmup_steps"))
+    if (rate, warmup) != (schedule.learning_rate, schedule.warmup_steps):
+        usual = f"{schedule.learning_rate:g} after {schedule.warmup_steps:,} steps"
+        origin = f"your setting, instead of {usual}: {origin}"
+    end = "0" if job.decays_to_zero else "10 % of it"
+    steps = f"{100 * warmup:g} % of the steps as" if 0 < warmup < 1 else f"{warmup:,} steps of"
+    return f"Learning rate: {rate:g} after {steps} warm-up ({origin}), then down to {end} at the last step."
+
+
+def header(model: Model, job: Launch, adapter: Adapter | None) -> dict[str, object]:
+    """Template values of the comments at the top of a job cell, and the reasons against starting it."""
+    container, patches = _image(job)
+    return {
+        "hardware": Comment(hardware(job.cluster)),
+        "model_name": Comment(f'"{comment(model.name)}"'),
+        "parameters": Comment(parameters_text(model, adapter)),
+        "architecture": architecture_note(model),
+        "library": Comment(library_name(job.plan)),
+        "container": Comment(container),
+        "patches": comment_lines(patches),
+        "plan": Comment(describe(job.plan)),
+        "duration": comment_lines(duration(job)),
+        "memory": comment_lines(_memory(job)),
+        "checkpointing": comment_lines(_checkpointing(job)),
+        "jobs": comment_lines(_job_chain(job)),
+        "learning_rate": comment_lines(_learning_rate(job)),
+        "warnings": Comment("\n".join(_warning_lines(job))),
+        "discontinued": Comment(facts(job.plan.library).get("discontinued", "")),
+        "objection": " ".join(job.run.objections),
+    }
+
+
+def summary_lines(job: Launch) -> list[str]:
+    """Plan, library and hardware with the findings of the model's profile, as comments of Bash or YAML."""
+    plan = f"# {describe(job.plan)}, {library_name(job.plan)}"
+    return [plan, f"# {comment_lines(hardware(job.cluster))}", *_warning_lines(job)]
+
+
+def _warning_lines(job: Launch) -> list[str]:
+    """Findings of the model's profile, as comments of Python, Bash or YAML."""
+    return [f"# {comment_lines(f'Warning: {warning}')}" for warning in job.warnings]

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from smp_advisor.errors import ExportError, UnknownFamilyError
 from smp_advisor.export.options import JobOptions
 from smp_advisor.export.script import builds, training_script, writable
-from smp_advisor.export.script_parts import SMALL_VOCABULARY
 from smp_advisor.export.template import text_literal
 from smp_advisor.files import data_file
 from smp_advisor.job_rules import SCRIPT_NAME
+from smp_advisor.libraries.library import LOCAL_LIBRARY
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.workload.model import Model
 from smp_advisor.workload.stack import training_settings
@@ -29,10 +29,7 @@ _LAYERS, _STEPS, _PROCESSES, _LARGEST_BATCH = 2, 20, 2, 2
 
 
 def _small_configuration(settings: dict[str, Any]) -> dict[str, Any]:
-    """Reduce the sizes of a transformers configuration; settings that shape the architecture are unchanged.
-
-    The vocabulary is that of the original, because the data is checked with it: the script reduces it.
-    """
+    """Reduce the sizes of a transformers configuration; its vocabulary and architecture are unchanged."""
     dimensions = data_file("export", "small_model")
     small = {name: value for name, value in settings.items() if name not in dimensions["dropped"]}
     for name, largest in dimensions["largest"].items():
@@ -64,7 +61,7 @@ class SmallTraining:
 
     script: str
     model: Model | None
-    """With the vocabulary to which the script reduces its data; None for a family without a cost model."""
+    """None for a family without a cost model."""
     job: Job
     plan: Plan
 
@@ -81,22 +78,22 @@ def small_training(
     settings = _small_configuration(json.loads(model.config_json))
     small = replace(model, name=f"small copy of {model.name}", config_json=json.dumps(settings, sort_keys=True))
     alone = Plan(
-        library="ddp",
+        library=LOCAL_LIBRARY,
         batch_size=min(plan.batch_size, _LARGEST_BATCH),
         precision="fp32",
         activation_checkpointing="each" if plan.activation_checkpointing else False,
     )
     # Settings that save memory do not matter for a small model.
     plain: dict[str, Any] = {name: training_settings()[name].default for name in job.training_settings()}
-    if job.adapter is not None:
+    if job.adapter is not None and trainer == "trl":
         # Weights of 4 and 8 bits require a GPU.
         plain["adapter"] = replace(job.adapter, base_bits=16, double_quantization=False, upcast=False)
+    elif job.adapter is not None:
+        plain |= {"adapter": None, "training": "fine-tuning"}
     if model.reads_tokens:
         plain["sequence_length"] = min(job.sequence_length, _LONGEST_SEQUENCE)
     short = replace(job, **plain)
     script = training_script(small, cluster, short, alone, trainer=trainer, objective=objective, small_copy=True)
-    if isinstance(settings.get("vocab_size"), int):
-        settings["vocab_size"] = min(settings["vocab_size"], SMALL_VOCABULARY)
     try:
         trained = replace(Model.from_config(settings), name=small.name)
     except UnknownFamilyError:

@@ -12,12 +12,13 @@ from smp_advisor.costs.effective_time import EffectiveTime, effective_time, writ
 from smp_advisor.costs.evaluate import estimate, trained
 from smp_advisor.errors import ExportError, PlanError
 from smp_advisor.export.architectures import architecture_of
-from smp_advisor.export.describing import in_words, percent
 from smp_advisor.export.options import FileSystem
+from smp_advisor.export.script_parts import in_words
 from smp_advisor.files import data_file
 from smp_advisor.job_rules import MAX_RUN_SECONDS
 from smp_advisor.libraries.groups import global_batch_size
 from smp_advisor.libraries.layout import layout_of_plan
+from smp_advisor.wording import percent, probability
 from smp_advisor.workload.job import OVERHEADS
 
 if TYPE_CHECKING:
@@ -300,7 +301,7 @@ def _objections(costs: Estimate, cluster: Cluster, min_fit_probability: float) -
     if costs.headroom_gib < 0 or costs.fit_probability < min_fit_probability:
         reasons.append(
             f"The plan requires {costs.needed_gib:,.1f} GiB per GPU of the {costs.usable_gpu_memory_gib:.1f} GiB"
-            f" available and fits with a probability of {percent(costs.fit_probability)}, less than the required"
+            f" available and fits with a probability of {probability(costs.fit_probability)}, less than the required"
             f" {percent(min_fit_probability)}."
         )
     if not costs.host_memory_fits:

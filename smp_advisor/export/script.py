@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import ExportError
 from smp_advisor.export import script_torch, script_trl
@@ -100,6 +100,12 @@ def _require_smp_v1(training: Training) -> None:
             f"The training script requires library version {first_library_version()} or later, and the plan uses"
             f" {plan.version}: choose a later version, or pass script= with your own script."
         )
+    # The library gathers sharded parameters since then (its release notes).
+    if plan.shards_parameters and release(plan.version) < _GATHERS_SHARDS:
+        raise ExportError(
+            f"The training script saves sharded models with library version 1.15 or later, and the plan uses"
+            f" {plan.version}: choose a later version, or pass script= with your own script."
+        )
     if plan.pipeline_parallel_degree > 1:
         require_auto_partition(plan)
 
@@ -129,8 +135,6 @@ def _write_smp_v1(training: Training) -> str:
         "tensor_parallel": plan.tensor_parallel_degree > 1,
         "tensor_parallel_family": supports_tensor_parallelism(training.model.family, plan.library),
         "delay_initialization": _delays_initialization(training),
-        # The library gathers sharded parameters since 1.15 (its release notes).
-        "gathers": not plan.shards_parameters or release(plan.version) >= _GATHERS_SHARDS,
         "tracks": True,
         "starts_pretrained": True,
         "evaluates": True,
@@ -208,7 +212,7 @@ def training_script(
     trainer, objective
         See `JobOptions`.
     small_copy
-        Whether `model` stands for a larger one whose data it is to read: the script reduces its vocabulary.
+        Whether `model` stands for a larger one, whose weights it cannot load.
 
     Raises
     ------
@@ -218,6 +222,11 @@ def training_script(
     """
     training = writable(model, cluster, job, plan, trainer=trainer, objective=objective, small_copy=small_copy)
     return _KINDS[_kind(training)][2](training)
+
+
+def settings(training: Training) -> dict[str, Any]:
+    """Content of the file `SETTINGS_NAME` next to the script, which the cell of the job writes; empty without one."""
+    return script_trl.settings(training) if training.trainer == "trl" else {}
 
 
 def requirements(training: Training) -> str:

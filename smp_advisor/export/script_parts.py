@@ -1,16 +1,15 @@
-"""Template values and flags that the training scripts of all libraries share."""
+"""Template values and flags of all training scripts, and the words for a plan that cells have as well."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from smp_advisor.costs.compute import model_flops_per_sample
 from smp_advisor.costs.constants import peak_flops
 from smp_advisor.errors import ExportError
 from smp_advisor.export.architectures import Architecture, configuration
-from smp_advisor.export.describing import architecture_note, describe, library_name
-from smp_advisor.export.template import Comment, comment
+from smp_advisor.export.template import Comment, comment, comment_lines
 from smp_advisor.files import data_file
 from smp_advisor.libraries.library import get_library
 from smp_advisor.libraries.version import image
@@ -29,13 +28,12 @@ if TYPE_CHECKING:
 DTYPES = {"fp16": "torch.float16", "bf16": "torch.bfloat16", "fp32": "torch.float32"}
 
 _TASKS = ("causal", "masked", "sequence_to_sequence", "text_classification", "image_classification")
-SMALL_VOCABULARY = 1024
-"""Largest vocabulary of the small model of a local run. The script folds other token ids into it."""
 _OPTIONAL = (
-    *("accumulates", "adapter", "checks_launch", "chooses_step", "half_inputs", "reads_text", "weighted", "norms"),
+    *("accumulates", "checks_launch", "chooses_step", "half_inputs", "reads_text", "weighted", "norms"),
     *("chats", "pairs", "padded", "sharded", "tracks", "evaluates", "starts_pretrained", "tensorflow"),
 )
 """Parts that only some scripts have."""
+_FRAMEWORKS = {"pytorch": "PyTorch", "tensorflow": "TensorFlow"}
 _HOST_SHARE = 0.7
 """Fraction of the host memory that the copies of the model in all processes may use while it is built."""
 
@@ -93,13 +91,67 @@ class Training:
         return 0 < self.positions < self.sequence_length
 
 
+def hardware(cluster: Cluster) -> str:
+    """Instances, GPUs and price of a cluster."""
+    price = cluster.usd_per_hour
+    cost = "price unknown" if price is None else f"about ${price:,.2f} per hour"
+    return f"{cluster.nodes} x {cluster.instance.name} ({cluster.gpus} GPUs, {cost})"
+
+
+def library_name(plan: Plan) -> str:
+    """Library with its version and framework, for example "SMP v2 2.8.0 (PyTorch 2.5.1)"."""
+    library, framework_version = get_library(plan.library), image(plan.library, plan.version).framework_version
+    # A library without versions of its own uses those of its framework.
+    version = "" if plan.version == framework_version else f" {plan.version}"
+    return f"{library.title}{version} ({_FRAMEWORKS[library.framework]} {framework_version})"
+
+
+def describe(plan: Plan) -> str:
+    """Precision and techniques of a plan."""
+    words = {
+        "pipeline parallelism": plan.pipeline_parallel_degree > 1,
+        "tensor parallelism": plan.tensor_parallel_degree > 1,
+        "context parallelism": plan.context_parallel_degree > 1,
+        "expert parallelism": plan.expert_parallel_degree > 1,
+        "sharded data parallelism": plan.shards_parameters,
+        "optimizer state sharding": plan.shard_optimizer_state,
+        "compiled": get_library(plan.library).compiles,
+    }
+    used = [word for word, on in words.items() if on] or ["data parallelism"]
+    return f"{plan.precision}, {', '.join(used)}"
+
+
+def in_words(seconds: float) -> str:
+    """A duration in its natural unit, with two to three digits.
+
+    Examples
+    --------
+    >>> in_words(42), in_words(5400), in_words(104 * 86400)
+    ('42 s', '90 min', '104 days')
+    """
+    for unit, size in (("days", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            value = seconds / size
+            return f"{value:,.0f} {unit}" if value >= 10 else f"{value:.1f} {unit}".replace(".0 ", " ")
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.2g} s"
+
+
+def architecture_note(model: Model) -> Comment:
+    """The architecture that stands for a number of parameters, as a comment, and how to train another one."""
+    shape = model.shape
+    return comment_lines(
+        f"Architecture: a {model.family} model of {shape.layers} layers and width {shape.hidden:,}, inferred from the"
+        " number of parameters. To train another one, advise on it by name, configuration or weights:"
+        ' advise("llama-3-8b", ...).'
+    )
+
+
 def common_values(training: Training) -> dict[str, object]:
     """Template values for all libraries."""
     model, plan, architecture = training.model, training.plan, training.architecture
     return {
         "model_name": Comment(f'"{comment(model.name)}"'),
         "parameters": Comment("small sizes" if training.small_copy else parameters_text(model, training.job.adapter)),
-        "small_vocabulary": SMALL_VOCABULARY,
         "task": Comment(architecture.title),
         "architecture": architecture_note(model),
         "library": Comment(library_name(plan)),
@@ -107,7 +159,7 @@ def common_values(training: Training) -> dict[str, object]:
         "auto_model": Comment(architecture.auto_model),
         "family": model.family,
         "family_text": Comment(architecture.family),
-        "configuration": _configuration(training),
+        "configuration": model_configuration(training),
         "batch_size": plan.batch_size,
         "sequence_length": training.sequence_length,
         "positions": training.positions,
@@ -119,12 +171,12 @@ def common_values(training: Training) -> dict[str, object]:
         "evaluation_note": Comment(" and every --evaluate_every steps"),
         "layer_names": ["seq_layers", *architecture.layers],
         "token_dtype": "uint16" if model.shape.vocab <= 2**16 else "uint32",
-        **_flops(training),
+        **flops(training),
     }
 
 
-def _flops(training: Training) -> dict[str, object]:
-    """Template values from which a script computes its TFLOPS and model FLOPs utilization, as estimates do."""
+def flops(training: Training) -> dict[str, float]:
+    """Figures from which a script computes its TFLOPS and model FLOPs utilization, as estimates do."""
     model, job, length = training.model, training.job, training.sequence_length
     if job.adapter is not None:
         model = job.adapter.applied_to(model)
@@ -193,7 +245,8 @@ def copies_fit(training: Training, bytes_per_parameter: float) -> bool:
     return copies_bytes <= _HOST_SHARE * cluster.instance.host_memory_gib * 2**30
 
 
-def _configuration(training: Training) -> dict[str, object]:
+def model_configuration(training: Training) -> dict[str, Any]:
+    """Configuration of the model in transformers, with the positions that the sequence requires."""
     settings = configuration(training.model)
     if training.lacks_positions:
         # The number of positions of an inferred shape is inferred too: use the sequence length.

@@ -1,11 +1,11 @@
-"""The training script for PyTorch FSDP and DDP, with or without SMP v2, or an adapter of the PEFT library."""
+"""The training script for PyTorch FSDP and DDP, with or without SMP v2."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from smp_advisor.errors import ExportError
-from smp_advisor.export.architectures import adapter_packages, datasets_package, newest_release
+from smp_advisor.export.architectures import datasets_package, newest_release
 from smp_advisor.export.script_parts import (
     DTYPES,
     checkpoint_period,
@@ -17,65 +17,11 @@ from smp_advisor.export.script_parts import (
 from smp_advisor.export.template import Comment, gathered, render
 from smp_advisor.libraries.library import FULLY_SHARD_SINCE, supports_tensor_parallelism
 from smp_advisor.libraries.state_bytes import loss_in_parts
-from smp_advisor.libraries.version import release
+from smp_advisor.libraries.version import has_plain_head, release
 
 if TYPE_CHECKING:
     from smp_advisor.export.script_parts import Training
     from smp_advisor.libraries.plan import Plan
-
-_DROPOUT = 0.05
-
-
-def _require_adapter(training: Training) -> None:
-    """Raise `ExportError` for jobs whose adapter the script does not support."""
-    job = training.job
-    if training.architecture.task != "causal":
-        raise ExportError(
-            f"The generated script trains adapters of language models, not of {training.architecture.title}: pass"
-            " script= with your own script."
-        )
-    if job.state_precision != "mixed":
-        raise ExportError(
-            "The generated script trains adapters with 32-bit states: leave state_precision out of the job, or pass"
-            " script= with your own script."
-        )
-
-
-def _adapter_requirements(training: Training) -> list[str]:
-    """Packages for the adapter."""
-    adapter = training.job.adapter
-    if adapter is None:
-        return []
-    return adapter_packages(training.container.framework_version, quantized=adapter.quantized)
-
-
-def adapter_values(training: Training) -> dict[str, object]:
-    """Template values."""
-    adapter = training.job.adapter
-    if adapter is None:
-        return {}
-    return {
-        "adapter_rank": adapter.rank,
-        "adapter_alpha": adapter.alpha or 2 * adapter.rank,
-        "adapter_dropout": _DROPOUT if adapter.dropout else 0.0,
-        "adapter_modules": sorted(adapter.module_names),
-        "adapter_targets": "all-linear" if adapter.targets == "all-linear" else sorted(adapter.module_names),
-        "adapter_base": Comment(f" over {adapter.base_bits} bits" if adapter.quantized else ""),
-        "base_bits": Comment(str(adapter.base_bits)),
-        "double_quantization": adapter.double_quantization,
-    }
-
-
-def adapter_flags(training: Training) -> dict[str, bool]:
-    """Template flags."""
-    adapter = training.job.adapter
-    return {
-        "adapter": adapter is not None,
-        "quantized": adapter is not None and adapter.quantized,
-        "four_bits": adapter is not None and adapter.base_bits == 4,
-        "all_linear": adapter is not None and adapter.targets == "all-linear",
-    }
-
 
 _FP32_BYTES = 4
 _IMPLEMENTED = {
@@ -105,8 +51,6 @@ def require(training: Training) -> None:
         )
     _require_settings(training)
     newest_release(training.container.framework_version, training.architecture)
-    if training.job.adapter is not None:
-        _require_adapter(training)
     _building(training)
 
 
@@ -114,22 +58,28 @@ def _require_settings(training: Training) -> None:
     """Raise `ExportError` for settings of training that the script does not implement."""
     job, plan = training.job, training.plan
     require_implemented(training, _IMPLEMENTED)
-    if job.loss == "chunked" and (training.architecture.task != "causal" or _transforms(training)):
+    plain_head = training.architecture.task == "causal" and has_plain_head(training.model.family)
+    if job.loss == "chunked" and (not plain_head or _transforms(training)):
         raise ExportError(
-            "The generated script computes a chunked loss only for language models whose layers the library does not"
-            " replace: set loss='plain', or pass script= with your own script."
+            "The generated script computes a chunked loss only for language models whose logits are not scaled and"
+            " whose layers the library does not replace: set loss='plain', or pass script= with your own script."
         )
     if job.state_precision == "16-bit" and (plan.precision != "bf16" or _transforms(training)):
         raise ExportError(
             "The generated script trains with 16-bit states only in bf16 and without layers of the library: set"
             " state_precision='mixed', or pass script= with your own script."
         )
-    oldest = FULLY_SHARD_SINCE if plan.shards_parameters or job.adapter is not None else _SAVES_SINCE
+    oldest = FULLY_SHARD_SINCE if plan.shards_parameters else _SAVES_SINCE
     if not training.library.smdistributed and _release(training) < oldest:
         raise ExportError(
             f"The generated script requires PyTorch {'.'.join(map(str, oldest))} or later, and the container has"
             f" {training.container.framework_version}: choose a newer version of the library, or pass script= with your"
             " own script."
+        )
+    if training.library.smdistributed and release(plan.version)[:2] < _OWN_SAVER_SINCE:
+        raise ExportError(
+            f"The generated script saves checkpoints with {training.library.title} 2.5 or later, not {plan.version}:"
+            " choose a newer version, or pass script= with your own script."
         )
     if plan.activation_checkpointing == "operators" and _release(training) < _SELECTIVE_SINCE:
         raise ExportError(
@@ -145,7 +95,7 @@ def requirements(training: Training) -> list[str]:
         packages.append("accelerate")
     if training.architecture.reads_text:
         packages.append(datasets_package(training.container.framework_version))
-    return packages + _adapter_requirements(training)
+    return packages
 
 
 def write(training: Training) -> str:
@@ -154,11 +104,9 @@ def write(training: Training) -> str:
     sharded, checkpoints = plan.shards_parameters, bool(plan.activation_checkpointing)
     building, pure = _building(training), training.job.state_precision == "16-bit"
     strategy = plan.sharding_strategy if sharded else ""
-    own_saver = smp and release(plan.version)[:2] >= _OWN_SAVER_SINCE
     in_thread = not smp and _copies_of_states_fit(training)
     causal, pairs = (training.architecture.task == task for task in ("causal", "sequence_to_sequence"))
     weighted = pairs or (causal and training.tunes) or training.architecture.task == "masked"
-    half = pure or (training.job.adapter is not None and plan.precision != "fp32")
     chunked = training.job.loss == "chunked" or _loss_in_parts(training)
     period = checkpoint_period(plan)
     values = common_values(training) | {
@@ -173,16 +121,15 @@ def write(training: Training) -> str:
         "reshard_after_forward": strategy in ("full_shard", "hybrid_shard"),
         "model_dtype": Comment(DTYPES["bf16" if plan.precision == "bf16" else "fp32"]),
         "fixed_settings": {name: str(plan.hyperparameters[name]) for name in fixed_settings(plan)},
-        "in_background": Comment(", in the background" if own_saver or in_thread else ""),
+        "in_background": Comment(", in the background" if smp or in_thread else ""),
         "weighted": Comment("* weights[part]" if weighted else "/ len(parts)"),
-        "built_dtype": Comment(DTYPES[plan.precision if half else "fp32"]),
-        "built_in": Comment(plan.precision if pure or training.job.adapter is not None else "fp32"),
+        "built_dtype": Comment(DTYPES[plan.precision if pure else "fp32"]),
+        "built_in": Comment(plan.precision if pure else "fp32"),
         "backward": Comment("state.scaler.scale(loss).backward()" if plan.precision == "fp16" else "loss.backward()"),
         "clip": Comment(_clipping(training)),
-        "step_option": Comment(_STEP_OPTIONS.get(training.job.optimizer_step, "")),
+        "step_option": Comment(_step_option(training)),
         "checkpoint_period": Comment(str(period)),
         "wrapped": Comment("with sharded layers" if sharded else "with a full copy on every GPU"),
-        **adapter_values(training),
     }
     flags = common_flags(training) | {
         "reads_text": training.architecture.reads_text,
@@ -191,12 +138,7 @@ def write(training: Training) -> str:
         "padded": pairs or (causal and training.tunes),
         "weighted": weighted,
         "norms": plan.precision != "fp16",
-        "builds": half
-        or chunked
-        or training.small_copy
-        or building != "every process"
-        or _transforms(training)
-        or training.job.adapter is not None,
+        "builds": pure or chunked or building != "every process" or _transforms(training),
         "tracks": True,
         "evaluates": True,
         "starts_pretrained": True,
@@ -208,15 +150,13 @@ def write(training: Training) -> str:
         "fsdp2": sharded and not smp,
         "has_experts": any(matmul.experts > 1 for group in training.model.groups for matmul in group.block.matmuls),
         "hybrid": "hybrid" in strategy,
-        "own_saver": own_saver,
-        "saves_async": own_saver or in_thread,
         "saves_in_thread": in_thread,
         "autocast": not sharded and not pure and plan.precision != "fp32",
         "casts": not pure and plan.precision != "fp32",
-        "builds_half": half,
+        "builds_half": pure,
         "loads_first": building == "library" or _transforms(training),
         "chunked_loss": chunked,
-        "chooses_step": training.job.optimizer_step != "auto",
+        "chooses_step": bool(_step_option(training)),
         "delays_reduction": not sharded or training.job.unsharded_accumulation,
         "keeps_products": plan.activation_checkpointing == "operators",
         "checkpoints_some": period > 1,
@@ -230,9 +170,15 @@ def write(training: Training) -> str:
         "finds_layers": sharded or checkpoints,
         "delay_initialization": building == "library",
         "first_builds": building == "first process",
-        **adapter_flags(training),
     }
     return gathered(render("train_torch.py.in", values=values, flags=flags))
+
+
+def _step_option(training: Training) -> str:
+    """How Adam steps. By default in one kernel, or by parameter after scaled losses: both need no memory for it."""
+    default = "" if training.job.optimizer != "adam" else "loop" if training.plan.precision == "fp16" else "fused"
+    chosen = training.job.optimizer_step
+    return _STEP_OPTIONS.get(default if chosen == "auto" else chosen, "")
 
 
 def _clipping(training: Training) -> str:
@@ -255,8 +201,9 @@ def _release(training: Training) -> tuple[int, ...]:
 
 def _loss_in_parts(training: Training) -> bool:
     """Whether the loss is computed in parts by default, as the estimate counts."""
-    of_library = training.library.smdistributed or training.architecture.task != "causal"
-    return not of_library and loss_in_parts(training.job)
+    if training.library.smdistributed or not has_plain_head(training.model.family):
+        return False
+    return training.architecture.task == "causal" and loss_in_parts(training.job)
 
 
 def _copies_of_states_fit(training: Training) -> bool:
@@ -276,8 +223,7 @@ def _transforms(training: Training) -> bool:
 def _building(training: Training) -> str:
     """Where the model is built: in every process, layer by layer by the library, or in the first process only."""
     model, instance, plan = training.model, training.cluster.instance, training.plan
-    half = training.job.adapter is not None and plan.precision != "fp32"
-    enough = copies_fit(training, _FP32_BYTES / 2 if half else _FP32_BYTES)
+    enough = copies_fit(training, _FP32_BYTES)
     delays = plan.delayed_parameter_initialization
     if _library_initializes(training) and (delays or not enough):
         return "library"

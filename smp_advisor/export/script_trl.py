@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import ExportError
 from smp_advisor.export.architectures import adapter_packages, newest_release, trl_packages
-from smp_advisor.export.script_parts import common_flags, common_values, copies_fit, unimplemented
-from smp_advisor.export.script_torch import adapter_flags, adapter_values, fixed_settings
+from smp_advisor.export.script_parts import (
+    common_flags,
+    common_values,
+    copies_fit,
+    flops,
+    model_configuration,
+    unimplemented,
+)
+from smp_advisor.export.script_torch import fixed_settings
 from smp_advisor.export.template import Comment, gathered, render
 
 if TYPE_CHECKING:
@@ -21,6 +28,17 @@ _IMPLEMENTED = {
     "separate_embeddings": (True,),
 }
 """Values of the job's training settings besides the defaults that TRL's trainers have as well."""
+_NAMES = {
+    "--sequence_length": "--max_length",
+    "--epochs": "--num_train_epochs",
+    "--max_gradient_norm": "--max_grad_norm",
+    "--log_every": "--logging_steps",
+    "--evaluate_every": "--eval_steps",
+    "--checkpoint_every": "--save_steps",
+    "--checkpoint_directory": "--output_dir",
+    "--text_column": "--dataset_text_field",
+}
+"""Hyperparameters of the advisor's jobs with their names in TRL."""
 _OBJECTIVES = {
     # Objective: title, class of the settings, class of the trainer.
     "sft": ("supervised fine-tuning", "SFTConfig", "SFTTrainer"),
@@ -42,15 +60,15 @@ def trainer_of(training: Training, trainer: str | None) -> str:
             f" {training.objective!r}."
         )
     job, preferences = training.job, training.objective == "dpo"
-    if trainer == "plain" and (preferences or _shards_quantized(training)):
-        what = "has no objective 'dpo'" if preferences else "does not shard a quantized base"
-        raise ExportError(f"The plain script {what}: leave out trainer=.")
-    if trainer == "plain" or not (trainer or preferences or job.adapter or job.training == "fine-tuning"):
+    only = "preferences" if preferences else "adapters" if job.adapter is not None else ""
+    if only and trainer == "plain":
+        raise ExportError(f"The plain script trains no {only}: leave out trainer=.")
+    if trainer == "plain" or not (trainer or only or job.training == "fine-tuning"):
         return "plain"
     objection = _objection(training)
     if not objection:
         return "trl"
-    if trainer is None and not (preferences or _shards_quantized(training)):
+    if trainer is None and not only:
         return "plain"
     raise ExportError(
         f"The script on TRL's trainers does not train this plan: {objection}. Change the plan, or pass script="
@@ -87,6 +105,8 @@ def _objection(training: Training) -> str:
         return f"its transformers require PyTorch 2.11 or later, not {training.container.framework_version}"
     if plan.precision == "fp16" or job.optimizer != "adam" or setting:
         return f"it trains in bf16 or fp32 with Adam, without {setting or plan.precision}"
+    if job.adapter is not None and job.state_precision != "mixed":
+        return "it trains adapters with 32-bit states"
     if plan.activation_checkpointing not in (False, "each"):
         return f"it checkpoints all layers or none, not {plan.activation_checkpointing!r}"
     return _too_small(training)
@@ -128,37 +148,121 @@ def requirements(training: Training) -> list[str]:
     return packages + adapter_packages(version, quantized=adapter is not None and adapter.quantized)
 
 
+def settings(training: Training) -> dict[str, Any]:
+    """The plan as plain data, which the cell writes next to the script.
+
+    ``settings`` are those of the trainer and of ``ModelConfig``, and defaults for the hyperparameters of the job, whose
+    other names are in ``names``. A job with another value of a ``fixed`` one, or weights with other ``sizes``, is
+    refused.
+    """
+    plan, adapter, preferences = training.plan, training.job.adapter, training.objective == "dpo"
+    sharded, checkpoints = _sharded(training), bool(plan.activation_checkpointing)
+    model = {"model_type": training.model.family} | model_configuration(training)
+    sizes = {
+        name: value
+        for name, value in model.items()
+        if isinstance(value, int | str) and not name.endswith("token_id") and not training.small_copy
+    }
+    batch = plan.batch_size // 2 if preferences else plan.batch_size  # a pair has two sequences
+    chosen: dict[str, Any] = {
+        "per_device_train_batch_size": batch,
+        "per_device_eval_batch_size": batch,
+        "gradient_accumulation_steps": plan.gradient_accumulation_steps,
+        "max_length": training.sequence_length,
+        "dtype": "bfloat16" if _base_bytes(training) == 2 else "float32",
+        # Parameters in bf16 need no autocast.
+        "bf16": plan.precision == "bf16" and training.job.state_precision == "mixed",
+        # FSDP has its own.
+        "activation_checkpointing": checkpoints and not sharded,
+        "optim": "adamw_torch_fused",
+        "num_train_epochs": float(training.usual_epochs),
+        "learning_rate": 0.0001,
+        "lr_scheduler_type": "cosine",
+        "warmup_steps": 0.1,  # below 1: a share of the steps
+        "weight_decay": 0.01,
+        "output_dir": "/opt/ml/checkpoints",
+        "save_steps": 0,  # never
+        "save_total_limit": 2,
+        "logging_first_step": True,
+        "logging_nan_inf_filter": False,
+        "disable_tqdm": True,
+        "ddp_timeout": 7200,  # one process tokenizes, the others wait
+    }
+    if preferences:
+        # Before training, so that no reference model is in memory while it trains. Over a quantized base that is
+        # sharded, each step runs the base without the adapter.
+        chosen["precompute_ref_log_probs"] = not _shards_quantized(training)
+    else:
+        chosen["packing_strategy"] = "wrapped"  # every sample is full, as in the estimate
+    if adapter is not None:
+        chosen |= {
+            "use_peft": True,
+            "lora_r": adapter.rank,
+            "lora_alpha": adapter.alpha or 2 * adapter.rank,
+            "lora_dropout": 0.05 if adapter.dropout else 0.0,
+            "lora_target_modules": "all-linear" if adapter.targets == "all-linear" else sorted(adapter.module_names),
+        }
+        if adapter.base_bits == 4:
+            # FSDP shards floating-point values.
+            chosen |= {"load_in_4bit": True, "use_bnb_nested_quant": adapter.double_quantization}
+            chosen["bnb_4bit_quant_storage"] = "bfloat16"
+        elif adapter.quantized:
+            chosen["load_in_8bit"] = True
+    if sharded:
+        chosen.update(
+            fsdp=True,
+            fsdp_config={
+                "version": 2,
+                # Wraps the layers that the model names in _no_split_modules.
+                "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+                "reshard_after_forward": plan.sharding_strategy in ("full_shard", "hybrid_shard"),
+                "activation_checkpointing": checkpoints,
+                "cpu_ram_efficient_loading": True,
+                "state_dict_type": "SHARDED_STATE_DICT",
+            },
+        )
+        # Without it, gradients stay unsharded until the last accumulated batch.
+        reduction = {"sync_each_batch": not training.job.unsharded_accumulation}
+        chosen["accelerator_config"] = {"gradient_accumulation_kwargs": reduction}
+    content: dict[str, Any] = {
+        "settings": chosen,
+        "fixed": {name: str(plan.hyperparameters[name]) for name in ("batch_size", *fixed_settings(plan))},
+        "names": _NAMES,
+        "sizes": sizes,
+        "model": {name: value for name, value in model.items() if name not in sizes},
+    }
+    if _hybrid(training):
+        # Shards on the GPUs of a node, and a replica per node.
+        cluster = training.cluster
+        content["groups"] = {"dp_replicate_size": cluster.nodes, "dp_shard_size": cluster.gpus_per_node}
+    if not training.small_copy:
+        # Without recomputation, and of the dense peak of the plan's GPU.
+        speed = flops(training)
+        content["flops_per_token"] = float(f"{speed['flops_per_sample'] / training.sequence_length:.6g}")
+        content["peak_tflops"] = speed["peak_tflops"]
+    return content
+
+
+def _hybrid(training: Training) -> bool:
+    return _sharded(training) and "hybrid" in training.plan.sharding_strategy
+
+
 def write(training: Training) -> str:
     """Generate the script."""
-    plan, sharded, quantized = training.plan, _sharded(training), _shards_quantized(training)
     title, config_class, trainer_class = _OBJECTIVES[training.objective]
-    common = common_values(training)
-    values = common | {
+    values = common_values(training) | {
         "objective": Comment(title),
         "config_class": Comment(config_class),
         "trainer_class": Comment(trainer_class),
-        "accumulation": plan.gradient_accumulation_steps,
-        "epochs": float(training.usual_epochs),
-        "fixed_settings": {name: str(plan.hyperparameters[name]) for name in fixed_settings(plan)},
-        "flops_per_token": float(f"{float(str(common['flops_per_sample'])) / training.sequence_length:.6g}"),
-        # Parameters in bf16 need no autocast.
-        "bf16": plan.precision == "bf16" and training.job.state_precision == "mixed",
-        "reshard_after_forward": sharded and plan.sharding_strategy in ("full_shard", "hybrid_shard"),
-        "nodes": training.cluster.nodes,
-        "gpus_per_node": training.cluster.gpus_per_node,
-        "checkpoints": bool(plan.activation_checkpointing),
-        "reduces_each": not training.job.unsharded_accumulation,
-        "base_dtype": "bfloat16" if _base_bytes(training) == 2 else "float32",
+        "settings": settings(training) if training.small_copy else {},
         "sequences": Comment("2 * " if training.objective == "dpo" else ""),
-        **adapter_values(training),
     }
     flags = common_flags(training) | {
-        "sharded": sharded,
-        "hybrid": sharded and "hybrid" in plan.sharding_strategy,
+        "sharded": _sharded(training),
+        "hybrid": _hybrid(training),
         "preferences": training.objective == "dpo",
-        "in_step": sharded and quantized,
-        "reference": training.objective == "dpo" and sharded and not quantized,
-        "starts_pretrained": True,
-        **adapter_flags(training),
+        "reference": training.objective == "dpo" and _sharded(training) and not _shards_quantized(training),
+        "adapter": (adapter := training.job.adapter) is not None,
+        "quantized": adapter is not None and adapter.quantized,
     }
     return gathered(render("train_trl.py.in", values=values, flags=flags))

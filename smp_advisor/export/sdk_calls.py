@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.errors import ExportError
@@ -12,7 +13,7 @@ from smp_advisor.files import data_file
 from smp_advisor.libraries.version import release
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator
 
     from smp_advisor.cluster.table import Instance
     from smp_advisor.export.launch import Launch
@@ -89,26 +90,38 @@ def _mpi(instance: Instance) -> dict[str, Any]:
     return launcher
 
 
+def _imports(values: object, modules: Mapping[str, str], *more: str) -> list[str]:
+    """Import statements for the calls in some values and for more names, sorted."""
+    names: dict[str, set[str]] = {}
+    for name in {*_called(values), *more}:
+        names.setdefault(modules[name], set()).add(name)
+    return [import_line(module, names[module]) for module in sorted(names)]
+
+
+def _called(value: object) -> Iterator[str]:
+    """First names of the calls in a value."""
+    if isinstance(value, Call):
+        yield value.name.partition(".")[0]
+        value = value.arguments
+    if isinstance(value, Mapping | list | tuple):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from _called(part)
+
+
 def estimator_values(job: Launch) -> dict[str, object]:
     """Template values of a cell for version 2."""
-    lines = ["import sagemaker"]
-    classes = {
-        "FileSystemInput": any(isinstance(place, FileSystem) for place in job.inputs.values()),
-        "TrainingInput": job.streams and any(isinstance(place, str) for place in job.inputs.values()),
-    }
-    if used := [name for name, is_used in classes.items() if is_used]:
-        lines.append(import_line("sagemaker.inputs", used))
     name = job.container.estimator
-    if job.tensorboard_s3_uri is not None:
-        lines.append("from sagemaker.debugger import TensorBoardOutputConfig")
-    compiler = ", TrainingCompilerConfig" if job.library.compiles else ""
-    lines.append(f"from sagemaker.{name.lower()} import {name}{compiler}")
-    return {
-        "imports": Comment("\n".join(lines)),
-        "execution_role": Comment("sagemaker.get_execution_role"),
+    values: dict[str, object] = {
         "estimator": _estimator(job),
         "inputs": {name: _estimator_input(place, streams=job.streams) for name, place in job.inputs.items()},
     }
+    modules = {
+        **dict.fromkeys(("FileSystemInput", "TrainingInput"), "sagemaker.inputs"),
+        **dict.fromkeys((name, "TrainingCompilerConfig"), f"sagemaker.{name.lower()}"),
+        "TensorBoardOutputConfig": "sagemaker.debugger",
+    }
+    lines = ["import sagemaker", *_imports(values, modules)]
+    return values | {"imports": Comment("\n".join(lines)), "execution_role": Comment("sagemaker.get_execution_role")}
 
 
 def _estimator(job: Launch) -> Call:
@@ -195,67 +208,56 @@ def _file_system(name: str, place: FileSystem) -> Call:
 _REGION = Expression("session.boto_region_name")
 
 
+_SHAPES = (
+    *("Channel", "CheckpointConfig", "DataSource", "FileSystemDataSource", "MetricDefinition", "RetryStrategy"),
+    *("S3DataSource", "StoppingCondition", "Tag", "TensorBoardOutputConfig"),
+)
+_CONFIGS = ("Compute", "InputData", "Networking", "OutputDataConfig", "SourceCode")
+_MODULES = {
+    "image_uris": "sagemaker.core",
+    **dict.fromkeys(("Session", "get_execution_role"), "sagemaker.core.helper.session_helper"),
+    **dict.fromkeys(_SHAPES, "sagemaker.core.shapes"),
+    **dict.fromkeys(_CONFIGS, "sagemaker.core.training.configs"),
+    "ModelTrainer": "sagemaker.train",
+    **dict.fromkeys(("SMP", "Torchrun"), "sagemaker.train.distributed"),
+}
+"""Modules of version 3 by the names in them that cells use."""
+
+
 def trainer_values(job: Launch) -> dict[str, object]:
     """Template values of a cell for version 3."""
-    return {
-        "imports": Comment("\n".join(_trainer_imports(job))),
-        "execution_role": Comment("get_execution_role"),
-        "source_dir": job.options.source_dir or "",
-        "packed": [Expression("script.name"), *(["requirements.txt"] if job.generated else [])],
-        "key_prefix": Comment(job.base_job_name),
+    options, board = job.options, {"s3_output_path": job.tensorboard_s3_uri}
+    calls: dict[str, object] = {
         "training_image": _training_image(job),
         "trainer": _trainer(job),
         "metrics": [Call("MetricDefinition", {"name": name, "regex": regex}) for name, regex in job.metrics.items()],
-        "tensorboard": Call("TensorBoardOutputConfig", {"s3_output_path": job.tensorboard_s3_uri}),
-        "retries": Call("RetryStrategy", {"maximum_retry_attempts": job.options.retry_attempts}),
-        "inputs": [
-            _streamed(name, place)
-            if job.streams and isinstance(place, str)
-            else Call(
-                "InputData",
-                {
-                    "channel_name": name,
-                    "data_source": _file_system("FileSystemDataSource", place)
-                    if isinstance(place, FileSystem)
-                    else place,
-                },
-            )
-            for name, place in job.inputs.items()
-        ],
+        "tensorboard": Call("TensorBoardOutputConfig", board) if job.tensorboard_s3_uri is not None else "",
+        "retries": ""
+        if options.retry_attempts is None
+        else Call("RetryStrategy", {"maximum_retry_attempts": options.retry_attempts}),
+        "inputs": [_channel(job, name, place) for name, place in job.inputs.items()],
+    }
+    more = ("Session", *(["get_execution_role"] if options.role is None else []))
+    return calls | {
+        "imports": Comment("\n".join(_imports(calls, _MODULES, *more))),
+        "execution_role": Comment("get_execution_role"),
+        "source_dir": options.source_dir or "",
+        "packed": [Expression("script.name"), *(["requirements.txt"] if job.generated else [])],
+        "key_prefix": Comment(job.base_job_name),
     }
 
 
-def _trainer_imports(job: Launch) -> list[str]:
-    """Import statements of the cell, sorted."""
-    options, places = job.options, job.inputs.values()
-    streams = job.streams and any(isinstance(place, str) for place in places)
-    used = {
-        "sagemaker.core": {"image_uris": job.image_uri("v3") is None},
-        "sagemaker.core.helper.session_helper": {"Session": True, "get_execution_role": options.role is None},
-        "sagemaker.core.shapes": {
-            "Channel": streams,
-            "CheckpointConfig": job.checkpoint_s3_uri is not None,
-            "DataSource": streams,
-            "FileSystemDataSource": any(isinstance(place, FileSystem) for place in places),
-            "MetricDefinition": bool(job.metrics),
-            "RetryStrategy": options.retry_attempts is not None,
-            "S3DataSource": streams,
-            "StoppingCondition": True,
-            "Tag": bool(options.tags),
-            "TensorBoardOutputConfig": job.tensorboard_s3_uri is not None,
-        },
-        "sagemaker.core.training.configs": {
-            "Compute": True,
-            "InputData": any(isinstance(place, FileSystem) or not job.streams for place in places),
-            "Networking": bool(options.subnets),
-            "OutputDataConfig": options.output_path is not None or options.output_kms_key is not None,
-            "SourceCode": job.torchrun,
-        },
-        "sagemaker.train": {"ModelTrainer": True},
-        "sagemaker.train.distributed": {"SMP": job.torchrun and job.library.smdistributed, "Torchrun": job.torchrun},
-    }
-    imported = {module: [name for name, is_used in names.items() if is_used] for module, names in used.items()}
-    return [import_line(module, names) for module, names in imported.items() if names]
+def _channel(job: Launch, name: str, place: Location) -> Call:
+    """An input channel. Training reads those of S3 during training if it streams; the SDK's own stay files."""
+    if isinstance(place, FileSystem):
+        place_or_call: object = _file_system("FileSystemDataSource", place)
+    elif job.streams:
+        source = {"s3_data_type": "S3Prefix", "s3_uri": place, "s3_data_distribution_type": "FullyReplicated"}
+        streamed = Call("DataSource", {"s3_data_source": Call("S3DataSource", source)})
+        return Call("Channel", {"channel_name": name, "data_source": streamed, "input_mode": "FastFile"})
+    else:
+        place_or_call = place
+    return Call("InputData", {"channel_name": name, "data_source": place_or_call})
 
 
 def _training_image(job: Launch) -> Call | Expression | str:
@@ -322,13 +324,6 @@ def _trainer(job: Launch) -> Call:
         arguments["tags"] = [Call("Tag", {"key": key, "value": value}) for key, value in options.tags.items()]
     arguments["base_job_name"] = job.base_job_name
     return Call("ModelTrainer", arguments)
-
-
-def _streamed(name: str, uri: str) -> Call:
-    """A channel that training reads from S3. The channels of the SDK itself stay files."""
-    source = {"s3_data_type": "S3Prefix", "s3_uri": uri, "s3_data_distribution_type": "FullyReplicated"}
-    place = Call("DataSource", {"s3_data_source": Call("S3DataSource", source)})
-    return Call("Channel", {"channel_name": name, "data_source": place, "input_mode": "FastFile"})
 
 
 def _as_text(value: object) -> object:

@@ -313,14 +313,20 @@ def layout_of(plans: Sequence[Plan], job: Job, cluster: Cluster | None = None) -
     return layout_of_columns(names.pop(), columns, job, cluster)
 
 
-def _exports_loss_in_parts(library: str, job: Job) -> bool:
+def _exports_script(library: str, job: Job) -> bool:
+    """Whether the code of the job is the exported script for FSDP or DDP, unless the job states other settings."""
     record = get_library(library)
-    return record.script == "torch" and not record.smdistributed and loss_in_parts(job)
+    return record.script == "torch" and not record.smdistributed and job.stack == "auto"
 
 
 def of_own_code(job: Job, library: str) -> Job:
-    """The job with a script of the user's, whose loss need not be in parts as that of the exported one."""
-    return replace(job, stack=get_library(library).stack) if _exports_loss_in_parts(library, job) else job
+    """The job with a script of the user's, whose loss and optimizer need not be those of the exported one."""
+    if not _exports_script(library, job):
+        return job
+    record = get_library(library)
+    if not record.divides_model and job.optimizer == "adam" and job.optimizer_step == "auto":
+        job = replace(job, optimizer_step="foreach")  # PyTorch's default
+    return replace(job, stack=record.stack) if loss_in_parts(job) else job
 
 
 def layout_of_columns(library: str, plans: PlanColumns, job: Job, cluster: Cluster | None = None) -> Layout:
@@ -328,8 +334,9 @@ def layout_of_columns(library: str, plans: PlanColumns, job: Job, cluster: Clust
     record = get_library(library)
     layout: Layout = record.layout(plans, job, cluster)
     state, cudnn = layout.state_bytes, False
-    if _exports_loss_in_parts(library, job):
-        state = replace(state, loss_in_parts=True)
+    if _exports_script(library, job):
+        step_bytes = 0.0 if job.optimizer_step == "auto" else state.step_bytes  # in one kernel
+        state = replace(state, loss_in_parts=loss_in_parts(job), step_bytes=step_bytes)
     if cluster is not None and (job.stack, record.stack) == ("auto", "hf-sdpa"):
         architecture, versions = cluster.instance.architecture, plans["version"]
         different = np.unique(versions) if isinstance(versions, np.ndarray) else (versions,)

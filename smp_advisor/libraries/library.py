@@ -61,6 +61,8 @@ SHARDED_SETTINGS = REPLICATED_SETTINGS | {"unsharded_accumulation", "separate_em
 
 FULLY_SHARD_SINCE = (2, 6)
 """PyTorch release from which the generated script shards with ``fully_shard``."""
+TRL_SINCE = (2, 11)
+"""PyTorch release from which scripts install TRL, with the transformers that it requires."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +159,8 @@ _FOLDERS = ("smp_v1", "smp_v1_tensorflow", "smp_v2", "training_compiler", "ddp",
 LIBRARIES = tuple(folder.replace("_", "-") for folder in _FOLDERS)
 
 DEFAULT_LIBRARY = LIBRARIES[0]
+LOCAL_LIBRARY = "ddp"
+"""Library of small runs on the machine of the user, which may have no GPU."""
 
 _REGISTERED: dict[str, Library] = {}
 

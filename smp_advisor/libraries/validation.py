@@ -12,7 +12,7 @@ from smp_advisor.arguments import shown
 from smp_advisor.errors import PlanError
 from smp_advisor.files import sentence
 from smp_advisor.libraries import groups
-from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library, libraries, plan_fields
+from smp_advisor.libraries.library import DEFAULT_LIBRARY, TRL_SINCE, get_library, libraries, plan_fields
 from smp_advisor.libraries.schema import Parameter, Schema, nearest, schema
 from smp_advisor.libraries.version import (
     architecture_name,
@@ -21,6 +21,7 @@ from smp_advisor.libraries.version import (
     driving_versions,
     image,
     release,
+    version_on,
     versions,
 )
 
@@ -329,6 +330,8 @@ def unscripted_adapter(library: str, job: Job, model: Model, instance: Instance,
     own, adapter = get_library(library), job.adapter
     if adapter is None:
         return ""
+    if own.adapter_bases and not (instance.bf16 and _has_trl(library, instance)):
+        return sentence("libraries", "adapters_by_trl")
     if adapter.base_bits in own.adapter_bases:
         # Embedding and head stay in 16 bits.
         half = model.embedding_parameters + model.head.parameters
@@ -349,6 +352,12 @@ def unscripted_adapter(library: str, job: Job, model: Model, instance: Instance,
         reason = f"trains adapters with {titles}, as AWS's examples with PEFT do, and not with {own.title}"
     *earlier, last = remedies
     return f"The generated script {reason}: {', '.join((*earlier, f'or {last}' if earlier else last))}."
+
+
+def _has_trl(library: str, instance: Instance) -> bool:
+    """Whether the default image of a library on an instance has a PyTorch for which scripts install TRL."""
+    version = version_on(library, default_version(library), instance)
+    return release(image(library, version).framework_version) >= TRL_SINCE
 
 
 def unsupported_settings(library: str, job: Job) -> Iterator[str]:

@@ -296,6 +296,14 @@ def transformers_families() -> dict[str, TransformersFamily]:
     }
 
 
+@cache
+def has_plain_head(family: str) -> bool:
+    """Whether the logits of a causal family are its last states times its output weight, so that parts have a loss."""
+    entry = transformers_families().get(family)
+    heads = table("smp_advisor.libraries", "data/transformers_releases.toml")["heads"]
+    return entry is not None and entry.task == "causal" and family not in heads["scaled_logits"]
+
+
 def oldest_script_release() -> str:
     """Release in the containers of Training Compiler, with which SMP v1 replaces layers."""
     return str(_releases()["distributed"])

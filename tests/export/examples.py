@@ -90,19 +90,6 @@ REFERENCE_ROWS = {
             activation_checkpointing="each",
         ),
     ),
-    "30 B": Case(
-        make_model(name="30 B, GPT-2", layers=64, parameters_per_block=463_000_000),
-        Cluster(P4D, 16),
-        Job(sequence_length=512),
-        Plan(
-            tensor_parallel_degree=8,
-            shard_optimizer_state=True,
-            prescaled_batch=True,
-            fp16=True,
-            batch_size=32,
-            activation_checkpointing="each",
-        ),
-    ),
     "60 B": Case(
         make_model(name="60 B, GPT-2", layers=64, parameters_per_block=930_000_000),
         Cluster(P4D, 32),
@@ -165,12 +152,6 @@ CASES = REFERENCE_ROWS | {
             activation_checkpointing="group_2",
             batch_size=4,
         ),
-    ),
-    "p3dn": Case(
-        make_model(name="bert", family="bert"),
-        Cluster("ml.p3dn.24xlarge", 2),
-        Job(sequence_length=512, precision="fp32"),
-        Plan(tensor_parallel_degree=2, batch_size=16, memory_weight=0.3),
     ),
     "g4dn": Case(
         make_model(name="small", layers=4),

@@ -24,8 +24,9 @@ from smp_advisor.libraries.space import enumerate_plans
 from smp_advisor.libraries.version import image, supported_instances
 from smp_advisor.workload import Job, Model
 from smp_advisor.workload.job import OVERHEADS
+from tests.export.reading import typed
 
-__all__ = ["RandomJob", "draw", "expected", "sent"]
+__all__ = ["RandomJob", "decoded", "differences", "draw", "expected", "sent"]
 
 MODELS = {
     "gpt2": Model.from_config({"model_type": "gpt2", "n_embd": 1600, "n_head": 32, "n_layer": 48}),
@@ -177,7 +178,7 @@ def expected(drawn: RandomJob, *, generated: bool) -> dict[str, Any]:
         "warm pool": options.get("keep_alive_seconds"),
         "training plan": options.get("training_plan"),
         "seconds": run["max_run"],
-        "waiting": min(2 * run["max_run"], 28 * DAY) if options.get("spot") else None,
+        "waiting": options.get("max_wait_seconds", min(2 * run["max_run"], 28 * DAY)) if options.get("spot") else None,
         "spot": bool(options.get("spot")),
         "checkpoints": run["checkpoints"],
         "output": options.get("output_path"),
@@ -189,7 +190,7 @@ def expected(drawn: RandomJob, *, generated: bool) -> dict[str, Any]:
         "retries": options.get("retry_attempts"),
         "metrics": (_printed(drawn.plan.library) if generated else set()) | options.get("metrics", {}).keys(),
     }
-    script = plan.hyperparameters | {"sequence_length": 512, "max_steps": run["steps"]}
+    script = plan.hyperparameters | {"sequence_length": drawn.job.sequence_length, "max_steps": run["steps"]}
     if generated:
         script |= {"learning_rate": _learning_rate(drawn), "warmup_steps": _warmup(run["steps"])}
     if run["saves"]:
@@ -224,7 +225,7 @@ def _run(drawn):
     model, cluster, job, plan = drawn.parts
     options, costs = drawn.options, estimate(model, cluster, job, plan)
     tokens = job.tokens
-    steps = 100 if tokens is None else math.ceil(tokens / (costs.global_batch_size * 512))
+    steps = 100 if tokens is None else math.ceil(tokens / (costs.global_batch_size * job.sequence_length))
     place = options.get("checkpoints")
     storage = "fsx" if str(place).startswith("fsx") else "local"
     counted = replace(job, overheads=replace(job.overheads, parts=OVERHEADS, storage=storage))
@@ -266,7 +267,7 @@ def _run(drawn):
 
 
 def _learning_rate(drawn):
-    model, batch = drawn.model, estimate(*drawn.parts).global_batch_size * 512
+    model, batch = drawn.model, estimate(*drawn.parts).global_batch_size * drawn.job.sequence_length
     rows = ((110e6, 131_072, 1e-4),) if model.family == "bert" else GPT3
     below = max((row for row in rows if row[0] <= model.parameter_count), default=rows[0])
     above = min((row for row in rows if row[0] >= model.parameter_count), default=rows[-1])
@@ -296,7 +297,7 @@ def _launched(drawn):
         return {
             "sagemaker_mpi_enabled": True,
             "sagemaker_mpi_num_of_processes_per_host": instance.gpus,
-            "sagemaker_mpi_custom_mpi_options": options,
+            **({"sagemaker_mpi_custom_mpi_options": options} if options else {}),
             "mp_parameters": plan.parameters,
         }
     launched = {"mp_parameters": plan.parameters} if plan.library == "smp-v2" else {}
@@ -312,7 +313,7 @@ _OF_THE_SDK = {
 def sent(request: dict[str, Any], files: dict[str, str]) -> dict[str, Any]:
     """The same facts of a request that a cell sent."""
     resources, stopping = request["ResourceConfig"], request["StoppingCondition"]
-    hyperparameters = {key: _decoded(value) for key, value in request["HyperParameters"].items()}
+    hyperparameters = {key: decoded(value) for key, value in request["HyperParameters"].items()}
     output, network = request["OutputDataConfig"], request.get("VpcConfig", {})
     place = output["S3OutputPath"]
     checkpoints = request.get("CheckpointConfig", {}).get("S3Uri")
@@ -341,12 +342,15 @@ def sent(request: dict[str, Any], files: dict[str, str]) -> dict[str, Any]:
         "network": (network.get("Subnets"), network.get("SecurityGroupIds")),
         "retries": request.get("RetryStrategy", {}).get("MaximumRetryAttempts"),
         "metrics": {metric["Name"] for metric in request["AlgorithmSpecification"].get("MetricDefinitions", [])},
-        "hyperparameters": {key: value for key, value in hyperparameters.items() if key not in _OF_THE_SDK},
+        # The first releases of version 3 send no empty ones.
+        "hyperparameters": {
+            key: value for key, value in hyperparameters.items() if key not in _OF_THE_SDK and value != ""
+        },
         "program": next(name for name in files if name.endswith(".py")),
     }
 
 
-def _decoded(value):
+def decoded(value):
     try:
         return json.loads(value)
     except ValueError:
@@ -366,3 +370,15 @@ def _place(channel):
     if source is not None:
         return source["DirectoryPath"], source["FileSystemAccessMode"], mode
     return channel["DataSource"]["S3DataSource"]["S3Uri"], mode
+
+
+def differences(drawn, result, *, generated, ignored=frozenset()):
+    """Facts of the request of a job's cell that are not the expected ones."""
+    if result["error"] or not result["requests"]:
+        return [result["error"] or "no request"]
+    request, wanted = sent(result["requests"][0], result["files"]), expected(drawn, generated=generated)
+    return [
+        f"{fact}: {request[fact]!r} instead of {wanted[fact]!r}"
+        for fact in wanted.keys() - ignored
+        if typed(request[fact]) != typed(wanted[fact])
+    ]

@@ -16,10 +16,8 @@ from smp_advisor.export.launch import _METRICS
 from smp_advisor.libraries import Plan
 from smp_advisor.workload import Job
 from tests.export.examples import TASKS
-from tests.export.random_jobs import METRICS
 from tests.export.reading import formatted, shape
 from tests.export.test_estimator import TEXT
-from tests.moto_harness.notebooks import ENVIRONMENTS, run_notebooks
 
 ROLE = "arn:aws:iam::123456789012:role/SageMakerRole"
 TRAINING_PLAN = "arn:aws:sagemaker:eu-west-1:123456789012:training-plan/mine"
@@ -93,47 +91,6 @@ def test_no_text_of_an_option_changes_what_a_cell_does(sdk, option, text):
     constants = {node.value for node in ast.walk(ast.parse(emitted)) if isinstance(node, ast.Constant)}
     assert ({value} if isinstance(value, str) else {*value, *value.values()}) <= constants
     assert formatted(emitted) == emitted
-
-
-@pytest.fixture(scope="module", params=ENVIRONMENTS)
-def requests(request):
-    notebooks = {library: [BUCKET, *cells(library, request.param[:2], **OPTIONS)] for library in CASES}
-    results = run_notebooks(notebooks, request.param)
-    for result in results.values():
-        assert result["error"] is None, result["error"]
-    return request.param, {library: result["requests"][0] for library, result in results.items()}
-
-
-@pytest.mark.moto
-@pytest.mark.slow
-@pytest.mark.parametrize("library", CASES)
-def test_every_option_arrives(requests, library):
-    environment, sent = requests[0], requests[1][library]
-    assert sent["RoleArn"] == ROLE
-    assert {tag["Key"]: tag["Value"] for tag in sent["Tags"]} == OPTIONS["tags"]
-    assert sent["ResourceConfig"]["TrainingPlanArn"] == TRAINING_PLAN
-    assert sent["ResourceConfig"]["VolumeKmsKeyId"] == OPTIONS["volume_kms_key"]
-    assert sent["ResourceConfig"]["VolumeSizeInGB"] == 250
-    assert sent["OutputDataConfig"]["S3OutputPath"].rstrip("/") == "s3://models/team"
-    assert sent["OutputDataConfig"]["KmsKeyId"] == "alias/models"
-    assert OPTIONS["environment"].items() <= sent["Environment"].items()
-    assert sent["AlgorithmSpecification"]["TrainingImage"] == OPTIONS["image_uri"]
-    assert sent["RetryStrategy"] == {"MaximumRetryAttempts": 3}
-    assert sent["VpcConfig"] == {"Subnets": ["subnet-1"], "SecurityGroupIds": ["sg-1"]}
-    channels = {channel["ChannelName"]: channel for channel in sent["InputDataConfig"]}
-    assert channels["train"]["InputMode"] == "FastFile"
-    assert channels["train"]["DataSource"]["S3DataSource"]["S3Uri"] == "s3://data/tokens"
-    assert channels["validation"].get("InputMode", "File") == "File"
-    for name in {"code", "sm_drivers"} & channels.keys():
-        assert channels[name].get("InputMode", "File") == "File"
-    metrics = {metric["Name"] for metric in sent["AlgorithmSpecification"].get("MetricDefinitions", [])}
-    first_releases = environment == "v3-oldest"
-    assert metrics == (set() if first_releases else METRICS | {"train:norm"})
-    if environment.startswith("v2"):
-        assert sent["HyperParameters"]["sagemaker_submit_directory"].startswith('"s3://models/team/smp-')
-    # The region is that of the options, not that of the environment.
-    place = sent["HyperParameters"].get("sagemaker_region", '"eu-west-1"')
-    assert place.strip('"') == "eu-west-1"
 
 
 def test_the_metrics_read_the_lines_of_the_script():

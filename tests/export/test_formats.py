@@ -16,7 +16,7 @@ from smp_advisor import advise
 from smp_advisor.cluster import Cluster
 from smp_advisor.errors import ExportError
 from smp_advisor.export import FORMATS, exported, format_cell
-from smp_advisor.export.describing import describe, library_name
+from smp_advisor.export.script_parts import describe, library_name
 from smp_advisor.libraries import Plan
 from smp_advisor.workload import Job, Model
 from tests.deferred import Deferred

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from fnmatch import fnmatchcase
 
 import pytest
 
@@ -147,10 +148,5 @@ def _covers(request, name):
     for action, uris in (("s3:GetObject", read), ("s3:PutObject", written)):
         for uri in uris:
             resource = f"arn:aws:s3:::{uri.removeprefix('s3://')}/part"
-            assert any(_matches(resource, pattern) for pattern, _ in of_action(found, action)), (action, uri)
-
-
-def _matches(resource, pattern):
-    from fnmatch import fnmatchcase
-
-    return fnmatchcase(resource, pattern)
+            patterns = [pattern for pattern, _ in of_action(found, action)]
+            assert any(fnmatchcase(resource, pattern) for pattern in patterns), (action, uri)

@@ -16,8 +16,8 @@ from smp_advisor.export import estimator_cell
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.library import LIBRARIES
 from smp_advisor.workload import Job
-from tests.export.random_jobs import MODELS, RandomJob, draw, expected, sent
-from tests.export.reading import replaced, typed
+from tests.export.random_jobs import MODELS, RandomJob, differences, draw
+from tests.export.reading import replaced
 from tests.moto_harness.notebooks import run_notebooks
 
 pytestmark = [pytest.mark.moto, pytest.mark.slow, pytest.mark.hypothesis]
@@ -43,18 +43,6 @@ def notebook(drawn):
     return [BUCKET, f"%%writefile {name}\nprint()\n", cell], generated
 
 
-def differences(drawn, generated, result):
-    if result["error"] or not result["requests"]:
-        return [result["error"] or "no request"]
-    request = sent(result["requests"][0], result["files"])
-    wanted = expected(drawn, generated=generated)
-    return [
-        f"{fact}: {request[fact]!r} instead of {wanted[fact]!r}"
-        for fact in wanted
-        if typed(request[fact]) != typed(wanted[fact])
-    ]
-
-
 def test_every_request_is_the_expected_one():
     chance, jobs, refused = random.Random(SEED), {}, 0
     while len(jobs) < JOBS:
@@ -73,7 +61,7 @@ def test_every_request_is_the_expected_one():
             notebooks = {name: jobs[name][1] for name in names[first : first + AT_ONCE]}
             for name, result in run_notebooks(notebooks, f"{sdk}-newest").items():
                 drawn, _, generated = jobs[name]
-                if found := differences(drawn, generated, result):
+                if found := differences(drawn, result, generated=generated):
                     wrong[name] = (drawn.plan.library, sdk, drawn.options, found)
     assert not wrong, "\n".join(map(str, wrong.values()))
 
@@ -105,7 +93,7 @@ def test_a_changed_cell_does_not_pass_for_the_plan():
     (bucket, script, cell), generated = notebook(FIXED)
     notebooks = {name: [bucket, script, change(cell)] for name, change in CHANGES.items()}
     results = run_notebooks(notebooks | {"unchanged": [bucket, script, cell], "again": [bucket, script, cell, cell]})
-    assert {name for name, result in results.items() if differences(FIXED, generated, result)} == set(CHANGES)
+    assert {name for name, result in results.items() if differences(FIXED, result, generated=generated)} == set(CHANGES)
     assert len(results["again"]["requests"]) == 2
     name = results["unchanged"]["requests"][0]["TrainingJobName"]
     console = "https://us-west-2.console.aws.amazon.com/sagemaker/home?region=us-west-2#/jobs/"

@@ -192,7 +192,7 @@ def test_header_states_duration_price_and_fit():
 @pytest.mark.parametrize(
     ("plan", "reason"),
     [
-        (Plan(library="ddp", batch_size=8), "fits with a probability of under 1 %, less than the required 95 %"),
+        (Plan(library="ddp", batch_size=8), "fits with a probability of under 0.1 %, less than the required 95 %"),
         (Plan(library="fsdp", batch_size=64, activation_checkpointing="each"), "available and fits with a probability"),
         (Plan(library="smp-v1", tensor_parallel_degree=64, fp16=True, batch_size=64), "tensor_parallel_degree"),
     ],

@@ -15,12 +15,9 @@ import pytest
 
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs.compute import model_flops_per_sample
-from smp_advisor.errors import ExportError
 from smp_advisor.export import training_script
-from smp_advisor.export.script import requirements, writable
 from smp_advisor.libraries import Plan
 from smp_advisor.runs.readers import read_text
-from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
 from tests.export.examples import P4D, TASKS
@@ -88,18 +85,6 @@ def make_specs(folder):
     make_data(folder)
     fsdp = script(folder, "fsdp", Plan(library="fsdp", batch_size=BATCH, precision="fp32"))
     ddp = script(folder, "ddp", Plan(library="ddp", batch_size=BATCH, precision="fp32"), training="fine-tuning")
-    lora = script(
-        folder, "lora", Plan(library="fsdp", batch_size=BATCH, precision="bf16"), adapter=Adapter(dropout=False)
-    )
-    lora_ddp = script(
-        folder,
-        "lora ddp",
-        Plan(library="ddp", batch_size=BATCH, precision="fp32"),
-        adapter=Adapter(targets="all-linear", dropout=False),
-    )
-    qlora = script(
-        folder, "qlora", Plan(library="ddp", batch_size=BATCH, precision="bf16"), adapter=Adapter(base_bits=4)
-    )
     plain = Plan(library="ddp", batch_size=BATCH, precision="fp32")
     masked = script(folder, "masked", plain, model=TASKS["bert"])
     # Dropout differs with the number of processes.
@@ -132,13 +117,6 @@ def make_specs(folder):
     for processes in (1, 3):
         options = {"processes": processes, "gradient_accumulation_steps": 1, "max_steps": 0, "evaluation_batches": 0}
         add(f"evaluated by {processes}", ddp, chats, **options)
-    add("adapter", lora, chats, max_steps=3)
-    add("adapter, resumed", lora, chats, "adapter", processes=1, max_steps=12)
-    add("adapter, DDP", lora_ddp, chats, max_steps=3)
-    add("adapter, DDP, resumed", lora_ddp, chats, "adapter, DDP", processes=1)
-    names = ("text", "adapter", "adapter, DDP")
-    specs["adapter, DDP, resumed"]["answered"] = [str(folder / "jobs" / name) for name in names]
-    add("quantized", qlora, chats, processes=1)
     add("masked", masked, text | {"validation": "text"})
     add("encoder and decoder", translating, text | {"validation": "text"}, max_steps=3)
     pairs = {"train": "pairs", "tokenizer": "tokenizer", "validation": "pairs"}
@@ -156,12 +134,6 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def jobs(folder):
     return run_jobs(folder, make_specs(folder))
-
-
-@pytest.fixture(scope="module")
-def answer_losses(jobs):
-    """Losses of the base and of the adapted models on an answer."""
-    return dict(zip(("base", "adapter", "adapter, DDP"), jobs["adapter, DDP, resumed"]["losses"], strict=True))
 
 
 def losses_of(job):
@@ -192,7 +164,7 @@ class TestJobs:
     def test_a_job_whose_loss_is_no_number_fails_and_keeps_the_checkpoint_before_it(self, jobs):
         job = jobs["diverged"]
         assert "was not a number" in job["error"]
-        assert job["checkpoints"] in ([], ["step-1"])
+        assert set(job["checkpoints"]) <= {"step-1", "step-2"}, "the first step is that of a rate of 0"
         assert job["summary"] is None
 
     @pytest.mark.usefixtures("jobs")
@@ -240,26 +212,7 @@ class TestJobs:
         assert losses_of(alone)[-1] < losses_of(alone)[0] - 0.5
         assert alone["summary"]["validation_loss"] == pytest.approx(together["summary"]["validation_loss"], abs=2e-3)
 
-    def test_an_adapter_is_trained_resumed_and_loaded(self, jobs, folder, answer_losses):
-        first, later = losses_of(jobs["adapter"]), losses_of(jobs["adapter, resumed"])
-        assert len(first) == 3
-        assert len(later) == 9
-        assert later[-1] < first[0]
-        place = folder / "jobs" / "adapter"
-        assert not (place / "model.safetensors").exists()
-        assert sum(path.stat().st_size for path in place.glob("*.safetensors")) < 100_000
-        assert answer_losses["adapter"] < answer_losses["base"] - 0.05
-
-    def test_an_adapter_of_replicas_is_trained(self, jobs, folder, answer_losses):
-        losses = losses_of(jobs["adapter, DDP"]) + losses_of(jobs["adapter, DDP, resumed"])
-        assert len(losses) == 6
-        assert losses[-1] < losses[0]
-        assert answer_losses["adapter, DDP"] < answer_losses["base"] - 0.05
-        config = json.loads((folder / "jobs" / "adapter, DDP" / "adapter_config.json").read_text())
-        assert any("gate_proj" in name for name in config["target_modules"])
-
     def test_what_a_job_lacks_is_reported_in_a_sentence(self, jobs):
-        assert "requires a GPU and a channel `model`" in jobs["quantized"]["error"]
         assert "requires a tokenizer" in jobs["no tokenizer"]["error"]
 
     def test_calibration_reads_the_lines_of_the_script(self, jobs):
@@ -278,37 +231,3 @@ class TestJobs:
         per_gpu = samples * model_flops_per_sample(MODEL, LENGTH) / 2 / 1e12
         assert float(last["tflops_per_gpu"]) == pytest.approx(per_gpu, abs=0.006)
         assert {"mfu", "learning_rate", "peak_allocated_gib", "peak_reserved_gib"} <= last.keys()
-
-
-ADAPTED = {"sequence_length": LENGTH, "precision": "bf16"}
-
-
-@pytest.mark.parametrize(
-    ("task", "plan", "job", "sentence"),
-    [
-        ("llama", {"library": "smp-v2", "hybrid_shard_degree": 8}, {}, "with DDP or FSDP, as AWS's examples"),
-        (
-            "llama",
-            {"library": "fsdp", "version": "2.5.1"},
-            {},
-            "requires PyTorch 2.6 or later, and the container",
-        ),
-        ("llama", {"library": "fsdp"}, {"adapter": Adapter(base_bits=4)}, "does not shard a quantized base: leave out"),
-        ("llama", {"library": "fsdp"}, {"adapter": Adapter(base_bits=8)}, "does not shard a base of 8 bits"),
-        ("llama", {"library": "ddp"}, {"state_precision": "16-bit"}, "trains adapters with 32-bit states"),
-        ("bert", {"library": "ddp"}, {}, "adapters of language models, not of masked-token prediction"),
-    ],
-)
-def test_adapters_that_no_script_trains_are_refused(task, plan, job, sentence):
-    job = Job(**(ADAPTED | {"adapter": Adapter()} | job))
-    with pytest.raises(ExportError, match=sentence):
-        training_script(TASKS[task], TWO_NODES, job, Plan(batch_size=BATCH, **plan), trainer="plain")
-
-
-def test_adapters_bring_their_packages():
-    parts, plan = (MODEL, TWO_NODES), Plan(library="ddp", batch_size=BATCH)
-    job = Job(**ADAPTED, adapter=Adapter(base_bits=4))
-    packages = requirements(writable(*parts, job, plan, trainer="plain")).splitlines()
-    assert [package.split("==")[0] for package in packages] == ["transformers", "datasets", "peft", "bitsandbytes"]
-    assert "load_in_4bit=True" in training_script(*parts, job, plan, trainer="plain")
-    assert "peft" not in requirements(writable(*parts, Job(**ADAPTED), plan))

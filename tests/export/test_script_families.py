@@ -12,7 +12,9 @@ from smp_advisor.cluster import Cluster
 from smp_advisor.errors import ExportError
 from smp_advisor.export import local_cell, training_script
 from smp_advisor.export.architectures import architecture_of, newest_release, patched_release
+from smp_advisor.export.template import render
 from smp_advisor.libraries import Plan
+from smp_advisor.libraries.version import has_plain_head
 from smp_advisor.workload.job import Job
 from tests.export.examples import P4D, TASKS
 
@@ -45,16 +47,32 @@ def test_a_small_model_of_the_family_trains(family, tmp_path):
     names = runpy.run_path(str(script))
     config = AutoConfig.for_model(names["MODEL_TYPE"], use_cache=False, **names["MODEL"])
     torch.manual_seed(0)
-    model = names["build_model"](config)
-    assert sum(parameter.numel() for parameter in model.parameters()) < 5e6
+    model = names["first_weights"](config).eval()
+    assert sum(parameter.numel() for parameter in model.parameters()) < 5e7
     layers = names["layer_classes"](model)
     counts = [sum(type(module) is layer for module in model.modules()) for layer in layers]
     assert all(count % 2 == 0 or count == 1 for count in counts), "one or two of each kind in each stack"
     tokens = torch.randint(config.vocab_size, (2, 64))
-    batch = [tokens, torch.ones_like(tokens), tokens]
+    labels = tokens.clone()
+    labels[0, :9] = -100
+    batch = [tokens, torch.ones_like(tokens), labels]
     loss = names["forward"](model, batch)
     loss.backward()
     assert torch.isfinite(loss)
+    if has_plain_head(family):
+        # The loss in parts has the same value and gradients.
+        gradients = {name: value.grad.clone() for name, value in model.named_parameters() if value.grad is not None}
+        model.zero_grad()
+        flags = dict.fromkeys(("fp8", "smp", "image_classification", "transformed", "autocast"), False)
+        parts = {}
+        exec(render("torch/loss.py.in", values={}, flags=flags | {"chunked_loss": True}), parts)
+        parts["compute_loss_in_parts"](model)
+        in_parts = names["forward"](model, batch)
+        in_parts.backward()
+        assert in_parts.item() == pytest.approx(loss.item(), abs=1e-4)
+        for name, value in model.named_parameters():
+            assert (value.grad is None) == (name not in gradients)
+            assert value.grad is None or torch.allclose(value.grad, gradients[name], atol=1e-4)
 
 
 def test_the_release_of_transformers_has_the_family():

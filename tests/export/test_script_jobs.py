@@ -85,7 +85,7 @@ CASES = {
         },
         processes=2,
     ),
-    "SMP v2, older": Resumed("vit", {"library": "smp-v2", "version": "2.3.1", "sharding_strategy": "full_shard"}),
+    "SMP v2, undivided": Resumed("vit", {"library": "smp-v2", "sharding_strategy": "full_shard"}),
 }
 """Every way of saving, and a model of every task."""
 

@@ -126,23 +126,31 @@ def details(result, event):
 
 
 TRAINED = [*PLANS, *TASK_CASES, "sgd", "files"]
+DTYPES = {"fp16": "torch.float16", "bf16": "torch.bfloat16", "fp32": "torch.float32"}
+
+
+def checksums(result):
+    return [record["checksum"] for record in details(result, "step")]
+
+
+def tags(result, *, partial):
+    saved = [record for record in details(result, "save_checkpoint") if record["partial"] is partial]
+    return [record["tag"] for record in saved]
 
 
 @pytest.mark.parametrize("run", TRAINED)
 def test_script_trains_to_the_last_step(results, run):
+    """With the calls in the order that the library needs; 150 windows over 16 ranks leave a partial batch, dropped."""
     result = results[run]
     assert result["error"] is None
     steps = 5 if run == "files" else 2
     training = [record for record in details(result, "step") if record["function"] == "training_step"]
     assert len(training) == len(details(result, "optimizer.step")) == steps
+    assert len({record["batch"] for record in training}) == 1
     assert result["summary"]["steps"] == steps
     assert np.isfinite(result["summary"]["loss"])
     assert re.search(r"^step 1/\d+ loss ", result["printed"], re.MULTILINE)
-
-
-@pytest.mark.parametrize("run", TRAINED)
-def test_calls_come_in_the_order_that_the_library_needs(results, run):
-    records = names(results[run])
+    records = names(result)
     order = ["init", "set_device", "manual_seed", "model_creation", "DistributedModel", "DistributedOptimizer", "step"]
     places = [records.index(name) for name in order]
     assert places == sorted(places)
@@ -151,70 +159,50 @@ def test_calls_come_in_the_order_that_the_library_needs(results, run):
     assert all(records.index("DistributedModel") < place < records.index("step") for place in checkpointed)
 
 
+@pytest.mark.parametrize("run", TRAINED)
+def test_the_model_is_exported_for_transformers(results, run):
+    """The library's full save, loaded with from_pretrained, has the trained weights; sharded ones are gathered."""
+    exported = results[run]["exported"]
+    assert exported["same"]
+    assert {"config.json", "summary.json"} <= set(exported["files"])
+    assert "full.pt" not in exported["files"]
+
+
+@pytest.mark.parametrize("run", PLANS)
+def test_the_plan_reaches_the_model(results, run):
+    """Precision, tensor parallelism, scaled losses, and microbatches that go backward through the model."""
+    plan, result = PLANS[run], results[run]
+    created = details(result, "model_creation")[0]
+    assert (created["dtype"], created["tensor_parallelism"]) == (
+        DTYPES[plan.precision],
+        plan.tensor_parallel_degree > 1,
+    )
+    assert details(result, "DistributedOptimizer")[0]["dynamic_loss_scale"] is plan.fp16
+    assert ("clip_master_grads" in names(result)) is plan.fp16
+    assert len(details(result, "backward")) == 2 * plan.microbatches
+    assert {record["batch"] for record in details(result, "step")} == {plan.batch_size}
+    checkpointed = len(details(result, "set_activation_checkpointing"))
+    assert checkpointed == (2 if plan.activation_checkpointing else 0)
+
+
 @pytest.mark.parametrize("run", TASK_CASES)
 def test_script_builds_the_model_that_was_advised_on(results, run):
-    if run == "gpt2 classifier":
-        return  # described by hand, without its counts
-    assert details(results[run], "DistributedModel")[0]["parameters"] == TASK_CASES[run].model.parameter_count
+    model = TASK_CASES[run].model
+    assert len(details(results[run], "set_activation_checkpointing")) == model.layer_count
+    if run != "gpt2 classifier":  # described by hand, without its counts
+        assert details(results[run], "DistributedModel")[0]["parameters"] == model.parameter_count
 
 
-@pytest.mark.parametrize("run", PLANS)
-def test_precision_and_tensor_parallelism_reach_the_model(results, run):
-    plan = PLANS[run]
-    created = details(results[run], "model_creation")[0]
-    dtype = {"fp16": "torch.float16", "bf16": "torch.bfloat16", "fp32": "torch.float32"}[plan.precision]
-    assert (created["dtype"], created["tensor_parallelism"]) == (dtype, plan.tensor_parallel_degree > 1)
-    assert details(results[run], "DistributedOptimizer")[0]["dynamic_loss_scale"] is plan.fp16
-    assert ("clip_master_grads" in names(results[run])) is plan.fp16
-
-
-@pytest.mark.parametrize("run", PLANS)
-def test_every_microbatch_goes_backward_through_the_model(results, run):
-    plan = PLANS[run]
-    assert len(details(results[run], "backward")) == 2 * plan.microbatches
-    assert {record["batch"] for record in details(results[run], "step")} == {plan.batch_size}
-
-
-@pytest.mark.parametrize("run", ["fp16", "pipeline", "prescaled", *TASK_CASES])
-def test_checkpointing_covers_every_layer(results, run):
-    layers = TASK_CASES[run].model.layer_count if run in TASK_CASES else 2
-    assert len(details(results[run], "set_activation_checkpointing")) == layers
-
-
-def test_checkpointing_stays_off_where_the_plan_does_without(results):
-    assert details(results["fp32"], "set_activation_checkpointing") == []
-
-
-def checksums(result):
-    return [record["checksum"] for record in details(result, "step")]
-
-
-def test_ranks_are_seeded_by_their_data_parallel_rank(results):
+def test_ranks_have_the_seed_and_the_rows_of_their_data_parallel_rank(results):
+    """A tensor-parallel group has the same rows with a prescaled batch only, the stages of a pipeline always."""
     runs = ("tensor", "tensor, rank 1", "tensor, rank 4", "pipeline", "pipeline, rank 1")
     seeds = {run: details(results[run], "manual_seed")[0]["seed"] for run in runs}
-    assert (seeds["tensor"], seeds["tensor, rank 1"], seeds["tensor, rank 4"]) == (42, 43, 46)
     # Stages of one pipeline: tensor degree 1, so rank 1 is the second stage of the first replica.
-    assert seeds["pipeline"] == seeds["pipeline, rank 1"] == 42
-
-
-def test_prescaled_batch_hands_a_tensor_parallel_group_the_same_rows(results):
-    assert checksums(results["prescaled"]) == checksums(results["prescaled, rank 1"])
-    assert checksums(results["prescaled"]) != checksums(results["prescaled, rank 4"])
-
-
-def test_without_it_every_rank_gets_rows_of_its_own(results):
-    assert checksums(results["tensor"]) != checksums(results["tensor, rank 1"])
-    assert checksums(results["tensor"]) != checksums(results["tensor, rank 4"])
-
-
-def test_stages_of_a_pipeline_see_the_same_rows(results):
-    assert checksums(results["pipeline"]) == checksums(results["pipeline, rank 1"])
-
-
-def test_partial_last_batch_is_dropped(results):
-    """150 windows over 16 ranks are 9 each: two batches of 4, the ninth is left over in every epoch."""
-    training = [record for record in details(results["files"], "step") if record["function"] == "training_step"]
-    assert [record["batch"] for record in training] == [4] * 5
+    assert seeds == dict(zip(runs, (42, 43, 46, 42, 42), strict=True))
+    rows = {run: checksums(results[run]) for run in (*runs, "prescaled", "prescaled, rank 1", "prescaled, rank 4")}
+    assert rows["prescaled"] == rows["prescaled, rank 1"] != rows["prescaled, rank 4"]
+    assert rows["tensor"] not in (rows["tensor, rank 1"], rows["tensor, rank 4"])
+    assert rows["pipeline"] == rows["pipeline, rank 1"]
 
 
 def test_validation_runs_without_gradients(results):
@@ -224,54 +212,21 @@ def test_validation_runs_without_gradients(results):
     assert np.isfinite(results["files"]["summary"]["validation_loss"])
 
 
-def tags(result, *, partial):
-    saved = [record for record in details(result, "save_checkpoint") if record["partial"] is partial]
-    return [record["tag"] for record in saved]
-
-
 def test_checkpoints_are_partial_and_resumed(results):
+    """With the next samples; without a checkpoint that lacks a part."""
+    through, resumed, again = checksums(results["uninterrupted"]), results["resumed"], results["part missing"]
     assert tags(results["checkpoints"], partial=True) == ["step-1", "step-2"]
     assert {record["kept"] for record in details(results["checkpoints"], "save_checkpoint")} == {2, None}
-    resumed = results["resumed"]
-    assert details(resumed, "resume_from_checkpoint") == [{"step": 2}]
-    assert len(details(resumed, "optimizer.step")) == 1
+    assert details(resumed, "resume_from_checkpoint") == details(again, "resume_from_checkpoint") == [{"step": 2}]
+    assert checksums(resumed) == through[2:3]
     # The last step is kept whether or not it is one of every ten.
     assert tags(resumed, partial=True) == ["step-3"]
     assert resumed["summary"]["steps"] == 3
-
-
-def test_a_checkpoint_that_lacks_a_part_is_not_used(results):
-    again = results["part missing"]
-    assert details(again, "resume_from_checkpoint") == [{"step": 2}]
     assert tags(again, partial=True) == ["step-3", "step-4"]
-
-
-def test_a_start_without_a_complete_checkpoint_says_so(results):
-    assert (
-        "No checkpoint is complete on all nodes: training starts at step 1." in results["all parts missing"]["printed"]
-    )
-    assert results["all parts missing"]["summary"]["steps"] == 2
-
-
-def test_a_resumed_job_continues_with_the_next_samples(results):
-    through = checksums(results["uninterrupted"])
-    assert checksums(results["resumed"]) == through[2:3]
-    assert checksums(results["part missing"]) == through[2:]
-
-
-@pytest.mark.parametrize("run", [name for name in TRAINED if name != "bf16 sharded"])
-def test_the_model_is_exported_for_transformers(results, run):
-    """The library's full save, loaded with from_pretrained, has the trained weights."""
-    exported = results[run]["exported"]
-    assert exported["same"]
-    assert {"config.json", "summary.json"} <= set(exported["files"])
-    assert "full.pt" not in exported["files"]
-
-
-def test_a_sharded_model_is_saved_in_parts_where_the_library_does_not_gather_it(results):
-    sharded = results["bf16 sharded"]
-    gathers = tags(sharded, partial=False) == ["full.pt"]
-    assert gathers or tags(sharded, partial=True) == ["model"]
+    assert checksums(again) == through[2:]
+    lost = results["all parts missing"]
+    assert "No checkpoint is complete on all nodes: training starts at step 1." in lost["printed"]
+    assert lost["summary"]["steps"] == 2
 
 
 def test_training_starts_from_the_weights_of_the_channel(results):
@@ -281,7 +236,6 @@ def test_training_starts_from_the_weights_of_the_channel(results):
         for run, step in (("pretrained", 1), ("checkpoints", 2))
     )
     assert abs(first - last) < 0.1
-    assert "n_embd 32, the plan's 64" in results["other weights"]["error"]
 
 
 @pytest.mark.parametrize(
@@ -291,12 +245,11 @@ def test_training_starts_from_the_weights_of_the_channel(results):
         ("too few samples", "has 1 samples, fewer than one step requires (64)"),
         ("other precision", "argument --precision: invalid choice: 'bf16'"),
         ("other parameters", "other parameters than the estimator sends (fp16)"),
+        ("other weights", "n_embd 32, the plan's 64"),
         ("batch that microbatches do not divide", "must be a multiple of microbatches (3)"),
     ],
 )
 def test_script_says_what_is_wrong(results, run, sentence):
+    """Before the library starts, if the parameters are others."""
     assert sentence in results[run]["error"]
-
-
-def test_disagreement_is_found_before_the_library_starts(results):
-    assert names(results["other parameters"]) == []
+    assert run != "other parameters" or names(results[run]) == []

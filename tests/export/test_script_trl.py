@@ -9,12 +9,13 @@ import json
 import re
 
 import pytest
+import yaml
 
 from smp_advisor.cluster import Cluster
 from smp_advisor.costs.evaluate import estimate
 from smp_advisor.errors import ExportError
 from smp_advisor.export import estimator_cell, local, local_cell, small_training, training_script
-from smp_advisor.export.script import requirements, writable
+from smp_advisor.export.script import requirements, settings, writable
 from smp_advisor.libraries import Plan
 from smp_advisor.runs.readers import read_text
 from smp_advisor.workload.adapter import Adapter
@@ -116,18 +117,37 @@ TrainerState.save_to_json = killed
 )
 
 
-def script_of(job, model=TASKS["llama"], objective=None, trainer=None, **settings):
-    plan = Plan(**{"library": "ddp", "batch_size": BATCH, "precision": "fp32"} | settings)
-    job = Job(sequence_length=LENGTH, precision=plan.precision, **job)
-    return training_script(model, TWO_NODES, job, plan, objective=objective, trainer=trainer)
+def parts_of(job, model=TASKS["llama"], **fields):
+    plan = Plan(**{"library": "ddp", "batch_size": BATCH, "precision": "fp32"} | fields)
+    return model, TWO_NODES, Job(sequence_length=LENGTH, precision=plan.precision, **job), plan
+
+
+def script_of(job, model=TASKS["llama"], objective=None, trainer=None, **fields):
+    return training_script(*parts_of(job, model, **fields), objective=objective, trainer=trainer)
+
+
+def files_of(job, model=TASKS["llama"], objective=None, **fields):
+    """The script and its settings, as the cell writes them next to each other."""
+    parts = parts_of(job, model, **fields)
+    chosen = settings(writable(*parts, objective=objective))
+    return {
+        "train_smp.py": training_script(*parts, objective=objective),
+        "train.yaml": yaml.safe_dump(chosen, sort_keys=False),
+    }
+
+
+def write_files(folder, files):
+    folder.mkdir(parents=True)
+    for name, text in files.items():
+        (folder / name).write_text(text)
 
 
 def make_specs(folder):
     make_data(folder)
-    settings = json.loads((folder / "tokenizer" / "tokenizer_config.json").read_text())
+    tokenizer = json.loads((folder / "tokenizer" / "tokenizer_config.json").read_text())
     (folder / "marked").mkdir()
     (folder / "marked" / "tokenizer.json").write_bytes((folder / "tokenizer" / "tokenizer.json").read_bytes())
-    (folder / "marked" / "tokenizer_config.json").write_text(json.dumps(settings | {"chat_template": TEMPLATE}))
+    (folder / "marked" / "tokenizer_config.json").write_text(json.dumps(tokenizer | {"chat_template": TEMPLATE}))
     (folder / "answers").mkdir()
     answers = [{"prompt": f"w{row % 8}", "chosen": f" w{(row + 1) % 8}", "rejected": " w20 w21"} for row in range(60)]
     (folder / "answers" / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in answers))
@@ -135,12 +155,12 @@ def make_specs(folder):
     (folder / "shard.py").write_text(SHARDED)
     specs = {}
 
-    def add(name, script, place=None, *, train=None, tokenizer="marked", stand_in=None, processes=2, **options):
-        path, place = folder / f"{name}.py", folder / (place or name)
-        path.write_text(script)
+    def add(name, files, place=None, *, train=None, tokenizer="marked", stand_in=None, processes=2, **options):
+        source, place = folder / "source" / name, folder / (place or name)
+        write_files(source, files)
         channels = {"train": train, "model": "trial", "tokenizer": tokenizer} if train else {}
         specs[name] = spec(
-            path,
+            source / "train_smp.py",
             place,
             QUICK | {"checkpoint_every": 2, "checkpoint_directory": place / "checkpoints"} | options,
             processes=processes,
@@ -151,32 +171,39 @@ def make_specs(folder):
         )
 
     batch = {"input_ids": [[4, 5, 6, 7]] * 2, "labels": [[4, 5, 6, 7]] * 2}
-    full, lora, fsdp = script_of(FULL), script_of(LORA), {"library": "fsdp", "precision": "bf16"}
-    sharded, shard = script_of(FULL, library="fsdp"), {"train": "chats", "stand_in": "shard.py"}
+    full, lora, fsdp = files_of(FULL), files_of(LORA), {"library": "fsdp", "precision": "bf16"}
+    sharded, shard = files_of(FULL, library="fsdp"), {"train": "chats", "stand_in": "shard.py"}
     add("trial", full, max_steps=3)
-    add("killed", sharded, "one job", **shard | {"stand_in": "kill.py"})
-    add("resumed", sharded, "one job", **shard)
-    add("again", sharded, "one job", **shard)
     add("whole", sharded, **shard)
     specs["whole"]["environment"]["SM_CHANNEL_VALIDATION"] = str(folder / "few chats")
     specs["whole"]["batch"] = batch
     add("diverged", full, train="text", learning_rate=1e30, checkpoint_every=1, max_steps=20, processes=1)
     add("adapter", lora, train="pairs", merge_adapter=1, max_steps=12)
-    add("sharded adapter", script_of(LORA, **fsdp), train="pairs", stand_in="shard.py", max_steps=12)
+    adapter = {"train": "pairs", "max_steps": 12, "stand_in": "shard.py"}
+    add("sharded adapter", files_of(LORA, **fsdp), **adapter)
     adapters = ("adapter", "sharded adapter")
     specs["sharded adapter"]["answered"] = [str(folder / name) for name in ("trial", *adapters)]
     preferences = {"train": "answers", "max_steps": 4}
-    add("preferences", script_of(LORA, objective="dpo"), **preferences)
+    add("preferences", files_of(LORA, objective="dpo"), **preferences)
     for name, kind in (("sharded preferences", LORA), ("sharded preferences of all weights", FULL)):
-        add(name, script_of(kind, objective="dpo", **fsdp), stand_in="shard.py", **preferences)
+        add(name, files_of(kind, objective="dpo", **fsdp), stand_in="shard.py", **preferences)
+    resumed = {
+        "whole": (sharded, shard),
+        "sharded adapter": (files_of(LORA, **fsdp), adapter),
+        "sharded preferences": (files_of(LORA, objective="dpo", **fsdp), preferences | {"stand_in": "shard.py"}),
+    }
+    for name, (files, options) in resumed.items():
+        add(f"{name}, killed", files, f"{name} again", **options | {"stand_in": "kill.py"})
+        add(f"{name}, resumed", files, f"{name} again", **options)
+    add("again", sharded, "whole again", **shard)
     small = small_training(*DATA_CASE, trainer="trl")
-    add("small copy", small.script, train="chats", max_steps=2)
+    add("small copy", {"train_smp.py": small.script}, train="chats", max_steps=2)
     add("unmarked", full, train="chats", tokenizer="tokenizer", processes=1)
     add("other columns", full, train="answers", processes=1)
-    add("other model", script_of(FULL, TASKS["mistral"]), train="chats", processes=1)
-    add("no preferences", script_of(LORA, objective="dpo"), max_steps=4, processes=1)
+    add("other model", files_of(FULL, TASKS["mistral"]), train="chats", processes=1)
+    add("no preferences", files_of(LORA, objective="dpo"), max_steps=4, processes=1)
     for family, model in FAMILIES.items():
-        add(family, script_of(FULL, model), max_steps=2, processes=1)
+        add(family, files_of(FULL, model), max_steps=2, processes=1)
         specs[family]["batch"] = batch
     return specs
 
@@ -202,14 +229,15 @@ class TestJobs:
         assert [sample.step for sample in log.samples] == [2, 3]
         assert {"tokens_per_second", "mfu", "loss", "steps"} <= jobs["trial"]["summary"].keys()
 
-    def test_a_killed_job_resumes_from_the_newest_complete_checkpoint_with_the_same_losses(self, jobs):
+    @pytest.mark.parametrize("name", ["whole", "sharded adapter", "sharded preferences"])
+    def test_a_killed_job_resumes_from_the_newest_complete_checkpoint_with_the_same_losses(self, jobs, name):
         """It was killed while it saved step 4."""
-        assert jobs["killed"]["error"] is not None
-        assert "checkpoint-4" in jobs["killed"]["checkpoints"]
-        whole, later = losses_of(jobs["whole"]), losses_of(jobs["resumed"])
-        assert list(later) == [3, 4, 5, 6]
+        assert jobs[f"{name}, killed"]["error"] is not None
+        assert "checkpoint-4" in jobs[f"{name}, killed"]["checkpoints"]
+        whole, later = losses_of(jobs[name]), losses_of(jobs[f"{name}, resumed"])
+        assert list(later) == list(whole)[2:]
         assert later == {step: whole[step] for step in later}
-        assert whole[6] < whole[1]
+        assert whole[max(whole)] < whole[1]
 
     def test_padded_steps_report_their_tokens_only(self, jobs):
         assert "seconds_per_step" not in jobs["whole"]["printed"]
@@ -283,7 +311,8 @@ for path in sys.argv[1:]:
     settings, model_settings, _ = names["read_settings"]()
     plugin = FullyShardedDataParallelPlugin(**settings.fsdp_plugin_args)
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(names["MODEL_TYPE"], **names["MODEL"]))
+        config = AutoConfig.for_model(**names["PLAN"]["sizes"], **names["PLAN"]["model"])
+        model = AutoModelForCausalLM.from_config(config)
         if adapter := get_peft_config(model_settings):
             model = get_peft_model(model, adapter)
     plugin.set_auto_wrap_policy(model)
@@ -293,7 +322,7 @@ for path in sys.argv[1:]:
         "trained": sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad),
         "version": plugin.fsdp_version,
         "reshards": plugin.reshard_after_forward,
-        "checkpoints": [plugin.activation_checkpointing, settings.gradient_checkpointing],
+        "checkpoints": [plugin.activation_checkpointing, settings.activation_checkpointing],
         "loads_once": plugin.cpu_ram_efficient_loading,
         "state": plugin.state_dict_type.name,
         "reduces_each": settings.accelerator_config.gradient_accumulation_kwargs["sync_each_batch"],
@@ -328,8 +357,8 @@ def test_the_settings_of_fsdp_are_those_of_the_plan(tmp_path):
         for name, (plan, job) in PLANS.items():
             if (kind, name) == ("adapter", "16-bit"):
                 continue
-            path = tmp_path / f"{kind} {name}.py"
-            path.write_text(script_of(base | job, **{"library": "fsdp", "precision": "bf16"} | plan))
+            path = tmp_path / f"{kind} {name}" / "train_smp.py"
+            write_files(path.parent, files_of(base | job, **{"library": "fsdp", "precision": "bf16"} | plan))
             half, chosen = plan.get("precision") != "fp32", Plan(library="fsdp", **plan)
             trained = TASKS["llama"].parameter_count if kind == "full" else Adapter().parameter_count(TASKS["llama"])
             expected[str(path)] = {
@@ -354,9 +383,9 @@ def test_the_settings_of_fsdp_are_those_of_the_plan(tmp_path):
 
 
 def test_a_quantized_base_is_stored_in_values_that_fsdp_shards():
-    text = script_of({"adapter": Adapter(base_bits=4, double_quantization=True)}, library="fsdp", precision="bf16")
-    assert '"bnb_4bit_quant_storage": "bfloat16"' in text
-    assert '"use_bnb_nested_quant": True' in text
+    job = {"adapter": Adapter(base_bits=4, double_quantization=True)}
+    chosen = settings(writable(*parts_of(job, library="fsdp", precision="bf16")))["settings"]
+    assert (chosen["bnb_4bit_quant_storage"], chosen["use_bnb_nested_quant"]) == ("bfloat16", True)
 
 
 @pytest.mark.parametrize(
@@ -389,7 +418,12 @@ def test_the_plain_script_trains_what_trl_does_not(job, plan, options):
         (FULL, {"precision": "fp16"}, {"trainer": "trl"}, "in bf16 or fp32 with Adam, without fp16"),
         (FULL, {"batch_size": 3}, {"objective": "dpo"}, "a pair of preferences has two sequences, and batch_size is 3"),
         (FULL, {}, {"objective": "ppo"}, "objective 'sft' or 'dpo', not None and 'ppo'"),
-        (FULL, {}, {"objective": "dpo", "trainer": "plain"}, "has no objective 'dpo': leave out trainer="),
+        (FULL, {}, {"objective": "dpo", "trainer": "plain"}, "trains no preferences: leave out trainer="),
+        (LORA, {}, {"trainer": "plain"}, "trains no adapters: leave out trainer="),
+        (LORA, {"library": "smp-v2", "hybrid_shard_degree": 8}, {}, "with DDP or FSDP, as AWS's examples"),
+        (LORA, {"activation_checkpointing": "operators"}, {}, "it checkpoints all layers or none"),
+        ({"adapter": Adapter(base_bits=8)}, {"library": "fsdp"}, {}, "does not shard a base of 8 bits"),
+        (LORA | {"state_precision": "16-bit"}, {}, {}, "trains adapters with 32-bit states"),
         (
             {"adapter": Adapter(base_bits=4)},
             {"library": "fsdp", "version": "2.8.0"},
@@ -423,7 +457,7 @@ def test_the_estimate_counts_the_loss_of_fine_tuning_in_parts():
     assert logits(llama, **LORA) <= logits(llama, **FULL) < logits(llama) / 4
     assert logits(llama, **FULL, stack="hf-sdpa") == pytest.approx(logits(llama))
     assert logits(TASKS["t5"], **FULL) == logits(TASKS["t5"])
-    assert "compute_loss_in_parts(model)" in script_of(LORA, trainer="plain")
+    assert "compute_loss_in_parts(model)" in script_of(FULL, trainer="plain")
     assert "compute_loss_in_parts(model)" not in script_of({}, trainer="plain")
 
 
@@ -464,4 +498,6 @@ def test_the_cell_brings_the_packages_and_says_what_follows():
         estimator_cell(*parts, sdk="v2", objective="dpo")
     with pytest.raises(ExportError, match="pass data= with the channels train and model"):
         estimator_cell(*parts, sdk="v2", data="s3://data/chats")
-    assert "trl==" not in estimator_cell(*parts, sdk="v2", trainer="plain")
+    old = Job(sequence_length=LENGTH, precision="fp32", **LORA)
+    with pytest.raises(ExportError, match="GPUs of the Ampere generation or later"):
+        training_script(TASKS["llama"], Cluster("ml.p3.16xlarge"), old, Plan(library="ddp", precision="fp32"))

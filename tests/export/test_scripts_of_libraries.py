@@ -21,7 +21,6 @@ from smp_advisor.export import estimator_cell, local_cell, training_script
 from smp_advisor.libraries import Plan
 from smp_advisor.libraries.version import image
 from smp_advisor.scripts import check_script
-from smp_advisor.workload.adapter import Adapter
 from smp_advisor.workload.job import Job
 from smp_advisor.workload.model import Model
 from tests.export.examples import P4D, TASKS, WORDS
@@ -100,10 +99,6 @@ def written():
     yield "experts, mixtral", TASKS["mixtral"], job(MIXTRAL), MIXTRAL
     for name, (plan, settings) in SAVING.items():
         yield name, TASKS["gpt2"], replace(job(plan), **settings), plan
-    for targets, bits, library in (("query-value", 16, "fsdp"), ("attention", 4, "ddp"), ("all-linear", 8, "ddp")):
-        plan = Plan(library=library, batch_size=4)
-        adapter = Adapter(targets=targets, base_bits=bits)
-        yield f"adapter of {targets}, {bits} bits", TASKS["llama"], replace(job(plan), adapter=adapter), plan
 
 
 CASES = {name: parts for name, *parts in written()}
@@ -173,8 +168,10 @@ def test_a_chunked_loss_is_that_of_a_language_model():
     plan, chunked = PLANS["ddp bf16 False"], Job(sequence_length=32, precision="bf16", loss="chunked")
     with pytest.raises(ExportError, match="only for language models"):
         training_script(TASKS["bert"], TWO_NODES, chunked, plan)
+    with pytest.raises(ExportError, match="whose logits are not scaled"):
+        training_script(replace(TASKS["llama"], family="granite"), TWO_NODES, chunked, plan)
     script = local_cell(TASKS["gpt2"], TWO_NODES, replace(chunked, state_precision="16-bit"), plan)
-    assert "WithLoss" not in script, "a small model on this machine needs none of them"
+    assert "compute_loss_in_parts" not in script, "a small model on this machine needs none of them"
 
 
 @pytest.mark.parametrize("family", ["gpt2", "gpt_neo", "gptj", "falcon", "llama", "mixtral", "bert", "t5", "vit"])

@@ -98,10 +98,6 @@ def tp_rank():
     return rank() % tp_size()
 
 
-def pp_rank():
-    return rank() // tp_size() % pp_size()
-
-
 def rdp_rank():
     return rank() // (tp_size() * pp_size())
 
