@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 def test_a_local_run_goes_from_advice_to_the_next_advice(advice, tmp_path):
     folder = tmp_path / "run"
-    started = advice.start(local=True, folder=folder, steps=30)
+    started = advice.start(local=True, folder=folder, steps=12)
     assert started.is_local
     assert not started.done
     again = smpa.watch(folder)  # as another kernel does
@@ -23,7 +23,7 @@ def test_a_local_run_goes_from_advice_to_the_next_advice(advice, tmp_path):
     heard = []
     again.wait(lambda run: heard.append(run.headline))
     assert again.last.status == "Completed", again.last.failure
-    assert again.step == again.total_steps == 30
+    assert again.step == again.total_steps == 12
     assert again.log.title == "exported script"
     assert any("step " in line for line in heard)
     # Not run.calibrated(): how many of the steps are regular depends on what else the machine does.
