@@ -33,8 +33,8 @@ from xdist.workermanage import WorkerController
 pytest_plugins = ["tests.requirements"]  # a skipped test fails
 
 # Hypothesis' own profile for continuous integration, for all: no chance, no limits of time, failures with their blob.
-# A quarter of its examples, because each run would try the same ones.
-settings.register_profile("suite", settings.get_profile("ci"), max_examples=25)
+# A share of its examples, because each run would try the same ones.
+settings.register_profile("suite", settings.get_profile("ci"), max_examples=15)
 settings.load_profile("suite")
 settings.register_profile(
     "explore",
@@ -82,8 +82,8 @@ PARTS = ("browser", "moto", "packaging", "torch", "slow", "unit")
 """Markers, in the order in which their tests start: those that wait for other programs first."""
 PROCESSES = {
     r"tests/browser/.*\[((?:oldest_)?(?:lab|notebook))": "browser in {}",
-    r"tests/export/.*?\[.*?(v\d-(?:newest|oldest))": "cells with {}",
-    r"tests/export/test_(request)\.py": "cells with v2-newest",
+    r"tests/export/.*?\[.*?v\d-(newest|oldest)": "cells with the {}",
+    r"tests/export/test_(random_requests)\.py": "cells with the newest",
     r"tests/packaging/test_(build_from_clone|clean_install|wheel)\.py": "distributions",
     r"(tests/scripts/adapt)/": "{}",
     r"tests/test_saved_notebooks\.py.*\[(\w+)": "notebook {}",

@@ -19,7 +19,6 @@ from scripts.matrix import PYTHONS
 from smp_advisor._version import __version__
 
 
-
 @pytest.fixture(scope="module")
 def project(root: Path) -> dict[str, Any]:
     return tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
