@@ -43,12 +43,9 @@ def bounds(lines: list[str]) -> dict[str, SpecifierSet]:
     return {entry.name: entry.specifier for entry in map(Requirement, lines)}
 
 
-def test_workflows_run_the_command_of_continuous_integration(workflows):
+def test_workflows_run_the_command_of_continuous_integration_and_targets_that_exist(root, workflows):
     assert ".ci/run" in steps(workflows["test"], "run")
     assert "make dist" in steps(workflows["release"], "run")
-
-
-def test_workflows_run_targets_that_exist(root, workflows):
     targets = set(re.findall(r"^([\w-]+):", (root / "Makefile").read_text("utf-8"), re.MULTILINE))
     used = {
         name for flow in workflows.values() for run in steps(flow, "run") for name in re.findall(r"make (\w+)", run)
