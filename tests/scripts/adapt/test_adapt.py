@@ -17,7 +17,8 @@ from smp_advisor.scripts.adapt import propose
 from tests.scripts.adapt.conftest import LOOPS, PLANS, REFUSED
 from tests.steps import Steps
 
-OTHERS = (("pipeline", None), ("data", "smp-v2"), ("sharded", None), ("data", None))
+SMP_V2 = ("data", "smp-v2")
+OTHERS = (SMP_V2, ("sharded", None), SMP_V2, ("pipeline", None), SMP_V2, ("data", None))
 CASES = [
     pytest.param(loop, name, library, id=f"{loop.stem}-{library or name}")
     for place, loop in enumerate(LOOPS)
