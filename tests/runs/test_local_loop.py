@@ -31,6 +31,12 @@ def test_a_local_run_is_watched_and_stopped(advice, tmp_path):
         advice.start(local=True, folder=folder)
 
 
+def test_one_process_trains_to_the_end_without_a_launcher(advice, tmp_path):
+    run = advice.start(local=True, folder=tmp_path / "run", steps=2, processes=1)
+    run.wait()
+    assert (run.last.status, run.step) == ("Completed", 2), run.last.failure
+
+
 @pytest.mark.parametrize("wrong", [{"steps": 0}, {"steps": True}, {"spot": True}])
 def test_wrong_options_start_nothing(advice, tmp_path, wrong):
     with pytest.raises(RunError):
