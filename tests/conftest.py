@@ -33,8 +33,8 @@ from xdist.workermanage import WorkerController
 pytest_plugins = ["tests.requirements"]  # a skipped test fails
 
 # Hypothesis' own profile for continuous integration, for all: no chance, no limits of time, failures with their blob.
-# A quarter of its examples, because each run would try the same ones.
-settings.register_profile("suite", settings.get_profile("ci"), max_examples=25)
+# A share of its examples, because each run would try the same ones.
+settings.register_profile("suite", settings.get_profile("ci"), max_examples=15)
 settings.load_profile("suite")
 settings.register_profile(
     "explore",
@@ -82,8 +82,8 @@ PARTS = ("browser", "moto", "packaging", "torch", "slow", "unit")
 """Markers, in the order in which their tests start: those that wait for other programs first."""
 PROCESSES = {
     r"tests/browser/.*\[((?:oldest_)?(?:lab|notebook))": "browser in {}",
-    r"tests/export/.*?\[.*?(v\d-(?:newest|oldest))": "cells with {}",
-    r"tests/export/test_(request)\.py": "cells with v2-newest",
+    r"tests/export/.*?\[.*?v\d-(newest|oldest)": "cells with the {}",
+    r"tests/export/test_(random_requests)\.py": "cells with the newest",
     r"tests/packaging/test_(build_from_clone|clean_install|wheel)\.py": "distributions",
     r"(tests/scripts/adapt)/": "{}",
     r"tests/test_saved_notebooks\.py.*\[(\w+)": "notebook {}",
@@ -99,8 +99,29 @@ class SharedWork(LoadScopeScheduling):
         found, group = next((found, group) for place, group in PROCESSES.items() if (found := re.match(place, nodeid)))
         return group.format(found[1])
 
+    def schedule(self) -> None:
+        """Give work to every process, twice: one with a single test would wait for the next before it starts."""
+        super().schedule()
+        for node in self.nodes:
+            self._reschedule(node)
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Give the groups of a process that crashed to others, without the test that crashed it."""
+        groups = self.assigned_work.pop(node)
+        pending = [(scope, test) for scope, tests in groups.items() for test, ended in tests.items() if not ended]
+        if not pending:
+            return None
+        scope, crashed = pending[0]
+        groups[scope][crashed] = True  # it would crash one process after another
+        self.workqueue |= {scope: tests for scope, tests in groups.items() if not all(tests.values())}
+        for other in self.assigned_work:
+            self._reschedule(other)
+        return crashed
+
     def _assign_work_unit(self, node: WorkerController) -> None:
         """Give a process the next group: one process has the browser, as long as the others have other tests."""
+        if node not in self.registered_collections:
+            return  # it takes the place of a crashed one and collects: then every process is given work again
         others = (assigned for other, assigned in self.assigned_work.items() if other is not node)
         browsing = any(
             is_browser(group) and not all(group.values()) for assigned in others for group in assigned.values()
@@ -123,7 +144,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SharedW
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """One process per core, and one more with the browser."""
-    return len(os.sched_getaffinity(0)) + ("not (browser" not in config.option.markexpr)
+    return len(os.sched_getaffinity(0)) + ("browser" not in config.option.markexpr)
 
 
 def part_of(item: pytest.Item) -> str:
@@ -198,9 +219,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for reports in terminalreporter.stats.values():
         for report in reports:
             if isinstance(report, pytest.TestReport):
-                part = dict(report.user_properties)["part"]
+                part = dict(report.user_properties).get("part", "crashed")  # xdist's report of a process that ended
                 seconds[part] += report.duration
-                used[part] += report.processor_seconds
+                used[part] += getattr(report, "processor_seconds", 0)
                 tests[part].add(report.nodeid)
     for part in seconds:
         terminalreporter.write_line(

@@ -16,7 +16,6 @@ import pytest
 
 LEFT_OUT = "left out by --without="
 
-
 PACKAGES = {
     "browser": ("playwright",),
     "moto": ("boto3", "moto", "sagemaker"),
@@ -46,15 +45,8 @@ def build_tools() -> str:
     return absent("packaging") or ("" if shutil.which("npm") else "npm")
 
 
-REQUIREMENTS: dict[str, Callable[[], str]] = {
-    "browser": browser,
-    "moto": partial(absent, "moto"),
-    "packaging": build_tools,
-    "sagemaker": partial(absent, "sagemaker"),
-    "tools": partial(absent, "tools"),
-    "torch": partial(absent, "torch"),
-    "transformers": partial(absent, "transformers"),
-}
+REQUIREMENTS: dict[str, Callable[[], str]] = {marker: partial(absent, marker) for marker in PACKAGES}
+REQUIREMENTS |= {"browser": browser, "packaging": build_tools}
 """For each marker, what is missing on this machine."""
 missing = {marker: cache(function) for marker, function in REQUIREMENTS.items()}
 

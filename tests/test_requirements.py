@@ -13,6 +13,7 @@ import pytest
 from scripts import browser
 
 MODULES = {
+    "tests/__init__.py": "",
     "test_marked.py": """
 import pytest
 
@@ -36,8 +37,26 @@ import pytest
 
 pytest.importorskip("no_such_package")
 """,
+    "test_end.py": """
+import os
+
+def test_that_ends_its_process():
+    os._exit(9)
+
+def test_after_it():
+    pass
+""",
+    "test_other_end.py": """
+import os
+
+def test_that_ends_its_process_too():
+    os._exit(9)
+
+def test_after_it():
+    pass
+""",
     "conftest.py": """
-import requirements
+from tests import requirements
 
 requirements.missing["browser"] = lambda: "a browser"
 
@@ -48,13 +67,15 @@ def pytest_configure(config):
 
 
 @pytest.mark.slow
-def test_a_skip_is_a_failure_unless_it_was_left_out(root, tmp_path):
+def test_a_skip_is_a_failure_unless_it_was_left_out_and_a_crash_hides_no_other_test(root, tmp_path):
+    (tmp_path / "tests").mkdir()  # with this name: the plugins import each other
     for name, text in MODULES.items():
         (tmp_path / name).write_text(text)
-    shutil.copy(root / "tests" / "requirements.py", tmp_path)
+    for name, copied in (("requirements", "requirements"), ("conftest", "suite")):
+        shutil.copy(root / f"tests/{name}.py", tmp_path / f"tests/{copied}.py")
 
     def run(*options: str) -> str:
-        command = [sys.executable, "-m", "pytest", "-p", "requirements", "-p", "no:cacheprovider", *options]
+        command = [sys.executable, "-m", "pytest", "-p", "tests.suite", "-p", "no:cacheprovider", *options]
         environment = os.environ | {"PYTHONPATH": str(tmp_path)}
         done = subprocess.run(command, cwd=tmp_path, env=environment, text=True, capture_output=True, check=False)
         assert done.returncode == 1, done.stderr
@@ -65,9 +86,10 @@ def test_a_skip_is_a_failure_unless_it_was_left_out(root, tmp_path):
     assert f"this test requires {required}" in one_process
     assert "Skipped: another day\nA skipped test is a failure" in one_process
     assert re.search(r" 1 failed, 1 xfailed, 2 errors in", one_process)  # an error is a failure before the test's body
-    workers = run("--numprocesses=1", "--without=browser", "--continue-on-collection-errors", "-rs")
+    workers = run("--numprocesses=2", "--without=browser", "--continue-on-collection-errors", "-rs")
     assert "left out by --without=browser" in workers
-    assert re.search(r" 1 failed, 1 skipped, 1 xfailed, 2 errors in", workers)
+    assert workers.count("crashed while running 'test_") == 2
+    assert re.search(r" 3 failed, 2 passed, 1 skipped, 1 xfailed, 2 errors in", workers)
 
 
 @pytest.mark.parametrize(

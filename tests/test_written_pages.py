@@ -11,7 +11,6 @@ from scripts.pages import PAGES, gallery
 from smp_advisor.notebook.view_state import glossary, term_for
 
 CONTENT = {
-    "docs/executed_blocks.md": ["docs/how_to/calibrate.md"],
     "docs/checks.md": ["SMP109", "EST501", "## Invalid plans"],
     "docs/gallery.md": ["### 60. ", "## Doubts", "+ sharding over"],
     "docs/glossary.md": ["## microbatch", "## hybrid shard degree", "## MFU"],

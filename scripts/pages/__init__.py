@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scripts.pages import blocks, gallery, glossary, libraries, options, reference, reference_rows, stacks
+from scripts.pages import gallery, glossary, libraries, options, reference, reference_rows, stacks
 from scripts.pages.api import api_pages
 from scripts.pages.checks import page_of, section_page
 from smp_advisor.findings.catalog import sections
@@ -26,7 +26,6 @@ ROOT = Path(__file__).parents[2]
 PAGES: dict[str, Callable[[], str]] = {
     "docs/checks.md": reference.checks,
     **{f"docs/{page_of(section)}": partial(section_page, section) for section in sections()},
-    "docs/executed_blocks.md": blocks.executed_blocks,
     "docs/gallery.md": gallery.page,
     "docs/glossary.md": glossary.page,
     "docs/libraries.md": libraries.page,

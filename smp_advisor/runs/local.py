@@ -8,6 +8,7 @@ It outlives the kernel that started it, so that another one can watch the folder
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import time
@@ -21,12 +22,16 @@ from smp_advisor.runs.sources import LOG, STATUS
 
 SETTINGS = "run.json"
 """File with the keywords of `smp_advisor.profiling.local_run.run`."""
+_ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+"""Variables of a process without a launcher, which the generated script is written for; port 0 is any free one."""
 
 
 def main(arguments: list[str]) -> int:
     """Run the folder's script to its end. SIGTERM ends it with all its processes."""
     folder = Path(arguments[0])
     settings: dict[str, Any] = json.loads((folder / SETTINGS).read_text("utf-8"))
+    if settings["processes"] == 1 and "source_dir" in settings:  # the generated script
+        os.environ |= _ALONE
     state: dict[str, Any] = {
         "status": "InProgress",
         "transitions": [["Starting", time.time(), None]],

@@ -112,6 +112,7 @@ def table_of(errors, sources):
     return spread_table(runs_of(errors, None, sources))["same"]
 
 
+@pytest.mark.slow
 @settings(max_examples=settings.default.max_examples // 5)  # each fits 21 times
 @given(
     shift=st.floats(-0.3, 0.3),

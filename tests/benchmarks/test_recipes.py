@@ -151,7 +151,7 @@ def test_what_is_published_as_working_is_judged_to_fit():
 def test_every_question_is_answered(monkeypatch, capsys):
     from benchmarks.tool_tasks import main, tasks
 
-    monkeypatch.setattr("sys.argv", ["tool_tasks.py"])
+    monkeypatch.setattr("sys.argv", ["tool_tasks.py", "--once"])
     status = main()
     output = capsys.readouterr().out
     assert status == 0, output

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .commands import run
+from .sources import run
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,8 @@
-"""The files of the repository."""
+"""The files of the repository, and build tools with a PATH that the test chooses."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -22,3 +23,12 @@ def built(file: Path) -> bool:
     return bool(folders & {"__pycache__", "labextension", "node_modules", "static"}) or any(
         folder.startswith((".venv", ".pytest", ".hypothesis", ".mypy", ".ruff")) for folder in folders
     )
+
+
+def run(*command: str | Path, cwd: Path, path: str) -> str:
+    """Run a command with `path` as its PATH; what it prints, or a failure that says what it printed."""
+    done = subprocess.run(
+        command, cwd=cwd, env=os.environ | {"PATH": path}, text=True, capture_output=True, check=False
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    return done.stdout

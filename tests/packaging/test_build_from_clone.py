@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .commands import run
-from .sources import files_of
+from .sources import files_of, run
 
 pytestmark = [pytest.mark.packaging, pytest.mark.slow]
 

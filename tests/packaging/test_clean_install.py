@@ -8,7 +8,7 @@ import pytest
 
 from smp_advisor._version import __version__
 
-from .commands import run
+from .sources import run
 
 pytestmark = pytest.mark.packaging
 

@@ -18,8 +18,6 @@ from packaging.version import Version
 from scripts.matrix import PYTHONS
 from smp_advisor._version import __version__
 
-from .sources import files_of
-
 
 @pytest.fixture(scope="module")
 def project(root: Path) -> dict[str, Any]:
@@ -45,12 +43,9 @@ def bounds(lines: list[str]) -> dict[str, SpecifierSet]:
     return {entry.name: entry.specifier for entry in map(Requirement, lines)}
 
 
-def test_workflows_run_the_command_of_continuous_integration(workflows):
+def test_workflows_run_the_command_of_continuous_integration_and_targets_that_exist(root, workflows):
     assert ".ci/run" in steps(workflows["test"], "run")
     assert "make dist" in steps(workflows["release"], "run")
-
-
-def test_workflows_run_targets_that_exist(root, workflows):
     targets = set(re.findall(r"^([\w-]+):", (root / "Makefile").read_text("utf-8"), re.MULTILINE))
     used = {
         name for flow in workflows.values() for run in steps(flow, "run") for name in re.findall(r"make (\w+)", run)
@@ -126,13 +121,6 @@ def test_python_and_javascript_have_one_version_one_license_and_a_lock_file_with
     assert package["version"] == lock["version"] == importlib.metadata.version("smp-advisor") == __version__
     assert package["license"] == project["license"] == "Apache-2.0"
     assert [name for name, entry in lock["packages"].items() if "resolved" in entry and not entry.get("link")] == []
-
-
-def test_every_entry_of_the_repository_is_packed(root):
-    """The source distribution contains the files that its tests read: those of the repository."""
-    build = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]["build"]
-    packed = set(build["targets"]["sdist"]["only-include"])
-    assert {name.partition("/")[0] for name in files_of(root)} == packed
 
 
 def test_links_of_the_metadata_lead_to_files_that_exist(root, project):

@@ -322,7 +322,14 @@ def _wait(child: int, limits: Limits, shared_bytes: int) -> dict[str, Any]:
         used_bytes = memory_bytes(tree, shared_bytes, limit_bytes)
         peak_bytes = max(peak_bytes, used_bytes)
         if used_bytes > limit_bytes:
-            breach = "memory"
+            # Stopped, the line that took the memory cannot end before the stacks are written. If it has just ended,
+            # with an exception of its own, the child reports that.
+            _stop(child, tree)
+            if memory_bytes(tree, shared_bytes, limit_bytes) > limit_bytes:
+                breach = "memory"
+            else:
+                for pid in tree:
+                    _signal(pid, signal.SIGCONT)
         elif time.monotonic() - begun > limits.seconds:
             breach = "time"
         else:
@@ -337,6 +344,14 @@ def _wait(child: int, limits: Limits, shared_bytes: int) -> dict[str, Any]:
         "peak_bytes": peak_bytes,
         "seconds": time.monotonic() - begun,
     }
+
+
+def _stop(child: int, pids: list[int]) -> None:
+    """Stop processes, and wait until the child has stopped or ended."""
+    for pid in pids:
+        _signal(pid, signal.SIGSTOP)
+    with suppress(ChildProcessError):
+        os.waitid(os.P_PID, child, os.WEXITED | os.WSTOPPED | os.WNOWAIT)
 
 
 def _collected(child: int) -> int | None:

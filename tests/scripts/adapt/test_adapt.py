@@ -17,14 +17,15 @@ from smp_advisor.scripts.adapt import propose
 from tests.scripts.adapt.conftest import LOOPS, PLANS, REFUSED
 from tests.steps import Steps
 
-OTHERS = ("pipeline", "sharded", "data")
+SMP_V2 = ("data", "smp-v2")
+OTHERS = (SMP_V2, ("sharded", None), SMP_V2, ("pipeline", None), SMP_V2, ("data", None))
 CASES = [
     pytest.param(loop, name, library, id=f"{loop.stem}-{library or name}")
     for place, loop in enumerate(LOOPS)
-    for name, library in (("tensor_fp16", None), ("data", "smp-v2"), (OTHERS[place % len(OTHERS)], None))
+    for name, library in (("tensor_fp16", None), OTHERS[place % len(OTHERS)])
     if library or (loop.stem, name) not in REFUSED
 ]
-"""Each loop with the plan that has most to adapt, with the other library, and with one of the other plans."""
+"""Each loop with the plan that has most to adapt, and with one of the other plans and libraries."""
 
 
 def loop_text(name):
