@@ -12,7 +12,7 @@ LINT := style types prose front-end
 TOGETHER = +@$(MAKE) --no-print-directory --jobs --keep-going
 BENCHMARKS ?= cost_speed checker_speed degree_ranking profile_trace mutations # published_scripts requires a folder of scripts
 
-.PHONY: help lab demo test loaded check tests unit-tests lint $(LINT) matrix explore dist bench results format clean docs notebooks pages pins image lab-environment test-environment
+.PHONY: help lab demo test loaded check tests unit-tests lint $(LINT) matrix explore dist bench results format clean docs notebooks pages pins images image lab-environment test-environment
 
 help:
 	@echo 'make lab      open the quickstart notebook in JupyterLab   (LAB_ARGS=--no-browser)'
@@ -30,6 +30,7 @@ help:
 	@echo 'make pages    write the generated pages of docs/, and the outputs in the others'
 	@echo 'make notebooks run the notebooks and save their outputs'
 	@echo 'make pins     write constraints.txt from the test environment'
+	@echo 'make images   print the images that AWS no longer patches   (DAY=2027-01-31)'
 	@echo 'make image    take docs/images/advisor.png in Chromium'
 	@echo 'make clean    remove environments, built files and caches'
 
@@ -112,6 +113,9 @@ notebooks: test-environment
 
 pins: test-environment
 	scripts/pins.sh $(TEST)/python
+
+images: test-environment
+	@$(TEST)/python scripts/containers.py --patches $(addprefix --day=,$(DAY))
 
 clean:
 	rm -rf .venv .venv-lab .venv-matrix .venv-sdk .venv-test .venv-toolkit artifacts dist site js/node_modules js/lib smp_advisor/static smp_advisor/labextension

@@ -1,12 +1,14 @@
 """Compare the table of containers, and the names of instance types, with the data of installed SDKs.
 
 usage: python scripts/containers.py [--write] SITE_PACKAGES...
+       python scripts/containers.py --patches [--day YYYY-MM-DD]
 
 Each SITE_PACKAGES is a folder with the SageMaker Python SDK, version 2 or 3; botocore is optional, e.g.
 ``.venv-sdk/v2-newest/lib/python3.11/site-packages``. Prints what the SDKs' image tables have and
 ``smp_advisor/cluster/data/containers.csv`` lacks, what differs, and what the SDKs no longer have. With ``--write``, new
 images are appended with the facts that the SDK has: CUDA, architectures and end of support stay empty for a person to
-complete from the sources in ``containers.toml``. The names of instance types are always those of botocore.
+complete from the sources in ``containers.toml``. ``--patches`` prints the images that AWS no longer patches on a day,
+today by default. The names of instance types are always those of botocore.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import json
 import re
 import sys
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,6 +105,23 @@ def differences(known: Iterable[dict[str, str]], found: Iterable[Row]) -> Iterat
             yield f"gone: {':'.join(key[:2])}"
 
 
+def out_of_patches(known: Iterable[dict[str, str]], day: str) -> Iterator[str]:
+    """One line for each image with patches on a day, the first to lose them first; then those without, newest first."""
+    images = sorted(known, key=lambda row: row["end_of_support"])
+    for row in images:
+        if row["end_of_support"] >= day:
+            yield f"patched until {row['end_of_support']}: {row['repository']}:{row['framework_version']}"
+    for row in reversed(images):
+        if "" < row["end_of_support"] < day:
+            yield f"no patches since {row['end_of_support']}: {row['repository']}:{row['framework_version']}"
+    unlisted: dict[str, dict[str, None]] = {}
+    for row in images:
+        if not row["end_of_support"]:
+            unlisted.setdefault(row["repository"], {})[row["framework_version"]] = None
+    for repository, versions in unlisted.items():
+        yield f"not in AWS's support policy: {repository}:{', '.join(versions)}"
+
+
 def with_new(known: list[dict[str, str]], found: Iterable[Row]) -> list[dict[str, str]]:
     """The table with the new images, each after the last of its repository."""
     table = list(known)
@@ -133,10 +153,17 @@ def main(arguments: list[str] | None = None) -> int:
     """Print the differences; the exit code is 1 if there are any."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="add new images and the names of instance types")
+    parser.add_argument("--patches", action="store_true", help="print the images that AWS no longer patches")
+    parser.add_argument(
+        "--day", type=date.fromisoformat, default=datetime.now(tz=UTC).date(), help="day for --patches; default today"
+    )
     parser.add_argument("site_packages", nargs="*", type=Path)
     options = parser.parse_args(arguments)
     with CONTAINERS.open(encoding="utf-8", newline="") as file:
         known = list(csv.DictReader(file))
+    if options.patches:
+        print("\n".join(out_of_patches(known, options.day.isoformat())))
+        return 0
     found = [row for folder in options.site_packages for row in rows_of(folder)]
     if not found:
         print("no image tables in these folders", file=sys.stderr)
