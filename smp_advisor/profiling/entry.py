@@ -21,7 +21,6 @@ from smp_advisor.workload.stack import AUTO
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["STAGES", "Stage", "profile"]
 
 Stage = Literal["trace", "copy", "local", "rehearsal"]
 STAGES: tuple[Stage, ...] = ("trace", "copy", "local", "rehearsal")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 from smp_advisor.profiling.operator_log import OperatorMeasure
-from smp_advisor.profiling.polynomial import Polynomial
-from smp_advisor.profiling.result import (
+from smp_advisor.profiling.parts import (
     Agreement,
     AttentionProfile,
     BlockProfile,
@@ -17,6 +17,7 @@ from smp_advisor.profiling.result import (
     ProductProfile,
     Segment,
 )
+from smp_advisor.profiling.polynomial import Polynomial
 from smp_advisor.profiling.structure import block_counts, remaining_children, source_children
 
 if TYPE_CHECKING:
@@ -29,18 +30,6 @@ if TYPE_CHECKING:
     from smp_advisor.profiling.structure import Stack
 
     Points = Mapping[tuple[int, int], StepMeasure]
-
-__all__ = [
-    "FIGURES",
-    "TOLERANCE",
-    "Extrapolated",
-    "against_full",
-    "against_unseen",
-    "agrees",
-    "extrapolate",
-    "timeline",
-    "truncated_paths",
-]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,13 +115,7 @@ def _tree(
     order += [key.module for step in steps for key in step.operators if key.module not in set(order)]
     order = list(dict.fromkeys(order))
     sums = [_module_sums(step) for step in steps]
-    fits: dict[tuple[int, ...], Polynomial] = {}
-
-    def fit(values: tuple[int, ...]) -> Polynomial:
-        if values not in fits:
-            fits[values] = Polynomial.fit(dict(zip(points, values, strict=True)))
-        return fits[values]
-
+    fit = _fitted(points)
     figures: dict[str, tuple[Polynomial, ...]] = {
         path: tuple(map(fit, zip(*(rows.get(path, (0,) * 6) for rows in sums), strict=True))) for path in order
     }
@@ -248,16 +231,15 @@ def _block_of(module: str, paths: Collection[str]) -> str | None:
     return module if module in paths else None
 
 
+def _fitted(points: Points) -> Callable[[tuple[int, ...]], Polynomial]:
+    """Polynomial through the points by its values, most of which are equal."""
+    return cache(lambda values: Polynomial.fit(dict(zip(points, values, strict=True))))
+
+
 def _operators(points: Points, place: Callable[[str], str | None]) -> tuple[OperatorProfile, ...]:
     """Fitted operators of the modules for which `place` returns a path."""
     keys = dict.fromkeys(key for step in points.values() for key in step.operators)
-    fits: dict[tuple[int, ...], Polynomial] = {}  # most operators have equal figures
-
-    def fit(values: tuple[int, ...]) -> Polynomial:
-        if values not in fits:
-            fits[values] = Polynomial.fit(dict(zip(points, values, strict=True)))
-        return fits[values]
-
+    fit = _fitted(points)
     operators = []
     for key in keys:
         module = place(key.module)

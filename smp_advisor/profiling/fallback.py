@@ -11,19 +11,18 @@ from smp_advisor.profiling.extrapolation import TOLERANCE
 from smp_advisor.profiling.failures import is_about_inputs, is_about_types, is_about_values, reason
 from smp_advisor.profiling.inferred_inputs import line_to_write
 from smp_advisor.profiling.inputs import example_inputs
+from smp_advisor.profiling.parts import Provenance
 from smp_advisor.profiling.precision import higher_precision, training_precision
-from smp_advisor.profiling.result import Provenance
 from smp_advisor.profiling.trace import assumed_values, trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from smp_advisor.profiling.parts import Confidence, Method
     from smp_advisor.profiling.profiled_model import ProfiledModel
-    from smp_advisor.profiling.result import Confidence, Method, Profile
+    from smp_advisor.profiling.result import Profile
     from smp_advisor.profiling.trace import Traced
     from smp_advisor.profiling.traced_steps import Settings
-
-__all__ = ["profile_with_fallbacks"]
 
 
 def profile_with_fallbacks(profiled: ProfiledModel, settings: Settings, *, failed: int = 0) -> Profile:

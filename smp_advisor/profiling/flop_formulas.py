@@ -12,8 +12,6 @@ from torch.utils import flop_counter
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["computes_products", "flop_formula", "flop_formulas"]
-
 
 _ATTENTIONS = (
     "_scaled_dot_product_flash_attention",

@@ -24,10 +24,6 @@ from smp_advisor.profiling.structure import IMAGE_SIZE, image_size, longest_sequ
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = [
-    "VARIADIC", "ExampleInputs", "Make", "arguments_of", "forward_method", "inferred_inputs", "line_to_write",
-    "shape_text",
-]  # fmt: skip
 
 Make = Callable[[int, int], Any]
 
@@ -563,9 +559,9 @@ def _width(layer: nn.Module) -> int:
     return int(shape[-1]) if shape else int(getattr(attention, "embed_dim", 0))
 
 
-def inferred_inputs(model: nn.Module, config: Any = None) -> ExampleInputs:
+def inferred_inputs(model: nn.Module) -> ExampleInputs:
     """Inputs of the configuration, or by the first layer that reads each argument."""
-    config = config if config is not None else getattr(model, "config", None)
+    config = getattr(model, "config", None)
     if hasattr(config, "to_dict") and hasattr(model, "main_input_name"):
         return _of_transformers(model, config)
     return _of_settings(model) or _of_layers(model)

@@ -24,22 +24,19 @@ from smp_advisor.profiling.structure import longest_sequence
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["ExampleInputs", "cast_inputs", "example_inputs", "filled", "valid_ids"]
 
 _EDGES = frozenset({"edge_index", "edges"})
 """Positions of nodes, which are no ids."""
 
 
-def example_inputs(
-    model: nn.Module, supplied: Any = None, *, config: Any = None, resized: bool = True
-) -> ExampleInputs:
+def example_inputs(model: nn.Module, supplied: Any = None, *, resized: bool = True) -> ExampleInputs:
     """Inputs as supplied; otherwise of the configuration, or by the first layer that reads each argument.
 
     Supplied tensors of one sample stand for any batch if they are `resized`.
     """
     if supplied is not None:
         return _supplied(model, supplied, resized=resized)
-    return inferred_inputs(model, config)
+    return inferred_inputs(model)
 
 
 def _supplied(model: nn.Module, inputs: Any, *, resized: bool) -> ExampleInputs:

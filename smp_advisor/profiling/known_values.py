@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from smp_advisor.profiling.failures import Assumptions
 
-__all__ = ["MISSING", "KnownValuesMode", "OperatorReplay"]
 
 MISSING = object()
 """No result is kept."""

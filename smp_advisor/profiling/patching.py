@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-__all__ = ["patched", "quiet", "wrapped_forwards"]
-
 
 @contextmanager
 def patched(owner: Any, name: str, value: Any) -> Iterator[None]:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from smp_advisor.profiling.known_values import OperatorReplay
     from smp_advisor.profiling.operator_log import OperatorLog
 
-__all__ = ["BlockMeasure", "Interval", "ProductMeasure", "StepRecorder", "storage_key"]
 
 _ATEN = torch.ops.aten
 _CONDITIONS = (_ATEN._local_scalar_dense.default, _ATEN.equal.default)

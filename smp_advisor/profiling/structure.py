@@ -15,11 +15,6 @@ from torch import nn
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = [
-    "IMAGE_SIZE", "Stack", "block_counts", "callable_parts", "hidden_size", "image_size", "largest_table",
-    "longest_sequence", "parameter_total", "remaining_children", "repetition", "source_children", "stacks", "ties",
-    "truncated",
-]  # fmt: skip
 
 _NUMBERED = re.compile(r"(.*[^\d])\d+")
 _FEWEST_NUMBERED = 3

@@ -8,10 +8,8 @@ from smp_advisor.profiling.precision import PRECISIONS
 from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
-    from smp_advisor.profiling.peak import PeakMemory
+    from smp_advisor.profiling.parts import PeakMemory
     from smp_advisor.profiling.result import Profile
-
-__all__ = ["details", "report", "summary", "summary_html", "verdicts"]
 
 
 TOLERANCE = 0.05

@@ -13,9 +13,9 @@ from smp_advisor.uninterrupted import uninterrupted
 if TYPE_CHECKING:
     import pandas as pd
 
-    from smp_advisor.profiling.result import BlockProfile, OperatorProfile, Profile
+    from smp_advisor.profiling.parts import BlockProfile, OperatorProfile
+    from smp_advisor.profiling.result import Profile
 
-__all__ = ["Grouping", "block_paths", "module_table", "operator_table"]
 
 Grouping = Literal["operator", "module"]
 _MODULE_FIGURES = ("parameters", "forward_flops", "backward_flops", "saved_bytes")

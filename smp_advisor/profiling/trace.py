@@ -25,11 +25,11 @@ from smp_advisor.profiling.extrapolation import (
 )
 from smp_advisor.profiling.failures import Assumptions, checks_of, is_about_values
 from smp_advisor.profiling.fake import fake_inputs
+from smp_advisor.profiling.parts import Agreement, Provenance
 from smp_advisor.profiling.patching import quiet
 from smp_advisor.profiling.polynomial import Polynomial
 from smp_advisor.profiling.recurrent_kernels import has_recurrent_layers
-from smp_advisor.profiling.result import Agreement, Profile, Provenance
-from smp_advisor.profiling.step import optimizer_rise_bytes
+from smp_advisor.profiling.result import Profile
 from smp_advisor.profiling.structure import largest_table, ties
 from smp_advisor.profiling.traced_steps import FEWEST_REPEATS, TracedSteps, compute_dtype
 
@@ -38,21 +38,12 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from smp_advisor.profiling.parts import BlockProfile, Segment
     from smp_advisor.profiling.profiled_model import ProfiledModel
-    from smp_advisor.profiling.result import BlockProfile, Segment
     from smp_advisor.profiling.step import StepMeasure
     from smp_advisor.profiling.structure import Stack
     from smp_advisor.profiling.traced_steps import Settings
 
-__all__ = [
-    "Traced",
-    "assumed_values",
-    "counted_profile",
-    "gathered_bytes",
-    "trace",
-    "versions",
-    "with_gathered_parameters",
-]
 
 _ALL_REPEATS = 10**6
 _SAME = 1e-3
@@ -320,7 +311,8 @@ class _Tracer(TracedSteps):
             unreached=extrapolated.unreached,
             checkpointed_timeline=recomputing,
             gradient_bytes=gradient_bytes,
-            optimizer_rise_bytes=optimizer_rise_bytes(model, settings.optimizer, settings.training_precision),
+            optimizer_rise_bytes=settings.training_precision.rise_bytes(settings.optimizer)
+            * counted.trainable_parameter_count,
             agreements=agreements,
             warnings=tuple(self.warnings),
             uncounted=tuple(self.uncounted),

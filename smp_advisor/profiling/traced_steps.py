@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from smp_advisor.profiling.profiled_model import ProfiledModel
     from smp_advisor.profiling.structure import Stack
 
-__all__ = ["FEWEST_REPEATS", "Samples", "Settings", "TracedSteps", "choose_samples", "compute_dtype"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
@@ -146,9 +144,7 @@ class TracedSteps:
         self.stacks: list[Stack] = stacks(self.model)
         # The module's own precision: whether it accepts inputs does not depend on the precision of the trace.
         source = self.model if profiled.module is None else profiled.module
-        self.example: ExampleInputs = example_inputs(
-            source, settings.inputs, config=profiled.config, resized=settings.resized
-        )
+        self.example: ExampleInputs = example_inputs(source, settings.inputs, resized=settings.resized)
         self.samples: Samples = Samples(sequences=(1,), unseen=None, sequence=1, batches=(1,))
         if not self.example.scales:
             return

@@ -9,9 +9,9 @@ from smp_advisor import Job, Plan
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.layout import layout_of
 from smp_advisor.libraries.library import LIBRARIES, get_library
+from smp_advisor.profiling.parts import Segment
 from smp_advisor.profiling.polynomial import Polynomial
 from smp_advisor.profiling.precision import PRECISIONS, precision_of_job
-from smp_advisor.profiling.result import Segment
 from tests.deferred import Deferred
 
 torch = Deferred("torch")

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from smp_advisor.profiling.local_run.container import Container
     from smp_advisor.profiling.sandbox import ProgramEnd
 
-__all__ = ["LocalRun", "losses_in", "run", "run_settings"]
-
 
 _LOSS = re.compile(r"\bloss\b[\"']?\s*[:=]?\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan|inf)\b", re.IGNORECASE)
 
@@ -157,38 +155,10 @@ def run(
     For a fixed path below ``/opt/ml``, the result names the variable to use. Temporary files are in a private folder
     that is removed afterwards.
 
-    Parameters
-    ----------
-    script
-        Path of the script, relative to `source_dir` if there is one.
-    source_dir
-        Folder to copy. Without it, only the script is copied, as the SDK uploads it.
-    hyperparameters
-        Hyperparameters of the estimator; they become options of the script.
-    parameters
-        ``mp_parameters`` of a plan.
-    channels
-        Data folders by channel, for ``SM_CHANNEL_<NAME>``.
-    processes
-        Number of processes. Several are started by torchrun and communicate over gloo.
-    steps
-        Optimizer steps after which the script is stopped; None runs it to its end.
-    seconds, memory_bytes
-        Limits of the run. None for `memory_bytes` is half of the available memory.
-    folder
-        Folder for the container's files; None creates a temporary folder that is not deleted.
-    on_line
-        Called with each line of the log.
-
-    Returns
-    -------
-    LocalRun
-        Losses, outcome and settings of the run. A failure of the script raises no exception.
-
-    Raises
-    ------
-    ProfileError
-        The script or the data do not exist, or a setting is out of range.
+    `source_dir` is copied, or the script alone, as the SDK uploads it. `hyperparameters` become options of the script,
+    and `parameters` its ``mp_parameters``. Several `processes` are started by torchrun and communicate over gloo. The
+    script is stopped after `steps` optimizer steps, if given. Without a `folder`, a temporary one is made and kept. A
+    failure of the script raises no exception; a missing script or a setting out of range raises a `ProfileError`.
     """
     _require_integer("processes", processes, maximum=_MAX_PROCESSES)
     if steps is not None:

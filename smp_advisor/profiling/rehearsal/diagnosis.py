@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from smp_advisor.profiling.rehearsal.result import Degrees
     from smp_advisor.profiling.rehearsal.single_process import Reference
 
-__all__ = ["difference_of_ranks", "shared_weights", "usage"]
 
 _SHOWN_NAMES = 3
 

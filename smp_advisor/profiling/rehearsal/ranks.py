@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from smp_advisor.profiling.rehearsal.result import Degrees
     from smp_advisor.profiling.sandbox.deadlock import End
 
-__all__ = ["LEARNING_RATE", "Prepared", "RanksFailed", "run_rank", "run_ranks"]
 
 _NEVER = timedelta(days=1)
 """Time limit of a collective: ranks that wait in vain are recognized by their state."""

@@ -11,8 +11,6 @@ from smp_advisor.profiling.result_html import NotebookResult
 if TYPE_CHECKING:
     from smp_advisor.libraries.plan import Plan
 
-__all__ = ["TOLERANCE", "Degrees", "Problem", "Rehearsal", "Sharding", "degrees_of"]
-
 
 Sharding = Literal["none", "optimizer", "full"]
 

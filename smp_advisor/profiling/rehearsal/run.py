@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from smp_advisor.profiling.profiled_model import ProfiledModel
     from smp_advisor.workload.job import Job
 
-__all__ = ["run"]
 
 _EXPLAINS_RANKS = frozenset({"NaN", "state between calls", "shared weights"})
 """Problems whose consequence is that ranks differ from one process."""

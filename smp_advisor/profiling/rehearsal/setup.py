@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from smp_advisor.errors import ProfileError
-from smp_advisor.profiling.inputs import example_inputs, filled
+from smp_advisor.profiling.inputs import example_inputs, filled, valid_ids
 from smp_advisor.profiling.rehearsal.division import find_boundary
 from smp_advisor.profiling.rehearsal.result import degrees_of
 from smp_advisor.profiling.rehearsal.single_process import (
@@ -25,7 +25,7 @@ from smp_advisor.profiling.rehearsal.single_process import (
     shared_by_blocks,
     unnamed,
 )
-from smp_advisor.profiling.scaled.build import make_copy, token_count
+from smp_advisor.profiling.scaled.build import make_copy
 from smp_advisor.profiling.scaled.training import samples_of
 from smp_advisor.profiling.step import measure_step
 from smp_advisor.profiling.structure import parameter_total, stacks
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from smp_advisor.profiling.scaled.build import Copy
     from smp_advisor.workload.job import Job
 
-__all__ = ["Setup", "set_up"]
 
 _FLOPS = 2e11
 """FLOPs of all passes of a rehearsal."""
@@ -88,12 +87,12 @@ def set_up(
     model = copy.model.train()
     paths = _largest_stack(copy)
     seeded(model, paths)
-    example = example_inputs(model, inputs, config=copy.profiled.config)
+    example = example_inputs(model, inputs)
     planned_sequence = min(job.sequence_length, example.longest or job.sequence_length)
     sequence = min(planned_sequence, _MAX_TOKENS) if example.has_sequence else 1
     source = _BatchSource(
-        example=example, supplied=inputs, sequence=sequence, tokens=token_count(copy),
-        is_reduced=profiled.model_class is not None,
+        example=example, supplied=inputs, sequence=sequence, tokens=valid_ids(model),
+        is_reduced=any(part.name == "vocabulary" for part in copy.reductions),
     )  # fmt: skip
     planned = max(1, plan.batch_size // plan.microbatches)
     minimum = min(planned, 2) if batch_norms(model) else 1
@@ -129,7 +128,7 @@ def _copy(
 
     fewest = max(2, degrees.pipeline)
     module = profiled.module
-    repeated = [] if module is None or profiled.model_class is not None else stacks(module)
+    repeated = [] if module is None else stacks(module)
     if module is None or not repeated:
         return copy(fewest)
     longest = max(len(row.names) for row in repeated)

@@ -22,12 +22,6 @@ from smp_advisor.profiling.step import call_model, loss_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = [
-    "Reference", "batch_norms", "by_name", "check_division", "evaluated", "joined", "largest_difference", "mapped",
-    "microbatches_of", "named_batch", "reference", "repeatable", "restored_buffers", "seeded", "shared_by_blocks",
-    "unnamed", "used_by",
-]  # fmt: skip
-
 
 _MAX_PERIOD = 64
 

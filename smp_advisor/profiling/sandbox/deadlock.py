@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
+
 from smp_advisor.profiling.sandbox.failure import last_error_in_log
 from smp_advisor.profiling.sandbox.limits import ANSWER_SECONDS
 from smp_advisor.profiling.sandbox.supervisor import is_handling
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
 
     from smp_advisor.profiling.sandbox.failure import SourceLine
 
-__all__ = ["End", "answer_in", "ends_of"]
 
 _STACK_SIGNAL = signal.SIGUSR2
 _OBSERVATIONS = 40
@@ -104,24 +105,23 @@ class _State:
 
 
 def _state(pid: int, before: _State | None) -> _State:
-    main = _thread(Path(f"/proc/{pid}/status"))
+    main = _thread(pid)
     if before is None or main != before.main or not main[0]:
         return _State(main, {}, "")
     moved = ""
     threads = {}
     with suppress(OSError):
-        threads = {task.name: _thread(task / "status") for task in Path(f"/proc/{pid}/task").iterdir()}
+        threads = {task.name: _thread(int(task.name)) for task in Path(f"/proc/{pid}/task").iterdir()}
         moved = Path(f"/proc/{pid}/io").read_text().partition("read_bytes")[0]
     return _State(main, threads, moved)
 
 
-def _thread(file: Path) -> tuple[bool, int, int]:
+def _thread(number: int) -> tuple[bool, int, int]:
     """Whether a thread sleeps, how often it began to, and how often it was interrupted."""
-    fields = {}
-    with suppress(OSError):  # it has just ended
-        fields = dict(line.split(":", 1) for line in file.read_text().splitlines() if ":" in line)
-    voluntary, involuntary = (int(fields.get(f"{kind}_ctxt_switches", 0)) for kind in ("voluntary", "nonvoluntary"))
-    return fields.get("State", "").strip().startswith("S"), voluntary, involuntary
+    with suppress(psutil.Error):  # it has just ended
+        thread = psutil.Process(number)
+        return thread.status() == psutil.STATUS_SLEEPING, *thread.num_ctx_switches()
+    return False, 0, 0
 
 
 def _stack(pid: int, file: Path) -> list[str]:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["ProgramEnd", "run_fresh", "run_isolated", "run_program", "share_interpreter"]
 
 _FRESH = "from smp_advisor.profiling.sandbox.isolated import run_fresh; run_fresh()"
 _STACK_SIGNAL = signal.SIGUSR1

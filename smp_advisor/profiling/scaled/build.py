@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +14,11 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from smp_advisor.errors import AdvisorError, ProfileError
 from smp_advisor.profiling.failures import Assumptions, Site, checks_of, is_about_values
-from smp_advisor.profiling.fake import default_dtype, fake_copy, fake_inputs, fake_mode, materialized
+from smp_advisor.profiling.fake import fake_copy, fake_inputs, fake_mode, materialized
 from smp_advisor.profiling.gpu_kernels import gpu_kernels, without_initialization
-from smp_advisor.profiling.inputs import cast_inputs, example_inputs, filled, valid_ids
+from smp_advisor.profiling.inputs import cast_inputs, example_inputs, filled
 from smp_advisor.profiling.patching import quiet
-from smp_advisor.profiling.scaled.reduction import narrow_copy, reduced, reductions_between
+from smp_advisor.profiling.scaled.reduction import narrow_copy
 from smp_advisor.profiling.scaled.result import Reduction
 from smp_advisor.profiling.step import call_model, measure_step
 from smp_advisor.profiling.structure import (
@@ -37,14 +38,11 @@ if TYPE_CHECKING:
     from smp_advisor.profiling.step import StepMeasure
     from smp_advisor.profiling.structure import Stack
 
-__all__ = ["Affordable", "Copy", "affordable_inputs", "idle_layers", "make_copy", "narrower", "token_count"]
 
 _BYTES_PER_PARAMETER = 20
 """Parameter, gradient and Adam state; upper bound over all precisions."""
 _SHARE_OF_MEMORY = 0.5
 """The remaining memory is for activations, logits and temporaries."""
-_EXTRA_LAYERS = (0, 1, 2)
-"""Tried in turn: if the first block differs, as in T5, two or three layers contain no repetition."""
 _MOST_STACKS = 4
 """Stacks that are tried one by one, if not all of them can be cut at once."""
 _MOST_PARAMETERS = 240_000_000
@@ -56,8 +54,6 @@ class Copy:
     """A scaled copy to train on this machine."""
 
     model: nn.Module
-    profiled: ProfiledModel
-    """The model with the reduced configuration, if it has one."""
     how: str
     reductions: tuple[Reduction, ...]
     blocks: tuple[str, ...]
@@ -73,97 +69,40 @@ def make_copy(
     blocks: int = 2,
     inputs: Any = None,
 ) -> Copy:
-    """Build the smallest copy with the same architecture: from a reduced configuration, or else with fewer layers.
+    """Make the smallest copy with the same architecture: with fewer blocks, and narrower if these exceed the memory.
 
     A live module is truncated in place until `stack` is closed, so call this in a child process only. It keeps at least
-    `blocks` repeats of each block.
+    `blocks` repeats of each block. A configuration is built without values, and gets random ones.
     """
-    limit = min(int(memory_bytes * _SHARE_OF_MEMORY / _BYTES_PER_PARAMETER), _MOST_PARAMETERS)
-    if profiled.model_class is not None:
-        return _by_configuration(profiled, limit, dtype, blocks)
-    if profiled.module is None:
-        raise ProfileError(f"{profiled.name} has neither a module nor a configuration to copy.")
-    return _by_truncation(profiled, profiled.module, stack, limit, dtype, blocks, inputs)
-
-
-def _limited(parameters: int) -> str:
-    reason = "available memory (memory_bytes=)" if parameters < _MOST_PARAMETERS else "steps of a copy"
-    return f"the limit of {parameters / 1e6:,.0f} million for the {reason}"
-
-
-def _by_configuration(profiled: ProfiledModel, limit: int, dtype: torch.dtype, blocks: int) -> Copy:
-    config = _configuration(profiled, limit, blocks)
-    scaled = profiled.with_config(config)
-    torch.manual_seed(0)
-    with default_dtype(dtype):
-        model = scaled.build(attention="eager")
-    return Copy(
-        model=model,
-        profiled=scaled,
-        how="from a reduced configuration, randomly initialized",
-        reductions=tuple(reductions_between(profiled.config, config)),
-        blocks=_blocks(model),
-    )
-
-
-def _configuration(profiled: ProfiledModel, limit: int, blocks: int) -> Any:
-    """The first configuration that builds, is small enough and has repeated blocks; else one without them."""
-    smallest, failure, without_blocks = 0, "", None
-    for extra_layers in _EXTRA_LAYERS:
-        for config in reduced(profiled.config, blocks + extra_layers):
-            try:
-                with torch.device("meta"), without_initialization():
-                    shape = profiled.with_config(config).build()
-            except Exception as error:  # noqa: BLE001 (configurations may raise anything)
-                failure = failure or f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-                continue
-            count = parameter_total([shape])
-            if count > limit:
-                smallest = min(smallest or count, count)
-            elif stacks(shape):
-                return config
-            else:
-                without_blocks = without_blocks or config
-                break
-    if without_blocks is not None:
-        return without_blocks
-    if smallest:
-        raise ProfileError(
-            f"The smallest copy of {profiled.name} has {smallest / 1e6:,.0f} M parameters, over {_limited(limit)}."
-        )
-    raise ProfileError(f"No smaller configuration of {profiled.name} could be built ({failure}).")
-
-
-def _by_truncation(
-    profiled: ProfiledModel,
-    model: nn.Module,
-    stack: ExitStack,
-    limit: int,
-    dtype: torch.dtype,
-    blocks: int,
-    inputs: Any,
-) -> Copy:
+    model, source = profiled.module, "its own weights"
+    if model is None:
+        source = "random weights"
+        with torch.device("meta"), without_initialization():
+            model = profiled.build(attention="eager")
+    if any(p.device.type not in {"cpu", "meta"} for p in model.parameters()):
+        raise ProfileError(f"{profiled.name} is on a GPU, which the child process cannot access: move it with .cpu().")
+    blocks = _with_every_kind(model, blocks)
     repeated = _removable(model, inputs, blocks)
     depths = {row.label: (len(row.names), len(remaining_children(row, blocks))) for row in repeated}
     reductions = [Reduction(label, *sizes) for label, sizes in depths.items() if sizes[0] != sizes[1]]
     stack.enter_context(truncated(model, repeated, blocks))
     count = parameter_total([model])
+    paths = [part for row in stacks(model) for path in row.paths for part in callable_parts(model, path)]
     copy = Copy(
         model=model,
-        profiled=profiled,
-        how=f"{'truncated to a few blocks at full width' if reductions else 'full model'}, with its own weights",
+        how=f"{'truncated to a few blocks at full width' if reductions else 'full model'}, with {source}",
         reductions=tuple(reductions),
-        blocks=_blocks(model),
+        blocks=tuple(dict.fromkeys(paths)),
     )
-    if any(p.device.type not in {"cpu", "meta"} for p in model.parameters()):
-        raise ProfileError(f"{profiled.name} is on a GPU, which the child process cannot access: move it with .cpu().")
+    limit = min(int(memory_bytes * _SHARE_OF_MEMORY / _BYTES_PER_PARAMETER), _MOST_PARAMETERS)
     if count > limit:
         narrowed = narrower(copy, limit, inputs)
         if narrowed is None:
+            reason = "available memory (memory_bytes=)" if limit < _MOST_PARAMETERS else "steps of a copy"
             raise ProfileError(
-                f"A few blocks of {profiled.name} at full width have {count / 1e6:,.0f} million parameters, over"
-                f" {_limited(limit)}. Its dimensions could not be reduced consistently: raise this limit, or pass a"
-                " narrower module."
+                f"A few blocks of {profiled.name} at full width have {count / 1e6:,.0f} million parameters, over the"
+                f" limit of {limit / 1e6:,.0f} million for the {reason}. Its dimensions could not be reduced"
+                " consistently: raise this limit, or pass a narrower module."
             )
         return dataclasses.replace(narrowed, model=narrowed.model.to(dtype))
     materialized(model)
@@ -172,15 +111,29 @@ def _by_truncation(
     return dataclasses.replace(copy, model=model.to(dtype))
 
 
+def _with_every_kind(model: nn.Module, blocks: int) -> int:
+    """Repeats that include a block of each kind, by the lists of a configuration with the kind of each block."""
+    orders = [value for value in vars(getattr(model, "config", model)).values() if type(value) in {list, tuple}]
+    for row in stacks(model):
+        for order in orders:
+            if len(order) == len(row.names) and all(type(kind) is str for kind in order):
+                last = max(order.index(kind) for kind in order)
+                blocks = max(blocks, math.ceil((last + 1 - row.prefix) / row.period))
+    return blocks
+
+
 def narrower(copy: Copy, most_parameters: int, inputs: Any) -> Copy | None:
-    """The copy of a live module with renamed dimensions; None if no consistent one is found."""
+    """The copy with renamed dimensions; None if no consistent one is found."""
     narrowed = narrow_copy(copy.model, most_parameters, lambda model: _accepts(model, inputs))
     if narrowed is None:
         return None
-    model, reductions = narrowed.model, (*copy.reductions, *narrowed.reductions)
-    return dataclasses.replace(
-        copy, model=model, reductions=reductions, how="a few blocks, narrowed by renaming dimensions"
-    )
+    full = {(part.name, part.copy): part.full for part in copy.reductions}  # where it is narrower for the second time
+    merged = {part.name: part for part in copy.reductions}
+    merged |= {
+        part.name: Reduction(part.name, full.get((part.name, part.full), part.full), part.copy) for part in narrowed[1]
+    }
+    how = "a few blocks, narrowed by renaming dimensions"
+    return dataclasses.replace(copy, model=narrowed[0], reductions=tuple(merged.values()), how=how)
 
 
 def _removable(model: nn.Module, inputs: Any, blocks: int = 2) -> list[Stack]:
@@ -202,26 +155,6 @@ def _removable(model: nn.Module, inputs: Any, blocks: int = 2) -> list[Stack]:
     for row in sorted(repeated, key=lambda row: -row.parameters)[:_MOST_STACKS]:
         selected += [row] if row.repeats > blocks and works([*selected, row]) else []
     return selected
-
-
-def _blocks(model: nn.Module) -> tuple[str, ...]:
-    """Paths of the repeated blocks."""
-    paths = [path for row in stacks(model) for path in row.paths]
-    return tuple(dict.fromkeys(part for path in paths for part in callable_parts(model, path)))
-
-
-def token_count(copy: Copy) -> int:
-    """Number of valid token ids or classes in the copy's inputs and labels."""
-    config = copy.profiled.config
-    for part in (config, getattr(config, "text_config", None)):
-        size = getattr(part, "vocab_size", None)
-        if isinstance(size, int) and size > 0:
-            return size
-    if config is None:
-        return valid_ids(copy.model)
-    # The first embedding is for tokens; one for positions follows it.
-    table = next((module for module in copy.model.modules() if isinstance(module, nn.Embedding)), None)
-    return table.num_embeddings if table is not None else int(getattr(config, "num_labels", 0) or 2)
 
 
 _TRIAL_BATCH = 2

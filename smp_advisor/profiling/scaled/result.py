@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from smp_advisor.profiling.result import Agreement  # noqa: TC001 (read from the annotation when results are restored)
+from smp_advisor.profiling.parts import Agreement  # noqa: TC001 (read from the annotation when results are restored)
 from smp_advisor.profiling.result_html import NotebookResult
-
-__all__ = ["Reduction", "ScaledRun"]
-
 
 _EXPLOSION = 10.0
 """Rise of the loss, over its first value, that no sound start has: CLIP's goes from 0.69 to 3.3 in two steps."""
@@ -34,7 +31,7 @@ class ScaledRun(NotebookResult):
 
     name: str
     how: str
-    """How the copy was built: from a reduced configuration, by truncation, or as the full model."""
+    """How the copy was built: by truncation, by renamed dimensions, or as the full model."""
     reductions: tuple[Reduction, ...]
     """Reduced dimensions; all others are unchanged."""
     parameter_count: int

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.job import Job
 
-__all__ = ["PlannedSteps", "run"]
 
 _MOST_MICROBATCHES = 4
 _MOST_SAMPLES = 2
