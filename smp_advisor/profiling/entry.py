@@ -25,12 +25,7 @@ if TYPE_CHECKING:
 Stage = Literal["trace", "copy", "local", "rehearsal"]
 STAGES: tuple[Stage, ...] = ("trace", "copy", "local", "rehearsal")
 
-_STAGE_TEXTS = {
-    "trace": "trace",
-    "copy": "scaled copy",
-    "local": "local run",
-    "rehearsal": "rehearsal",
-}
+_STAGE_TEXTS = {"trace": "trace", "copy": "scaled copy", "local": "local run", "rehearsal": "rehearsal"}
 _Result = TypeVar("_Result")
 
 
@@ -175,13 +170,13 @@ def profile(
         )
         result = dataclasses.replace(result, scaled=copy)
     if "rehearsal" in selected and plan is not None:
-        from smp_advisor.profiling import rehearsal
         from smp_advisor.profiling.profiled_model import read_model
+        from smp_advisor.profiling.rehearsal.run import run as rehearse
 
         degree = data_parallel_degree
         rehearsed = runner.run(
             "rehearsal",
-            lambda: rehearsal.run(
+            lambda: rehearse(
                 read_model(model), job, plan, data_parallel_degree=degree, inputs=inputs, **bounds, **callbacks
             ),
         )

@@ -27,31 +27,17 @@ if TYPE_CHECKING:
 
 Make = Callable[[int, int], Any]
 
-
 _VOLUME_SIZE = 96
-_DETECTION_SIZE = 512
 _USUAL_SIZES = (224, 32, 28, 64, 84, 96, 128, 256)
-
-
 _SOUND_SAMPLES = 16_000
 """A second of speech."""
-
-
 _CONDITION_TOKENS = 77
 """Tokens of a text that conditions images: those of CLIP."""
 _LATENT_PATCHES = 256
-
-
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-
-
 _LABELS = frozenset({"labels", "label", "targets", "target", "y"})
 """Arguments with which a module computes its loss: of each token, or the class of a sample."""
-
-
 _TOKENS = "token ids"
-
-
 _DEEPEST = 4
 """Modules through which an argument is followed to its first layer."""
 
@@ -67,8 +53,6 @@ class ExampleInputs:
     """Maximum tokens per sample; 0 for no limit."""
     description: str
     """Text for the user."""
-    is_inferred: bool = True
-    """Whether the user supplied none of it."""
     is_one_sample: bool = False
     """Whether the supplied tensors are a batch of one, which is repeated for larger ones."""
     scales: bool = True
@@ -94,16 +78,23 @@ def _required(model: nn.Module) -> list[str]:
     return [name for name, p in parameters if p.default is p.empty and p.kind not in VARIADIC]
 
 
-def line_to_write(model: nn.Module) -> str:
-    """Arguments of the forward method, and the line that passes them."""
+_BATCH = 7919
+"""Samples of tensors whose sizes are written as text: a number that no other size has."""
+
+
+def line_to_write(model: nn.Module, known: Mapping[str, Tensor] | None = None) -> str:
+    """Arguments of the forward method, and the line that passes them; `known` are tensors of `_BATCH` samples."""
     parameters = arguments_of(forward_method(model))
-    names = _required(model) or [name for name, p in parameters.items() if p.kind not in VARIADIC][:2]
-    values = ", ".join(names) or "tensor"
-    return (
-        f"{type(model).__name__}.forward takes ({', '.join(parameters)}): write "
-        f"smpa.profile(model, inputs=({values}{',' if len(names) < 2 else ''})) with tensors, or a function of (batch,"
-        " sequence) that returns them"
-    )
+    names = _required(model) or [name for name, p in parameters.items() if p.kind not in VARIADIC][:2] or ["input"]
+    values = []
+    for name in names:
+        tensor = None if known is None else known.get(name)
+        sizes = ("batch", "...") if tensor is None else ("batch" if n == _BATCH else str(n) for n in tensor.shape)
+        kind = "" if tensor is None or tensor.is_floating_point() else ", dtype=torch.long"
+        values.append(f"torch.zeros({', '.join(sizes)}{kind})")
+    line = f"smpa.profile(model, inputs=lambda batch: ({', '.join(values)}{',' if len(values) < 2 else ''}))"
+    unknown = "" if known is not None and set(names) <= set(known) else " with the sizes in place of ..."
+    return f"{type(model).__name__}.forward takes ({', '.join(parameters)}): write {line}{unknown}"
 
 
 def shape_text(tensor: Tensor) -> str:
@@ -148,16 +139,6 @@ def _of_transformers(model: nn.Module, config: Any) -> ExampleInputs:
         name = "input_ids" if "input_ids" in arguments else "inputs"
         text = _text(type(model).__name__, arguments, config, name, task)
         return _with_pictures(text, config) if name == main and "return_loss" in arguments else text
-    if main == "past_values" and _own(config, "num_input_channels") and "past_time_features" not in arguments:
-        channels, past, future = (
-            _own(config, name) or 1 for name in ("num_input_channels", "context_length", "prediction_length")
-        )
-
-        def series(batch: int, _: int) -> dict[str, Any]:
-            later = {"future_values": _numbers(batch, future, channels)} if "future_values" in arguments else {}
-            return {main: _numbers(batch, past, channels), **later}
-
-        return _described(series, has_sequence=False)
     raise ProfileError(f"{type(model).__name__} reads {main}, which can't be inferred: {line_to_write(model)}.")
 
 
@@ -304,14 +285,12 @@ def _of_layers(model: nn.Module) -> ExampleInputs:
     required = _required(model)
     if "edge_index" in required:
         return _graphs(model, required)
-    if {"images", "targets"} <= set(parameters) and hasattr(model, "backbone") and hasattr(model, "transform"):
-        return _detection()
     forms: dict[str, tuple[str, Callable[[int, int], Tensor], bool]] = {}
     optional = [name for name in parameters if name in _LABELS and name not in required]
     # A module whose arguments are all optional, such as CLIP, reads those that enter a layer.
     for place, name in enumerate([*required, *optional] if required else parameters):
         if name in _LABELS and place:
-            has_tokens = next(iter(forms.values()))[0] == _TOKENS
+            has_tokens = next(iter(forms.values()), ("",))[0] == _TOKENS
             if has_tokens or name in required:
                 forms[name] = (
                     (_TOKENS, _empty, True) if has_tokens else ("classes", lambda batch, _: _classes(batch), False)
@@ -322,12 +301,13 @@ def _of_layers(model: nn.Module) -> ExampleInputs:
             layer = _first_layer(model, skipped=nn.Embedding if _TIMES & set(required) else nn.GroupNorm)
         form = _NAMED.get(name) if place and not isinstance(layer, nn.Embedding) else None
         form = form or (None if layer is None else _form(model, layer, change, is_time=name in _TIMES))
-        if form is None and required:
-            raise ProfileError(f"The input {name!r} can't be inferred from a layer: {line_to_write(model)}.")
         if form is not None:
             forms[name] = form
-    if not forms:
-        raise ProfileError(f"The inputs can't be inferred: {line_to_write(model)}.")
+    missing = [name for name in required if name not in forms]
+    if missing or not forms:
+        known = {name: make(_BATCH, 64) for name, (_, make, _) in forms.items()}
+        which = f"The input {missing[0]!r}" if missing else "The inputs"
+        raise ProfileError(f"{which} can't be inferred from a layer: {line_to_write(model, known)}.")
     text = ", ".join(f"{name}: {text}" for name, (text, _, _) in forms.items())
     has_sequence = any(has for _, _, has in forms.values())
     return ExampleInputs(
@@ -359,25 +339,14 @@ def _graphs(model: nn.Module, required: Sequence[str]) -> ExampleInputs:
     layer = _first_layer(model)
     width = 0 if layer is None else _width(layer)
     if len(required) != 2 or not width:
-        raise ProfileError(f"The graph can't be inferred: {line_to_write(model)}.")
+        known = {"edge_index": _empty(2, _EDGES)}
+        raise ProfileError(f"The graph can't be inferred: {line_to_write(model, known)}.")
 
     def make(batch: int, _: int) -> dict[str, Tensor]:
         ends = torch.arange(batch * _EDGES) % (batch * _NODES)
         return {required[0]: _numbers(batch * _NODES, width), "edge_index": torch.stack([ends, ends.roll(1)])}
 
     text = f"graphs of {_NODES} nodes, {_EDGES} edges and {width} numbers per node (guessed from the first layers)"
-    return ExampleInputs(make=make, has_sequence=False, description=text)
-
-
-def _detection() -> ExampleInputs:
-    """Images with one box each, as detectors of torchvision take them."""
-
-    def make(batch: int, _: int) -> dict[str, Any]:
-        boxes = {"boxes": torch.tensor([[10.0, 10.0, 100.0, 100.0]]), "labels": torch.ones(1, dtype=torch.long)}
-        images = [_numbers(3, _DETECTION_SIZE, _DETECTION_SIZE) for _ in range(batch)]
-        return {"images": images, "targets": [dict(boxes) for _ in range(batch)]}
-
-    text = f"images of {_DETECTION_SIZE} x {_DETECTION_SIZE} with one box each (guessed from its arguments)"
     return ExampleInputs(make=make, has_sequence=False, description=text)
 
 
@@ -416,11 +385,9 @@ def _reader(owner: nn.Module, method: Callable[..., Any], name: str, depth: int)
     itself = (
         f"{function.args.args[0].arg}." if isinstance(function, ast.FunctionDef) and function.args.args else "self."
     )
-    loops = dict(pair for node in ast.walk(tree) if isinstance(node, ast.For) for pair in _looped(node))
     change = ""
     for call in sorted(calls, key=lambda node: (node.lineno, node.col_offset)):
         path = ast.unparse(call.func)
-        path = f"{loops[path]}.0" if path in loops else path  # the first layer of a list
         if path.startswith(f"{name}."):
             change = change or _CHANGES.get(ast.unparse(call).removeprefix(f"{name}."), "")
         texts = [ast.unparse(value) for value in call.args]
@@ -440,15 +407,6 @@ def _reader(owner: nn.Module, method: Callable[..., Any], name: str, depth: int)
         if layer is not None:
             return layer, change or inner
     return None, change
-
-
-def _looped(loop: ast.For) -> Iterator[tuple[str, str]]:
-    """Names of a loop and what each iterates over, also through ``enumerate`` and ``zip``."""
-    names = loop.target.elts if isinstance(loop.target, ast.Tuple) else [loop.target]
-    over = [loop.iter]
-    if isinstance(loop.iter, ast.Call) and ast.unparse(loop.iter.func) in {"enumerate", "zip"}:
-        over = [*([loop.iter] if ast.unparse(loop.iter.func) == "enumerate" else []), *loop.iter.args]
-    return ((ast.unparse(name), ast.unparse(value)) for name, value in zip(names, over, strict=False))
 
 
 def _entered(module: nn.Module, depth: int, place: int = 0) -> tuple[nn.Module | None, str]:
@@ -476,9 +434,13 @@ def _form(
         return f"images of {size} x {size}", lambda batch, _: _numbers(batch, width, size, size), False
     if isinstance(layer, nn.Conv3d):
         sizes = (_VOLUME_SIZE,) * 3
-        return f"volumes of {_shape(sizes)}", lambda batch, _: _numbers(batch, width, *sizes), False
-    if isinstance(layer, nn.Conv1d) and (width == 1 or change != "swapped"):
-        return _sequences(width, has_channel=change != "added")
+        text = f"volumes of {' x '.join(map(str, sizes))}"
+        return text, lambda batch, _: _numbers(batch, width, *sizes), False
+    if isinstance(layer, nn.Conv1d) and width == 1:
+        channel = () if change == "added" else (1,)
+        return "a second of sound", lambda batch, _: _numbers(batch, *channel, _SOUND_SAMPLES), False
+    if isinstance(layer, nn.Conv1d) and change != "swapped":
+        return f"sequences of {width} channels", lambda batch, sequence: _numbers(batch, width, sequence), True
     if not width:
         return None
     kinds = nn.MultiheadAttention | nn.RNNBase | nn.TransformerEncoderLayer | nn.LayerNorm | nn.Conv1d
@@ -486,31 +448,21 @@ def _form(
         layer, kinds
     ):
         return f"{width} numbers", lambda batch, _: _numbers(batch, width), False
-    if isinstance(layer, kinds) and not _is_batch_first(layer):
-        return f"{width} numbers per token", lambda batch, sequence: _numbers(sequence, batch, width), True
-    return f"{width} numbers per token", lambda batch, sequence: _numbers(batch, sequence, width), True
+    is_first = not isinstance(layer, kinds) or getattr(getattr(layer, "self_attn", layer), "batch_first", True)
 
+    def make(batch: int, sequence: int) -> Tensor:
+        return _numbers(*((batch, sequence) if is_first else (sequence, batch)), width)
 
-def _sequences(width: int, *, has_channel: bool) -> tuple[str, Callable[[int, int], Tensor], bool]:
-    """The input of a convolution over a sequence."""
-    if width == 1:
-        channel = (1,) if has_channel else ()
-        return "a second of sound", lambda batch, _: _numbers(batch, *channel, _SOUND_SAMPLES), False
-    return f"sequences of {width} channels", lambda batch, sequence: _numbers(batch, width, sequence), True
+    return f"{width} numbers per token", make, True
 
 
 def _ids(model: nn.Module, *, is_time: bool) -> tuple[str, Callable[[int, int], Tensor], bool]:
     """The input of an embedding."""
     fixed = getattr(model, "context_length", None)
-    if is_time:
-        return "a number per sample", lambda batch, _: _classes(batch), False
-    if isinstance(fixed, int):  # CLIP adds its positions to all of them
+    if isinstance(fixed, int) and not is_time:  # CLIP adds its positions to all of them
         return f"{fixed} token ids", lambda batch, _: _empty(batch, fixed), False
-    return _TOKENS, _empty, True
-
-
-def _shape(sizes: Sequence[int]) -> str:
-    return " x ".join(map(str, sizes))
+    of_time = ("a number per sample", lambda batch, _: _classes(batch), False)
+    return of_time if is_time else (_TOKENS, _empty, True)
 
 
 def _patches(model: nn.Module, layer: Any) -> tuple[str, Callable[[int, int], Tensor], bool] | None:
@@ -541,11 +493,6 @@ def _fitting_size(model: nn.Module, channels: int) -> int:
                 copy(torch.empty(2, channels, usual, usual, dtype=next(copy.parameters()).dtype))
                 return usual
     return size
-
-
-def _is_batch_first(layer: nn.Module) -> bool:
-    inner = getattr(layer, "self_attn", layer)
-    return bool(getattr(inner, "batch_first", True))
 
 
 def _width(layer: nn.Module) -> int:

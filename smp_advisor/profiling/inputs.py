@@ -59,7 +59,6 @@ def _supplied(model: nn.Module, inputs: Any, *, resized: bool) -> ExampleInputs:
         make=lambda _, __: tree_map(_on_cpu, _plain(inputs)),
         has_sequence=False,
         description=_described(leaves),
-        is_inferred=False,
         scales=False,
     )
 
@@ -106,7 +105,6 @@ def _of_function(model: nn.Module, function: Callable[..., Any]) -> ExampleInput
         has_sequence=has_sequence,
         longest=longest_sequence(model) if has_sequence else 0,
         description="your function (supplied)",
-        is_inferred=False,
     )
 
 
@@ -151,9 +149,7 @@ def _two_batches(inputs: Any) -> ExampleInputs | None:
 
         return tree_unflatten([resized(*pair) for pair in pairs], form)
 
-    return ExampleInputs(
-        make=make, has_sequence=False, description=f"two batches of {low} and {high} (supplied)", is_inferred=False
-    )
+    return ExampleInputs(make=make, has_sequence=False, description=f"two batches of {low} and {high} (supplied)")
 
 
 def _batch_of_one(inputs: Any) -> ExampleInputs | None:
@@ -173,7 +169,7 @@ def _batch_of_one(inputs: Any) -> ExampleInputs | None:
         )
 
     text = _described(leaves)
-    return ExampleInputs(make=make, has_sequence=False, description=text, is_inferred=False, is_one_sample=True)
+    return ExampleInputs(make=make, has_sequence=False, description=text, is_one_sample=True)
 
 
 def _repeated(value: Tensor, shape: Sequence[int]) -> Tensor:

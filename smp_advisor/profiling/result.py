@@ -15,14 +15,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from smp_advisor.profiling.parts import (
-        Agreement,
-        BlockProfile,
-        ModuleProfile,
-        OperatorProfile,
-        Provenance,
-        Segment,
-    )
+    from smp_advisor.profiling.parts import Agreement, BlockProfile, ModuleProfile, OperatorProfile, Provenance, Segment
     from smp_advisor.profiling.tables import Grouping
 
 

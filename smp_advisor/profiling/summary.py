@@ -22,12 +22,7 @@ def verdicts(profile: Profile) -> tuple[str, ...]:
     These are parts that the inputs did not reach, a stage that failed, a copy that does not train, a local run that
     fails, a rehearsal that disagrees with one process, and FLOPs of low confidence.
     """
-    return (
-        *_of_inputs(profile),
-        *profile.failures,
-        *_of_stages(profile),
-        *_of_confidence(profile),
-    )
+    return (*_of_inputs(profile), *profile.failures, *_of_stages(profile), *_of_confidence(profile))
 
 
 def _of_inputs(profile: Profile) -> list[str]:

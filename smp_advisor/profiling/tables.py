@@ -70,12 +70,7 @@ def module_table(profile: Profile, sort: str | None) -> pd.DataFrame:
 
 
 def operator_table(
-    profile: Profile,
-    by: Grouping,
-    sort: str | None,
-    batch: int | None,
-    sequence: int | None,
-    instance_type: str | None,
+    profile: Profile, by: Grouping, sort: str | None, batch: int | None, sequence: int | None, instance_type: str | None
 ) -> pd.DataFrame:
     """Table of a profile's operators; see `Profile.operators`."""
     if by not in {"operator", "module"}:

@@ -75,9 +75,7 @@ def trace(profiled: ProfiledModel, settings: Settings) -> Traced:
             untraced = () if ratios else ("Autocast was not traced: DDP plans count the activations of FSDP's.",)
             profile = replace(profile, autocast_ratios=ratios, warnings=(*profile.warnings, *untraced))
     return Traced(
-        profile=profile,
-        has_drawn=tracer.mode.has_drawn,
-        has_recurrent_layers=has_recurrent_layers(tracer.model),
+        profile=profile, has_drawn=tracer.mode.has_drawn, has_recurrent_layers=has_recurrent_layers(tracer.model)
     )
 
 

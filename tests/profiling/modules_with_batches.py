@@ -60,7 +60,7 @@ class Named(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.time, self.convs = nn.Linear(1, 8), nn.ModuleList([nn.Conv1d(8, 8, 3)])
+        self.convs, self.time = nn.ModuleList([nn.Conv1d(8, 8, 3)]), nn.Linear(1, 8)
 
     def forward(self, x, timesteps, lengths, coords):
         x = x.transpose(1, 2)

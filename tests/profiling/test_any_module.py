@@ -17,16 +17,7 @@ PlainGPT, PlainGPTOfOneSize, Unrolled = deferred(
 )
 Odd = Deferred("tests.profiling.models_hard_to_trace", "Odd")
 stacks = Deferred("smp_advisor.profiling.structure", "stacks")
-NAMES = (
-    "FixedDepth",
-    "JoinedViT",
-    "Mixed",
-    "NestedViT",
-    "Numbered",
-    "Opaque",
-    "Recurrent",
-    "Unused",
-)
+NAMES = ("FixedDepth", "JoinedViT", "Mixed", "NestedViT", "Numbered", "Opaque", "Recurrent", "Unused")
 FixedDepth, JoinedViT, Mixed, NestedViT, Numbered, Opaque, Recurrent, Unused = deferred(
     "tests.profiling.models_of_any_kind", *NAMES
 )

@@ -97,11 +97,7 @@ HARMS = {
         "",
         ["16 MiB"],
     ),
-    "a signal that comes late, as on a busy machine": (
-        LATE,
-        "",
-        ["more than 16 MiB of output", "of cell ["],
-    ),
+    "a signal that comes late, as on a busy machine": (LATE, "", ["more than 16 MiB of output", "of cell ["]),
     "error": (
         "def harm():\n    raise RuntimeError('broken <b>')",
         "",

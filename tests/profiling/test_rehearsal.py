@@ -8,10 +8,12 @@ import pytest
 
 from smp_advisor import Job, Plan
 from smp_advisor.profiling.profiled_model import read_model
-from smp_advisor.profiling.rehearsal import Rehearsal, run
-from smp_advisor.profiling.rehearsal.result import degrees_of
+from smp_advisor.profiling.rehearsal.result import Rehearsal, degrees_of
+from tests.deferred import Deferred
 
 pytestmark = pytest.mark.torch
+
+run = Deferred("smp_advisor.profiling.rehearsal.run", "run")
 
 JOB = Job(sequence_length=512)
 GPT2 = {"model_type": "gpt2", "n_embd": 64, "n_layer": 6, "n_head": 4, "vocab_size": 300}

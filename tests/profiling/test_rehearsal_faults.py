@@ -20,7 +20,8 @@ torch = Deferred("torch")
 cases = Deferred("benchmarks.rehearsal_cases")
 is_found, report = deferred("benchmarks.rehearsal_faults", "is_found", "report")
 read_model = Deferred("smp_advisor.profiling.profiled_model", "read_model")
-Rehearsal, run = deferred("smp_advisor.profiling.rehearsal", "Rehearsal", "run")
+run = Deferred("smp_advisor.profiling.rehearsal.run", "run")
+Rehearsal = Deferred("smp_advisor.profiling.rehearsal.result", "Rehearsal")
 repeatable = Deferred("smp_advisor.profiling.rehearsal.single_process", "repeatable")
 check_division, joined, largest_difference, microbatches_of = deferred(
     "smp_advisor.profiling.rehearsal.single_process",

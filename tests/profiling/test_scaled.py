@@ -73,12 +73,7 @@ def gpt2():
     profiled = read_model(GPT2)
     lines, shares = [], []
     done = run(
-        profiled,
-        JOB,
-        PLAN,
-        name="GPT-2",
-        on_line=lines.append,
-        on_progress=lambda *progress: shares.append(progress),
+        profiled, JOB, PLAN, name="GPT-2", on_line=lines.append, on_progress=lambda *progress: shares.append(progress)
     )
     return done, lines, shares
 

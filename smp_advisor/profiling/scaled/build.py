@@ -21,13 +21,7 @@ from smp_advisor.profiling.patching import quiet
 from smp_advisor.profiling.scaled.reduction import narrow_copy
 from smp_advisor.profiling.scaled.result import Reduction
 from smp_advisor.profiling.step import call_model, measure_step
-from smp_advisor.profiling.structure import (
-    callable_parts,
-    parameter_total,
-    remaining_children,
-    stacks,
-    truncated,
-)
+from smp_advisor.profiling.structure import callable_parts, parameter_total, remaining_children, stacks, truncated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
