@@ -18,7 +18,7 @@ from smp_advisor.profiling.parts import (
     Segment,
 )
 from smp_advisor.profiling.polynomial import Polynomial
-from smp_advisor.profiling.structure import block_counts, remaining_children, source_children
+from smp_advisor.profiling.structure import block_counts, remaining_children, source_children, truncated_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -44,13 +44,6 @@ class Extrapolated:
     outside_operators: tuple[OperatorProfile, ...]
     tree: Mapping[str, ModuleProfile]
     unreached: tuple[tuple[str, int], ...]
-
-
-def truncated_paths(stack: Stack, repeats: int) -> tuple[str, ...]:
-    """Paths of the blocks of a truncated stack, whose children are renumbered if any are removed."""
-    if repeats >= stack.repeats:
-        return stack.paths
-    return tuple(f"{stack.path}.{i}" if stack.path else str(i) for i in range(len(remaining_children(stack, repeats))))
 
 
 def extrapolate(points: Points, model: nn.Module, stacks: Sequence[Stack], repeats: int) -> Extrapolated:

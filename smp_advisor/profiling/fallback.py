@@ -51,7 +51,8 @@ def profile_with_fallbacks(profiled: ProfiledModel, settings: Settings, *, faile
                 with contextlib.suppress(ProfileError):
                     return _in_higher_precision(profiled, settings, error, failed=place)
         else:
-            return _with_attempts(profile, attempts)
+            failures = tuple(f"Method {name!r} failed: {reason(error)}." for name, error in attempts)
+            return dataclasses.replace(profile, warnings=(*profile.warnings, *failures))
     raise ProfileError(_failure(profiled, attempts, supplied=settings.inputs is not None), kind="error")
 
 
@@ -144,20 +145,6 @@ def _own_steps(profiled: ProfiledModel, settings: Settings) -> Profile:
     return _labeled(traced, "real steps", "high" if confirmed else "low", note)
 
 
-def _with_lower_bound(profile: Profile) -> Profile:
-    """The profile with low confidence in FLOPs that exclude operators without a formula."""
-    if not profile.uncounted:
-        return profile
-    note = f"a lower bound: no FLOP formula for {', '.join(profile.uncounted[:5])}"
-    return dataclasses.replace(
-        profile,
-        provenance=tuple(
-            dataclasses.replace(source, confidence="low", note=note) if source.figure == "FLOPs" else source
-            for source in profile.provenance
-        ),
-    )
-
-
 def _labeled(traced: Traced, method: Method, confidence: Confidence, note: str = "") -> Profile:
     profile = traced.profile
     if confidence == "exact" and profile.warnings and any("polynomial" in text for text in profile.warnings):
@@ -167,6 +154,8 @@ def _labeled(traced: Traced, method: Method, confidence: Confidence, note: str =
     if confidence == "exact" and profile.attention == "fused":
         note = "kernels that a recent GPU would select"
     flops_confidence, flops_note = confidence, note
+    if profile.uncounted:
+        flops_confidence, flops_note = "low", f"a lower bound: no FLOP formula for {', '.join(profile.uncounted[:5])}"
     if confidence == "exact" and traced.has_recurrent_layers:
         confidence, note = "high", "assumes that a recurrent kernel saves its gates and cells"
     inputs = Provenance(
@@ -179,7 +168,7 @@ def _labeled(traced: Traced, method: Method, confidence: Confidence, note: str =
     if training_precision(profile.precision).gathers:
         peak_confidence = "high" if confidence == "exact" else confidence
         peak_note = "; ".join(filter(None, [note, "composed: fp32 gradients, and 16-bit parameters of two blocks"]))
-    labeled = dataclasses.replace(
+    return dataclasses.replace(
         profile,
         provenance=(
             *profile.provenance,
@@ -194,11 +183,3 @@ def _labeled(traced: Traced, method: Method, confidence: Confidence, note: str =
             inputs,
         ),
     )
-    return _with_lower_bound(labeled)
-
-
-def _with_attempts(profile: Profile, attempts: list[tuple[str, BaseException]]) -> Profile:
-    if not attempts:
-        return profile
-    failures = tuple(f"Method {name!r} failed: {reason(error)}." for name, error in attempts)
-    return dataclasses.replace(profile, warnings=(*profile.warnings, *failures))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_only, tree_unflatten
 
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.inferred_inputs import (
@@ -56,7 +56,9 @@ def _supplied(model: nn.Module, inputs: Any, *, resized: bool) -> ExampleInputs:
             " (batch, sequence)."
         )
     return ExampleInputs(
-        make=lambda _, __: tree_map(_on_cpu, _plain(inputs)),
+        make=lambda _, __: tree_map_only(
+            Tensor, lambda leaf: leaf if leaf.is_meta else leaf.detach().cpu(), _plain(inputs)
+        ),
         has_sequence=False,
         description=_described(leaves),
         scales=False,
@@ -71,10 +73,6 @@ def _described(leaves: Sequence[Tensor]) -> str:
 
 def _plain(inputs: Any) -> Any:
     return dict(inputs) if isinstance(inputs, Mapping) else tuple(inputs)
-
-
-def _on_cpu(value: Any) -> Any:
-    return value.detach().cpu() if isinstance(value, Tensor) and not value.is_meta else value
 
 
 def _of_function(model: nn.Module, function: Callable[..., Any]) -> ExampleInputs:

@@ -176,7 +176,8 @@ def kernel_for(
     pytorch = f"PyTorch {job.framework_version}"
     if release(job.framework_version) < _FIRST_FUSED:
         return AttentionKernel(name="eager", reason=f"{pytorch} of {title}'s container has no fused attention")
-    if profiled is None or not _is_of_transformers(profiled):
+    # Other modules may have such a configuration, too.
+    if profiled is None or not str(_class_of(profiled).__module__).startswith("transformers."):
         return AttentionKernel(
             name="fused", reason=f"the model's own code, with the fused kernel of {pytorch} ({title})"
         )
@@ -198,11 +199,6 @@ def kernel_for(
     return AttentionKernel(
         name="eager", reason=f"{installs}, whose code of {family} has no fused attention", is_only=True
     )
-
-
-def _is_of_transformers(profiled: ProfiledModel) -> bool:
-    """Whether the model's code is that of transformers: other modules may have such a configuration, too."""
-    return str(_class_of(profiled).__module__).startswith("transformers.")
 
 
 def _of_this_machine(profiled: ProfiledModel, family: str) -> AttentionKernel:

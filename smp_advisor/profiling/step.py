@@ -121,7 +121,7 @@ def measure_step(
             saved_storages.clear()
             resident = recorder.live_bytes
             autocast = torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "amp")
-            with torch.autograd.graph.saved_tensors_hooks(saved_storages.pack, _unpack), autocast:
+            with torch.autograd.graph.saved_tensors_hooks(saved_storages.pack, lambda tensor: tensor), autocast:
                 output = call_model(model, inputs)
                 loss = loss_of(output)
             saved = saved_storages.bytes
@@ -248,10 +248,6 @@ class _SavedStorages:
             if self.recorder.log is not None:
                 self.recorder.log.save(storage.nbytes())
         return tensor
-
-
-def _unpack(tensor: Tensor) -> Tensor:
-    return tensor
 
 
 def _outputs(output: Any, loss: Tensor) -> int:

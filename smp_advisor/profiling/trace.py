@@ -21,7 +21,6 @@ from smp_advisor.profiling.extrapolation import (
     agrees,
     extrapolate,
     timeline,
-    truncated_paths,
 )
 from smp_advisor.profiling.failures import Assumptions, checks_of, is_about_values
 from smp_advisor.profiling.fake import fake_inputs
@@ -30,7 +29,7 @@ from smp_advisor.profiling.patching import quiet
 from smp_advisor.profiling.polynomial import Polynomial
 from smp_advisor.profiling.recurrent_kernels import has_recurrent_layers
 from smp_advisor.profiling.result import Profile
-from smp_advisor.profiling.structure import largest_table, ties
+from smp_advisor.profiling.structure import largest_table, ties, truncated_paths
 from smp_advisor.profiling.traced_steps import FEWEST_REPEATS, TracedSteps, compute_dtype
 
 if TYPE_CHECKING:

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from smp_advisor.profiling.extrapolation import truncated_paths
 from smp_advisor.profiling.fake import build_fake, fake_copy, fake_inputs, fake_mode, real_copy
 from smp_advisor.profiling.inputs import cast_inputs, example_inputs, filled, valid_ids
 from smp_advisor.profiling.precision import training_precision
 from smp_advisor.profiling.step import StepMeasure, measure_step
-from smp_advisor.profiling.structure import stacks, truncated
+from smp_advisor.profiling.structure import stacks, truncated, truncated_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ from smp_advisor.libraries.version import installed_by, transformers_families
 from smp_advisor.workload import Model
 from smp_advisor.workload.settings import families
 
-T5 = {"model_type": "t5", "d_model": 512, "d_ff": 2048, "d_kv": 64, "num_heads": 8, "num_layers": 4, "vocab_size": 512}
+T5 = {"model_type": "t5", "d_model": 512, "d_ff": 2048, "d_kv": 64, "num_heads": 8, "num_layers": 2, "vocab_size": 512}
 LATER = {"electra", "t5"}
 """Families that got fused attention with a release that only the newest images have."""
 SETTINGS = {"deepseek_v2": {"num_experts_per_tok": 6}}
@@ -72,16 +72,3 @@ def test_a_t5_saves_the_scores_that_its_formulas_count():
     formula = Model.from_config(T5)
     for group, expected in zip(model.groups, formula.groups, strict=True):
         assert group.block.attentions[0].score_bytes == pytest.approx(expected.block.attentions[0].eager_score_bytes(2))
-
-
-@pytest.mark.torch
-def test_a_killed_process_names_the_kill_and_memory():
-    import os
-    import signal
-
-    from smp_advisor.errors import ProfileError
-    from smp_advisor.profiling.sandbox import run_isolated
-
-    with pytest.raises(ProfileError, match=r"killed \(SIGKILL\), probably .* ran out of memory") as caught:
-        run_isolated(lambda: os.kill(os.getpid(), signal.SIGKILL))
-    assert caught.value.kind == "killed"

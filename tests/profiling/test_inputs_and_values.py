@@ -1,6 +1,5 @@
 """Inputs inferred by trial, and forward passes that read values."""
 
-import dataclasses
 import importlib
 from contextlib import ExitStack
 
@@ -9,6 +8,7 @@ import pytest
 from smp_advisor.errors import ProfileError
 from smp_advisor.workload import Model
 from tests.deferred import Deferred
+from tests.profiling.shared import net, profiled
 
 pytestmark = pytest.mark.torch
 
@@ -17,9 +17,7 @@ forms = Deferred("tests.profiling.modules_with_batches")
 loss_of = Deferred("smp_advisor.profiling.step", "loss_of")
 make_copy = Deferred("smp_advisor.profiling.scaled.build", "make_copy")
 idle_layers = Deferred("smp_advisor.profiling.scaled.build", "idle_layers")
-profile_with_fallbacks = Deferred("smp_advisor.profiling.fallback", "profile_with_fallbacks")
 read_model = Deferred("smp_advisor.profiling.profiled_model", "read_model")
-Settings = Deferred("smp_advisor.profiling.traced_steps", "Settings")
 nn = Deferred("torch.nn")
 values = Deferred("tests.profiling.models_that_read_values")
 valid_ids = Deferred("smp_advisor.profiling.inputs", "valid_ids")
@@ -49,12 +47,8 @@ def test_a_table_of_positions_limits_the_tokens():
     assert example_inputs(forms.MinimalGPT()).longest == 256
 
 
-def images(model=None):
-    return example_inputs(model or nn.Conv2d(3, 4, 3), torch.zeros(3, 100, 100))
-
-
 def test_supplied_inputs_are_never_resized():
-    example = images()
+    example = example_inputs(nn.Conv2d(3, 4, 3), torch.zeros(3, 100, 100))
     assert not example.scales
     assert example.make(7, 512)[0].shape == (3, 100, 100)
     nodes = {"x": torch.zeros(100, 16), "edge_index": torch.zeros(2, 400, dtype=torch.long)}
@@ -64,8 +58,7 @@ def test_supplied_inputs_are_never_resized():
 
 
 def test_a_sample_is_a_call_with_the_supplied_inputs():
-    settings = Settings(precision="fp32", attention="fused", sequence=64, checkpointing=False, inputs=torch.zeros(5, 8))
-    profile = profile_with_fallbacks(read_model(nn.Linear(8, 4)), settings)
+    profile = profiled(nn.Linear(8, 4), precision="fp32", inputs=torch.zeros(5, 8))
     assert not profile.scales
     assert profile.forward_flops(1) == 2 * 5 * 8 * 4
     assert profile.forward_flops(3) == 3 * profile.forward_flops(1)
@@ -128,20 +121,11 @@ def test_without_a_layer_the_sentence_has_the_line_to_write():
 
 
 def test_the_sentence_says_whether_the_inputs_or_the_module_are_at_fault():
-    class Broken(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(8, 8)
-
-        def forward(self, x):
-            return self.missing_layer(self.layer(x))
-
-    settings = Settings(precision="fp32", attention="fused", sequence=64)
+    broken = net(lambda self, x: self.missing_layer(self.layer(x)), layer=nn.Linear(8, 8))
     with pytest.raises(ProfileError, match="The module is at fault, with any inputs"):
-        profile_with_fallbacks(read_model(Broken()), settings)
-    wrong = Settings(precision="fp32", attention="fused", sequence=64, inputs=torch.zeros(2, 9))
+        profiled(broken, precision="fp32", inputs=torch.zeros(2, 8))
     with pytest.raises(ProfileError, match="forward fails with the inputs that you passed"):
-        profile_with_fallbacks(read_model(nn.Linear(8, 8)), wrong)
+        profiled(nn.Linear(8, 8), precision="fp32", inputs=torch.zeros(2, 9))
 
 
 def _padded(batch, sequence):
@@ -168,9 +152,7 @@ SUPPLIED = {"Padded": _padded, "Looped": _graph}
     ],
 )
 def test_values_that_are_known_or_checked_leave_an_exact_trace(name, confidence):
-    settings = Settings(precision="fp32", attention="fused", sequence=64, checkpointing=False)
-    settings = dataclasses.replace(settings, inputs=SUPPLIED.get(name))
-    profile = profile_with_fallbacks(read_model(getattr(values, name)()), settings)
+    profile = profiled(getattr(values, name)(), precision="fp32", inputs=SUPPLIED.get(name))
     source = next(source for source in profile.provenance if source.figure == "FLOPs")
     assert (source.method, source.confidence) == ("traced", confidence)
     tokens = 1 if name in {"Checked", "Counted", "Resized", "Dropped"} else 64  # rows of numbers, or nodes

@@ -4,7 +4,6 @@ from fractions import Fraction
 
 import pytest
 
-import smp_advisor
 from smp_advisor import Job, Plan
 from smp_advisor.errors import AdvisorError
 from smp_advisor.libraries.layout import layout_of
@@ -14,7 +13,6 @@ from smp_advisor.profiling.polynomial import Polynomial
 from smp_advisor.profiling.precision import PRECISIONS, precision_of_job
 from tests.deferred import Deferred
 
-torch = Deferred("torch")
 with_gathered_parameters = Deferred("smp_advisor.profiling.trace", "with_gathered_parameters")
 
 
@@ -53,20 +51,6 @@ def test_gathered_parameters_leave_and_gradients_stay():
     composed = with_gathered_parameters([forward, heads, layers], gathered_bytes=50, gradient_bytes=1600)
     assert sum(part.change_bytes(1, 1) for part in composed) == 1600
     assert [part.rise_bytes(1, 1) for part in composed] == [60, 500, 1300]
-
-
-@pytest.mark.torch
-def test_a_profile_shows_the_bytes_of_the_library():
-    model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)))
-    fsdp, smp = (smp_advisor.profile(model, stages=("trace",), library=library) for library in ("fsdp", "smp-v1"))
-    sizes = [
-        (peak.parameters_bytes + peak.optimizer_state_bytes + peak.gradients_bytes) / profile.parameter_count
-        for profile in (fsdp, smp)
-        for peak in [profile.peak_memory(1)]
-    ]
-    assert sizes == [16, 20]
-    assert "FSDP" in str(fsdp)
-    assert fsdp.saved_bytes == smp.saved_bytes
 
 
 def constant(value):

@@ -79,6 +79,11 @@ HARMS = {
         ["line 2 of cell [", "more than the 0.5 GiB"],
     ),
     "segfault": ("def harm():\n    ctypes.string_at(0)", "", ["SIGSEGV", "line 2 of cell ["]),
+    "killed": (
+        "def harm():\n    os.kill(os.getpid(), 9)",
+        "",
+        ["killed (SIGKILL), probably by", "memory_bytes"],
+    ),
     "abort": ("def harm():\n    os.abort()", "", ["SIGABRT", "line 2 of cell ["]),
     "sys.exit": ("def harm():\n    sys.exit(3)", "", ["sys.exit(3)", "line 2 of cell ["]),
     "os._exit": ("def harm():\n    os._exit(4)", "", ["status 4"]),

@@ -19,21 +19,12 @@ stacks = Deferred("smp_advisor.profiling.structure", "stacks")
 Settings, compute_dtype = deferred("smp_advisor.profiling.traced_steps", "Settings", "compute_dtype")
 trace = Deferred("smp_advisor.profiling.trace", "trace")
 
-GPT2_XL = {"n_embd": 1600, "n_layer": 48, "n_head": 25}
+GPT2_XL = {"n_embd": 1600, "n_layer": 12, "n_head": 25}
 LLAMA_8B = {
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "vocab_size": 128256,
-}
-GB = 1e9
-MODELS = {
-    "GPT-2 XL": ("GPT2Config", GPT2_XL),
-    "twelve layers of GPT-2 XL": ("GPT2Config", GPT2_XL | {"n_layer": 12}),
-    "eight layers of Llama 3 8B": ("LlamaConfig", LLAMA_8B | {"num_hidden_layers": 8}),
-}
+    "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 8, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "vocab_size": 128256,
+}  # fmt: skip
+MODELS = {"twelve layers of GPT-2 XL": ("GPT2Config", GPT2_XL), "eight layers of Llama 3 8B": ("LlamaConfig", LLAMA_8B)}
 
 
 def config(name):
@@ -67,40 +58,32 @@ def traced_steady_state(config, settings, *, batch, sequence, checkpointing):
         ).peak_bytes
 
 
-# model, precision, batch, sequence, checkpointing, peak of the passes in GB if it is known
-CASES = {
-    "GPT-2 XL": ("GPT-2 XL", "bf16", 2, 1024, False, 19.73),
-    "GPT-2 XL, checkpointed": ("GPT-2 XL", "bf16", 2, 1024, True, 12.78),
-    "autocast": ("twelve layers of GPT-2 XL", "amp", 2, 512, False, None),
-    "Llama": ("eight layers of Llama 3 8B", "bf16", 2, 1024, False, None),
-}
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_the_composed_peak_is_the_traced_one(name):
-    model, precision, batch, sequence, checkpointing, expected_gb = CASES[name]
-    profile = profiled(model, precision)
+@pytest.mark.parametrize(
+    ("model", "precision", "sequence", "checkpointing"),
+    [
+        ("twelve layers of GPT-2 XL", "bf16", 1024, False),
+        ("twelve layers of GPT-2 XL", "bf16", 1024, True),
+        ("twelve layers of GPT-2 XL", "amp", 512, False),
+        ("eight layers of Llama 3 8B", "bf16", 1024, False),
+    ],
+)
+def test_the_composed_peak_is_the_traced_one(model, precision, sequence, checkpointing):
     settings = Settings(precision=precision, attention="fused")
-    extrapolated = profile.peak_memory(batch, sequence, checkpointing=checkpointing)
-    traced = traced_steady_state(config(model), settings, batch=batch, sequence=sequence, checkpointing=checkpointing)
+    extrapolated = profiled(model, precision).peak_memory(2, sequence, checkpointing=checkpointing)
+    traced = traced_steady_state(config(model), settings, batch=2, sequence=sequence, checkpointing=checkpointing)
     assert extrapolated.peak_bytes == pytest.approx(traced, rel=1e-3)
-    if expected_gb:
-        assert extrapolated.passes_bytes / GB == pytest.approx(expected_gb, abs=0.006)
 
 
 def test_the_closed_form_is_what_the_timeline_says():
     # P + O + max(A + 8 b s V, G + one block's A), the 8 for the fp32 loss that transformers computes.
     batch, sequence = 2, 1024
-    profile = profiled("GPT-2 XL", "bf16", sequence)
+    profile = profiled("twelve layers of GPT-2 XL", "bf16", sequence)
     peak = profile.peak_memory(batch, sequence)
     resident = peak.parameters_bytes + peak.optimizer_state_bytes
     logits = 8 * batch * sequence * profile.vocab
     block = profile.blocks[-1].saved_bytes(batch, sequence)
     closed = resident + max(peak.activations_bytes + logits, peak.gradients_bytes + block)
     assert peak.passes_bytes == pytest.approx(closed, rel=2e-3)
-    persistent = profile.peak_memory(batch, sequence, persistent_gradients=True)
-    everything = resident + peak.gradients_bytes + peak.activations_bytes + logits
-    assert persistent.passes_bytes == pytest.approx(everything, rel=2e-3)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +91,7 @@ def test_the_closed_form_is_what_the_timeline_says():
     [("fp32", 16, 20), ("bf16", 8, 10), ("fp16", 20, 24), ("amp", 16, 20), ("mixed", 16, 20)],
 )
 def test_bytes_a_parameter(precision, at_rest, at_peak):
-    config = transformers.GPT2Config(n_embd=512, n_head=8, n_layer=12, vocab_size=256, n_positions=64)
+    config = transformers.GPT2Config(n_embd=512, n_head=8, n_layer=3, vocab_size=256, n_positions=64)
     profile = trace(
         read_model(config), Settings(precision=precision, attention="fused", sequence=64, checkpointing=False)
     ).profile

@@ -202,6 +202,9 @@ def run(
     error = _error(container, end)
     if error:
         (container.base / "output" / "failure").write_text("\n".join(end.log), encoding="utf-8")
+    notices = _absolute_paths(container)
+    if (container.code / "requirements.txt").is_file():
+        notices.append("requirements.txt was not installed: the script used the packages of this machine.")
     variables = {name: value for name, value in container.variables.items() if name.startswith(("SM_", "TRAINING_"))}
     return LocalRun(
         script=container.entry_point,
@@ -215,7 +218,7 @@ def run(
         peak_bytes=end.peak_bytes,
         losses=losses_in(lines),
         log=end.log,
-        notices=_notices(container),
+        notices=tuple(notices),
         error=error,
     )
 
@@ -240,14 +243,6 @@ def _error(container: Container, end: ProgramEnd) -> str:
     if end.error is not None and any("/opt/ml" in line for line in end.log):
         return "\n".join([*_absolute_paths(container)[:1], str(end.error)])
     return "" if end.error is None else str(end.error)
-
-
-def _notices(container: Container) -> tuple[str, ...]:
-    """Differences from a container, one sentence each."""
-    sentences = _absolute_paths(container)
-    if (container.code / "requirements.txt").is_file():
-        sentences.append("requirements.txt was not installed: the script used the packages of this machine.")
-    return tuple(sentences)
 
 
 def _absolute_paths(container: Container) -> list[str]:

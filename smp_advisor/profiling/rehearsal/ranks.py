@@ -65,7 +65,10 @@ def run_ranks(world: int, work: Callable[[int], dict[str, Any]]) -> list[dict[st
         folder = Path(name)
         pids = [_fork(rank, world, work, folder) for rank in range(world)]
         ends = ends_of({pid: _stack_file(folder, rank) for rank, pid in enumerate(pids)}) or {}
-        results = [_result(folder, rank) for rank in range(world)]
+        results: list[dict[str, Any]] = [{} for _ in pids]
+        for rank in range(world):
+            with contextlib.suppress(OSError, ValueError):  # of a rank that crashed or was ended
+                results[rank] = json.loads((folder / f"{rank}.json").read_text())
         problem = _failure([ends[pid] for pid in pids], results)
         if problem is not None:
             raise RanksFailed(problem)
@@ -74,15 +77,6 @@ def run_ranks(world: int, work: Callable[[int], dict[str, Any]]) -> list[dict[st
 
 def _stack_file(folder: Path, rank: int) -> Path:
     return folder / f"{rank}.stack"
-
-
-def _result(folder: Path, rank: int) -> dict[str, Any]:
-    """Result or error of a rank; empty if it crashed or was ended."""
-    try:
-        result: dict[str, Any] = json.loads((folder / f"{rank}.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    return result
 
 
 def _failure(ends: Sequence[End], results: Sequence[Mapping[str, Any]]) -> Problem | None:

@@ -89,13 +89,6 @@ def run(
     return Rehearsal.from_dict(result)
 
 
-def _planned(plan: Plan, data_parallel_degree: int | None) -> str:
-    tensor, pipeline = plan.tensor_parallel_degree, plan.pipeline_parallel_degree
-    microbatches = plan.microbatches * plan.gradient_accumulation_steps
-    data = "unspecified" if data_parallel_degree is None else data_parallel_degree
-    return f"tensor {tensor} × pipeline {pipeline} × data {data}, {microbatches} microbatches"
-
-
 def _rehearse(
     profiled: ProfiledModel, job: Job, plan: Plan, data_parallel_degree: int | None, inputs: Any, memory_bytes: int
 ) -> Rehearsal:
@@ -144,7 +137,9 @@ def _rehearse(
         return Rehearsal(
             name=profiled.name,
             degrees=degrees,
-            planned=_planned(plan, data_parallel_degree),
+            planned=f"tensor {plan.tensor_parallel_degree} × pipeline {plan.pipeline_parallel_degree} × data "
+            f"{'unspecified' if data_parallel_degree is None else data_parallel_degree}, "
+            f"{plan.microbatches * plan.gradient_accumulation_steps} microbatches",
             reductions=tuple(map(str, setup.copy.reductions)),
             divided=ranks[0]["divided"] if ranks else "",
             stage_blocks=tuple(by_stage[number]["blocks"] for number in sorted(by_stage)),
@@ -208,7 +203,8 @@ def set_up(
     degrees, not_rehearsed = degrees_of(plan, 2 if data_parallel_degree is None else data_parallel_degree)
     copy = _copy(profiled, stack, memory_bytes // _MEMORY_DIVISOR, degrees, not_rehearsed)
     model = copy.model.train()
-    paths = _largest_stack(copy)
+    largest = max(stacks(model), key=lambda row: row.parameters, default=None)  # which a pipeline divides
+    paths = largest.paths if largest else ()
     seeded(model, paths)
     example = example_inputs(model, inputs)
     planned_sequence = min(job.sequence_length, example.longest or job.sequence_length)
@@ -224,7 +220,10 @@ def set_up(
     count = _PROBES if degrees.data > 1 else 0
     probes = tuple(source.batch(minimum, degrees.data * degrees.microbatches * samples + seed) for seed in range(count))
     is_shortened = example.has_sequence and not source.has_values
-    not_rehearsed += _reduced_sizes(planned, samples, planned_sequence, sequence if is_shortened else 0)
+    if samples != planned:
+        not_rehearsed.append(f"Microbatches of {planned} samples: each had {samples}.")
+    if is_shortened and sequence != planned_sequence:
+        not_rehearsed.append(f"Sequences of {planned_sequence:,} tokens: each had {sequence}.")
     if plan.activation_checkpointing and not paths:
         not_rehearsed.append("Activation checkpointing: the model has no repeated blocks.")
     boundary = None
@@ -264,22 +263,6 @@ def _copy(
             if shared:
                 not_rehearsed.append(f"Weights shared by blocks that are not in the copy, such as {name}.")
     return copy(fewest)
-
-
-def _reduced_sizes(planned: int, samples: int, planned_sequence: int, sequence: int) -> list[str]:
-    """Sentences for sizes below those of the plan; a sequence of 0 is none."""
-    sentences = []
-    if samples != planned:
-        sentences.append(f"Microbatches of {planned} samples: each had {samples}.")
-    if sequence and sequence != planned_sequence:
-        sentences.append(f"Sequences of {planned_sequence:,} tokens: each had {sequence}.")
-    return sentences
-
-
-def _largest_stack(copy: Copy) -> tuple[str, ...]:
-    """Block paths of the stack with the most parameters, which a pipeline divides into stages."""
-    ordered = sorted(stacks(copy.model), key=lambda stack: stack.parameters)
-    return ordered[-1].paths if ordered else ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -77,7 +77,12 @@ def ends_of(processes: Mapping[int, Path], *, seconds: float = float("inf")) -> 
             stacks = {pid: _stack(pid, processes[pid]) for pid in states}
             if all(len(lines) > 1 and _COMMUNICATES.match(lines[1]) for lines in stacks.values()):
                 _end(states)
-                return ends | {pid: End(-signal.SIGKILL, waited=True, line=_line(stacks[pid])) for pid in states}
+                return ends | {
+                    pid: End(
+                        -signal.SIGKILL, waited=True, line=getattr(last_error_in_log(stacks[pid]), "source_line", None)
+                    )
+                    for pid in states
+                }
         if states and time.monotonic() > until:
             _end(states)
             return None
@@ -134,11 +139,6 @@ def _stack(pid: int, file: Path) -> list[str]:
     with suppress(OSError):
         return (_STACK + file.read_text(encoding="utf-8").rpartition(_STACK)[2]).splitlines()
     return []
-
-
-def _line(stack: list[str]) -> SourceLine | None:
-    error = last_error_in_log(stack)
-    return None if error is None else error.source_line
 
 
 def _end(pids: Iterable[int]) -> None:

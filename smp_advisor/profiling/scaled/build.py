@@ -21,7 +21,14 @@ from smp_advisor.profiling.patching import quiet
 from smp_advisor.profiling.scaled.reduction import narrow_copy
 from smp_advisor.profiling.scaled.result import Reduction
 from smp_advisor.profiling.step import call_model, measure_step
-from smp_advisor.profiling.structure import callable_parts, parameter_total, remaining_children, stacks, truncated
+from smp_advisor.profiling.structure import (
+    callable_parts,
+    parameter_total,
+    remaining_children,
+    stacks,
+    truncated,
+    truncated_paths,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -75,18 +82,19 @@ def make_copy(
             model = profiled.build(attention="eager")
     if any(p.device.type not in {"cpu", "meta"} for p in model.parameters()):
         raise ProfileError(f"{profiled.name} is on a GPU, which the child process cannot access: move it with .cpu().")
-    blocks = _with_every_kind(model, blocks)
-    repeated = _removable(model, inputs, blocks)
-    depths = {row.label: (len(row.names), len(remaining_children(row, blocks))) for row in repeated}
+    rows = stacks(model)
+    repeats = math.ceil(blocks / min((row.period for row in rows), default=1))
+    repeated = _removable(model, rows, inputs, repeats)
+    depths = {row.label: (len(row.names), len(remaining_children(row, repeats))) for row in repeated}
     reductions = [Reduction(label, *sizes) for label, sizes in depths.items() if sizes[0] != sizes[1]]
-    stack.enter_context(truncated(model, repeated, blocks))
+    stack.enter_context(truncated(model, repeated, repeats))
     count = parameter_total([model])
-    paths = [part for row in stacks(model) for path in row.paths for part in callable_parts(model, path)]
+    paths = [path for row in rows for path in (truncated_paths(row, repeats) if row in repeated else row.paths)]
     copy = Copy(
         model=model,
         how=f"{'truncated to a few blocks at full width' if reductions else 'full model'}, with {source}",
         reductions=tuple(reductions),
-        blocks=tuple(dict.fromkeys(paths)),
+        blocks=tuple(part for path in paths for part in callable_parts(model, path)),
     )
     limit = min(int(memory_bytes * _SHARE_OF_MEMORY / _BYTES_PER_PARAMETER), _MOST_PARAMETERS)
     if count > limit:
@@ -105,17 +113,6 @@ def make_copy(
     return dataclasses.replace(copy, model=model.to(dtype))
 
 
-def _with_every_kind(model: nn.Module, blocks: int) -> int:
-    """Repeats that include a block of each kind, by the lists of a configuration with the kind of each block."""
-    orders = [value for value in vars(getattr(model, "config", model)).values() if type(value) in {list, tuple}]
-    for row in stacks(model):
-        for order in orders:
-            if len(order) == len(row.names) and all(type(kind) is str for kind in order):
-                last = max(order.index(kind) for kind in order)
-                blocks = max(blocks, math.ceil((last + 1 - row.prefix) / row.period))
-    return blocks
-
-
 def narrower(copy: Copy, most_parameters: int, inputs: Any) -> Copy | None:
     """The copy with renamed dimensions; None if no consistent one is found."""
     narrowed = narrow_copy(copy.model, most_parameters, lambda model: _accepts(model, inputs))
@@ -130,15 +127,14 @@ def narrower(copy: Copy, most_parameters: int, inputs: Any) -> Copy | None:
     return dataclasses.replace(copy, model=narrowed[0], reductions=tuple(merged.values()), how=how)
 
 
-def _removable(model: nn.Module, inputs: Any, blocks: int = 2) -> list[Stack]:
+def _removable(model: nn.Module, repeated: list[Stack], inputs: Any, repeats: int) -> list[Stack]:
     """Stacks whose blocks can be removed: none if the forward pass then fails, as with a fixed number of layers."""
-    repeated = stacks(model)
-    if all(row.repeats <= blocks for row in repeated):
+    if all(row.repeats <= repeats for row in repeated):
         return repeated
     example = example_inputs(model, inputs)
 
     def works(rows: Sequence[Stack]) -> bool:
-        with truncated(model, rows, blocks):
+        with truncated(model, rows, repeats):
             idle = idle_layers(model, example)
         # A loop over several lists ends with the shortest one, and leaves layers of the others idle.
         return idle is not None and (not idle or idle <= (idle_layers(model, example) or frozenset()))
@@ -147,7 +143,7 @@ def _removable(model: nn.Module, inputs: Any, blocks: int = 2) -> list[Stack]:
         return repeated
     selected: list[Stack] = []
     for row in sorted(repeated, key=lambda row: -row.parameters)[:_MOST_STACKS]:
-        selected += [row] if row.repeats > blocks and works([*selected, row]) else []
+        selected += [row] if row.repeats > repeats and works([*selected, row]) else []
     return selected
 
 
