@@ -265,7 +265,7 @@ def test_memory_of_a_contrastive_loss_grows_with_the_square_of_the_microbatch_an
     for samples in (1024, 16_384, 65_536, 200_000):
         plan = Plan(library="fsdp", precision="bf16", batch_size=samples)
         activations = estimate(model, Cluster("ml.p4d.24xlarge"), JOB, plan).memory.peak.activations_gib
-        assert activations >= 0.95 * profile.saved_bytes(samples) / 2**30
+        assert 0.95 <= activations * 2**30 / profile.saved_bytes(samples) <= 1.2
 
 
 def test_a_function_of_inputs_keeps_its_own_defaults_and_is_named_where_it_fails():
