@@ -269,14 +269,7 @@ def _stages(stages: Sequence[Stage] | None, *, model: Any, plan: Any, script: An
     for stage in stages:
         if stage not in STAGES:
             raise ProfileError(f"stages must be among {', '.join(STAGES)}, not {stage!r}.")
-    requirements = {
-        "local": ("script", script),
-        "rehearsal": ("plan", plan),
-        "trace": ("model", model),
-        "copy": ("model", model),
-    }
-    for stage in stages:
-        name, value = requirements[stage]
+        name, value = {"local": ("script", script), "rehearsal": ("plan", plan)}.get(stage, ("model", model))
         if value is None:
             raise ProfileError(f"The stage {stage!r} requires a {name}: pass {name}=.")
     return tuple(stages)

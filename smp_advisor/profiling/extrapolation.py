@@ -37,6 +37,7 @@ class Extrapolated:
     """Measurements of the full model, extrapolated from a truncated one."""
 
     blocks: tuple[BlockProfile, ...]
+    block_paths: tuple[str, ...]
     saved_bytes: Polynomial
     forward_flops: Polynomial
     backward_flops: Polynomial
@@ -46,14 +47,16 @@ class Extrapolated:
     unreached: tuple[tuple[str, int], ...]
 
 
+def stacks_that_ran(step: StepMeasure, stacks: Sequence[Stack], repeats: int) -> list[Stack]:
+    """Stacks of which every block ran in a step."""
+    ran = {path for path, block in step.blocks.items() if block.calls}
+    return [stack for stack in stacks if ran.issuperset(truncated_paths(stack, repeats))]
+
+
 def extrapolate(points: Points, model: nn.Module, stacks: Sequence[Stack], repeats: int) -> Extrapolated:
     """Fit every figure over the points and add the repeats that were removed."""
     any_step = next(iter(points.values()))
-    used = [
-        stack
-        for stack in stacks
-        if all(p in any_step.blocks and any_step.blocks[p].calls for p in truncated_paths(stack, repeats))
-    ]
+    used = stacks_that_ran(any_step, stacks, repeats)
     order = {interval.block: i for i, interval in reversed(list(enumerate(any_step.intervals)))}
     used.sort(key=lambda stack: order.get(truncated_paths(stack, repeats)[0], len(order)))
     saved = Polynomial.fit_each(points, lambda step: step.saved_bytes)
@@ -77,6 +80,7 @@ def extrapolate(points: Points, model: nn.Module, stacks: Sequence[Stack], repea
             backward += profile.backward_flops * removed
     return Extrapolated(
         blocks=tuple(blocks),
+        block_paths=tuple(path for stack in used for path in stack.paths),
         saved_bytes=saved,
         forward_flops=forward,
         backward_flops=backward,

@@ -11,19 +11,14 @@ from torch import Tensor, nn
 
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.gpu_kernels import without_initialization
-from smp_advisor.profiling.known_values import KnownValuesMode
 from smp_advisor.profiling.sandbox.limits import default_memory_bytes
 from smp_advisor.profiling.structure import ties
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from smp_advisor.profiling.known_values import KnownValuesMode
     from smp_advisor.profiling.profiled_model import ProfiledModel
-
-
-def fake_mode() -> KnownValuesMode:
-    """A fake tensor mode that accepts constants created outside it, and keeps small values that are known."""
-    return KnownValuesMode()
 
 
 @contextlib.contextmanager

@@ -65,7 +65,8 @@ def _failure(profiled: ProfiledModel, attempts: list[tuple[str, BaseException]],
             fault, remedy = "the inputs that you passed", "If model(*inputs) fails, too, the module is at fault; else "
         else:
             fault, remedy = "the guessed inputs", ""
-        return f"{profiled.name}.forward fails with {fault}: {reason(first)}. {remedy}{line_to_write(module)}."
+        line = line_to_write(module, guessed=None if supplied else example_inputs(module))
+        return f"{profiled.name}.forward fails with {fault}: {reason(first)}. {remedy}{line}."
     last = f" Real steps failed too: {reason(attempts[-1][1])}." if attempts[-1][0].startswith("real steps") else ""
     if isinstance(first, MemoryError):
         hint = "Raise memory_bytes="

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from smp_advisor.errors import ProfileError
-from smp_advisor.profiling.fake import fake_copy, fake_mode
+from smp_advisor.profiling.fake import fake_copy
+from smp_advisor.profiling.known_values import KnownValuesMode
 from smp_advisor.profiling.patching import quiet
 from smp_advisor.profiling.profiled_model import task_of
 from smp_advisor.profiling.structure import IMAGE_SIZE, image_size, longest_sequence
@@ -33,7 +34,7 @@ _SOUND_SAMPLES = 16_000
 """A second of speech."""
 _CONDITION_TOKENS = 77
 """Tokens of a text that conditions images: those of CLIP."""
-_LATENT_PATCHES = 256
+_LATENT_PATCHES, _LATENT_SIZE = 256, 64
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _LABELS = frozenset({"labels", "label", "targets", "target", "y"})
 """Arguments with which a module computes its loss: of each token, or the class of a sample."""
@@ -78,22 +79,29 @@ def _required(model: nn.Module) -> list[str]:
     return [name for name, p in parameters if p.default is p.empty and p.kind not in VARIADIC]
 
 
-_BATCH = 7919
-"""Samples of tensors whose sizes are written as text: a number that no other size has."""
+_BATCH, _LENGTH = 7919, 7907
+"""Samples and tokens of tensors whose sizes are written as text: numbers that no other size has."""
 
 
-def line_to_write(model: nn.Module, known: Mapping[str, Tensor] | None = None) -> str:
-    """Arguments of the forward method, and the line that passes them; `known` are tensors of `_BATCH` samples."""
+def line_to_write(model: nn.Module, known: Mapping[str, Tensor] | None = None, *, guessed: Any = None) -> str:
+    """Arguments of the forward method, and the line that passes them.
+
+    `known` are tensors of `_BATCH` samples. Of `guessed` inputs, which the module refused, the types are used.
+    """
+    if guessed is not None and isinstance(made := guessed.make(_BATCH, _LENGTH), Mapping):
+        tensors = {name: tensor for name, tensor in made.items() if isinstance(tensor, Tensor)}
+        known = {name: _empty(_BATCH, _LENGTH, dtype=tensor.dtype) for name, tensor in tensors.items()}
     parameters = arguments_of(forward_method(model))
+    texts = {_BATCH: "batch", _LENGTH: "..."}
     names = _required(model) or [name for name, p in parameters.items() if p.kind not in VARIADIC][:2] or ["input"]
     values = []
     for name in names:
         tensor = None if known is None else known.get(name)
-        sizes = ("batch", "...") if tensor is None else ("batch" if n == _BATCH else str(n) for n in tensor.shape)
+        sizes = ("batch", "...") if tensor is None else (texts.get(n, str(n)) for n in tensor.shape)
         kind = "" if tensor is None or tensor.is_floating_point() else ", dtype=torch.long"
         values.append(f"torch.zeros({', '.join(sizes)}{kind})")
     line = f"smpa.profile(model, inputs=lambda batch: ({', '.join(values)}{',' if len(values) < 2 else ''}))"
-    unknown = "" if known is not None and set(names) <= set(known) else " with the sizes in place of ..."
+    unknown = " with its sizes in place of the dots" if "..." in line else ""
     return f"{type(model).__name__}.forward takes ({', '.join(parameters)}): write {line}{unknown}"
 
 
@@ -235,37 +243,20 @@ def _of_settings(model: nn.Module) -> ExampleInputs | None:
     required = _required(model)
     if sizes and len(required) == 1:
         return _described(lambda batch, _: {required[0]: _numbers(batch, *sizes)}, has_sequence=False)
-    config = getattr(model, "config", None)
-    if isinstance(config, Mapping) and {"sample", "timestep"} & set(required) and "in_channels" in config:
-        height, width = _pair(config.get("sample_size") or 64)
-        context = config.get("cross_attention_dim")
-        context = context[-1] if isinstance(context, tuple | list) else context
-
-        def make(batch: int, _: int) -> dict[str, Any]:
-            inputs = {required[0]: _numbers(batch, config["in_channels"], height, width)}
-            if "timestep" in required:
-                inputs["timestep"] = torch.zeros(batch, dtype=torch.long)
-            if "encoder_hidden_states" in required:
-                inputs["encoder_hidden_states"] = _numbers(batch, _CONDITION_TOKENS, context or 768)
-            return inputs
-
-        return _described(make, has_sequence=False) if set(make(1, 1)) == set(required) else None
-    arguments = arguments_of(forward_method(model))
-    if isinstance(config, Mapping) and {"hidden_states", "timestep"} <= set(arguments) and "in_channels" in config:
-        return _of_diffusion(arguments, config)
-    return None
-
-
-def _of_diffusion(arguments: Mapping[str, Any], config: Mapping[str, Any]) -> ExampleInputs:
-    """Latents of images, in patches or not, with their conditions, for a transformer of diffusers."""
+    config, arguments = getattr(model, "config", None), arguments_of(forward_method(model))
+    if not isinstance(config, Mapping) or "in_channels" not in config:
+        return None
     width, size = config["in_channels"], config.get("sample_size")
-    text = config.get("joint_attention_dim") or config.get("cross_attention_dim") or config.get("caption_channels")
+    texts = (config.get(name) for name in ("joint_attention_dim", "cross_attention_dim", "caption_channels"))
+    text = next(filter(None, texts), width if "hidden_states" in arguments else 768)
+    text = text[-1] if isinstance(text, tuple | list) else text
+    names = arguments if {"hidden_states", "timestep"} <= set(arguments) else required
 
     def make(batch: int, _: int) -> dict[str, Any]:
-        latents = _numbers(batch, width, *_pair(size)) if size else _numbers(batch, _LATENT_PATCHES, width)
         inputs = {
-            "hidden_states": latents,
-            "encoder_hidden_states": _numbers(batch, _CONDITION_TOKENS, text or width),
+            "sample": _numbers(batch, width, *_pair(size or 64)),
+            "hidden_states": _numbers(batch, width, *_pair(size)) if size else _numbers(batch, _LATENT_PATCHES, width),
+            "encoder_hidden_states": _numbers(batch, _CONDITION_TOKENS, text),
             "pooled_projections": _numbers(batch, config.get("pooled_projection_dim") or 1),
             "timestep": _numbers(batch),
             "class_labels": _classes(batch),
@@ -274,9 +265,9 @@ def _of_diffusion(arguments: Mapping[str, Any], config: Mapping[str, Any]) -> Ex
         }
         if config.get("guidance_embeds"):
             inputs["guidance"] = _numbers(batch)
-        return {name: value for name, value in inputs.items() if name in arguments}
+        return {name: value for name, value in inputs.items() if name in names}
 
-    return _described(make, has_sequence=False)
+    return _described(make, has_sequence=False) if names and set(required) <= set(make(1, 1)) else None
 
 
 def _of_layers(model: nn.Module) -> ExampleInputs:
@@ -305,7 +296,7 @@ def _of_layers(model: nn.Module) -> ExampleInputs:
             forms[name] = form
     missing = [name for name in required if name not in forms]
     if missing or not forms:
-        known = {name: make(_BATCH, 64) for name, (_, make, _) in forms.items()}
+        known = {name: make(_BATCH, _LENGTH) for name, (_, make, _) in forms.items()}
         which = f"The input {missing[0]!r}" if missing else "The inputs"
         raise ProfileError(f"{which} can't be inferred from a layer: {line_to_write(model, known)}.")
     text = ", ".join(f"{name}: {text}" for name, (text, _, _) in forms.items())
@@ -358,10 +349,8 @@ def _layers(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def _first_layer(module: nn.Module, *, skipped: type[nn.Module] = nn.GroupNorm) -> nn.Module | None:
-    """The first layer with parameters that shows its input, or one of einops that cuts patches."""
+    """The first layer with parameters that shows its input."""
     for layer in _layers(module):
-        if type(layer).__module__.startswith("einops"):
-            return layer
         if layer._parameters and not isinstance(layer, nn.GroupNorm | skipped):
             return layer
     return None
@@ -427,8 +416,6 @@ def _form(
     width = _width(layer)
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
         return _ids(model, is_time=is_time)
-    if type(layer).__module__.startswith("einops"):
-        return _patches(model, layer)
     if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d | nn.BatchNorm2d):
         size = 1 if isinstance(layer, nn.ConvTranspose2d) else _fitting_size(model, width)
         return f"images of {size} x {size}", lambda batch, _: _numbers(batch, width, size, size), False
@@ -465,19 +452,9 @@ def _ids(model: nn.Module, *, is_time: bool) -> tuple[str, Callable[[int, int], 
     return of_time if is_time else (_TOKENS, _empty, True)
 
 
-def _patches(model: nn.Module, layer: Any) -> tuple[str, Callable[[int, int], Tensor], bool] | None:
-    """Images whose patches a layer of einops cuts, by the first layer behind it and the table of positions."""
-    side, other = (layer.axes_lengths.get(name, 0) for name in ("p1", "p2"))
-    width = next((_width(part) for part in _layers(model) if part._parameters), 0)
-    if "(h p1) (w p2)" not in layer.pattern or side * other == 0 or width % (side * other):
-        return None
-    channels, size = width // (side * other), image_size(model, side)
-    return f"images of {size} x {size}", lambda batch, _: _numbers(batch, channels, size, size), False
-
-
 def _fitting_size(model: nn.Module, channels: int) -> int:
     """Size of images; where a layer reads all numbers of a map, the first usual one with which the module runs."""
-    size, convolved, layers = image_size(model), 0, list(_layers(model))
+    size, convolved, layers = _LATENT_SIZE if channels == 4 else image_size(model), 0, list(_layers(model))
     for before, layer in pairwise(layers):
         convolved = before.out_channels if isinstance(before, nn.Conv2d) else convolved
         side = math.isqrt(layer.in_features // convolved) if convolved and isinstance(layer, nn.Linear) else 0
@@ -485,7 +462,7 @@ def _fitting_size(model: nn.Module, channels: int) -> int:
             break
     else:
         return size
-    mode = fake_mode()
+    mode = KnownValuesMode()
     copy = fake_copy(model, mode, None)
     with mode, torch.no_grad(), quiet():
         for usual in _USUAL_SIZES:

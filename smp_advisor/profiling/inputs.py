@@ -221,3 +221,24 @@ def valid_ids(model: nn.Module) -> int:
     outputs = [module.out_features for module in model.modules() if isinstance(module, nn.Linear)]
     sizes = [*tables[:1], *(size for size in outputs[-1:] if size > 1)]
     return min(sizes, default=2)
+
+
+def samples_of(inputs: Any) -> int:
+    """Samples of a batch: the first dimension of its first tensor that has one, also in nested inputs."""
+    return next(leaf.shape[0] for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor) and leaf.ndim)
+
+
+def mapped(change: Callable[..., Tensor], batch: Any, *batches: Any) -> Any:
+    """The batch with `change` applied to each tensor of one row per sample, with its like in `batches`."""
+    size = samples_of(batch)
+
+    def changed(value: Any, *likes: Any) -> Any:
+        is_batched = isinstance(value, Tensor) and value.ndim and value.shape[0] == size
+        return change(value, *likes) if is_batched else value
+
+    return tree_map(changed, batch, *batches)
+
+
+def microbatches_of(batch: Any, count: int) -> list[Any]:
+    """Split a batch into `count` equal microbatches, each with its own storages."""
+    return [mapped(lambda rows, i=i: rows.chunk(count)[i].clone(), batch) for i in range(count)]

@@ -102,11 +102,6 @@ class OperatorReplay:
                 return False
         return True
 
-    def replayed(self, operator: Any, operands: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
-        """A new result of a call that was computed before; `MISSING` if it was not."""
-        key = self.key(operator, operands, keywords)
-        return MISSING if key is None else self.result(key, operands)
-
     def result(self, key: Hashable, operands: Sequence[Any]) -> Any:
         """A new result equal to the one that is kept; `MISSING` if none is."""
         parts: Any = self._results.get(key, MISSING)

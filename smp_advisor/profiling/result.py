@@ -64,6 +64,8 @@ class Profile(NotebookResult):
     """Whether a sample is one entry of the batch; if not, one sample stands for the supplied inputs together."""
     blocks: tuple[BlockProfile, ...] = ()
     """Every repeated block in execution order; equal blocks are the same object."""
+    block_paths: tuple[str, ...] = ()
+    """Path of each of them."""
     saved_bytes: Polynomial = field(default_factory=Polynomial)
     """Saved by autograd at the end of the forward pass, excluding parameters and buffers."""
     checkpointed_bytes: Polynomial | None = None

@@ -28,7 +28,7 @@ _KINDS: dict[str, Any] = {
     "outside_operators": tuple[OperatorProfile, ...],
     "unreached": tuple[tuple[str, int], ...],
     **dict.fromkeys(("tied", "versions"), tuple[tuple[str, ...], ...]),
-    **dict.fromkeys(("warnings", "failures", "uncounted"), tuple[str, ...]),
+    **dict.fromkeys(("warnings", "failures", "uncounted", "block_paths"), tuple[str, ...]),
     **dict.fromkeys(("saved_bytes", "forward_flops", "backward_flops", "input_bytes"), Polynomial),
     "checkpointed_bytes": Polynomial | None,
 }

@@ -133,7 +133,7 @@ def _kinds(config: Any, count: int) -> Sequence[str]:
     """Kinds of blocks that a configuration lists, such as those of attention; equal ones without such a list."""
     for value in vars(config).values() if hasattr(config, "to_dict") else ():
         if type(value) in {list, tuple} and len(value) == count and all(type(kind) is str for kind in value):
-            return value
+            return list(value)
     return [""] * count
 
 
@@ -233,7 +233,7 @@ _LENGTH_NAMES = (
 )  # fmt: skip
 
 
-def image_size(model: nn.Module, patch: int = 0) -> int:
+def image_size(model: nn.Module) -> int:
     """Size that an attribute names or that fits a table of positions of patches; otherwise the usual one."""
     for module in model.modules():
         for name in _SIZE_NAMES:
@@ -241,15 +241,11 @@ def image_size(model: nn.Module, patch: int = 0) -> int:
             value = value[0] if isinstance(value, tuple | list) and value else value
             if isinstance(value, int) and 8 <= value <= 1024:
                 return value
-    patches = (
-        [patch]
-        if patch
-        else [
-            layer.stride[0]
-            for layer in model.modules()
-            if isinstance(layer, nn.Conv2d) and layer.stride == layer.kernel_size and layer.stride[0] >= 4
-        ]
-    )
+    patches = [
+        layer.stride[0]
+        for layer in model.modules()
+        if isinstance(layer, nn.Conv2d) and layer.stride == layer.kernel_size and layer.stride[0] >= 4
+    ]
     for name, tensor in model.named_parameters():
         side = math.isqrt(tensor.shape[-2]) if "pos" in name.lower() and tensor.ndim >= 2 else 0
         if patches and side >= 4 and tensor.shape[-2] - side**2 in {0, 1, 2}:

@@ -20,6 +20,7 @@ from smp_advisor.profiling.extrapolation import (
     against_unseen,
     agrees,
     extrapolate,
+    stacks_that_ran,
     timeline,
 )
 from smp_advisor.profiling.failures import Assumptions, checks_of, is_about_values
@@ -29,7 +30,7 @@ from smp_advisor.profiling.patching import quiet
 from smp_advisor.profiling.polynomial import Polynomial
 from smp_advisor.profiling.recurrent_kernels import has_recurrent_layers
 from smp_advisor.profiling.result import Profile
-from smp_advisor.profiling.structure import largest_table, ties, truncated_paths
+from smp_advisor.profiling.structure import largest_table, ties
 from smp_advisor.profiling.traced_steps import FEWEST_REPEATS, TracedSteps, compute_dtype
 
 if TYPE_CHECKING:
@@ -40,14 +41,13 @@ if TYPE_CHECKING:
     from smp_advisor.profiling.parts import BlockProfile, Segment
     from smp_advisor.profiling.profiled_model import ProfiledModel
     from smp_advisor.profiling.step import StepMeasure
-    from smp_advisor.profiling.structure import Stack
     from smp_advisor.profiling.traced_steps import Settings
 
 
 _ALL_REPEATS = 10**6
+"""A number of repeats that truncates nothing."""
 _SAME = 1e-3
 """Relative difference below which the assumed values make no difference."""
-"""A number of repeats that truncates nothing."""
 _MOST_OPERATIONS = 600_000
 """Operations of traced steps after which further steps are left out: two minutes of one core at 200 µs each. The steps
 of ViT have 4,900, of ResNet-50 5,900, of GPT-2 8,700, of Llama 8B 21,000, of Mamba without its kernels 93,000."""
@@ -248,12 +248,7 @@ class _Tracer(TracedSteps):
         saved = extrapolated.saved_bytes
         for block in extrapolated.blocks:
             saved = saved - block.saved_bytes + block.input_bytes
-        return saved, timeline(points, [s for s in self.stacks if self._runs(s, points, repeats)], repeats)
-
-    @staticmethod
-    def _runs(stack: Stack, points: dict[tuple[int, int], StepMeasure], repeats: int) -> bool:
-        step = next(iter(points.values()))
-        return all(path in step.blocks and step.blocks[path].calls for path in truncated_paths(stack, repeats))
+        return saved, timeline(points, stacks_that_ran(next(iter(points.values())), self.stacks, repeats), repeats)
 
     def _assembled(
         self,
@@ -297,6 +292,7 @@ class _Tracer(TracedSteps):
             inputs=self.example.description,
             scales=self.example.scales,
             blocks=extrapolated.blocks,
+            block_paths=extrapolated.block_paths,
             saved_bytes=extrapolated.saved_bytes,
             checkpointed_bytes=checkpointed[0],
             forward_flops=extrapolated.forward_flops,

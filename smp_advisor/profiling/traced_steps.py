@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from smp_advisor.profiling.fake import build_fake, fake_copy, fake_inputs, fake_mode, real_copy
+from smp_advisor.profiling.fake import build_fake, fake_copy, fake_inputs, real_copy
 from smp_advisor.profiling.inputs import cast_inputs, example_inputs, filled, valid_ids
+from smp_advisor.profiling.known_values import KnownValuesMode
 from smp_advisor.profiling.precision import training_precision
 from smp_advisor.profiling.step import StepMeasure, measure_step
 from smp_advisor.profiling.structure import stacks, truncated, truncated_paths
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from smp_advisor.profiling.failures import Assumptions
-    from smp_advisor.profiling.inputs import ExampleInputs
-    from smp_advisor.profiling.known_values import KnownValuesMode
+    from smp_advisor.profiling.inferred_inputs import ExampleInputs
     from smp_advisor.profiling.precision import TrainingPrecision
     from smp_advisor.profiling.profiled_model import ProfiledModel
     from smp_advisor.profiling.structure import Stack
@@ -132,7 +132,7 @@ class TracedSteps:
 
     def __init__(self, profiled: ProfiledModel, settings: Settings) -> None:
         self.profiled, self.settings = profiled, settings
-        self.mode: KnownValuesMode = fake_mode()
+        self.mode = KnownValuesMode()
         self.mode.assumptions = settings.assumptions
         self.warnings: list[str] = []
         self.operations = 0

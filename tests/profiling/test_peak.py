@@ -10,7 +10,8 @@ pytestmark = pytest.mark.torch
 
 torch = Deferred("torch")
 transformers = Deferred("transformers")
-build_fake, fake_inputs, fake_mode = deferred("smp_advisor.profiling.fake", "build_fake", "fake_inputs", "fake_mode")
+build_fake, fake_inputs = deferred("smp_advisor.profiling.fake", "build_fake", "fake_inputs")
+KnownValuesMode = Deferred("smp_advisor.profiling.known_values", "KnownValuesMode")
 example_inputs = Deferred("smp_advisor.profiling.inputs", "example_inputs")
 make_optimizer = Deferred("smp_advisor.profiling.step", "make_optimizer")
 read_model = Deferred("smp_advisor.profiling.profiled_model", "read_model")
@@ -41,7 +42,7 @@ def profiled(name, precision, sequence=1024):
 
 def traced_steady_state(config, settings, *, batch, sequence, checkpointing):
     """Peak of the second of two steps, optimizer state resident, gradients freed between steps."""
-    mode = fake_mode()
+    mode = KnownValuesMode()
     dtype = compute_dtype(settings.training_precision)
     model = build_fake(lambda: read_model(config).build(attention=settings.attention), mode, dtype).train()
     inputs = fake_inputs(example_inputs(model).make(batch, sequence), mode, dtype)

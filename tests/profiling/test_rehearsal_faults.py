@@ -23,10 +23,10 @@ read_model = Deferred("smp_advisor.profiling.profiled_model", "read_model")
 run = Deferred("smp_advisor.profiling.rehearsal.run", "run")
 Rehearsal = Deferred("smp_advisor.profiling.rehearsal.result", "Rehearsal")
 repeatable = Deferred("smp_advisor.profiling.rehearsal.single_process", "repeatable")
-check_division, joined, largest_difference, microbatches_of = deferred(
-    "smp_advisor.profiling.rehearsal.single_process",
-    *("check_division", "joined", "largest_difference", "microbatches_of"),
+check_division, joined, largest_difference = deferred(
+    "smp_advisor.profiling.rehearsal.single_process", "check_division", "joined", "largest_difference"
 )
+microbatches_of = Deferred("smp_advisor.profiling.inputs", "microbatches_of")
 
 pytestmark = pytest.mark.torch
 

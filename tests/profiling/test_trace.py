@@ -8,9 +8,10 @@ pytestmark = pytest.mark.torch
 
 torch = Deferred("torch")
 transformers = Deferred("transformers")
-default_dtype, fake_copy, fake_inputs, fake_mode = deferred(
-    "smp_advisor.profiling.fake", "default_dtype", "fake_copy", "fake_inputs", "fake_mode"
+default_dtype, fake_copy, fake_inputs = deferred(
+    "smp_advisor.profiling.fake", "default_dtype", "fake_copy", "fake_inputs"
 )
+KnownValuesMode = Deferred("smp_advisor.profiling.known_values", "KnownValuesMode")
 example_inputs, filled = deferred("smp_advisor.profiling.inputs", "example_inputs", "filled")
 read_model = Deferred("smp_advisor.profiling.profiled_model", "read_model")
 measure_step = Deferred("smp_advisor.profiling.step", "measure_step")
@@ -114,7 +115,7 @@ def test_the_trace_of_a_copy_equals_its_real_step(name):
     inputs = example_inputs(model).make(2, 64)
     blocks = [path for stack in stacks(model) for path in stack.paths]
     real = measure_step(model, filled(inputs, 100), precision="bf16", attention="eager", blocks=blocks)
-    mode = fake_mode()
+    mode = KnownValuesMode()
     copy = fake_copy(model, mode, torch.bfloat16)
     with mode:
         fake = measure_step(

@@ -26,9 +26,10 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from smp_advisor.errors import ProfileError
+from smp_advisor.profiling.inputs import microbatches_of
 from smp_advisor.profiling.rehearsal.division import Boundary, Stage, divide, ranges
 from smp_advisor.profiling.rehearsal.result import Problem
-from smp_advisor.profiling.rehearsal.single_process import Reference, by_name, largest_difference, microbatches_of
+from smp_advisor.profiling.rehearsal.single_process import Reference, by_name, largest_difference
 from smp_advisor.profiling.sandbox.deadlock import answer_in, ends_of
 from smp_advisor.profiling.sandbox.failure import user_source_line
 from smp_advisor.profiling.step import checkpointed, loss_of

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from smp_advisor.errors import ProfileError
-from smp_advisor.profiling.inputs import example_inputs, filled, valid_ids
+from smp_advisor.profiling.inputs import example_inputs, filled, mapped, microbatches_of, samples_of, valid_ids
 from smp_advisor.profiling.rehearsal.diagnosis import difference_of_ranks, shared_weights, usage
 from smp_advisor.profiling.rehearsal.division import find_boundary
 from smp_advisor.profiling.rehearsal.ranks import LEARNING_RATE, Prepared, RanksFailed, run_rank, run_ranks
@@ -24,8 +24,6 @@ from smp_advisor.profiling.rehearsal.single_process import (
     batch_norms,
     by_name,
     check_division,
-    mapped,
-    microbatches_of,
     named_batch,
     reference,
     repeatable,
@@ -38,7 +36,6 @@ from smp_advisor.profiling.rehearsal.single_process import (
 from smp_advisor.profiling.sandbox import Limits, progress, run_isolated
 from smp_advisor.profiling.sandbox.limits import default_memory_bytes
 from smp_advisor.profiling.scaled.build import make_copy
-from smp_advisor.profiling.scaled.training import samples_of
 from smp_advisor.profiling.step import measure_step
 from smp_advisor.profiling.structure import parameter_total, stacks
 
@@ -46,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from smp_advisor.libraries.plan import Plan
-    from smp_advisor.profiling.inputs import ExampleInputs
+    from smp_advisor.profiling.inferred_inputs import ExampleInputs
     from smp_advisor.profiling.profiled_model import ProfiledModel
     from smp_advisor.profiling.rehearsal.division import Boundary
     from smp_advisor.profiling.rehearsal.result import Degrees

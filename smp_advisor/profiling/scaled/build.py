@@ -14,9 +14,10 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from smp_advisor.errors import AdvisorError, ProfileError
 from smp_advisor.profiling.failures import Assumptions, Site, checks_of, is_about_values
-from smp_advisor.profiling.fake import fake_copy, fake_inputs, fake_mode, materialized
+from smp_advisor.profiling.fake import fake_copy, fake_inputs, materialized
 from smp_advisor.profiling.gpu_kernels import gpu_kernels, without_initialization
 from smp_advisor.profiling.inputs import cast_inputs, example_inputs, filled
+from smp_advisor.profiling.known_values import KnownValuesMode
 from smp_advisor.profiling.patching import quiet
 from smp_advisor.profiling.scaled.reduction import narrow_copy
 from smp_advisor.profiling.scaled.result import Reduction
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from contextlib import ExitStack
 
-    from smp_advisor.profiling.inputs import ExampleInputs
+    from smp_advisor.profiling.inferred_inputs import ExampleInputs
     from smp_advisor.profiling.profiled_model import ProfiledModel
     from smp_advisor.profiling.step import StepMeasure
     from smp_advisor.profiling.structure import Stack
@@ -161,7 +162,7 @@ def _accepts(model: nn.Module, inputs: Any) -> bool:
 
 def idle_layers(model: nn.Module, example: ExampleInputs) -> frozenset[str] | None:
     """Layers with parameters that a forward pass does not call; None if it fails."""
-    mode = fake_mode()
+    mode = KnownValuesMode()
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     called: set[str] = set()
     tokens = max(1, min(_TRIAL_TOKENS, example.longest * 3 // 4 or _TRIAL_TOKENS))
@@ -221,7 +222,7 @@ def affordable_inputs(
 
     def step(candidate: ExampleInputs, assumptions: Assumptions | None, *, backward: bool = True) -> StepMeasure:
         inputs = cast_inputs(filled(candidate.make(samples, sequence), vocab), dtype)
-        mode = fake_mode()
+        mode = KnownValuesMode()
         mode.assumptions = assumptions
         fake, sample = fake_copy(model, mode, None), fake_inputs(inputs, mode, dtype)
         with mode:

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
 
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.extrapolation import FIGURES
-from smp_advisor.profiling.inputs import cast_inputs, example_inputs, filled, valid_ids
+from smp_advisor.profiling.inputs import cast_inputs, example_inputs, filled, microbatches_of, samples_of, valid_ids
 from smp_advisor.profiling.parts import Agreement
 from smp_advisor.profiling.patching import wrapped_forwards
 from smp_advisor.profiling.precision import training_precision
@@ -132,7 +131,7 @@ def _stepped(profiled: ProfiledModel, sized: _Sized, planned: PlannedSteps) -> S
     copy, example, sizes = sized.copy, sized.affordable.example, sized.sizes
     model, precision, checkpointing = copy.model, planned.precision, planned.checkpointing
     if example.scales:
-        batch = _split(filled(example.make(sum(sizes), sized.sequence), sized.vocab), sizes)
+        batch = microbatches_of(filled(example.make(sum(sizes), sized.sequence), sized.vocab), len(sizes))
     else:
         batch = [filled(example.make(1, 1), sized.vocab)] * len(sizes)
     groups = ties(model)
@@ -306,23 +305,3 @@ def _running(model: nn.Module, paths: set[str]) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
-
-
-def _split(inputs: Any, sizes: Sequence[int]) -> list[Any]:
-    """Split a batch into microbatches of the given sizes, along the first dimension of each tensor."""
-    batch = sum(sizes)
-    parts, start = [], 0
-    for size in sizes:
-
-        def cut(value: Any, start: int = start, size: int = size) -> Any:
-            is_batched = isinstance(value, Tensor) and value.ndim and value.shape[0] == batch
-            return value[start : start + size].clone() if is_batched else value
-
-        parts.append(tree_map(cut, inputs))
-        start += size
-    return parts
-
-
-def samples_of(inputs: Any) -> int:
-    """Samples of a batch: the first dimension of its first tensor that has one, also in nested inputs."""
-    return next(leaf.shape[0] for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor) and leaf.ndim)
