@@ -56,15 +56,6 @@ def _tagger():
     return module, lambda batch, sequence: (torch.zeros(batch, sequence, dtype=torch.long),)
 
 
-def _graph():
-    module = net(
-        lambda self, nodes, edges: self.b(edges @ torch.relu(self.a(edges @ nodes))),
-        a=torch.nn.Linear(64, 32),
-        b=torch.nn.Linear(32, 7),
-    )
-    return module, lambda batch, _: (torch.zeros(batch, 20, 64), torch.zeros(batch, 20, 20))
-
-
 def _bags():
     nn = torch.nn
     module = net(
@@ -108,7 +99,7 @@ def _loop():
 
 
 MODULES = {
-    "U-Net": _unet, "LSTM tagger": _tagger, "graph network": _graph, "embedding bags": _bags, "policy": _policy,
+    "U-Net": _unet, "LSTM tagger": _tagger, "embedding bags": _bags, "policy": _policy,
     "waves": _waves, "loop": _loop,
 }  # fmt: skip
 

@@ -140,17 +140,10 @@ def _graph(batch, sequence):
 SUPPLIED = {"Padded": _padded, "Looped": _graph}
 
 
-@pytest.mark.parametrize(
-    ("name", "confidence"),
-    [
-        ("Checked", "high"),
-        ("Counted", "exact"),
-        ("Padded", "exact"),
-        ("Looped", "exact"),
-        ("Resized", "exact"),
-        ("Dropped", "high"),
-    ],
-)
+KNOWN = dict.fromkeys(("Counted", "Padded", "Looped", "Resized"), "exact") | {"Checked": "high", "Dropped": "high"}
+
+
+@pytest.mark.parametrize(("name", "confidence"), KNOWN.items())
 def test_values_that_are_known_or_checked_leave_an_exact_trace(name, confidence):
     profile = profiled(getattr(values, name)(), precision="fp32", inputs=SUPPLIED.get(name))
     source = next(source for source in profile.provenance if source.figure == "FLOPs")

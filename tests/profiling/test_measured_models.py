@@ -39,16 +39,10 @@ MODELS = {
     ),
     "images through windows": lambda: transformers.SwinConfig(embed_dim=48, depths=[2, 2, 6, 2]),
     "a decoder that reads an encoder": lambda: transformers.BartConfig(
-        d_model=128,
-        encoder_layers=3,
-        decoder_layers=3,
-        encoder_attention_heads=8,
-        decoder_attention_heads=8,
-        encoder_ffn_dim=512,
-        decoder_ffn_dim=512,
-        architectures=["BartForConditionalGeneration"],
+        d_model=128, encoder_layers=3, decoder_layers=3, encoder_attention_heads=8, decoder_attention_heads=8,
+        encoder_ffn_dim=512, decoder_ffn_dim=512, architectures=["BartForConditionalGeneration"],
     ),
-}
+}  # fmt: skip
 
 
 @cache

@@ -31,13 +31,9 @@ microbatches_of = Deferred("smp_advisor.profiling.inputs", "microbatches_of")
 pytestmark = pytest.mark.torch
 
 FAULTS = (
-    "sum of squares",
-    "contrastive loss",
-    "mean without padding",
-    "root of zero",
-    "far blocks share a weight",
+    "sum of squares", "contrastive loss", "mean without padding", "root of zero", "far blocks share a weight",
     "second rank fails",
-)
+)  # fmt: skip
 SOUND = ("feed-forward blocks", "dropout", "frozen layers", "unused layer")
 """Names of the fast cases."""
 

@@ -87,6 +87,23 @@ def test_a_copy_trains_as_planned_and_as_predicted():
     assert "transformer.h 6 → 2" in done.as_html()
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"model_type": "t5", "d_model": 64, "d_ff": 128, "d_kv": 16, "num_heads": 4, "num_layers": 2, "vocab_size": 99},
+        {
+            "model_type": "mixtral", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 256,
+        },
+    ],
+)  # fmt: skip
+def test_the_trace_of_a_copy_equals_its_real_step(values):
+    done = run(read_model(values), JOB, name="", precision="bf16")
+    assert all(row.ratio == pytest.approx(1, abs=1e-4) for row in done.comparisons), str(done)
+    assert len(done.comparisons) == 3
+    assert done.finite
+
+
 def test_a_module_is_cut_in_depth_and_left_whole_and_names_parameters_without_gradient():
     nn = torch.nn
 

@@ -8,13 +8,7 @@ pytestmark = pytest.mark.torch
 
 torch = Deferred("torch")
 transformers = Deferred("transformers")
-default_dtype, fake_copy, fake_inputs = deferred(
-    "smp_advisor.profiling.fake", "default_dtype", "fake_copy", "fake_inputs"
-)
-KnownValuesMode = Deferred("smp_advisor.profiling.known_values", "KnownValuesMode")
-example_inputs, filled = deferred("smp_advisor.profiling.inputs", "example_inputs", "filled")
 read_model = Deferred("smp_advisor.profiling.profiled_model", "read_model")
-measure_step = Deferred("smp_advisor.profiling.step", "measure_step")
 stacks, ties = deferred("smp_advisor.profiling.structure", "stacks", "ties")
 Settings = Deferred("smp_advisor.profiling.traced_steps", "Settings")
 trace = Deferred("smp_advisor.profiling.trace", "trace")
@@ -98,33 +92,6 @@ def test_the_users_module_is_left_as_it_is():
     assert not model.training
     assert not model._forward_hooks
     assert "forward" not in vars(model.blocks[0])
-
-
-@pytest.mark.parametrize("name", ["plain", "t5", "mixtral"])
-def test_the_trace_of_a_copy_equals_its_real_step(name):
-    small = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
-    configs = {
-        "t5": lambda: transformers.T5Config(
-            d_model=64, d_ff=128, d_kv=16, num_heads=4, num_layers=2, vocab_size=256, decoder_start_token_id=0
-        ),
-        "mixtral": lambda: transformers.MixtralConfig(**small, vocab_size=256, num_key_value_heads=2),
-    }
-    with default_dtype(torch.bfloat16):
-        model = PlainGPT() if name == "plain" else read_model(configs[name]()).build(attention="eager")
-    model.train()
-    inputs = example_inputs(model).make(2, 64)
-    blocks = [path for stack in stacks(model) for path in stack.paths]
-    real = measure_step(model, filled(inputs, 100), precision="bf16", attention="eager", blocks=blocks)
-    mode = KnownValuesMode()
-    copy = fake_copy(model, mode, torch.bfloat16)
-    with mode:
-        fake = measure_step(
-            copy, fake_inputs(inputs, mode, torch.bfloat16), precision="bf16", attention="eager", blocks=blocks
-        )
-    assert torch.isfinite(real.loss)
-    # Some releases keep the experts' offsets, a few bytes, out of autograd's sight.
-    assert fake.saved_bytes == pytest.approx(real.saved_bytes, rel=1e-4)
-    assert (fake.forward_flops, fake.backward_flops) == (real.forward_flops, real.backward_flops)
 
 
 def test_tied_parameters_and_dense_layers_before_experts():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -36,18 +37,10 @@ def copy(losses, **values):
     return ScaledRun(**fields | values)
 
 
-class Rehearsed:
+def rehearsed(*, ok):
     """A rehearsal by its outcome only."""
-
-    def __init__(self, ok):
-        self.ok = ok
-        self.summary = f"2 processes {'agree' if ok else 'do not agree'} with one process."
-
-    def as_html(self):
-        return self.summary
-
-    def as_dict(self):
-        return {"summary": self.summary}
+    summary = f"2 processes {'agree' if ok else 'do not agree'} with one process."
+    return SimpleNamespace(ok=ok, summary=summary, as_html=lambda: summary, as_dict=lambda: {"summary": summary})
 
 
 @pytest.mark.parametrize(
@@ -80,7 +73,7 @@ def test_a_copy_whose_loss_varies_still_trains(losses):
 
 
 def test_a_sound_profile_has_no_verdict(profile):
-    sound = dataclasses.replace(profile, scaled=copy((4.0, 3.9)), rehearsal=Rehearsed(ok=True))
+    sound = dataclasses.replace(profile, scaled=copy((4.0, 3.9)), rehearsal=rehearsed(ok=True))
     assert sound.verdicts == ()
     advice = smp_advisor.advise(sound, "ml.p4d.24xlarge", sequence_length=SEQUENCE)
     assert advice.model.verdicts == ()
@@ -88,7 +81,7 @@ def test_a_sound_profile_has_no_verdict(profile):
 
 
 def test_verdicts_reach_advice_report_widget_and_cells(profile):
-    found = dataclasses.replace(profile, scaled=copy((4.377, 4.352, 4.281e8)), rehearsal=Rehearsed(ok=False))
+    found = dataclasses.replace(profile, scaled=copy((4.377, 4.352, 4.281e8)), rehearsal=rehearsed(ok=False))
     exploding, disagreeing = found.verdicts
     assert "→ 4.281e+08" in exploding
     assert "do not agree with one process" in disagreeing
