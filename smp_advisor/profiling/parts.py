@@ -160,8 +160,6 @@ class PeakMemory:
     """Gradients of all parameters, at the end of the backward pass."""
     activations_bytes: int
     """Activations saved by autograd at the end of the forward pass."""
-    passes_bytes: int
-    """Peak of the forward and backward passes alone."""
     peak_bytes: int
 
     @property

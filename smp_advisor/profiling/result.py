@@ -137,7 +137,6 @@ class Profile(NotebookResult):
             live += segment.change_bytes(batch, sequence)
         if not timeline:  # the timeline could not be fitted: use the closed form, without the loss
             highest, phase = saved, "backward"
-        passes = resident + highest
         step = self.gradient_bytes + self.optimizer_rise_bytes
         return PeakMemory(
             phase="optimizer" if step > highest else phase,
@@ -145,7 +144,6 @@ class Profile(NotebookResult):
             optimizer_state_bytes=state,
             gradients_bytes=self.gradient_bytes,
             activations_bytes=saved,
-            passes_bytes=passes,
             peak_bytes=resident + max(step, highest),
         )
 

@@ -116,7 +116,7 @@ def test_without_a_layer_the_sentence_has_the_line_to_write():
 
     with pytest.raises(ProfileError, match=r"\(state, action\): write .*batch: \(torch.zeros\(batch, 6\), ") as caught:
         example_inputs(Opaque())
-    line = str(caught.value).partition("write ")[2].partition(" with the sizes")[0].replace("batch, ...", "batch, 3")
+    line = str(caught.value).partition("write ")[2].partition(" with its sizes")[0].replace("batch, ...", "batch, 3")
     assert eval(line.partition("inputs=")[2][:-1])(4)[1].shape == (4, 3)
 
 

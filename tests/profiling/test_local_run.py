@@ -221,23 +221,6 @@ HYPERPARAMETERS = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def toolkit(root: Path) -> Path:
-    """Python of an environment with the toolkit."""
-    environment = root / ".venv-toolkit"
-    subprocess.run([root / "scripts" / "toolkit.sh", environment], check=True)
-    return environment / "bin" / "python"
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    folder = tmp_path / "source"
-    (folder / "inner").mkdir(parents=True)
-    (folder / "dump.py").write_text(DUMP)
-    (folder / "inner" / "helper.py").write_text("")
-    return folder
-
-
 def dumped(base: Path) -> dict:
     """Environment recorded by the script, with the container's paths."""
     text = (base / "output" / "data" / "dump.json").read_text()
@@ -247,21 +230,26 @@ def dumped(base: Path) -> dict:
 
 
 @pytest.mark.slow  # the first time it installs the toolkit
-def test_arguments_folder_and_variables_are_the_toolkits(toolkit, source, tmp_path):
+def test_arguments_folder_and_variables_are_the_toolkits(root, tmp_path):
+    environment, source = root / ".venv-toolkit", tmp_path / "source"
+    subprocess.run([root / "scripts" / "toolkit.sh", environment], check=True)
+    (source / "inner").mkdir(parents=True)
+    (source / "dump.py").write_text(DUMP)
+    (source / "inner" / "helper.py").write_text("")
     settings = {"hyperparameters": HYPERPARAMETERS, "channels": {"train": source, "validation": source}}
     run_here = run("dump.py", source_dir=source, folder=tmp_path / "ours", **settings)
     assert run_here.ok, run_here.error
     job = run_here.variables["TRAINING_JOB_NAME"]
     laid_out = prepare(Path("dump.py"), source_dir=source, folder=tmp_path / "theirs", job_name=job, **settings)
-    environment = os.environ | {
+    variables = os.environ | {
         "SAGEMAKER_BASE_DIR": str(laid_out.base),
         "TRAINING_JOB_NAME": job,
         "SM_STUDIO_LOCAL_MODE": "True",  # or it looks for the host algo-1 for a quarter of an hour
         "AWS_DEFAULT_REGION": "us-west-2",
     }
     theirs = subprocess.run(
-        [toolkit, "-m", "sagemaker_training.cli.train"],
-        env=environment, text=True, capture_output=True, check=False,
+        [environment / "bin" / "python", "-m", "sagemaker_training.cli.train"],
+        env=variables, text=True, capture_output=True, check=False,
     )  # fmt: skip
     assert theirs.returncode == 0, theirs.stderr[-2000:]
     expected = dumped(laid_out.base)

@@ -30,8 +30,8 @@ MODELS = {
     "a family without formulas": lambda: transformers.Qwen3MoeConfig(
         **SMALL, intermediate_size=256, moe_intermediate_size=64, num_experts=8, num_experts_per_tok=2
     ),
-    "an encoder": lambda: transformers.BertConfig(num_hidden_layers=2),
-    "images": lambda: transformers.ViTConfig(num_hidden_layers=2),
+    "an encoder": lambda: transformers.BertConfig(num_hidden_layers=4),
+    "images": lambda: transformers.ViTConfig(num_hidden_layers=4),
     "a plain module": lambda: PlainGPT(vocab=1024),
     "a plain convolutional network": ResNet,
     "a convolutional network with short stages": lambda: transformers.ResNetConfig(
