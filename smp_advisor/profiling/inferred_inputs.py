@@ -83,25 +83,25 @@ _BATCH, _LENGTH = 7919, 7907
 """Samples and tokens of tensors whose sizes are written as text: numbers that no other size has."""
 
 
-def line_to_write(model: nn.Module, known: Mapping[str, Tensor] | None = None, *, guessed: Any = None) -> str:
+def line_to_write(model: nn.Module, tensors: Mapping[str, Tensor] | None = None, *, guessed: Any = None) -> str:
     """Arguments of the forward method, and the line that passes them.
 
-    `known` are tensors of `_BATCH` samples. Of `guessed` inputs, which the module refused, the types are used.
+    `tensors` have `_BATCH` samples. Of `guessed` inputs, which the module refused, the types are used.
     """
-    if guessed is not None and isinstance(made := guessed.make(_BATCH, _LENGTH), Mapping):
-        tensors = {name: tensor for name, tensor in made.items() if isinstance(tensor, Tensor)}
-        known = {name: _empty(_BATCH, _LENGTH, dtype=tensor.dtype) for name, tensor in tensors.items()}
+    if guessed is not None and isinstance(inputs := guessed.make(_BATCH, _LENGTH), Mapping):
+        types = {name: tensor.dtype for name, tensor in inputs.items() if isinstance(tensor, Tensor)}
+        tensors = {name: _empty(_BATCH, _LENGTH, dtype=kind) for name, kind in types.items()}
     parameters = arguments_of(forward_method(model))
     texts = {_BATCH: "batch", _LENGTH: "..."}
     names = _required(model) or [name for name, p in parameters.items() if p.kind not in VARIADIC][:2] or ["input"]
     values = []
     for name in names:
-        tensor = None if known is None else known.get(name)
+        tensor = (tensors or {}).get(name)
         sizes = ("batch", "...") if tensor is None else (texts.get(n, str(n)) for n in tensor.shape)
         kind = "" if tensor is None or tensor.is_floating_point() else ", dtype=torch.long"
         values.append(f"torch.zeros({', '.join(sizes)}{kind})")
     line = f"smpa.profile(model, inputs=lambda batch: ({', '.join(values)}{',' if len(values) < 2 else ''}))"
-    unknown = " with its sizes in place of the dots" if "..." in line else ""
+    unknown = " with its sizes instead of the dots" if "..." in line else ""
     return f"{type(model).__name__}.forward takes ({', '.join(parameters)}): write {line}{unknown}"
 
 
@@ -296,9 +296,9 @@ def _of_layers(model: nn.Module) -> ExampleInputs:
             forms[name] = form
     missing = [name for name in required if name not in forms]
     if missing or not forms:
-        known = {name: make(_BATCH, _LENGTH) for name, (_, make, _) in forms.items()}
+        tensors = {name: make(_BATCH, _LENGTH) for name, (_, make, _) in forms.items()}
         which = f"The input {missing[0]!r}" if missing else "The inputs"
-        raise ProfileError(f"{which} can't be inferred from a layer: {line_to_write(model, known)}.")
+        raise ProfileError(f"{which} can't be inferred from a layer: {line_to_write(model, tensors)}.")
     text = ", ".join(f"{name}: {text}" for name, (text, _, _) in forms.items())
     has_sequence = any(has for _, _, has in forms.values())
     return ExampleInputs(
@@ -330,8 +330,8 @@ def _graphs(model: nn.Module, required: Sequence[str]) -> ExampleInputs:
     layer = _first_layer(model)
     width = 0 if layer is None else _width(layer)
     if len(required) != 2 or not width:
-        known = {"edge_index": _empty(2, _EDGES)}
-        raise ProfileError(f"The graph can't be inferred: {line_to_write(model, known)}.")
+        tensors = {"edge_index": _empty(2, _EDGES)}
+        raise ProfileError(f"The graph can't be inferred: {line_to_write(model, tensors)}.")
 
     def make(batch: int, _: int) -> dict[str, Tensor]:
         ends = torch.arange(batch * _EDGES) % (batch * _NODES)

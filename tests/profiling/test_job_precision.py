@@ -63,7 +63,7 @@ def constant(value):
     return Polynomial(((Fraction(value),),))
 
 
-T5 = {"model_type": "t5", "d_model": 512, "d_ff": 2048, "d_kv": 64, "num_heads": 8, "num_layers": 2, "vocab_size": 512}
+T5 = {"model_type": "t5", "d_model": 512, "d_ff": 2048, "d_kv": 64, "num_heads": 8, "num_layers": 3, "vocab_size": 512}
 LATER = {"electra", "t5"}
 """Families that got fused attention with a release that only the newest images have."""
 SETTINGS = {"deepseek_v2": {"num_experts_per_tok": 6}}
@@ -116,6 +116,8 @@ def test_a_t5_saves_the_scores_that_its_formulas_count():
     assert traced.attention == "eager"
     assert not traced.fusible_attention
     assert "transformers 4.46.3" in traced.details()
+    without_blocks = profile(T5 | {"num_layers": 2}, stages=("trace",), library="smp-v2", sequence_length=32)
+    assert "transformers 4.46.3" in without_blocks.details()
     model = Model.from_profile(traced)
     assert "no fused attention" in model.note
     formula = Model.from_config(T5)

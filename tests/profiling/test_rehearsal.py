@@ -107,6 +107,7 @@ def test_a_rehearsal_goes_through_json_unchanged(rehearsals):
 
 
 def test_a_failing_rank_ends_all_of_them_and_says_why():
+    import torch
     from torch import distributed, nn
 
     def forward(self, x):
@@ -115,7 +116,8 @@ def test_a_failing_rank_ends_all_of_them_and_says_why():
         return self.last(self.first(x))
 
     module = net(forward, first=nn.Linear(4, 4), last=nn.Linear(4, 4))
-    rehearsal = run(read_model(module), JOB, Plan(batch_size=2), data_parallel_degree=2)
+    rows = lambda batch: torch.zeros(batch, 4)  # noqa: E731
+    rehearsal = run(read_model(module), JOB, Plan(batch_size=2), data_parallel_degree=2, inputs=rows)
     (problem,) = rehearsal.problems
     assert problem.kind == "failed rank"
     assert "failed first: ValueError: not on several processes" in problem.text
