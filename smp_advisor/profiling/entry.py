@@ -163,7 +163,7 @@ def profile(
                 plan,
                 name=result.name,
                 inputs=inputs,
-                precision=trace_settings["precision"],
+                precision=result.precision,  # which the trace found to work
                 **bounds,
                 **callbacks,
             ),

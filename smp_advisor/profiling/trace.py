@@ -211,6 +211,8 @@ class _Tracer(TracedSteps):
                 "A full step has too many operations to trace: two repeats of each block were extrapolated."
             )
             return repeats, extrapolated, points, []
+        if all(repeats >= stack.repeats for stack in self.stacks):  # nothing was removed
+            return repeats, extrapolated, points, []
         self.report(0.4, "tracing the full model")
         agreements = against_full(extrapolated, self.step(*self.samples.largest, _ALL_REPEATS), *self.samples.largest)
         if not all(agrees(agreement) for agreement in agreements):
