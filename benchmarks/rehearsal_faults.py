@@ -12,7 +12,7 @@ from benchmarks.rehearsal_cases import FAULTS, SOUND, TOKENS, Case
 from smp_advisor import Job
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.profiled_model import read_model
-from smp_advisor.profiling.rehearsal import run
+from smp_advisor.profiling.rehearsal.run import run
 
 MIN_FOUND = 27
 

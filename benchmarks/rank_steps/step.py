@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from smp_advisor.errors import ProfileError
-from smp_advisor.profiling.fake import build_fake, fake_inputs, fake_mode
+from smp_advisor.profiling.fake import build_fake, fake_inputs
 from smp_advisor.profiling.gpu_kernels import cuda_autocast_rules, gpu_kernels
 from smp_advisor.profiling.inputs import example_inputs
+from smp_advisor.profiling.known_values import KnownValuesMode
 from smp_advisor.profiling.rehearsal.division import Boundary, Stage, find_boundary
 from smp_advisor.profiling.rehearsal.single_process import by_name, named_batch
 from smp_advisor.profiling.step import loss_of
@@ -179,7 +180,7 @@ class RankStep:
     @classmethod
     def of(cls, profiled: ProfiledModel, rank: Rank) -> RankStep:
         """Build the model and its inputs from fake tensors."""
-        mode, dtype = fake_mode(), torch.bfloat16 if rank.half_parameters else torch.float32
+        mode, dtype = KnownValuesMode(), torch.bfloat16 if rank.half_parameters else torch.float32
         mode.replay.stop()
         model = build_fake(lambda: profiled.build(attention=rank.attention), mode, dtype)
         example = example_inputs(model, config=profiled.config)

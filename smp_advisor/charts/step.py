@@ -229,9 +229,7 @@ def modules_chart(advice: Recommended, estimate: Estimate, by: int = 0) -> Chart
 
 def _modules(profile: Profile) -> list[_Module]:
     """Every module with the sums of what it contains, in the order of the model."""
-    from smp_advisor.profiling.tables import block_paths
-
-    size, blocks = (profile.batch, profile.sequence), set(block_paths(profile))
+    size, blocks = (profile.batch, profile.sequence), set(profile.block_paths)
     sums: dict[str, tuple[float, ...]] = {}
     children: dict[str, list[str]] = {}
     for path, own in profile.tree.items():

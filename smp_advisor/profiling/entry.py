@@ -21,17 +21,11 @@ from smp_advisor.workload.stack import AUTO
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["STAGES", "Stage", "profile"]
 
 Stage = Literal["trace", "copy", "local", "rehearsal"]
 STAGES: tuple[Stage, ...] = ("trace", "copy", "local", "rehearsal")
 
-_STAGE_TEXTS = {
-    "trace": "trace",
-    "copy": "scaled copy",
-    "local": "local run",
-    "rehearsal": "rehearsal",
-}
+_STAGE_TEXTS = {"trace": "trace", "copy": "scaled copy", "local": "local run", "rehearsal": "rehearsal"}
 _Result = TypeVar("_Result")
 
 
@@ -169,20 +163,20 @@ def profile(
                 plan,
                 name=result.name,
                 inputs=inputs,
-                precision=trace_settings["precision"],
+                precision=result.precision,  # which the trace found to work
                 **bounds,
                 **callbacks,
             ),
         )
         result = dataclasses.replace(result, scaled=copy)
     if "rehearsal" in selected and plan is not None:
-        from smp_advisor.profiling import rehearsal
         from smp_advisor.profiling.profiled_model import read_model
+        from smp_advisor.profiling.rehearsal.run import run as rehearse
 
         degree = data_parallel_degree
         rehearsed = runner.run(
             "rehearsal",
-            lambda: rehearsal.run(
+            lambda: rehearse(
                 read_model(model), job, plan, data_parallel_degree=degree, inputs=inputs, **bounds, **callbacks
             ),
         )
@@ -275,14 +269,7 @@ def _stages(stages: Sequence[Stage] | None, *, model: Any, plan: Any, script: An
     for stage in stages:
         if stage not in STAGES:
             raise ProfileError(f"stages must be among {', '.join(STAGES)}, not {stage!r}.")
-    requirements = {
-        "local": ("script", script),
-        "rehearsal": ("plan", plan),
-        "trace": ("model", model),
-        "copy": ("model", model),
-    }
-    for stage in stages:
-        name, value = requirements[stage]
+        name, value = {"local": ("script", script), "rehearsal": ("plan", plan)}.get(stage, ("model", model))
         if value is None:
             raise ProfileError(f"The stage {stage!r} requires a {name}: pass {name}=.")
     return tuple(stages)

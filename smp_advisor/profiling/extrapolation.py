@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 from smp_advisor.profiling.operator_log import OperatorMeasure
-from smp_advisor.profiling.polynomial import Polynomial
-from smp_advisor.profiling.result import (
+from smp_advisor.profiling.parts import (
     Agreement,
     AttentionProfile,
     BlockProfile,
@@ -17,7 +17,8 @@ from smp_advisor.profiling.result import (
     ProductProfile,
     Segment,
 )
-from smp_advisor.profiling.structure import block_counts, remaining_children, source_children
+from smp_advisor.profiling.polynomial import Polynomial
+from smp_advisor.profiling.structure import block_counts, remaining_children, source_children, truncated_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -30,24 +31,13 @@ if TYPE_CHECKING:
 
     Points = Mapping[tuple[int, int], StepMeasure]
 
-__all__ = [
-    "FIGURES",
-    "TOLERANCE",
-    "Extrapolated",
-    "against_full",
-    "against_unseen",
-    "agrees",
-    "extrapolate",
-    "timeline",
-    "truncated_paths",
-]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Extrapolated:
     """Measurements of the full model, extrapolated from a truncated one."""
 
     blocks: tuple[BlockProfile, ...]
+    block_paths: tuple[str, ...]
     saved_bytes: Polynomial
     forward_flops: Polynomial
     backward_flops: Polynomial
@@ -57,21 +47,16 @@ class Extrapolated:
     unreached: tuple[tuple[str, int], ...]
 
 
-def truncated_paths(stack: Stack, repeats: int) -> tuple[str, ...]:
-    """Paths of the blocks of a truncated stack, whose children are renumbered if any are removed."""
-    if repeats >= stack.repeats:
-        return stack.paths
-    return tuple(f"{stack.path}.{i}" if stack.path else str(i) for i in range(len(remaining_children(stack, repeats))))
+def stacks_that_ran(step: StepMeasure, stacks: Sequence[Stack], repeats: int) -> list[Stack]:
+    """Stacks of which every block ran in a step."""
+    ran = {path for path, block in step.blocks.items() if block.calls}
+    return [stack for stack in stacks if ran.issuperset(truncated_paths(stack, repeats))]
 
 
 def extrapolate(points: Points, model: nn.Module, stacks: Sequence[Stack], repeats: int) -> Extrapolated:
     """Fit every figure over the points and add the repeats that were removed."""
     any_step = next(iter(points.values()))
-    used = [
-        stack
-        for stack in stacks
-        if all(p in any_step.blocks and any_step.blocks[p].calls for p in truncated_paths(stack, repeats))
-    ]
+    used = stacks_that_ran(any_step, stacks, repeats)
     order = {interval.block: i for i, interval in reversed(list(enumerate(any_step.intervals)))}
     used.sort(key=lambda stack: order.get(truncated_paths(stack, repeats)[0], len(order)))
     saved = Polynomial.fit_each(points, lambda step: step.saved_bytes)
@@ -95,6 +80,7 @@ def extrapolate(points: Points, model: nn.Module, stacks: Sequence[Stack], repea
             backward += profile.backward_flops * removed
     return Extrapolated(
         blocks=tuple(blocks),
+        block_paths=tuple(path for stack in used for path in stack.paths),
         saved_bytes=saved,
         forward_flops=forward,
         backward_flops=backward,
@@ -126,13 +112,7 @@ def _tree(
     order += [key.module for step in steps for key in step.operators if key.module not in set(order)]
     order = list(dict.fromkeys(order))
     sums = [_module_sums(step) for step in steps]
-    fits: dict[tuple[int, ...], Polynomial] = {}
-
-    def fit(values: tuple[int, ...]) -> Polynomial:
-        if values not in fits:
-            fits[values] = Polynomial.fit(dict(zip(points, values, strict=True)))
-        return fits[values]
-
+    fit = _fitted(points)
     figures: dict[str, tuple[Polynomial, ...]] = {
         path: tuple(map(fit, zip(*(rows.get(path, (0,) * 6) for rows in sums), strict=True))) for path in order
     }
@@ -248,16 +228,15 @@ def _block_of(module: str, paths: Collection[str]) -> str | None:
     return module if module in paths else None
 
 
+def _fitted(points: Points) -> Callable[[tuple[int, ...]], Polynomial]:
+    """Polynomial through the points by its values, most of which are equal."""
+    return cache(lambda values: Polynomial.fit(dict(zip(points, values, strict=True))))
+
+
 def _operators(points: Points, place: Callable[[str], str | None]) -> tuple[OperatorProfile, ...]:
     """Fitted operators of the modules for which `place` returns a path."""
     keys = dict.fromkeys(key for step in points.values() for key in step.operators)
-    fits: dict[tuple[int, ...], Polynomial] = {}  # most operators have equal figures
-
-    def fit(values: tuple[int, ...]) -> Polynomial:
-        if values not in fits:
-            fits[values] = Polynomial.fit(dict(zip(points, values, strict=True)))
-        return fits[values]
-
+    fit = _fitted(points)
     operators = []
     for key in keys:
         module = place(key.module)

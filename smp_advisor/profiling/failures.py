@@ -17,11 +17,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = [
-    "Assumptions", "Site", "checks_of", "is_about_inputs", "is_about_types", "is_about_values", "reason",
-    "source_frame",
-]  # fmt: skip
-
 
 _MEANINGS = (
     ("DataDependentOutputException", "its forward pass depends on a tensor's values"),

@@ -11,23 +11,14 @@ from torch import Tensor, nn
 
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.gpu_kernels import without_initialization
-from smp_advisor.profiling.known_values import KnownValuesMode
 from smp_advisor.profiling.sandbox.limits import default_memory_bytes
 from smp_advisor.profiling.structure import ties
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from smp_advisor.profiling.known_values import KnownValuesMode
     from smp_advisor.profiling.profiled_model import ProfiledModel
-
-__all__ = [
-    "build_fake", "default_dtype", "fake_copy", "fake_inputs", "fake_mode", "materialized", "real_copy",
-]  # fmt: skip
-
-
-def fake_mode() -> KnownValuesMode:
-    """A fake tensor mode that accepts constants created outside it, and keeps small values that are known."""
-    return KnownValuesMode()
 
 
 @contextlib.contextmanager
@@ -42,13 +33,13 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 def build_fake(build: Callable[[], nn.Module], mode: KnownValuesMode, dtype: torch.dtype) -> nn.Module:
-    """Build a model on the meta device and make its tensors fake.
+    """Build a model on the meta device, and copy it with fake tensors.
 
     Building under the fake mode itself breaks dtype conversions and constructors that read values.
     """
     with default_dtype(dtype), torch.device("meta"), without_initialization():
         model = build()
-    return _fakeify(model, mode, None)
+    return fake_copy(model, mode, None)
 
 
 def fake_copy(model: nn.Module, mode: KnownValuesMode, dtype: torch.dtype | None) -> nn.Module:
@@ -94,23 +85,8 @@ def materialized(model: nn.Module) -> nn.Module:
         torch.manual_seed(0)
         for parameter in model.parameters():
             nn.init.normal_(parameter, std=0.02) if parameter.ndim > 1 else nn.init.ones_(parameter)
-    return model
-
-
-def _fakeify(model: nn.Module, mode: KnownValuesMode, dtype: torch.dtype | None) -> nn.Module:
-    """Make every parameter, buffer and plain tensor attribute fake in place; ties are preserved."""
-    converted: dict[int, tuple[Tensor, Tensor]] = {}
-
-    def convert(tensor: Tensor) -> Tensor:
-        if id(tensor) not in converted:
-            converted[id(tensor)] = (_fake(tensor, mode, dtype), tensor)
-        return converted[id(tensor)][0]
-
-    for module in model.modules():
-        for tensors in (module._parameters, module._buffers, vars(module)):
-            for name, tensor in list(tensors.items()):
-                if isinstance(tensor, Tensor):
-                    tensors[name] = convert(tensor)  # type: ignore[assignment]
+        for buffer in model.buffers():  # frequencies and statistics, or positions and counters
+            buffer.fill_(float(buffer.is_floating_point()))
     return model
 
 

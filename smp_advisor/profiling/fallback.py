@@ -11,19 +11,18 @@ from smp_advisor.profiling.extrapolation import TOLERANCE
 from smp_advisor.profiling.failures import is_about_inputs, is_about_types, is_about_values, reason
 from smp_advisor.profiling.inferred_inputs import line_to_write
 from smp_advisor.profiling.inputs import example_inputs
+from smp_advisor.profiling.parts import Provenance
 from smp_advisor.profiling.precision import higher_precision, training_precision
-from smp_advisor.profiling.result import Provenance
 from smp_advisor.profiling.trace import assumed_values, trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from smp_advisor.profiling.parts import Confidence, Method
     from smp_advisor.profiling.profiled_model import ProfiledModel
-    from smp_advisor.profiling.result import Confidence, Method, Profile
+    from smp_advisor.profiling.result import Profile
     from smp_advisor.profiling.trace import Traced
     from smp_advisor.profiling.traced_steps import Settings
-
-__all__ = ["profile_with_fallbacks"]
 
 
 def profile_with_fallbacks(profiled: ProfiledModel, settings: Settings, *, failed: int = 0) -> Profile:
@@ -52,7 +51,8 @@ def profile_with_fallbacks(profiled: ProfiledModel, settings: Settings, *, faile
                 with contextlib.suppress(ProfileError):
                     return _in_higher_precision(profiled, settings, error, failed=place)
         else:
-            return _with_attempts(profile, attempts)
+            failures = tuple(f"Method {name!r} failed: {reason(error)}." for name, error in attempts)
+            return dataclasses.replace(profile, warnings=(*profile.warnings, *failures))
     raise ProfileError(_failure(profiled, attempts, supplied=settings.inputs is not None), kind="error")
 
 
@@ -65,7 +65,8 @@ def _failure(profiled: ProfiledModel, attempts: list[tuple[str, BaseException]],
             fault, remedy = "the inputs that you passed", "If model(*inputs) fails, too, the module is at fault; else "
         else:
             fault, remedy = "the guessed inputs", ""
-        return f"{profiled.name}.forward fails with {fault}: {reason(first)}. {remedy}{line_to_write(module)}."
+        line = line_to_write(module, guessed=None if supplied else example_inputs(module))
+        return f"{profiled.name}.forward fails with {fault}: {reason(first)}. {remedy}{line}."
     last = f" Real steps failed too: {reason(attempts[-1][1])}." if attempts[-1][0].startswith("real steps") else ""
     if isinstance(first, MemoryError):
         hint = "Raise memory_bytes="
@@ -145,20 +146,6 @@ def _own_steps(profiled: ProfiledModel, settings: Settings) -> Profile:
     return _labeled(traced, "real steps", "high" if confirmed else "low", note)
 
 
-def _with_lower_bound(profile: Profile) -> Profile:
-    """The profile with low confidence in FLOPs that exclude operators without a formula."""
-    if not profile.uncounted:
-        return profile
-    note = f"a lower bound: no FLOP formula for {', '.join(profile.uncounted[:5])}"
-    return dataclasses.replace(
-        profile,
-        provenance=tuple(
-            dataclasses.replace(source, confidence="low", note=note) if source.figure == "FLOPs" else source
-            for source in profile.provenance
-        ),
-    )
-
-
 def _labeled(traced: Traced, method: Method, confidence: Confidence, note: str = "") -> Profile:
     profile = traced.profile
     if confidence == "exact" and profile.warnings and any("polynomial" in text for text in profile.warnings):
@@ -168,6 +155,8 @@ def _labeled(traced: Traced, method: Method, confidence: Confidence, note: str =
     if confidence == "exact" and profile.attention == "fused":
         note = "kernels that a recent GPU would select"
     flops_confidence, flops_note = confidence, note
+    if profile.uncounted:
+        flops_confidence, flops_note = "low", f"a lower bound: no FLOP formula for {', '.join(profile.uncounted[:5])}"
     if confidence == "exact" and traced.has_recurrent_layers:
         confidence, note = "high", "assumes that a recurrent kernel saves its gates and cells"
     inputs = Provenance(
@@ -180,7 +169,7 @@ def _labeled(traced: Traced, method: Method, confidence: Confidence, note: str =
     if training_precision(profile.precision).gathers:
         peak_confidence = "high" if confidence == "exact" else confidence
         peak_note = "; ".join(filter(None, [note, "composed: fp32 gradients, and 16-bit parameters of two blocks"]))
-    labeled = dataclasses.replace(
+    return dataclasses.replace(
         profile,
         provenance=(
             *profile.provenance,
@@ -195,11 +184,3 @@ def _labeled(traced: Traced, method: Method, confidence: Confidence, note: str =
             inputs,
         ),
     )
-    return _with_lower_bound(labeled)
-
-
-def _with_attempts(profile: Profile, attempts: list[tuple[str, BaseException]]) -> Profile:
-    if not attempts:
-        return profile
-    failures = tuple(f"Method {name!r} failed: {reason(error)}." for name, error in attempts)
-    return dataclasses.replace(profile, warnings=(*profile.warnings, *failures))

@@ -12,8 +12,6 @@ from torch.utils import flop_counter
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["computes_products", "flop_formula", "flop_formulas"]
-
 
 _ATTENTIONS = (
     "_scaled_dot_product_flash_attention",
@@ -92,14 +90,6 @@ _NO_PRODUCTS = (
 """Parts of names of PyTorch's operators that read a weight without multiplying matrices."""
 
 
-def _vector_product(matrix: Sequence[int], *_: Any, **__: Any) -> int:
-    return 2 * matrix[0] * matrix[1]
-
-
-def _inner_product(a: Sequence[int], *_: Any, **__: Any) -> int:
-    return 2 * a[0]
-
-
 def _sparse_product(a: Sequence[int], b: Sequence[int], *_: Any, **__: Any) -> int:
     """Upper bound: as many products as with a dense left operand."""
     return 2 * a[0] * a[1] * b[-1]
@@ -119,11 +109,6 @@ def _recurrent_layer(rows: Sequence[int], inner: Sequence[int], recurrent: Seque
     return 2 * rows[0] * rows[1] * (inner[0] * inner[1] + recurrent[0] * recurrent[1])
 
 
-def _recurrent_layer_backward(*shapes: Any, **keywords: Any) -> int:
-    """Gradients of the rows and of both weights."""
-    return 2 * _recurrent_layer(*shapes, **keywords)
-
-
 def _flash_attention(query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: Any, **__: Any) -> int:
     """flash-attn's kernel: [batch, sequence, heads, width], without skipping masked scores."""
     return int(2 * query[0] * query[2] * query[1] * key[1] * (query[3] + value[3]))
@@ -133,11 +118,6 @@ def _flash_attention_backward(
     _: Any, query: Sequence[int], key: Sequence[int], value: Sequence[int], *__: Any, **___: Any
 ) -> int:
     return int(2 * query[0] * query[2] * query[1] * key[1] * (3 * query[3] + 2 * value[3]))
-
-
-def _grouped_product_backward(a: Sequence[int], b: Sequence[int], *_: Any, **__: Any) -> int:
-    """Gradients of rows and of weights."""
-    return 2 * _grouped_product(a, b)
 
 
 def _grouped_product(a: Sequence[int], b: Sequence[int], *_: Any, **__: Any) -> int:
@@ -173,15 +153,15 @@ def _attention_backward(_: Any, query: Any, key: Any, value: Any, *__: Any, **__
 _BY_NAME: dict[str, Callable[..., int]] = {
     # transformers registers these for devices without grouped products in PyTorch.
     "transformers.grouped_mm_fallback": _grouped_product,
-    "transformers.grouped_mm_fallback_backward": _grouped_product_backward,
-    "aten.mv": _vector_product,
-    "aten.dot": _inner_product,
-    "aten.vdot": _inner_product,
+    "transformers.grouped_mm_fallback_backward": lambda a, b, *_, **__: 2 * _grouped_product(a, b),
+    "aten.mv": lambda matrix, *_, **__: 2 * matrix[0] * matrix[1],
+    "aten.dot": lambda a, *_, **__: 2 * a[0],
+    "aten.vdot": lambda a, *_, **__: 2 * a[0],
     "aten._sparse_mm": _sparse_product,
     "aten._sparse_addmm": _added_product,
     "aten._cdist_forward": _distances,
     "aten.mkldnn_rnn_layer": _recurrent_layer,
-    "aten.mkldnn_rnn_layer_backward": _recurrent_layer_backward,
+    "aten.mkldnn_rnn_layer_backward": lambda *shapes, **keywords: 2 * _recurrent_layer(*shapes, **keywords),
     "flash_attn._flash_attn_forward": _flash_attention,
     "flash_attn._flash_attn_backward": _flash_attention_backward,
 }

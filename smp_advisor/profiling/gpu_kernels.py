@@ -26,7 +26,6 @@ from smp_advisor.profiling.recurrent_kernels import recurrent_kernels
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["cuda_autocast_rules", "gpu_kernels", "without_initialization"]
 
 _FLASH_MAX_HEAD_DIM = 256
 _ATTENTION = F.scaled_dot_product_attention

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from smp_advisor.errors import ProfileError
-from smp_advisor.profiling.fake import fake_copy, fake_mode
+from smp_advisor.profiling.fake import fake_copy
+from smp_advisor.profiling.known_values import KnownValuesMode
 from smp_advisor.profiling.patching import quiet
 from smp_advisor.profiling.profiled_model import task_of
 from smp_advisor.profiling.structure import IMAGE_SIZE, image_size, longest_sequence
@@ -24,38 +25,20 @@ from smp_advisor.profiling.structure import IMAGE_SIZE, image_size, longest_sequ
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = [
-    "VARIADIC", "ExampleInputs", "Make", "arguments_of", "forward_method", "inferred_inputs", "line_to_write",
-    "shape_text",
-]  # fmt: skip
 
 Make = Callable[[int, int], Any]
 
-
 _VOLUME_SIZE = 96
-_DETECTION_SIZE = 512
 _USUAL_SIZES = (224, 32, 28, 64, 84, 96, 128, 256)
-
-
 _SOUND_SAMPLES = 16_000
 """A second of speech."""
-
-
 _CONDITION_TOKENS = 77
 """Tokens of a text that conditions images: those of CLIP."""
-_LATENT_PATCHES = 256
-
-
+_LATENT_PATCHES, _LATENT_SIZE = 256, 64
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-
-
 _LABELS = frozenset({"labels", "label", "targets", "target", "y"})
 """Arguments with which a module computes its loss: of each token, or the class of a sample."""
-
-
 _TOKENS = "token ids"
-
-
 _DEEPEST = 4
 """Modules through which an argument is followed to its first layer."""
 
@@ -71,8 +54,6 @@ class ExampleInputs:
     """Maximum tokens per sample; 0 for no limit."""
     description: str
     """Text for the user."""
-    is_inferred: bool = True
-    """Whether the user supplied none of it."""
     is_one_sample: bool = False
     """Whether the supplied tensors are a batch of one, which is repeated for larger ones."""
     scales: bool = True
@@ -98,16 +79,30 @@ def _required(model: nn.Module) -> list[str]:
     return [name for name, p in parameters if p.default is p.empty and p.kind not in VARIADIC]
 
 
-def line_to_write(model: nn.Module) -> str:
-    """Arguments of the forward method, and the line that passes them."""
+_BATCH, _LENGTH = 7919, 7907
+"""Samples and tokens of tensors whose sizes are written as text: numbers that no other size has."""
+
+
+def line_to_write(model: nn.Module, tensors: Mapping[str, Tensor] | None = None, *, guessed: Any = None) -> str:
+    """Arguments of the forward method, and the line that passes them.
+
+    `tensors` have `_BATCH` samples. Of `guessed` inputs, which the module refused, the types are used.
+    """
+    if guessed is not None and isinstance(inputs := guessed.make(_BATCH, _LENGTH), Mapping):
+        types = {name: tensor.dtype for name, tensor in inputs.items() if isinstance(tensor, Tensor)}
+        tensors = {name: _empty(_BATCH, _LENGTH, dtype=kind) for name, kind in types.items()}
     parameters = arguments_of(forward_method(model))
-    names = _required(model) or [name for name, p in parameters.items() if p.kind not in VARIADIC][:2]
-    values = ", ".join(names) or "tensor"
-    return (
-        f"{type(model).__name__}.forward takes ({', '.join(parameters)}): write "
-        f"smpa.profile(model, inputs=({values}{',' if len(names) < 2 else ''})) with tensors, or a function of (batch,"
-        " sequence) that returns them"
-    )
+    texts = {_BATCH: "batch", _LENGTH: "..."}
+    names = _required(model) or [name for name, p in parameters.items() if p.kind not in VARIADIC][:2] or ["input"]
+    values = []
+    for name in names:
+        tensor = (tensors or {}).get(name)
+        sizes = ("batch", "...") if tensor is None else (texts.get(n, str(n)) for n in tensor.shape)
+        kind = "" if tensor is None or tensor.is_floating_point() else ", dtype=torch.long"
+        values.append(f"torch.zeros({', '.join(sizes)}{kind})")
+    line = f"smpa.profile(model, inputs=lambda batch: ({', '.join(values)}{',' if len(values) < 2 else ''}))"
+    unknown = " with its sizes instead of the dots" if "..." in line else ""
+    return f"{type(model).__name__}.forward takes ({', '.join(parameters)}): write {line}{unknown}"
 
 
 def shape_text(tensor: Tensor) -> str:
@@ -152,16 +147,6 @@ def _of_transformers(model: nn.Module, config: Any) -> ExampleInputs:
         name = "input_ids" if "input_ids" in arguments else "inputs"
         text = _text(type(model).__name__, arguments, config, name, task)
         return _with_pictures(text, config) if name == main and "return_loss" in arguments else text
-    if main == "past_values" and _own(config, "num_input_channels") and "past_time_features" not in arguments:
-        channels, past, future = (
-            _own(config, name) or 1 for name in ("num_input_channels", "context_length", "prediction_length")
-        )
-
-        def series(batch: int, _: int) -> dict[str, Any]:
-            later = {"future_values": _numbers(batch, future, channels)} if "future_values" in arguments else {}
-            return {main: _numbers(batch, past, channels), **later}
-
-        return _described(series, has_sequence=False)
     raise ProfileError(f"{type(model).__name__} reads {main}, which can't be inferred: {line_to_write(model)}.")
 
 
@@ -258,37 +243,20 @@ def _of_settings(model: nn.Module) -> ExampleInputs | None:
     required = _required(model)
     if sizes and len(required) == 1:
         return _described(lambda batch, _: {required[0]: _numbers(batch, *sizes)}, has_sequence=False)
-    config = getattr(model, "config", None)
-    if isinstance(config, Mapping) and {"sample", "timestep"} & set(required) and "in_channels" in config:
-        height, width = _pair(config.get("sample_size") or 64)
-        context = config.get("cross_attention_dim")
-        context = context[-1] if isinstance(context, tuple | list) else context
-
-        def make(batch: int, _: int) -> dict[str, Any]:
-            inputs = {required[0]: _numbers(batch, config["in_channels"], height, width)}
-            if "timestep" in required:
-                inputs["timestep"] = torch.zeros(batch, dtype=torch.long)
-            if "encoder_hidden_states" in required:
-                inputs["encoder_hidden_states"] = _numbers(batch, _CONDITION_TOKENS, context or 768)
-            return inputs
-
-        return _described(make, has_sequence=False) if set(make(1, 1)) == set(required) else None
-    arguments = arguments_of(forward_method(model))
-    if isinstance(config, Mapping) and {"hidden_states", "timestep"} <= set(arguments) and "in_channels" in config:
-        return _of_diffusion(arguments, config)
-    return None
-
-
-def _of_diffusion(arguments: Mapping[str, Any], config: Mapping[str, Any]) -> ExampleInputs:
-    """Latents of images, in patches or not, with their conditions, for a transformer of diffusers."""
+    config, arguments = getattr(model, "config", None), arguments_of(forward_method(model))
+    if not isinstance(config, Mapping) or "in_channels" not in config:
+        return None
     width, size = config["in_channels"], config.get("sample_size")
-    text = config.get("joint_attention_dim") or config.get("cross_attention_dim") or config.get("caption_channels")
+    texts = (config.get(name) for name in ("joint_attention_dim", "cross_attention_dim", "caption_channels"))
+    text = next(filter(None, texts), width if "hidden_states" in arguments else 768)
+    text = text[-1] if isinstance(text, tuple | list) else text
+    names = arguments if {"hidden_states", "timestep"} <= set(arguments) else required
 
     def make(batch: int, _: int) -> dict[str, Any]:
-        latents = _numbers(batch, width, *_pair(size)) if size else _numbers(batch, _LATENT_PATCHES, width)
         inputs = {
-            "hidden_states": latents,
-            "encoder_hidden_states": _numbers(batch, _CONDITION_TOKENS, text or width),
+            "sample": _numbers(batch, width, *_pair(size or 64)),
+            "hidden_states": _numbers(batch, width, *_pair(size)) if size else _numbers(batch, _LATENT_PATCHES, width),
+            "encoder_hidden_states": _numbers(batch, _CONDITION_TOKENS, text),
             "pooled_projections": _numbers(batch, config.get("pooled_projection_dim") or 1),
             "timestep": _numbers(batch),
             "class_labels": _classes(batch),
@@ -297,9 +265,9 @@ def _of_diffusion(arguments: Mapping[str, Any], config: Mapping[str, Any]) -> Ex
         }
         if config.get("guidance_embeds"):
             inputs["guidance"] = _numbers(batch)
-        return {name: value for name, value in inputs.items() if name in arguments}
+        return {name: value for name, value in inputs.items() if name in names}
 
-    return _described(make, has_sequence=False)
+    return _described(make, has_sequence=False) if names and set(required) <= set(make(1, 1)) else None
 
 
 def _of_layers(model: nn.Module) -> ExampleInputs:
@@ -308,14 +276,12 @@ def _of_layers(model: nn.Module) -> ExampleInputs:
     required = _required(model)
     if "edge_index" in required:
         return _graphs(model, required)
-    if {"images", "targets"} <= set(parameters) and hasattr(model, "backbone") and hasattr(model, "transform"):
-        return _detection()
     forms: dict[str, tuple[str, Callable[[int, int], Tensor], bool]] = {}
     optional = [name for name in parameters if name in _LABELS and name not in required]
     # A module whose arguments are all optional, such as CLIP, reads those that enter a layer.
     for place, name in enumerate([*required, *optional] if required else parameters):
         if name in _LABELS and place:
-            has_tokens = next(iter(forms.values()))[0] == _TOKENS
+            has_tokens = next(iter(forms.values()), ("",))[0] == _TOKENS
             if has_tokens or name in required:
                 forms[name] = (
                     (_TOKENS, _empty, True) if has_tokens else ("classes", lambda batch, _: _classes(batch), False)
@@ -326,12 +292,13 @@ def _of_layers(model: nn.Module) -> ExampleInputs:
             layer = _first_layer(model, skipped=nn.Embedding if _TIMES & set(required) else nn.GroupNorm)
         form = _NAMED.get(name) if place and not isinstance(layer, nn.Embedding) else None
         form = form or (None if layer is None else _form(model, layer, change, is_time=name in _TIMES))
-        if form is None and required:
-            raise ProfileError(f"The input {name!r} can't be inferred from a layer: {line_to_write(model)}.")
         if form is not None:
             forms[name] = form
-    if not forms:
-        raise ProfileError(f"The inputs can't be inferred: {line_to_write(model)}.")
+    missing = [name for name in required if name not in forms]
+    if missing or not forms:
+        tensors = {name: make(_BATCH, _LENGTH) for name, (_, make, _) in forms.items()}
+        which = f"The input {missing[0]!r}" if missing else "The inputs"
+        raise ProfileError(f"{which} can't be inferred from a layer: {line_to_write(model, tensors)}.")
     text = ", ".join(f"{name}: {text}" for name, (text, _, _) in forms.items())
     has_sequence = any(has for _, _, has in forms.values())
     return ExampleInputs(
@@ -363,25 +330,14 @@ def _graphs(model: nn.Module, required: Sequence[str]) -> ExampleInputs:
     layer = _first_layer(model)
     width = 0 if layer is None else _width(layer)
     if len(required) != 2 or not width:
-        raise ProfileError(f"The graph can't be inferred: {line_to_write(model)}.")
+        tensors = {"edge_index": _empty(2, _EDGES)}
+        raise ProfileError(f"The graph can't be inferred: {line_to_write(model, tensors)}.")
 
     def make(batch: int, _: int) -> dict[str, Tensor]:
         ends = torch.arange(batch * _EDGES) % (batch * _NODES)
         return {required[0]: _numbers(batch * _NODES, width), "edge_index": torch.stack([ends, ends.roll(1)])}
 
     text = f"graphs of {_NODES} nodes, {_EDGES} edges and {width} numbers per node (guessed from the first layers)"
-    return ExampleInputs(make=make, has_sequence=False, description=text)
-
-
-def _detection() -> ExampleInputs:
-    """Images with one box each, as detectors of torchvision take them."""
-
-    def make(batch: int, _: int) -> dict[str, Any]:
-        boxes = {"boxes": torch.tensor([[10.0, 10.0, 100.0, 100.0]]), "labels": torch.ones(1, dtype=torch.long)}
-        images = [_numbers(3, _DETECTION_SIZE, _DETECTION_SIZE) for _ in range(batch)]
-        return {"images": images, "targets": [dict(boxes) for _ in range(batch)]}
-
-    text = f"images of {_DETECTION_SIZE} x {_DETECTION_SIZE} with one box each (guessed from its arguments)"
     return ExampleInputs(make=make, has_sequence=False, description=text)
 
 
@@ -393,10 +349,8 @@ def _layers(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def _first_layer(module: nn.Module, *, skipped: type[nn.Module] = nn.GroupNorm) -> nn.Module | None:
-    """The first layer with parameters that shows its input, or one of einops that cuts patches."""
+    """The first layer with parameters that shows its input."""
     for layer in _layers(module):
-        if type(layer).__module__.startswith("einops"):
-            return layer
         if layer._parameters and not isinstance(layer, nn.GroupNorm | skipped):
             return layer
     return None
@@ -420,11 +374,9 @@ def _reader(owner: nn.Module, method: Callable[..., Any], name: str, depth: int)
     itself = (
         f"{function.args.args[0].arg}." if isinstance(function, ast.FunctionDef) and function.args.args else "self."
     )
-    loops = dict(pair for node in ast.walk(tree) if isinstance(node, ast.For) for pair in _looped(node))
     change = ""
     for call in sorted(calls, key=lambda node: (node.lineno, node.col_offset)):
         path = ast.unparse(call.func)
-        path = f"{loops[path]}.0" if path in loops else path  # the first layer of a list
         if path.startswith(f"{name}."):
             change = change or _CHANGES.get(ast.unparse(call).removeprefix(f"{name}."), "")
         texts = [ast.unparse(value) for value in call.args]
@@ -446,15 +398,6 @@ def _reader(owner: nn.Module, method: Callable[..., Any], name: str, depth: int)
     return None, change
 
 
-def _looped(loop: ast.For) -> Iterator[tuple[str, str]]:
-    """Names of a loop and what each iterates over, also through ``enumerate`` and ``zip``."""
-    names = loop.target.elts if isinstance(loop.target, ast.Tuple) else [loop.target]
-    over = [loop.iter]
-    if isinstance(loop.iter, ast.Call) and ast.unparse(loop.iter.func) in {"enumerate", "zip"}:
-        over = [*([loop.iter] if ast.unparse(loop.iter.func) == "enumerate" else []), *loop.iter.args]
-    return ((ast.unparse(name), ast.unparse(value)) for name, value in zip(names, over, strict=False))
-
-
 def _entered(module: nn.Module, depth: int, place: int = 0) -> tuple[nn.Module | None, str]:
     """The first layer that reads an argument of the module."""
     if not module._modules or isinstance(module, nn.MultiheadAttention | nn.TransformerEncoderLayer):
@@ -473,16 +416,18 @@ def _form(
     width = _width(layer)
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
         return _ids(model, is_time=is_time)
-    if type(layer).__module__.startswith("einops"):
-        return _patches(model, layer)
     if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d | nn.BatchNorm2d):
         size = 1 if isinstance(layer, nn.ConvTranspose2d) else _fitting_size(model, width)
         return f"images of {size} x {size}", lambda batch, _: _numbers(batch, width, size, size), False
     if isinstance(layer, nn.Conv3d):
         sizes = (_VOLUME_SIZE,) * 3
-        return f"volumes of {_shape(sizes)}", lambda batch, _: _numbers(batch, width, *sizes), False
-    if isinstance(layer, nn.Conv1d) and (width == 1 or change != "swapped"):
-        return _sequences(width, has_channel=change != "added")
+        text = f"volumes of {' x '.join(map(str, sizes))}"
+        return text, lambda batch, _: _numbers(batch, width, *sizes), False
+    if isinstance(layer, nn.Conv1d) and width == 1:
+        channel = () if change == "added" else (1,)
+        return "a second of sound", lambda batch, _: _numbers(batch, *channel, _SOUND_SAMPLES), False
+    if isinstance(layer, nn.Conv1d) and change != "swapped":
+        return f"sequences of {width} channels", lambda batch, sequence: _numbers(batch, width, sequence), True
     if not width:
         return None
     kinds = nn.MultiheadAttention | nn.RNNBase | nn.TransformerEncoderLayer | nn.LayerNorm | nn.Conv1d
@@ -490,46 +435,26 @@ def _form(
         layer, kinds
     ):
         return f"{width} numbers", lambda batch, _: _numbers(batch, width), False
-    if isinstance(layer, kinds) and not _is_batch_first(layer):
-        return f"{width} numbers per token", lambda batch, sequence: _numbers(sequence, batch, width), True
-    return f"{width} numbers per token", lambda batch, sequence: _numbers(batch, sequence, width), True
+    is_first = not isinstance(layer, kinds) or getattr(getattr(layer, "self_attn", layer), "batch_first", True)
 
+    def make(batch: int, sequence: int) -> Tensor:
+        return _numbers(*((batch, sequence) if is_first else (sequence, batch)), width)
 
-def _sequences(width: int, *, has_channel: bool) -> tuple[str, Callable[[int, int], Tensor], bool]:
-    """The input of a convolution over a sequence."""
-    if width == 1:
-        channel = (1,) if has_channel else ()
-        return "a second of sound", lambda batch, _: _numbers(batch, *channel, _SOUND_SAMPLES), False
-    return f"sequences of {width} channels", lambda batch, sequence: _numbers(batch, width, sequence), True
+    return f"{width} numbers per token", make, True
 
 
 def _ids(model: nn.Module, *, is_time: bool) -> tuple[str, Callable[[int, int], Tensor], bool]:
     """The input of an embedding."""
     fixed = getattr(model, "context_length", None)
-    if is_time:
-        return "a number per sample", lambda batch, _: _classes(batch), False
-    if isinstance(fixed, int):  # CLIP adds its positions to all of them
+    if isinstance(fixed, int) and not is_time:  # CLIP adds its positions to all of them
         return f"{fixed} token ids", lambda batch, _: _empty(batch, fixed), False
-    return _TOKENS, _empty, True
-
-
-def _shape(sizes: Sequence[int]) -> str:
-    return " x ".join(map(str, sizes))
-
-
-def _patches(model: nn.Module, layer: Any) -> tuple[str, Callable[[int, int], Tensor], bool] | None:
-    """Images whose patches a layer of einops cuts, by the first layer behind it and the table of positions."""
-    side, other = (layer.axes_lengths.get(name, 0) for name in ("p1", "p2"))
-    width = next((_width(part) for part in _layers(model) if part._parameters), 0)
-    if "(h p1) (w p2)" not in layer.pattern or side * other == 0 or width % (side * other):
-        return None
-    channels, size = width // (side * other), image_size(model, side)
-    return f"images of {size} x {size}", lambda batch, _: _numbers(batch, channels, size, size), False
+    of_time = ("a number per sample", lambda batch, _: _classes(batch), False)
+    return of_time if is_time else (_TOKENS, _empty, True)
 
 
 def _fitting_size(model: nn.Module, channels: int) -> int:
     """Size of images; where a layer reads all numbers of a map, the first usual one with which the module runs."""
-    size, convolved, layers = image_size(model), 0, list(_layers(model))
+    size, convolved, layers = _LATENT_SIZE if channels == 4 else image_size(model), 0, list(_layers(model))
     for before, layer in pairwise(layers):
         convolved = before.out_channels if isinstance(before, nn.Conv2d) else convolved
         side = math.isqrt(layer.in_features // convolved) if convolved and isinstance(layer, nn.Linear) else 0
@@ -537,7 +462,7 @@ def _fitting_size(model: nn.Module, channels: int) -> int:
             break
     else:
         return size
-    mode = fake_mode()
+    mode = KnownValuesMode()
     copy = fake_copy(model, mode, None)
     with mode, torch.no_grad(), quiet():
         for usual in _USUAL_SIZES:
@@ -545,11 +470,6 @@ def _fitting_size(model: nn.Module, channels: int) -> int:
                 copy(torch.empty(2, channels, usual, usual, dtype=next(copy.parameters()).dtype))
                 return usual
     return size
-
-
-def _is_batch_first(layer: nn.Module) -> bool:
-    inner = getattr(layer, "self_attn", layer)
-    return bool(getattr(inner, "batch_first", True))
 
 
 def _width(layer: nn.Module) -> int:
@@ -563,9 +483,9 @@ def _width(layer: nn.Module) -> int:
     return int(shape[-1]) if shape else int(getattr(attention, "embed_dim", 0))
 
 
-def inferred_inputs(model: nn.Module, config: Any = None) -> ExampleInputs:
+def inferred_inputs(model: nn.Module) -> ExampleInputs:
     """Inputs of the configuration, or by the first layer that reads each argument."""
-    config = config if config is not None else getattr(model, "config", None)
+    config = getattr(model, "config", None)
     if hasattr(config, "to_dict") and hasattr(model, "main_input_name"):
         return _of_transformers(model, config)
     return _of_settings(model) or _of_layers(model)

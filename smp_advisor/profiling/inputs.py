@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_only, tree_unflatten
 
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.inferred_inputs import (
@@ -24,22 +24,19 @@ from smp_advisor.profiling.structure import longest_sequence
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["ExampleInputs", "cast_inputs", "example_inputs", "filled", "valid_ids"]
 
 _EDGES = frozenset({"edge_index", "edges"})
 """Positions of nodes, which are no ids."""
 
 
-def example_inputs(
-    model: nn.Module, supplied: Any = None, *, config: Any = None, resized: bool = True
-) -> ExampleInputs:
+def example_inputs(model: nn.Module, supplied: Any = None, *, resized: bool = True) -> ExampleInputs:
     """Inputs as supplied; otherwise of the configuration, or by the first layer that reads each argument.
 
     Supplied tensors of one sample stand for any batch if they are `resized`.
     """
     if supplied is not None:
         return _supplied(model, supplied, resized=resized)
-    return inferred_inputs(model, config)
+    return inferred_inputs(model)
 
 
 def _supplied(model: nn.Module, inputs: Any, *, resized: bool) -> ExampleInputs:
@@ -59,10 +56,11 @@ def _supplied(model: nn.Module, inputs: Any, *, resized: bool) -> ExampleInputs:
             " (batch, sequence)."
         )
     return ExampleInputs(
-        make=lambda _, __: tree_map(_on_cpu, _plain(inputs)),
+        make=lambda _, __: tree_map_only(
+            Tensor, lambda leaf: leaf if leaf.is_meta else leaf.detach().cpu(), _plain(inputs)
+        ),
         has_sequence=False,
         description=_described(leaves),
-        is_inferred=False,
         scales=False,
     )
 
@@ -75,10 +73,6 @@ def _described(leaves: Sequence[Tensor]) -> str:
 
 def _plain(inputs: Any) -> Any:
     return dict(inputs) if isinstance(inputs, Mapping) else tuple(inputs)
-
-
-def _on_cpu(value: Any) -> Any:
-    return value.detach().cpu() if isinstance(value, Tensor) and not value.is_meta else value
 
 
 def _of_function(model: nn.Module, function: Callable[..., Any]) -> ExampleInputs:
@@ -109,7 +103,6 @@ def _of_function(model: nn.Module, function: Callable[..., Any]) -> ExampleInput
         has_sequence=has_sequence,
         longest=longest_sequence(model) if has_sequence else 0,
         description="your function (supplied)",
-        is_inferred=False,
     )
 
 
@@ -154,9 +147,7 @@ def _two_batches(inputs: Any) -> ExampleInputs | None:
 
         return tree_unflatten([resized(*pair) for pair in pairs], form)
 
-    return ExampleInputs(
-        make=make, has_sequence=False, description=f"two batches of {low} and {high} (supplied)", is_inferred=False
-    )
+    return ExampleInputs(make=make, has_sequence=False, description=f"two batches of {low} and {high} (supplied)")
 
 
 def _batch_of_one(inputs: Any) -> ExampleInputs | None:
@@ -176,7 +167,7 @@ def _batch_of_one(inputs: Any) -> ExampleInputs | None:
         )
 
     text = _described(leaves)
-    return ExampleInputs(make=make, has_sequence=False, description=text, is_inferred=False, is_one_sample=True)
+    return ExampleInputs(make=make, has_sequence=False, description=text, is_one_sample=True)
 
 
 def _repeated(value: Tensor, shape: Sequence[int]) -> Tensor:
@@ -230,3 +221,24 @@ def valid_ids(model: nn.Module) -> int:
     outputs = [module.out_features for module in model.modules() if isinstance(module, nn.Linear)]
     sizes = [*tables[:1], *(size for size in outputs[-1:] if size > 1)]
     return min(sizes, default=2)
+
+
+def samples_of(inputs: Any) -> int:
+    """Samples of a batch: the first dimension of its first tensor that has one, also in nested inputs."""
+    return next(leaf.shape[0] for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor) and leaf.ndim)
+
+
+def mapped(change: Callable[..., Tensor], batch: Any, *batches: Any) -> Any:
+    """The batch with `change` applied to each tensor of one row per sample, with its like in `batches`."""
+    size = samples_of(batch)
+
+    def changed(value: Any, *likes: Any) -> Any:
+        is_batched = isinstance(value, Tensor) and value.ndim and value.shape[0] == size
+        return change(value, *likes) if is_batched else value
+
+    return tree_map(changed, batch, *batches)
+
+
+def microbatches_of(batch: Any, count: int) -> list[Any]:
+    """Split a batch into `count` equal microbatches, each with its own storages."""
+    return [mapped(lambda rows, i=i: rows.chunk(count)[i].clone(), batch) for i in range(count)]

@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import (
-    FakeTensor,
-    FakeTensorMode,
-    _BypassDispatchCache,
-    in_kernel_invocation_manager,
-)
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, _BypassDispatchCache, in_kernel_invocation_manager
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_map_only
 
@@ -24,7 +19,6 @@ if TYPE_CHECKING:
 
     from smp_advisor.profiling.failures import Assumptions
 
-__all__ = ["MISSING", "KnownValuesMode", "OperatorReplay"]
 
 MISSING = object()
 """No result is kept."""
@@ -107,11 +101,6 @@ class OperatorReplay:
             else:
                 return False
         return True
-
-    def replayed(self, operator: Any, operands: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
-        """A new result of a call that was computed before; `MISSING` if it was not."""
-        key = self.key(operator, operands, keywords)
-        return MISSING if key is None else self.result(key, operands)
 
     def result(self, key: Hashable, operands: Sequence[Any]) -> Any:
         """A new result equal to the one that is kept; `MISSING` if none is."""

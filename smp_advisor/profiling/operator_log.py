@@ -19,7 +19,6 @@ from smp_advisor.profiling.flop_formulas import flop_formula
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["OperatorKey", "OperatorKind", "OperatorLog", "OperatorMeasure", "sequence_number", "storage_key"]
 
 OperatorKind = Literal["product", "attention", "memory"]
 """``product``: matrix products and convolutions; ``attention``: one kernel from the scores to their product with the

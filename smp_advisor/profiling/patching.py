@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-__all__ = ["patched", "quiet", "wrapped_forwards"]
-
 
 @contextmanager
 def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
@@ -59,14 +57,11 @@ def quiet() -> Iterator[None]:
     for logger in loggers:
         logger.setLevel(logging.CRITICAL)
     # Compiled parts of a model run as they are written.
-    eager = torch.compiler.set_stance("force_eager") if _has_stances() else nullcontext()
+    has_stances = "torch._dynamo" in sys.modules and hasattr(torch.compiler, "set_stance")
+    eager = torch.compiler.set_stance("force_eager") if has_stances else nullcontext()
     try:
         with eager:
             yield
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
-
-
-def _has_stances() -> bool:
-    return "torch._dynamo" in sys.modules and hasattr(torch.compiler, "set_stance")

@@ -15,18 +15,6 @@ if TYPE_CHECKING:
     from smp_advisor.profiling.profiled_model import ProfiledModel
     from smp_advisor.workload.job import Job
 
-__all__ = [
-    "PRECISIONS",
-    "AttentionKernel",
-    "Precision",
-    "TrainingPrecision",
-    "higher_precision",
-    "kernel_for",
-    "precision_of_job",
-    "training_precision",
-    "usual_library",
-]  # fmt: skip
-
 
 Precision = Literal["fp32", "amp", "bf16", "fp16", "mixed"]
 
@@ -64,6 +52,13 @@ class TrainingPrecision:
         if optimizer == "adam-8bit":
             return _QUANTIZED_MOMENTS + self.copy_bytes
         return _MOMENTS.get(optimizer, _MOMENTS["adam"]) * self.moment_bytes + self.copy_bytes
+
+    def rise_bytes(self, optimizer: str) -> int:
+        """Bytes of temporaries of an optimizer step per parameter: of all of them at once, PyTorch's default on a GPU.
+
+        AdamW has one temporary, also where its step updates fp32 copies; SGD has none (traced with PyTorch 2.13).
+        """
+        return 0 if optimizer in {"sgd", "plain-sgd"} else 4 if self.copy_bytes else self.parameter_bytes
 
 
 _MOMENTS = {"adam": 2, "sgd": 1, "lion": 1, "plain-sgd": 0, "adafactor": 0}
@@ -181,7 +176,8 @@ def kernel_for(
     pytorch = f"PyTorch {job.framework_version}"
     if release(job.framework_version) < _FIRST_FUSED:
         return AttentionKernel(name="eager", reason=f"{pytorch} of {title}'s container has no fused attention")
-    if profiled is None or not _is_of_transformers(profiled):
+    # Other modules may have such a configuration, too.
+    if profiled is None or not str(_class_of(profiled).__module__).startswith("transformers."):
         return AttentionKernel(
             name="fused", reason=f"the model's own code, with the fused kernel of {pytorch} ({title})"
         )
@@ -203,11 +199,6 @@ def kernel_for(
     return AttentionKernel(
         name="eager", reason=f"{installs}, whose code of {family} has no fused attention", is_only=True
     )
-
-
-def _is_of_transformers(profiled: ProfiledModel) -> bool:
-    """Whether the model's code is that of transformers: other modules may have such a configuration, too."""
-    return str(_class_of(profiled).__module__).startswith("transformers.")
 
 
 def _of_this_machine(profiled: ProfiledModel, family: str) -> AttentionKernel:

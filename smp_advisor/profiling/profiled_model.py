@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import json
 import os
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-__all__ = ["ProfiledModel", "Task", "read_model", "task_of"]
 
 Task = Literal["causal", "masked", "sequence-to-sequence", "image", "other"]
 
@@ -68,15 +66,6 @@ class ProfiledModel:
         _prepare(config, attention)
         model: nn.Module = self.model_class(config)
         return model
-
-    def with_config(self, config: Any) -> ProfiledModel:
-        """The same architecture with another configuration, such as a scaled one."""
-        return dataclasses.replace(self, config=config, module=None)
-
-    @property
-    def task(self) -> Task:
-        """Training task of the model."""
-        return task_of(self.model_class or type(self.module), self.config)
 
     @property
     def config_json(self) -> str:

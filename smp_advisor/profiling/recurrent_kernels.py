@@ -20,7 +20,6 @@ from smp_advisor.profiling.patching import patched
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["has_recurrent_layers", "recurrent_kernels"]
 
 _KINDS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 _LAUNCHES = 2

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from smp_advisor.profiling.parts import PeakMemory
 from smp_advisor.profiling.polynomial import Polynomial
+from smp_advisor.profiling.precision import PRECISIONS
 from smp_advisor.profiling.result_html import NotebookResult
 
 if TYPE_CHECKING:
@@ -13,151 +15,8 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from smp_advisor.profiling.operator_log import OperatorKind
-    from smp_advisor.profiling.peak import PeakMemory
+    from smp_advisor.profiling.parts import Agreement, BlockProfile, ModuleProfile, OperatorProfile, Provenance, Segment
     from smp_advisor.profiling.tables import Grouping
-
-__all__ = [
-    "Agreement", "AttentionProfile", "BlockProfile", "Method", "ModuleProfile", "OperatorProfile", "ProductProfile",
-    "Profile", "Provenance", "Segment",
-]  # fmt: skip
-
-Method = Literal["counted", "traced", "real steps", "formula"]
-"""``counted``: on the model itself; ``traced``: at full size with fake tensors; ``real steps``: a polynomial fitted to
-real steps of the model on short inputs; ``formula``: from the shape alone."""
-Confidence = Literal["exact", "high", "low"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Provenance:
-    """Source of one figure."""
-
-    figure: str
-    """``parameters``, ``saved bytes``, ``FLOPs``, ``peak memory``, ``inputs``."""
-    method: Method
-    confidence: Confidence
-    note: str = ""
-    """Assumptions, as text for the user."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Agreement:
-    """Comparison of one predicted figure with a measurement."""
-
-    figure: str
-    predicted: float
-    measured: float
-    against: str
-    """Source of the measurement: ``the full trace``, ``an unseen size``, ``real steps of the copy``, ..."""
-
-    @property
-    def ratio(self) -> float:
-        """Predicted over measured; 1 if both are 0."""
-        if self.measured == 0:
-            return 1.0 if self.predicted == 0 else float("inf")
-        return self.predicted / self.measured
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ProductProfile:
-    """Matrix product of activations with one weight."""
-
-    name: str
-    inputs: int
-    outputs: int
-    experts: int = 1
-    flops: Polynomial = field(default_factory=Polynomial)
-    """Forward FLOPs."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AttentionProfile:
-    """One scaled dot-product attention."""
-
-    heads: int
-    kv_heads: int
-    head_dim: int
-    value_dim: int
-    causal: bool
-    dropout: bool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Segment:
-    """One interval of a step's timeline, with the change in live memory."""
-
-    phase: Literal["forward", "backward"]
-    change_bytes: Polynomial
-    """Live bytes at the end minus live bytes at the start."""
-    rise_bytes: Polynomial
-    """Peak live bytes within the interval minus live bytes at the start."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OperatorProfile:
-    """Equal operators of one module in one pass. Views and allocations, which run no kernel, are not included."""
-
-    module: str
-    """Path of the module: within its block, or from the model for operators outside the blocks. "" is the block or the
-    model itself."""
-    operator: str
-    """Name in PyTorch's dispatcher: ``aten.mm``."""
-    kind: OperatorKind
-    """``product``, ``attention`` (one kernel from scores to output) or ``memory`` (bound by its memory traffic)."""
-    phase: Literal["forward", "backward"]
-    count: Polynomial
-    flops: Polynomial
-    """Of products; 0 for other operators."""
-    bytes: Polynomial
-    """Operands read and results written, each once."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModuleProfile:
-    """Figures of one module without those of its children. Polynomials are functions of (batch, sequence)."""
-
-    kind: str
-    """Class name."""
-    parameters: int
-    """Its own, and those of children that run no operators; shared parameters count where they are used first."""
-    trainable_parameters: int
-    forward_flops: Polynomial
-    backward_flops: Polynomial
-    forward_bytes: Polynomial
-    """Memory traffic of its operators: operands read and results written, each once."""
-    backward_bytes: Polynomial
-    saved_bytes: Polynomial
-    """Saved by autograd until its backward pass."""
-    crossing_bytes: Polynomial
-    """Activations that exist after its last operator and that later modules read: what a cut behind it sends."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BlockProfile:
-    """One kind of repeated block. Polynomials are functions of (batch, sequence) of one microbatch."""
-
-    name: str
-    """Path of the first block of the kind: ``model.layers.1``."""
-    kind: str
-    """Class name."""
-    parameters: int
-    trainable_parameters: int
-    one_dimensional_parameters: int
-    """Norm weights and biases among the parameters."""
-    hidden: int
-    """Last dimension of the block's input, or its channels for images; 0 if unknown."""
-    saved_bytes: Polynomial
-    """Saved by autograd until the block's backward pass."""
-    input_bytes: Polynomial
-    """Input activations: saved instead of `saved_bytes` with activation checkpointing."""
-    forward_flops: Polynomial
-    backward_flops: Polynomial
-    products: tuple[ProductProfile, ...] = ()
-    attentions: tuple[AttentionProfile, ...] = ()
-    attention_flops: Polynomial = field(default_factory=Polynomial)
-    """Forward FLOPs of products between activations, without skipping masked scores."""
-    operators: tuple[OperatorProfile, ...] = field(default=(), compare=False)
-    """Every operator of one block, in order of execution."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -205,6 +64,8 @@ class Profile(NotebookResult):
     """Whether a sample is one entry of the batch; if not, one sample stands for the supplied inputs together."""
     blocks: tuple[BlockProfile, ...] = ()
     """Every repeated block in execution order; equal blocks are the same object."""
+    block_paths: tuple[str, ...] = ()
+    """Path of each of them."""
     saved_bytes: Polynomial = field(default_factory=Polynomial)
     """Saved by autograd at the end of the forward pass, excluding parameters and buffers."""
     checkpointed_bytes: Polynomial | None = None
@@ -254,14 +115,36 @@ class Profile(NotebookResult):
             return self.checkpointed_bytes(batch, sequence)
         return self.saved_bytes(batch, sequence)
 
-    def peak_memory(
-        self, batch: int, sequence: int = 1, *, checkpointing: bool = False, persistent_gradients: bool = False
-    ) -> PeakMemory:
-        """Peak memory of a steady-state training step on one GPU, with its parts."""
-        from smp_advisor.profiling.peak import peak_memory
+    def peak_memory(self, batch: int, sequence: int = 1, *, checkpointing: bool = False) -> PeakMemory:
+        """Peak memory of a steady-state training step on one GPU, with its parts.
 
-        return peak_memory(
-            self, batch, sequence, checkpointing=checkpointing, persistent_gradients=persistent_gradients
+        If gradients are freed between steps, the peak of a transformer with an fp32 loss is
+        ``P + O + max(A + 8bsV, G + one block)``: at the start of the backward pass, with all activations, or at its
+        end, with all gradients. The timeline covers every point in between.
+        """
+        precision = PRECISIONS[self.precision]
+        parameters = precision.parameter_bytes * self.parameter_count + self.buffer_bytes
+        state = precision.state_bytes(self.optimizer) * self.trainable_parameter_count
+        resident = parameters + state + self.input_bytes(batch, sequence)
+        saved = self.activation_bytes(batch, sequence, checkpointing=checkpointing)
+        timeline = self.checkpointed_timeline if checkpointing else self.timeline
+        phase: Literal["forward", "backward", "optimizer"] = "forward"
+        live = highest = 0
+        for segment in timeline:
+            top = live + segment.rise_bytes(batch, sequence)
+            if top > highest:
+                highest, phase = top, segment.phase
+            live += segment.change_bytes(batch, sequence)
+        if not timeline:  # the timeline could not be fitted: use the closed form, without the loss
+            highest, phase = saved, "backward"
+        step = self.gradient_bytes + self.optimizer_rise_bytes
+        return PeakMemory(
+            phase="optimizer" if step > highest else phase,
+            parameters_bytes=parameters,
+            optimizer_state_bytes=state,
+            gradients_bytes=self.gradient_bytes,
+            activations_bytes=saved,
+            peak_bytes=resident + max(step, highest),
         )
 
     def modules(self, sort: str | None = None) -> pd.DataFrame:

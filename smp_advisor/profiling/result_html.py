@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Self
 
-__all__ = ["NotebookResult", "box", "details", "restored", "table"]
 
 _OK = "var(--jp-success-color1, #1b7f3b)"
 _FAILED = "var(--jp-error-color1, #b3261e)"

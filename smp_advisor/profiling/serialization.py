@@ -6,24 +6,16 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.profiling.local_run.run import LocalRun
+from smp_advisor.profiling.parts import Agreement, BlockProfile, ModuleProfile, OperatorProfile, Provenance, Segment
 from smp_advisor.profiling.polynomial import Polynomial
 from smp_advisor.profiling.rehearsal.result import Rehearsal
-from smp_advisor.profiling.result import (
-    Agreement,
-    BlockProfile,
-    ModuleProfile,
-    OperatorProfile,
-    Profile,
-    Provenance,
-    Segment,
-)  # fmt: skip
+from smp_advisor.profiling.result import Profile
 from smp_advisor.profiling.result_html import restored
 from smp_advisor.profiling.scaled.result import ScaledRun
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["profile_as_dict", "profile_from_dict"]
 
 _SHARED: dict[str, Any] = {"blocks": BlockProfile, "timeline": Segment, "checkpointed_timeline": Segment}
 """Fields whose entries are mostly equal, and the kind of these."""
@@ -36,7 +28,7 @@ _KINDS: dict[str, Any] = {
     "outside_operators": tuple[OperatorProfile, ...],
     "unreached": tuple[tuple[str, int], ...],
     **dict.fromkeys(("tied", "versions"), tuple[tuple[str, ...], ...]),
-    **dict.fromkeys(("warnings", "failures", "uncounted"), tuple[str, ...]),
+    **dict.fromkeys(("warnings", "failures", "uncounted", "block_paths"), tuple[str, ...]),
     **dict.fromkeys(("saved_bytes", "forward_flops", "backward_flops", "input_bytes"), Polynomial),
     "checkpointed_bytes": Polynomial | None,
 }

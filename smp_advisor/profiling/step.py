@@ -12,12 +12,11 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from smp_advisor.errors import ProfileError
-from smp_advisor.profiling.fake import fake_mode
 from smp_advisor.profiling.gpu_kernels import cuda_autocast_rules, gpu_kernels
 from smp_advisor.profiling.inferred_inputs import forward_method
-from smp_advisor.profiling.operator_log import OperatorLog
+from smp_advisor.profiling.operator_log import OperatorLog, storage_key
 from smp_advisor.profiling.patching import wrapped_forwards
-from smp_advisor.profiling.step_recorder import StepRecorder, storage_key
+from smp_advisor.profiling.step_recorder import StepRecorder
 from smp_advisor.profiling.structure import callable_parts
 
 if TYPE_CHECKING:
@@ -25,18 +24,8 @@ if TYPE_CHECKING:
 
     from smp_advisor.profiling.failures import Assumptions
     from smp_advisor.profiling.operator_log import OperatorKey, OperatorMeasure
-    from smp_advisor.profiling.precision import TrainingPrecision
     from smp_advisor.profiling.step_recorder import BlockMeasure, Interval
 
-__all__ = [
-    "StepMeasure",
-    "call_model",
-    "checkpointed",
-    "loss_of",
-    "make_optimizer",
-    "measure_step",
-    "optimizer_rise_bytes",
-]
 
 Inputs = Mapping[str, Any] | Sequence[Any]
 _FLOPS_OF_AN_OPERATION = 1_000_000
@@ -132,7 +121,7 @@ def measure_step(
             saved_storages.clear()
             resident = recorder.live_bytes
             autocast = torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "amp")
-            with torch.autograd.graph.saved_tensors_hooks(saved_storages.pack, _unpack), autocast:
+            with torch.autograd.graph.saved_tensors_hooks(saved_storages.pack, lambda tensor: tensor), autocast:
                 output = call_model(model, inputs)
                 loss = loss_of(output)
             saved = saved_storages.bytes
@@ -261,10 +250,6 @@ class _SavedStorages:
         return tensor
 
 
-def _unpack(tensor: Tensor) -> Tensor:
-    return tensor
-
-
 def _outputs(output: Any, loss: Tensor) -> int:
     """Last dimension of the logits; 0 if there are none."""
     logits = getattr(output, "logits", None)
@@ -350,38 +335,8 @@ def checkpointed(model: nn.Module, blocks: Sequence[str], *, preserve_rng_state:
         yield
 
 
-_SAMPLE_ELEMENTS = 2**20
-"""Large compared with the optimizer's step counters."""
-
-
 def make_optimizer(parameters: Sequence[nn.Parameter], name: str, *, foreach: bool = True) -> torch.optim.Optimizer:
     """AdamW, or SGD with momentum; `foreach` is PyTorch's default on a GPU."""
     if name in {"sgd", "plain-sgd"}:
         return torch.optim.SGD(parameters, lr=1e-3, momentum=0.9 if name == "sgd" else 0.0, foreach=foreach)
     return torch.optim.AdamW(parameters, lr=1e-3, foreach=foreach)
-
-
-def optimizer_rise_bytes(model: nn.Module, name: str, precision: TrainingPrecision) -> int:
-    """Temporaries of a steady-state step over the model's trainable parameters.
-
-    There is one temporary per parameter, so a step over a few fake tensors gives the bytes per element.
-    """
-    sizes = [p.numel() for p in model.parameters() if p.requires_grad]
-    if not sizes:
-        return 0
-    # The fp16 wrapper steps on its fp32 master copies.
-    dtype = torch.float32 if precision.copy_bytes or precision.parameter_bytes == 4 else torch.bfloat16
-    with fake_mode():
-        parameters = [nn.Parameter(torch.empty(_SAMPLE_ELEMENTS, dtype=dtype)) for _ in range(2)]
-        for parameter in parameters:
-            parameter.grad = torch.empty_like(parameter)
-        optimizer = make_optimizer(parameters, name)
-        recorder = StepRecorder({})
-        recorder.track([*parameters, *(p.grad for p in parameters)])
-        with recorder:
-            optimizer.step()
-            recorder.restart("optimizer")
-            resident = recorder.live_bytes
-            optimizer.step()
-    # Rounding to full bytes per element excludes the few bytes of the step counters.
-    return round((recorder.peak_bytes - resident) / (2 * _SAMPLE_ELEMENTS)) * sum(sizes)

@@ -14,18 +14,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from smp_advisor.profiling.flop_formulas import computes_products, flop_formula
-from smp_advisor.profiling.known_values import MISSING, KnownValuesMode
 from smp_advisor.profiling.operator_log import storage_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from typing import Self
 
     from smp_advisor.profiling.failures import Assumptions
-    from smp_advisor.profiling.known_values import OperatorReplay
     from smp_advisor.profiling.operator_log import OperatorLog
 
-__all__ = ["BlockMeasure", "Interval", "ProductMeasure", "StepRecorder", "storage_key"]
 
 _ATEN = torch.ops.aten
 _CONDITIONS = (_ATEN._local_scalar_dense.default, _ATEN.equal.default)
@@ -99,7 +95,6 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.peak_bytes = 0
         self.intervals: list[Interval] = []
         self._live: dict[int, int] = {}
-        self._replay: OperatorReplay | None = None
         self._references: dict[int, weakref.ref[Any]] = {}
         self._start_bytes = 0
         self._stretch_peak = 0
@@ -109,12 +104,6 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             key = storage_key(tensor)
             if key is not None:
                 self._weights[key] = name
-
-    def __enter__(self) -> Self:
-        mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
-        self._replay = mode.replay if isinstance(mode, KnownValuesMode) else None
-        entered: Self = super().__enter__()  # type: ignore[no-untyped-call]
-        return entered
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -194,7 +183,7 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if packet in _OF_ONE_TYPE and len({value.dtype for value in args if isinstance(value, Tensor)}) > 1:
             types_text = ", ".join(str(value.dtype) for value in args if isinstance(value, Tensor))
             raise RuntimeError(f"expected operands of {packet} with the same dtype, not {types_text}")
-        result = self._result(func, args, kwargs)
+        result = func(*args, **kwargs)
         self.operations += 1
         if packet is _ATEN._to_copy:
             self._record_cast(args[0], result)
@@ -216,10 +205,6 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for leaf in tree_leaves(result):
                 self._add(leaf)
         return result
-
-    def _result(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        result = MISSING if self._replay is None else self._replay.replayed(func, args, kwargs)
-        return func(*args, **kwargs) if result is MISSING else result
 
     def _has_weight(self, args: tuple[Any, ...]) -> bool:
         return any(

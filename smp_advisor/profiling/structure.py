@@ -15,11 +15,6 @@ from torch import nn
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = [
-    "IMAGE_SIZE", "Stack", "block_counts", "callable_parts", "hidden_size", "image_size", "largest_table",
-    "longest_sequence", "parameter_total", "remaining_children", "repetition", "source_children", "stacks", "ties",
-    "truncated",
-]  # fmt: skip
 
 _NUMBERED = re.compile(r"(.*[^\d])\d+")
 _FEWEST_NUMBERED = 3
@@ -66,7 +61,8 @@ class Stack:
 def stacks(model: nn.Module) -> list[Stack]:
     """Find the outermost containers of repeated blocks, in registration order.
 
-    Blocks are equal if their classes, parameter and buffer shapes and types, and children are equal. A container is a
+    Blocks are equal if their classes, parameter and buffer shapes and types, children, and kinds in the configuration
+    are equal. A container is a
     ``ModuleList``, a ``Sequential``, or any module with three or more children named by numbers. Numbered attributes
     (``self.layer1``, ``self.block_0``) are one period of a stack: a forward method that names them requires all. Lists
     of convolutions and tables of embeddings are no blocks: the layers between them belong to the same one.
@@ -76,18 +72,20 @@ def stacks(model: nn.Module) -> list[Stack]:
     signature_by_module: dict[int, str] = {}
     visited: set[int] = set()
 
-    def visit(module: nn.Module, path: str) -> None:
+    def visit(module: nn.Module, path: str, config: Any = None) -> None:
+        config = getattr(module, "config", config)
         if id(module) in visited:  # registered at a second path
             return
         visited.add(id(module))
         children = [(name, child) for name, child in module._modules.items() if child is not None]
-        if _is_container(module, [name for name, _ in children]):
+        is_list = isinstance(module, nn.ModuleList | nn.Sequential)
+        if len(children) >= (2 if is_list else 3) and (is_list or all(name.isdigit() for name, _ in children)):
             parameters = parameter_total(child for _, child in children)
             is_small = not any(child._modules for _, child in children) and parameters < _LEAST_SHARE * total
             if is_small or all(isinstance(child, _SINGLE_LAYERS) for _, child in children):
                 return
             signatures = [_signature(child, signature_by_module) for _, child in children]
-            repeated_children = repetition(signatures)
+            repeated_children = repetition(list(zip(signatures, _kinds(config, len(children)), strict=True)))
             distinct = len({id(child) for _, child in children}) == len(children)
             prefix, period = repeated_children or (0, 0)
             if repeated_children and parameter_total(child for _, child in children[prefix:]) and distinct:
@@ -108,7 +106,7 @@ def stacks(model: nn.Module) -> list[Stack]:
         blocks = {name for names in numbered for name in names}
         for name, child in children:
             if name not in blocks:
-                visit(child, f"{path}.{name}" if path else name)
+                visit(child, f"{path}.{name}" if path else name, config)
 
     visit(model, "")
     return repeated
@@ -131,10 +129,12 @@ def _numbered(children: Mapping[str, nn.Module], signature_by_module: dict[int, 
     ]
 
 
-def _is_container(module: nn.Module, names: Sequence[str]) -> bool:
-    if isinstance(module, nn.ModuleList | nn.Sequential):
-        return len(names) >= 2
-    return len(names) >= 3 and all(name.isdigit() for name in names)
+def _kinds(config: Any, count: int) -> Sequence[str]:
+    """Kinds of blocks that a configuration lists, such as those of attention; equal ones without such a list."""
+    for value in vars(config).values() if hasattr(config, "to_dict") else ():
+        if type(value) in {list, tuple} and len(value) == count and all(type(kind) is str for kind in value):
+            return list(value)
+    return [""] * count
 
 
 def repetition(signatures: Sequence[object]) -> tuple[int, int] | None:
@@ -233,7 +233,7 @@ _LENGTH_NAMES = (
 )  # fmt: skip
 
 
-def image_size(model: nn.Module, patch: int = 0) -> int:
+def image_size(model: nn.Module) -> int:
     """Size that an attribute names or that fits a table of positions of patches; otherwise the usual one."""
     for module in model.modules():
         for name in _SIZE_NAMES:
@@ -241,15 +241,11 @@ def image_size(model: nn.Module, patch: int = 0) -> int:
             value = value[0] if isinstance(value, tuple | list) and value else value
             if isinstance(value, int) and 8 <= value <= 1024:
                 return value
-    patches = (
-        [patch]
-        if patch
-        else [
-            layer.stride[0]
-            for layer in model.modules()
-            if isinstance(layer, nn.Conv2d) and layer.stride == layer.kernel_size and layer.stride[0] >= 4
-        ]
-    )
+    patches = [
+        layer.stride[0]
+        for layer in model.modules()
+        if isinstance(layer, nn.Conv2d) and layer.stride == layer.kernel_size and layer.stride[0] >= 4
+    ]
     for name, tensor in model.named_parameters():
         side = math.isqrt(tensor.shape[-2]) if "pos" in name.lower() and tensor.ndim >= 2 else 0
         if patches and side >= 4 and tensor.shape[-2] - side**2 in {0, 1, 2}:
@@ -277,6 +273,13 @@ def remaining_children(stack: Stack, repeats: int) -> tuple[int, ...]:
     body = min(repeats, stack.repeats) * stack.period
     suffix = range(len(stack.names) - stack.suffix, len(stack.names))
     return (*range(stack.prefix + body), *suffix)
+
+
+def truncated_paths(stack: Stack, repeats: int) -> tuple[str, ...]:
+    """Paths of the blocks of a truncated stack, whose children are renumbered if any are removed."""
+    if repeats >= stack.repeats:
+        return stack.paths
+    return tuple(f"{stack.path}.{i}" if stack.path else str(i) for i in range(len(remaining_children(stack, repeats))))
 
 
 def source_children(stack: Stack, repeats: int) -> tuple[int, ...]:

@@ -8,10 +8,8 @@ from smp_advisor.profiling.precision import PRECISIONS
 from smp_advisor.workload.counts import format_count
 
 if TYPE_CHECKING:
-    from smp_advisor.profiling.peak import PeakMemory
+    from smp_advisor.profiling.parts import PeakMemory
     from smp_advisor.profiling.result import Profile
-
-__all__ = ["details", "report", "summary", "summary_html", "verdicts"]
 
 
 TOLERANCE = 0.05
@@ -22,34 +20,22 @@ def verdicts(profile: Profile) -> tuple[str, ...]:
     """One sentence for each finding; empty if no stage found anything.
 
     These are parts that the inputs did not reach, a stage that failed, a copy that does not train, a local run that
-    fails, a rehearsal that disagrees with one process, and FLOPs of low confidence.
+    fails, a rehearsal that disagrees with one process, and FLOPs of low confidence. That of saved bytes widens the
+    estimate of memory.
     """
-    return (
-        *_of_inputs(profile),
-        *profile.failures,
-        *_of_stages(profile),
-        *_of_confidence(profile),
-    )
-
-
-def _of_inputs(profile: Profile) -> list[str]:
-    """Parts with parameters that the inputs did not reach."""
-    parts = [f"{path or 'the module'} ({format_count(size)})" for path, size in profile.unreached[:5]]
-    return [f"The inputs did not reach parameters of {', '.join(parts)}: their costs are missing."] if parts else []
-
-
-def _of_stages(profile: Profile) -> list[str]:
+    parts = ", ".join(f"{path or 'the module'} ({format_count(size)})" for path, size in profile.unreached[:5])
+    idle = [f"The inputs did not reach parameters of {parts}: their costs are missing."] if parts else []
     titles = ((profile.scaled, "Scaled copy"), (profile.rehearsal, "Rehearsal"), (profile.local, "Local run"))
-    return [f"{title}: {stage.summary}" for stage, title in titles if stage is not None and not stage.ok]
-
-
-def _of_confidence(profile: Profile) -> list[str]:
-    """Low confidence of FLOPs. That of saved bytes widens the estimate of memory."""
     notes = [entry.note for entry in profile.provenance if entry.figure == "FLOPs" and entry.confidence == "low"]
-    return [
-        f"The FLOPs of {profile.name}, times and cost have low confidence{f': {note}' if note else ''}."
-        for note in notes
-    ]
+    return (
+        *idle,
+        *profile.failures,
+        *(f"{title}: {stage.summary}" for stage, title in titles if stage is not None and not stage.ok),
+        *(
+            f"The FLOPs of {profile.name}, times and cost have low confidence{f': {note}' if note else ''}."
+            for note in notes
+        ),
+    )
 
 
 _ROUNDING = 1e-6
@@ -175,7 +161,8 @@ def _sources(profile: Profile) -> list[tuple[str, str]]:
     if not profile.is_traced:
         return []
     settings = f"{PRECISIONS[profile.precision].label}, {profile.optimizer}"
-    if any(block.attention_flops(1, profile.sequence) for block in profile.blocks):
+    attends = any(row.kind == "attention" or row.operator == "aten._softmax" for row in profile.outside_operators)
+    if attends or any(block.attention_flops(1, profile.sequence) for block in profile.blocks):
         settings += f"; {profile.attention} attention: {profile.attention_reason}"
     rows = [("Settings", settings)]
     for source in profile.provenance:

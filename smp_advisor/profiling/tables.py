@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Literal
 
 from smp_advisor.cluster.table import instance
@@ -13,9 +12,9 @@ from smp_advisor.uninterrupted import uninterrupted
 if TYPE_CHECKING:
     import pandas as pd
 
-    from smp_advisor.profiling.result import BlockProfile, OperatorProfile, Profile
+    from smp_advisor.profiling.parts import BlockProfile, OperatorProfile
+    from smp_advisor.profiling.result import Profile
 
-__all__ = ["Grouping", "block_paths", "module_table", "operator_table"]
 
 Grouping = Literal["operator", "module"]
 _MODULE_FIGURES = ("parameters", "forward_flops", "backward_flops", "saved_bytes")
@@ -32,7 +31,7 @@ def _frame(rows: list[dict[str, object]], index: list[str]) -> pd.DataFrame:
 def _equal_blocks(profile: Profile) -> dict[BlockProfile, list[str]]:
     """Paths of equal blocks."""
     groups: dict[BlockProfile, list[str]] = {}
-    for block, path in zip(profile.blocks, block_paths(profile), strict=True):
+    for block, path in zip(profile.blocks, profile.block_paths, strict=True):
         groups.setdefault(block, []).append(path)
     return groups
 
@@ -70,12 +69,7 @@ def module_table(profile: Profile, sort: str | None) -> pd.DataFrame:
 
 
 def operator_table(
-    profile: Profile,
-    by: Grouping,
-    sort: str | None,
-    batch: int | None,
-    sequence: int | None,
-    instance_type: str | None,
+    profile: Profile, by: Grouping, sort: str | None, batch: int | None, sequence: int | None, instance_type: str | None
 ) -> pd.DataFrame:
     """Table of a profile's operators; see `Profile.operators`."""
     if by not in {"operator", "module"}:
@@ -119,26 +113,3 @@ def operator_table(
     weight = table["bytes" if gpu is None else "seconds"]
     table["share"] = weight / max(weight.sum(), 1e-30)
     return table if sort is None else table.sort_values(sort, ascending=False, kind="stable")
-
-
-def block_paths(profile: Profile) -> tuple[str, ...]:
-    """Path of every block in execution order.
-
-    Equal blocks have the path of the first of their kind. The others follow by number where the first ones' numbers
-    are their places; a place without a known path is ``path (block 7)``.
-    """
-    places: Counter[str] = Counter()
-    derived: list[str] = []
-    regular: dict[str, bool] = {}
-    met: set[str] = set()
-    for block in profile.blocks:
-        parent, _, _ = block.name.rpartition(".")
-        derived.append(f"{parent}.{places[parent]}" if parent else str(places[parent]))
-        if block.name not in met:
-            regular[parent] = regular.get(parent, True) and derived[-1] == block.name
-        met.add(block.name)
-        places[parent] += 1
-    return tuple(
-        path if regular[block.name.rpartition(".")[0]] else f"{block.name} (block {place})"
-        for place, (block, path) in enumerate(zip(profile.blocks, derived, strict=True))
-    )

@@ -20,16 +20,16 @@ from smp_advisor.profiling.extrapolation import (
     against_unseen,
     agrees,
     extrapolate,
+    stacks_that_ran,
     timeline,
-    truncated_paths,
 )
 from smp_advisor.profiling.failures import Assumptions, checks_of, is_about_values
 from smp_advisor.profiling.fake import fake_inputs
+from smp_advisor.profiling.parts import Agreement, Provenance
 from smp_advisor.profiling.patching import quiet
 from smp_advisor.profiling.polynomial import Polynomial
 from smp_advisor.profiling.recurrent_kernels import has_recurrent_layers
-from smp_advisor.profiling.result import Agreement, Profile, Provenance
-from smp_advisor.profiling.step import optimizer_rise_bytes
+from smp_advisor.profiling.result import Profile
 from smp_advisor.profiling.structure import largest_table, ties
 from smp_advisor.profiling.traced_steps import FEWEST_REPEATS, TracedSteps, compute_dtype
 
@@ -38,26 +38,16 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from smp_advisor.profiling.parts import BlockProfile, Segment
     from smp_advisor.profiling.profiled_model import ProfiledModel
-    from smp_advisor.profiling.result import BlockProfile, Segment
     from smp_advisor.profiling.step import StepMeasure
-    from smp_advisor.profiling.structure import Stack
     from smp_advisor.profiling.traced_steps import Settings
 
-__all__ = [
-    "Traced",
-    "assumed_values",
-    "counted_profile",
-    "gathered_bytes",
-    "trace",
-    "versions",
-    "with_gathered_parameters",
-]
 
 _ALL_REPEATS = 10**6
+"""A number of repeats that truncates nothing."""
 _SAME = 1e-3
 """Relative difference below which the assumed values make no difference."""
-"""A number of repeats that truncates nothing."""
 _MOST_OPERATIONS = 600_000
 """Operations of traced steps after which further steps are left out: two minutes of one core at 200 µs each. The steps
 of ViT have 4,900, of ResNet-50 5,900, of GPT-2 8,700, of Llama 8B 21,000, of Mamba without its kernels 93,000."""
@@ -84,9 +74,7 @@ def trace(profiled: ProfiledModel, settings: Settings) -> Traced:
             untraced = () if ratios else ("Autocast was not traced: DDP plans count the activations of FSDP's.",)
             profile = replace(profile, autocast_ratios=ratios, warnings=(*profile.warnings, *untraced))
     return Traced(
-        profile=profile,
-        has_drawn=tracer.mode.has_drawn,
-        has_recurrent_layers=has_recurrent_layers(tracer.model),
+        profile=profile, has_drawn=tracer.mode.has_drawn, has_recurrent_layers=has_recurrent_layers(tracer.model)
     )
 
 
@@ -223,6 +211,8 @@ class _Tracer(TracedSteps):
                 "A full step has too many operations to trace: two repeats of each block were extrapolated."
             )
             return repeats, extrapolated, points, []
+        if all(repeats >= stack.repeats for stack in self.stacks):  # nothing was removed
+            return repeats, extrapolated, points, []
         self.report(0.4, "tracing the full model")
         agreements = against_full(extrapolated, self.step(*self.samples.largest, _ALL_REPEATS), *self.samples.largest)
         if not all(agrees(agreement) for agreement in agreements):
@@ -260,12 +250,7 @@ class _Tracer(TracedSteps):
         saved = extrapolated.saved_bytes
         for block in extrapolated.blocks:
             saved = saved - block.saved_bytes + block.input_bytes
-        return saved, timeline(points, [s for s in self.stacks if self._runs(s, points, repeats)], repeats)
-
-    @staticmethod
-    def _runs(stack: Stack, points: dict[tuple[int, int], StepMeasure], repeats: int) -> bool:
-        step = next(iter(points.values()))
-        return all(path in step.blocks and step.blocks[path].calls for path in truncated_paths(stack, repeats))
+        return saved, timeline(points, stacks_that_ran(next(iter(points.values())), self.stacks, repeats), repeats)
 
     def _assembled(
         self,
@@ -309,6 +294,7 @@ class _Tracer(TracedSteps):
             inputs=self.example.description,
             scales=self.example.scales,
             blocks=extrapolated.blocks,
+            block_paths=extrapolated.block_paths,
             saved_bytes=extrapolated.saved_bytes,
             checkpointed_bytes=checkpointed[0],
             forward_flops=extrapolated.forward_flops,
@@ -320,7 +306,8 @@ class _Tracer(TracedSteps):
             unreached=extrapolated.unreached,
             checkpointed_timeline=recomputing,
             gradient_bytes=gradient_bytes,
-            optimizer_rise_bytes=optimizer_rise_bytes(model, settings.optimizer, settings.training_precision),
+            optimizer_rise_bytes=settings.training_precision.rise_bytes(settings.optimizer)
+            * counted.trainable_parameter_count,
             agreements=agreements,
             warnings=tuple(self.warnings),
             uncounted=tuple(self.uncounted),

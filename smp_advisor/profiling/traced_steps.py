@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from smp_advisor.profiling.extrapolation import truncated_paths
-from smp_advisor.profiling.fake import build_fake, fake_copy, fake_inputs, fake_mode, real_copy
+from smp_advisor.profiling.fake import build_fake, fake_copy, fake_inputs, real_copy
 from smp_advisor.profiling.inputs import cast_inputs, example_inputs, filled, valid_ids
+from smp_advisor.profiling.known_values import KnownValuesMode
 from smp_advisor.profiling.precision import training_precision
 from smp_advisor.profiling.step import StepMeasure, measure_step
-from smp_advisor.profiling.structure import stacks, truncated
+from smp_advisor.profiling.structure import stacks, truncated, truncated_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,13 +22,10 @@ if TYPE_CHECKING:
     from torch import nn
 
     from smp_advisor.profiling.failures import Assumptions
-    from smp_advisor.profiling.inputs import ExampleInputs
-    from smp_advisor.profiling.known_values import KnownValuesMode
+    from smp_advisor.profiling.inferred_inputs import ExampleInputs
     from smp_advisor.profiling.precision import TrainingPrecision
     from smp_advisor.profiling.profiled_model import ProfiledModel
     from smp_advisor.profiling.structure import Stack
-
-__all__ = ["FEWEST_REPEATS", "Samples", "Settings", "TracedSteps", "choose_samples", "compute_dtype"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,7 +132,7 @@ class TracedSteps:
 
     def __init__(self, profiled: ProfiledModel, settings: Settings) -> None:
         self.profiled, self.settings = profiled, settings
-        self.mode: KnownValuesMode = fake_mode()
+        self.mode = KnownValuesMode()
         self.mode.assumptions = settings.assumptions
         self.warnings: list[str] = []
         self.operations = 0
@@ -146,9 +143,7 @@ class TracedSteps:
         self.stacks: list[Stack] = stacks(self.model)
         # The module's own precision: whether it accepts inputs does not depend on the precision of the trace.
         source = self.model if profiled.module is None else profiled.module
-        self.example: ExampleInputs = example_inputs(
-            source, settings.inputs, config=profiled.config, resized=settings.resized
-        )
+        self.example: ExampleInputs = example_inputs(source, settings.inputs, resized=settings.resized)
         self.samples: Samples = Samples(sequences=(1,), unseen=None, sequence=1, batches=(1,))
         if not self.example.scales:
             return

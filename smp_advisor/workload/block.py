@@ -159,6 +159,8 @@ class SavedActivations:
     """Of `split_elements`, those that only gradients of weights need. Frozen weights (adapters) do not save them."""
     weight_replicated_elements: float = 0.0
     """Of `replicated_elements`, those that only gradients of weights need."""
+    pair_bytes: float = 0.0
+    """Bytes per pair of samples of a microbatch, not per token, where a loss compares them (contrastive losses)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

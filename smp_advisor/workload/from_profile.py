@@ -25,8 +25,6 @@ _REPLICATED_ELEMENTS = 5
 """Saved elements per element of the block's input that tensor parallelism does not divide: norm inputs, inputs of
 column-parallel products, two dropout masks (Korthikanti et al. 2022: 10 of 34 bytes in half precision)."""
 _CAST_BYTES = 2
-_LARGEST_GPU_BYTES = 269 * 2**30
-"""Memory of a B300, the largest GPU of SageMaker."""
 _TRAFFIC_PER_SAVED = 2
 """Approximation: memory-bound operations write every saved element once and read it once."""
 _LAUNCHES_PER_PRODUCT = 4.0
@@ -102,7 +100,7 @@ def _formula_model(values: Mapping[str, Any]) -> Model | None:
 
 class _Measured:
     def __init__(self, values: Mapping[str, Any]) -> None:
-        self.values = values = _with_linear_bytes(values)
+        self.values = values
         # A function of inputs has a sequence length, which not every module reads.
         rows = (*values["saved_bytes"]["polynomial"], *values["forward_flops"]["polynomial"])
         self.power = int(values["has_sequence"] and any(Fraction(value) != 0 for row in rows for value in row[1:]))
@@ -135,6 +133,12 @@ class _Measured:
         if not self.ran_eagerly(attentions):
             return total - sum(4.0 * attention.heads for attention in attentions)
         return total - sum((attention.score_bytes or 0.0) * attention.heads * self.sequence for attention in attentions)
+
+    @staticmethod
+    def per_pair(polynomial: Mapping[str, Any]) -> float:
+        """Coefficient of the square of the batch: samples are compared with each other."""
+        rows = polynomial["polynomial"]
+        return max(0.0, float(Fraction(rows[2][0]))) if len(rows) > 2 else 0.0
 
     def all_per_token(self, polynomial: Mapping[str, Any]) -> float:
         """Terms that grow with the batch, per token at the profile's sequence."""
@@ -332,16 +336,17 @@ class _Measured:
 
     def _of_modules(self, name: str, modules: Mapping[str, Mapping[str, Any]], entering: float) -> Block:
         """One part of the tree. `entering`: bytes per sample that cross the cut before it."""
-        saved, cast = 0.0, 0.0
+        saved, cast, pairs = 0.0, 0.0, 0.0
         for path, row in modules.items():
             of_module = self.all_per_token(row["saved_bytes"])
             saved, cast = saved + of_module, cast + of_module * self._more_under_autocast(path)
+            pairs += self.per_pair(row["saved_bytes"])
         products = _square_products(
             [(row["parameters"], self.all_per_token(row["forward_flops"])) for row in modules.values()]
         )
         operators = [row for row in self.values.get("outside_operators", ()) if row["module"] in modules]
         parameters = sum(row["parameters"] for row in modules.values() if row["kind"] not in _TABLES)
-        return self._part(name or self.values["name"], parameters, saved, products, operators, entering, cast)
+        return self._part(name or self.values["name"], parameters, saved, products, operators, entering, cast, pairs)
 
     def _part(
         self,
@@ -352,8 +357,12 @@ class _Measured:
         operators: Sequence[Mapping[str, Any]],
         entering: float,
         cast: float = 0.0,
+        pairs: float = 0.0,
     ) -> Block:
-        """A part that tensor parallelism does not divide. `cast`: further bytes that it saves under autocast."""
+        """A part that tensor parallelism does not divide.
+
+        `cast`: further bytes that it saves under autocast. `pairs`: bytes for each pair of samples.
+        """
         elements = max(0.0, saved / self.element)
         products = len(matmuls)
         kernels = Kernels(
@@ -370,7 +379,7 @@ class _Measured:
             replicated_parameters=parameters,
             matmuls=matmuls,
             attentions=(),
-            saved=SavedActivations(split_elements=0.0, replicated_elements=elements, autocast_replicated_bytes=cast),
+            saved=SavedActivations(replicated_elements=elements, autocast_replicated_bytes=cast, pair_bytes=pairs),
             separate=self._traced(kernels, {"operators": operators}, ()),
             fused=dataclasses.replace(kernels, elements=elements, launches=products),
             all_reduces=0,
@@ -412,6 +421,7 @@ class _Measured:
             saved=SavedActivations(
                 split_elements=elements - replicated,
                 replicated_elements=replicated,
+                pair_bytes=self.per_pair(kind["saved_bytes"]),
                 autocast_replicated_bytes=self.all_per_token(kind["saved_bytes"])
                 * self._more_under_autocast(kind["name"]),
             ),
@@ -489,30 +499,6 @@ class _Measured:
         saved = self._factor(kind["saved_bytes"], 2)
         dropout, head_dim = saved > (self.element + 4.5) * heads, max(1, round(width / heads))
         return (Attention(heads=heads, kv_heads=heads, head_dim=head_dim, dropout=dropout, scores_in_fp32=True),)
-
-
-def _with_linear_bytes(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The profile with saved bytes in proportion to the batch, as needed by the largest microbatch of the largest GPU.
-
-    They grow with its square if the samples of a batch are compared, as in a contrastive loss: smaller ones need less.
-    """
-    rows = values["saved_bytes"]["polynomial"]
-    linear, square = (float(Fraction(row[0])) for row in (*rows[1:3], ["0"], ["0"])[:2])
-    if square <= 0:
-        return values
-    batch = round((math.sqrt(linear**2 + 4 * square * _LARGEST_GPU_BYTES) - linear) / (2 * square))
-
-    def changed(part: Mapping[str, Any]) -> dict[str, Any]:
-        constant, *terms = part["saved_bytes"]["polynomial"]
-        slope = sum(Fraction(row[0]) * batch**power for power, row in enumerate(terms))
-        return {**part, "saved_bytes": {"polynomial": [constant, [str(slope)]]}}
-
-    tree, blocks = values.get("tree") or {"kinds": ()}, values["blocks"]
-    return {
-        **changed(values),
-        "blocks": {**blocks, "kinds": list(map(changed, blocks["kinds"]))},
-        "tree": {**tree, "kinds": list(map(changed, tree["kinds"]))},
-    }
 
 
 def _part_of(path: str, rows: Mapping[str, Mapping[str, Any]], limit: float) -> str:

@@ -156,20 +156,6 @@ class FixedDepth(nn.Module):
         return x
 
 
-class Graph(nn.Module):
-    """Sums the features of neighbors; a graph has no batch dimension."""
-
-    def __init__(self, width=24):
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(3))
-
-    def forward(self, x, edge_index):
-        for layer in self.layers:
-            neighbors = torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]])
-            x = layer(x + neighbors).relu()
-        return x
-
-
 class Numbered(nn.Module):
     """Blocks as numbered attributes, which the forward pass names."""
 

@@ -5,15 +5,6 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 
-class Words(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embed, self.head = nn.Embedding(50, 16), nn.Linear(16, 50)
-
-    def forward(self, input_ids, attention_mask=None):  # noqa: ARG002
-        return self.head(self.embed(input_ids))
-
-
 class Zipped(nn.Module):
     """Two lists in one loop, of which only the second repeats equal layers."""
 
@@ -60,7 +51,7 @@ class Named(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.time, self.convs = nn.Linear(1, 8), nn.ModuleList([nn.Conv1d(8, 8, 3)])
+        self.convs, self.time = nn.ModuleList([nn.Conv1d(8, 8, 3)]), nn.Linear(1, 8)
 
     def forward(self, x, timesteps, lengths, coords):
         x = x.transpose(1, 2)

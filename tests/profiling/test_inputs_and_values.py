@@ -1,6 +1,5 @@
 """Inputs inferred by trial, and forward passes that read values."""
 
-import dataclasses
 import importlib
 from contextlib import ExitStack
 
@@ -9,6 +8,7 @@ import pytest
 from smp_advisor.errors import ProfileError
 from smp_advisor.workload import Model
 from tests.deferred import Deferred
+from tests.profiling.shared import net, profiled
 
 pytestmark = pytest.mark.torch
 
@@ -17,12 +17,10 @@ forms = Deferred("tests.profiling.modules_with_batches")
 loss_of = Deferred("smp_advisor.profiling.step", "loss_of")
 make_copy = Deferred("smp_advisor.profiling.scaled.build", "make_copy")
 idle_layers = Deferred("smp_advisor.profiling.scaled.build", "idle_layers")
-profile_with_fallbacks = Deferred("smp_advisor.profiling.fallback", "profile_with_fallbacks")
 read_model = Deferred("smp_advisor.profiling.profiled_model", "read_model")
-Settings = Deferred("smp_advisor.profiling.traced_steps", "Settings")
 nn = Deferred("torch.nn")
 values = Deferred("tests.profiling.models_that_read_values")
-token_count = Deferred("smp_advisor.profiling.scaled.build", "token_count")
+valid_ids = Deferred("smp_advisor.profiling.inputs", "valid_ids")
 torch = Deferred("torch")
 
 
@@ -33,9 +31,7 @@ def test_a_loop_over_two_lists_keeps_all_layers_of_the_copy_in_use():
 
 
 def test_labels_of_a_copy_are_below_its_number_of_classes():
-    with ExitStack() as stack:
-        copy = make_copy(read_model(forms.Sentiment()), stack, memory_bytes=2**30, dtype=torch.float32)
-        assert token_count(copy) == 2
+    assert valid_ids(forms.Sentiment()) == 2
 
 
 def test_every_result_of_an_output_of_transformers_is_trained_and_no_state():
@@ -51,12 +47,8 @@ def test_a_table_of_positions_limits_the_tokens():
     assert example_inputs(forms.MinimalGPT()).longest == 256
 
 
-def images(model=None):
-    return example_inputs(model or nn.Conv2d(3, 4, 3), torch.zeros(3, 100, 100))
-
-
 def test_supplied_inputs_are_never_resized():
-    example = images()
+    example = example_inputs(nn.Conv2d(3, 4, 3), torch.zeros(3, 100, 100))
     assert not example.scales
     assert example.make(7, 512)[0].shape == (3, 100, 100)
     nodes = {"x": torch.zeros(100, 16), "edge_index": torch.zeros(2, 400, dtype=torch.long)}
@@ -66,8 +58,7 @@ def test_supplied_inputs_are_never_resized():
 
 
 def test_a_sample_is_a_call_with_the_supplied_inputs():
-    settings = Settings(precision="fp32", attention="fused", sequence=64, checkpointing=False, inputs=torch.zeros(5, 8))
-    profile = profile_with_fallbacks(read_model(nn.Linear(8, 4)), settings)
+    profile = profiled(nn.Linear(8, 4), precision="fp32", inputs=torch.zeros(5, 8))
     assert not profile.scales
     assert profile.forward_flops(1) == 2 * 5 * 8 * 4
     assert profile.forward_flops(3) == 3 * profile.forward_flops(1)
@@ -116,28 +107,25 @@ def test_inputs_are_those_of_the_first_layer_that_reads_each_argument(build, sha
 
 def test_without_a_layer_the_sentence_has_the_line_to_write():
     class Opaque(nn.Module):
-        def forward(self, state, action):
-            return state @ action
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(6, 3)
 
-    with pytest.raises(ProfileError, match=r"forward takes \(state, action\): write .*inputs=\(state, action\)\)"):
+        def forward(self, state, action):
+            return self.layer(state) @ action
+
+    with pytest.raises(ProfileError, match=r"\(state, action\): write .*batch: \(torch.zeros\(batch, 6\), ") as caught:
         example_inputs(Opaque())
+    line = str(caught.value).partition("write ")[2].partition(" with its sizes")[0].replace("batch, ...", "batch, 3")
+    assert eval(line.partition("inputs=")[2][:-1])(4)[1].shape == (4, 3)
 
 
 def test_the_sentence_says_whether_the_inputs_or_the_module_are_at_fault():
-    class Broken(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(8, 8)
-
-        def forward(self, x):
-            return self.missing_layer(self.layer(x))
-
-    settings = Settings(precision="fp32", attention="fused", sequence=64)
+    broken = net(lambda self, x: self.missing_layer(self.layer(x)), layer=nn.Linear(8, 8))
     with pytest.raises(ProfileError, match="The module is at fault, with any inputs"):
-        profile_with_fallbacks(read_model(Broken()), settings)
-    wrong = Settings(precision="fp32", attention="fused", sequence=64, inputs=torch.zeros(2, 9))
+        profiled(broken, precision="fp32", inputs=torch.zeros(2, 8))
     with pytest.raises(ProfileError, match="forward fails with the inputs that you passed"):
-        profile_with_fallbacks(read_model(nn.Linear(8, 8)), wrong)
+        profiled(nn.Linear(8, 8), precision="fp32", inputs=torch.zeros(2, 9))
 
 
 def _padded(batch, sequence):
@@ -152,21 +140,12 @@ def _graph(batch, sequence):
 SUPPLIED = {"Padded": _padded, "Looped": _graph}
 
 
-@pytest.mark.parametrize(
-    ("name", "confidence"),
-    [
-        ("Checked", "high"),
-        ("Counted", "exact"),
-        ("Padded", "exact"),
-        ("Looped", "exact"),
-        ("Resized", "exact"),
-        ("Dropped", "high"),
-    ],
-)
+KNOWN = dict.fromkeys(("Counted", "Padded", "Looped", "Resized"), "exact") | {"Checked": "high", "Dropped": "high"}
+
+
+@pytest.mark.parametrize(("name", "confidence"), KNOWN.items())
 def test_values_that_are_known_or_checked_leave_an_exact_trace(name, confidence):
-    settings = Settings(precision="fp32", attention="fused", sequence=64, checkpointing=False)
-    settings = dataclasses.replace(settings, inputs=SUPPLIED.get(name))
-    profile = profile_with_fallbacks(read_model(getattr(values, name)()), settings)
+    profile = profiled(getattr(values, name)(), precision="fp32", inputs=SUPPLIED.get(name))
     source = next(source for source in profile.provenance if source.figure == "FLOPs")
     assert (source.method, source.confidence) == ("traced", confidence)
     tokens = 1 if name in {"Checked", "Counted", "Resized", "Dropped"} else 64  # rows of numbers, or nodes

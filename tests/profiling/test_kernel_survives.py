@@ -3,16 +3,94 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import time
-from contextlib import suppress
-from pathlib import Path
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 
+import psutil
 import pytest
-
-from .kernel import running_kernel
+from jupyter_client.manager import KernelManager
 
 pytestmark = pytest.mark.torch
+
+
+@dataclass
+class Cell:
+    """Result of running a cell."""
+
+    status: str = ""
+    error: str = ""
+    shown: list[dict] = field(default_factory=list)
+    printed: str = ""
+
+    @property
+    def text(self) -> str:
+        """Everything that a person could read."""
+        return "\n".join([self.printed, self.error, *(str(bundle.get("text/plain", "")) for bundle in self.shown)])
+
+
+class Kernel:
+    """Runs cells, one at a time."""
+
+    def __init__(self, manager: KernelManager) -> None:
+        self.manager = manager
+        self.client = manager.client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=280)
+
+    def run(self, code: str, *, interrupt_at: str = "", timeout: float = 280) -> Cell:
+        """Run a cell to its end; with `interrupt_at`, interrupt it once that text is shown."""
+        cell = Cell()
+        request = self.client.execute(code, store_history=True)
+        end = time.monotonic() + timeout
+        interrupted = not interrupt_at
+        while time.monotonic() < end:
+            try:
+                message = self.client.get_iopub_msg(timeout=1)
+            except queue.Empty:
+                continue
+            if message["parent_header"].get("msg_id") != request:
+                continue
+            kind, content = message["msg_type"], message["content"]
+            if kind == "stream":
+                cell.printed += content["text"]
+            elif kind in {"display_data", "update_display_data", "execute_result"}:
+                cell.shown.append(content["data"])
+            elif kind == "error":
+                cell.error = f"{content['ename']}: {content['evalue']}"
+            elif kind == "status" and content["execution_state"] == "idle":
+                cell.status = self.client.get_shell_msg(timeout=280)["content"]["status"]
+                return cell
+            if not interrupted and interrupt_at in cell.text:
+                self.manager.interrupt_kernel()
+                interrupted = True
+        raise TimeoutError(f"the cell did not end:\n{cell.text[-2000:]}")
+
+    def value(self, expression: str) -> str:
+        """Printed value of an expression."""
+        return self.run(f"print({expression})").printed.strip()
+
+    def children(self) -> list[int]:
+        """Processes below the kernel's."""
+        below = psutil.Process(self.manager.provisioner.pid).children(recursive=True)
+        return [child.pid for child in below if child.status() != psutil.STATUS_ZOMBIE]
+
+
+@contextmanager
+def running_kernel(root, folder):
+    """A kernel of this Python with the package of the tree."""
+    manager = KernelManager(kernel_name="python3")
+    environment = os.environ | {"PYTHONPATH": str(root), "IPYTHONDIR": str(folder)}
+    manager.start_kernel(env=environment, cwd=str(folder))
+    kernel = Kernel(manager)
+    try:
+        yield kernel
+    finally:
+        kernel.client.stop_channels()
+        manager.shutdown_kernel(now=True)
+
 
 SETUP = """
 %load_ext smp_advisor
@@ -51,75 +129,63 @@ def kernel(root, tmp_path_factory):
         yield running
 
 
-def survives(kernel, pid: int) -> None:
+@pytest.fixture(autouse=True)
+def untouched(request):
+    """The kernel has no child processes and the same model afterwards."""
+    if "kernel" not in request.fixturenames:
+        yield
+        return
+    kernel = request.getfixturevalue("kernel")
+    pid = kernel.value("os.getpid()")
+    yield
     assert kernel.children() == []
-    assert kernel.value(UNTOUCHED) == str(pid)
+    assert kernel.value(UNTOUCHED) == pid
 
 
 # Upon this signal a child writes where it is.
 LATE = """
-def harm():
-    from signal import SIG_BLOCK, SIG_UNBLOCK, SIGUSR1, pthread_sigmask, sigpending
-    pthread_sigmask(SIG_BLOCK, [SIGUSR1])
-    while SIGUSR1 not in sigpending():
-        print('flood' * 100)
-    time.sleep(1)
-    pthread_sigmask(SIG_UNBLOCK, [SIGUSR1])
-    time.sleep(60)
+from signal import SIG_BLOCK, SIG_UNBLOCK, SIGUSR1, pthread_sigmask, sigpending
+pthread_sigmask(SIG_BLOCK, [SIGUSR1])
+while SIGUSR1 not in sigpending():
+    print('flood' * 100)
+time.sleep(1)
+pthread_sigmask(SIG_UNBLOCK, [SIGUSR1])
+time.sleep(60)
 """
+HALF = "more than the 0.5 GiB"
 HARMS = {
     "out of memory": (
-        "def harm():\n    held = []\n    while True:\n        held.append(b'x' * 2**24)",
-        "--memory 0.5",
-        ["line 4 of cell [", "more than the 0.5 GiB"],
+        "held = []\nwhile True:\n    held.append(b'x' * 2**24)", "--memory 0.5", ["line 4 of cell [", HALF]
     ),
-    "one large tensor": (
-        "def harm():\n    return torch.empty(2**40)",
-        "--memory 0.5",
-        ["line 2 of cell [", "more than the 0.5 GiB"],
-    ),
-    "segfault": ("def harm():\n    ctypes.string_at(0)", "", ["SIGSEGV", "line 2 of cell ["]),
-    "abort": ("def harm():\n    os.abort()", "", ["SIGABRT", "line 2 of cell ["]),
-    "sys.exit": ("def harm():\n    sys.exit(3)", "", ["sys.exit(3)", "line 2 of cell ["]),
-    "os._exit": ("def harm():\n    os._exit(4)", "", ["status 4"]),
+    "one large tensor": ("return torch.empty(2**40)", "--memory 0.5", ["line 2 of cell [", HALF]),
+    "segfault": ("ctypes.string_at(0)", "", ["SIGSEGV", "line 2 of cell ["]),
+    "killed": ("os.kill(os.getpid(), 9)", "", ["killed (SIGKILL), probably by", "memory_bytes"]),
+    "abort": ("os.abort()", "", ["SIGABRT", "line 2 of cell ["]),
+    "sys.exit": ("sys.exit(3)", "", ["sys.exit(3)", "line 2 of cell ["]),
+    "os._exit": ("os._exit(4)", "", ["status 4"]),
     "fork bomb": (
-        "def harm():\n    for _ in range(7):\n        os.fork()\n    time.sleep(60)",
-        "",
-        ["more than 64 processes", "of cell ["],
+        "for _ in range(7):\n    os.fork()\ntime.sleep(60)", "", ["more than 64 processes", "of cell ["]
     ),
     "output flood": (
-        "def harm():\n    while True:\n        print('flood' * 100)",
-        "",
-        ["more than 16 MiB of output", "line 3 of cell ["],
+        "while True:\n    print('flood' * 100)", "", ["more than 16 MiB of output", "line 3 of cell ["]
     ),
-    "flood without a line's end": (
-        "def harm():\n    while True:\n        print('flood' * 100, end='')",
-        "",
-        ["16 MiB"],
-    ),
-    "a signal that comes late, as on a busy machine": (
-        LATE,
-        "",
-        ["more than 16 MiB of output", "of cell ["],
-    ),
-    "error": (
-        "def harm():\n    raise RuntimeError('broken <b>')",
-        "",
-        ["RuntimeError: broken <b>", "line 2 of cell ["],
-    ),
+    "flood without a line's end": ("while True:\n    print('flood' * 100, end='')", "", ["16 MiB"]),
+    "a signal that comes late, as on a busy machine": (LATE, "", ["more than 16 MiB of output", "of cell ["]),
+    "error": ("raise RuntimeError('broken <b>')", "", ["RuntimeError: broken <b>", "line 2 of cell ["]),
     "process that goes on": (
-        "def harm():\n    if os.fork() == 0:\n        os.setsid()\n        time.sleep(60)\n    raise KeyError('gone')",
-        "",
-        ["KeyError"],
+        "if os.fork() == 0:\n    os.setsid()\n    time.sleep(60)\nraise KeyError('gone')", "", ["KeyError"]
     ),
-}
+}  # fmt: skip
+
+
+def harm(kernel, body):
+    kernel.run("def harm():\n    " + body.strip().replace("\n", "\n    "))
 
 
 @pytest.mark.parametrize("name", HARMS)
 def test_kernel_survives(kernel, name):
-    code, options, parts = HARMS[name]
-    pid = int(kernel.value("os.getpid()"))
-    kernel.run(code)
+    body, options, parts = HARMS[name]
+    harm(kernel, body)
     cell = kernel.run(f"{PROFILE} {options}")
     assert "UsageError: The scaled copy of Model " in cell.printed
     for part in parts:
@@ -127,12 +193,10 @@ def test_kernel_survives(kernel, name):
     assert "Traceback" not in cell.printed
     assert "forward began" in cell.text  # the live log, up to where it ended
     assert not any("<b>" in bundle.get("text/html", "") for bundle in cell.shown)
-    survives(kernel, pid)
 
 
 def test_kernel_survives_an_endless_loop(kernel):
-    pid = int(kernel.value("os.getpid()"))
-    kernel.run("def harm():\n    while True:\n        pass")
+    harm(kernel, "while True:\n    pass")
     for seconds in (3, 20, 100):  # until the child gets as far as the loop
         cell = kernel.run(f"{PROFILE} --seconds {seconds}")
         if "forward began" in cell.text:
@@ -140,25 +204,20 @@ def test_kernel_survives_an_endless_loop(kernel):
     assert "UsageError: The scaled copy of Model was stopped at line" in cell.printed
     assert "of cell [" in cell.printed
     assert f"did not end within {seconds} seconds" in cell.printed
-    survives(kernel, pid)
 
 
 def test_interrupt_ends_the_child(kernel):
-    pid = int(kernel.value("os.getpid()"))
-    kernel.run("def harm():\n    time.sleep(600)")
+    harm(kernel, "time.sleep(600)")
     cell = kernel.run(PROFILE, interrupt_at="forward began")
     assert "interrupted; all its processes have ended" in cell.printed
-    survives(kernel, pid)
 
 
 def test_a_model_that_does_no_harm_trains_and_stays_as_it_was(kernel):
-    pid = int(kernel.value("os.getpid()"))
     kernel.run("harm = None")
     cell = kernel.run(f"{PROFILE}\nprofile.scaled")
     assert cell.status == "ok", cell.text
     assert "A copy of Model" in cell.shown[-1]["text/html"]
     assert kernel.value("profile.scaled.finite and not profile.scaled.without_gradient") == "True"
-    survives(kernel, pid)
 
 
 def test_the_sdk_is_not_imported_and_a_script_runs_from_its_cell(kernel):
@@ -187,6 +246,6 @@ def test_a_kernel_that_is_killed_leaves_nothing_behind(root, tmp_path):
 
 def is_running(pid: int) -> bool:
     """Whether there is such a process; one that has ended may wait for long until whoever has it now collects it."""
-    with suppress(FileNotFoundError, ProcessLookupError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    with suppress(psutil.Error):
+        return psutil.Process(pid).status() not in {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}
     return False

@@ -14,20 +14,18 @@ from smp_advisor.libraries import Plan
 from smp_advisor.libraries.layout import layout_of
 from smp_advisor.workload import Adapter, Job, Model
 from tests.deferred import Deferred, deferred
+from tests.profiling.shared import profiled
 
 pytestmark = pytest.mark.torch
 
 torch = Deferred("torch")
 transformers = Deferred("transformers")
-profile_with_fallbacks = Deferred("smp_advisor.profiling.fallback", "profile_with_fallbacks")
-read_model = Deferred("smp_advisor.profiling.profiled_model", "read_model")
-Settings = Deferred("smp_advisor.profiling.traced_steps", "Settings")
 PlainGPT, ResNet = deferred("tests.profiling.plain_models", "PlainGPT", "ResNet")
 
 SEQUENCE = 256
 SMALL = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 8}
 MODELS = {
-    "a known family": lambda: transformers.GPT2Config(n_layer=4),
+    "a known family": lambda: transformers.GPT2Config(n_layer=2),
     "grouped queries": lambda: transformers.LlamaConfig(**SMALL, intermediate_size=256, num_key_value_heads=2),
     "a family without formulas": lambda: transformers.Qwen3MoeConfig(
         **SMALL, intermediate_size=256, moe_intermediate_size=64, num_experts=8, num_experts_per_tok=2
@@ -41,27 +39,16 @@ MODELS = {
     ),
     "images through windows": lambda: transformers.SwinConfig(embed_dim=48, depths=[2, 2, 6, 2]),
     "a decoder that reads an encoder": lambda: transformers.BartConfig(
-        d_model=128,
-        encoder_layers=3,
-        decoder_layers=3,
-        encoder_attention_heads=8,
-        decoder_attention_heads=8,
-        encoder_ffn_dim=512,
-        decoder_ffn_dim=512,
-        architectures=["BartForConditionalGeneration"],
+        d_model=128, encoder_layers=3, decoder_layers=3, encoder_attention_heads=8, decoder_attention_heads=8,
+        encoder_ffn_dim=512, decoder_ffn_dim=512, architectures=["BartForConditionalGeneration"],
     ),
-}
-
-
-def profiled(model, attention="fused"):
-    settings = Settings(precision="fp16", attention=attention, sequence=SEQUENCE, checkpointing=False)
-    return profile_with_fallbacks(read_model(model), settings)
+}  # fmt: skip
 
 
 @cache
 def profile_of(name, attention):
     """Profile of a model of `MODELS`; some tests use the same one."""
-    return profiled(MODELS[name](), attention)
+    return profiled(MODELS[name](), attention=attention, precision="fp16", sequence=SEQUENCE)
 
 
 EAGER = ("grouped queries", "images through windows", "a decoder that reads an encoder")
@@ -125,10 +112,14 @@ def test_advice_on_a_module_says_that_it_is_measured():
         smp_advisor.advise(profile, "ml.p4d.24xlarge", hidden=64)
 
 
-def test_a_profile_of_a_count_stays_inferred():
-    model = Model.from_profile(profiled("125M"))
+def test_a_profile_of_a_count_stays_inferred_and_keeps_its_shape_for_every_library():
+    traced = profiled("125M", sequence=SEQUENCE)
+    model = Model.from_profile(traced)
     assert model.origin == "inferred"
     assert model.note.startswith("inferred from 125 M")
+    for library in ("auto", "fsdp", "smp-v2"):
+        advice = smp_advisor.advise(traced, "ml.p4d.24xlarge", library=library, sequence_length=SEQUENCE)
+        assert advice.model == model
 
 
 def test_a_module_of_a_known_family_is_counted_without_a_trace():

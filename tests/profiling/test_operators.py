@@ -12,12 +12,12 @@ from smp_advisor.libraries import Plan
 from smp_advisor.workload import Job, Model
 from smp_advisor.workload.block import Kernels
 from tests.deferred import Deferred
+from tests.profiling.shared import plain_profile, profiled
 
 pytestmark = pytest.mark.torch
 
 torch = Deferred("torch")
 transformers = Deferred("transformers")
-profile_with_fallbacks = Deferred("smp_advisor.profiling.fallback", "profile_with_fallbacks")
 read_model = Deferred("smp_advisor.profiling.profiled_model", "read_model")
 Profile = Deferred("smp_advisor.profiling.result", "Profile")
 Settings = Deferred("smp_advisor.profiling.traced_steps", "Settings")
@@ -26,17 +26,9 @@ PlainGPT = Deferred("tests.profiling.plain_models", "PlainGPT")
 SMALL = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 8}
 
 
-def settings(**values):
-    return Settings(**({"precision": "bf16", "attention": "fused", "sequence": 256, "checkpointing": False} | values))
-
-
-def profiled(model, **values):
-    return profile_with_fallbacks(read_model(model), settings(**values))
-
-
 @pytest.fixture(scope="module")
 def plain():
-    return profiled(PlainGPT(layers=6))
+    return plain_profile()
 
 
 def test_each_operator_has_the_traffic_and_the_products_of_its_module(plain):
@@ -69,8 +61,9 @@ def test_each_operator_has_the_traffic_and_the_products_of_its_module(plain):
 def test_operators_add_up_to_the_step_of_the_full_model(make, values):
     """Extrapolated from a few blocks and small sizes, they are those of the full model at another size."""
     model = make()
-    profile = profiled(model, **values)
-    tracer = _Tracer(read_model(model), settings(**values))
+    settings = {"precision": "bf16", "attention": "fused", "sequence": 256, "checkpointing": False} | values
+    profile = profiled(model, **settings)
+    tracer = _Tracer(read_model(model), Settings(**settings))
     batch, tokens = tracer.samples.unseen
     step = tracer.step(batch, tokens, 10**6, operators=True)
     expected: dict = {}
@@ -130,27 +123,28 @@ def test_a_profile_without_operators_is_refused(plain):
 
 
 FAMILIES = {
-    "gpt2": lambda: transformers.GPT2Config(n_embd=128, n_layer=4, n_head=4),
-    "llama": lambda: transformers.LlamaConfig(**SMALL, intermediate_size=256),
-    "vit": lambda: transformers.ViTConfig(**SMALL, intermediate_size=512),
+    "GPT2Config": (18, {"n_embd": 128, "n_layer": 4, "n_head": 4}),
+    "LlamaConfig": (37, {**SMALL, "intermediate_size": 256}),
+    "ViTConfig": (11, {**SMALL, "intermediate_size": 512}),
 }
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_traced_kernels_are_those_of_the_formulas_of_a_family(family):
     """The formulas count kernels in the model's code: a trace of this code has the same ones."""
-    config = FAMILIES[family]()
+    launches, values = FAMILIES[family]
+    config = getattr(transformers, family)(**values)
     traffic = []
-    for model in (Model.from_config(config), Model.from_profile(profiled(config))):
+    for model in (Model.from_config(config), Model.from_profile(profiled(config, sequence=256))):
         kernels = model.groups[-1].block.separate
         traffic.append(kernels.elements + kernels.split_elements)
-        assert kernels.products + kernels.launches == {"gpt2": 18, "llama": 37, "vit": 11}[family]
+        assert kernels.products + kernels.launches == launches
     assert traffic[1] == pytest.approx(traffic[0], rel=0.06)
 
 
 def test_a_plain_module_takes_the_time_of_its_operators():
     """The same network, as a family with formulas and as a module of unknown origin, takes the same time."""
-    profile = profiled(transformers.GPT2Config(n_layer=6), sequence=1024)
+    profile = profiled(transformers.GPT2Config(n_layer=2), sequence=1024)
     anonymous = dataclasses.replace(profile, config_json="{}")
     without = profile.as_dict() | {"config_json": "{}"}
     for kind in without["blocks"]["kinds"]:

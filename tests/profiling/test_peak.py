@@ -1,16 +1,14 @@
 """The extrapolated peak against a steady-state step traced with its optimizer."""
 
-from functools import cache
-
 import pytest
 
 from tests.deferred import Deferred, deferred
 
 pytestmark = pytest.mark.torch
 
-torch = Deferred("torch")
 transformers = Deferred("transformers")
-build_fake, fake_inputs, fake_mode = deferred("smp_advisor.profiling.fake", "build_fake", "fake_inputs", "fake_mode")
+build_fake, fake_inputs = deferred("smp_advisor.profiling.fake", "build_fake", "fake_inputs")
+KnownValuesMode = Deferred("smp_advisor.profiling.known_values", "KnownValuesMode")
 example_inputs = Deferred("smp_advisor.profiling.inputs", "example_inputs")
 make_optimizer = Deferred("smp_advisor.profiling.step", "make_optimizer")
 read_model = Deferred("smp_advisor.profiling.profiled_model", "read_model")
@@ -19,88 +17,30 @@ stacks = Deferred("smp_advisor.profiling.structure", "stacks")
 Settings, compute_dtype = deferred("smp_advisor.profiling.traced_steps", "Settings", "compute_dtype")
 trace = Deferred("smp_advisor.profiling.trace", "trace")
 
-GPT2_XL = {"n_embd": 1600, "n_layer": 48, "n_head": 25}
-LLAMA_8B = {
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "vocab_size": 128256,
-}
-GB = 1e9
-MODELS = {
-    "GPT-2 XL": ("GPT2Config", GPT2_XL),
-    "twelve layers of GPT-2 XL": ("GPT2Config", GPT2_XL | {"n_layer": 12}),
-    "eight layers of Llama 3 8B": ("LlamaConfig", LLAMA_8B | {"num_hidden_layers": 8}),
-}
+GPT2 = {"model_type": "gpt2", "n_embd": 1600, "n_layer": 6, "n_head": 25}
+LLAMA = {
+    "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 4,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
+}  # fmt: skip
 
 
-def config(name):
-    class_name, keywords = MODELS[name]
-    return getattr(transformers, class_name)(**keywords)
-
-
-@cache
-def profiled(name, precision, sequence=1024):
-    """Profile of a model of `MODELS`; some tests use the same one."""
-    settings = Settings(precision=precision, attention="fused", sequence=sequence)
-    return trace(read_model(config(name)), settings).profile
-
-
-def traced_steady_state(config, settings, *, batch, sequence, checkpointing):
-    """Peak of the second of two steps, optimizer state resident, gradients freed between steps."""
-    mode = fake_mode()
-    dtype = compute_dtype(settings.training_precision)
-    model = build_fake(lambda: read_model(config).build(attention=settings.attention), mode, dtype).train()
-    inputs = fake_inputs(example_inputs(model).make(batch, sequence), mode, dtype)
+@pytest.mark.parametrize(
+    ("values", "precision", "sequence", "checkpointing"),
+    [(GPT2, "bf16", 1024, False), (GPT2, "bf16", 1024, True), (GPT2, "amp", 512, False), (LLAMA, "bf16", 1024, False)],
+)
+def test_the_composed_peak_is_the_traced_one(values, precision, sequence, checkpointing):
+    settings, profiled = Settings(precision=precision, attention="fused", sequence=1024), read_model(values)
+    composed = trace(profiled, settings).profile.peak_memory(2, sequence, checkpointing=checkpointing)
+    # The second of two steps: the optimizer state is resident, and gradients are freed between steps.
+    mode, dtype = KnownValuesMode(), compute_dtype(settings.training_precision)
+    model = build_fake(lambda: profiled.build(attention=settings.attention), mode, dtype).train()
+    inputs = fake_inputs(example_inputs(model).make(2, sequence), mode, dtype)
+    options = {"precision": precision, "attention": "fused", "checkpointing": checkpointing, "steps": 2}
+    blocks = [path for stack in stacks(model) for path in stack.paths]
     with mode:
-        return measure_step(
-            model,
-            inputs,
-            precision=settings.precision,
-            attention=settings.attention,
-            blocks=[path for stack in stacks(model) for path in stack.paths],
-            optimizer=make_optimizer(list(model.parameters()), settings.optimizer),
-            steps=2,
-            checkpointing=checkpointing,
-        ).peak_bytes
-
-
-# model, precision, batch, sequence, checkpointing, peak of the passes in GB if it is known
-CASES = {
-    "GPT-2 XL": ("GPT-2 XL", "bf16", 2, 1024, False, 19.73),
-    "GPT-2 XL, checkpointed": ("GPT-2 XL", "bf16", 2, 1024, True, 12.78),
-    "autocast": ("twelve layers of GPT-2 XL", "amp", 2, 512, False, None),
-    "Llama": ("eight layers of Llama 3 8B", "bf16", 2, 1024, False, None),
-}
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_the_composed_peak_is_the_traced_one(name):
-    model, precision, batch, sequence, checkpointing, expected_gb = CASES[name]
-    profile = profiled(model, precision)
-    settings = Settings(precision=precision, attention="fused")
-    extrapolated = profile.peak_memory(batch, sequence, checkpointing=checkpointing)
-    traced = traced_steady_state(config(model), settings, batch=batch, sequence=sequence, checkpointing=checkpointing)
-    assert extrapolated.peak_bytes == pytest.approx(traced, rel=1e-3)
-    if expected_gb:
-        assert extrapolated.passes_bytes / GB == pytest.approx(expected_gb, abs=0.006)
-
-
-def test_the_closed_form_is_what_the_timeline_says():
-    # P + O + max(A + 8 b s V, G + one block's A), the 8 for the fp32 loss that transformers computes.
-    batch, sequence = 2, 1024
-    profile = profiled("GPT-2 XL", "bf16", sequence)
-    peak = profile.peak_memory(batch, sequence)
-    resident = peak.parameters_bytes + peak.optimizer_state_bytes
-    logits = 8 * batch * sequence * profile.vocab
-    block = profile.blocks[-1].saved_bytes(batch, sequence)
-    closed = resident + max(peak.activations_bytes + logits, peak.gradients_bytes + block)
-    assert peak.passes_bytes == pytest.approx(closed, rel=2e-3)
-    persistent = profile.peak_memory(batch, sequence, persistent_gradients=True)
-    everything = resident + peak.gradients_bytes + peak.activations_bytes + logits
-    assert persistent.passes_bytes == pytest.approx(everything, rel=2e-3)
+        optimizer = make_optimizer(list(model.parameters()), settings.optimizer)
+        traced = measure_step(model, inputs, blocks=blocks, optimizer=optimizer, **options)
+    assert composed.peak_bytes == pytest.approx(traced.peak_bytes, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +48,7 @@ def test_the_closed_form_is_what_the_timeline_says():
     [("fp32", 16, 20), ("bf16", 8, 10), ("fp16", 20, 24), ("amp", 16, 20), ("mixed", 16, 20)],
 )
 def test_bytes_a_parameter(precision, at_rest, at_peak):
-    config = transformers.GPT2Config(n_embd=512, n_head=8, n_layer=12, vocab_size=256, n_positions=64)
+    config = transformers.GPT2Config(n_embd=512, n_head=8, n_layer=3, vocab_size=256, n_positions=64)
     profile = trace(
         read_model(config), Settings(precision=precision, attention="fused", sequence=64, checkpointing=False)
     ).profile

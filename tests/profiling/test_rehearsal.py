@@ -8,10 +8,13 @@ import pytest
 
 from smp_advisor import Job, Plan
 from smp_advisor.profiling.profiled_model import read_model
-from smp_advisor.profiling.rehearsal import Rehearsal, run
-from smp_advisor.profiling.rehearsal.result import degrees_of
+from smp_advisor.profiling.rehearsal.result import Rehearsal, degrees_of
+from tests.deferred import Deferred
+from tests.profiling.shared import net
 
 pytestmark = pytest.mark.torch
+
+run = Deferred("smp_advisor.profiling.rehearsal.run", "run")
 
 JOB = Job(sequence_length=512)
 GPT2 = {"model_type": "gpt2", "n_embd": 64, "n_layer": 6, "n_head": 4, "vocab_size": 300}
@@ -88,13 +91,9 @@ def test_what_cannot_be_rehearsed_is_named(rehearsals):
     assert t5.same_gradients
 
 
-def test_bounds_that_pytorch_has_not_are_named():
+def test_accumulated_gradients_are_microbatches_too_and_bounds_that_pytorch_has_not_are_named():
     plan = Plan(pipeline_parallel_degree=4, microbatches=8, active_microbatches=2, batch_size=8)
-    _, not_rehearsed = degrees_of(plan, 1)
-    assert any("active_microbatches=2" in sentence for sentence in not_rehearsed)
-
-
-def test_accumulated_gradients_are_microbatches_too():
+    assert any("active_microbatches=2" in sentence for sentence in degrees_of(plan, 1)[1])
     degrees, _ = degrees_of(Plan(library="fsdp", batch_size=4, gradient_accumulation_steps=3), 8)
     assert (degrees.microbatches, degrees.data, degrees.sharding) == (3, 2, "full")
     degrees, _ = degrees_of(Plan(library="ddp", batch_size=4), 8)
@@ -108,21 +107,17 @@ def test_a_rehearsal_goes_through_json_unchanged(rehearsals):
 
 
 def test_a_failing_rank_ends_all_of_them_and_says_why():
-    from torch import nn
+    import torch
+    from torch import distributed, nn
 
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+    def forward(self, x):
+        if distributed.is_initialized():
+            raise ValueError("not on several processes")
+        return self.last(self.first(x))
 
-        def forward(self, x):
-            import torch.distributed as dist
-
-            if dist.is_initialized():
-                raise ValueError("not on several processes")
-            return self.last(self.first(x))
-
-    rehearsal = run(read_model(Net()), JOB, Plan(batch_size=2), data_parallel_degree=2)
+    module = net(forward, first=nn.Linear(4, 4), last=nn.Linear(4, 4))
+    rows = lambda batch: torch.zeros(batch, 4)  # noqa: E731
+    rehearsal = run(read_model(module), JOB, Plan(batch_size=2), data_parallel_degree=2, inputs=rows)
     (problem,) = rehearsal.problems
     assert problem.kind == "failed rank"
     assert "failed first: ValueError: not on several processes" in problem.text

@@ -20,23 +20,20 @@ torch = Deferred("torch")
 cases = Deferred("benchmarks.rehearsal_cases")
 is_found, report = deferred("benchmarks.rehearsal_faults", "is_found", "report")
 read_model = Deferred("smp_advisor.profiling.profiled_model", "read_model")
-Rehearsal, run = deferred("smp_advisor.profiling.rehearsal", "Rehearsal", "run")
+run = Deferred("smp_advisor.profiling.rehearsal.run", "run")
+Rehearsal = Deferred("smp_advisor.profiling.rehearsal.result", "Rehearsal")
 repeatable = Deferred("smp_advisor.profiling.rehearsal.single_process", "repeatable")
-check_division, joined, largest_difference, microbatches_of = deferred(
-    "smp_advisor.profiling.rehearsal.single_process",
-    *("check_division", "joined", "largest_difference", "microbatches_of"),
+check_division, joined, largest_difference = deferred(
+    "smp_advisor.profiling.rehearsal.single_process", "check_division", "joined", "largest_difference"
 )
+microbatches_of = Deferred("smp_advisor.profiling.inputs", "microbatches_of")
 
 pytestmark = pytest.mark.torch
 
 FAULTS = (
-    "sum of squares",
-    "contrastive loss",
-    "mean without padding",
-    "root of zero",
-    "far blocks share a weight",
+    "sum of squares", "contrastive loss", "mean without padding", "root of zero", "far blocks share a weight",
     "second rank fails",
-)
+)  # fmt: skip
 SOUND = ("feed-forward blocks", "dropout", "frozen layers", "unused layer")
 """Names of the fast cases."""
 

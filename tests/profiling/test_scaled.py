@@ -15,15 +15,14 @@ from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.profiled_model import read_model
 from smp_advisor.profiling.scaled import ScaledRun, run
 from tests.deferred import Deferred, deferred
+from tests.profiling.shared import net, profiled
 
 pytestmark = pytest.mark.torch
 
 transformers = Deferred("transformers")
-profile_with_fallbacks = Deferred("smp_advisor.profiling.fallback", "profile_with_fallbacks")
 affordable_inputs, make_copy = deferred("smp_advisor.profiling.scaled.build", "affordable_inputs", "make_copy")
-reduced, reductions_between = deferred("smp_advisor.profiling.scaled.reduction", "reduced", "reductions_between")
+torch = Deferred("torch")
 example_inputs = Deferred("smp_advisor.profiling.inputs", "example_inputs")
-Settings = Deferred("smp_advisor.profiling.traced_steps", "Settings")
 
 JOB = Job(sequence_length=512)
 PLAN = Plan(microbatches=4, batch_size=16, fp16=True, activation_checkpointing="each")
@@ -40,78 +39,39 @@ print(profile.scaled.ok, profile.failures, "torch" in sys.modules)"""
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "True () False\n"
 
 
-def small(**values):
-    config = transformers.AutoConfig.for_model(**values)
-    first = next(reduced(config, 2))
-    return config, first, {part.name: (part.full, part.copy) for part in reductions_between(config, first)}
-
-
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        (GPT3, {"n_layer": (96, 2), "n_embd": (12288, 768), "n_head": (96, 6)}),
+        (GPT3, {"transformer.h": (96, 2), "hidden size": (12288, 768), "heads": (96, 6), "vocabulary": (50257, 2048)}),
         (
             {"model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8},
-            {"hidden_size": (4096, 1024), "num_attention_heads": (32, 8), "num_key_value_heads": (8, 2)},
+            {"model.layers": (32, 2), "vocabulary": (32_000, 2048)},
         ),
-        ({"model_type": "falcon", "hidden_size": 4544, "num_attention_heads": 71}, {"num_attention_heads": (71, 2)}),
-        ({"model_type": "gemma3_text"}, {"num_hidden_layers": (26, 6)}),  # one layer of six attends to everything
-        ({"model_type": "qwen3_moe"}, {"num_local_experts": (128, 4), "num_experts_per_tok": (8, 4)}),
-        ({"model_type": "deepseek_v3"}, {"n_routed_experts": (256, 16)}),  # in 8 groups of at least two
+        ({"model_type": "falcon", "hidden_size": 4544, "num_attention_heads": 71}, {"transformer.h": (32, 2)}),
+        ({"model_type": "gemma3_text"}, {"model.layers": (26, 8)}),  # one layer of six attends to everything
+        ({"model_type": "qwen3_moe"}, {"experts": (128, 16)}),  # eight for each token
+        ({"model_type": "deepseek_v3"}, {"experts": (256, 16)}),  # in eight groups of two
+        ({"model_type": "resnet"}, {"resnet.encoder.stages.2.layers": (6, 3)}),
     ],
 )
-def test_reductions_keep_the_architecture(values, expected):
-    _, config, reductions = small(**values)
-    assert {name: reductions[name] for name in expected} == expected
-    heads = config.num_attention_heads
-    assert config.hidden_size % heads == 0
-
-
-def test_heads_of_a_state_space_model_remain_a_multiple_of_their_groups():
-    _, config, reductions = small(model_type="mamba2", hidden_size=2560, num_heads=80, head_dim=64, n_groups=8)
-    assert reductions["num_heads"] == (80, 8)
-    assert config.hidden_size * config.expand == config.num_heads * config.head_dim
+def test_a_configuration_is_reduced_to_a_consistent_copy(values, expected):
+    with ExitStack() as stack:
+        copy = make_copy(read_model(values), stack, memory_bytes=2**32, dtype=torch.float32)
+    reductions = {part.name: (part.full, part.copy) for part in copy.reductions}
+    assert {name: reductions.get(name) for name in expected} == expected
+    assert sum(p.numel() for p in copy.model.parameters()) <= 25_000_000
 
 
 def test_a_decoder_has_no_more_tokens_than_target_positions():
-    import torch
-
-    profiled = read_model({"model_type": "whisper"})
     with torch.device("meta"):
-        assert example_inputs(profiled.build(), config=profiled.config).longest == 448
+        assert example_inputs(read_model({"model_type": "whisper"}).build()).longest == 448
 
 
-def test_stages_of_a_convolutional_network_are_cut_in_depth():
-    _, config, reductions = small(model_type="resnet")
-    assert config.depths == [2, 2, 2, 2]
-    assert reductions == {"depths in total": (16, 8)}
-
-
-def test_tokens_stay_within_the_smaller_vocabulary():
-    _, config, _ = small(**GPT3)
-    assert config.vocab_size == 2048
-    assert max(config.bos_token_id, config.eos_token_id) < 2048
-
-
-@pytest.fixture(scope="module")
-def gpt2():
-    profiled = read_model(GPT2)
+def test_a_copy_trains_as_planned_and_as_predicted():
     lines, shares = [], []
-    done = run(
-        profiled,
-        JOB,
-        PLAN,
-        name="GPT-2",
-        on_line=lines.append,
-        on_progress=lambda *progress: shares.append(progress),
-    )
-    return done, lines, shares
-
-
-def test_a_copy_trains_as_planned(gpt2):
-    done, lines, shares = gpt2
+    report = {"on_line": lines.append, "on_progress": lambda *progress: shares.append(progress)}
+    done = run(read_model(GPT2), JOB, PLAN, name="GPT-2", **report)
     assert done.ok, str(done)
-    assert done.finite
     assert len(done.losses) == 2
     assert done.microbatches == (2, 2, 2, 2)
     assert done.checkpointed == 2
@@ -120,92 +80,81 @@ def test_a_copy_trains_as_planned(gpt2):
     assert done.without_gradient == ()
     assert [line for line in lines if line.startswith("step 2 loss")]
     assert shares[-1][0] == shares[-1][1] - 1
-
-
-def test_what_was_predicted_for_the_copy_is_what_it_took(gpt2):
-    done, *_ = gpt2
     comparisons = {comparison.figure: comparison for comparison in done.comparisons}
     assert set(comparisons) == {"saved bytes", "forward FLOPs", "backward FLOPs"}
     assert all(comparison.ratio == pytest.approx(1, rel=1e-4) for comparison in comparisons.values()), str(done)
-
-
-def test_a_run_goes_through_json_unchanged(gpt2):
-    done, *_ = gpt2
     assert ScaledRun.from_dict(json.loads(json.dumps(done.as_dict()))) == done
-    assert "n_layer 6 → 2" in done.as_html()
+    assert "transformer.h 6 → 2" in done.as_html()
 
 
-@pytest.fixture
-def net():
-    """A module not from transformers, whose blocks are cut."""
-    import torch
-    from torch import nn
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"model_type": "t5", "d_model": 64, "d_ff": 128, "d_kv": 16, "num_heads": 4, "num_layers": 2, "vocab_size": 99},
+        {
+            "model_type": "mixtral", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 256,
+        },
+    ],
+)  # fmt: skip
+def test_the_trace_of_a_copy_equals_its_real_step(values):
+    done = run(read_model(values), JOB, name="", precision="bf16")
+    assert all(row.ratio == pytest.approx(1, abs=1e-4) for row in done.comparisons), str(done)
+    assert len(done.comparisons) == 3
+    assert done.finite
 
-    class Block(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.norm, self.up, self.down = nn.LayerNorm(16), nn.Linear(16, 64), nn.Linear(64, 16)
 
-        def forward(self, x):
-            return x + self.down(torch.relu(self.up(self.norm(x))))
+def test_a_module_is_cut_in_depth_and_left_whole_and_names_parameters_without_gradient():
+    nn = torch.nn
 
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.table = nn.Embedding(50, 16)
-            self.blocks = nn.ModuleList(Block() for _ in range(5))
-            self.unused = nn.Linear(16, 16)
-            self.head = nn.Linear(16, 50)
+            self.table, self.head, self.unused = nn.Embedding(50, 16), nn.Linear(16, 50), nn.Linear(16, 16)
+            layers = (nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 64), nn.Linear(64, 16)) for _ in range(5))
+            self.blocks = nn.ModuleList(layers)
 
         def forward(self, tokens, labels=None):
             x = self.table(tokens)
             for block in self.blocks:
-                x = block(x)
+                x = x + block(x)
             return nn.functional.cross_entropy(self.head(x).flatten(0, 1), labels.flatten())
 
-    return Net()
-
-
-def test_an_arbitrary_module_is_cut_in_depth_and_left_whole(net):
+    net = Net()
     state = {name: value.clone() for name, value in net.state_dict().items()}
     done = run(read_model(net), JOB, name="Net", precision="fp32")
     assert [str(reduction) for reduction in done.reductions] == ["blocks 5 → 2"]
     assert len(net.blocks) == 5
     assert all((net.state_dict()[name] == value).all() for name, value in state.items())
-    assert done.finite
-
-
-def test_a_parameter_without_gradient_is_named(net):
-    done = run(read_model(net), JOB, name="Net", precision="fp32")
     assert done.without_gradient == done.unused == ("unused.weight", "unused.bias")
     assert done.ok  # their layer does not run, so it misses nothing
     assert "unused.weight, unused.bias; the layers of these do not run" in str(done)
     assert not dataclasses.replace(done, unused=()).ok
+    with pytest.raises(ProfileError, match="available memory"):
+        run(read_model(net), JOB, name="Net", memory_bytes=2**11)
 
 
 def test_a_model_without_a_loss_is_said_to_have_none():
     from torch import nn
 
-    net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
-    done = run(read_model(net), JOB, name="net", precision="fp32")
+    done = run(read_model(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))), JOB, name="n", precision="fp32")
     assert not done.returns_loss
     assert "it returns no loss" in done.summary
     assert done.how == "full model, with its own weights"
 
 
 def test_images_are_reduced_if_a_step_would_exceed_the_memory():
-    import torch
     from torch import nn
 
     class Images(nn.Sequential):
         image_size = 256
 
-    net = Images(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 3, 3, padding=1))
+    images = Images(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 3, 3, padding=1))
     size = {"samples": 2, "sequence": 1, "vocab": 2, "dtype": torch.float32, "options": {}, "most_work": 10**11}
-    full, small = (affordable_inputs(net, example_inputs(net), memory_bytes=m << 20, **size) for m in (512, 32))
+    full, small = (affordable_inputs(images, example_inputs(images), memory_bytes=m << 20, **size) for m in (512, 32))
     assert full.example.make(2, 1)["input"].shape == (2, 3, 256, 256)
-    supplied = example_inputs(net, lambda batch: torch.ones(batch, 3, 256, 256))
-    assert affordable_inputs(net, supplied, memory_bytes=32 << 20, **size).note == small.note
+    supplied = example_inputs(images, lambda batch: torch.ones(batch, 3, 256, 256))
+    assert affordable_inputs(images, supplied, memory_bytes=32 << 20, **size).note == small.note
     assert (full.note, small.note) == (
         "", "inputs reduced from 3 x 256 x 256 to 3 x 128 x 128 for the memory and the FLOPs of a copy."
     )  # fmt: skip
@@ -213,101 +162,61 @@ def test_images_are_reduced_if_a_step_would_exceed_the_memory():
 
 
 def test_a_sound_of_any_length_is_cut_for_a_module_that_checks_values():
-    import torch
-    from torch import nn
+    def forward(self, sound):
+        assert torch.isfinite(sound).all()
+        if (sound.abs() < 0).any():
+            raise ValueError(sound.shape)
+        return self.layer(sound)
 
-    class Checked(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Conv1d(2, 64, 9)
-
-        def forward(self, sound):
-            assert torch.isfinite(sound).all()
-            if (sound.abs() < 0).any():
-                raise ValueError(sound.shape)
-            return self.layer(sound)
-
-    sounds = example_inputs(Checked(), lambda batch: (torch.zeros(batch, 2, 100_003),))
+    checked = net(forward, layer=torch.nn.Conv1d(2, 64, 9))
+    sounds = example_inputs(checked, lambda batch: (torch.zeros(batch, 2, 100_003),))
     size = {"samples": 2, "sequence": 1, "vocab": 2, "dtype": torch.float32, "options": {}, "memory_bytes": 2**32}
-    affordable = affordable_inputs(Checked(), sounds, most_work=10**8, **size)
+    affordable = affordable_inputs(checked, sounds, most_work=10**8, **size)
     assert affordable.failure
     assert affordable.example.make(2, 1)[0].shape == (2, 2, 100_003 // 16)
-    assert affordable.traced.work < affordable_inputs(Checked(), sounds, most_work=10**12, **size).traced.work / 8
-
-
-def test_a_copy_that_does_not_fit_says_what_would_do(net):
-    with pytest.raises(ProfileError, match="available memory"):
-        run(read_model(net), JOB, name="Net", memory_bytes=2**11)
-
-
-def _routed():
-    """A module on the meta device of four blocks, with 12 experts and two per token."""
-    import torch
-    from torch import nn
-    from torch.nn import functional
-
-    class Listed(nn.Module):
-        def __init__(self, width, experts):
-            super().__init__()
-            self.num_experts, self.top_k = experts, 2
-            self.gate = nn.Linear(width, experts, bias=False)
-            self.experts = nn.ModuleList(nn.Linear(width, width) for _ in range(experts))
-
-        def forward(self, x):
-            rows = x.flatten(0, 1)
-            weights, chosen = self.gate(rows).softmax(-1).topk(self.top_k)
-            out = torch.zeros_like(rows)
-            for number in range(self.num_experts):
-                row, place = torch.where(chosen == number)
-                out.index_add_(0, row, self.experts[number](rows[row]) * weights[row, place, None])
-            return out.view_as(x)
-
-    class Net(nn.Module):
-        def __init__(self, width=256, experts=12):
-            super().__init__()
-            self.table = nn.Embedding(2000, width)
-            self.blocks = nn.ModuleList(
-                nn.ModuleDict({"norm": nn.LayerNorm(width), "moe": Listed(width, experts)}) for _ in range(4)
-            )
-            self.head = nn.Linear(width, 2000)
-
-        def forward(self, tokens, labels):
-            x = self.table(tokens)
-            for block in self.blocks:
-                x = x + block["moe"](block["norm"](x))
-            return functional.cross_entropy(self.head(x).flatten(0, 1), labels.flatten())
-
-    with torch.device("meta"):
-        return Net()
+    assert affordable.traced.work < affordable_inputs(checked, sounds, most_work=10**12, **size).traced.work / 8
 
 
 def test_a_module_whose_shapes_depend_on_values_is_profiled_by_real_steps():
-    module = _routed()
-    profile = profile_with_fallbacks(read_model(module), Settings(precision="fp32", attention="fused", sequence=512))
-    width, tokens, experts, per_token, layers, vocabulary = 256, 1024, 12, 2, 4, 2000
-    products = layers * (width * experts + per_token * width**2) + width * vocabulary
-    assert profile.forward_flops(2, 512) == 2 * tokens * products
+    nn, width, experts, layers, vocabulary = torch.nn, 64, 12, 4, 500
+
+    def routed(self, x):
+        rows = x.flatten(0, 1)
+        weights, chosen = self.gate(rows).softmax(-1).topk(2)
+        out = torch.zeros_like(rows)
+        for number, expert in enumerate(self.experts):
+            row, place = torch.where(chosen == number)
+            out.index_add_(0, row, expert(rows[row]) * weights[row, place, None])
+        return x + out.view_as(x)
+
+    def forward(self, tokens, labels):
+        x = self.table(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return nn.functional.cross_entropy(self.head(x).flatten(0, 1), labels.flatten())
+
+    def block():
+        listed = nn.ModuleList(nn.Linear(width, width) for _ in range(experts))
+        return net(routed, gate=nn.Linear(width, experts, bias=False), experts=listed)
+
+    with torch.device("meta"):
+        blocks = nn.ModuleList(block() for _ in range(layers))
+        module = net(forward, table=nn.Embedding(vocabulary, width), blocks=blocks, head=nn.Linear(width, vocabulary))
+    ids = lambda batch, sequence: tuple(torch.ones(2, batch, sequence, dtype=torch.long))  # noqa: E731
+    profile = profiled(module, precision="fp32", sequence=512, inputs=ids)
+    products = layers * (width * experts + 2 * width**2) + width * vocabulary
+    assert profile.forward_flops(2, 512) == 2 * 1024 * products
     assert len(profile.blocks) == layers
     sources = {source.figure: source for source in profile.provenance}
     assert sources["saved bytes"].method == "real steps"
 
 
 def test_counts_and_lists_with_one_entry_per_block_follow_the_blocks():
-    import torch
-    from torch import nn
-
-    class Block(nn.Module):
+    class Net(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.inner = nn.Linear(16, 16)
-
-        def forward(self, x, scale):
-            return x + scale * self.inner(x).relu()
-
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.tail = nn.ModuleList(Block() for _ in range(5))
+            block = lambda self, x, scale: x + scale * self.inner(x).relu()  # noqa: E731
+            self.tail = torch.nn.ModuleList(net(block, inner=torch.nn.Linear(16, 16)) for _ in range(5))
             self.order, self.scales, self.depth = tuple(range(5)), [1, 2, 3, 4, 5], 5
 
         def forward(self, x):
@@ -315,36 +224,30 @@ def test_counts_and_lists_with_one_entry_per_block_follow_the_blocks():
                 x = self.tail[self.order[number]](x, self.scales[number])
             return x.mean()
 
-    net = Net()
+    module = Net()
     with ExitStack() as stack:
-        copy = make_copy(read_model(net), stack, memory_bytes=2**30, dtype=torch.float32)
+        copy = make_copy(read_model(module), stack, memory_bytes=2**30, dtype=torch.float32)
         assert list(map(str, copy.reductions)) == ["tail 5 → 2"]
-        assert (net.order, net.scales, net.depth) == ((0, 1), [1, 2], 2)
-    assert (net.order, net.scales, net.depth, len(net.tail)) == ((0, 1, 2, 3, 4), [1, 2, 3, 4, 5], 5, 5)
+        assert (module.order, module.scales, module.depth) == ((0, 1), [1, 2], 2)
+    assert (module.order, module.scales, module.depth) == ((0, 1, 2, 3, 4), [1, 2, 3, 4, 5], 5)
+    assert len(module.tail) == 5
 
 
 def test_tables_of_embeddings_are_no_blocks_and_are_cut_in_their_rows():
-    import torch
     from torch import nn
 
-    class Tables(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.tables = nn.ModuleList(nn.EmbeddingBag(40_000, 16, mode="sum") for _ in range(6))
-            self.top = nn.Linear(96, 1)
-
-        def forward(self, ids):
-            return self.top(torch.cat([table(ids[:, i : i + 1]) for i, table in enumerate(self.tables)], 1))
-
+    tables = net(
+        lambda self, ids: self.top(torch.cat([table(ids[:, [i]]) for i, table in enumerate(self.tables)], 1)),
+        tables=nn.ModuleList(nn.EmbeddingBag(40_000, 16, mode="sum") for _ in range(6)),
+        top=nn.Linear(96, 1),
+    )
     inputs = (torch.full((8, 6), 39_999),)
-    done = run(read_model(Tables()), JOB, name="Tables", inputs=inputs, precision="fp32", memory_bytes=2**27)
+    done = run(read_model(tables), JOB, name="Tables", inputs=inputs, precision="fp32", memory_bytes=2**27)
     assert [str(part) for part in done.reductions] == ["vocabulary 40,000 → 2,048"]
     assert done.finite
 
 
 def test_features_of_a_text_keep_their_width_when_images_become_smaller():
-    import torch
-
     from smp_advisor.profiling.inputs import ExampleInputs
     from smp_advisor.profiling.scaled.build import _divided
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,61 +15,32 @@ from smp_advisor.notebook.view_state import explanation
 from smp_advisor.profiling.result import Profile
 from smp_advisor.profiling.scaled.result import ScaledRun
 from smp_advisor.workload import Job, Model
-from tests.deferred import Deferred
+from tests.profiling.shared import profiled
 
 pytestmark = pytest.mark.torch
 
-transformers = Deferred("transformers")
-profile_with_fallbacks = Deferred("smp_advisor.profiling.fallback", "profile_with_fallbacks")
-read_model = Deferred("smp_advisor.profiling.profiled_model", "read_model")
-Settings = Deferred("smp_advisor.profiling.traced_steps", "Settings")
-
-CONFIG = {"model_type": "gpt2", "n_layer": 4}
 SEQUENCE = 256
 
 
 @pytest.fixture(scope="module")
 def profile():
-    settings = Settings(precision="fp16", attention="fused", sequence=SEQUENCE, checkpointing=False)
-    return profile_with_fallbacks(read_model(CONFIG), settings)
+    return profiled({"model_type": "gpt2", "n_layer": 2}, precision="fp16", sequence=SEQUENCE)
 
 
 def copy(losses, **values):
     fields = {
-        "name": "GPT-2",
-        "how": "from a reduced configuration",
-        "reductions": (),
-        "parameter_count": 1_000_000,
-        "precision": "fp32",
-        "optimizer": "adam",
-        "losses": tuple(losses),
-        "microbatches": (2, 2),
-        "sequence": 128,
-        "inputs": "",
-        "trained": 10,
-        "without_gradient": (),
-        "frozen": 0,
-        "tied": (),
-        "checkpointed": 0,
-        "recomputed": False,
-        "comparisons": (),
-        "notes": (),
-    }
+        "name": "GPT-2", "how": "by truncation", "reductions": (), "parameter_count": 1_000_000, "precision": "fp32",
+        "optimizer": "adam", "losses": tuple(losses), "microbatches": (2, 2), "sequence": 128, "inputs": "",
+        "trained": 10, "without_gradient": (), "frozen": 0, "tied": (), "checkpointed": 0, "recomputed": False,
+        "comparisons": (), "notes": (),
+    }  # fmt: skip
     return ScaledRun(**fields | values)
 
 
-class Rehearsed:
+def rehearsed(*, ok):
     """A rehearsal by its outcome only."""
-
-    def __init__(self, ok):
-        self.ok = ok
-        self.summary = f"2 processes {'agree' if ok else 'do not agree'} with one process."
-
-    def as_html(self):
-        return self.summary
-
-    def as_dict(self):
-        return {"summary": self.summary}
+    summary = f"2 processes {'agree' if ok else 'do not agree'} with one process."
+    return SimpleNamespace(ok=ok, summary=summary, as_html=lambda: summary, as_dict=lambda: {"summary": summary})
 
 
 @pytest.mark.parametrize(
@@ -101,7 +73,7 @@ def test_a_copy_whose_loss_varies_still_trains(losses):
 
 
 def test_a_sound_profile_has_no_verdict(profile):
-    sound = dataclasses.replace(profile, scaled=copy((4.0, 3.9)), rehearsal=Rehearsed(ok=True))
+    sound = dataclasses.replace(profile, scaled=copy((4.0, 3.9)), rehearsal=rehearsed(ok=True))
     assert sound.verdicts == ()
     advice = smp_advisor.advise(sound, "ml.p4d.24xlarge", sequence_length=SEQUENCE)
     assert advice.model.verdicts == ()
@@ -109,7 +81,7 @@ def test_a_sound_profile_has_no_verdict(profile):
 
 
 def test_verdicts_reach_advice_report_widget_and_cells(profile):
-    found = dataclasses.replace(profile, scaled=copy((4.377, 4.352, 4.281e8)), rehearsal=Rehearsed(ok=False))
+    found = dataclasses.replace(profile, scaled=copy((4.377, 4.352, 4.281e8)), rehearsal=rehearsed(ok=False))
     exploding, disagreeing = found.verdicts
     assert "→ 4.281e+08" in exploding
     assert "do not agree with one process" in disagreeing
@@ -146,14 +118,6 @@ def test_text_of_a_name_is_no_code_in_the_cell(profile):
         lines = [line for line in text.splitlines() if "os.abort" in line]
         assert lines
         assert all(line.startswith("# ") for line in lines)
-
-
-def test_the_profile_of_a_count_keeps_its_shape_for_every_library():
-    settings = Settings(precision="bf16", attention="fused", sequence=SEQUENCE, checkpointing=False)
-    traced = profile_with_fallbacks(read_model("125M"), settings)
-    for library in ("auto", "fsdp", "smp-v2"):
-        advice = smp_advisor.advise(traced, "ml.p4d.24xlarge", library=library, sequence_length=SEQUENCE)
-        assert advice.model == Model.from_profile(traced)
 
 
 def test_advice_has_the_sequence_length_of_the_profile_unless_it_is_set(profile):

@@ -21,7 +21,6 @@ from smp_advisor.errors import ProfileError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Container", "as_arguments", "as_variables", "prepare"]
 
 HOST = "algo-1"
 _FOLDERS = ("input/config", "input/data", "model", "output/data", "output/intermediate", "checkpoints")

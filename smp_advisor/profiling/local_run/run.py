@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from smp_advisor.profiling.local_run.container import Container
     from smp_advisor.profiling.sandbox import ProgramEnd
 
-__all__ = ["LocalRun", "losses_in", "run", "run_settings"]
-
 
 _LOSS = re.compile(r"\bloss\b[\"']?\s*[:=]?\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan|inf)\b", re.IGNORECASE)
 
@@ -157,38 +155,10 @@ def run(
     For a fixed path below ``/opt/ml``, the result names the variable to use. Temporary files are in a private folder
     that is removed afterwards.
 
-    Parameters
-    ----------
-    script
-        Path of the script, relative to `source_dir` if there is one.
-    source_dir
-        Folder to copy. Without it, only the script is copied, as the SDK uploads it.
-    hyperparameters
-        Hyperparameters of the estimator; they become options of the script.
-    parameters
-        ``mp_parameters`` of a plan.
-    channels
-        Data folders by channel, for ``SM_CHANNEL_<NAME>``.
-    processes
-        Number of processes. Several are started by torchrun and communicate over gloo.
-    steps
-        Optimizer steps after which the script is stopped; None runs it to its end.
-    seconds, memory_bytes
-        Limits of the run. None for `memory_bytes` is half of the available memory.
-    folder
-        Folder for the container's files; None creates a temporary folder that is not deleted.
-    on_line
-        Called with each line of the log.
-
-    Returns
-    -------
-    LocalRun
-        Losses, outcome and settings of the run. A failure of the script raises no exception.
-
-    Raises
-    ------
-    ProfileError
-        The script or the data do not exist, or a setting is out of range.
+    `source_dir` is copied, or the script alone, as the SDK uploads it. `hyperparameters` become options of the script,
+    and `parameters` its ``mp_parameters``. Several `processes` are started by torchrun and communicate over gloo. The
+    script is stopped after `steps` optimizer steps, if given. Without a `folder`, a temporary one is made and kept. A
+    failure of the script raises no exception; a missing script or a setting out of range raises a `ProfileError`.
     """
     _require_integer("processes", processes, maximum=_MAX_PROCESSES)
     if steps is not None:
@@ -232,6 +202,9 @@ def run(
     error = _error(container, end)
     if error:
         (container.base / "output" / "failure").write_text("\n".join(end.log), encoding="utf-8")
+    notices = _absolute_paths(container)
+    if (container.code / "requirements.txt").is_file():
+        notices.append("requirements.txt was not installed: the script used the packages of this machine.")
     variables = {name: value for name, value in container.variables.items() if name.startswith(("SM_", "TRAINING_"))}
     return LocalRun(
         script=container.entry_point,
@@ -245,7 +218,7 @@ def run(
         peak_bytes=end.peak_bytes,
         losses=losses_in(lines),
         log=end.log,
-        notices=_notices(container),
+        notices=tuple(notices),
         error=error,
     )
 
@@ -270,14 +243,6 @@ def _error(container: Container, end: ProgramEnd) -> str:
     if end.error is not None and any("/opt/ml" in line for line in end.log):
         return "\n".join([*_absolute_paths(container)[:1], str(end.error)])
     return "" if end.error is None else str(end.error)
-
-
-def _notices(container: Container) -> tuple[str, ...]:
-    """Differences from a container, one sentence each."""
-    sentences = _absolute_paths(container)
-    if (container.code / "requirements.txt").is_file():
-        sentences.append("requirements.txt was not installed: the script used the packages of this machine.")
-    return tuple(sentences)
 
 
 def _absolute_paths(container: Container) -> list[str]:

@@ -11,8 +11,6 @@ import sys
 from collections import Counter
 from typing import Any
 
-__all__: list[str] = []
-
 
 def stop_after(steps: int) -> None:
     """Exit this process with status 0 after one of its optimizers has taken `steps` steps."""

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from smp_advisor.profiling.rehearsal.result import Degrees
     from smp_advisor.profiling.rehearsal.single_process import Reference
 
-__all__ = ["difference_of_ranks", "shared_weights", "usage"]
 
 _SHOWN_NAMES = 3
 
@@ -89,10 +88,7 @@ def shared_weights(model: nn.Module, paths: Sequence[str], degrees: Degrees) -> 
 
 
 def difference_of_ranks(
-    model: nn.Module,
-    parts: Sequence[Mapping[str, Any]],
-    ranks: Sequence[Mapping[str, Any]],
-    single: Reference,
+    model: nn.Module, parts: Sequence[Mapping[str, Any]], ranks: Sequence[Mapping[str, Any]], single: Reference
 ) -> list[Problem]:
     """The first rank whose step differs from that of one process, and the parameter that differs most there."""
     compared = {name for result in ranks for name in result["compared"]}

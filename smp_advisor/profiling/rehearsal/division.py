@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["Boundary", "Stage", "divide", "find_boundary", "ranges"]
 
 _HIDDEN = ("hidden_states", "x", "inputs", "input")
 

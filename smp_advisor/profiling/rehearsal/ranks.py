@@ -26,9 +26,10 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from smp_advisor.errors import ProfileError
+from smp_advisor.profiling.inputs import microbatches_of
 from smp_advisor.profiling.rehearsal.division import Boundary, Stage, divide, ranges
 from smp_advisor.profiling.rehearsal.result import Problem
-from smp_advisor.profiling.rehearsal.single_process import Reference, by_name, largest_difference, microbatches_of
+from smp_advisor.profiling.rehearsal.single_process import Reference, by_name, largest_difference
 from smp_advisor.profiling.sandbox.deadlock import answer_in, ends_of
 from smp_advisor.profiling.sandbox.failure import user_source_line
 from smp_advisor.profiling.step import checkpointed, loss_of
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from smp_advisor.profiling.rehearsal.result import Degrees
     from smp_advisor.profiling.sandbox.deadlock import End
 
-__all__ = ["LEARNING_RATE", "Prepared", "RanksFailed", "run_rank", "run_ranks"]
 
 _NEVER = timedelta(days=1)
 """Time limit of a collective: ranks that wait in vain are recognized by their state."""
@@ -66,7 +66,10 @@ def run_ranks(world: int, work: Callable[[int], dict[str, Any]]) -> list[dict[st
         folder = Path(name)
         pids = [_fork(rank, world, work, folder) for rank in range(world)]
         ends = ends_of({pid: _stack_file(folder, rank) for rank, pid in enumerate(pids)}) or {}
-        results = [_result(folder, rank) for rank in range(world)]
+        results: list[dict[str, Any]] = [{} for _ in pids]
+        for rank in range(world):
+            with contextlib.suppress(OSError, ValueError):  # of a rank that crashed or was ended
+                results[rank] = json.loads((folder / f"{rank}.json").read_text())
         problem = _failure([ends[pid] for pid in pids], results)
         if problem is not None:
             raise RanksFailed(problem)
@@ -75,15 +78,6 @@ def run_ranks(world: int, work: Callable[[int], dict[str, Any]]) -> list[dict[st
 
 def _stack_file(folder: Path, rank: int) -> Path:
     return folder / f"{rank}.stack"
-
-
-def _result(folder: Path, rank: int) -> dict[str, Any]:
-    """Result or error of a rank; empty if it crashed or was ended."""
-    try:
-        result: dict[str, Any] = json.loads((folder / f"{rank}.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    return result
 
 
 def _failure(ends: Sequence[End], results: Sequence[Mapping[str, Any]]) -> Problem | None:

@@ -11,8 +11,6 @@ from smp_advisor.profiling.result_html import NotebookResult
 if TYPE_CHECKING:
     from smp_advisor.libraries.plan import Plan
 
-__all__ = ["TOLERANCE", "Degrees", "Problem", "Rehearsal", "Sharding", "degrees_of"]
-
 
 Sharding = Literal["none", "optimizer", "full"]
 
@@ -127,11 +125,7 @@ def _divisions(plan: Plan, degrees: Degrees) -> list[str]:
 TOLERANCE = 1e-4
 """Maximum relative difference of loss and gradients in fp32, which allows for a different summation order."""
 
-_SHARDING = {
-    "none": "full replicas",
-    "optimizer": "optimizer state sharded",
-    "full": "parameters sharded (FSDP)",
-}
+_SHARDING = {"none": "full replicas", "optimizer": "optimizer state sharded", "full": "parameters sharded (FSDP)"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,22 +11,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
+from smp_advisor.profiling.inputs import mapped, microbatches_of, samples_of
 from smp_advisor.profiling.patching import patched
 from smp_advisor.profiling.rehearsal.result import Problem
 from smp_advisor.profiling.rehearsal.source import line_of_loss, line_of_parameter, nonfinite_line
-from smp_advisor.profiling.scaled.training import samples_of
 from smp_advisor.profiling.step import call_model, loss_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-
-__all__ = [
-    "Reference", "batch_norms", "by_name", "check_division", "evaluated", "joined", "largest_difference", "mapped",
-    "microbatches_of", "named_batch", "reference", "repeatable", "restored_buffers", "seeded", "shared_by_blocks",
-    "unnamed", "used_by",
-]  # fmt: skip
 
 
 _MAX_PERIOD = 64
@@ -158,22 +151,6 @@ def unnamed(batch: Batch) -> Batch | list[Any]:
 def by_name(model: nn.Module, batch: Batch) -> Any:
     """Call the model with a batch from `named_batch`."""
     return call_model(model, unnamed(batch))
-
-
-def mapped(change: Callable[..., Tensor], batch: Any, *batches: Any) -> Any:
-    """The batch with `change` applied to each tensor of one row per sample, with its like in `batches`."""
-    size = samples_of(batch)
-
-    def changed(value: Any, *likes: Any) -> Any:
-        is_batched = isinstance(value, Tensor) and value.ndim and value.shape[0] == size
-        return change(value, *likes) if is_batched else value
-
-    return tree_map(changed, batch, *batches)
-
-
-def microbatches_of(batch: Batch, count: int) -> list[dict[str, Any]]:
-    """Split a batch into `count` equal microbatches."""
-    return [mapped(lambda rows, i=i: rows.chunk(count)[i], dict(batch)) for i in range(count)]
 
 
 def joined(parts: Sequence[Batch]) -> dict[str, Any]:

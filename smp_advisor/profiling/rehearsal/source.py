@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     Call = Callable[[nn.Module, Mapping[str, Any]], Any]
 
-__all__ = ["line_of_loss", "line_of_parameter", "nonfinite_line"]
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _ENTRY = "profiling/step.py"

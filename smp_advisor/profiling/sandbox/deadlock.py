@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
+
 from smp_advisor.profiling.sandbox.failure import last_error_in_log
 from smp_advisor.profiling.sandbox.limits import ANSWER_SECONDS
 from smp_advisor.profiling.sandbox.supervisor import is_handling
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
 
     from smp_advisor.profiling.sandbox.failure import SourceLine
 
-__all__ = ["End", "answer_in", "ends_of"]
 
 _STACK_SIGNAL = signal.SIGUSR2
 _OBSERVATIONS = 40
@@ -76,7 +77,12 @@ def ends_of(processes: Mapping[int, Path], *, seconds: float = float("inf")) -> 
             stacks = {pid: _stack(pid, processes[pid]) for pid in states}
             if all(len(lines) > 1 and _COMMUNICATES.match(lines[1]) for lines in stacks.values()):
                 _end(states)
-                return ends | {pid: End(-signal.SIGKILL, waited=True, line=_line(stacks[pid])) for pid in states}
+                return ends | {
+                    pid: End(
+                        -signal.SIGKILL, waited=True, line=getattr(last_error_in_log(stacks[pid]), "source_line", None)
+                    )
+                    for pid in states
+                }
         if states and time.monotonic() > until:
             _end(states)
             return None
@@ -104,24 +110,23 @@ class _State:
 
 
 def _state(pid: int, before: _State | None) -> _State:
-    main = _thread(Path(f"/proc/{pid}/status"))
+    main = _thread(pid)
     if before is None or main != before.main or not main[0]:
         return _State(main, {}, "")
     moved = ""
     threads = {}
     with suppress(OSError):
-        threads = {task.name: _thread(task / "status") for task in Path(f"/proc/{pid}/task").iterdir()}
+        threads = {task.name: _thread(int(task.name)) for task in Path(f"/proc/{pid}/task").iterdir()}
         moved = Path(f"/proc/{pid}/io").read_text().partition("read_bytes")[0]
     return _State(main, threads, moved)
 
 
-def _thread(file: Path) -> tuple[bool, int, int]:
+def _thread(number: int) -> tuple[bool, int, int]:
     """Whether a thread sleeps, how often it began to, and how often it was interrupted."""
-    fields = {}
-    with suppress(OSError):  # it has just ended
-        fields = dict(line.split(":", 1) for line in file.read_text().splitlines() if ":" in line)
-    voluntary, involuntary = (int(fields.get(f"{kind}_ctxt_switches", 0)) for kind in ("voluntary", "nonvoluntary"))
-    return fields.get("State", "").strip().startswith("S"), voluntary, involuntary
+    with suppress(psutil.Error):  # it has just ended
+        thread = psutil.Process(number)
+        return thread.status() == psutil.STATUS_SLEEPING, *thread.num_ctx_switches()
+    return False, 0, 0
 
 
 def _stack(pid: int, file: Path) -> list[str]:
@@ -134,11 +139,6 @@ def _stack(pid: int, file: Path) -> list[str]:
     with suppress(OSError):
         return (_STACK + file.read_text(encoding="utf-8").rpartition(_STACK)[2]).splitlines()
     return []
-
-
-def _line(stack: list[str]) -> SourceLine | None:
-    error = last_error_in_log(stack)
-    return None if error is None else error.source_line
 
 
 def _end(pids: Iterable[int]) -> None:

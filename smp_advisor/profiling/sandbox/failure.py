@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from smp_advisor.profiling.sandbox.limits import Limits
     from smp_advisor.profiling.sandbox.supervisor import ChildReport
 
-__all__ = [
-    "LoggedError", "SourceLine", "describe_exception", "failed", "is_dump", "last_error_in_log", "user_source_line",
-]  # fmt: skip
 
 _OUT_OF_MEMORY = re.compile(
     r"can't allocate memory|not enough memory|Cannot allocate memory|std::bad_alloc|out of memory"

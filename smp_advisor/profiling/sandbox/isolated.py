@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["ProgramEnd", "run_fresh", "run_isolated", "run_program", "share_interpreter"]
 
 _FRESH = "from smp_advisor.profiling.sandbox.isolated import run_fresh; run_fresh()"
 _STACK_SIGNAL = signal.SIGUSR1
@@ -94,11 +93,7 @@ def _exec_fresh(request: str, log: int, messages: int, variables: Mapping[str, s
         file.seek(0)
         os.set_inheritable(file.fileno(), True)  # noqa: FBT003
         os.set_inheritable(messages, True)  # noqa: FBT003
-        environment = {
-            **variables,
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-            **_ONE_THREAD,
-        }
+        environment = {**variables, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **_ONE_THREAD}
         program = [
             sys.executable, "-P", "-c", _FRESH, str(messages), str(file.fileno()),
         ]  # fmt: skip

@@ -10,11 +10,6 @@ from pathlib import Path
 
 import psutil
 
-__all__ = [
-    "ANSWER_SECONDS", "GIB", "GUARD_SECONDS", "Limits", "apply", "available_memory_bytes", "default_memory_bytes",
-    "memory_bytes", "status_bytes",
-]  # fmt: skip
-
 GIB = 2**30
 GUARD_SECONDS = 3600.0
 """Time after which a child process is stopped, with an error: ten times what the slowest profile takes on one core. It

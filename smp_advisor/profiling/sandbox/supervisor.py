@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from smp_advisor.profiling.sandbox.limits import Limits
 
-__all__ = ["ChildReport", "is_handling", "open_channel", "progress", "run_monitored", "send"]
 
 _LOG_LINES = 200
 _LINE_CHARACTERS = 4000

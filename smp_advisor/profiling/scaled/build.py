@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +14,12 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from smp_advisor.errors import AdvisorError, ProfileError
 from smp_advisor.profiling.failures import Assumptions, Site, checks_of, is_about_values
-from smp_advisor.profiling.fake import default_dtype, fake_copy, fake_inputs, fake_mode, materialized
+from smp_advisor.profiling.fake import fake_copy, fake_inputs, materialized
 from smp_advisor.profiling.gpu_kernels import gpu_kernels, without_initialization
-from smp_advisor.profiling.inputs import cast_inputs, example_inputs, filled, valid_ids
+from smp_advisor.profiling.inputs import cast_inputs, example_inputs, filled
+from smp_advisor.profiling.known_values import KnownValuesMode
 from smp_advisor.profiling.patching import quiet
-from smp_advisor.profiling.scaled.reduction import narrow_copy, reduced, reductions_between
+from smp_advisor.profiling.scaled.reduction import narrow_copy
 from smp_advisor.profiling.scaled.result import Reduction
 from smp_advisor.profiling.step import call_model, measure_step
 from smp_advisor.profiling.structure import (
@@ -26,25 +28,23 @@ from smp_advisor.profiling.structure import (
     remaining_children,
     stacks,
     truncated,
+    truncated_paths,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from contextlib import ExitStack
 
-    from smp_advisor.profiling.inputs import ExampleInputs
+    from smp_advisor.profiling.inferred_inputs import ExampleInputs
     from smp_advisor.profiling.profiled_model import ProfiledModel
     from smp_advisor.profiling.step import StepMeasure
     from smp_advisor.profiling.structure import Stack
 
-__all__ = ["Affordable", "Copy", "affordable_inputs", "idle_layers", "make_copy", "narrower", "token_count"]
 
 _BYTES_PER_PARAMETER = 20
 """Parameter, gradient and Adam state; upper bound over all precisions."""
 _SHARE_OF_MEMORY = 0.5
 """The remaining memory is for activations, logits and temporaries."""
-_EXTRA_LAYERS = (0, 1, 2)
-"""Tried in turn: if the first block differs, as in T5, two or three layers contain no repetition."""
 _MOST_STACKS = 4
 """Stacks that are tried one by one, if not all of them can be cut at once."""
 _MOST_PARAMETERS = 240_000_000
@@ -56,8 +56,6 @@ class Copy:
     """A scaled copy to train on this machine."""
 
     model: nn.Module
-    profiled: ProfiledModel
-    """The model with the reduced configuration, if it has one."""
     how: str
     reductions: tuple[Reduction, ...]
     blocks: tuple[str, ...]
@@ -73,97 +71,41 @@ def make_copy(
     blocks: int = 2,
     inputs: Any = None,
 ) -> Copy:
-    """Build the smallest copy with the same architecture: from a reduced configuration, or else with fewer layers.
+    """Make the smallest copy with the same architecture: with fewer blocks, and narrower if these exceed the memory.
 
     A live module is truncated in place until `stack` is closed, so call this in a child process only. It keeps at least
-    `blocks` repeats of each block.
+    `blocks` repeats of each block. A configuration is built without values, and gets random ones.
     """
-    limit = min(int(memory_bytes * _SHARE_OF_MEMORY / _BYTES_PER_PARAMETER), _MOST_PARAMETERS)
-    if profiled.model_class is not None:
-        return _by_configuration(profiled, limit, dtype, blocks)
-    if profiled.module is None:
-        raise ProfileError(f"{profiled.name} has neither a module nor a configuration to copy.")
-    return _by_truncation(profiled, profiled.module, stack, limit, dtype, blocks, inputs)
-
-
-def _limited(parameters: int) -> str:
-    reason = "available memory (memory_bytes=)" if parameters < _MOST_PARAMETERS else "steps of a copy"
-    return f"the limit of {parameters / 1e6:,.0f} million for the {reason}"
-
-
-def _by_configuration(profiled: ProfiledModel, limit: int, dtype: torch.dtype, blocks: int) -> Copy:
-    config = _configuration(profiled, limit, blocks)
-    scaled = profiled.with_config(config)
-    torch.manual_seed(0)
-    with default_dtype(dtype):
-        model = scaled.build(attention="eager")
-    return Copy(
-        model=model,
-        profiled=scaled,
-        how="from a reduced configuration, randomly initialized",
-        reductions=tuple(reductions_between(profiled.config, config)),
-        blocks=_blocks(model),
-    )
-
-
-def _configuration(profiled: ProfiledModel, limit: int, blocks: int) -> Any:
-    """The first configuration that builds, is small enough and has repeated blocks; else one without them."""
-    smallest, failure, without_blocks = 0, "", None
-    for extra_layers in _EXTRA_LAYERS:
-        for config in reduced(profiled.config, blocks + extra_layers):
-            try:
-                with torch.device("meta"), without_initialization():
-                    shape = profiled.with_config(config).build()
-            except Exception as error:  # noqa: BLE001 (configurations may raise anything)
-                failure = failure or f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-                continue
-            count = parameter_total([shape])
-            if count > limit:
-                smallest = min(smallest or count, count)
-            elif stacks(shape):
-                return config
-            else:
-                without_blocks = without_blocks or config
-                break
-    if without_blocks is not None:
-        return without_blocks
-    if smallest:
-        raise ProfileError(
-            f"The smallest copy of {profiled.name} has {smallest / 1e6:,.0f} M parameters, over {_limited(limit)}."
-        )
-    raise ProfileError(f"No smaller configuration of {profiled.name} could be built ({failure}).")
-
-
-def _by_truncation(
-    profiled: ProfiledModel,
-    model: nn.Module,
-    stack: ExitStack,
-    limit: int,
-    dtype: torch.dtype,
-    blocks: int,
-    inputs: Any,
-) -> Copy:
-    repeated = _removable(model, inputs, blocks)
-    depths = {row.label: (len(row.names), len(remaining_children(row, blocks))) for row in repeated}
-    reductions = [Reduction(label, *sizes) for label, sizes in depths.items() if sizes[0] != sizes[1]]
-    stack.enter_context(truncated(model, repeated, blocks))
-    count = parameter_total([model])
-    copy = Copy(
-        model=model,
-        profiled=profiled,
-        how=f"{'truncated to a few blocks at full width' if reductions else 'full model'}, with its own weights",
-        reductions=tuple(reductions),
-        blocks=_blocks(model),
-    )
+    model, source = profiled.module, "its own weights"
+    if model is None:
+        source = "random weights"
+        with torch.device("meta"), without_initialization():
+            model = profiled.build(attention="eager")
     if any(p.device.type not in {"cpu", "meta"} for p in model.parameters()):
         raise ProfileError(f"{profiled.name} is on a GPU, which the child process cannot access: move it with .cpu().")
+    rows = stacks(model)
+    repeats = math.ceil(blocks / min((row.period for row in rows), default=1))
+    repeated = _removable(model, rows, inputs, repeats)
+    depths = {row.label: (len(row.names), len(remaining_children(row, repeats))) for row in repeated}
+    reductions = [Reduction(label, *sizes) for label, sizes in depths.items() if sizes[0] != sizes[1]]
+    stack.enter_context(truncated(model, repeated, repeats))
+    count = parameter_total([model])
+    paths = [path for row in rows for path in (truncated_paths(row, repeats) if row in repeated else row.paths)]
+    copy = Copy(
+        model=model,
+        how=f"{'truncated to a few blocks at full width' if reductions else 'full model'}, with {source}",
+        reductions=tuple(reductions),
+        blocks=tuple(part for path in paths for part in callable_parts(model, path)),
+    )
+    limit = min(int(memory_bytes * _SHARE_OF_MEMORY / _BYTES_PER_PARAMETER), _MOST_PARAMETERS)
     if count > limit:
         narrowed = narrower(copy, limit, inputs)
         if narrowed is None:
+            reason = "available memory (memory_bytes=)" if limit < _MOST_PARAMETERS else "steps of a copy"
             raise ProfileError(
-                f"A few blocks of {profiled.name} at full width have {count / 1e6:,.0f} million parameters, over"
-                f" {_limited(limit)}. Its dimensions could not be reduced consistently: raise this limit, or pass a"
-                " narrower module."
+                f"A few blocks of {profiled.name} at full width have {count / 1e6:,.0f} million parameters, over the"
+                f" limit of {limit / 1e6:,.0f} million for the {reason}. Its dimensions could not be reduced"
+                " consistently: raise this limit, or pass a narrower module."
             )
         return dataclasses.replace(narrowed, model=narrowed.model.to(dtype))
     materialized(model)
@@ -173,25 +115,27 @@ def _by_truncation(
 
 
 def narrower(copy: Copy, most_parameters: int, inputs: Any) -> Copy | None:
-    """The copy of a live module with renamed dimensions; None if no consistent one is found."""
+    """The copy with renamed dimensions; None if no consistent one is found."""
     narrowed = narrow_copy(copy.model, most_parameters, lambda model: _accepts(model, inputs))
     if narrowed is None:
         return None
-    model, reductions = narrowed.model, (*copy.reductions, *narrowed.reductions)
-    return dataclasses.replace(
-        copy, model=model, reductions=reductions, how="a few blocks, narrowed by renaming dimensions"
-    )
+    full = {(part.name, part.copy): part.full for part in copy.reductions}  # where it is narrower for the second time
+    merged = {part.name: part for part in copy.reductions}
+    merged |= {
+        part.name: Reduction(part.name, full.get((part.name, part.full), part.full), part.copy) for part in narrowed[1]
+    }
+    how = "a few blocks, narrowed by renaming dimensions"
+    return dataclasses.replace(copy, model=narrowed[0], reductions=tuple(merged.values()), how=how)
 
 
-def _removable(model: nn.Module, inputs: Any, blocks: int = 2) -> list[Stack]:
+def _removable(model: nn.Module, repeated: list[Stack], inputs: Any, repeats: int) -> list[Stack]:
     """Stacks whose blocks can be removed: none if the forward pass then fails, as with a fixed number of layers."""
-    repeated = stacks(model)
-    if all(row.repeats <= blocks for row in repeated):
+    if all(row.repeats <= repeats for row in repeated):
         return repeated
     example = example_inputs(model, inputs)
 
     def works(rows: Sequence[Stack]) -> bool:
-        with truncated(model, rows, blocks):
+        with truncated(model, rows, repeats):
             idle = idle_layers(model, example)
         # A loop over several lists ends with the shortest one, and leaves layers of the others idle.
         return idle is not None and (not idle or idle <= (idle_layers(model, example) or frozenset()))
@@ -200,28 +144,8 @@ def _removable(model: nn.Module, inputs: Any, blocks: int = 2) -> list[Stack]:
         return repeated
     selected: list[Stack] = []
     for row in sorted(repeated, key=lambda row: -row.parameters)[:_MOST_STACKS]:
-        selected += [row] if row.repeats > blocks and works([*selected, row]) else []
+        selected += [row] if row.repeats > repeats and works([*selected, row]) else []
     return selected
-
-
-def _blocks(model: nn.Module) -> tuple[str, ...]:
-    """Paths of the repeated blocks."""
-    paths = [path for row in stacks(model) for path in row.paths]
-    return tuple(dict.fromkeys(part for path in paths for part in callable_parts(model, path)))
-
-
-def token_count(copy: Copy) -> int:
-    """Number of valid token ids or classes in the copy's inputs and labels."""
-    config = copy.profiled.config
-    for part in (config, getattr(config, "text_config", None)):
-        size = getattr(part, "vocab_size", None)
-        if isinstance(size, int) and size > 0:
-            return size
-    if config is None:
-        return valid_ids(copy.model)
-    # The first embedding is for tokens; one for positions follows it.
-    table = next((module for module in copy.model.modules() if isinstance(module, nn.Embedding)), None)
-    return table.num_embeddings if table is not None else int(getattr(config, "num_labels", 0) or 2)
 
 
 _TRIAL_BATCH = 2
@@ -238,7 +162,7 @@ def _accepts(model: nn.Module, inputs: Any) -> bool:
 
 def idle_layers(model: nn.Module, example: ExampleInputs) -> frozenset[str] | None:
     """Layers with parameters that a forward pass does not call; None if it fails."""
-    mode = fake_mode()
+    mode = KnownValuesMode()
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     called: set[str] = set()
     tokens = max(1, min(_TRIAL_TOKENS, example.longest * 3 // 4 or _TRIAL_TOKENS))
@@ -298,7 +222,7 @@ def affordable_inputs(
 
     def step(candidate: ExampleInputs, assumptions: Assumptions | None, *, backward: bool = True) -> StepMeasure:
         inputs = cast_inputs(filled(candidate.make(samples, sequence), vocab), dtype)
-        mode = fake_mode()
+        mode = KnownValuesMode()
         mode.assumptions = assumptions
         fake, sample = fake_copy(model, mode, None), fake_inputs(inputs, mode, dtype)
         with mode:

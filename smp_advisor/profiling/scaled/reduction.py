@@ -1,14 +1,11 @@
-"""Smaller models of the same architecture: reduced configurations, and modules with renamed dimensions."""
+"""Smaller modules of the same architecture, by renamed dimensions."""
 
 from __future__ import annotations
 
 import copy
 import math
-import tomllib
+import re
 from dataclasses import dataclass
-from fractions import Fraction
-from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,283 +15,37 @@ from smp_advisor.profiling.scaled.result import Reduction
 from smp_advisor.profiling.structure import hidden_size, largest_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-__all__ = ["Narrowed", "narrow_copy", "reduced", "reductions_between"]
-
-_PARTS = ("text_config", "vision_config", "encoder", "decoder")
-"""Fields with the configurations of parts of a model."""
-
-
-@cache
-def _names_of(kind: str) -> list[str]:
-    """Names of the fields of a kind, as in ``dimensions.toml``."""
-    text = files("smp_advisor.profiling.scaled").joinpath("dimensions.toml").read_text(encoding="utf-8")
-    names: list[str] = tomllib.loads(text)[kind]
-    return names
-
-
-def _own(config: Any, name: str) -> Any:
-    """Value of the configuration's own field; aliases of other fields are ignored."""
-    return vars(config).get(name)
-
-
-def _count_of(config: Any, name: str) -> int | None:
-    """Value of a field that is a positive integer; None if it is none."""
-    value = _own(config, name)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
-
-
-def _values_of(config: Any, kind: str) -> list[int]:
-    """Positive integers among the fields of a kind."""
-    return [value for name in _names_of(kind) if (value := _count_of(config, name))]
-
+    from collections.abc import Callable
 
 _VOCABULARY = 2048
-_EXPERTS = (4, 2)
-_USUAL_DIVISOR = 16
-_SMALLEST_DIVISOR = 4
 _LEAST_HEADS = 2
 """With a single head, kernels and views differ, and so does memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Fraction:
-    """Factor ``over / under`` of widths and heads."""
-
-    over: int
-    under: int
-    with_key_value_heads: bool = True
-
-
-def reduced(config: Any, layers: int) -> Iterator[Any]:
-    """Smaller configurations with `layers` layers to try, the smallest useful one first.
-
-    Widths and heads shrink by one fraction; a dimension that it does not divide stays unchanged. The vocabulary and the
-    experts shrink to a few. There are more layers if `layers` would not include one layer of each kind. Settings that
-    shape the architecture are unchanged.
-    """
-    for fraction in [*_fractions_of_heads(config), None]:
-        for experts in _EXPERTS if _values_of(config, "experts") else _EXPERTS[:1]:
-            yield _reduce(copy.deepcopy(config), fraction, layers, experts)
-
-
-def reductions_between(full: Any, small: Any) -> list[Reduction]:
-    """Differences between two configurations, by field name."""
-    reductions = []
-    for group in ("layers", "widths", "heads", "key_value_heads", "experts", "experts_per_token", "vocabularies"):
-        for name in _names_of(group):
-            before, after = _count_of(full, name), _count_of(small, name)
-            if before and after and before != after:
-                reductions.append(Reduction(name, before, after))
-    for name in _names_of("layers_of_stages"):
-        before, after = _own(full, name), _own(small, name)
-        if isinstance(before, list | tuple) and list(before) != list(after):
-            reductions.append(Reduction(f"{name} in total", sum(before), sum(after)))
-    for name in _PARTS:
-        inner = getattr(full, name, None)
-        if hasattr(inner, "to_dict"):
-            reductions += [
-                Reduction(f"{name}.{part.name}", part.full, part.copy)
-                for part in reductions_between(inner, getattr(small, name))
-            ]
-    return reductions
-
-
-def _fractions_of_heads(config: Any) -> list[_Fraction]:
-    """Fractions that divide the heads evenly, ordered by how close the divisor is to 16.
-
-    Heads that share states in groups remain a multiple of the groups, and the smallest fraction is the first.
-    """
-    heads = _values_of(config, "heads")
-    groups = _values_of(config, "key_value_heads")
-    fractions: list[_Fraction] = []
-    if heads:
-        fractions += [_Fraction(1, under) for under in _divisors(math.gcd(*heads, *groups))]
-        if groups and all(head % groups[0] == 0 for head in heads):
-            share = math.gcd(*(head // groups[0] for head in heads))
-            fractions += [_Fraction(1, under, with_key_value_heads=False) for under in _divisors(share)]
-    else:
-        widths = _values_of(config, "widths")
-        fractions += [_Fraction(1, under) for under in (16, 8, 4) if widths and widths[0] % under == 0]
-    useful = [fraction for fraction in fractions if fraction.under >= _SMALLEST_DIVISOR] or fractions
-    useful.sort(key=lambda fraction: (abs(fraction.under - _USUAL_DIVISOR), not fraction.with_key_value_heads))
-    shared = math.lcm(*_values_of(config, "head_groups"))
-    fractions = [_with_enough_heads(fraction, heads, groups, shared) for fraction in useful]
-    return sorted(fractions, key=lambda fraction: Fraction(fraction.over, fraction.under)) if shared > 1 else fractions
-
-
-def _with_enough_heads(fraction: _Fraction, heads: list[int], groups: list[int], shared: int) -> _Fraction:
-    scaled = [*heads, *(groups if fraction.with_key_value_heads and min(groups, default=2) > 1 else [])]
-
-    def is_enough(over: int) -> bool:
-        counts = [count * over // fraction.under for count in scaled]
-        return min(counts, default=_LEAST_HEADS) >= _LEAST_HEADS and not any(count % shared for count in counts)
-
-    over = next((over for over in range(1, fraction.under) if is_enough(over)), fraction.under)
-    return _Fraction(over, fraction.under, with_key_value_heads=fraction.with_key_value_heads)
-
-
-def _divisors(number: int) -> list[int]:
-    return [divisor for divisor in range(2, number + 1) if number % divisor == 0]
-
-
-def _reduce(config: Any, fraction: _Fraction | None, layers: int, experts: int) -> Any:
-    for inner in _PARTS:
-        part = getattr(config, inner, None)
-        if hasattr(part, "to_dict"):
-            setattr(
-                config,
-                inner,
-                _reduce(part, next(iter(_fractions_of_heads(part)), None) if fraction else None, layers, experts),
-            )
-    if fraction is not None:
-        _scale_widths(config, fraction)
-    _reduce_layers(config, layers)
-    _limit_vocabulary(config, _VOCABULARY)
-    groups = max(_values_of(config, "expert_groups"), default=1)
-    if groups > 1:  # a token uses some of the groups, each of at least two experts
-        needed = 2 * max(groups, *_values_of(config, "experts_per_token"), experts)
-        _limit(config, "experts", math.ceil(needed / groups) * groups)
-    else:
-        _limit(config, "experts", experts)
-        smallest = min(_values_of(config, "experts"), default=experts)
-        _limit(config, "experts_per_token", smallest)
-    return config
-
-
-def _scale_widths(config: Any, fraction: _Fraction) -> None:
-    """Multiply widths and heads by the fraction; what it does not divide stays unchanged."""
-    groups = ["widths", "heads", *(["key_value_heads"] if fraction.with_key_value_heads else [])]
-    for name in (name for group in groups for name in _names_of(group)):
-        value = _count_of(config, name)
-        if value and value % fraction.under == 0:
-            setattr(config, name, value // fraction.under * fraction.over)
-
-
-def _reduce_layers(config: Any, layers: int) -> None:
-    for name in _names_of("dense_layers_first"):
-        if (_count_of(config, name) or 0) > 1:
-            setattr(config, name, 1)
-    kinds = [list(value) for name in _names_of("by_layer") if isinstance(value := _own(config, name), list | tuple)]
-    layers = max(
-        layers + sum((_count_of(config, name) or 0) > 0 for name in _names_of("dense_layers_first")),
-        *(_count_of(config, name) or 0 for name in _names_of("layer_periods")),
-        *(max((order.index(kind) for kind in set(order)), default=0) + 1 for order in kinds),
-    )
-    _limit(config, "layers", layers)
-    for name in _names_of("layers_of_stages"):
-        value = _own(config, name)
-        if isinstance(value, list | tuple) and all(isinstance(count, int) for count in value):
-            setattr(config, name, [min(count, layers) for count in value])
-    for name in _names_of("by_layer"):
-        value = _own(config, name)
-        if isinstance(value, list | tuple):
-            setattr(config, name, list(value)[:layers])
-
-
-def _limit_vocabulary(config: Any, maximum: int) -> None:
-    """Limit the vocabulary, and replace special tokens outside it."""
-    _limit(config, "vocabularies", maximum)
-    size = min(_values_of(config, "vocabularies"), default=None)
-    for name, value in list(vars(config).items()):
-        # Special tokens outside the smaller vocabulary.
-        if size and name.endswith("_token_id") and isinstance(value, int) and value >= size:
-            setattr(config, name, 0)
-        if size and name.endswith("_token_id") and isinstance(value, list):
-            setattr(config, name, [token if token < size else 0 for token in value])
-
-
-def _limit(config: Any, group: str, maximum: int) -> None:
-    for name in _names_of(group):
-        value = _count_of(config, name)
-        if value and value > maximum:
-            setattr(config, name, maximum)
-
-
+_EXPERTS = re.compile(r"(num|n)_(local_|routed_)?experts|moe_num_experts")
+_EXPERTS_PER_TOKEN = re.compile(r"num_experts_per_tok|experts_per_token|top_k|moe_(topk|k)|num_selected_experts")
 _DIVISORS = (1, 2, 4, 8, 16)
-"""1 reduces the vocabulary alone."""
-_CHANNELS = 16
-"""Channels of convolutional networks are multiples of this, and remain ones of the groups of normalization."""
+"""1 reduces the vocabulary and the experts alone."""
+_CHANNELS = (16, 2)
+"""Where heads cannot be divided, channels are multiples of one of these: they remain ones of the groups of
+normalization, or the halves of a head that rotary positions turn."""
 _FIXED = (
-    "image_size",
-    "img_size",
-    "resolution",
-    "seq_len",
-    "length",
-    "positions",
-    "kernel",
-    "dilation",
-    "stride",
-    "padding",
-    "padded",
-)
+    "image_size", "img_size", "resolution", "seq_len", "length", "position", "kernel", "dilation", "stride", "padding",
+    "padded", "token_id", "num_channels",
+)  # fmt: skip
 """Parts of names of attributes that are no widths."""
 _MOST_ATTRIBUTE = 2**31
 _FAST = 25_000_000
 """Parameters of a copy whose steps take seconds."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Narrowed:
-    """A narrower module and its reduced dimensions."""
-
-    model: nn.Module
-    reductions: tuple[Reduction, ...]
-
-
-def narrow_copy(model: nn.Module, most_parameters: int, accepts: Callable[[nn.Module], bool]) -> Narrowed | None:
-    """The widest copy that trains fast and runs, or else that fits; None if no consistent one is found.
-
-    The hidden size and its multiples in parameters, buffers and integer attributes are divided, heads are divided by
-    the same number so that their width remains, and other dimensions remain. If that is not consistent, as in
-    convolutional networks, all multiples of 16 times the divisor are divided. Whether the result is consistent shows in
-    a forward pass: `accepts`.
-    """
-    if any(p.device.type not in {"cpu", "meta"} for p in model.parameters()):
-        return None
-    hidden, heads, rows = hidden_size(model), _head_counts(model), largest_table(model, nn.Embedding, nn.EmbeddingBag)
-    vocabulary = [Reduction("vocabulary", rows, _VOCABULARY)] if rows > _VOCABULARY else []
-    for plan in _plans(model, hidden, rows, heads, most_parameters):
-        narrow = _renamed(model, plan)
-        if not accepts(narrow):
-            continue
-        name = "hidden size" if plan.heads else "channels"
-        widest = hidden if plan.heads else max(p.shape[1] for p in model.parameters() if p.ndim > 1)
-        reductions = []
-        if plan.divisor > 1:
-            reductions = [Reduction(name, widest, plan(widest))]
-            if plan.heads:
-                reductions += [Reduction("heads", value, value // plan.divisor) for value in heads]
-        return Narrowed(model=narrow, reductions=(*reductions, *vocabulary))
-    return None
-
-
-def _plans(model: nn.Module, hidden: int, rows: int, heads: Sequence[int], most_parameters: int) -> list[_Renaming]:
-    """Smaller sizes to try: the widest copy that trains fast, then narrower and wider ones."""
-    plans: dict[_Renaming, int] = {}
-    for divisor in _DIVISORS:
-        for multiple in dict.fromkeys((hidden, _CHANNELS * divisor)):
-            by_heads = multiple == hidden
-            if not multiple or multiple % divisor:
-                continue
-            if by_heads and any(value % divisor or value // divisor < _LEAST_HEADS for value in heads):
-                continue
-            plan = _Renaming(multiple, divisor, vocabulary=rows, heads=by_heads)
-            count = sum(math.prod(map(plan, p.shape)) for p in model.parameters())
-            if count <= most_parameters:
-                plans[plan] = count
-    fast = [plan for plan, count in plans.items() if count <= _FAST]
-    return [*fast, *(plan for plan in reversed(plans) if plan not in fast)]
-
-
 @dataclass(frozen=True, slots=True)
 class _Renaming:
-    """Smaller sizes for the multiples of a number, and for the vocabulary; other sizes remain."""
+    """Smaller sizes for the multiples of a number, for the vocabulary and for experts; other sizes remain."""
 
     multiple: int
     divisor: int
     vocabulary: int
+    experts: tuple[int, int]
+    """Before and after; zeros without experts in one tensor."""
     heads: bool
     """Whether heads are divided, too; otherwise their width is."""
 
@@ -302,18 +53,74 @@ class _Renaming:
         """The new size for a size."""
         if self.vocabulary and value == self.vocabulary:
             return min(value, _VOCABULARY)
+        if value and value == self.experts[0]:
+            return self.experts[1]
         return value // self.divisor if value and value % self.multiple == 0 else value
 
 
-def _head_counts(model: nn.Module) -> list[int]:
-    """Distinct numbers of heads in the attributes of the model's modules."""
-    modules = (vars(module).items() for module in model.modules())
-    return sorted({value for values in modules for name, value in values if _counts_heads(name, value)})
+def narrow_copy(
+    model: nn.Module, most_parameters: int, accepts: Callable[[nn.Module], bool]
+) -> tuple[nn.Module, tuple[Reduction, ...]] | None:
+    """The widest copy that trains fast and runs, or else that fits, and its reductions; None if none is consistent.
+
+    The hidden size and its multiples in parameters, buffers and integer attributes, also those of configurations, are
+    divided. Heads are divided by the same number so that their width remains, and other dimensions remain. If that is
+    not consistent, as in convolutional networks, all multiples of 16 times the divisor are divided. Experts shrink to
+    a few. Whether the result is consistent shows in a forward pass: `accepts`.
+    """
+    if any(p.device.type not in {"cpu", "meta"} for p in model.parameters()):
+        return None
+    hidden, rows = hidden_size(model), largest_table(model, nn.Embedding, nn.EmbeddingBag)
+    values = [(name, value) for owner in _attributes(model) for name, value in owner.items() if type(value) is int]
+    heads = sorted({value for name, value in values if _counts_heads(name, value)})
+    experts = _experts(model, values)
+    # Widest first: the smallest of the grouped heads has the smallest width.
+    widths = [hidden * heads[0] // heads[-1], hidden] if heads else [hidden]
+    plans: dict[_Renaming, int] = {}
+    for divisor in _DIVISORS:
+        for multiple in dict.fromkeys((*widths, *(divisor * channels for channels in _CHANNELS))):
+            by_heads = multiple in widths
+            if not multiple or multiple % divisor:
+                continue
+            if by_heads and any(value % divisor or value // divisor < _LEAST_HEADS for value in heads):
+                continue
+            plan = _Renaming(multiple, divisor, vocabulary=rows, experts=experts, heads=by_heads)
+            count = sum(math.prod(map(plan, p.shape)) for p in model.parameters())
+            if count <= most_parameters:
+                plans[plan] = count
+    fast = [plan for plan, count in plans.items() if count <= _FAST]
+    for plan in [*fast, *(plan for plan in reversed(plans) if plan not in fast)]:
+        narrow = _renamed(model, plan)
+        if not accepts(narrow):
+            continue
+        widest = hidden if plan.heads else max(p.shape[1] for p in model.parameters() if p.ndim > 1)
+        changes = [("hidden size" if plan.heads else "channels", widest, plan(widest))]
+        changes += [("heads", value, value // plan.divisor) for value in heads if plan.heads]
+        changes += [("vocabulary", rows, min(rows, _VOCABULARY)), ("experts", *experts)]
+        return narrow, tuple(Reduction(*change) for change in changes if change[1] != change[2])
+    return None
+
+
+def _attributes(model: nn.Module) -> list[dict[str, Any]]:
+    """Attributes of every module and of every configuration, which can be changed."""
+    modules = [vars(module) for module in model.modules()]
+    configurations = {id(value): vars(value) for own in modules for value in own.values() if hasattr(value, "to_dict")}
+    return [*modules, *configurations.values()]
 
 
 def _counts_heads(name: str, value: object) -> bool:
-    is_count = isinstance(value, int) and not isinstance(value, bool) and 1 < value < 1024
-    return is_count and "head" in name and not any(part in name for part in ("dim", "size", "width"))
+    return type(value) is int and 1 < value < 1024 and "head" in name and not re.search("dim|size|width", name)
+
+
+def _experts(model: nn.Module, values: list[tuple[str, int]]) -> tuple[int, int]:
+    """Experts whose weights are one tensor, and a smaller number: at least two for each one of a token."""
+    counts = [value for name, value in values if _EXPERTS.fullmatch(name) and value > 1]
+    count = next((count for count in counts if any(p.ndim > 2 and p.shape[0] == count for p in model.parameters())), 0)
+    fewest = 2 * max((value for name, value in values if _EXPERTS_PER_TOKEN.fullmatch(name)), default=1)
+    smaller = count
+    while smaller % 2 == 0 and smaller // 2 >= fewest:
+        smaller //= 2
+    return count, smaller
 
 
 def _renamed(model: nn.Module, plan: _Renaming) -> nn.Module:
@@ -324,16 +131,16 @@ def _renamed(model: nn.Module, plan: _Renaming) -> nn.Module:
             if isinstance(tensor, Tensor) and id(tensor) not in tensors:
                 tensors[id(tensor)] = _cut(tensor, plan)
     narrow: nn.Module = copy.deepcopy(model, dict(tensors))
-    for module in narrow.modules():
-        for name, value in list(vars(module).items()):
+    for own in _attributes(narrow):
+        for name, value in list(own.items()):
             if _counts_heads(name, value):
-                vars(module)[name] = value // plan.divisor if plan.heads else value
-            elif any(part in name for part in _FIXED):
+                own[name] = value // plan.divisor if plan.heads else value
+            elif any(part in name for part in _FIXED) or _EXPERTS_PER_TOKEN.fullmatch(name):
                 continue
             elif isinstance(value, tuple) and value and all(type(part) is int for part in value):
-                vars(module)[name] = tuple(plan(part) if part else part for part in value)
+                own[name] = tuple(plan(part) if part else part for part in value)
             elif type(value) is int and 0 < value < _MOST_ATTRIBUTE:
-                vars(module)[name] = plan(value)
+                own[name] = plan(value)
     return narrow
 
 

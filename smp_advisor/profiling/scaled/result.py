@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from smp_advisor.profiling.result import Agreement  # noqa: TC001 (read from the annotation when results are restored)
+from smp_advisor.profiling.parts import Agreement  # noqa: TC001 (read from the annotation when results are restored)
 from smp_advisor.profiling.result_html import NotebookResult
-
-__all__ = ["Reduction", "ScaledRun"]
-
 
 _EXPLOSION = 10.0
 """Rise of the loss, over its first value, that no sound start has: CLIP's goes from 0.69 to 3.3 in two steps."""
@@ -34,7 +31,7 @@ class ScaledRun(NotebookResult):
 
     name: str
     how: str
-    """How the copy was built: from a reduced configuration, by truncation, or as the full model."""
+    """How the copy was built: by truncation, by renamed dimensions, or as the full model."""
     reductions: tuple[Reduction, ...]
     """Reduced dimensions; all others are unchanged."""
     parameter_count: int
@@ -119,10 +116,12 @@ class ScaledRun(NotebookResult):
             ("Microbatches", self._batch_text),
             ("Checkpointing", self._checkpointing_text),
             ("Tied weights", "; ".join(" = ".join(group) for group in self.tied) or "none"),
-            *((f"Predicted {comparison.figure}", _comparison_text(comparison)) for comparison in self.comparisons),
-            *(("Note", note) for note in self.notes),
         ]
-        return tuple(rows)
+        for row in self.comparisons:
+            measured = f"{row.measured:,.0f} measured ({row.ratio - 1:+.2%})"
+            measured = "equal to the measurement" if row.predicted == row.measured else measured
+            rows.append((f"Predicted {row.figure}", f"{row.predicted:,.0f} by {row.against}, {measured}"))
+        return (*rows, *(("Note", note) for note in self.notes))
 
     @property
     def _loss_text(self) -> str:
@@ -148,7 +147,7 @@ class ScaledRun(NotebookResult):
     def _batch_text(self) -> str:
         if len(self.microbatches) == 1:
             return f"one of {self.microbatches[0]}"
-        return f"a batch of {sum(self.microbatches)} as {_plus(self.microbatches)}"
+        return f"a batch of {sum(self.microbatches)} as {' + '.join(map(str, self.microbatches))}"
 
     @property
     def _checkpointing_text(self) -> str:
@@ -159,14 +158,3 @@ class ScaledRun(NotebookResult):
         return f"{self.checkpointed} blocks, but not all were recomputed in the backward pass"
 
     _repr_pretty_ = NotebookResult._repr_pretty_
-
-
-def _comparison_text(comparison: Agreement) -> str:
-    prediction = f"{comparison.predicted:,.0f} by {comparison.against}"
-    if comparison.predicted == comparison.measured:
-        return f"{prediction}, equal to the measurement"
-    return f"{prediction}, {comparison.measured:,.0f} measured ({comparison.ratio - 1:+.2%})"
-
-
-def _plus(numbers: tuple[int, ...]) -> str:
-    return " + ".join(map(str, numbers))

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.workload.job import Job
 
-__all__ = ["PlannedSteps", "run"]
 
 _MOST_MICROBATCHES = 4
 _MOST_SAMPLES = 2
@@ -44,24 +43,24 @@ class PlannedSteps:
     def of(cls, job: Job, plan: Plan | None, *, precision: str, memory_bytes: int) -> PlannedSteps:
         """The steps of a copy under a plan; without one, a microbatch of two samples without checkpointing."""
         checkpointing = plan.activation_checkpointing if plan else False
-        notes = []
-        if checkpointing and str(checkpointing) != "each":
-            notes.append(f"activation_checkpointing={checkpointing!r} was applied to each block.")
-        if job.optimizer not in {"adam", "sgd", "plain-sgd"}:
-            notes.append(f"AdamW was used instead of {job.optimizer}.")
         planned = plan.microbatches * plan.gradient_accumulation_steps if plan else 1
         samples = max(1, plan.batch_size // plan.microbatches) if plan else 2
-        reducible = {
-            "microbatches": (planned, min(planned, _MOST_MICROBATCHES)),
-            "samples per microbatch": (samples, min(samples, _MOST_SAMPLES)),
-        }
-        notes += [f"{name} reduced from {full} to {used}." for name, (full, used) in reducible.items() if full != used]
+        used = min(planned, _MOST_MICROBATCHES), min(samples, _MOST_SAMPLES)
+        notes = (
+            (
+                checkpointing and str(checkpointing) != "each",
+                f"activation_checkpointing={checkpointing!r} was applied to each block.",
+            ),
+            (job.optimizer not in {"adam", "sgd", "plain-sgd"}, f"AdamW was used instead of {job.optimizer}."),
+            (planned != used[0], f"microbatches reduced from {planned} to {used[0]}."),
+            (samples != used[1], f"samples per microbatch reduced from {samples} to {used[1]}."),
+        )
         return cls(
             optimizer=job.optimizer,
             sequence=job.sequence_length,
-            sizes=(min(samples, _MOST_SAMPLES),) * min(planned, _MOST_MICROBATCHES),
+            sizes=(used[1],) * used[0],
             checkpointing=bool(checkpointing),
-            notes=tuple(notes),
+            notes=tuple(note for differs, note in notes if differs),
             precision=precision,
             memory_bytes=memory_bytes,
         )

@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
 
 from smp_advisor.errors import ProfileError
 from smp_advisor.profiling.extrapolation import FIGURES
-from smp_advisor.profiling.inputs import cast_inputs, example_inputs, filled
+from smp_advisor.profiling.inputs import cast_inputs, example_inputs, filled, microbatches_of, samples_of, valid_ids
+from smp_advisor.profiling.parts import Agreement
 from smp_advisor.profiling.patching import wrapped_forwards
 from smp_advisor.profiling.precision import training_precision
 from smp_advisor.profiling.recurrent_kernels import has_recurrent_layers
-from smp_advisor.profiling.result import Agreement
 from smp_advisor.profiling.sandbox import progress
-from smp_advisor.profiling.scaled.build import affordable_inputs, make_copy, narrower, token_count
+from smp_advisor.profiling.scaled.build import affordable_inputs, make_copy, narrower
 from smp_advisor.profiling.scaled.result import ScaledRun
 from smp_advisor.profiling.step import call_model, checkpointed, loss_of, make_optimizer, measure_step
 from smp_advisor.profiling.structure import parameter_total, ties
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from smp_advisor.profiling.scaled.run import PlannedSteps
     from smp_advisor.profiling.step import StepMeasure
 
-__all__ = ["samples_of", "train"]
 
 _STEPS = 2
 _STAGES = _STEPS + 2
@@ -54,7 +52,7 @@ def train(profiled: ProfiledModel, inputs: Any, planned: PlannedSteps) -> Scaled
         dtype = torch.float32 if planned.precision in {"fp32", "amp"} else torch.bfloat16
         copy = make_copy(profiled, stack, memory_bytes=planned.memory_bytes, dtype=dtype, inputs=inputs)
         sized = _sized(copy, inputs, planned, dtype)
-        if sized.work > _MOST_WORK and profiled.model_class is None:
+        if sized.work > _MOST_WORK:
             most_parameters = max(1, parameter_total([copy.model]) * _MOST_WORK // sized.work)
             narrowed = narrower(copy, most_parameters, inputs)
             smaller = None if narrowed is None else _sized(narrowed, inputs, planned, dtype)
@@ -95,14 +93,14 @@ def _sized(copy: Copy, inputs: Any, planned: PlannedSteps, dtype: torch.dtype) -
     if planned.precision == "fp16":
         notes.append("fp16 was computed in bf16, which has the same size: on a CPU, fp16 is about 20 times slower.")
     model = copy.model.train()
-    example = example_inputs(model, inputs, config=copy.profiled.config)
+    example = example_inputs(model, inputs)
     full = min(planned.sequence, example.longest or planned.sequence) if example.has_sequence else 1
     sequence = min(full, _MOST_TOKENS)
     if sequence < full:
         notes.append(f"tokens per sample reduced from {full} to {sequence}.")
     has_batch_norm = any("BatchNorm" in type(module).__name__ for module in model.modules())
     sizes = tuple(max(size, 2) if has_batch_norm else size for size in planned.sizes)
-    vocab = token_count(copy)
+    vocab = valid_ids(model)
     options = {
         "attention": "eager",
         "blocks": copy.blocks,
@@ -133,7 +131,7 @@ def _stepped(profiled: ProfiledModel, sized: _Sized, planned: PlannedSteps) -> S
     copy, example, sizes = sized.copy, sized.affordable.example, sized.sizes
     model, precision, checkpointing = copy.model, planned.precision, planned.checkpointing
     if example.scales:
-        batch = _split(filled(example.make(sum(sizes), sized.sequence), sized.vocab), sizes)
+        batch = microbatches_of(filled(example.make(sum(sizes), sized.sequence), sized.vocab), len(sizes))
     else:
         batch = [filled(example.make(1, 1), sized.vocab)] * len(sizes)
     groups = ties(model)
@@ -307,23 +305,3 @@ def _running(model: nn.Module, paths: set[str]) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
-
-
-def _split(inputs: Any, sizes: Sequence[int]) -> list[Any]:
-    """Split a batch into microbatches of the given sizes, along the first dimension of each tensor."""
-    batch = sum(sizes)
-    parts, start = [], 0
-    for size in sizes:
-
-        def cut(value: Any, start: int = start, size: int = size) -> Any:
-            is_batched = isinstance(value, Tensor) and value.ndim and value.shape[0] == batch
-            return value[start : start + size].clone() if is_batched else value
-
-        parts.append(tree_map(cut, inputs))
-        start += size
-    return parts
-
-
-def samples_of(inputs: Any) -> int:
-    """Samples of a batch: the first dimension of its first tensor that has one, also in nested inputs."""
-    return next(leaf.shape[0] for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor) and leaf.ndim)
