@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from smp_advisor.libraries.library import Library
 
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+|\bnan\b|\binf\b)")
 _DURATION = re.compile(
@@ -119,27 +122,28 @@ def compare_processes(adapted: list[Record]) -> list[Difference]:
     return differences
 
 
-def compare_settings(adapted: list[Record], plan: dict[str, Any], library: str) -> list[Difference]:
+def compare_settings(adapted: list[Record], plan: dict[str, Any], library: Library) -> list[Difference]:
     """Settings of the plan that the script does not have, and models that the library does not train."""
     record, differences = adapted[0], list[str]()
     structure, settings = record.structure, record.settings
-    if library in ("fsdp", "fsdp2", "smp-v2"):
+    in_step = library.script == "smp_step"
+    if library.divides_model and not in_step:
         if structure["sharded"] < structure["trained"]:
             count = structure["trained"] - structure["sharded"]
             differences.append(f"{count} of {structure['trained']} trained parameters are not sharded.")
         if structure["wrappers"]:
             differences.append("A model is wrapped with DistributedDataParallel next to its shards.")
-    elif library == "ddp" and structure["replicated"] < structure["trained"]:
+    elif not library.divides_model and structure["replicated"] < structure["trained"]:
         count = structure["trained"] - structure["replicated"]
         differences.append(f"{count} of {structure['trained']} trained parameters are outside DistributedDataParallel.")
-    if library != "smp-v1" and structure["idle"]:
+    if not in_step and structure["idle"]:
         differences.append("A model is wrapped whose parameters no optimizer updates.")
     if "shuffled shards" in record.notes and "several passes" in record.notes and "set_epoch" not in record.notes:
         differences.append("Every epoch has the same order: set_epoch is not called.")
     has: dict[str, Any] = {
         "batch_size": settings.get("batch_size"), "gradient_accumulation_steps": record.accumulation,
     }  # fmt: skip
-    if library != "smp-v1":
+    if not in_step:
         has["precision"] = settings.get("precision", "fp32")
         has["activation_checkpointing"] = bool(settings.get("activation_checkpointing"))
     for name, value in plan.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 import types
 from pathlib import Path
@@ -65,8 +66,7 @@ def use_cpu() -> None:
 
     def init_process_group(backend: Any = None, *arguments: Any, **options: Any) -> None:
         del backend
-        options.pop("device_id", None)
-        start("gloo", *arguments, **options)
+        start("gloo", *arguments, **{k: v for k, v in options.items() if k not in ("device_id", "rank", "world_size")})
 
     replace(torch.distributed, init_process_group=init_process_group)
     replace(torch.cuda, device_count=lambda: 1)
@@ -77,7 +77,9 @@ def use_cpu() -> None:
         wrap(self, module, **{k: v for k, v in options.items() if k not in ("device_ids", "output_device")})
 
     replace(torch.nn.parallel.DistributedDataParallel, __init__=wrap_on_cpu)
-    replace(torch.multiprocessing, spawn=lambda function, args=(), **_: function(0, *args))
+    replace(
+        torch.multiprocessing, spawn=lambda function, args=(), **_: function(int(os.environ.get("RANK", "0")), *args)
+    )
     keep_states_on_cpu()
 
 

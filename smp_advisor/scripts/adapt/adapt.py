@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from difflib import SequenceMatcher
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
@@ -24,6 +23,7 @@ from smp_advisor.scripts.settings import missing_batch, missing_checkpointing, m
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.scripts.adapt.adaptation import Step
@@ -78,13 +78,10 @@ def adapt_script(
         return drafted
     proof = None
     if prove:
-        from smp_advisor.proving import prove_all
+        from smp_advisor.proving import prove
 
         target = library or (plan.library if plan is not None else DEFAULT_LIBRARY)
-        folder = None if root is None else Path(root)
-        proof = prove_all(
-            script.text, {target: drafted.source}, plan=plan, script=script.file, root=folder, arguments=arguments
-        )[target]
+        proof = prove(path_or_source, drafted.source, plan, library=target, root=root, arguments=arguments)
         if proof.proven:
             return replace(drafted, proof=proof)
     proposals = tuple(_proposals(script.text, drafted))
@@ -141,10 +138,10 @@ def propose(path_or_source: str | Path, plan: Plan | None = None, *, library: st
         if after != before:
             text = _texts()[name]
             hunks.append(_hunk(path, text["title"], text["explanation"], text["url"], before, after))
-    checked_plan = plan if plan is None or plan.library == target.checked_as else None
+    checked_plan = plan if plan is None or plan.library == target.library else None
     if target.kind in ("smp_step", "smp_fsdp"):
         before = draft.module.code
-        for identifier, after in fixed_states(before, _FIXED, plan=checked_plan, library=target.checked_as):
+        for identifier, after in fixed_states(before, _FIXED, plan=checked_plan, library=target.library):
             check = catalog()[identifier]
             hunks.append(
                 _hunk(path, check.title, f"{check.consequence} The fix {check.fix}.", check.source[1], before, after)
@@ -222,9 +219,9 @@ def _report_remaining_errors(draft: Draft, plan: Plan | None, target: Target) ->
     from smp_advisor.scripts.check import check_script
     from smp_advisor.scripts.settings import checked_libraries
 
-    if target.checked_as not in checked_libraries():
+    if target.library not in checked_libraries():
         return
-    for finding in check_script(draft.module.code + "\n", plan, library=target.checked_as).findings:
+    for finding in check_script(draft.module.code + "\n", plan, library=target.library).findings:
         if finding.severity == "error" or finding.id in _TODO_WARNINGS:
             draft.add_sentence(f"Line {finding.line} of the adapted script: {finding.message} {finding.remedy}")
 

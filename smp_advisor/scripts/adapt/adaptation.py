@@ -11,7 +11,7 @@ import libcst as cst
 from smp_advisor.arguments import require_types
 from smp_advisor.errors import AdvisorError
 from smp_advisor.files import table
-from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library
+from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library, libraries
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.scripts.adapt.code import Edits, names_in, statements
 from smp_advisor.scripts.adapt.survey import Survey
@@ -102,10 +102,6 @@ class Adaptation:
 Kind = Literal["smp_step", "smp_fsdp", "ddp", "fsdp2"]
 """How the script trains: ``smp.step`` functions, FSDP of SMP v2, or PyTorch alone with replicas or shards."""
 
-_KINDS: dict[str, Kind] = {"smp-v1": "smp_step", "smp-v2": "smp_fsdp", "ddp": "ddp", "fsdp": "fsdp2", "fsdp2": "fsdp2"}
-_RECORDS = {"fsdp2": "fsdp"}
-"""Library with the settings of plans, for a name that is not that of a library: FSDP is fully_shard, by either name."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
@@ -117,11 +113,6 @@ class Target:
     """The defaults of the library without a plan for it."""
     planned: bool
     """Whether there is a plan for the library, whose batch, accumulation and precision apply."""
-
-    @property
-    def checked_as(self) -> str:
-        """Library whose rules apply to the adapted script."""
-        return _RECORDS.get(self.library, self.library)
 
     @property
     def fp16(self) -> bool:
@@ -163,14 +154,17 @@ class Target:
         """Read the settings of a `smp_advisor.Plan`; None stands for the defaults of the library."""
         require_types({"plan": (plan, (Plan, type(None))), "library": (library, (str, type(None)))}, "adapt_script")
         library = library or (plan.library if plan is not None else DEFAULT_LIBRARY)
-        if library not in _KINDS:
-            raise AdaptError(
-                f"A script can be adapted to {', '.join(_KINDS)}, not to {library!r}: pass library= one of these."
-            )
-        record = get_library(_RECORDS.get(library, library))
-        planned = plan is not None and plan.library == record.name
-        used = plan if plan is not None and planned else record.plan()
-        return cls(library=library, kind=_KINDS[library], plan=used, planned=planned)
+        loops = [record.name for record in libraries() if record.script in ("torch", "smp_step")]
+        if library not in loops:
+            raise AdaptError(f"A script can be adapted to {', '.join(loops)}, not to {library!r}: pass library=.")
+        record = get_library(library)
+        kind: Kind = "fsdp2" if record.divides_model else "ddp"
+        if record.of_sagemaker:
+            kind = "smp_step" if record.script == "smp_step" else "smp_fsdp"
+        planned = plan is not None and plan.library == library
+        return cls(
+            library=library, kind=kind, plan=plan if plan is not None and planned else record.plan(), planned=planned
+        )
 
 
 def sentence(key: str, **fields: object) -> str:

@@ -176,7 +176,7 @@ class Edits:
         return statement in self._removed
 
     def insert_before(self, statement: cst.CSTNode, new: Sequence[Statement]) -> None:
-        """Insert statements before another, between its blank lines and its comments."""
+        """Insert statements before another."""
         self._before.setdefault(statement, []).extend(new)
 
     def insert_after(self, statement: cst.CSTNode, new: Sequence[Statement]) -> None:
@@ -195,26 +195,7 @@ class Edits:
         before, after = self._before.get(original, []), self._after.get(original, [])
         if not before and not after:
             return cst.RemoveFromParent() if removed else updated
-        around: list[Any] = [*before, *([] if removed else [updated]), *after]
-        # Blank lines move above the inserted statements; comments stay with the original statement.
-        if before and isinstance(updated, cst.SimpleStatementLine | cst.BaseCompoundStatement):
-            blank = _leading_blank(updated)
-            if blank:
-                first = around[0]
-                around[0] = first.with_changes(leading_lines=[*blank, *first.leading_lines])
-                if not removed:
-                    position = len(before)
-                    around[position] = updated.with_changes(leading_lines=updated.leading_lines[len(blank) :])
-        return cst.FlattenSentinel(around)
-
-
-def _leading_blank(statement: Statement) -> list[cst.EmptyLine]:
-    blank = []
-    for line in statement.leading_lines:
-        if line.comment is not None:
-            break
-        blank.append(line)
-    return blank
+        return cst.FlattenSentinel([*before, *([] if removed else [updated]), *after])
 
 
 class _Transformer(cst.CSTTransformer):
@@ -225,9 +206,5 @@ class _Transformer(cst.CSTTransformer):
     def on_leave(self, original_node: Any, updated_node: Any) -> Any:
         result = self._edits.leave(original_node, updated_node)
         if isinstance(result, cst.IndentedBlock) and not result.body:
-            return result.with_changes(body=_pass())
+            return result.with_changes(body=[cst.SimpleStatementLine(body=[cst.Pass()])])
         return result
-
-
-def _pass() -> list[cst.SimpleStatementLine]:
-    return [cst.SimpleStatementLine(body=[cst.Pass()])]

@@ -130,19 +130,13 @@ LAYER_CLASSES = """layer_classes = {{
 def wrap_construction(draft: Draft, construction: Construction, *, context: str, wrap: str) -> None:
     """Put the construction into `context` (a ``with`` header, or empty), and insert `wrap` after its last statement."""
     edits = Edits()
-    after = statements(wrap)
+    edits.insert_after(construction.last, statements(wrap))
     if context:
-        alone = construction.last is construction.statement
+        block = cst.ensure_type(statements(f"{context}:\n    pass\n")[0], cst.With)
 
         def indent(new: Any) -> Any:
-            block = cst.ensure_type(statements(f"{context}:\n    pass\n")[0], cst.With)
-            block = block.with_changes(
-                leading_lines=new.leading_lines,
-                body=block.body.with_changes(body=[new.with_changes(leading_lines=[])]),
-            )
-            return cst.FlattenSentinel([block, *(after if alone else [])])
+            body = block.body.with_changes(body=[new.with_changes(leading_lines=[])])
+            return block.with_changes(leading_lines=new.leading_lines, body=body)
 
         edits.change(construction.statement, indent)
-    if not context or construction.last is not construction.statement:
-        edits.insert_after(construction.last, after)
     draft.apply(edits)

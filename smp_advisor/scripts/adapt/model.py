@@ -328,7 +328,8 @@ def shard_models(draft: Draft) -> None:
     take_out_wrappers(draft, REPLICATING)
     fsdp = next((call for call in draft.survey.calls if draft.survey.callee(call) in SHARDING), None)
     if fsdp is not None:
-        _transform_before(draft, fsdp, divided=divided)
+        if divided:
+            draft.add_todo("transform_first", fsdp)
         return
     constructions = _constructions(draft)
     texts: dict[Construction, str] = {}
@@ -353,15 +354,6 @@ def shard_models(draft: Draft) -> None:
     if "ModuleList" not in draft.survey.all_names():
         draft.add_todo("no_wrapping_policy")
     _wrap(draft, Edits(), constructions, texts.__getitem__)
-
-
-def _transform_before(draft: Draft, sharded: cst.Call, *, divided: bool) -> None:
-    """Insert the parallel layers of SMP v2 before the FSDP of the script."""
-    statement, name = draft.survey.statement(sharded), dotted(sharded.args[0].value) if sharded.args else None
-    if divided and statement is not None and name is not None:
-        edits = Edits()
-        edits.insert_before(statement, statements(f"{name} = tsm.transform({name})\n"))
-        draft.apply(edits)
 
 
 def shard_models_by_tensor(draft: Draft) -> None:

@@ -29,7 +29,7 @@ from smp_advisor.scripts.adapt.roles import (
     optimizers,
     reaches,
 )
-from smp_advisor.scripts.adapt.survey import assigned_names
+from smp_advisor.scripts.adapt.survey import targets_of
 from smp_advisor.scripts.queries import derivation, rank_conditions
 
 if TYPE_CHECKING:
@@ -115,7 +115,8 @@ def _is_saved(survey: Survey, statement: Statement, saves: set[cst.Call]) -> boo
     """Whether a statement saves, or assigns to a variable that a statement of its function saves."""
     if not isinstance(statement, cst.SimpleStatementLine) or reaches(survey, statement, saves, 3):
         return isinstance(statement, cst.SimpleStatementLine)
-    names, function = assigned_names(statement), survey.function(statement)
+    names = {name for part in statement.body for target in targets_of(part) for name in names_in(target)}
+    function = survey.function(statement)
     users = (c for c in survey.calls if survey.function(c) is function and names & set(names_in(c)))
     return any(reaches(survey, call, saves, 3) for call in users)
 

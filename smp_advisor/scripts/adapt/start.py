@@ -10,9 +10,7 @@ from smp_advisor.scripts import queries
 from smp_advisor.scripts.adapt.code import (
     Edits,
     dotted,
-    expression,
     keyword,
-    positional,
     statements,
     text_of,
 )
@@ -83,18 +81,6 @@ def seed_models(draft: Draft) -> None:
     draft.apply(edits)
 
 
-def _replace_spawn(draft: Draft, edits: Edits, call: cst.Call) -> None:
-    """Replace ``mp.spawn(worker, args=(a,))`` by ``worker(<local rank>, a)``: torchrun starts the processes."""
-    function, options = keyword(call, "fn") or positional(call, 0), keyword(call, "args") or positional(call, 1)
-    if function is None or (options is not None and not isinstance(options.value, cst.Tuple)):
-        draft.add_todo("spawns", call)
-        return
-    arguments = [LOCAL_RANK]
-    if options is not None and isinstance(options.value, cst.Tuple):
-        arguments += [text_of(element.value) for element in options.value.elements]
-    edits.replace(call, expression(f"{text_of(function.value)}({', '.join(arguments)})"))
-
-
 LOCAL_RANK = 'int(os.environ["LOCAL_RANK"])'
 _KEPT = ("backend", "timeout")
 _START: dict[str, str] = {
@@ -138,7 +124,7 @@ def _leave_to_torchrun(draft: Draft) -> None:
                 kept_arguments[-1] = kept_arguments[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
             edits.replace(call, call.with_changes(args=kept_arguments))
         elif name == "torch.multiprocessing.spawn":
-            _replace_spawn(draft, edits, call)
+            draft.add_todo("spawns", call)
     for node in survey.nodes:
         if (
             isinstance(node, cst.AssignTarget)

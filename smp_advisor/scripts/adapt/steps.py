@@ -20,12 +20,13 @@ from smp_advisor.scripts.adapt.code import (
     statements,
     text_of,
     walk,
+    without_moves,
 )
 from smp_advisor.scripts.adapt.roles import backward_calls, is_bound, model_places, module_names, names_of
-from smp_advisor.scripts.adapt.survey import BUILTINS, Function, Statement, Survey, assigned_names, known_names
+from smp_advisor.scripts.adapt.survey import BUILTINS, Function, Statement, Survey, known_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from smp_advisor.scripts.adapt.adaptation import Draft
 
@@ -60,7 +61,7 @@ def move_training_steps(draft: Draft) -> None:
 
 def move_evaluation_steps(draft: Draft) -> None:
     """Move each call of the model outside ``@smp.step`` into a function of its own."""
-    for _ in range(24):
+    for _ in range(48):
         survey = draft.survey
         call = next((call for call in survey.calls if _is_evaluation(survey, call)), None)
         statement = survey.statement(call) if call is not None else None
@@ -77,6 +78,8 @@ def move_evaluation_steps(draft: Draft) -> None:
         if carried & set(names_in(call)):
             draft.abandon("evaluation_carries", call, name=min(carried))
             return
+        if _lift_moves(draft, [statement]):
+            continue
         function = survey.function(call)
         models = names_of(survey, model_places(survey), function)
         _move(draft, Region(function=function, block=survey.body_of(statement), models=models, moved=[statement]))
@@ -178,6 +181,8 @@ def _region(draft: Draft, call: cst.Call) -> Region | None:  # noqa: C901 - a li
         draft.add_todo("update_in_region", part[0])
         return None
     moved, hoisted, deferred = _split(survey, part, models)
+    if _lift_moves(draft, moved):
+        return _region(draft, backward_calls(draft.survey)[0])
     obstacle = _obstacle(survey, moved, deferred, part, models)
     if obstacle:
         draft.abandon("cannot_move", obstacle=obstacle)
@@ -195,7 +200,7 @@ def _is_forward(survey: Survey, statement: cst.CSTNode, models: set[str]) -> boo
             continue
         owner, _, last = name.rpartition(".")
         # loss = model.loss(batch) is a forward pass; model.unshard() alone is not.
-        if name in models or (owner in models and last not in _NOT_FORWARD and assigned_names(statement)):
+        if name in models or (owner in models and last not in _NOT_FORWARD and block_names([statement]).bound):
             return True
         if name not in (last, f"self.{last}") or not (owner or any(dotted(arg.value) in models for arg in node.args)):
             continue
@@ -213,7 +218,7 @@ def _split(
     moved, hoisted, deferred = [part[-1]], list[Statement](), list[Statement]()
     needed = _spellings(part[-1])
     for statement in reversed(part[:-1]):
-        changed = assigned_names(statement) | _changed_objects(statement)
+        changed = set(block_names([statement]).bound) | _changed_objects(statement)
         if changed & needed or (changed and _is_forward(survey, statement, models)):
             moved.insert(0, statement)
             needed |= _spellings(statement) - models
@@ -293,7 +298,9 @@ def _move(draft: Draft, region: Region) -> None:
     survey, edits = draft.survey, Edits()
     first, last = region.moved[0], region.moved[-1]
     names = block_names(region.moved)
-    arguments, renamed = _inputs(survey, region, names)
+    spelled = (dotted(n) for s in region.moved for n in walk(s) if isinstance(n, cst.Name | cst.Attribute))
+    model = next((name for name in spelled if name in region.models), "")
+    arguments = _inputs(survey, region, names, model)
     for node in (node for statement in region.moved for node in walk(statement)):
         # The library splits dicts, lists and tuples, but not a BatchEncoding.
         if isinstance(node, cst.Arg) and node.star == "**" and isinstance(node.value, cst.Name):
@@ -311,12 +318,15 @@ def _move(draft: Draft, region: Region) -> None:
     results = _results(draft, region, names, later, edits)
 
     # The function, with model.backward(loss).
-    training, model = region.backward is not None, next(iter(arguments))
+    training, owner = (
+        region.backward is not None,
+        next((n for n, value in arguments.items() if value == "self"), "self"),
+    )
     name = survey.free_name(
         *(("train_step", "training_step") if training else ("evaluation_step", "evaluation_forward"))
     )
     purpose = "Forward and backward pass of one batch. The library runs it once per microbatch."
-    text = _body(region, [value for value, _, _ in results], renamed, model)
+    text = _body(region, [value for value, _, _ in results], owner, model)
     body = "".join(f"    {line}\n" if line.strip() else "\n" for line in text.rstrip().splitlines())
     text = f"@smp.step\ndef {call_text(name, arguments, width=94)}:\n"
     text += f'    """{purpose if training else "Forward pass of one batch, without gradients."}"""\n'
@@ -357,97 +367,38 @@ def _read_after(survey: Survey, last: Statement, function: Function) -> list[Sta
     return following
 
 
-def _inputs(  # noqa: C901, PLR0915 - a list of cases
-    survey: Survey, region: Region, names: BlockNames
-) -> tuple[dict[str, str], dict[str, str]]:
-    """Argument for each parameter, and parameter for each expression of the loop where they differ.
-
-    The model comes first, then values that change with each batch, then constants.
-    """
-    function, models = region.function, region.models
-    arguments, renamed = dict[str, str](), dict[str, str]()
-    taken = set(names.bound) - set(names.read)
-    at_module = module_names(survey)
-    in_loop = {name for loop in survey.loops(region.moved[0]) for name in assigned_names(loop)}
+def _inputs(survey: Survey, region: Region, names: BlockNames, model: str) -> dict[str, str]:
+    """Argument for each parameter: the model first, then values that change with each batch, then the others."""
+    function, at_module = region.function, module_names(survey)
+    in_loop = {name for loop in survey.loops(region.moved[0]) for name in block_names([loop]).bound}
     around = [f for f in (function, *survey.ancestors(function or survey.module)) if isinstance(f, cst.FunctionDef)]
-    owner = survey.class_of(function)
-    methods = {f.name.value for f in survey.functions if owner is not None and survey.class_of(f) is owner}
 
     def is_free(name: str) -> bool:
-        if name not in names.read:
-            return False
         # A batch called `input` or `data` hides the built-in function or the module of this name.
         if any(is_bound(survey, scope, name) for scope in around) or (function is None and name in in_loop):
             return True
         return function is not None and name not in at_module and name not in BUILTINS
 
-    def add(text: str, preferred: str) -> None:
-        if text in renamed or (text in arguments and text == preferred):
-            return
-        name = preferred
-        while name in taken or (name != text and name in survey.imported):
-            name += "_"
-        taken.add(name)
-        arguments[name] = text
-        if name != text:
-            renamed[text] = name
-
-    def gather(node: cst.CSTNode) -> None:  # noqa: C901, PLR0912 - a list of cases
-        lifted = _moved_input(node, is_free)
-        if region.backward is None and isinstance(node, cst.Arg) and not isinstance(node.value, cst.Name):
-            # An evaluation gets the inputs themselves.
-            keyword = node.keyword.value if node.keyword is not None else None
-            inner, node = names_in(node.value), node.value
-            lifted = (keyword or _key(node) or "inputs") if inner else None
-        name = dotted(node) if isinstance(node, cst.Name | cst.Attribute) else None
-        first, _, attribute = (name or "").partition(".")
-        if lifted is not None:
-            add(text_of(node), lifted)
-        elif name is not None and name in models:
-            add(name, "model" if attribute else name)
-        elif first == "self" and attribute:
-            attribute = attribute.partition(".")[0]
-            add(f"self.{attribute}", "model" if f"self.{attribute}" in models else attribute.lstrip("_"))
-        elif name is not None:
-            if is_free(first):
-                add(first, first)
-        elif isinstance(node, cst.Arg | cst.Attribute):
-            gather(node.value)
-        elif isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and dotted(node.func) is not None:
-            if dotted(node.func.value) != "self":
-                gather(node.func.value)
-            elif node.func.attr.value in methods:  # self.compute_loss(...): pass the object itself
-                add("self", "trainer")
-            else:
-                gather(node.func)
-            for arg in node.args:
-                gather(arg)
-        else:
-            for child in children(node):
-                gather(child)
-
-    spelled = (dotted(n) for s in region.moved for n in walk(s) if isinstance(n, cst.Name | cst.Attribute))
-    model = next((name for name in spelled if name in models), None)
-    if model is not None:
-        add(model, "model" if "." in model else model)
-    for statement in region.moved:
-        gather(statement)
-    first, *further = arguments.items()
-    further.sort(key=lambda item: not any(name in in_loop for name in names_in(expression(item[1]))))
-    return dict([first, *further]), renamed
+    free = [name for name in names.read if name == model or is_free(name)]
+    owner = "trainer" if "trainer" not in (*names.read, *names.bound) else "trainer_"
+    free.sort(key=lambda name: (name != model.partition(".")[0], name not in in_loop))
+    return {owner if name == "self" else name: name for name in free}
 
 
-def _moved_input(node: cst.CSTNode, is_free: Callable[[str], bool]) -> str | None:
-    """Parameter name for ``x.to(device)`` of an input, which the documentation requires to be moved before the step."""
-    method = node.func.attr.value if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) else ""
-    if method not in ("to", "cuda"):
-        return None
-    source = cst.ensure_type(cst.ensure_type(node, cst.Call).func, cst.Attribute).value
-    names = names_in(source)
-    if not names or not all(is_free(name) for name in names):
-        return None
-    key = _key(source)
-    return names[0] if isinstance(source, cst.Name) else key if key is not None and key.isidentifier() else "inputs"
+def _lift_moves(draft: Draft, moved: list[Statement]) -> bool:
+    """Give ``x.to(device)`` of an input a statement before the step, to which tensors are passed on their device."""
+    edits, names_of_all = Edits(), block_names(moved)
+    read = set(names_of_all.read) - set(names_of_all.bound)
+    for node in (node for statement in moved for node in walk(statement)):
+        plain = without_moves(node)
+        names = names_in(plain) if plain is not node else []
+        if names and set(names_in(node)) <= read:
+            name = draft.survey.free_name(f"{names[0]}_on_device")
+            edits.insert_before(moved[0], statements(f"{name} = {text_of(node)}\n"))
+            edits.replace(node, cst.Name(name))
+            draft.apply(edits)
+            return True
+    return False
 
 
 def _key(node: cst.CSTNode) -> str | None:
@@ -480,7 +431,7 @@ def _results(
     known = {text_of(values[loss]) if loss in values else "", results[0][0] if results else ""}
     for name in names.bound:
         live = _live(later, name)
-        if name == loss or not live or name not in {n for s in region.moved for n in assigned_names(s)}:
+        if name == loss or not live or name not in set(block_names(region.moved).bound):
             continue
         fields, as_object = _fields_read(live, name)
         for read in fields:
@@ -580,10 +531,11 @@ class _Inner(cst.CSTTransformer):
         return self._edits.leave(original_node, updated_node)
 
 
-def _body(region: Region, results: Iterable[str], renamed: dict[str, str], model: str) -> str:
-    """Body of a step function: with its own names, and with ``model.backward(loss)`` for ``loss.backward()``."""
+def _body(region: Region, results: Iterable[str], owner: str, model: str) -> str:
+    """Body of a step function: with `owner` for ``self``, and with ``model.backward(loss)`` for ``loss.backward()``."""
     body = cst.Module(body=[*region.moved, *statements(f"return {', '.join(results)}")])
     edits, stack = Edits(), list[cst.CSTNode](body.body)
+    model = owner + model.removeprefix("self") if model.startswith("self.") else model
 
     def backward(call: cst.Call) -> cst.Call:
         value = cst.ensure_type(call.func, cst.Attribute).value
@@ -592,11 +544,10 @@ def _body(region: Region, results: Iterable[str], renamed: dict[str, str], model
 
     while stack:
         node = stack.pop()
-        if isinstance(node, cst.BaseExpression) and (name := renamed.get(text_of(node))):
-            edits.replace(node, expression(name))
-            continue
+        if isinstance(node, cst.Name) and node.value == "self":
+            edits.replace(node, cst.Name(owner))
         method = node.func if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) else None
-        if method is not None and method.attr.value == "backward" and text_of(method.value) != model:
+        if method is not None and method.attr.value == "backward" and dotted(method.value) not in region.models:
             edits.change(node, backward)
         stack += [node.value] if isinstance(node, cst.Attribute | cst.Arg) else children(node)
     return edits.apply(body).code

@@ -151,11 +151,6 @@ class Survey:
             and any(dotted(target) == spelling for target in targets_of(node))
         ]
 
-    def parameters(self, function: cst.FunctionDef) -> list[str]:
-        """Parameter names: positional parameters first, then keyword-only parameters."""
-        params = function.params
-        return [parameter.name.value for parameter in (*params.posonly_params, *params.params, *params.kwonly_params)]
-
 
 def _functions_of(
     nodes: list[cst.CSTNode], parents: dict[cst.CSTNode, cst.CSTNode]
@@ -178,34 +173,6 @@ def targets_of(statement: cst.CSTNode) -> list[cst.BaseExpression]:
     if isinstance(statement, cst.AnnAssign | cst.AugAssign):
         return [statement.target]
     return []
-
-
-def assigned_names(node: cst.CSTNode) -> set[str]:
-    """Names that a statement and the statements nested in it bind or change."""
-    names: set[str] = set()
-    for inner in walk(node):
-        if isinstance(
-            inner, cst.AssignTarget | cst.For | cst.AnnAssign | cst.AugAssign | cst.NamedExpr | cst.AsName | cst.CompFor
-        ):
-            names.update(_targets(inner))
-        elif isinstance(inner, cst.FunctionDef | cst.ClassDef):
-            names.add(inner.name.value)
-    return names
-
-
-def _targets(node: cst.CSTNode) -> set[str]:
-    target = node.name if isinstance(node, cst.AsName) else getattr(node, "target", None)
-    names: set[str] = set()
-    stack = [target]
-    while stack:
-        current = stack.pop()
-        if isinstance(current, cst.Name):
-            names.add(current.value)
-        elif isinstance(current, cst.Tuple | cst.List):
-            stack.extend(element.value for element in current.elements)
-        elif isinstance(current, (cst.Subscript, cst.StarredElement)):
-            stack.append(current.value)
-    return names
 
 
 def _imported(nodes: list[cst.CSTNode]) -> dict[str, str]:

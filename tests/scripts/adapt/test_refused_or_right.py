@@ -71,12 +71,12 @@ DDP = (
 )
 WRONG = {
     "ddp_around_shards": (
-        "fsdp2",
+        "fsdp",
         {"model = DDP(model)": "fully_shard(model)\nraw_model = model\nmodel = DDP(model)"},
         "",
     ),
     "a_save_of_shards": (
-        "fsdp2",
+        "fsdp",
         {"model = DDP(model)": "fully_shard(model)", "model.module.": "model."},
         "only the first process's part of /blocks.0.inner.weight",
     ),

@@ -8,7 +8,7 @@ from smp_advisor.libraries import Plan
 from smp_advisor.scripts.adapt import propose
 from tests.scripts.adapt.conftest import LOOPS
 
-KINDS = ("ddp", "fsdp2")
+KINDS = ("ddp", "fsdp")
 SCRIPT = """import torch
 import torch.nn as nn
 from torch.utils.data import DataLoader
@@ -93,9 +93,9 @@ WRITTEN = {  # kind and changes of the script: texts in the order of the lines, 
          "nn.utils.clip_grad_norm_(model.parameters(), 1.0)"],
     ),
     # Between forward and backward pass, the parameters of an FSDP2 model are the gathered ones.
-    ("fsdp2", "optimizer.zero_grad()", "model.zero_grad()"): (["optimizer.zero_grad()"], []),
+    ("fsdp", "optimizer.zero_grad()", "model.zero_grad()"): (["optimizer.zero_grad()"], []),
     ("ddp", "model.eval(x)", "model.encode(x)"): (["model.module.encode(x)"], []),
-    ("fsdp2", "model.eval(x)", "model.encode(x)"): (['register_fsdp_forward_method(model, "encode")'], []),
+    ("fsdp", "model.eval(x)", "model.encode(x)"): (['register_fsdp_forward_method(model, "encode")'], []),
 }  # fmt: skip
 
 
@@ -158,7 +158,7 @@ class Trainer:
 model = torch.nn.Linear(2, 2)
 Trainer(model).run()
 """
-    assert "        self.optimizer.zero_grad()" in propose(text, library="fsdp2").source
+    assert "        self.optimizer.zero_grad()" in propose(text, library="fsdp").source
 
 
 @pytest.mark.parametrize(("kind", "words"), [("ddp", "with torch.autocast("), ("fsdp", "mp_policy=")])
@@ -223,7 +223,7 @@ print(short.generate())
 
 
 def test_loaders_states_and_second_names_are_followed_through_functions():
-    source = propose(THROUGH_FUNCTIONS, library="fsdp2").source
+    source = propose(THROUGH_FUNCTIONS, library="fsdp").source
     gathered = source.partition("    optimizer_state = get_optimizer_state_dict(")[2]
     assert gathered.index("options=") < gathered.index("    if not args.single") < gathered.index("optimizer_state}")
     assert '{"net": model_state,' in source
