@@ -164,7 +164,10 @@ def compare_modes(original: Record, adapted: Record) -> Difference | None:
     """First change of a model's mode that differs."""
     for first, second in zip(original.modes, adapted.modes, strict=False):
         if tuple(first[:2]) != tuple(second[:2]):
-            modes = [_mode(training=t, gradients=g) for t, g, _ in (first, second)]
+            modes = [
+                f"{'train' if training else 'eval'} mode {'with' if gradients else 'without'} gradients"
+                for training, gradients, _ in (first, second)
+            ]
             return Difference(what=f"The model runs in {modes[1]}, and in {modes[0]} in the original.", line=second[2])
     if len(original.modes) != len(adapted.modes):
         return Difference(
@@ -172,10 +175,6 @@ def compare_modes(original: Record, adapted: Record) -> Difference | None:
             line=adapted.modes[-1][2] if adapted.modes else 0,
         )
     return None
-
-
-def _mode(*, training: bool, gradients: bool) -> str:
-    return f"{'train' if training else 'eval'} mode {'with' if gradients else 'without'} gradients"
 
 
 def compare_saves(original: Record, adapted: Record, *, renamed: bool = False) -> list[Difference]:

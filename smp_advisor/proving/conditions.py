@@ -226,27 +226,16 @@ def make_small(
     """
     original: Any = data.DataLoader.__init__
 
-    def create(
-        loader: data.DataLoader[Any],
-        dataset: Any,
-        batch_size: int | None = 1,
-        shuffle: bool | None = None,  # noqa: FBT001 - the signature of DataLoader
-        sampler: Any = None,
-        batch_sampler: Any = None,
-        num_workers: int = 0,
-        collate_fn: Any = None,
-        pin_memory: bool = False,  # noqa: FBT001, FBT002
-        drop_last: bool = False,  # noqa: FBT001, FBT002
-        **further: Any,
-    ) -> None:
-        del shuffle, num_workers, pin_memory, drop_last, further
-        options = {"collate_fn": collate_fn}
+    names = ("batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn")
+
+    def create(loader: data.DataLoader[Any], dataset: Any, *arguments: Any, **options: Any) -> None:
+        passed = {"batch_size": 1, **dict(zip(names, arguments, strict=False)), **options}
+        options = {"collate_fn": passed.get("collate_fn")}
+        batch_size, sampler, batches = passed["batch_size"], passed.get("sampler"), passed.get("batch_sampler")
         loader.requested_size = batch_size
-        if isinstance(dataset, data.IterableDataset) or batch_sampler is not None or batch_size is None:
-            keywords: dict[str, Any] = (
-                {"batch_sampler": batch_sampler} if batch_sampler is not None else {"batch_size": batch_size}
-            )
-            original(loader, dataset, **keywords, **options)
+        if isinstance(dataset, data.IterableDataset) or batches is not None or batch_size is None:
+            own = {"batch_size": batch_size} if batches is None else {"batch_sampler": batches}
+            original(loader, dataset, **own, **options)
             return
         loader.source = "divided" if isinstance(sampler, data.distributed.DistributedSampler) else "same"
         size = max(1, min(most if entire else min(batch_size, most), max(1, len(dataset))) // parts)
@@ -338,8 +327,13 @@ def make_deterministic() -> None:
         return attention(*arguments[:4], **keywords)
 
     replace(functional, scaled_dot_product_attention=without_dropout)
-    for optimizer in (torch.optim.Adam, torch.optim.AdamW):
-        _raise_eps(optimizer)
+    for kind in (torch.optim.Adam, torch.optim.AdamW):
+        # With a small eps, the rounding of gradients near zero decides the direction of an update.
+        def with_large_eps(self: Any, params: Any, *arguments: Any, _of: Any = kind.__init__, **keywords: Any) -> None:
+            names = ("lr", "betas", "eps", "weight_decay")
+            _of(self, params, **{**dict(zip(names, arguments, strict=False)), **keywords, "eps": 0.01})
+
+        replace(kind, __init__=with_large_eps)
     create = torch.nn.RNNBase.__init__
 
     def create_without_dropout(module: torch.nn.RNNBase, *arguments: Any, **keywords: Any) -> None:
@@ -347,15 +341,3 @@ def make_deterministic() -> None:
         module.dropout = 0.0
 
     replace(torch.nn.RNNBase, __init__=create_without_dropout)
-
-
-def _raise_eps(optimizer: type[torch.optim.Optimizer]) -> None:
-    """Raise Adam's eps: with a small one, the rounding of gradients near zero decides the direction of an update."""
-    create: Any = optimizer.__init__
-
-    def with_large_eps(self: Any, params: Any, *arguments: Any, **keywords: Any) -> None:
-        if len(arguments) > 3:
-            keywords["weight_decay"] = arguments[3]
-        create(self, params, *arguments[:2], **{**keywords, "eps": 0.01})
-
-    replace(optimizer, __init__=with_large_eps)

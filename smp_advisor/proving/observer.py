@@ -287,20 +287,11 @@ class Observer:
     def write(self, path: Path, error: str) -> None:
         """Write the record as JSON."""
         self._describe_wrappers()
-        record = {
-            "losses": self.losses,
-            "updates": [update for update in self.updates if "parameters" in update],
-            "modes": self.modes,
-            "saves": self.saves,
-            "loads": self.loads,
-            "collectives": self.collectives,
-            "settings": self.settings,
-            "structure": self.structure,
-            "hits": sorted(self.hits),
-            "notes": sorted(self.notes),
-            "stopped": self.steps_left <= 0,
-            "error": error,
-        }
+        names = ("losses", "modes", "saves", "loads", "collectives", "settings", "structure")
+        record = {name: getattr(self, name) for name in names} | {
+            "updates": [update for update in self.updates if "parameters" in update], "hits": sorted(self.hits),
+            "notes": sorted(self.notes), "stopped": self.steps_left <= 0, "error": error,
+        }  # fmt: skip
         path.write_text(json.dumps(record), encoding="utf-8")
 
 

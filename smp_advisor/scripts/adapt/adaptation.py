@@ -144,11 +144,6 @@ class Target:
         """FSDP's strategy; empty for the default."""
         return str(getattr(self.plan, "sharding_strategy", ""))
 
-    @property
-    def data_group(self) -> str:
-        """Prefix of the ranks that select the data shard: a tensor-parallel group shares a prescaled batch."""
-        return "smp.rdp" if self.plan.prescaled_batch else "smp.dp"
-
     @classmethod
     def from_plan(cls, plan: Plan | None, library: str | None = None) -> Target:
         """Read the settings of a `smp_advisor.Plan`; None stands for the defaults of the library."""

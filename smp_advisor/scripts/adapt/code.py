@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 
-LINE_LENGTH = 100
-"""Maximum length of a generated line at module level, in characters."""
+_LINE_LENGTH = 88
+"""Maximum length of a generated call, in characters."""
 
 _TRIVIA = frozenset({
     "comma", "default_indent", "dot", "encoding", "equal", "footer", "header", "lbrace", "lbracket",
@@ -123,17 +123,11 @@ def positional(call: cst.Call, index: int) -> cst.Arg | None:
     return None
 
 
-def call_text(function: str, arguments: Iterable[str], *, width: int = LINE_LENGTH, before: str = "") -> str:
-    """Source of a call: on one line if it fits after `before`, otherwise one argument per line."""
-    arguments = list(arguments)
-    line = f"{function}({', '.join(arguments)})"
-    if len(before) + len(line) <= width:
-        return line
-    return function + "(\n" + "".join(f"    {_indented(argument)},\n" for argument in arguments) + ")"
-
-
-def _indented(text: str) -> str:
-    return text.replace("\n", "\n    ")
+def call_text(function: str, arguments: Iterable[str]) -> str:
+    """Source of a call: on one line if it is short, otherwise one argument per line."""
+    line = f"{function}({', '.join(arguments := list(arguments))})"
+    inner = (argument.replace("\n", "\n    ") for argument in arguments)
+    return line if len(line) <= _LINE_LENGTH else f"{function}(\n" + "".join(f"    {text},\n" for text in inner) + ")"
 
 
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
@@ -170,10 +164,6 @@ class Edits:
     def is_changed(self, node: cst.CSTNode) -> bool:
         """Whether a change of the node is collected."""
         return node in self._changes
-
-    def is_removed(self, statement: cst.CSTNode) -> bool:
-        """Whether the statement is removed."""
-        return statement in self._removed
 
     def insert_before(self, statement: cst.CSTNode, new: Sequence[Statement]) -> None:
         """Insert statements before another."""

@@ -11,7 +11,6 @@ from smp_advisor.scripts.adapt.code import (
     dotted,
     expression,
     keyword,
-    names_in,
     positional,
     statements,
     text_of,
@@ -172,23 +171,13 @@ def clip_over_shards(draft: Draft) -> None:
         if survey.callee(call) not in CLIP:
             continue
         parameters, limit = positional(call, 0), keyword(call, "max_norm") or positional(call, 1)
-        model = _owner_of_parameters(parameters.value) if parameters is not None else None
-        if model is None or limit is None:
+        called = parameters.value if parameters is not None else None
+        model = (dotted(called.func) or "").rpartition(".parameters")[0] if isinstance(called, cst.Call) else ""
+        if not model or limit is None:
             draft.add_todo("clips_shards", call)
             continue
         edits.replace(call, expression(f"clip_grad_norm_of_shards_({model}, {text_of(limit.value)})"))
     draft.apply(edits)
-
-
-def _owner_of_parameters(node: cst.CSTNode) -> str | None:
-    """``model`` in ``model.parameters()``."""
-    for inner in walk(node):
-        if isinstance(inner, cst.Call) and isinstance(method := inner.func, cst.Attribute):
-            if method.attr.value != "parameters":
-                continue
-            return dotted(method.value)
-    names = names_in(node)
-    return names[0] if len(names) == 1 and "model" in names[0] else None
 
 
 def checkpoint_layers(draft: Draft) -> None:

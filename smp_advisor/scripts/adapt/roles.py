@@ -25,7 +25,7 @@ from smp_advisor.reading.values import (
     options,
     parts_of,
 )
-from smp_advisor.scripts.adapt.code import dotted, text_of, walk
+from smp_advisor.scripts.adapt.code import dotted, walk
 from smp_advisor.scripts.adapt.survey import Function, Survey, known_names, targets_of
 from smp_advisor.scripts.checks.data import LOADERS
 from smp_advisor.scripts.queries import is_optimizer, origins, ranks, updates
@@ -358,8 +358,6 @@ def assigned_name(survey: Survey, call: cst.Call) -> str | None:
     parent = survey.parent(call)
     if isinstance(parent, cst.Assign | cst.AnnAssign):
         return next((dotted(target) for target in targets_of(parent)), None)
-    if isinstance(parent, cst.DictElement):
-        return text_of(parent.key)
     return None
 
 

@@ -126,12 +126,7 @@ def _leave_to_torchrun(draft: Draft) -> None:
         elif name == "torch.multiprocessing.spawn":
             draft.add_todo("spawns", call)
     for node in survey.nodes:
-        if (
-            isinstance(node, cst.AssignTarget)
-            and text_of(node.target).startswith("os.environ[")
-            and "MASTER_" in text_of(node)
-        ):
-            statement = survey.statement(node)
-            if statement is not None:
-                edits.remove(statement)
+        statement = survey.statement(node) if isinstance(node, cst.Assign) and "MASTER_" in text_of(node) else None
+        if statement is not None and "os.environ[" in text_of(statement):
+            edits.remove(statement)
     draft.apply(edits)

@@ -65,7 +65,7 @@ def move_evaluation_steps(draft: Draft) -> None:
         survey = draft.survey
         call = next((call for call in survey.calls if _is_evaluation(survey, call)), None)
         statement = survey.statement(call) if call is not None else None
-        if call is None or statement is None:
+        if call is None or statement is None or draft.abandoned:
             return
         parent = survey.parent(call)
         target = parent.targets[0].target if isinstance(parent, cst.Assign) and len(parent.targets) == 1 else None
@@ -156,7 +156,7 @@ def _region(draft: Draft, call: cst.Call) -> Region | None:  # noqa: C901 - a li
     while here is not None:
         block = survey.body_of(here)
         position = block.index(here) if here in block else 0
-        first = next((n for n, s in enumerate(block[: position + 1]) if _is_forward(survey, s, models)), None)
+        first = next((n for n, s in enumerate(block[: position + 1]) if _is_forward(s, models)), None)
         if first is not None:
             break
         above = survey.parent(here)
@@ -168,7 +168,7 @@ def _region(draft: Draft, call: cst.Call) -> Region | None:  # noqa: C901 - a li
 
     # Lists and sums that the statements fill move along.
     for _ in range(8):
-        moved, _, _ = _split(survey, block[first : position + 1], models)
+        moved, _, _ = _split(block[first : position + 1], models)
         filled = {name.partition(".")[0] for statement in moved for name in _changed_objects(statement)}
         objects = (filled | block_names(moved).updated) - models
         earlier = [n for n, s in enumerate(block[:first]) if objects & set(block_names([s]).bound)]
@@ -180,7 +180,7 @@ def _region(draft: Draft, call: cst.Call) -> Region | None:  # noqa: C901 - a li
     if any(isinstance(c.func, cst.Attribute) and c.func.attr.value == "step" and not c.args for c in inner):
         draft.add_todo("update_in_region", part[0])
         return None
-    moved, hoisted, deferred = _split(survey, part, models)
+    moved, hoisted, deferred = _split(part, models)
     if _lift_moves(draft, moved):
         return _region(draft, backward_calls(draft.survey)[0])
     obstacle = _obstacle(survey, moved, deferred, part, models)
@@ -192,8 +192,8 @@ def _region(draft: Draft, call: cst.Call) -> Region | None:  # noqa: C901 - a li
     )
 
 
-def _is_forward(survey: Survey, statement: cst.CSTNode, models: set[str]) -> bool:
-    """Whether the statement runs the model, directly or in a function of the script."""
+def _is_forward(statement: cst.CSTNode, models: set[str]) -> bool:
+    """Whether the statement runs the model."""
     for node in walk(statement):
         name = dotted(node.func) if isinstance(node, cst.Call) else None
         if not isinstance(node, cst.Call) or name is None:
@@ -202,24 +202,16 @@ def _is_forward(survey: Survey, statement: cst.CSTNode, models: set[str]) -> boo
         # loss = model.loss(batch) is a forward pass; model.unshard() alone is not.
         if name in models or (owner in models and last not in _NOT_FORWARD and block_names([statement]).bound):
             return True
-        if name not in (last, f"self.{last}") or not (owner or any(dotted(arg.value) in models for arg in node.args)):
-            continue
-        for function in survey.named(last):
-            inner = names_of(survey, model_places(survey), function)
-            if any(isinstance(n, cst.Call) and dotted(n.func) in inner for n in walk(function)):
-                return True
     return False
 
 
-def _split(
-    survey: Survey, part: list[Statement], models: set[str]
-) -> tuple[list[Statement], list[Statement], list[Statement]]:
+def _split(part: list[Statement], models: set[str]) -> tuple[list[Statement], list[Statement], list[Statement]]:
     """Statements that compute the loss, ``zero_grad`` calls to run before them, and other statements to run after."""
     moved, hoisted, deferred = [part[-1]], list[Statement](), list[Statement]()
     needed = _spellings(part[-1])
     for statement in reversed(part[:-1]):
         changed = set(block_names([statement]).bound) | _changed_objects(statement)
-        if changed & needed or (changed and _is_forward(survey, statement, models)):
+        if changed & needed or (changed and _is_forward(statement, models)):
             moved.insert(0, statement)
             needed |= _spellings(statement) - models
         elif "zero_grad" in text_of(statement):
@@ -316,6 +308,8 @@ def _move(draft: Draft, region: Region) -> None:
         again = cast("list[Statement]", list(loop.body.body))
         later += again[: next(n for n, statement in enumerate(again) if statement in above)]
     results = _results(draft, region, names, later, edits)
+    if draft.abandoned:
+        return
 
     # The function, with model.backward(loss).
     training, owner = (
@@ -328,12 +322,12 @@ def _move(draft: Draft, region: Region) -> None:
     purpose = "Forward and backward pass of one batch. The library runs it once per microbatch."
     text = _body(region, [value for value, _, _ in results], owner, model)
     body = "".join(f"    {line}\n" if line.strip() else "\n" for line in text.rstrip().splitlines())
-    text = f"@smp.step\ndef {call_text(name, arguments, width=94)}:\n"
+    text = f"@smp.step\ndef {call_text(name, arguments)}:\n"
     text += f'    """{purpose if training else "Forward pass of one batch, without gradients."}"""\n'
     text += body
 
     # Its call takes the place of the first statement, between those that stay before and after it.
-    call = call_text(name, arguments.values(), width=84)
+    call = call_text(name, arguments.values())
     reduced = [f"{'.reduce_mean()' if mean else '.concat()'}" for _, _, mean in results]
     if len(results) == 1:
         lines = [f"{results[0][1]} = {call}{reduced[0]}"]
@@ -348,8 +342,7 @@ def _move(draft: Draft, region: Region) -> None:
         if statement is not start:
             edits.remove(statement)
     placed = [*region.hoisted, *new, *region.deferred]
-    inner = _Inner(edits, placed)
-    edits.change(start, lambda _: cst.FlattenSentinel([cast("cst.CSTNode", s.visit(inner)) for s in placed]))
+    edits.change(start, lambda _: cst.FlattenSentinel(placed))
     _insert_function(draft, edits, first, text)
     draft.apply(edits)
 
@@ -401,26 +394,11 @@ def _lift_moves(draft: Draft, moved: list[Statement]) -> bool:
     return False
 
 
-def _key(node: cst.CSTNode) -> str | None:
-    """``k`` in ``x["k"]``."""
-    index = node.slice[0].slice if isinstance(node, cst.Subscript) else None
-    key = index.value if isinstance(index, cst.Index) else None
-    return str(key.evaluated_value) if isinstance(key, cst.SimpleString) else None
-
-
 def _results(
     draft: Draft, region: Region, names: BlockNames, later: list[Statement], edits: Edits
 ) -> list[tuple[str, str, bool]]:
     """Expressions returned by the function, each with its name in the loop and whether it is a mean over the batch."""
     survey, results = draft.survey, list[tuple[str, str, bool]]()
-    values = {
-        name: node.value
-        for statement in region.moved
-        for node in walk(statement)
-        if isinstance(node, cst.Assign)
-        for target in node.targets
-        if (name := dotted(target.target)) is not None
-    }
     loss, base = "", list[str]()
     if region.backward is not None:
         value = cst.ensure_type(region.backward.func, cst.Attribute).value
@@ -428,78 +406,44 @@ def _results(
         loss = next((name for name in base if name in names.bound), "")
         # outputs.loss.backward() or criterion(...).backward()
         results.append((loss or text_of(value), loss or survey.free_name("loss", "step_loss"), True))
-    known = {text_of(values[loss]) if loss in values else "", results[0][0] if results else ""}
     for name in names.bound:
-        live = _live(later, name)
-        if name == loss or not live or name not in set(block_names(region.moved).bound):
+        live = list[Statement]()  # statements that may read its current value, up to the one that replaces it
+        for statement in later:
+            read = block_names([statement])
+            live += [statement] if name in read.read else []
+            if name in read.bound:
+                break
+        if name == loss or not live:
             continue
-        fields, as_object = _fields_read(live, name)
-        for read in fields:
-            new = results[0][1] if f"{name}.{read}" in known else survey.free_name(read, f"{name}_{read}")
-            _replace_fields(edits, live, name, read, new)
-            if f"{name}.{read}" not in known:
-                results.append((f"{name}.{read}", new, read == "loss"))
-        if as_object and fields and isinstance(values.get(name), cst.Call):
-            draft.add_todo("output_is_object", name=name)
-        elif as_object:
-            results.append((name, name, _is_loss(survey, name, values.get(name)) or name in base))
+        inner = [node for statement in live for node in walk(statement)]
+        fields = [
+            n for n in inner if isinstance(n, cst.Attribute) and dotted(n.value) == name and n.attr.value in _FIELDS
+        ]
+        if fields:
+            # The step returns tensors only, not an output object of transformers.
+            if region.deferred or sum(isinstance(n, cst.Name) and n.value == name for n in inner) > len(fields):
+                draft.abandon("output_is_object", name=name)
+            for field_name in dict.fromkeys(node.attr.value for node in fields):
+                results.append((f"{name}.{field_name}", f"{name}_{field_name}", field_name == "loss"))
+            for node in fields:
+                edits.replace(node, cst.Name(f"{name}_{node.attr.value}"))
+            continue
+        assigned = [node.value for node in survey.assignments(region.function, name) if node.value is not None]
+        results.append((name, name, name in base or any(_is_loss(survey, name, value) for value in assigned)))
     return results or [(names.bound[0], names.bound[0], False)]
-
-
-def _live(later: list[Statement], name: str) -> list[Statement]:
-    """Statements that may read the current value of a name, up to the one that replaces it."""
-    live = []
-    for statement in later:
-        names = block_names([statement])
-        if name in names.read:
-            live.append(statement)
-        if name in names.bound:
-            break
-    return live
-
-
-def _is_loss(survey: Survey, name: str, value: cst.CSTNode | None) -> bool:
-    """Whether a value is a loss, judging by its name or by the function that computes it."""
-    last = name.rpartition(".")[2].lower()
-    if "loss" in last or last in ("nll", "perplexity", "objective"):
-        return True
-    if isinstance(value, cst.Call):
-        method = value.func.attr.value if isinstance(value.func, cst.Attribute) else ""
-        callee = (survey.callee(value).rpartition(".")[2] or method).lower()
-        if callee in ("sum", "mean"):  # over some axes, it has values for each sample
-            return len(value.args) == int(survey.callee(value).startswith("torch."))
-        return callee in ("criterion", "cross_entropy", "mse_loss", "nll_loss", "bce_loss") or "loss" in callee
-    if isinstance(value, cst.UnaryOperation):
-        return _is_loss(survey, "", value.expression)
-    return isinstance(value, cst.BinaryOperation) and any(
-        _is_loss(survey, "", part) for part in (value.left, value.right)
-    )
 
 
 _FIELDS = known_names("output_fields")
 
 
-def _field(node: cst.CSTNode, name: str) -> str | None:
-    """The field that a node reads from an output object of transformers, by attribute or key."""
-    if not isinstance(node, cst.Attribute | cst.Subscript) or dotted(node.value) != name:
-        return None
-    read = node.attr.value if isinstance(node, cst.Attribute) else _key(node)
-    return read if read in _FIELDS else None
-
-
-def _fields_read(nodes: list[Statement], name: str) -> tuple[list[str], bool]:
-    """Fields read from an output object, and whether the object itself is used as well."""
-    inner = [node for statement in nodes for node in walk(statement)]
-    fields = [read for node in inner if (read := _field(node, name)) is not None]
-    uses = sum(isinstance(node, cst.Name) and node.value == name for node in inner)
-    return list(dict.fromkeys(fields)), uses > len(fields)
-
-
-def _replace_fields(edits: Edits, nodes: list[Statement], name: str, read: str, new: str) -> None:
-    """Replace reads of a field of an output object by the name of a tensor."""
-    for node in (node for statement in nodes for node in walk(statement)):
-        if _field(node, name) == read:
-            edits.replace(node, cst.Name(new))
+def _is_loss(survey: Survey, name: str, value: cst.CSTNode) -> bool:
+    """Whether a value is a loss, judging by its name or by the function that computes it."""
+    if "loss" in name.lower() or name in ("nll", "perplexity", "objective"):
+        return True
+    if isinstance(value, cst.BinaryOperation):
+        return _is_loss(survey, "", value.left) or _is_loss(survey, "", value.right)
+    callee = survey.callee(value).rpartition(".")[2].lower() if isinstance(value, cst.Call) else ""
+    return "loss" in callee or callee in ("criterion", "cross_entropy")
 
 
 def _insert_function(draft: Draft, edits: Edits, near: cst.CSTNode, text: str) -> None:
@@ -516,19 +460,6 @@ def _insert_function(draft: Draft, edits: Edits, near: cst.CSTNode, text: str) -
         return cst.FlattenSentinel([*new, *nodes])
 
     edits.change(outer, place)
-
-
-class _Inner(cst.CSTTransformer):
-    """Applies the edits collected for nodes inside the statements that a replaced one places."""
-
-    def __init__(self, edits: Edits, placed: list[Statement]) -> None:
-        super().__init__()
-        self._edits, self._placed = edits, frozenset(placed)
-
-    def on_leave(self, original_node: Any, updated_node: Any) -> Any:
-        if original_node in self._placed or self._edits.is_removed(original_node):
-            return updated_node
-        return self._edits.leave(original_node, updated_node)
 
 
 def _body(region: Region, results: Iterable[str], owner: str, model: str) -> str:

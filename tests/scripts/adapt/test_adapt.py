@@ -106,7 +106,7 @@ WRITTEN = {  # loop and plan: texts of the adapted script, texts that it does no
     ),
     ("main_function", "pipeline"): (["rank=smp.dp_rank(),"], ["torch.manual_seed(0 + smp.dp_rank())"], []),
     ("main_function", "tensor_fp16"): (["rank=smp.rdp_rank(),", "torch.manual_seed(0 + smp.dp_rank())"], [], []),
-    ("evaluation_loop", "pipeline"): (['tag="ckpt.pt"', 'user_content={"epoch": epoch, "best": best}'], [], []),
+    ("evaluation_loop", "pipeline"): ([], [], ["save with smp.save_checkpoint"]),
     ("branches", "pipeline"): (
         [
             "        model = Wide()\n", "    model = smp.DistributedModel(model)\n",
