@@ -54,7 +54,8 @@ def use_cpu() -> None:
     for name in _FACTORIES:
         factory = getattr(torch, name)
         if not isinstance(factory, type):
-            setattr(torch, name, _redirected(factory))
+            on_cpu = _calling(factory, lambda options: {name: _on_cpu(value) for name, value in options.items()})
+            setattr(torch, name, on_cpu)
     replace(
         torch.cuda,
         set_device=lambda *_: None,
@@ -80,11 +81,7 @@ def use_cpu() -> None:
     replace(
         torch.multiprocessing, spawn=lambda function, args=(), **_: function(int(os.environ.get("RANK", "0")), *args)
     )
-    keep_states_on_cpu()
-
-
-def keep_states_on_cpu() -> None:
-    """Turn off the offloading of gathered states: PyTorch 2.13 crashes if they are on the CPU already."""
+    # Gathered states are not offloaded: PyTorch 2.13 crashes if they are on the CPU already.
     from torch.distributed import fsdp
     from torch.distributed.checkpoint import state_dict
 
@@ -93,23 +90,12 @@ def keep_states_on_cpu() -> None:
         (fsdp, "FullStateDictConfig", "offload_to_cpu"),
         (fsdp, "FullOptimStateDictConfig", "offload_to_cpu"),
     ):
-        setattr(owner, name, _without(getattr(owner, name), option))
+        setattr(owner, name, _calling(getattr(owner, name), lambda options, _o=option: {**options, _o: False}))
 
 
-def _without(original: Any, option: str) -> Any:
-    def create(*arguments: Any, **options: Any) -> Any:
-        return original(*arguments, **{**options, option: False})
-
-    return create
-
-
-def _redirected(factory: Any) -> Any:
-    def create(*arguments: Any, **options: Any) -> Any:
-        if "device" in options:
-            options["device"] = _on_cpu(options["device"])
-        return factory(*arguments, **options)
-
-    return create
+def _calling(function: Any, change: Any) -> Any:
+    """The function with its options changed."""
+    return lambda *arguments, **options: function(*arguments, **change(options))
 
 
 def install_tsm() -> None:

@@ -160,6 +160,7 @@ def prove(
     with tempfile.TemporaryDirectory(prefix="smp-proof-") as name:
         base = Path(name).resolve()
         folder, relative = _copy(before.file, None if root is None else Path(root), base)
+        code = "\n".join([before.text, *(path.read_text("utf-8", "replace") for path in folder.rglob("*.py"))])
         request = {
             "base": str(base),
             "folder": str(folder),
@@ -172,7 +173,7 @@ def prove(
             "shrink": True,
             "accumulation": int(getattr(plan, "gradient_accumulation_steps", 1) or 1),
             "seconds": seconds,
-            "libraries": [name for name in _PRELOADED if re.search(rf"\b{name}\b", before.text)],
+            "libraries": [name for name in _PRELOADED if re.search(rf"\b{name}\b", code)],
             "runs": runs,
             "changed": [line for line, where in lines.items() if not where],
         }

@@ -153,11 +153,7 @@ def propose(path_or_source: str | Path, plan: Plan | None = None, *, library: st
         _report_plan_settings(draft, checked_plan, target)
     _report_remaining_errors(draft, checked_plan, target)
     return Adaptation(
-        path=path,
-        source=adapted,
-        diff=compared(path, source, adapted),
-        hunks=tuple(hunks),
-        todo=tuple(draft.todo),
+        path=path, source=adapted, diff=compared(path, source, adapted), hunks=tuple(hunks), todo=tuple(draft.todo)
     )
 
 

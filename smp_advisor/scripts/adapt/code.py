@@ -39,9 +39,7 @@ def dotted(node: cst.CSTNode) -> str | None:
     return None
 
 
-def expression(text: str) -> cst.BaseExpression:
-    """Parse an expression."""
-    return cst.parse_expression(text)
+expression = cst.parse_expression
 
 
 def statements(text: str) -> list[cst.SimpleStatementLine | cst.BaseCompoundStatement]:
@@ -133,8 +131,6 @@ def call_text(function: str, arguments: Iterable[str]) -> str:
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 Change = Callable[[Any], Any]
 """Maps a node to its replacement: a node or a sequence of nodes."""
-Result = Any
-"""Return value of a LibCST transformer: a node, several nodes, or a removal."""
 
 
 class Edits:
@@ -177,7 +173,7 @@ class Edits:
         """The module with all edits applied."""
         return module.visit(_Transformer(self)) if self else module
 
-    def leave(self, original: cst.CSTNode, updated: cst.CSTNode) -> Result:
+    def leave(self, original: cst.CSTNode, updated: cst.CSTNode) -> Any:
         """Replacement of a node; `updated` is the node with its children edited."""
         for how in self._changes.get(original, ()):
             updated = how(updated)

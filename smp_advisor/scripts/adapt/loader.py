@@ -7,14 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import libcst as cst
 
 from smp_advisor.reading.values import Instance, Result
-from smp_advisor.scripts.adapt.code import (
-    Edits,
-    call_text,
-    expression,
-    statements,
-    text_of,
-    walk,
-)
+from smp_advisor.scripts.adapt.code import Edits, call_text, expression, statements, text_of
 from smp_advisor.scripts.adapt.roles import (
     assigned_name,
     backward_calls,
@@ -84,7 +77,8 @@ def shard_loaders(draft: Draft) -> None:  # noqa: C901, PLR0912 - a list of case
         if arguments.get("batch_sampler", "None") != "None":
             draft.add_todo("own_batch_sampler", call, rank=shards.rank, size=shards.size)
             continue
-        if starred or (options and _mentions_sampler(survey, call)):
+        texts = (node.value for node in survey.nodes if isinstance(node, cst.SimpleString))
+        if starred or (options and any("sampler" in text for text in texts)):
             draft.add_todo("starred_loader", call, rank=shards.rank, size=shards.size)
             continue
         if _is_streamed(survey, call):
@@ -162,12 +156,6 @@ def _add_sampler(
     lines.append(f"{sampler} = " + call_text("DistributedSampler", options))
     edits.insert_before(statement, statements("\n".join(lines)))
     arguments["sampler"] = sampler
-
-
-def _mentions_sampler(survey: Survey, call: cst.Call) -> bool:
-    """Whether the function mentions a sampler, which may then be in the mapping."""
-    scope = survey.function(call) or survey.module
-    return any(isinstance(node, cst.SimpleString) and "sampler" in node.value for node in walk(scope))
 
 
 def _is_streamed(survey: Survey, call: cst.Call) -> bool:

@@ -6,16 +6,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from smp_advisor.scripts.adapt.code import (
-    Edits,
-    dotted,
-    expression,
-    keyword,
-    positional,
-    statements,
-    text_of,
-    walk,
-)
+from smp_advisor.scripts.adapt.code import Edits, dotted, expression, keyword, positional, statements, text_of, walk
 from smp_advisor.scripts.adapt.construction import LAYER_CLASSES, Construction, find_construction, find_constructions
 from smp_advisor.scripts.adapt.roles import (
     backward_calls,
@@ -103,28 +94,26 @@ def _accumulate(draft: Draft, call: cst.Call, loop: cst.For, count: int) -> None
     while following < len(block) and (block[following] in clearing or "sched" in text_of(block[following])):
         following += 1
     update = [s for s in block[place + 1 : following] if s not in clearing]
-    index = survey.free_name("batch_index", "index_of_batch")
-    loss = cst.ensure_type(call.func, cst.Attribute).value
-    counted = (
-        isinstance(loop.iter, cst.Call) and dotted(loop.iter.func) == "enumerate" and isinstance(loop.target, cst.Tuple)
-    )
-    if counted and isinstance(loop.target, cst.Tuple) and len(loop.iter.args) == 1:  # type: ignore[attr-defined]
+    loss = text_of(cst.ensure_type(call.func, cst.Attribute).value)
+    if (
+        text_of(loop.iter).startswith("enumerate(")
+        and isinstance(loop.target, cst.Tuple)
+        and "," not in text_of(loop.iter)
+    ):
         index = text_of(loop.target.elements[0].value)
-    edits.replace(loss, expression(f"({text_of(loss)} / {count})"))
+    else:
+        index, target = survey.free_name("batch_index", "index_of_batch"), text_of(loop.target)
+        target = f"({target})" if isinstance(loop.target, cst.Tuple) and not target.startswith("(") else target
+        text = f"for {index}, {target} in enumerate({text_of(loop.iter)}):\n    pass\n"
+        header = cst.ensure_type(statements(text)[0], cst.For)
+        edits.replace(loop.target, header.target)
+        edits.replace(loop.iter, header.iter)
+    edits.replace(cst.ensure_type(call.func, cst.Attribute).value, expression(f"({loss} / {count})"))
     new = cst.ensure_type(statements(f"if ({index} + 1) % {count} == 0:\n    pass\n")[0], cst.If)
-    body = [s.with_changes(leading_lines=[]) if n == 0 else s for n, s in enumerate([*update, clearing[0]])]
-    body[-1] = body[-1].with_changes(leading_lines=[])
+    body = [update[0].with_changes(leading_lines=[]), *update[1:], clearing[0].with_changes(leading_lines=[])]
     edits.insert_after(statement, [new.with_changes(body=new.body.with_changes(body=body))])
     for old in (*update, *clearing):
         edits.remove(old)
-    if not (counted and index != "batch_index"):
-        target = text_of(loop.target)
-        target = f"({target})" if isinstance(loop.target, cst.Tuple) and not target.startswith("(") else target
-        header = cst.ensure_type(
-            statements(f"for {index}, {target} in enumerate({text_of(loop.iter)}):\n    pass\n")[0], cst.For
-        )
-        edits.replace(loop.target, header.target)
-        edits.replace(loop.iter, header.iter)
     draft.apply(edits)
 
 

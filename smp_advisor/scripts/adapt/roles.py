@@ -15,16 +15,7 @@ from smp_advisor.reading.following import follow
 from smp_advisor.reading.source import Source
 from smp_advisor.reading.trace import Call
 from smp_advisor.reading.values import Function as Defined
-from smp_advisor.reading.values import (
-    Instance,
-    Item,
-    Member,
-    Result,
-    Value,
-    is_none,
-    options,
-    parts_of,
-)
+from smp_advisor.reading.values import Instance, Item, Member, Result, Value, is_none, options, parts_of
 from smp_advisor.scripts.adapt.code import dotted, walk
 from smp_advisor.scripts.adapt.survey import Function, Survey, known_names, targets_of
 from smp_advisor.scripts.checks.data import LOADERS
@@ -87,10 +78,6 @@ class _Reading:
                     self.nodes[tree] = node
                     self.values[node] = (self.run.values or {}).get(cast("ast.expr", tree), [])
 
-    def node(self, tree: ast.AST) -> cst.CSTNode | None:
-        """The node of LibCST for one of `ast`."""
-        return self.nodes.get(tree)
-
 
 @_cached
 def _reading(survey: Survey) -> _Reading:
@@ -99,7 +86,7 @@ def _reading(survey: Survey) -> _Reading:
 
 def node_of(survey: Survey, tree: ast.AST) -> cst.CSTNode | None:
     """The node of LibCST for one that the reader of scripts found."""
-    return _reading(survey).node(tree)
+    return _reading(survey).nodes.get(tree)
 
 
 def calls_of(survey: Survey) -> list[Call]:
@@ -172,7 +159,7 @@ def events_of(survey: Survey, call: cst.Call) -> list[Call]:
 def _events(survey: Survey) -> dict[cst.CSTNode, list[Call]]:
     reading, events = _reading(survey), dict[cst.CSTNode, list[Call]]()
     for event in reading.run.trace.calls:
-        if (node := reading.node(event.node)) is not None:
+        if (node := reading.nodes.get(event.node)) is not None:
             events.setdefault(node, []).append(event)
     return events
 
@@ -207,7 +194,7 @@ def callees(survey: Survey, call: cst.Call) -> list[cst.FunctionDef]:
     made = (option for value in reading.values.get(call, ()) for option in options(value))
     starts = [value.cls.find("__init__") for value in made if isinstance(value, Instance)]
     called = [event.function for event in events_of(survey, call)]
-    nodes = (reading.node(f.node) for f in (*called, *starts) if isinstance(f, Defined))
+    nodes = (reading.nodes.get(f.node) for f in (*called, *starts) if isinstance(f, Defined))
     return list(dict.fromkeys(node for node in nodes if isinstance(node, cst.FunctionDef)))
 
 
@@ -295,7 +282,7 @@ def _models_of(survey: Survey, call: cst.Call) -> list[cst.CSTNode]:
     ]
     for event in events_of(survey, call) if not nodes else ():
         for owner in _owners(event.argument("params", 0)):
-            place = reading.node(owner)
+            place = reading.nodes.get(owner)
             nodes += [root_of(place)] if place is not None else []
     return nodes
 

@@ -76,24 +76,21 @@ def save_full_state(draft: Draft) -> None:
         owners = gathered.setdefault((place, model), [])
         if owner not in owners:
             owners.append(owner)
-        number = list(gathered).index((place, model)) + 1
-        edits.replace(call, cst.Name(_state_name(number, is_model=is_model)))
+        position = list(gathered).index((place, model))
+        number = f"_{position + 1}" if position else ""
+        edits.replace(call, cst.Name(f"{'model' if is_model else 'optimizer'}_state{number}"))
     for number, ((place, model), owners) in enumerate(gathered.items(), 1):
         optimizer = next((owner for owner in owners if owner != model), None)
-        text = _gathering(number, model, optimizer, alone=model not in owners)
+        text = _gathering("" if number == 1 else f"_{number}", model, optimizer, alone=model not in owners)
         edits.insert_before(place, statements(text))
     _report_entire_models(draft)
-    _guard_saves(survey, edits, _saves(survey))
+    _guard_saves(survey, edits, [call for call in survey.calls if survey.callee(call) == "torch.save"])
     draft.apply(edits)
-
-
-def _saves(survey: Survey) -> list[cst.Call]:
-    return [call for call in survey.calls if survey.callee(call) == "torch.save"]
 
 
 def _saved_states(survey: Survey) -> list[tuple[cst.Call, bool]]:
     """Calls of ``state_dict`` whose result is saved, here or in a function of the script; and whether of a model."""
-    saves = set(_saves(survey))
+    saves = {call for call in survey.calls if survey.callee(call) == "torch.save"}
     states = []
     for call in survey.calls:
         function = survey.function(call)
@@ -121,14 +118,9 @@ def _is_saved(survey: Survey, statement: Statement, saves: set[cst.Call]) -> boo
 def _model_of(survey: Survey, call: cst.Call, name: str) -> str:
     """The model of an optimizer, as its function spells it; empty if it has no name there."""
     function = survey.function(call)
-    for optimizer in optimizers(survey):
-        if name in names_of(survey, optimizer.objects, function):
-            return _shortest(names_of(survey, optimizer.model, function))
-    return _shortest(names_of(survey, model_places(survey), function))
-
-
-def _shortest(names: set[str]) -> str:
-    return min(names, key=lambda name: (len(name), name), default="")
+    own = (o.model for o in optimizers(survey) if name in names_of(survey, o.objects, function))
+    spellings = names_of(survey, next(own, model_places(survey)), function)
+    return min(spellings, key=lambda spelling: (len(spelling), spelling), default="")
 
 
 def _before_conditions(survey: Survey, call: cst.Call) -> cst.CSTNode | None:
@@ -142,19 +134,12 @@ def _before_conditions(survey: Survey, call: cst.Call) -> cst.CSTNode | None:
     return place
 
 
-def _state_name(number: int, *, is_model: bool) -> str:
-    return ("model_state" if is_model else "optimizer_state") + ("" if number == 1 else f"_{number}")
-
-
-def _gathering(number: int, model: str, optimizer: str | None, *, alone: bool) -> str:
+def _gathering(number: str, model: str, optimizer: str | None, *, alone: bool) -> str:
     """Statements that gather the states; `alone` leaves the model out."""
-    states = [_state_name(number, is_model=is_model) for is_model in (True, False)]
     options = "options=StateDictOptions(full_state_dict=True, cpu_offload=True)"
-    lines = []
-    for state, kind, owners in ((states[0], "model", [model]), (states[1], "optimizer", [model, optimizer])):
-        if None not in owners and not (alone and kind == "model"):
-            function = f"get_{kind}_state_dict"
-            lines.append(f"{state} = " + call_text(function, [*map(str, owners), options]))
+    lines = [] if alone else [f"model_state{number} = " + call_text("get_model_state_dict", [model, options])]
+    if optimizer is not None:
+        lines.append(f"optimizer_state{number} = " + call_text("get_optimizer_state_dict", [model, optimizer, options]))
     return "\n".join(lines)
 
 

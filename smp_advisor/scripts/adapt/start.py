@@ -7,18 +7,11 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from smp_advisor.scripts import queries
-from smp_advisor.scripts.adapt.code import (
-    Edits,
-    dotted,
-    keyword,
-    statements,
-    text_of,
-)
+from smp_advisor.scripts.adapt.code import Edits, dotted, keyword, statements, text_of
 from smp_advisor.scripts.adapt.roles import calls_of, events_of, model_places, node_of, objects_of
 from smp_advisor.scripts.adapt.survey import Statement, Survey, known_names
 
 if TYPE_CHECKING:
-    from smp_advisor.reading.trace import Call
     from smp_advisor.scripts.adapt.adaptation import Draft
 
 _PASSIVE = known_names("passive_prefixes")
@@ -29,8 +22,14 @@ _SEEDS = queries.known_names("weight_seeds")
 def entry(survey: Survey) -> Statement | None:
     """First statement that does work, before which the library is initialized; None if there is none."""
     calls = [event for event in calls_of(survey) if event.reached]
-    first = next((event for event in calls if _works(survey, event)), None)
-    if first is None:
+    for first in calls:
+        # It does more than to query the machine or to set options, or it makes the model.
+        if first.name and not first.name.startswith(_PASSIVE) and f"{first.name}.".startswith(_WORKING):
+            break
+        node = node_of(survey, first.node)
+        if first.function is None and node is not None and objects_of(survey, node) & model_places(survey):
+            break
+    else:
         return None
     # The call in the module itself, or under its main guard, that leads there: calls are recorded before their bodies.
     top = [event for event in calls if not event.functions and event.order <= first.order][-1:] or [first]
@@ -39,14 +38,6 @@ def entry(survey: Survey) -> Statement | None:
     guards = [a for a in above if isinstance(a, cst.If) and "__main__" in text_of(a.test)]
     block = survey.body_of(cst.ensure_type(guards[-1], cst.If).body.body[0]) if guards else list(survey.module.body)
     return next((inside for inside in block if inside in above), None)
-
-
-def _works(survey: Survey, event: Call) -> bool:
-    """Whether a call does more than to query the machine or to set options, or makes the model."""
-    if event.name and not event.name.startswith(_PASSIVE) and f"{event.name}.".startswith(_WORKING):
-        return True
-    node = node_of(survey, event.node)
-    return event.function is None and node is not None and bool(objects_of(survey, node) & model_places(survey))
 
 
 def download_once(draft: Draft) -> None:
