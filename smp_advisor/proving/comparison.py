@@ -222,21 +222,16 @@ def _flat(keys: Any, *, renamed: bool, prefix: str = "") -> set[str]:
 
 def compare_prints(original: Record, again: Record, adapted: Record) -> list[Difference]:
     """Printed lines with other numbers; lines that differ between two original runs, such as times, do not count."""
-    first, second = _meaningful(original.printed), _meaningful(adapted.printed)
-    repeated = _meaningful(again.printed)
+    records = (original, adapted, again)
+    first, second, repeated = ([line.strip() for line in r.printed if line.strip()] for r in records)
     differences = []
     if len(first) != len(second):
-        what = f"{len(second)} lines are printed, and {len(first)} originally."
-        differences.append(Difference(what=what))
+        differences.append(Difference(what=f"{len(second)} lines are printed, and {len(first)} originally."))
     for number, (before, after) in enumerate(zip(first, second, strict=False)):
         stable = number < len(repeated) and repeated[number] == before
         if stable and not _same_line(before, after):
             differences.append(Difference(what=f"`{after[:100]}` is printed, and `{before[:100]}` in the original."))
     return differences[:5]
-
-
-def _meaningful(lines: list[str]) -> list[str]:
-    return [line.strip() for line in lines if line.strip()]
 
 
 def _same_line(first: str, second: str) -> bool:

@@ -85,12 +85,12 @@ def use_cpu() -> None:
     from torch.distributed import fsdp
     from torch.distributed.checkpoint import state_dict
 
-    for owner, name, option in (
+    for module, name, option in (
         (state_dict, "StateDictOptions", "cpu_offload"),
         (fsdp, "FullStateDictConfig", "offload_to_cpu"),
         (fsdp, "FullOptimStateDictConfig", "offload_to_cpu"),
     ):
-        setattr(owner, name, _calling(getattr(owner, name), lambda options, _o=option: {**options, _o: False}))
+        setattr(module, name, _calling(getattr(module, name), lambda options, _o=option: {**options, _o: False}))
 
 
 def _calling(function: Any, change: Any) -> Any:

@@ -184,7 +184,7 @@ def prove(
         )  # fmt: skip
         further = ({**first, "name": "half"}, {**first, "name": "original resumed"}, {**changed, "name": "resumed"})
         records = {run["name"]: _records(base, run) for run in (*runs, *further)}
-    settings = {}
+    settings: dict[str, Any] = {}
     if plan is not None and plan.library == library:
         settings["batch_size"] = plan.batch_size
         if not steps:
@@ -308,9 +308,10 @@ def _judge(  # noqa: C901, PLR0912, PLR0915 - a list of comparisons
         if any(unseen.values()):
             not_compared.append(f"lines {', '.join(str(line) for line, where in unseen.items() if where)}, on a GPU")
     counts = (
-        (original.losses, "loss", "losses"), (original.updates, "update of parameters", "updates of parameters"),
-        (original.modes, "change of mode", "changes of mode"), (original.saves, "saved file", "saved files"),
-        (original.printed, "printed line", "printed lines"), (repeated[0].collectives, "collective", "collectives"),
+        (original.losses, "loss", "losses"), (original.modes, "change of mode", "changes of mode"),
+        (original.updates, "update of gradients and parameters", "updates of gradients and parameters"),
+        (original.saves, "saved file", "saved files"), (original.printed, "printed line", "printed lines"),
+        (repeated[0].collectives, "collective", "collectives"),
     )  # fmt: skip
     compared = (
         *(f"{len(entries)} {singular if len(entries) == 1 else plural}" for entries, singular, plural in counts),
