@@ -308,13 +308,15 @@ def _judge(  # noqa: C901, PLR0912, PLR0915 - a list of comparisons
         if any(unseen.values()):
             not_compared.append(f"lines {', '.join(str(line) for line, where in unseen.items() if where)}, on a GPU")
     counts = (
-        (original.losses, "loss", "losses"), (original.modes, "change of mode", "changes of mode"),
-        (original.updates, "update of gradients and parameters", "updates of gradients and parameters"),
-        (original.saves, "saved file", "saved files"), (original.printed, "printed line", "printed lines"),
-        (repeated[0].collectives, "collective", "collectives"),
+        (original.losses, "{} loss", "{} losses"),
+        (original.updates, "gradients and parameters of {} update", "gradients and parameters of {} updates"),
+        (original.modes, "{} change of mode", "{} changes of mode"),
+        (original.saves, "{} saved file", "{} saved files"),
+        (original.printed, "{} printed line", "{} printed lines"),
+        (repeated[0].collectives, "{} collective", "{} collectives"),
     )  # fmt: skip
     compared = (
-        *(f"{len(entries)} {singular if len(entries) == 1 else plural}" for entries, singular, plural in counts),
+        *((singular if len(entries) == 1 else plural).format(len(entries)) for entries, singular, plural in counts),
         *(["a second run with the files of the first"] if resumed_again else []),
         *([f"settings of the plan ({', '.join(settings)})"] if settings else []),
     )
