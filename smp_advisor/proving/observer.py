@@ -250,8 +250,7 @@ class Observer:
                 sums[self._is_sharded(parameter, managed)] += float(local.detach().double().square().sum())
         return sums
 
-    def _before_update(self, optimizer: Any, arguments: Any, options: Any) -> None:
-        del arguments, options
+    def _before_update(self, optimizer: Any, *_: Any) -> None:
         if self._prepares:
             return
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -259,8 +258,7 @@ class Observer:
         gradients = self._squares((p, p.grad) for p in parameters)
         self.updates.append({"losses": len(self.losses), "gradients": gradients, "line": self.line()})
 
-    def _after_update(self, optimizer: Any, arguments: Any, options: Any) -> None:
-        del arguments, options
+    def _after_update(self, optimizer: Any, *_: Any) -> None:
         if self._prepares:
             return
         parameters = [p for group in optimizer.param_groups for p in group["params"]]

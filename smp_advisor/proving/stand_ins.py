@@ -148,6 +148,8 @@ class _Finder(MetaPathFinder, Loader):
             "models": lambda _: _Network,
         }  # fmt: skip
         self.images = {f"torchvision.{name}": _Lazy(name, make) for name, make in parts.items()}
+        # Scripts look up some names in the dictionary of the module.
+        vars(self.images["torchvision.models"]).update(dict.fromkeys(("resnet18", "resnet50", "vgg16"), _Network))
         self.images["torchvision.transforms.v2"] = self.images["torchvision.transforms"]
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:

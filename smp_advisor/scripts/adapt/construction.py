@@ -83,11 +83,12 @@ def _construction(survey: Survey, optimizer: Optimizer) -> Construction | None:
 
 
 def _assigned(node: cst.CSTNode) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
-    """The first target of an assignment with its value; ``a, b = f(), g()`` has two."""
+    """The first target of an assignment with its value; ``a, b = f(), g()`` and ``a, b = f()`` have two."""
     target = next(iter(targets_of(node)), None)
     value = node.value if isinstance(node, cst.Assign | cst.AnnAssign) else None
-    if isinstance(target, cst.Tuple) and isinstance(value, cst.Tuple):
-        yield from ((t.value, v.value) for t, v in zip(target.elements, value.elements, strict=False))
+    if isinstance(target, cst.Tuple) and value is not None:
+        values = [v.value for v in value.elements] if isinstance(value, cst.Tuple) else [value] * len(target.elements)
+        yield from zip((element.value for element in target.elements), values, strict=False)
     elif target is not None and value is not None:
         yield target, value
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from smp_advisor.scripts.adapt.adaptation import sentence
 from smp_advisor.scripts.adapt.code import dotted, keyword, text_of
@@ -18,14 +18,11 @@ if TYPE_CHECKING:
     from smp_advisor.scripts.adapt.survey import Survey
 
 
-Runner = Literal["accelerate", "trainer", "lightning"]
-"""Accelerate, the Trainer of transformers and TRL, or Lightning and its Fabric, whose arguments a person sets."""
-
 _LIGHTNING = frozenset({"lightning", "pytorch_lightning", "lightning_fabric"})
 _TRAINERS = frozenset({"transformers", "trl"})
 
 
-def _runner_of(survey: Survey) -> tuple[Runner, list[cst.Call]] | None:
+def _runner_of(survey: Survey) -> tuple[str, list[cst.Call]] | None:
     """The library that runs the loop, and the calls in this file whose arguments choose the parallelism."""
     roots = {origin.split(".")[0] for origin in survey.imported.values()}
     names = {call: survey.callee(call) for call in survey.calls}
@@ -56,7 +53,7 @@ _CHOICES = (
 _BY_LAYERS = ('"auto"', '"balanced"', '"balanced_low_0"', '"sequential"')
 
 
-def _driven(draft: Draft, runner: Runner, calls: list[cst.Call]) -> list[str]:
+def _driven(draft: Draft, runner: str, calls: list[cst.Call]) -> list[str]:
     """Arguments for the library that runs the loop, and other changes, for a person."""
     survey, target = draft.survey, draft.target
 

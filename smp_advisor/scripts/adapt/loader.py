@@ -54,7 +54,7 @@ def _shards(target: Target) -> Shards:
     return Shards(size=f"dist.get_world_size(){division}", rank=f"dist.get_rank(){division}")
 
 
-def shard_loaders(draft: Draft) -> None:  # noqa: C901, PLR0912 - a list of cases
+def shard_loaders(draft: Draft) -> None:  # noqa: C901 - a list of cases
     """Give every data loader of the training its shard, without a partial last batch."""
     shards = _shards(draft.target)
     if not loader_calls(draft.survey) and draft.target.kind in ("ddp", "fsdp2"):
@@ -92,8 +92,6 @@ def shard_loaders(draft: Draft) -> None:  # noqa: C901, PLR0912 - a list of case
             is_shuffled = any(arg.keyword is not None and arg.keyword.value == "shuffle" for arg in call.args)
             overruled = '"drop_last": True' if is_shuffled else '"shuffle": False, "drop_last": True'
             arguments["**"] = f"{{**{options}, {overruled}}}"
-        elif arguments.get("drop_last", "False") not in ("True", "False", "None"):
-            draft.add_todo("drop_last_unknown", call)
         else:
             arguments["drop_last"] = "True"
         if arguments.get("num_workers", "0") != "0" and shards.rank.startswith("smp."):
@@ -128,10 +126,7 @@ def _add_sampler(
 ) -> None:
     """Add a sampler, in a statement before the loader where possible."""
     survey = draft.survey
-    text = arguments.get("dataset")
-    if text is None:
-        draft.add_todo("no_dataset", call)
-        return
+    text = arguments.get("dataset", "dataset")
     statement = survey.statement(call)
     own = isinstance(survey.parent(call), cst.Assign | cst.AnnAssign | cst.For | cst.Return)
     stem = (assigned_name(survey, call) or "").rpartition(".")[2]

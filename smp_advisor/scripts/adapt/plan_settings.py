@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from smp_advisor.scripts.adapt.code import Edits, dotted, expression, keyword, positional, statements, text_of, walk
-from smp_advisor.scripts.adapt.construction import LAYER_CLASSES, Construction, find_construction, find_constructions
+from smp_advisor.scripts.adapt.construction import LAYER_CLASSES, find_construction, find_constructions
 from smp_advisor.scripts.adapt.roles import (
     backward_calls,
     is_held_out,
@@ -175,24 +175,20 @@ def checkpoint_layers(draft: Draft) -> None:
         return
     constructions, survey, edits = find_constructions(draft), draft.survey, Edits()
     for construction in constructions:
-        _checkpoint(draft, edits, construction)
+        name = construction.name
+        text = "" if "layer_classes" in survey.all_names() else LAYER_CLASSES.format(name=name)
+        text += (
+            f"apply_activation_checkpointing(\n    {name},\n    checkpoint_wrapper_fn=checkpoint_wrapper,\n"
+            "    check_fn=lambda module: isinstance(module, tuple(layer_classes)),\n)\n"
+        )
+        if draft.target.plan.offload_activations:
+            text += f"{name} = offload_wrapper({name})\n"
+        wrapper = next((c for c in survey.calls if survey.callee(c).endswith(".FullyShardedDataParallel")), None)
+        after = survey.statement(wrapper) if wrapper is not None else None
+        edits.insert_after(after or construction.last, statements(text))
     if "ModuleList" not in survey.all_names():
         draft.add_todo("no_checkpointed_class")
     draft.apply(edits)
-
-
-def _checkpoint(draft: Draft, edits: Edits, construction: Construction) -> None:
-    survey, name = draft.survey, construction.name
-    text = "" if "layer_classes" in survey.all_names() else LAYER_CLASSES.format(name=name)
-    text += (
-        f"apply_activation_checkpointing(\n    {name},\n    checkpoint_wrapper_fn=checkpoint_wrapper,\n"
-        "    check_fn=lambda module: isinstance(module, tuple(layer_classes)),\n)\n"
-    )
-    if draft.target.plan.offload_activations:
-        text += f"{name} = offload_wrapper({name})\n"
-    wrapper = next((c for c in survey.calls if survey.callee(c).endswith(".FullyShardedDataParallel")), None)
-    after = survey.statement(wrapper) if wrapper is not None else None
-    edits.insert_after(after or construction.last, statements(text))
 
 
 def checkpoint_activations(draft: Draft) -> None:

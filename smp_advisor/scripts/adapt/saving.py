@@ -254,16 +254,25 @@ def save_by_library(draft: Draft) -> None:
         models = names_of(survey, model_places(survey), survey.function(call))
         if survey.callee(call) != "torch.save" or content is None or path is None:
             continue
-        model = _state_of(content.value, models) or dotted(content.value)
+        entries = {"": content.value}
+        if isinstance(content.value, cst.Dict):
+            entries = {text_of(e.key): e.value for e in content.value.elements if isinstance(e, cst.DictElement)}
+        updating = names_of(survey, optimizer_places(survey), survey.function(call))
+        states = {key: _state_of(value, models | updating) or dotted(value) for key, value in entries.items()}
+        model, optimizer = (next((s for s in states.values() if s in names), None) for names in (models, updating))
         conditions = (above.test for above in survey.ancestors(call) if isinstance(above, cst.If))
-        if model not in models or any(is_on_process(survey, test) for test in conditions):
+        if model is None or any(is_on_process(survey, test) for test in conditions):
             continue
         text = text_of(path.value)
         arguments = [f'path=os.path.dirname({text}) or "."', f"tag=os.path.basename({text})"]
         if isinstance(path.value, cst.SimpleString):
             head, _, tail = str(path.value.evaluated_value).rpartition("/")
             arguments = [f'path="{head or "."}"', f'tag="{tail}"']
-        arguments += ["partial=False", f"model={model}"]
+        arguments += [f"partial={optimizer is not None}", f"model={model}", f"optimizer={optimizer}"][
+            : 3 if optimizer else 2
+        ]
+        others = [f"{key}: {text_of(v)}" for key, v in entries.items() if states[key] not in (model, optimizer)]
+        arguments += [f"user_content={{{', '.join(others)}}}"] if others else []
         edits.replace(call, expression(call_text("smp.save_checkpoint", arguments)))
     draft.apply(edits)
     survey, places = draft.survey, model_places(draft.survey) | optimizer_places(draft.survey)
