@@ -82,11 +82,7 @@ BROKEN = {
         ["mode", "lacks", "is printed", "other than the first"],
     ),
     "the microbatches": ("smp-v1", {"model.backward(loss)": "model.backward(loss * 2)"}, ["update 1"]),
-    "a missing step": (
-        "smp-v1",
-        {"evaluation_step(model, input).concat()": "model(input)"},
-        ["outside of a function"],
-    ),
+    "a missing step": ("smp-v1", {"evaluation_step(model, input).concat()": "model(input)"}, ["outside of a function"]),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from difflib import SequenceMatcher
 from functools import cache
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
@@ -110,7 +111,9 @@ _MOST_LINES = 20_000
 """Lines of a script: its tree takes 9 kB for each."""
 
 
-def propose(path_or_source: str | Path, plan: Plan | None = None, *, library: str | None = None) -> Adaptation:
+def propose(  # noqa: C901 - the steps in their order
+    path_or_source: str | Path, plan: Plan | None = None, *, library: str | None = None
+) -> Adaptation:
     """The adaptation by the documented steps, which nothing has proven, in the form of a proven one."""
     script = read(path_or_source)
     path, source = script.path, script.text
@@ -149,8 +152,11 @@ def propose(path_or_source: str | Path, plan: Plan | None = None, *, library: st
             before = after
         draft.replace(cst.parse_module(before))
     adapted = draft.module.code
-    if checked_plan is not None:
-        _report_plan_settings(draft, checked_plan, target)
+    if checked_plan is not None:  # SMP v1 splits the batch itself, and FSDP's steps add checkpointing
+        batch = missing_batch(adapted, checked_plan) if target.kind != "smp_step" else ()
+        others = (f(adapted, checked_plan, target.kind) for f in (missing_precision, missing_checkpointing))
+        for text in (*batch, *chain.from_iterable(others)):
+            draft.add_sentence(text)
     _report_remaining_errors(draft, checked_plan, target)
     return Adaptation(
         path=path, source=adapted, diff=compared(path, source, adapted), hunks=tuple(hunks), todo=tuple(draft.todo)
@@ -195,15 +201,6 @@ _STEPS: dict[str, dict[str, Step]] = {
     },
 }  # fmt: skip
 """Steps in order, each with its key in ``steps.toml``; each step reads the result of the previous one."""
-
-
-def _report_plan_settings(draft: Draft, plan: Plan, target: Target) -> None:
-    """Add settings of the plan that no step adds. SMP v1 splits the batch itself; FSDP's steps add checkpointing."""
-    code = draft.module.code
-    batch = missing_batch(code, plan) if target.kind != "smp_step" else ()
-    wrapped = missing_checkpointing(code, plan, target.kind)
-    for sentence in (*batch, *missing_precision(code, plan, target.kind), *wrapped):
-        draft.add_sentence(sentence)
 
 
 _TODO_WARNINGS = {"SMP308"}

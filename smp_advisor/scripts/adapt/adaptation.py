@@ -237,10 +237,8 @@ class Draft:
     def excerpt(self, node: cst.CSTNode) -> str:
         """First line of the statement around a node, at most 80 characters, to quote in a to-do."""
         statement = self.survey.statement(node) or node
-        text = cst.Module(body=[]).code_for_node(statement)
-        line = next(
-            (line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("#")), ""
-        )
+        lines = (line.strip() for line in cst.Module(body=[]).code_for_node(statement).splitlines())
+        line = next((line for line in lines if line and not line.startswith("#")), "")
         return line if len(line) <= 80 else line[:77] + "..."
 
 

@@ -128,7 +128,8 @@ def uses_of_model(draft: Draft, construction: Construction, *, start: Statement 
             continue
         function = survey.function(node)
         name = dotted(node.value)
-        if name is None or name not in names_of(survey, places, function):
+        own = objects_of(survey, node.value)  # another model of the same name is none of its uses
+        if name is None or name not in names_of(survey, places, function) or (own and not own & places):
             continue
         before = function is construction.function and not survey.follows(start, node)
         if (before and start not in survey.ancestors(node)) or survey.class_of(function) in classes:

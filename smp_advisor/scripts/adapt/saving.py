@@ -178,6 +178,10 @@ def _guard_saves(survey: Survey, edits: Edits, saves: list[cst.Call]) -> None:
             users.append(later)
             edits.remove(later)
         edits.change(statement, partial(_on_first_rank, users=users))
+        if any(survey.callee(later) == "torch.load" and survey.follows(call, later) for later in survey.calls):
+            edits.insert_after(
+                statement, statements("dist.barrier()  # the file is complete before a process loads it")
+            )
 
 
 def _on_first_rank(old: Statement, users: Sequence[Statement] = ()) -> cst.If:

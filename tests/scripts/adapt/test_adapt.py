@@ -163,13 +163,7 @@ def test_two_models_are_a_sentence_not_a_guess():
     assert "trains 2 models (generator, judge)" in sentence
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "import numpy as np\nprint(np.zeros(3))\n",
-        "",
-    ],
-)
+@pytest.mark.parametrize("text", ["import numpy as np\nprint(np.zeros(3))\n", ""])
 def test_without_a_loop_nothing_changes(text):
     adapted = propose(text, PLANS["pipeline"])
     assert adapted.source == text

@@ -163,12 +163,7 @@ Trainer(model).run()
 
 @pytest.mark.parametrize(("kind", "words"), [("ddp", "with torch.autocast("), ("fsdp", "mp_policy=")])
 def test_settings_of_the_plan_are_applied(kind, words):
-    plan = Plan(
-        library=kind,
-        batch_size=2,
-        gradient_accumulation_steps=8,
-        activation_checkpointing="each",
-    )
+    plan = Plan(library=kind, batch_size=2, gradient_accumulation_steps=8, activation_checkpointing="each")
     source = propose(SCRIPT.format(method="eval"), plan, library=kind).source
     for text in (words, "batch_size=2", "(loss / 8).backward()", "% 8 == 0:", "apply_activation_checkpointing("):
         assert text in source
@@ -232,3 +227,18 @@ def test_loaders_states_and_second_names_are_followed_through_functions():
     assert "range(2):\n    data.sampler.set_epoch(epoch)\n    loop.pass_over(epoch)" in source
     assert "print(short.generate())" in source  # the model inside the wrapper
     assert '"net": net.module.state_dict()' in source
+
+
+def test_a_file_is_complete_before_all_load_it_and_a_new_model_has_no_wrapper():
+    text = SCRIPT.format(method="eval").replace(
+        "\n\nmain()\n", '\n    model = Net()\n    model.load_state_dict(torch.load("new.pt"))\n\n\nmain()\n'
+    )
+    source = propose(text, library="ddp").source
+    assert '"new.pt")\n        dist.barrier()' in source
+    assert '    model = Net()\n    model.load_state_dict(torch.load("new.pt"))' in source
+
+
+def test_a_model_that_a_function_returns_with_others_is_wrapped_there():
+    text = THROUGH_FUNCTIONS.replace("net = Net()\n", "net, tokenizer = init_model()\nnet = net.train()\n")
+    source = propose(text, library="fsdp").source
+    assert source.index("net, tokenizer") < source.index("fully_shard(module)") < source.index("torch.optim.SGD")
