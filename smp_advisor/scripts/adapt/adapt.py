@@ -79,10 +79,10 @@ def adapt_script(
         return drafted
     proof = None
     if prove:
-        from smp_advisor.proving import prove
+        from smp_advisor import proving
 
         target = library or (plan.library if plan is not None else DEFAULT_LIBRARY)
-        proof = prove(path_or_source, drafted.source, plan, library=target, root=root, arguments=arguments)
+        proof = proving.prove(path_or_source, drafted.source, plan, library=target, root=root, arguments=arguments)
         if proof.proven:
             return replace(drafted, proof=proof)
     proposals = tuple(_proposals(script.text, drafted))

@@ -79,9 +79,9 @@ def save_full_state(draft: Draft) -> None:
         position = list(gathered).index((place, model))
         number = f"_{position + 1}" if position else ""
         edits.replace(call, cst.Name(f"{'model' if is_model else 'optimizer'}_state{number}"))
-    for number, ((place, model), owners) in enumerate(gathered.items(), 1):
+    for position, ((place, model), owners) in enumerate(gathered.items()):
         optimizer = next((owner for owner in owners if owner != model), None)
-        text = _gathering("" if number == 1 else f"_{number}", model, optimizer, alone=model not in owners)
+        text = _gathering(f"_{position + 1}" if position else "", model, optimizer, alone=model not in owners)
         edits.insert_before(place, statements(text))
     _report_entire_models(draft)
     _guard_saves(survey, edits, [call for call in survey.calls if survey.callee(call) == "torch.save"])

@@ -91,8 +91,9 @@ def start_processes(draft: Draft) -> None:
     survey, edits, text = draft.survey, Edits(), _START.get(kind, _START[""])
     group = next((c for c in survey.calls if survey.callee(c) == "torch.distributed.init_process_group"), None)
     statement, first = survey.statement(group) if group is not None else None, entry(survey)
-    if statement is not None and kind != "smp_step":
-        if kind == "smp_fsdp":
+    elsewhere = any(survey.callee(call) == "torch.distributed.is_initialized" for call in survey.calls)
+    if (statement is not None or elsewhere) and kind != "smp_step":
+        if kind == "smp_fsdp" and statement is not None:
             edits.insert_after(statement, statements(text.splitlines()[1]))
     elif first is None:
         draft.add_todo("no_entry", code=text.splitlines()[0])
