@@ -214,10 +214,15 @@ class Optimizer:
     name: str | None
     """Variable or attribute to which it is assigned; None if it is returned or passed as an argument."""
     objects: Objects
-    model: Objects
+    models: tuple[Objects, ...]
     """The models whose parameters it updates; empty if they are not known."""
     model_name: str
     """The first of them as the call spells it."""
+
+    @property
+    def model(self) -> Objects:
+        """All of them."""
+        return frozenset[int]().union(*self.models)
 
 
 @_cached
@@ -240,13 +245,11 @@ def optimizers(survey: Survey) -> list[Optimizer]:
         else:
             models = _models_of(survey, call)
         parent = survey.parent(call)
-        name = None
-        if isinstance(parent, cst.Assign | cst.AnnAssign):
-            name = next((dotted(target) for target in targets_of(parent)), None)
+        name = next((dotted(target) for target in targets_of(parent or call)), None)
         results.append(
             Optimizer(
                 call=call, function=function, name=name, objects=objects_of(survey, call),
-                model=frozenset[int]().union(*(objects_of(survey, node) for node in models)),
+                models=tuple(dict.fromkeys(filter(None, (objects_of(survey, node) for node in models)))),
                 model_name=next((dotted(node) or "" for node in models), ""),
             )
         )  # fmt: skip
@@ -337,15 +340,10 @@ def loader_calls(survey: Survey) -> list[cst.Call]:
     return [call for call in survey.calls if any(event.name in LOADERS for event in events_of(survey, call))]
 
 
-_HELD_OUT = ("val", "eval", "test", "dev")
-
-
 def assigned_name(survey: Survey, call: cst.Call) -> str | None:
     """Variable or key to which the loader is assigned."""
     parent = survey.parent(call)
-    if isinstance(parent, cst.Assign | cst.AnnAssign):
-        return next((dotted(target) for target in targets_of(parent)), None)
-    return None
+    return next((dotted(target) for target in targets_of(parent or call)), None)
 
 
 def is_held_out(survey: Survey, call: cst.Call) -> bool:
@@ -354,7 +352,7 @@ def is_held_out(survey: Survey, call: cst.Call) -> bool:
     if loops:
         training = set(backward_calls(survey))
         return not any(reaches(survey, loop, training, 4) for loop in loops)
-    return any(word in (assigned_name(survey, call) or "").lower() for word in _HELD_OUT)
+    return any(word in (assigned_name(survey, call) or "").lower() for word in ("val", "eval", "test", "dev"))
 
 
 def loops_over(survey: Survey, call: cst.Call) -> list[cst.For | cst.CompFor]:
