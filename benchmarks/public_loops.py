@@ -23,7 +23,7 @@ from smp_advisor.scripts.adapt import adapt_script, propose
 LOOPS = Path(__file__).with_name("public_loops.toml")
 _SETTINGS: dict[str, dict[str, Any]] = {
     "ddp": {"batch_size": 4},
-    "fsdp": {"batch_size": 4, "gradient_accumulation_steps": 2, "activation_checkpointing": "each"},
+    "fsdp": {"batch_size": 4, "gradient_accumulation_steps": 2},
     "smp-v1": {"batch_size": 4, "pipeline_parallel_degree": 2, "microbatches": 2},
 }
 _LONGEST = 160
@@ -67,7 +67,7 @@ def page(loops: list[dict[str, Any]], rows: dict[str, dict[str, str]]) -> str:
             f" {verdicts['list']} lists for a person, {verdicts['refused']} refused."
         ),
         "",
-        "The plans have 4 samples per GPU; those for FSDP accumulate 2 batches and checkpoint activations, and those",
+        "The plans have 4 samples per GPU; those for FSDP accumulate 2 batches, and those",
         "for SMP v1 have 2 pipeline stages and 2 microbatches. A list has the changes of a changed script, and the",
         "script stays as it is, for the reason in the last column. A person read each diff and each refusal:",
         f"{', '.join(f'{count} {judgment}' for judgment, count in judgments.most_common())}; none is silently wrong.",

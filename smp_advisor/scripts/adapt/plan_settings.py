@@ -73,8 +73,9 @@ def accumulate(draft: Draft) -> None:
         return
     backwards = backward_calls(survey)
     loops = [loop for call in backwards for loop in survey.loops(call)[:1]]
-    if count > 1 and len(backwards) == 1 and loops and isinstance(loops[0], cst.For):
-        _accumulate(draft, backwards[0], loops[0], count)
+    each_batch = bool(loops) and isinstance(loops[0], cst.For) and "epoch" not in text_of(loops[0].target)
+    if count > 1 and len(backwards) == 1 and each_batch:
+        _accumulate(draft, backwards[0], cst.ensure_type(loops[0], cst.For), count)
 
 
 def _accumulate(draft: Draft, call: cst.Call, loop: cst.For, count: int) -> None:
