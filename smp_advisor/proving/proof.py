@@ -169,7 +169,7 @@ def prove(
             "steps": _STEPS,
             "losses": _LOSSES,
             "most": _BATCH,
-            "entire": False,
+            "entire": plan is not None,  # the batch of the plan may be smaller
             "shrink": True,
             "accumulation": int(getattr(plan, "gradient_accumulation_steps", 1) or 1),
             "seconds": seconds,
@@ -286,7 +286,7 @@ def _judge(  # noqa: C901, PLR0912, PLR0915 - a list of comparisons
         if repeated[0].accumulation > original.accumulation:
             not_compared.append("printed figures, because the batches of the plan are smaller")
         else:
-            differences += compare_prints(original, records["again"][0], repeated[0])
+            differences += compare_prints(original, records["again"][0], repeated[0], settings.get("batch_size", 0))
         differences += compare_settings(repeated, settings, target)
         same = "same batches" in repeated[0].notes and "divided batches" not in repeated[0].notes
         if same and not steps and not own_group:

@@ -140,15 +140,15 @@ def propose(  # noqa: C901 - the steps in their order
         after = draft.module.code
         if after != before:
             text = _texts()[name]
-            hunks.append(_hunk(path, text["title"], text["explanation"], text["url"], before, after))
+            texts = {name: text[name] for name in ("title", "explanation", "url")}
+            hunks.append(Hunk(**texts, diff=compared(path, before, after)))
     checked_plan = plan if plan is None or plan.library == target.library else None
     if target.kind in ("smp_step", "smp_fsdp"):
         before = draft.module.code
         for identifier, after in fixed_states(before, _FIXED, plan=checked_plan, library=target.library):
             check = catalog()[identifier]
-            hunks.append(
-                _hunk(path, check.title, f"{check.consequence} The fix {check.fix}.", check.source[1], before, after)
-            )
+            why, diff = f"{check.consequence} The fix {check.fix}.", compared(path, before, after)
+            hunks.append(Hunk(title=check.title, explanation=why, url=check.source[1], diff=diff))
             before = after
         draft.replace(cst.parse_module(before))
     adapted = draft.module.code
@@ -165,10 +165,6 @@ def propose(  # noqa: C901 - the steps in their order
 
 _FIXED = frozenset({"SMP111", "SMP112", "SMP115", "SMP119", "SMP124", "SMP129", "SMP132", "SMP133"})
 """Checks whose fixes finish an adaptation: ranks and seeds, what the library replaces, and its options."""
-
-
-def _hunk(path: str, title: str, explanation: str, url: str, before: str, after: str) -> Hunk:
-    return Hunk(title=title, explanation=explanation, url=url, diff=compared(path, before, after))
 
 
 _STARTED: dict[str, Step] = {
