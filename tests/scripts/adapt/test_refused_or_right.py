@@ -139,3 +139,8 @@ def test_the_plan_is_applied_and_proven():
     other = Plan(library="fsdp", batch_size=2, gradient_accumulation_steps=4, activation_checkpointing="each")
     proof = prove(SCRIPT.partition("torch.save")[0], adapted.source, other)
     assert "batch_size=2, and the script has 4" in str(proof)
+
+
+def test_a_plan_with_a_smaller_batch_is_proven():
+    adapted = adapt_script(SCRIPT.partition("torch.save")[0], Plan(library="ddp", batch_size=2))
+    assert adapted.diff, str(adapted)
