@@ -75,18 +75,15 @@ def compare_updates(original: Record, adapted: list[Record]) -> list[Difference]
     if any(len(record.updates) != len(original.updates) for record in adapted):
         what = f"Updates: {len(adapted[0].updates)}, and {len(original.updates)} in the original."
         return [Difference(what=what, line=adapted[0].losses[-1][1] if adapted[0].losses else 0)]
+    if apart := compare_replicas(adapted):
+        return apart
     for number, first in enumerate(original.updates):
         parts = [record.updates[number] for record in adapted]
         loss, mean = original.loss_of(number), sum(record.loss_of(number) for record in adapted) / len(adapted)
         figures = [("loss", loss, mean, 2e-4)]
         for name in ("gradients", "parameters"):
-            replicated = [part[name][0] for part in parts]
-            if not all(math.isclose(value, replicated[0], rel_tol=1e-6, abs_tol=1e-9) for value in replicated):
-                what = f"The {name} of the processes differ after update {number + 1}: they are not averaged."
-                return [Difference(what=what, line=parts[0]["line"])]
-            figures.append(
-                (f"norm of the {name}", sum(first[name]), replicated[0] + sum(p[name][1] for p in parts), 1e-7)
-            )
+            after = parts[0][name][0] + sum(part[name][1] for part in parts)
+            figures.append((f"norm of the {name}", sum(first[name]), after, 1e-7))
         for name, before, after, absolute in figures:
             if math.isnan(before) and math.isnan(after):
                 continue
@@ -94,6 +91,17 @@ def compare_updates(original: Record, adapted: list[Record]) -> list[Difference]
                 power = 1 if name == "loss" else 0.5
                 what = f"The {name} of update {number + 1} is {after**power if after > 0 else after:.5g}, and "
                 what += f"{before**power if before > 0 else before:.5g} in the original."
+                return [Difference(what=what, line=parts[0]["line"])]
+    return []
+
+
+def compare_replicas(adapted: list[Record]) -> list[Difference]:
+    """First update after which processes that hold the same parameters have other values of them."""
+    for number, parts in enumerate(zip(*(record.updates for record in adapted), strict=False)):
+        for name in ("gradients", "parameters"):
+            values = [part[name][0] for part in parts]
+            if not all(math.isclose(value, values[0], rel_tol=1e-6, abs_tol=1e-9) for value in values):
+                what = f"The {name} of the processes differ after update {number + 1}: they are not averaged."
                 return [Difference(what=what, line=parts[0]["line"])]
     return []
 

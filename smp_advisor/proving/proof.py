@@ -16,17 +16,8 @@ from smp_advisor.libraries.library import LIBRARIES, get_library
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.profiling.sandbox import Limits, run_isolated
 from smp_advisor.profiling.sandbox.limits import available_memory_bytes
-from smp_advisor.proving.comparison import (
-    Difference,
-    Record,
-    compare_modes,
-    compare_prints,
-    compare_processes,
-    compare_saves,
-    compare_settings,
-    compare_updates,
-    is_sum_over_batch,
-)
+from smp_advisor.proving import comparison
+from smp_advisor.proving.comparison import Difference, Record
 from smp_advisor.proving.confinement import clean_environment
 from smp_advisor.proving.preparation import changed_statements
 from smp_advisor.proving.program import UNENDED, WAITED
@@ -238,7 +229,7 @@ def _records(base: Path, run: dict[str, Any]) -> list[Record]:
     return records
 
 
-def _judge(  # noqa: C901, PLR0912, PLR0915 - a list of comparisons
+def _judge(  # noqa: C901, PLR0915 - a list of comparisons
     records: dict[str, list[Record]],
     target: Library,
     settings: dict[str, Any],
@@ -253,7 +244,7 @@ def _judge(  # noqa: C901, PLR0912, PLR0915 - a list of comparisons
     if half.error and not half.error.startswith(UNENDED):
         notes.add("undivided")
         divided = repeated
-    if "batch_norm" not in notes and divided is not repeated and is_sum_over_batch(original, divided):
+    if "batch_norm" not in notes and divided is not repeated and comparison.is_sum_over_batch(original, divided):
         notes.add("sum")
     if original.stopped:
         notes.add("stopped")
@@ -279,25 +270,27 @@ def _judge(  # noqa: C901, PLR0912, PLR0915 - a list of comparisons
     resumed_original = records["original resumed"][0]
     resumed_again = not resumed_original.error and not differences  # every line ran, or it does not run again
     if not differences:
-        differences += compare_updates(original, repeated)
-        differences += [d for d in (compare_modes(original, repeated[0]),) if d is not None]
-        differences += compare_saves(original, repeated[0], renamed=steps)
-        differences += compare_processes(repeated)
+        differences += comparison.compare_updates(original, repeated)
+        differences += [d for d in (comparison.compare_modes(original, repeated[0]),) if d is not None]
+        differences += comparison.compare_saves(original, repeated[0], renamed=steps)
+        differences += comparison.compare_processes(repeated)
         if repeated[0].accumulation > original.accumulation:
             not_compared.append("printed figures, because the batches of the plan are smaller")
         else:
-            differences += compare_prints(original, records["again"][0], repeated[0], settings.get("batch_size", 0))
-        differences += compare_settings(repeated, settings, target)
+            differences += comparison.compare_prints(
+                original, records["again"][0], repeated[0], settings.get("batch_size", 0)
+            )
+        differences += comparison.compare_settings(repeated, settings, target)
         same = "same batches" in repeated[0].notes and "divided batches" not in repeated[0].notes
         if same and not steps and not own_group:
             what = "Every process reads the same batches: no loader of the training has a DistributedSampler."
             differences.append(Difference(what=what))
-        if not notes & {"batch_norm", "undivided", "sum", "left out", "random"}:
-            differences += compare_updates(original, divided)
+        parted = notes & {"batch_norm", "undivided", "sum", "left out", "random"}
+        differences += comparison.compare_replicas(divided) if parted else comparison.compare_updates(original, divided)
         if resumed_again:
             error = next((record.error for record in resumed if record.error), "")
             what = f"The adapted script fails with the files that it saved: {error}."
-            differences += [Difference(what=what)] if error else compare_updates(resumed_original, resumed)
+            differences += [Difference(what=what)] if error else comparison.compare_updates(resumed_original, resumed)
         hits = {line for record in (*repeated, *divided, *resumed) if not record.error for line in record.hits}
         unseen = {line: where for line, where in sorted(lines.items()) if line not in hits}
         differences += [

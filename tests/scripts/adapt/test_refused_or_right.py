@@ -144,3 +144,10 @@ def test_the_plan_is_applied_and_proven():
 def test_a_plan_with_a_smaller_batch_is_proven():
     adapted = adapt_script(SCRIPT.partition("torch.save")[0], Plan(library="ddp", batch_size=2))
     assert adapted.diff, str(adapted)
+
+
+def test_replicas_agree_where_batches_cannot_be_compared():
+    normalized = "nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))"
+    script, adapted = (text.replace("nn.Linear(8, 8)", normalized) for text in (SCRIPT, DDP))
+    proof = prove(script, adapted.replace("cross_entropy(model(", "cross_entropy(model.module("), library="ddp")
+    assert "are not averaged" in str(proof)
