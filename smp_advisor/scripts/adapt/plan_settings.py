@@ -128,12 +128,14 @@ def compute_in_half(draft: Draft) -> None:
     survey, edits = draft.survey, Edits()
     if not draft.target.half_planned or computes_in_half(survey):
         return
-    for call in backward_calls(survey):
+    backwards = backward_calls(survey)
+    for call in backwards:
         statement = survey.statement(call)
         block = survey.body_of(statement) if statement is not None else []
         models = names_of(survey, model_places(survey), survey.function(call))
         end = block.index(statement) if statement in block else 0
-        start = next((n for n in range(end) if _calls(block[n], models)), None)
+        begin = max((n + 1 for n in range(end) if any(node in backwards for node in walk(block[n]))), default=0)
+        start = next((n for n in range(begin, end) if _calls(block[n], models)), None)
         if start is None:
             if statement is not None and _calls(statement, models):
                 draft.add_todo("autocast_by_hand", call)

@@ -242,3 +242,11 @@ def test_a_model_that_a_function_returns_with_others_is_wrapped_there():
     text = THROUGH_FUNCTIONS.replace("net = Net()\n", "net, tokenizer = init_model()\nnet = net.train()\n")
     source = propose(text, library="fsdp").source
     assert source.index("net, tokenizer") < source.index("fully_shard(module)") < source.index("torch.optim.SGD")
+
+
+def test_each_backward_pass_has_an_autocast_of_its_own():
+    second = "            loss.backward()\n            other = model(x).sum()\n            other.backward()\n"
+    text = SCRIPT.format(method="eval").replace("            loss.backward()\n", second)
+    source = propose(text, Plan(library="ddp")).source
+    assert source.count("with torch.autocast(") == 2
+    assert source.count("mse_loss(") == source.count("model(x).sum()") == 1
