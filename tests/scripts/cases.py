@@ -112,9 +112,6 @@ _BRANCHES = samples.TENSOR.replace(
     "            model = GPT2LMHeadModel(again)\n"
     "    model = smp.DistributedModel(model)\n",
 )
-_PASSED = samples.PIPELINE.replace("def train_step(model,", "def train_step(model, optimizer,").replace(
-    "= train_step(model,", "= train_step(model, optimizer,"
-)
 _PRESCALED = samples.TENSOR.replace("smp.dp_size(), rank=smp.dp_rank()", "smp.rdp_size(), rank=smp.rdp_rank()")
 _LOADED = (
     samples.XLA.replace("def _mp_fn(index):\n    train()\n", "train()\n")
@@ -148,15 +145,6 @@ CASES = [
         "        model = GPT2LMHeadModel(again)\n",
         "model = GPT2LMHeadModel(again)",
         name="one branch",
-    ),
-    Case(
-        "SMP105",
-        _PASSED,
-        samples.PIPELINE_PLAN,
-        "    model.backward(loss)\n",
-        "    model.backward(loss)\n    optimizer.step()\n",
-        "    optimizer.step()",
-        name="update",
     ),
     _tensorflow(
         "SMP102", "class MyModel(smp.DistributedModel)", "class MyModel(tf.keras.Model)", "predictions = model("
