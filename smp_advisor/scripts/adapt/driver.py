@@ -59,8 +59,8 @@ def _driven(draft: Draft, runner: str, calls: list[cst.Call]) -> list[str]:
 
     def passed(calls: list[cst.Call], *names: str) -> str:
         """The first argument of these names, unless its value is the same as none."""
-        given = ((name, arg) for name in names for call in calls if (arg := keyword(call, name)) is not None)
-        return next((f"{n}={text_of(arg.value)}" for n, arg in given if text_of(arg.value) not in _OFF), "")
+        pairs = ((name, arg) for name in names for call in calls if (arg := keyword(call, name)) is not None)
+        return next((f"{n}={text_of(arg.value)}" for n, arg in pairs if text_of(arg.value) not in _OFF), "")
 
     divided = passed(survey.calls, "device_map")
     if divided.partition("=")[2].replace("'", '"') in _BY_LAYERS:
@@ -130,6 +130,5 @@ def _already(survey: Survey, target: Target) -> str:
         return sentence("replicates_already")
     updates = backward_calls(survey)
     if updates:
-        found = bool(optimizers(survey))
-        return "" if found else sentence("no_optimizer_here", call=dotted(updates[0].func) or "backward")
+        return "" if optimizers(survey) else sentence("no_optimizer_here", call=dotted(updates[0].func) or "backward")
     return sentence("lightning_module" if survey.named("training_step") else "no_training_loop")
