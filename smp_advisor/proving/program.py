@@ -128,7 +128,7 @@ def _make_runs(request: dict[str, Any]) -> None:  # noqa: C901 - the runs in the
         _start(request, run, base)
         if number == 0:
             # The script may have sizes that belong together, or its batch size as a number in its loop.
-            retries = [{"entire": False}] if request["entire"] else []
+            retries: list[dict[str, Any]] = [{"entire": False}] if request["entire"] else []
             for changed in (*retries, {"shrink": False}, {"most": _LARGE_BATCH, "entire": True}):
                 if not _succeeded(base, run):
                     request |= changed
