@@ -156,7 +156,7 @@ def _region(draft: Draft, call: cst.Call) -> Region | None:  # noqa: C901 - a li
     while here is not None:
         block = survey.body_of(here)
         position = block.index(here) if here in block else 0
-        first = next((n for n, s in enumerate(block[: position + 1]) if _is_forward(s, models)), None)
+        first = next((n for n, s in enumerate(block[: position + 1]) if _is_forward(survey, s, models)), None)
         if first is not None:
             break
         above = survey.parent(here)
@@ -168,7 +168,7 @@ def _region(draft: Draft, call: cst.Call) -> Region | None:  # noqa: C901 - a li
 
     # Lists and sums that the statements fill move along.
     for _ in range(8):
-        moved, _, _ = _split(block[first : position + 1], models)
+        moved, _, _ = _split(survey, block[first : position + 1], models)
         filled = {name.partition(".")[0] for statement in moved for name in _changed_objects(statement)}
         objects = (filled | block_names(moved).updated) - models
         earlier = [n for n, s in enumerate(block[:first]) if objects & set(block_names([s]).bound)]
@@ -180,7 +180,7 @@ def _region(draft: Draft, call: cst.Call) -> Region | None:  # noqa: C901 - a li
     if any(isinstance(c.func, cst.Attribute) and c.func.attr.value == "step" and not c.args for c in inner):
         draft.add_todo("update_in_region", part[0])
         return None
-    moved, hoisted, deferred = _split(part, models)
+    moved, hoisted, deferred = _split(survey, part, models)
     if _lift_moves(draft, moved):
         return _region(draft, backward_calls(draft.survey)[0])
     obstacle = _obstacle(survey, moved, deferred, part, models)
@@ -192,26 +192,27 @@ def _region(draft: Draft, call: cst.Call) -> Region | None:  # noqa: C901 - a li
     )
 
 
-def _is_forward(statement: cst.CSTNode, models: set[str]) -> bool:
+def _is_forward(survey: Survey, statement: cst.CSTNode, models: set[str]) -> bool:
     """Whether the statement runs the model."""
+    binds = bool(block_names([statement]).bound)
     for node in walk(statement):
-        name = dotted(node.func) if isinstance(node, cst.Call) else None
-        if not isinstance(node, cst.Call) or name is None:
-            continue
+        name = dotted(node.func) or "" if isinstance(node, cst.Call) else ""
         owner, _, last = name.rpartition(".")
-        # loss = model.loss(batch) is a forward pass; model.unshard() alone is not.
-        if name in models or (owner in models and last not in _NOT_FORWARD and block_names([statement]).bound):
+        # loss = model.loss(batch) and loss = loss_of(model, batch) are forward passes; model.unshard() alone is not.
+        method = owner in models and last not in _NOT_FORWARD
+        takes = isinstance(node, cst.Call) and any(dotted(arg.value) in models for arg in node.args)
+        if name in models or (binds and (method or (takes and bool(survey.named(name))))):
             return True
     return False
 
 
-def _split(part: list[Statement], models: set[str]) -> tuple[list[Statement], list[Statement], list[Statement]]:
+def _split(survey: Survey, part: list[Statement], models: set[str]) -> tuple[list[Statement], ...]:
     """Statements that compute the loss, ``zero_grad`` calls to run before them, and other statements to run after."""
     moved, hoisted, deferred = [part[-1]], list[Statement](), list[Statement]()
     needed = _spellings(part[-1])
     for statement in reversed(part[:-1]):
         changed = set(block_names([statement]).bound) | _changed_objects(statement)
-        if changed & needed or (changed and _is_forward(statement, models)):
+        if changed & needed or (changed and _is_forward(survey, statement, models)):
             moved.insert(0, statement)
             needed |= _spellings(statement) - models
         elif "zero_grad" in text_of(statement):
