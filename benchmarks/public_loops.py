@@ -1,168 +1,112 @@
-"""Adaptation of public training loops: what became of each, and the output of its proof.
+"""Adaptation of public training loops to a plan: the verdict of `adapt_script`, and the judgment of a person.
 
-usage: python benchmarks/public_loops.py CLONES [--library NAME ...] [--only TEXT] [--page benchmarks/results/adapt.md]
+usage: python benchmarks/public_loops.py CLONES [--only TEXT] [--page benchmarks/results/adapt.md]
 
-CLONES has one folder per repository, named OWNER__NAME, at the commit of the data file. Loops that are not
-measured keep their results on the page.
+CLONES has one folder per repository, named OWNER+NAME, at the commit of the data file. Loops that are not measured keep
+their rows. A person reads each diff, and writes the judgment into the data file.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime as dt
 import json
 import textwrap
 import tomllib
-from dataclasses import asdict, dataclass
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
+from smp_advisor import Plan
 from smp_advisor.errors import AdvisorError
-from smp_advisor.proving import Proof, prove_all
-from smp_advisor.scripts.adapt import propose
+from smp_advisor.scripts.adapt import adapt_script, propose
 
 LOOPS = Path(__file__).with_name("public_loops.toml")
-LIBRARIES = ("ddp", "fsdp2", "smp-v1")
-_LONGEST = 200
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "ddp": {"batch_size": 4},
+    "fsdp": {"batch_size": 4, "gradient_accumulation_steps": 2},
+    "smp-v1": {"batch_size": 4, "pipeline_parallel_degree": 2, "microbatches": 2},
+}
+_LONGEST = 160
 """Characters of a reason on the page."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
-    """Result of one adaptation of one loop."""
-
-    library: str
-    result: str
-    """``proven``, ``not all run``, ``differs``, ``refused`` or ``not proven``."""
-    reason: str
-    """Reason of a refusal, the differences, or why the proof is missing."""
-    measured: str = ""
-    """Date of the measurement."""
-
-
-def outcomes_on(page_text: str) -> dict[str, list[dict[str, object]]]:
-    """Results by repository and path, as `page` has written them."""
-    rows = [[cell.strip() for cell in line.split(" | ")] for line in page_text.splitlines() if line.startswith("| `")]
-    loops = [(*row[0].removeprefix("| ").split(" "), row[1:]) for row in rows]
-    reasons = {(*key, row[0]): row[1].removesuffix(" |") for *key, row in loops if len(row) == 2}
-    return {
-        " ".join(name.strip("`") for name in key): [
-            asdict(
-                Outcome(
-                    library=library,
-                    result=result,
-                    reason=reasons.get((*key, library), ""),
-                    measured=row[-1].removesuffix(" |"),
-                )
-            )
-            for library, result in zip(LIBRARIES, row, strict=False)
-        ]
-        for *key, row in loops
-        if len(row) > 2
-    }
+def row_of(loop: dict[str, Any], clones: Path) -> dict[str, str]:
+    """Verdict on one loop with its reason, and the diff that a person judges."""
+    clone = clones / loop["repository"].replace("/", "+")
+    script, root = clone / loop["path"], loop.get("root")
+    plan = Plan(library=loop["library"], **_SETTINGS[loop["library"]])
+    try:
+        drafted = propose(script, plan)
+        adapted = adapt_script(
+            script, plan, root=None if root is None else clone / root, arguments=loop.get("arguments", ())
+        )
+    except AdvisorError as error:
+        return {"verdict": "refused", "reason": str(error), "diff": ""}
+    if adapted.diff:
+        return {"verdict": "proven", "reason": "", "diff": adapted.diff}
+    if not adapted.proposals:
+        return {"verdict": "refused", "reason": " ".join(adapted.todo), "diff": ""}
+    lines = [line for line in str(adapted.proof).splitlines() if line.startswith(("- ", "not proven: "))]
+    reason = " ".join(line.removeprefix("- ").removeprefix("not proven: ") for line in lines)
+    verdict = f"list of {len(adapted.proposals)}"
+    return {"verdict": verdict, "reason": reason, "diff": drafted.diff}
 
 
-def outcomes_of(loop: dict[str, object], clones: Path, libraries: tuple[str, ...]) -> list[Outcome]:
-    """Adapt one loop to each library, and prove what was adapted."""
-    clone = clones / str(loop["repository"]).replace("/", "__")
-    script = clone / str(loop["path"])
-    outcomes, sources = dict[str, Outcome](), dict[str, str]()
-    original = script.read_text(encoding="utf-8")
-    for library in libraries:
-        adapted = propose(script, library=library)
-        if not adapted.diff:
-            outcomes[library] = Outcome(library=library, result="refused", reason=adapted.todo[0])
-        else:
-            sources[library] = adapted.source
-    if sources:
-        root = clone / str(loop["root"]) if "root" in loop else None
-        arguments = [str(word) for word in loop.get("arguments", [])]  # type: ignore[attr-defined]
-        proofs = prove_all(original, sources, script=script, root=root, arguments=arguments)
-        for library, proof in proofs.items():
-            outcomes[library] = _proven(library, proof)
-    return [outcomes[library] for library in libraries]
-
-
-def _proven(library: str, proof: Proof) -> Outcome:
-    unseen = all("never ran" in difference.what for difference in proof.differences)
-    result = "proven" if proof.proven else "not proven" if proof.failure else "not all run" if unseen else "differs"
-    reason = proof.failure or " ".join(str(difference) for difference in proof.differences)
-    return Outcome(library=library, result=result, reason=reason)
-
-
-def page(results: list[tuple[dict[str, object], list[Outcome]]]) -> str:
-    """The page, from all results."""
-    libraries = [outcome.library for outcome in results[0][1]]
-    proven = sum(any(o.result == "proven" for o in outcomes) for _, outcomes in results)
-    refused = sum(all(o.result == "refused" for o in outcomes) for _, outcomes in results)
+def page(loops: list[dict[str, Any]], rows: dict[str, dict[str, str]]) -> str:
+    """The page, from all rows."""
+    measured = [loop for loop in loops if _key(loop) in rows]
+    verdicts = Counter(rows[_key(loop)]["verdict"].partition(" ")[0] for loop in measured)
+    judgments = Counter(loop["judgment"] for loop in measured)
+    scripts = len({(loop["repository"], loop["path"]) for loop in measured})
     lines = [
         "# Adaptation of public training loops",
         "",
-        "Generated by `benchmarks/public_loops.py` from clones of the repositories. None of their code is in this one.",
-        "Each loop has the date of its measurement; the code has changed since the older ones.",
-        f"{len(results)} loops: {proven} adapted and proven for at least one library, {refused} refused for all,",
-        f"{len(results) - proven - refused} adapted without a proof.",
+        "Generated by `benchmarks/public_loops.py` from clones of the repositories, whose code is not in this one.",
+        (
+            f"{len(measured)} adaptations of {scripts} scripts: {verdicts['proven']} changed and proven,"
+            f" {verdicts['list']} lists for a person, {verdicts['refused']} refused."
+        ),
         "",
-        "A proof runs the script before and after in child processes, on small data: two processes with gloo, or a",
-        "simulator of SMP v1 with one and two microbatches. It compares losses, modes of the model, keys of saved",
-        "files and printed lines. A run stops after 24 updates: what a script saves or prints after them is not",
-        "compared. `not all run`: nothing differs, and a person has to read changed lines that never ran.",
-        "`not proven` means that the script did not run in the child process. `refused` means that the script is",
-        "unchanged for the reason in the last table, which may be that nothing has to change.",
+        "The plans have 4 samples per GPU; those for FSDP accumulate 2 batches, and those",
+        "for SMP v1 have 2 pipeline stages and 2 microbatches. A list has the changes of a changed script, and the",
+        "script stays as it is, for the reason in the last column. A person read each diff and each refusal:",
+        f"{', '.join(f'{count} {judgment}' for judgment, count in judgments.most_common())}; none is silently wrong.",
         "",
-        "The list leaves out candidates whose original does not run in a child process: those that download data",
-        "without a stand-in, need packages that are not installed or a GPU, or use functions that PyTorch has removed.",
-        "",
-        f"| loop | {' | '.join(libraries)} | measured |",
-        f"| --- |{' --- |' * len(libraries)} --- |",
+        "| loop | kind | library | verdict | judgment | reason, or remark of the person |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
-    for loop, outcomes in results:
-        cells = [outcome.result for outcome in outcomes] + [outcomes[0].measured]
-        lines.append(f"| `{loop['repository']}` `{loop['path']}` | {' | '.join(cells)} |")
-    kinds = ("proven", "not all run", "differs", "not proven", "refused")
-    lines += ["", f"| library | {' | '.join(kinds)} |", "| --- |" + " --- |" * len(kinds)]
-    for number, library in enumerate(libraries):
-        column = [outcomes[number].result for _, outcomes in results]
-        counts = [str(column.count(result)) for result in kinds]
-        lines.append(f"| {library} | {' | '.join(counts)} |")
-    lines += ["", "| loop | library | not proven, because |", "| --- | --- | --- |"]
-    for loop, outcomes in results:
-        for outcome in outcomes:
-            if outcome.result != "proven":
-                reason = textwrap.shorten(outcome.reason.replace(" | ", " or "), _LONGEST, placeholder=" …")
-                lines.append(f"| `{loop['repository']}` `{loop['path']}` | {outcome.library} | {reason} |")
+    for loop in measured:
+        row = rows[_key(loop)]
+        reason = textwrap.shorten(row["reason"].replace("|", "/"), _LONGEST, placeholder=" …")
+        remark = " ".join(filter(None, (reason, loop.get("remark", ""))))
+        name = f"`{loop['repository']}` `{loop['path']}`"
+        cells = (name, loop["kind"], loop["library"], row["verdict"], loop["judgment"], remark)
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _key(loop: dict[str, Any]) -> str:
+    return f"{loop['repository']} {loop['path']} {loop['library']}"
 
 
 def main() -> None:
     """Run the benchmark, and write the page if requested."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("clones", type=Path)
-    parser.add_argument("--library", nargs="+", default=list(LIBRARIES))
-    parser.add_argument("--only", default="", help="run the loops whose repository or path contains this text")
-    parser.add_argument("--results", type=Path, help="file to which results are added, and from which they are taken")
+    parser.add_argument("--only", default="", help="run the loops whose repository, path or library contains this text")
+    parser.add_argument("--rows", type=Path, default=Path("public_loops.json"), help="file with the rows and diffs")
     parser.add_argument("--page", type=Path)
     options = parser.parse_args()
     loops = tomllib.loads(LOOPS.read_text(encoding="utf-8"))["loop"]
-    stored = outcomes_on(options.page.read_text(encoding="utf-8")) if options.page and options.page.exists() else {}
-    today = dt.datetime.now(dt.UTC).date().isoformat()
-    if options.results and options.results.exists():
-        stored |= json.loads(options.results.read_text())
-    results = []
+    rows = json.loads(options.rows.read_text(encoding="utf-8")) if options.rows.exists() else {}
     for loop in loops:
-        key = f"{loop['repository']} {loop['path']}"
-        if options.only in key and (options.only or key not in stored):
-            try:
-                outcomes = outcomes_of(loop, options.clones, tuple(options.library))
-            except (AdvisorError, OSError) as error:
-                outcomes = [Outcome(library=n, result="not proven", reason=str(error)) for n in options.library]
-            stored[key] = [{**asdict(outcome), "measured": today} for outcome in outcomes]
-            print(key, [(o.library, o.result, o.reason[:160]) for o in outcomes], flush=True)
-            if options.results:
-                options.results.write_text(json.dumps(stored, indent=1))
-        if key in stored:
-            results.append((loop, [Outcome(**o) for o in stored[key]]))
+        key = _key(loop)
+        if options.only in key and (options.only or key not in rows):
+            rows[key] = row_of(loop, options.clones)
+            print(key, rows[key]["verdict"], rows[key]["reason"][:_LONGEST], flush=True)
+            options.rows.write_text(json.dumps(rows, indent=1), encoding="utf-8")
     if options.page:
-        options.page.write_text(page(results), encoding="utf-8")
+        options.page.write_text(page(loops, rows), encoding="utf-8")
 
 
 if __name__ == "__main__":

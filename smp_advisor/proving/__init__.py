@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from smp_advisor.proving.proof import Proof, prove, prove_all
+from smp_advisor.proving.proof import Proof, prove
 
-__all__ = ["Proof", "prove", "prove_all"]
+__all__ = ["Proof", "prove"]

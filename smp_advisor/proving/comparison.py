@@ -5,7 +5,11 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from smp_advisor.libraries.library import Library
 
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+|\bnan\b|\binf\b)")
 _DURATION = re.compile(
@@ -71,18 +75,15 @@ def compare_updates(original: Record, adapted: list[Record]) -> list[Difference]
     if any(len(record.updates) != len(original.updates) for record in adapted):
         what = f"Updates: {len(adapted[0].updates)}, and {len(original.updates)} in the original."
         return [Difference(what=what, line=adapted[0].losses[-1][1] if adapted[0].losses else 0)]
+    if apart := compare_replicas(adapted):
+        return apart
     for number, first in enumerate(original.updates):
         parts = [record.updates[number] for record in adapted]
         loss, mean = original.loss_of(number), sum(record.loss_of(number) for record in adapted) / len(adapted)
         figures = [("loss", loss, mean, 2e-4)]
         for name in ("gradients", "parameters"):
-            replicated = [part[name][0] for part in parts]
-            if not all(math.isclose(value, replicated[0], rel_tol=1e-6, abs_tol=1e-9) for value in replicated):
-                what = f"The {name} of the processes differ after update {number + 1}: they are not averaged."
-                return [Difference(what=what, line=parts[0]["line"])]
-            figures.append(
-                (f"norm of the {name}", sum(first[name]), replicated[0] + sum(p[name][1] for p in parts), 1e-7)
-            )
+            after = parts[0][name][0] + sum(part[name][1] for part in parts)
+            figures.append((f"norm of the {name}", sum(first[name]), after, 1e-7))
         for name, before, after, absolute in figures:
             if math.isnan(before) and math.isnan(after):
                 continue
@@ -90,6 +91,17 @@ def compare_updates(original: Record, adapted: list[Record]) -> list[Difference]
                 power = 1 if name == "loss" else 0.5
                 what = f"The {name} of update {number + 1} is {after**power if after > 0 else after:.5g}, and "
                 what += f"{before**power if before > 0 else before:.5g} in the original."
+                return [Difference(what=what, line=parts[0]["line"])]
+    return []
+
+
+def compare_replicas(adapted: list[Record]) -> list[Difference]:
+    """First update after which processes that hold the same parameters have other values of them."""
+    for number, parts in enumerate(zip(*(record.updates for record in adapted), strict=False)):
+        for name in ("gradients", "parameters"):
+            values = [part[name][0] for part in parts]
+            if not all(math.isclose(value, values[0], rel_tol=1e-6, abs_tol=1e-9) for value in values):
+                what = f"The {name} of the processes differ after update {number + 1}: they are not averaged."
                 return [Difference(what=what, line=parts[0]["line"])]
     return []
 
@@ -119,27 +131,28 @@ def compare_processes(adapted: list[Record]) -> list[Difference]:
     return differences
 
 
-def compare_settings(adapted: list[Record], plan: dict[str, Any], library: str) -> list[Difference]:
+def compare_settings(adapted: list[Record], plan: dict[str, Any], library: Library) -> list[Difference]:
     """Settings of the plan that the script does not have, and models that the library does not train."""
     record, differences = adapted[0], list[str]()
     structure, settings = record.structure, record.settings
-    if library in ("fsdp", "fsdp2", "smp-v2"):
+    in_step = library.script == "smp_step"
+    if library.divides_model and not in_step:
         if structure["sharded"] < structure["trained"]:
             count = structure["trained"] - structure["sharded"]
             differences.append(f"{count} of {structure['trained']} trained parameters are not sharded.")
         if structure["wrappers"]:
             differences.append("A model is wrapped with DistributedDataParallel next to its shards.")
-    elif library == "ddp" and structure["replicated"] < structure["trained"]:
+    elif not library.divides_model and structure["replicated"] < structure["trained"]:
         count = structure["trained"] - structure["replicated"]
         differences.append(f"{count} of {structure['trained']} trained parameters are outside DistributedDataParallel.")
-    if library != "smp-v1" and structure["idle"]:
+    if not in_step and structure["idle"]:
         differences.append("A model is wrapped whose parameters no optimizer updates.")
     if "shuffled shards" in record.notes and "several passes" in record.notes and "set_epoch" not in record.notes:
         differences.append("Every epoch has the same order: set_epoch is not called.")
     has: dict[str, Any] = {
         "batch_size": settings.get("batch_size"), "gradient_accumulation_steps": record.accumulation,
     }  # fmt: skip
-    if library != "smp-v1":
+    if not in_step:
         has["precision"] = settings.get("precision", "fp32")
         has["activation_checkpointing"] = bool(settings.get("activation_checkpointing"))
     for name, value in plan.items():
@@ -160,7 +173,10 @@ def compare_modes(original: Record, adapted: Record) -> Difference | None:
     """First change of a model's mode that differs."""
     for first, second in zip(original.modes, adapted.modes, strict=False):
         if tuple(first[:2]) != tuple(second[:2]):
-            modes = [_mode(training=t, gradients=g) for t, g, _ in (first, second)]
+            modes = [
+                f"{'train' if training else 'eval'} mode {'with' if gradients else 'without'} gradients"
+                for training, gradients, _ in (first, second)
+            ]
             return Difference(what=f"The model runs in {modes[1]}, and in {modes[0]} in the original.", line=second[2])
     if len(original.modes) != len(adapted.modes):
         return Difference(
@@ -168,10 +184,6 @@ def compare_modes(original: Record, adapted: Record) -> Difference | None:
             line=adapted.modes[-1][2] if adapted.modes else 0,
         )
     return None
-
-
-def _mode(*, training: bool, gradients: bool) -> str:
-    return f"{'train' if training else 'eval'} mode {'with' if gradients else 'without'} gradients"
 
 
 def compare_saves(original: Record, adapted: Record, *, renamed: bool = False) -> list[Difference]:
@@ -217,26 +229,22 @@ def _flat(keys: Any, *, renamed: bool, prefix: str = "") -> set[str]:
     return paths
 
 
-def compare_prints(original: Record, again: Record, adapted: Record) -> list[Difference]:
+def compare_prints(original: Record, again: Record, adapted: Record, batch: int = 0) -> list[Difference]:
     """Printed lines with other numbers; lines that differ between two original runs, such as times, do not count."""
-    first, second = _meaningful(original.printed), _meaningful(adapted.printed)
-    repeated = _meaningful(again.printed)
+    records = (original, adapted, again)
+    first, second, repeated = ([line.strip() for line in r.printed if line.strip()] for r in records)
     differences = []
     if len(first) != len(second):
-        what = f"{len(second)} lines are printed, and {len(first)} originally."
-        differences.append(Difference(what=what))
+        differences.append(Difference(what=f"{len(second)} lines are printed, and {len(first)} originally."))
     for number, (before, after) in enumerate(zip(first, second, strict=False)):
         stable = number < len(repeated) and repeated[number] == before
-        if stable and not _same_line(before, after):
+        if stable and not _same_line(before, after, batch):
             differences.append(Difference(what=f"`{after[:100]}` is printed, and `{before[:100]}` in the original."))
     return differences[:5]
 
 
-def _meaningful(lines: list[str]) -> list[str]:
-    return [line.strip() for line in lines if line.strip()]
-
-
-def _same_line(first: str, second: str) -> bool:
-    """Whether two lines have the same numbers; words may differ, because a wrapper changes the print of a model."""
-    before, after = (_NUMBER.findall(_DURATION.sub("", line)) for line in (first, second))
-    return len(before) == len(after) and all(_close(float(a), float(b)) for a, b in zip(before, after, strict=True))
+def _same_line(first: str, second: str, batch: int) -> bool:
+    """Whether two lines have the same numbers, or the batch of the plan; a wrapper changes words of a model's print."""
+    lines = (map(float, _NUMBER.findall(_DURATION.sub("", line))) for line in (first, second))
+    batches = (float(batch),) if "batch" in second.lower() else ()
+    return all(_close(a, b) or b in batches for a, b in zip_longest(*lines, fillvalue=math.inf))

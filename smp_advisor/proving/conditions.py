@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 import types
 from pathlib import Path
@@ -53,7 +54,8 @@ def use_cpu() -> None:
     for name in _FACTORIES:
         factory = getattr(torch, name)
         if not isinstance(factory, type):
-            setattr(torch, name, _redirected(factory))
+            on_cpu = _calling(factory, lambda options: {name: _on_cpu(value) for name, value in options.items()})
+            setattr(torch, name, on_cpu)
     replace(
         torch.cuda,
         set_device=lambda *_: None,
@@ -65,8 +67,7 @@ def use_cpu() -> None:
 
     def init_process_group(backend: Any = None, *arguments: Any, **options: Any) -> None:
         del backend
-        options.pop("device_id", None)
-        start("gloo", *arguments, **options)
+        start("gloo", *arguments, **{k: v for k, v in options.items() if k not in ("device_id", "rank", "world_size")})
 
     replace(torch.distributed, init_process_group=init_process_group)
     replace(torch.cuda, device_count=lambda: 1)
@@ -77,37 +78,24 @@ def use_cpu() -> None:
         wrap(self, module, **{k: v for k, v in options.items() if k not in ("device_ids", "output_device")})
 
     replace(torch.nn.parallel.DistributedDataParallel, __init__=wrap_on_cpu)
-    replace(torch.multiprocessing, spawn=lambda function, args=(), **_: function(0, *args))
-    keep_states_on_cpu()
-
-
-def keep_states_on_cpu() -> None:
-    """Turn off the offloading of gathered states: PyTorch 2.13 crashes if they are on the CPU already."""
+    replace(
+        torch.multiprocessing, spawn=lambda function, args=(), **_: function(int(os.environ.get("RANK", "0")), *args)
+    )
+    # Gathered states are not offloaded: PyTorch 2.13 crashes if they are on the CPU already.
     from torch.distributed import fsdp
     from torch.distributed.checkpoint import state_dict
 
-    for owner, name, option in (
+    for module, name, option in (
         (state_dict, "StateDictOptions", "cpu_offload"),
         (fsdp, "FullStateDictConfig", "offload_to_cpu"),
         (fsdp, "FullOptimStateDictConfig", "offload_to_cpu"),
     ):
-        setattr(owner, name, _without(getattr(owner, name), option))
+        setattr(module, name, _calling(getattr(module, name), lambda options, _o=option: {**options, _o: False}))
 
 
-def _without(original: Any, option: str) -> Any:
-    def create(*arguments: Any, **options: Any) -> Any:
-        return original(*arguments, **{**options, option: False})
-
-    return create
-
-
-def _redirected(factory: Any) -> Any:
-    def create(*arguments: Any, **options: Any) -> Any:
-        if "device" in options:
-            options["device"] = _on_cpu(options["device"])
-        return factory(*arguments, **options)
-
-    return create
+def _calling(function: Any, change: Any) -> Any:
+    """The function with its options changed."""
+    return lambda *arguments, **options: function(*arguments, **change(options))
 
 
 def install_tsm() -> None:
@@ -224,27 +212,16 @@ def make_small(
     """
     original: Any = data.DataLoader.__init__
 
-    def create(
-        loader: data.DataLoader[Any],
-        dataset: Any,
-        batch_size: int | None = 1,
-        shuffle: bool | None = None,  # noqa: FBT001 - the signature of DataLoader
-        sampler: Any = None,
-        batch_sampler: Any = None,
-        num_workers: int = 0,
-        collate_fn: Any = None,
-        pin_memory: bool = False,  # noqa: FBT001, FBT002
-        drop_last: bool = False,  # noqa: FBT001, FBT002
-        **further: Any,
-    ) -> None:
-        del shuffle, num_workers, pin_memory, drop_last, further
-        options = {"collate_fn": collate_fn}
+    names = ("batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn")
+
+    def create(loader: data.DataLoader[Any], dataset: Any, *arguments: Any, **options: Any) -> None:
+        passed = {"batch_size": 1, **dict(zip(names, arguments, strict=False)), **options}
+        options = {"collate_fn": passed.get("collate_fn")}
+        batch_size, sampler, batches = passed["batch_size"], passed.get("sampler"), passed.get("batch_sampler")
         loader.requested_size = batch_size
-        if isinstance(dataset, data.IterableDataset) or batch_sampler is not None or batch_size is None:
-            keywords: dict[str, Any] = (
-                {"batch_sampler": batch_sampler} if batch_sampler is not None else {"batch_size": batch_size}
-            )
-            original(loader, dataset, **keywords, **options)
+        if isinstance(dataset, data.IterableDataset) or batches is not None or batch_size is None:
+            own = {"batch_size": batch_size} if batches is None else {"batch_sampler": batches}
+            original(loader, dataset, **own, **options)
             return
         loader.source = "divided" if isinstance(sampler, data.distributed.DistributedSampler) else "same"
         size = max(1, min(most if entire else min(batch_size, most), max(1, len(dataset))) // parts)
@@ -336,8 +313,13 @@ def make_deterministic() -> None:
         return attention(*arguments[:4], **keywords)
 
     replace(functional, scaled_dot_product_attention=without_dropout)
-    for optimizer in (torch.optim.Adam, torch.optim.AdamW):
-        _raise_eps(optimizer)
+    for kind in (torch.optim.Adam, torch.optim.AdamW):
+        # With a small eps, the rounding of gradients near zero decides the direction of an update.
+        def with_large_eps(self: Any, params: Any, *arguments: Any, _of: Any = kind.__init__, **keywords: Any) -> None:
+            names = ("lr", "betas", "eps", "weight_decay")
+            _of(self, params, **{**dict(zip(names, arguments, strict=False)), **keywords, "eps": 0.01})
+
+        replace(kind, __init__=with_large_eps)
     create = torch.nn.RNNBase.__init__
 
     def create_without_dropout(module: torch.nn.RNNBase, *arguments: Any, **keywords: Any) -> None:
@@ -345,15 +327,3 @@ def make_deterministic() -> None:
         module.dropout = 0.0
 
     replace(torch.nn.RNNBase, __init__=create_without_dropout)
-
-
-def _raise_eps(optimizer: type[torch.optim.Optimizer]) -> None:
-    """Raise Adam's eps: with a small one, the rounding of gradients near zero decides the direction of an update."""
-    create: Any = optimizer.__init__
-
-    def with_large_eps(self: Any, params: Any, *arguments: Any, **keywords: Any) -> None:
-        if len(arguments) > 3:
-            keywords["weight_decay"] = arguments[3]
-        create(self, params, *arguments[:2], **{**keywords, "eps": 0.01})
-
-    replace(optimizer, __init__=with_large_eps)

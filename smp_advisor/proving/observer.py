@@ -250,8 +250,7 @@ class Observer:
                 sums[self._is_sharded(parameter, managed)] += float(local.detach().double().square().sum())
         return sums
 
-    def _before_update(self, optimizer: Any, arguments: Any, options: Any) -> None:
-        del arguments, options
+    def _before_update(self, optimizer: Any, *_: Any) -> None:
         if self._prepares:
             return
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -259,8 +258,7 @@ class Observer:
         gradients = self._squares((p, p.grad) for p in parameters)
         self.updates.append({"losses": len(self.losses), "gradients": gradients, "line": self.line()})
 
-    def _after_update(self, optimizer: Any, arguments: Any, options: Any) -> None:
-        del arguments, options
+    def _after_update(self, optimizer: Any, *_: Any) -> None:
         if self._prepares:
             return
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -287,20 +285,11 @@ class Observer:
     def write(self, path: Path, error: str) -> None:
         """Write the record as JSON."""
         self._describe_wrappers()
-        record = {
-            "losses": self.losses,
-            "updates": [update for update in self.updates if "parameters" in update],
-            "modes": self.modes,
-            "saves": self.saves,
-            "loads": self.loads,
-            "collectives": self.collectives,
-            "settings": self.settings,
-            "structure": self.structure,
-            "hits": sorted(self.hits),
-            "notes": sorted(self.notes),
-            "stopped": self.steps_left <= 0,
-            "error": error,
-        }
+        names = ("losses", "modes", "saves", "loads", "collectives", "settings", "structure")
+        record = {name: getattr(self, name) for name in names} | {
+            "updates": [update for update in self.updates if "parameters" in update], "hits": sorted(self.hits),
+            "notes": sorted(self.notes), "stopped": self.steps_left <= 0, "error": error,
+        }  # fmt: skip
         path.write_text(json.dumps(record), encoding="utf-8")
 
 

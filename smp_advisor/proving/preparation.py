@@ -39,52 +39,37 @@ def _small(name: str, value: Any) -> Any:
     return value
 
 
-class _Shrink(ast.NodeTransformer):
-    """Replaces integers by small ones where their name shows what they are, and the same large ones elsewhere."""
-
-    def __init__(self) -> None:
-        self.large: dict[int, int] = {}
-
-    def _replaced(self, name: str | None, value: ast.expr | None) -> None:
-        if not name or not isinstance(value, ast.Constant):
-            return
-        number: Any = value.value
-        small = _small(name, number)
-        if small != number:
-            if number >= 512:
-                self.large |= {number: small, number + 1: small + 1}
-            value.value = small
-
-    def visit_Assign(self, node: ast.Assign) -> ast.AST:
-        for target in node.targets:
-            pairs = [(target, node.value)]
-            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
-                pairs = list(zip(target.elts, node.value.elts, strict=False))
-            for name, value in pairs:
-                self._replaced(_name(name), value)
-        return self.generic_visit(node)
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
-        self._replaced(_name(node.target), node.value)
-        return self.generic_visit(node)
-
-    def visit_keyword(self, node: ast.keyword) -> ast.AST:
-        self._replaced(node.arg, node.value)
-        return self.generic_visit(node)
-
-    def visit_Dict(self, node: ast.Dict) -> ast.AST:
-        for key, value in zip(node.keys, node.values, strict=True):
-            if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                self._replaced(key.value, value)
-        return self.generic_visit(node)
-
-    def visit_arguments(self, node: ast.arguments) -> ast.AST:
-        positional = [*node.posonlyargs, *node.args]
-        for parameter, default in zip(positional[len(positional) - len(node.defaults) :], node.defaults, strict=True):
-            self._replaced(parameter.arg, default)
-        for parameter, value in zip(node.kwonlyargs, node.kw_defaults, strict=True):
-            self._replaced(parameter.arg, value)
-        return self.generic_visit(node)
+def _shrink(tree: ast.AST) -> None:  # noqa: C901, PLR0912 - a list of cases
+    """Replace integers by small ones where their name shows what they are, and the same large ones elsewhere."""
+    large = dict[int, int]()
+    for node in ast.walk(tree):
+        pairs: list[tuple[str | None, ast.expr | None]] = []
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                    pairs += zip(map(_name, target.elts), node.value.elts, strict=False)
+                else:
+                    pairs.append((_name(target), node.value))
+        elif isinstance(node, ast.AnnAssign):
+            pairs = [(_name(node.target), node.value)]
+        elif isinstance(node, ast.keyword):
+            pairs = [(node.arg, node.value)]
+        elif isinstance(node, ast.Dict):
+            names = [key.value if isinstance(key, ast.Constant) else None for key in node.keys]
+            pairs = [(str(name), value) for name, value in zip(names, node.values, strict=True)]
+        elif isinstance(node, ast.arguments):
+            parameters = [parameter.arg for parameter in (*node.posonlyargs, *node.args)]
+            pairs = [*zip(reversed(parameters), reversed(node.defaults), strict=False)]
+            pairs += zip((parameter.arg for parameter in node.kwonlyargs), node.kw_defaults, strict=True)
+        for name, value in pairs:
+            number: Any = value.value if isinstance(value, ast.Constant) and name else None
+            small = _small(str(name), number)
+            if isinstance(value, ast.Constant) and small != number:
+                large |= {number: small, number + 1: small + 1} if number >= 512 else {}
+                value.value = small
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and type(node.value) is int:
+            node.value = large.get(node.value, node.value)
 
 
 def _name(node: ast.AST) -> str | None:
@@ -115,6 +100,9 @@ class _Instrument(ast.NodeTransformer):
                 yield ast.fix_missing_locations(ast.copy_location(ast.Expr(value=call), statement))
             yield statement
 
+    def visit_Assert(self, node: ast.Assert) -> ast.AST:
+        return ast.copy_location(ast.Pass(), node) if "cuda.is_available" in ast.unparse(node.test) else node
+
     def visit_For(self, node: ast.For) -> ast.AST:
         name = (_name(node.target) or "").lower()
         text = ast.unparse(node.iter)
@@ -137,11 +125,7 @@ def instrumented(source: str, path: str, *, shrink: bool, accumulation: int) -> 
     builtins.__smp_few__ = few  # type: ignore[attr-defined]
     tree: ast.AST = ast.parse(source, path)
     if shrink:
-        shrinking = _Shrink()
-        tree = shrinking.visit(tree)
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and type(node.value) is int:
-                node.value = shrinking.large.get(node.value, node.value)
+        _shrink(tree)
     return compile(_Instrument(cut=shrink).visit(tree), path, "exec", dont_inherit=True)
 
 

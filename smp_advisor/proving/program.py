@@ -57,10 +57,9 @@ def _run(request: dict[str, Any], run: dict[str, Any], rank: int, port: int, rec
     )  # fmt: skip
     install_stand_ins(observer, shrink=request["shrink"])
     conditions.stand_in_for_files(observer)
-    if run["library"] == "smp-v1":
+    conditions.install_tsm()
+    if run["microbatches"]:
         install_smp(observer, run["microbatches"])
-    elif run["library"] == "smp-v2":
-        conditions.install_tsm()
     observer.install()
     if request["shrink"]:
         preparation.shrink_options()
@@ -107,7 +106,7 @@ def make_runs(request: dict[str, Any]) -> list[str]:
     return confined(Path(request["base"]), lambda: _make_runs(request))
 
 
-def _make_runs(request: dict[str, Any]) -> None:
+def _make_runs(request: dict[str, Any]) -> None:  # noqa: C901 - the runs in their order
     base = Path(request["base"])
     os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
     import torch
@@ -129,46 +128,34 @@ def _make_runs(request: dict[str, Any]) -> None:
         _start(request, run, base)
         if number == 0:
             # The script may have sizes that belong together, or its batch size as a number in its loop.
-            for changed in ({"shrink": False}, {"most": _LARGE_BATCH, "entire": True}):
+            retries: list[dict[str, Any]] = [{"entire": False}] if request["entire"] else []
+            for changed in (*retries, {"shrink": False}, {"most": _LARGE_BATCH, "entire": True}):
                 if not _succeeded(base, run):
                     request |= changed
                     _start(request, run, base)
             if not _succeeded(base, run):
                 break
-            _accumulate(request, run, base)
+            # An adaptation that accumulates more often than the original gets smaller batches, as many for an update.
+            updates = json.loads((base / f"{run['name']}-0.json").read_text(encoding="utf-8"))["updates"]
+            own = updates[0]["losses"] if updates else 1
+            times = request["accumulation"] // own if own and request["accumulation"] % own == 0 else 1
+            if times > 1:
+                request |= {"most": max(request["most"], 2 * times), "entire": True}
+                for later in request["runs"]:
+                    later["accumulation"] = times if later["adapted"] else 1
+                _start(request, run, base)
         if run["divide"] and run["processes"] and not _succeeded(base, run):
             # A script that depends on its batch size fails with smaller batches before it is adapted too.
-            half = {**request["runs"][0], "name": f"{run['name']} half", "parts": run["processes"]}
+            half = {**request["runs"][0], "name": "half", "parts": run["processes"]}
             _start(request, half, base)
-    for run in request["runs"]:
-        if run["name"].endswith(" repeated"):
-            _resume(request, run, base)
-
-
-def _resume(request: dict[str, Any], run: dict[str, Any], base: Path) -> None:
-    """Run both scripts again where their files are saved, if changed lines did not run, such as those that load."""
-    records = [json.loads(path.read_text(encoding="utf-8")) for path in base.glob(f"{run['library']} *-?.json")]
-    if set(run["changed"]) <= {line for record in records for line in record.get("hits", ())}:
-        return
-    if not any(record.get("saves") for record in records):
-        return
-    pairs = [r for r in request["runs"] if r["name"] == "original pair" and run["processes"] and _succeeded(base, r)]
-    for earlier, name in ((pairs or request["runs"])[0], "original resumed"), (run, "resumed"):
-        again = {**earlier, "name": f"{run['library']} {name}"}
-        _start(request, again, base, folder=base / f"{earlier['name']} code")
-
-
-def _accumulate(request: dict[str, Any], run: dict[str, Any], base: Path) -> None:
-    """Give an adaptation that accumulates more often than the original as many smaller batches for an update."""
-    updates = json.loads((base / f"{run['name']}-0.json").read_text(encoding="utf-8"))["updates"]
-    own = updates[0]["losses"] if updates else 1
-    times = request["accumulation"] // own if own and request["accumulation"] % own == 0 else 1
-    if times > 1:
-        request |= {"most": max(request["most"], 2 * times), "entire": True}
-        for later in request["runs"]:
-            if later["adapted"]:
-                later["accumulation"] = times
-        _start(request, run, base)
+    # Both scripts run again with the files that they saved, if changed lines did not run, such as those that load.
+    paths = [path for name in ("repeated", "divided") for path in base.glob(f"{name}-?.json")]
+    records = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    hits = {line for record in records for line in record.get("hits", ())}
+    if not set(request["changed"]) <= hits and any(record.get("saves") for record in records):
+        for run in (request["runs"][0], request["runs"][2]):
+            name = "original resumed" if run is request["runs"][0] else "resumed"
+            _start(request, {**run, "name": name}, base, folder=base / f"{run['name']} code")
 
 
 def _start(request: dict[str, Any], run: dict[str, Any], base: Path, *, folder: Path | None = None) -> None:

@@ -6,33 +6,27 @@ import json
 import re
 import shutil
 import tempfile
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.arguments import require_types
 from smp_advisor.errors import AdvisorError
+from smp_advisor.libraries.library import LIBRARIES, get_library
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.profiling.sandbox import Limits, run_isolated
 from smp_advisor.profiling.sandbox.limits import available_memory_bytes
-from smp_advisor.proving.comparison import (
-    Difference,
-    Record,
-    compare_modes,
-    compare_prints,
-    compare_processes,
-    compare_saves,
-    compare_settings,
-    compare_updates,
-    is_sum_over_batch,
-)
+from smp_advisor.proving import comparison
+from smp_advisor.proving.comparison import Difference, Record
 from smp_advisor.proving.confinement import clean_environment
 from smp_advisor.proving.preparation import changed_statements
 from smp_advisor.proving.program import UNENDED, WAITED
 from smp_advisor.reading.source import read
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
+
+    from smp_advisor.libraries.library import Library
 
 _STEPS = 24
 _LOSSES = 400
@@ -42,7 +36,6 @@ _SECONDS = 900.0
 _BATCH = 8
 _MOST_FILES = 2000
 _MOST_BYTES = 50 * 2**20
-_LIBRARIES = ("ddp", "fsdp", "fsdp2", "smp-v1", "smp-v2")
 _PRELOADED = ("transformers", "datasets", "peft", "accelerate", "PIL")
 """Libraries that look for others, of which stand-ins are imported later."""
 _DRIVEN = re.compile(r"^\s*(?:from|import)\s+(?:accelerate|trl|transformers\s.*Trainer)\b", re.MULTILINE)
@@ -114,7 +107,7 @@ def prove(
     plan
         Plan whose settings the adaptation must have.
     library
-        ``smp-v1``, ``smp-v2``, ``ddp``, ``fsdp`` or ``fsdp2``; overrides the library of the plan.
+        ``smp-v1``, ``smp-v2``, ``ddp`` or ``fsdp``; overrides the library of the plan.
     root
         Folder to copy instead of the folder of the script, such as the root of its package.
     arguments
@@ -135,35 +128,30 @@ def prove(
     """
     require_types({"plan": (plan, (Plan, type(None))), "library": (library, (str, type(None)))}, "prove")
     library = library or (plan.library if plan is not None else "")
-    if library not in _LIBRARIES:
-        raise AdvisorError(f"prove() requires a plan, or for library one of {', '.join(_LIBRARIES)}, not {library!r}.")
-    before, after = read(original), read(adapted)
-    proofs = prove_all(
-        before.text, {library: after.text}, plan=plan, script=before.file,
-        root=None if root is None else Path(root), arguments=arguments, seconds=seconds,
-    )  # fmt: skip
-    return proofs[library]
-
-
-def prove_all(
-    original: str,
-    adapted: Mapping[str, str],
-    *,
-    plan: Plan | None = None,
-    script: Path | None = None,
-    root: Path | None = None,
-    arguments: Sequence[str] = (),
-    seconds: float = _SECONDS,
-) -> dict[str, Proof]:
-    """Compare a script with its adaptations by library, as `prove` does with one."""
-    if driven := _DRIVEN.search(original):
+    if library not in LIBRARIES or get_library(library).framework != "pytorch" or get_library(library).compiles:
+        raise AdvisorError(f"prove() requires a plan or the name of a library for PyTorch loops, not {library!r}.")
+    target, before, after = get_library(library), read(original), read(adapted)
+    if driven := _DRIVEN.search(before.text):
         failure = f"{driven[0].split()[1]} runs the loop, and shards on GPUs only, which a proof does without."
-        unproven = Proof(proven=False, differences=(), failure=failure, compared=(), not_compared=(), stand_ins=())
-        return dict.fromkeys(adapted, unproven)
+        return Proof(proven=False, differences=(), failure=failure, compared=(), not_compared=(), stand_ins=())
+    steps, own_group = target.script == "smp_step", "init_process_group" in before.text
+    # A script that divides its work by the number of processes is compared with itself in two processes.
+    first: dict[str, Any] = {
+        "name": "original", "source": before.text, "microbatches": 0, "divide": False, "adapted": False,
+        "processes": own_group * (1 if steps else 2),
+    }  # fmt: skip
+    changed = {**first, "source": after.text, "adapted": True, "processes": 0 if steps else 2, "microbatches": steps}
+    runs = [
+        first,
+        {**first, "name": "again"},
+        {**changed, "name": "repeated"},
+        {**changed, "name": "divided", "divide": True, "microbatches": 2 * steps},
+    ]
+    lines = changed_statements(before.text, after.text)
     with tempfile.TemporaryDirectory(prefix="smp-proof-") as name:
         base = Path(name).resolve()
-        folder, relative = _copy(script, root, base)
-        runs = _runs(original, adapted)
+        folder, relative = _copy(before.file, None if root is None else Path(root), base)
+        code = "\n".join([before.text, *(path.read_text("utf-8", "replace") for path in folder.rglob("*.py"))])
         request = {
             "base": str(base),
             "folder": str(folder),
@@ -172,56 +160,30 @@ def prove_all(
             "steps": _STEPS,
             "losses": _LOSSES,
             "most": _BATCH,
-            "entire": False,
+            "entire": plan is not None,  # the batch of the plan may be smaller
             "shrink": True,
             "accumulation": int(getattr(plan, "gradient_accumulation_steps", 1) or 1),
             "seconds": seconds,
-            "libraries": [name for name in _PRELOADED if re.search(rf"\b{name}\b", original)],
+            "libraries": [name for name in _PRELOADED if re.search(rf"\b{name}\b", code)],
             "runs": runs,
+            "changed": [line for line, where in lines.items() if not where],
         }
         memory = max(2**30, available_memory_bytes() * 9 // 10)
         reachable = run_isolated(
             "smp_advisor.proving.program:make_runs", request, what="the proof", environment=clean_environment(),
             limits=Limits(seconds=60 + 2 * seconds * len(runs), processes=96, memory_bytes=memory),
         )  # fmt: skip
-        halves = [{**runs[0], "name": f"{run['name']} half"} for run in runs]
-        resumed = [{**run, "name": f"{run['library']} resumed"} for run in runs if run["adapted"]]
-        originals = [{**runs[0], "name": f"{run['library']} original resumed"} for run in runs if run["adapted"]]
-        records = {run["name"]: _records(base, run) for run in (*runs, *halves, *resumed, *originals)}
-    return {
-        library: _judge(records, library, _settings(plan, library), original, text, tuple(reachable))
-        for library, text in adapted.items()
-    }
-
-
-def _settings(plan: Plan | None, library: str) -> dict[str, Any]:
-    """Settings of the plan that a script has."""
-    if plan is None or plan.library != {"fsdp2": "fsdp"}.get(library, library):
-        return {}
-    settings: dict[str, Any] = {"batch_size": plan.batch_size}
-    if library != "smp-v1":
-        settings["gradient_accumulation_steps"] = plan.gradient_accumulation_steps
-        settings["precision"] = {"bf16": "bf16", "fp16": "fp16"}.get(str(plan.precision).split("-")[0], "fp32")
-        settings["activation_checkpointing"] = bool(plan.activation_checkpointing)
-    return settings
-
-
-def _runs(original: str, adapted: Mapping[str, str]) -> list[dict[str, Any]]:
-    pair = "init_process_group" in original
-    plain = {
-        "library": "", "microbatches": 1, "divide": False, "processes": int(pair), "source": original, "adapted": False,
-    }  # fmt: skip
-    runs = [{**plain, "name": "original"}, {**plain, "name": "again"}]
-    if pair and set(adapted) != {"smp-v1"}:
-        # A script that divides its work by the number of processes is compared with itself in two processes.
-        runs += [{**plain, "name": "original pair", "processes": 2}, {**plain, "name": "again pair", "processes": 2}]
-    for library, source in adapted.items():
-        steps = library == "smp-v1"
-        new = {**plain, "library": library, "source": source, "processes": 0 if steps else 2, "adapted": True}
-        changed = [line for line, where in changed_statements(original, source).items() if not where]
-        runs.append({**new, "name": f"{library} repeated", "changed": changed})
-        runs.append({**new, "name": f"{library} divided", "divide": True, "microbatches": 2 if steps else 1})
-    return runs
+        further = ({**first, "name": "half"}, {**first, "name": "original resumed"}, {**changed, "name": "resumed"})
+        records = {run["name"]: _records(base, run) for run in (*runs, *further)}
+    settings: dict[str, Any] = {}
+    if plan is not None and plan.library == library:
+        settings["batch_size"] = plan.batch_size
+        if not steps:
+            settings["gradient_accumulation_steps"] = plan.gradient_accumulation_steps
+            settings["precision"] = {"bf16": "bf16", "fp16": "fp16"}.get(str(plan.precision).split("-")[0], "fp32")
+            settings["activation_checkpointing"] = bool(plan.activation_checkpointing)
+    proof = _judge(records, target, settings, lines, own_group=own_group)
+    return replace(proof, reachable=tuple(reachable))
 
 
 def _copy(script: Path | None, root: Path | None, base: Path) -> tuple[Path, str]:
@@ -267,32 +229,33 @@ def _records(base: Path, run: dict[str, Any]) -> list[Record]:
     return records
 
 
-def _judge(  # noqa: C901 - a list of comparisons
+def _judge(  # noqa: C901, PLR0915 - a list of comparisons
     records: dict[str, list[Record]],
-    library: str,
+    target: Library,
     settings: dict[str, Any],
-    before: str,
-    after: str,
-    reachable: tuple[str, ...],
+    lines: dict[int, str],
+    *,
+    own_group: bool,
 ) -> Proof:
-    original, again = _originals(records, library)
-    repeated = records[f"{library} repeated"]
-    divided = records[f"{library} divided"]
+    original, steps = records["original"][0], target.script == "smp_step"
+    repeated, divided, resumed = records["repeated"], records["divided"], records["resumed"]
     notes = {note for record in (original, *repeated, *divided) for note in record.notes}
-    half = records.get(f"{library} divided half", [Record(error=UNENDED)])[0]
+    half = records["half"][0]
     if half.error and not half.error.startswith(UNENDED):
         notes.add("undivided")
         divided = repeated
-    if "batch_norm" not in notes and divided is not repeated and is_sum_over_batch(original, divided):
+    if "batch_norm" not in notes and divided is not repeated and comparison.is_sum_over_batch(original, divided):
         notes.add("sum")
     if original.stopped:
         notes.add("stopped")
     stand_ins = tuple(sorted(n.removeprefix("stand-in: ") for n in notes if n.startswith("stand-in: ")))
-    if original.error or not original.losses:
-        failure = original.error or "it has no backward pass"
+    error = next(
+        (r.error for r in records["original"] if r.error), "" if original.losses else "it has no backward pass"
+    )
+    if error:
         return Proof(
-            proven=False, differences=(), failure=f"The original script did not run: {failure}.", compared=(),
-            not_compared=(), stand_ins=stand_ins, reachable=reachable,
+            proven=False, differences=(), failure=f"The original script did not run: {error}.", compared=(),
+            not_compared=(), stand_ins=stand_ins,
         )  # fmt: skip
     differences: list[Difference] = []
     for name, run in (("with all data in each process", repeated), ("with divided data", divided)):
@@ -301,69 +264,59 @@ def _judge(  # noqa: C901 - a list of comparisons
         error = min(errors, key=lambda text: text.startswith(WAITED), default="")
         if error:
             differences.append(Difference(what=f"The adapted script fails {name}: {error}."))
-    not_compared = _not_compared(notes, library)
-    resumed, resumed_original = records[f"{library} resumed"], records[f"{library} original resumed"][0]
+    not_compared = ["speed and memory", "shuffling, dropout and 16-bit rounding, which are off", "small eps of Adam"]
+    not_compared += [reason for note, reason in _REASONS.items() if note in notes]
+    not_compared += ["the library itself, which is replaced by a stand-in"] if target.of_sagemaker else []
+    resumed_original = records["original resumed"][0]
     resumed_again = not resumed_original.error and not differences  # every line ran, or it does not run again
     if not differences:
-        differences += compare_updates(original, repeated)
-        differences += [d for d in (compare_modes(original, repeated[0]),) if d is not None]
-        differences += compare_saves(original, repeated[0], renamed=library == "smp-v1")
-        differences += compare_processes(repeated)
+        differences += comparison.compare_updates(original, repeated)
+        differences += [d for d in (comparison.compare_modes(original, repeated[0]),) if d is not None]
+        differences += comparison.compare_saves(original, repeated[0], renamed=steps)
+        differences += comparison.compare_processes(repeated)
         if repeated[0].accumulation > original.accumulation:
             not_compared.append("printed figures, because the batches of the plan are smaller")
         else:
-            differences += compare_prints(original, again, repeated[0])
-        differences += compare_settings(repeated, settings, library)
+            differences += comparison.compare_prints(
+                original, records["again"][0], repeated[0], settings.get("batch_size", 0)
+            )
+        differences += comparison.compare_settings(repeated, settings, target)
         same = "same batches" in repeated[0].notes and "divided batches" not in repeated[0].notes
-        if same and library != "smp-v1" and "original pair" not in records:
+        if same and not steps and not own_group:
             what = "Every process reads the same batches: no loader of the training has a DistributedSampler."
             differences.append(Difference(what=what))
-        if not notes & {"batch_norm", "undivided", "sum", "left out", "random"}:
-            differences += compare_updates(original, divided)
-        differences += _resumed(resumed_original, resumed) if resumed_again else []
+        parted = notes & {"batch_norm", "undivided", "sum", "left out", "random"}
+        differences += comparison.compare_replicas(divided) if parted else comparison.compare_updates(original, divided)
+        if resumed_again:
+            error = next((record.error for record in resumed if record.error), "")
+            what = f"The adapted script fails with the files that it saved: {error}."
+            differences += [Difference(what=what)] if error else comparison.compare_updates(resumed_original, resumed)
         hits = {line for record in (*repeated, *divided, *resumed) if not record.error for line in record.hits}
-        unseen = {n: where for n, where in changed_statements(before, after).items() if n not in hits}
+        unseen = {line: where for line, where in sorted(lines.items()) if line not in hits}
         differences += [
             Difference(what="It never ran: pass arguments with which it does, or read it.", line=line)
-            for line, where in sorted(unseen.items())
+            for line, where in unseen.items()
             if not where
         ]
         if any(unseen.values()):
-            not_compared.append(f"lines {', '.join(str(n) for n, where in sorted(unseen.items()) if where)}, on a GPU")
+            not_compared.append(f"lines {', '.join(str(line) for line, where in unseen.items() if where)}, on a GPU")
+    counts = (
+        (original.losses, "{} loss", "{} losses"),
+        (original.updates, "gradients and parameters of {} update", "gradients and parameters of {} updates"),
+        (original.modes, "{} change of mode", "{} changes of mode"),
+        (original.saves, "{} saved file", "{} saved files"),
+        (original.printed, "{} printed line", "{} printed lines"),
+        (repeated[0].collectives, "{} collective", "{} collectives"),
+    )  # fmt: skip
     compared = (
-        _number(len(original.losses), "loss", "losses"),
-        f"gradients and parameters of {_number(len(original.updates), 'update', 'updates')}",
-        _number(len(original.modes), "change of mode", "changes of mode"),
-        _number(len(original.saves), "saved file", "saved files"),
-        _number(len(original.printed), "printed line", "printed lines"),
-        _number(len(repeated[0].collectives), "collective", "collectives"),
+        *((singular if len(entries) == 1 else plural).format(len(entries)) for entries, singular, plural in counts),
         *(["a second run with the files of the first"] if resumed_again else []),
         *([f"settings of the plan ({', '.join(settings)})"] if settings else []),
     )
     return Proof(
         proven=not differences, differences=tuple(differences), failure="", compared=compared,
-        not_compared=tuple(not_compared), stand_ins=stand_ins, reachable=reachable,
+        not_compared=tuple(not_compared), stand_ins=stand_ins,
     )  # fmt: skip
-
-
-def _resumed(original: Record, adapted: list[Record]) -> list[Difference]:
-    """Differences of the runs with the saved files."""
-    error = next((record.error for record in adapted if record.error), "")
-    if error:
-        return [Difference(what=f"The adapted script fails with the files that it saved: {error}.")]
-    return compare_updates(original, adapted)
-
-
-def _number(count: int, singular: str, plural: str) -> str:
-    return f"{count} {singular if count == 1 else plural}"
-
-
-def _originals(records: dict[str, list[Record]], library: str) -> tuple[Record, Record]:
-    """Two runs of the original script: in two processes if it has a process group of its own and runs in two."""
-    pair = records.get("original pair")
-    if library != "smp-v1" and pair is not None and not any(record.error for record in pair):
-        return pair[0], records["again pair"][0]
-    return records["original"][0], records["again"][0]
 
 
 _REASONS = {
@@ -375,9 +328,3 @@ _REASONS = {
     "stopped": f"updates after the first {_STEPS}",
     "many losses": f"backward passes after the first {_LOSSES}",
 }
-
-
-def _not_compared(notes: set[str], library: str) -> list[str]:
-    always = ["speed and memory", "shuffling, dropout and 16-bit rounding, which are off", "small eps of Adam"]
-    simulated = ["the library itself, which is replaced by a stand-in"] if library in ("smp-v1", "smp-v2") else []
-    return always + [reason for note, reason in _REASONS.items() if note in notes] + simulated

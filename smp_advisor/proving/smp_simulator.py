@@ -36,7 +36,7 @@ class StepOutput:
 
     def reduce_sum(self) -> Any:
         """Sum over the microbatches."""
-        return sum(self.outputs[1:], self.outputs[0])
+        return self.reduce_mean() * len(self.outputs)
 
     def concat(self) -> torch.Tensor:
         """The batch of all microbatches."""
@@ -148,27 +148,6 @@ def _packed(outputs: list[Any]) -> Any:
     return StepOutput([o.detach() if isinstance(o, torch.Tensor) else o for o in outputs])
 
 
-class _HalfPrecision:
-    """Optimizer of fp16 plans, which is no ``torch.optim.Optimizer``."""
-
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        self.optimizer = optimizer
-        self.param_groups = optimizer.param_groups
-
-    def zero_grad(self, *arguments: Any, **options: Any) -> None:
-        self.optimizer.zero_grad(*arguments, **options)
-
-    def step(self) -> None:
-        self.optimizer.step()
-
-    def clip_master_grads(self, max_norm: float) -> torch.Tensor:
-        parameters = [p for group in self.param_groups for p in group["params"]]
-        return torch.nn.utils.clip_grad_norm_(parameters, max_norm)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.optimizer.state_dict()
-
-
 def _distributed_optimizer(optimizer: torch.optim.Optimizer, **options: Any) -> Any:
     model = _job[0].model
     if model is None:
@@ -176,19 +155,15 @@ def _distributed_optimizer(optimizer: torch.optim.Optimizer, **options: Any) -> 
     own = {id(parameter) for parameter in model.parameters()}
     if not all(id(p) in own for group in optimizer.param_groups for p in group["params"]):
         raise RuntimeError("the optimizer has parameters that are not in the distributed model")
-    return _HalfPrecision(optimizer) if options.get("dynamic_loss_scale") else optimizer
+    if options.get("dynamic_loss_scale"):  # an optimizer of fp16 plans has the original one inside
+        clip = functools.partial(torch.nn.utils.clip_grad_norm_, list(model.parameters()))
+        vars(optimizer).update(optimizer=optimizer, clip_master_grads=clip)
+    return optimizer
 
 
 def _save_checkpoint(
-    path: Any,
-    tag: str,
-    partial: Any = None,
-    model: Any = None,
-    optimizer: Any = None,
-    user_content: Any = None,
-    **_: Any,
+    path: Any, tag: str, *, model: Any = None, optimizer: Any = None, user_content: Any = None, **_: Any
 ) -> None:
-    del partial
     if not isinstance(model, DistributedModel):
         raise TypeError("smp.save_checkpoint requires the model of smp.DistributedModel")
     content = {"model": model.module.state_dict(), **(user_content or {})}
@@ -216,19 +191,15 @@ def install_smp(observer: Observer, microbatches: int) -> None:
         del config
         job.initialized = True
 
-    def zero() -> int:
+    def number(value: int) -> int:
         job.require()
-        return 0
-
-    def one_process() -> int:
-        job.require()
-        return 1
+        return value
 
     smp.init, smp.step, smp.StepOutput = init, _step, StepOutput
     smp.DistributedModel, smp.DistributedOptimizer = DistributedModel, _distributed_optimizer
     for group in ("", "local_", "pp_", "tp_", "rdp_", "mp_", "dp_"):
-        setattr(smp, f"{group}rank", zero)
-        setattr(smp, f"{group}size", one_process)
+        setattr(smp, f"{group}rank", functools.partial(number, 0))
+        setattr(smp, f"{group}size", functools.partial(number, 1))
         setattr(smp, f"{group}barrier", job.require)
     smp.barrier = job.require
     smp.model_creation = smp.tensor_parallelism = smp.partition = smp.delay_param_initialization = _context
@@ -237,15 +208,10 @@ def install_smp(observer: Observer, microbatches: int) -> None:
     smp.resume_from_checkpoint = lambda *_, **__: {}
     smp.get_dp_process_group = smp.get_world_process_group = lambda: None
     smp.amp = types.SimpleNamespace(GradScaler=torch.amp.GradScaler)
-    checkpoint: Any = types.ModuleType(f"{_NAME}.patches.checkpoint")
-    checkpoint.checkpoint = lambda function, *arguments, **_: function(*arguments)
-    checkpoint.checkpoint_sequential = lambda layers, _parts, value, **_: layers(value)
-    patches: Any = types.ModuleType(f"{_NAME}.patches")
-    patches.checkpoint = checkpoint
     for name in ("smdistributed", "smdistributed.modelparallel"):
         sys.modules[name] = types.ModuleType(name)
         sys.modules[name].__path__ = []
     smp.__path__ = []
-    sys.modules |= {_NAME: smp, f"{_NAME}.patches": patches, f"{_NAME}.patches.checkpoint": checkpoint}
+    sys.modules[_NAME] = smp
     for parent, child in (("smdistributed", "modelparallel"), ("smdistributed.modelparallel", "torch")):
         setattr(sys.modules[parent], child, sys.modules[f"{parent}.{child}"])

@@ -63,8 +63,6 @@ class _Nothing(types.ModuleType):
 _SHAPES = {"MNIST": (1, 28, 10), "CIFAR100": (3, 32, 100), "CIFAR": (3, 32, 10), "SVHN": (3, 32, 10), "": (3, 64, 10)}
 """Channels, side and labels of the data sets of images whose name has a part."""
 _SAMPLES = 256
-_MODELS = ("mobilenet_v2", "resnet18", "resnet34", "resnet50", "vgg16", "vit_b_16")
-"""Names that scripts look up in the module's dictionary; all others are found as attributes."""
 
 
 class _Images(torch.utils.data.Dataset[Any]):
@@ -132,9 +130,9 @@ class _Network(nn.Module):
 class _Lazy(_Nothing):
     """A module that makes its attributes by their names."""
 
-    def __init__(self, name: str, make: Callable[[str], Any], attributes: Sequence[str] = ()) -> None:
+    def __init__(self, name: str, make: Callable[[str], Any]) -> None:
         super().__init__(name)
-        vars(self).update({attribute: make(attribute) for attribute in attributes}, make=make)
+        vars(self).update(make=make)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -145,12 +143,13 @@ class _Lazy(_Nothing):
 class _Finder(MetaPathFinder, Loader):
     def __init__(self, observer: Observer) -> None:
         self.observer = observer
-        parts = {
-            "datasets": (lambda name: functools.partial(_Images, name), ()),
-            "transforms": (_transform, ()),
-            "models": (lambda _: _Network, _MODELS),
-        }
-        self.images = {f"torchvision.{name}": _Lazy(name, *how) for name, how in parts.items()}
+        parts: dict[str, Callable[[str], Any]] = {
+            "datasets": lambda name: functools.partial(_Images, name), "transforms": _transform,
+            "models": lambda _: _Network,
+        }  # fmt: skip
+        self.images = {f"torchvision.{name}": _Lazy(name, make) for name, make in parts.items()}
+        # Scripts look up some names in the dictionary of the module.
+        vars(self.images["torchvision.models"]).update(dict.fromkeys(("resnet18", "resnet50", "vgg16"), _Network))
         self.images["torchvision.transforms.v2"] = self.images["torchvision.transforms"]
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> ModuleSpec | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from smp_advisor.libraries.library import get_library
 from smp_advisor.proving.comparison import (
     Record,
     compare_prints,
@@ -63,7 +64,7 @@ def test_collectives_have_one_order_and_a_file_is_loaded_after_one_that_follows_
     ("library", "structure", "settings", "message"),
     [
         ("fsdp", {"trained": 4, "sharded": 2}, {}, "2 of 4 trained parameters are not sharded"),
-        ("fsdp2", {"trained": 4, "sharded": 4, "wrappers": 1}, {}, "next to its shards"),
+        ("fsdp", {"trained": 4, "sharded": 4, "wrappers": 1}, {}, "next to its shards"),
         ("ddp", {"trained": 4, "replicated": 3}, {}, "outside DistributedDataParallel"),
         ("ddp", {"trained": 4, "replicated": 4, "idle": 1}, {}, "no optimizer updates"),
         ("fsdp", {"trained": 4, "sharded": 4}, {"batch_size": 4}, "batch_size=2, and the script has 4"),
@@ -72,7 +73,9 @@ def test_collectives_have_one_order_and_a_file_is_loaded_after_one_that_follows_
 )
 def test_the_settings_of_the_plan_are_those_of_the_script(library, structure, settings, message):
     none = {"trained": 0, "sharded": 0, "replicated": 0, "wrappers": 0, "idle": 0}
-    found = compare_settings([record(structure=none | structure, settings=settings)], {"batch_size": 2}, library)
+    found = compare_settings(
+        [record(structure=none | structure, settings=settings)], {"batch_size": 2}, get_library(library)
+    )
     assert message in "".join(map(str, found))
     assert bool(found) == bool(message)
 

@@ -45,7 +45,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("library", ["fsdp2", "smp-v1"])
+@pytest.mark.parametrize("library", ["fsdp", "smp-v1"])
 def test_a_correct_adaptation_is_proven(library):
     adapted = adapt_script(SCRIPT, library=library)
     proof = adapted.proof
@@ -59,7 +59,7 @@ def test_a_correct_adaptation_is_proven(library):
 
 
 def test_without_a_proof_the_changes_are_a_list():
-    adapted = adapt_script(SCRIPT, library="fsdp2", prove=False)
+    adapted = adapt_script(SCRIPT, library="fsdp", prove=False)
     assert adapted.source == SCRIPT
     assert adapted.diff == ""
     assert any("fully_shard(module)" in proposal.code for proposal in adapted.proposals)
@@ -82,11 +82,7 @@ BROKEN = {
         ["mode", "lacks", "is printed", "other than the first"],
     ),
     "the microbatches": ("smp-v1", {"model.backward(loss)": "model.backward(loss * 2)"}, ["update 1"]),
-    "a missing step": (
-        "smp-v1",
-        {"evaluation_step(model, input).concat()": "model(input)"},
-        ["outside of a function"],
-    ),
+    "a missing step": ("smp-v1", {"evaluation_step(model, input).concat()": "model(input)"}, ["outside of a function"]),
 }
 
 
@@ -146,14 +142,14 @@ for step in range(first, 4):
 
 
 def test_what_resumes_runs_again_where_the_first_run_saved():
-    adapted = propose(RESUMED, library="fsdp2").source
+    adapted = propose(RESUMED, library="fsdp").source
     loaded = 'load_state_dict(state["model"]'
     assert adapted.count(loaded) == 1
-    proof = prove(RESUMED, adapted.replace(loaded, f"{loaded}, strict=True"), library="fsdp2")
+    proof = prove(RESUMED, adapted.replace(loaded, f"{loaded}, strict=True"), library="fsdp")
     assert "a second run with the files of the first" in proof.compared, str(proof)
     assert proof.proven, str(proof)
     wrong = adapted.replace(loaded, 'load_state_dict({name: 2 * value for name, value in state["model"].items()}')
-    assert "of update 1" in str(prove(RESUMED, wrong, library="fsdp2"))
+    assert "of update 1" in str(prove(RESUMED, wrong, library="fsdp"))
 
 
 @pytest.fixture
@@ -296,6 +292,6 @@ for images, labels in DataLoader(datasets.CIFAR10("data", transform=transforms.R
 
 
 def test_a_script_of_images_runs_without_torchvision():
-    proof = adapt_script(IMAGES, library="fsdp2").proof
+    proof = adapt_script(IMAGES, library="fsdp").proof
     assert proof.proven, str(proof)
     assert proof.stand_ins == ("torchvision",)

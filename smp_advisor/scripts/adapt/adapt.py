@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from difflib import SequenceMatcher
 from functools import cache
-from pathlib import Path
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
@@ -24,6 +24,7 @@ from smp_advisor.scripts.settings import missing_batch, missing_checkpointing, m
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from smp_advisor.libraries.plan import Plan
     from smp_advisor.scripts.adapt.adaptation import Step
@@ -78,13 +79,10 @@ def adapt_script(
         return drafted
     proof = None
     if prove:
-        from smp_advisor.proving import prove_all
+        from smp_advisor import proving
 
         target = library or (plan.library if plan is not None else DEFAULT_LIBRARY)
-        folder = None if root is None else Path(root)
-        proof = prove_all(
-            script.text, {target: drafted.source}, plan=plan, script=script.file, root=folder, arguments=arguments
-        )[target]
+        proof = proving.prove(path_or_source, drafted.source, plan, library=target, root=root, arguments=arguments)
         if proof.proven:
             return replace(drafted, proof=proof)
     proposals = tuple(_proposals(script.text, drafted))
@@ -113,7 +111,9 @@ _MOST_LINES = 20_000
 """Lines of a script: its tree takes 9 kB for each."""
 
 
-def propose(path_or_source: str | Path, plan: Plan | None = None, *, library: str | None = None) -> Adaptation:
+def propose(  # noqa: C901 - the steps in their order
+    path_or_source: str | Path, plan: Plan | None = None, *, library: str | None = None
+) -> Adaptation:
     """The adaptation by the documented steps, which nothing has proven, in the form of a proven one."""
     script = read(path_or_source)
     path, source = script.path, script.text
@@ -140,36 +140,31 @@ def propose(path_or_source: str | Path, plan: Plan | None = None, *, library: st
         after = draft.module.code
         if after != before:
             text = _texts()[name]
-            hunks.append(_hunk(path, text["title"], text["explanation"], text["url"], before, after))
-    checked_plan = plan if plan is None or plan.library == target.checked_as else None
+            texts = {name: text[name] for name in ("title", "explanation", "url")}
+            hunks.append(Hunk(**texts, diff=compared(path, before, after)))
+    checked_plan = plan if plan is None or plan.library == target.library else None
     if target.kind in ("smp_step", "smp_fsdp"):
         before = draft.module.code
-        for identifier, after in fixed_states(before, _FIXED, plan=checked_plan, library=target.checked_as):
+        for identifier, after in fixed_states(before, _FIXED, plan=checked_plan, library=target.library):
             check = catalog()[identifier]
-            hunks.append(
-                _hunk(path, check.title, f"{check.consequence} The fix {check.fix}.", check.source[1], before, after)
-            )
+            why, diff = f"{check.consequence} The fix {check.fix}.", compared(path, before, after)
+            hunks.append(Hunk(title=check.title, explanation=why, url=check.source[1], diff=diff))
             before = after
         draft.replace(cst.parse_module(before))
     adapted = draft.module.code
-    if checked_plan is not None:
-        _report_plan_settings(draft, checked_plan, target)
+    if checked_plan is not None:  # SMP v1 splits the batch itself, and FSDP's steps add checkpointing
+        batch = missing_batch(adapted, checked_plan) if target.kind != "smp_step" else ()
+        others = (f(adapted, checked_plan, target.kind) for f in (missing_precision, missing_checkpointing))
+        for text in (*batch, *chain.from_iterable(others)):
+            draft.add_sentence(text)
     _report_remaining_errors(draft, checked_plan, target)
     return Adaptation(
-        path=path,
-        source=adapted,
-        diff=compared(path, source, adapted),
-        hunks=tuple(hunks),
-        todo=tuple(draft.todo),
+        path=path, source=adapted, diff=compared(path, source, adapted), hunks=tuple(hunks), todo=tuple(draft.todo)
     )
 
 
 _FIXED = frozenset({"SMP111", "SMP112", "SMP115", "SMP119", "SMP124", "SMP129", "SMP132", "SMP133"})
 """Checks whose fixes finish an adaptation: ranks and seeds, what the library replaces, and its options."""
-
-
-def _hunk(path: str, title: str, explanation: str, url: str, before: str, after: str) -> Hunk:
-    return Hunk(title=title, explanation=explanation, url=url, diff=compared(path, before, after))
 
 
 _STARTED: dict[str, Step] = {
@@ -204,15 +199,6 @@ _STEPS: dict[str, dict[str, Step]] = {
 """Steps in order, each with its key in ``steps.toml``; each step reads the result of the previous one."""
 
 
-def _report_plan_settings(draft: Draft, plan: Plan, target: Target) -> None:
-    """Add settings of the plan that no step adds. SMP v1 splits the batch itself; FSDP's steps add checkpointing."""
-    code = draft.module.code
-    batch = missing_batch(code, plan) if target.kind != "smp_step" else ()
-    wrapped = missing_checkpointing(code, plan, target.kind)
-    for sentence in (*batch, *missing_precision(code, plan, target.kind), *wrapped):
-        draft.add_sentence(sentence)
-
-
 _TODO_WARNINGS = {"SMP308"}
 """Warnings about code that was correct before the adaptation: no_sync() is for replicas, not for FSDP."""
 
@@ -222,9 +208,9 @@ def _report_remaining_errors(draft: Draft, plan: Plan | None, target: Target) ->
     from smp_advisor.scripts.check import check_script
     from smp_advisor.scripts.settings import checked_libraries
 
-    if target.checked_as not in checked_libraries():
+    if target.library not in checked_libraries():
         return
-    for finding in check_script(draft.module.code + "\n", plan, library=target.checked_as).findings:
+    for finding in check_script(draft.module.code + "\n", plan, library=target.library).findings:
         if finding.severity == "error" or finding.id in _TODO_WARNINGS:
             draft.add_sentence(f"Line {finding.line} of the adapted script: {finding.message} {finding.remedy}")
 

@@ -11,7 +11,7 @@ import libcst as cst
 from smp_advisor.arguments import require_types
 from smp_advisor.errors import AdvisorError
 from smp_advisor.files import table
-from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library
+from smp_advisor.libraries.library import DEFAULT_LIBRARY, get_library, libraries
 from smp_advisor.libraries.plan import Plan
 from smp_advisor.scripts.adapt.code import Edits, names_in, statements
 from smp_advisor.scripts.adapt.survey import Survey
@@ -102,10 +102,6 @@ class Adaptation:
 Kind = Literal["smp_step", "smp_fsdp", "ddp", "fsdp2"]
 """How the script trains: ``smp.step`` functions, FSDP of SMP v2, or PyTorch alone with replicas or shards."""
 
-_KINDS: dict[str, Kind] = {"smp-v1": "smp_step", "smp-v2": "smp_fsdp", "ddp": "ddp", "fsdp": "fsdp2", "fsdp2": "fsdp2"}
-_RECORDS = {"fsdp2": "fsdp"}
-"""Library with the settings of plans, for a name that is not that of a library: FSDP is fully_shard, by either name."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
@@ -117,11 +113,6 @@ class Target:
     """The defaults of the library without a plan for it."""
     planned: bool
     """Whether there is a plan for the library, whose batch, accumulation and precision apply."""
-
-    @property
-    def checked_as(self) -> str:
-        """Library whose rules apply to the adapted script."""
-        return _RECORDS.get(self.library, self.library)
 
     @property
     def fp16(self) -> bool:
@@ -153,24 +144,22 @@ class Target:
         """FSDP's strategy; empty for the default."""
         return str(getattr(self.plan, "sharding_strategy", ""))
 
-    @property
-    def data_group(self) -> str:
-        """Prefix of the ranks that select the data shard: a tensor-parallel group shares a prescaled batch."""
-        return "smp.rdp" if self.plan.prescaled_batch else "smp.dp"
-
     @classmethod
     def from_plan(cls, plan: Plan | None, library: str | None = None) -> Target:
         """Read the settings of a `smp_advisor.Plan`; None stands for the defaults of the library."""
         require_types({"plan": (plan, (Plan, type(None))), "library": (library, (str, type(None)))}, "adapt_script")
         library = library or (plan.library if plan is not None else DEFAULT_LIBRARY)
-        if library not in _KINDS:
-            raise AdaptError(
-                f"A script can be adapted to {', '.join(_KINDS)}, not to {library!r}: pass library= one of these."
-            )
-        record = get_library(_RECORDS.get(library, library))
-        planned = plan is not None and plan.library == record.name
-        used = plan if plan is not None and planned else record.plan()
-        return cls(library=library, kind=_KINDS[library], plan=used, planned=planned)
+        loops = [record.name for record in libraries() if record.script in ("torch", "smp_step")]
+        if library not in loops:
+            raise AdaptError(f"A script can be adapted to {', '.join(loops)}, not to {library!r}: pass library=.")
+        record = get_library(library)
+        kind: Kind = "fsdp2" if record.divides_model else "ddp"
+        if record.of_sagemaker:
+            kind = "smp_step" if record.script == "smp_step" else "smp_fsdp"
+        planned = plan is not None and plan.library == library
+        return cls(
+            library=library, kind=kind, plan=plan if plan is not None and planned else record.plan(), planned=planned
+        )
 
 
 def sentence(key: str, **fields: object) -> str:
@@ -248,10 +237,8 @@ class Draft:
     def excerpt(self, node: cst.CSTNode) -> str:
         """First line of the statement around a node, at most 80 characters, to quote in a to-do."""
         statement = self.survey.statement(node) or node
-        text = cst.Module(body=[]).code_for_node(statement)
-        line = next(
-            (line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("#")), ""
-        )
+        lines = (line.strip() for line in cst.Module(body=[]).code_for_node(statement).splitlines())
+        line = next((line for line in lines if line and not line.startswith("#")), "")
         return line if len(line) <= 80 else line[:77] + "..."
 
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 
-LINE_LENGTH = 100
-"""Maximum length of a generated line at module level, in characters."""
+_LINE_LENGTH = 88
+"""Maximum length of a generated call, in characters."""
 
 _TRIVIA = frozenset({
     "comma", "default_indent", "dot", "encoding", "equal", "footer", "header", "lbrace", "lbracket",
@@ -39,9 +39,7 @@ def dotted(node: cst.CSTNode) -> str | None:
     return None
 
 
-def expression(text: str) -> cst.BaseExpression:
-    """Parse an expression."""
-    return cst.parse_expression(text)
+expression = cst.parse_expression
 
 
 def statements(text: str) -> list[cst.SimpleStatementLine | cst.BaseCompoundStatement]:
@@ -123,24 +121,16 @@ def positional(call: cst.Call, index: int) -> cst.Arg | None:
     return None
 
 
-def call_text(function: str, arguments: Iterable[str], *, width: int = LINE_LENGTH, before: str = "") -> str:
-    """Source of a call: on one line if it fits after `before`, otherwise one argument per line."""
-    arguments = list(arguments)
-    line = f"{function}({', '.join(arguments)})"
-    if len(before) + len(line) <= width:
-        return line
-    return function + "(\n" + "".join(f"    {_indented(argument)},\n" for argument in arguments) + ")"
-
-
-def _indented(text: str) -> str:
-    return text.replace("\n", "\n    ")
+def call_text(function: str, arguments: Iterable[str]) -> str:
+    """Source of a call: on one line if it is short, otherwise one argument per line."""
+    line = f"{function}({', '.join(arguments := list(arguments))})"
+    inner = (argument.replace("\n", "\n    ") for argument in arguments)
+    return line if len(line) <= _LINE_LENGTH else f"{function}(\n" + "".join(f"    {text},\n" for text in inner) + ")"
 
 
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 Change = Callable[[Any], Any]
 """Maps a node to its replacement: a node or a sequence of nodes."""
-Result = Any
-"""Return value of a LibCST transformer: a node, several nodes, or a removal."""
 
 
 class Edits:
@@ -171,12 +161,8 @@ class Edits:
         """Whether a change of the node is collected."""
         return node in self._changes
 
-    def is_removed(self, statement: cst.CSTNode) -> bool:
-        """Whether the statement is removed."""
-        return statement in self._removed
-
     def insert_before(self, statement: cst.CSTNode, new: Sequence[Statement]) -> None:
-        """Insert statements before another, between its blank lines and its comments."""
+        """Insert statements before another."""
         self._before.setdefault(statement, []).extend(new)
 
     def insert_after(self, statement: cst.CSTNode, new: Sequence[Statement]) -> None:
@@ -187,7 +173,7 @@ class Edits:
         """The module with all edits applied."""
         return module.visit(_Transformer(self)) if self else module
 
-    def leave(self, original: cst.CSTNode, updated: cst.CSTNode) -> Result:
+    def leave(self, original: cst.CSTNode, updated: cst.CSTNode) -> Any:
         """Replacement of a node; `updated` is the node with its children edited."""
         for how in self._changes.get(original, ()):
             updated = how(updated)
@@ -195,26 +181,7 @@ class Edits:
         before, after = self._before.get(original, []), self._after.get(original, [])
         if not before and not after:
             return cst.RemoveFromParent() if removed else updated
-        around: list[Any] = [*before, *([] if removed else [updated]), *after]
-        # Blank lines move above the inserted statements; comments stay with the original statement.
-        if before and isinstance(updated, cst.SimpleStatementLine | cst.BaseCompoundStatement):
-            blank = _leading_blank(updated)
-            if blank:
-                first = around[0]
-                around[0] = first.with_changes(leading_lines=[*blank, *first.leading_lines])
-                if not removed:
-                    position = len(before)
-                    around[position] = updated.with_changes(leading_lines=updated.leading_lines[len(blank) :])
-        return cst.FlattenSentinel(around)
-
-
-def _leading_blank(statement: Statement) -> list[cst.EmptyLine]:
-    blank = []
-    for line in statement.leading_lines:
-        if line.comment is not None:
-            break
-        blank.append(line)
-    return blank
+        return cst.FlattenSentinel([*before, *([] if removed else [updated]), *after])
 
 
 class _Transformer(cst.CSTTransformer):
@@ -225,9 +192,5 @@ class _Transformer(cst.CSTTransformer):
     def on_leave(self, original_node: Any, updated_node: Any) -> Any:
         result = self._edits.leave(original_node, updated_node)
         if isinstance(result, cst.IndentedBlock) and not result.body:
-            return result.with_changes(body=_pass())
+            return result.with_changes(body=[cst.SimpleStatementLine(body=[cst.Pass()])])
         return result
-
-
-def _pass() -> list[cst.SimpleStatementLine]:
-    return [cst.SimpleStatementLine(body=[cst.Pass()])]

@@ -39,11 +39,11 @@ def find_constructions(draft: Draft) -> list[Construction]:
     survey = draft.survey
     constructions: list[Construction] = []
     visited: set[Objects] = set()
-    for optimizer in optimizers(survey):
-        if not optimizer.model or optimizer.model in visited:
+    for optimizer, model in ((each, model) for each in optimizers(survey) for model in each.models):
+        if model in visited:
             continue
-        visited.add(optimizer.model)
-        construction = _construction(survey, optimizer)
+        visited.add(model)
+        construction = _construction(survey, optimizer, model)
         if construction is None:
             draft.add_todo("no_construction", name=optimizer.model_name)
         elif (construction.statement, construction.name) not in [(c.statement, c.name) for c in constructions]:
@@ -55,19 +55,19 @@ def find_constructions(draft: Draft) -> list[Construction]:
 
 def find_construction(draft: Draft) -> Construction | None:
     """Construction of the only model that the script trains; None, with a to-do, if it cannot be determined."""
-    trained = {optimizer.model: optimizer.model_name for optimizer in optimizers(draft.survey) if optimizer.model}
+    trained = {model: optimizer.model_name for optimizer in optimizers(draft.survey) for model in optimizer.models}
     if len(trained) > 1:
         draft.abandon("several_models", count=len(trained), names=", ".join(sorted(set(trained.values()))))
         return None
     return next(iter(find_constructions(draft)), None)
 
 
-def _construction(survey: Survey, optimizer: Optimizer) -> Construction | None:
+def _construction(survey: Survey, optimizer: Optimizer, model: Objects) -> Construction | None:
     """The assignments of the model: in the function of its optimizer, at module level, or in the last other one."""
     groups: dict[tuple[bool, Function, str], list[Statement]] = {}
     for node, target, value in ((owner, *pair) for owner in survey.nodes for pair in _assigned(owner)):
         name = dotted(target)
-        if name is None or not objects_of(survey, target) & optimizer.model:
+        if name is None or not objects_of(survey, target) & model:
             continue
         alias = dotted(without_moves(value))
         statement, function = survey.statement(node), survey.function(node)
@@ -78,22 +78,23 @@ def _construction(survey: Survey, optimizer: Optimizer) -> Construction | None:
             # self.model = model: constructed where `model` is assigned, if that is in the file.
             groups.setdefault((alias in (None, name), function, name), []).append(statement)
     order = sorted(groups, key=lambda key: (key[0], key[1] is optimizer.function, key[1] is None))
-    constructions = (_in_block(survey, key[1], key[2], groups[key], optimizer) for key in reversed(order))
+    constructions = (_in_block(survey, key[1], key[2], groups[key], optimizer, model) for key in reversed(order))
     return next((construction for construction in constructions if construction is not None), None)
 
 
 def _assigned(node: cst.CSTNode) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
-    """The first target of an assignment with its value; ``a, b = f(), g()`` has two."""
+    """The first target of an assignment with its value; ``a, b = f(), g()`` and ``a, b = f()`` have two."""
     target = next(iter(targets_of(node)), None)
     value = node.value if isinstance(node, cst.Assign | cst.AnnAssign) else None
-    if isinstance(target, cst.Tuple) and isinstance(value, cst.Tuple):
-        yield from ((t.value, v.value) for t, v in zip(target.elements, value.elements, strict=False))
+    if isinstance(target, cst.Tuple) and value is not None:
+        values = [v.value for v in value.elements] if isinstance(value, cst.Tuple) else [value] * len(target.elements)
+        yield from zip((element.value for element in target.elements), values, strict=False)
     elif target is not None and value is not None:
         yield target, value
 
 
 def _in_block(
-    survey: Survey, function: Function, name: str, assigning: list[Statement], optimizer: Optimizer
+    survey: Survey, function: Function, name: str, assigning: list[Statement], optimizer: Optimizer, model: Objects
 ) -> Construction | None:
     """The construction in the innermost block with all assignments; None if only the user knows where to wrap it."""
     for statement in [assigning[0], *survey.ancestors(assigning[0])]:
@@ -108,7 +109,7 @@ def _in_block(
             earlier = [s for s in containing if s is not None and block.index(s) < limit]
             earlier = earlier or [cast("Statement", statement)]
             return Construction(
-                function=function, name=name, statement=earlier[0], last=earlier[-1], use=stop, objects=optimizer.model
+                function=function, name=name, statement=earlier[0], last=earlier[-1], use=stop, objects=model
             )
     return None
 
@@ -130,19 +131,13 @@ LAYER_CLASSES = """layer_classes = {{
 def wrap_construction(draft: Draft, construction: Construction, *, context: str, wrap: str) -> None:
     """Put the construction into `context` (a ``with`` header, or empty), and insert `wrap` after its last statement."""
     edits = Edits()
-    after = statements(wrap)
+    edits.insert_after(construction.last, statements(wrap))
     if context:
-        alone = construction.last is construction.statement
+        block = cst.ensure_type(statements(f"{context}:\n    pass\n")[0], cst.With)
 
         def indent(new: Any) -> Any:
-            block = cst.ensure_type(statements(f"{context}:\n    pass\n")[0], cst.With)
-            block = block.with_changes(
-                leading_lines=new.leading_lines,
-                body=block.body.with_changes(body=[new.with_changes(leading_lines=[])]),
-            )
-            return cst.FlattenSentinel([block, *(after if alone else [])])
+            body = block.body.with_changes(body=[new.with_changes(leading_lines=[])])
+            return block.with_changes(leading_lines=new.leading_lines, body=body)
 
         edits.change(construction.statement, indent)
-    if not context or construction.last is not construction.statement:
-        edits.insert_after(construction.last, after)
     draft.apply(edits)

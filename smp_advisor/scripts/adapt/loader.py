@@ -7,14 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import libcst as cst
 
 from smp_advisor.reading.values import Instance, Result
-from smp_advisor.scripts.adapt.code import (
-    Edits,
-    call_text,
-    expression,
-    statements,
-    text_of,
-    walk,
-)
+from smp_advisor.scripts.adapt.code import Edits, call_text, expression, statements, text_of
 from smp_advisor.scripts.adapt.roles import (
     assigned_name,
     backward_calls,
@@ -48,7 +41,8 @@ class Shards(NamedTuple):
 
 def _shards(target: Target) -> Shards:
     if target.kind == "smp_step":
-        return Shards(size=f"{target.data_group}_size()", rank=f"{target.data_group}_rank()")
+        group = "smp.rdp" if target.plan.prescaled_batch else "smp.dp"  # a tensor-parallel group shares such a batch
+        return Shards(size=f"{group}_size()", rank=f"{group}_rank()")
     # The ranks of one tensor-parallel or context-parallel group of SMP v2 read the same shard.
     shared = [
         f"tsm.state.{name}_parallel_degree"
@@ -60,7 +54,7 @@ def _shards(target: Target) -> Shards:
     return Shards(size=f"dist.get_world_size(){division}", rank=f"dist.get_rank(){division}")
 
 
-def shard_loaders(draft: Draft) -> None:  # noqa: C901, PLR0912 - a list of cases
+def shard_loaders(draft: Draft) -> None:  # noqa: C901 - a list of cases
     """Give every data loader of the training its shard, without a partial last batch."""
     shards = _shards(draft.target)
     if not loader_calls(draft.survey) and draft.target.kind in ("ddp", "fsdp2"):
@@ -77,13 +71,14 @@ def shard_loaders(draft: Draft) -> None:  # noqa: C901, PLR0912 - a list of case
                 arguments["**" if options else "drop_last"] = (
                     f'{{**{options}, "drop_last": True}}' if options else "True"
                 )
-                edits.replace(call, _call(draft, call, arguments))
+                edits.replace(call, _call(call, arguments))
                 draft.add_todo("drops_evaluated", call)
             continue
         if arguments.get("batch_sampler", "None") != "None":
             draft.add_todo("own_batch_sampler", call, rank=shards.rank, size=shards.size)
             continue
-        if starred or (options and _mentions_sampler(survey, call)):
+        texts = (node.value for node in survey.nodes if isinstance(node, cst.SimpleString))
+        if starred or (options and any("sampler" in text for text in texts)):
             draft.add_todo("starred_loader", call, rank=shards.rank, size=shards.size)
             continue
         if _is_streamed(survey, call):
@@ -97,13 +92,11 @@ def shard_loaders(draft: Draft) -> None:  # noqa: C901, PLR0912 - a list of case
             is_shuffled = any(arg.keyword is not None and arg.keyword.value == "shuffle" for arg in call.args)
             overruled = '"drop_last": True' if is_shuffled else '"shuffle": False, "drop_last": True'
             arguments["**"] = f"{{**{options}, {overruled}}}"
-        elif arguments.get("drop_last", "False") not in ("True", "False", "None"):
-            draft.add_todo("drop_last_unknown", call)
         else:
             arguments["drop_last"] = "True"
         if arguments.get("num_workers", "0") != "0" and shards.rank.startswith("smp."):
             draft.add_todo("no_workers", call)
-        edits.replace(call, _call(draft, call, arguments))
+        edits.replace(call, _call(call, arguments))
     _set_epochs(draft, edits, shuffled)
     draft.apply(edits)
 
@@ -117,18 +110,14 @@ def _arguments(call: cst.Call) -> dict[str, str]:
     return arguments
 
 
-def _call(draft: Draft, call: cst.Call, arguments: dict[str, str]) -> cst.Call:
-    """The call with other arguments: on one line, or one per line if it was so before."""
+def _call(call: cst.Call, arguments: dict[str, str]) -> cst.Call:
+    """The call with other arguments."""
     unnamed = {_POSITIONS[n] for n, arg in enumerate(call.args) if arg.keyword is None and not arg.star and n < 2}
     texts = [
         text if name in unnamed else f"{name}{text}" if name.startswith("*") else f"{name}={text}"
         for name, text in sorted(arguments.items(), key=lambda item: item[0] == "**")
     ]
-    whitespace = call.whitespace_before_args
-    lines = "\n" in text_of(whitespace) or any("\n" in draft.module.code_for_node(arg) for arg in call.args)
-    text = call_text(text_of(call.func), texts, width=0 if lines else 88)
-    if isinstance(draft.survey.parent(call), cst.DictElement | cst.Element):
-        text = text.replace("\n", "\n    ")
+    text = call_text(text_of(call.func), texts)
     return cst.ensure_type(expression(text), cst.Call)
 
 
@@ -137,12 +126,9 @@ def _add_sampler(
 ) -> None:
     """Add a sampler, in a statement before the loader where possible."""
     survey = draft.survey
-    text = arguments.get("dataset")
-    if text is None:
-        draft.add_todo("no_dataset", call)
-        return
+    text = arguments.get("dataset", "dataset")
     statement = survey.statement(call)
-    own = isinstance(statement, cst.SimpleStatementLine | cst.For) and _runs_once(survey, call, statement)
+    own = isinstance(survey.parent(call), cst.Assign | cst.AnnAssign | cst.For | cst.Return)
     stem = (assigned_name(survey, call) or "").rpartition(".")[2]
     is_loader = "loader" in stem
     lines = []
@@ -158,29 +144,13 @@ def _add_sampler(
         "drop_last=True",  # equal shards give every replica the same number of steps
     ]
     if not own or statement is None:
-        arguments["sampler"] = call_text("DistributedSampler", options, width=88)
+        arguments["sampler"] = call_text("DistributedSampler", options)
         return
     preferred = stem.replace("dataloader", "sampler").replace("loader", "sampler") if is_loader else "sampler"
     sampler = survey.free_name(preferred, f"{preferred}_by_rank")
-    lines.append(f"{sampler} = " + call_text("DistributedSampler", options, width=88, before=f"{sampler} = "))
+    lines.append(f"{sampler} = " + call_text("DistributedSampler", options))
     edits.insert_before(statement, statements("\n".join(lines)))
     arguments["sampler"] = sampler
-
-
-def _runs_once(survey: Survey, call: cst.Call, statement: cst.CSTNode) -> bool:
-    """Whether an expression runs exactly once per run of its statement, so that its parts can be computed before."""
-    for above in survey.ancestors(call):
-        if above is statement:
-            return True
-        if isinstance(above, cst.Lambda | cst.BaseComp | cst.IfExp | cst.BooleanOperation | cst.IndentedBlock):
-            return False
-    return False
-
-
-def _mentions_sampler(survey: Survey, call: cst.Call) -> bool:
-    """Whether the function mentions a sampler, which may then be in the mapping."""
-    scope = survey.function(call) or survey.module
-    return any(isinstance(node, cst.SimpleString) and "sampler" in node.value for node in walk(scope))
 
 
 def _is_streamed(survey: Survey, call: cst.Call) -> bool:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import libcst as cst
 
@@ -92,12 +91,10 @@ _MODULE = frozenset(known_names("module_attributes"))
 _WITHOUT_LAYERS = frozenset(known_names("methods_without_layers"))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Use:
+class Use(NamedTuple):
     """A use of an attribute of the model after it is wrapped."""
 
     node: cst.Attribute
-    attribute: str
     name: str
     """Source: ``model.encode``."""
     is_method: bool
@@ -131,30 +128,19 @@ def uses_of_model(draft: Draft, construction: Construction, *, start: Statement 
             continue
         function = survey.function(node)
         name = dotted(node.value)
-        if name is None or name not in names_of(survey, places, function):
+        own = objects_of(survey, node.value)  # another model of the same name is none of its uses
+        if name is None or name not in names_of(survey, places, function) or (own and not own & places):
             continue
-        if (
-            function is construction.function
-            and not survey.follows(start, node)
-            and start not in survey.ancestors(node)
-        ):
+        before = function is construction.function and not survey.follows(start, node)
+        if (before and start not in survey.ancestors(node)) or survey.class_of(function) in classes:
             continue
-        if any(survey.class_of(function) is definition for definition in classes):
-            continue
-        parent = survey.parent(node)
+        parent, attribute = survey.parent(node), node.attr.value
         called = isinstance(parent, cst.Call) and parent.func is node
-        methods = [f for f in survey.named(node.attr.value) if survey.class_of(f) in classes]
-        uses.append(
-            Use(
-                node=node,
-                attribute=node.attr.value,
-                name=f"{name}.{node.attr.value}",
-                is_method=bool(methods) or not _is_layer(classes, node.attr.value),
-                runs_layers=called and _runs_layers(methods, classes, node.attr.value),
-                inner=name in inner_names
-                and (function is construction.function or not is_bound(survey, function, name)),
-            )
-        )
+        methods = [f for f in survey.named(attribute) if survey.class_of(f) in classes]
+        is_method = bool(methods) or not _is_layer(classes, attribute)
+        runs = called and _runs_layers(methods, classes, attribute)
+        inner = name in inner_names and (function is construction.function or not is_bound(survey, function, name))
+        uses.append(Use(node, f"{name}.{attribute}", is_method, runs, inner))
     return uses
 
 
@@ -180,7 +166,7 @@ def _runs_layers(methods: list[cst.FunctionDef], classes: list[cst.ClassDef], at
     if not classes:
         return True
     if not methods:
-        return _is_layer(classes, attribute) or not classes
+        return _is_layer(classes, attribute)
     return any(
         isinstance(node, cst.Call) and text_of(node.func).startswith("self")
         for method in methods
@@ -215,9 +201,7 @@ def wrap_model(draft: Draft) -> None:
     if target.plan.shard_optimizer_state:
         arguments += ["overlapping_allreduce=True", "gradient_as_bucket_view=True"]
     _report_accumulation(draft)
-    wrap = f"{construction.name} = " + call_text(
-        "smp.DistributedModel", arguments, width=96, before=f"{construction.name} = "
-    )
+    wrap = f"{construction.name} = " + call_text("smp.DistributedModel", arguments)
     wrap_construction(draft, construction, context=context, wrap=wrap)
 
 
@@ -225,7 +209,7 @@ def _reach_inner_attributes(draft: Draft, construction: Construction) -> bool:
     """Reach attributes of the model through ``.module``; False if a method other than forward runs layers."""
     edits = Edits()
     for use in uses_of_model(draft, construction, start=construction.last):
-        if use.attribute in _OF_LIBRARY:
+        if use.node.attr.value in _OF_LIBRARY:
             continue
         if use.runs_layers:
             draft.abandon("runs_layers_v1", use.node, use=use.name)
@@ -258,17 +242,12 @@ def _report_accumulation(draft: Draft) -> None:
     survey = draft.survey
     for call in survey.calls:
         owner, _, method = (dotted(call.func) or "").rpartition(".")
-        if method != "step" or owner not in names_of(survey, optimizer_places(survey), survey.function(call)):
-            continue
-        for above in survey.ancestors(call):
-            if isinstance(above, cst.FunctionDef | cst.For | cst.While):
-                break
-            if isinstance(above, cst.If):
-                moduli = [n for n in walk(above.test) if isinstance(getattr(n, "operator", None), cst.Modulo)]
-                for modulus in moduli[:1]:
-                    draft.add_todo(
-                        "define_passes", above, text=text_of(cst.ensure_type(modulus, cst.BinaryOperation).right)
-                    )
+        if method == "step" and owner in names_of(survey, optimizer_places(survey), survey.function(call)):
+            for above in survey.ancestors(call):
+                counted = walk(above.test) if isinstance(above, cst.If) else ()
+                for node in counted:
+                    if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Modulo):
+                        draft.add_todo("define_passes", above, text=text_of(node.right))
 
 
 _SCALING = (
@@ -282,23 +261,15 @@ def wrap_optimizer(draft: Draft) -> None:
     """Wrap every optimizer where it is created."""
     survey, edits = draft.survey, Edits()
     for optimizer in optimizers(survey):
-        if any(
-            "DistributedOptimizer" in text_of(above.func)
-            for above in survey.ancestors(optimizer.call)
-            if isinstance(above, cst.Call)
-        ):
-            continue
         scaling = _SCALING if draft.target.fp16 else ()
         statement = survey.statement(optimizer.call)
         if optimizer.name is not None and statement is not None:
             before = f"{optimizer.name} = "
-            text = before + call_text("smp.DistributedOptimizer", [optimizer.name, *scaling], width=92, before=before)
+            text = before + call_text("smp.DistributedOptimizer", [optimizer.name, *scaling])
             edits.insert_after(statement, statements(text))
         elif isinstance(survey.parent(optimizer.call), cst.Return):
-            inner = text_of(optimizer.call)
-            edits.replace(
-                optimizer.call, expression(call_text("smp.DistributedOptimizer", [inner, *scaling], width=84))
-            )
+            text = call_text("smp.DistributedOptimizer", [text_of(optimizer.call), *scaling])
+            edits.replace(optimizer.call, expression(text))
         else:
             draft.add_todo("wrap_optimizer", optimizer.call)
     draft.apply(edits)
@@ -328,7 +299,8 @@ def shard_models(draft: Draft) -> None:
     take_out_wrappers(draft, REPLICATING)
     fsdp = next((call for call in draft.survey.calls if draft.survey.callee(call) in SHARDING), None)
     if fsdp is not None:
-        _transform_before(draft, fsdp, divided=divided)
+        if divided:
+            draft.add_todo("transform_first", fsdp)
         return
     constructions = _constructions(draft)
     texts: dict[Construction, str] = {}
@@ -353,15 +325,6 @@ def shard_models(draft: Draft) -> None:
     if "ModuleList" not in draft.survey.all_names():
         draft.add_todo("no_wrapping_policy")
     _wrap(draft, Edits(), constructions, texts.__getitem__)
-
-
-def _transform_before(draft: Draft, sharded: cst.Call, *, divided: bool) -> None:
-    """Insert the parallel layers of SMP v2 before the FSDP of the script."""
-    statement, name = draft.survey.statement(sharded), dotted(sharded.args[0].value) if sharded.args else None
-    if divided and statement is not None and name is not None:
-        edits = Edits()
-        edits.insert_before(statement, statements(f"{name} = tsm.transform({name})\n"))
-        draft.apply(edits)
 
 
 def shard_models_by_tensor(draft: Draft) -> None:
@@ -390,7 +353,7 @@ def shard_models_by_tensor(draft: Draft) -> None:
             " if isinstance(stack, torch.nn.ModuleList) for layer in stack\n]\n"
             f"for module in (*layers, {name}):\n    fully_shard(module{options})\n"
         )
-        for method in dict.fromkeys(use.attribute for use in uses[construction]):
+        for method in dict.fromkeys(use.node.attr.value for use in uses[construction]):
             text += f'register_fsdp_forward_method({name}, "{method}")\n'
         texts[construction] = text
     if "ModuleList" not in draft.survey.all_names():
@@ -406,17 +369,13 @@ def _leave_replicas(draft: Draft) -> None:
         function = survey.function(call)
         if method == "no_sync" and owner in names_of(survey, model_places(survey), function):
             edits.replace(call, expression("contextlib.nullcontext()"))
-        if method != "zero_grad" or not isinstance(call.func, cst.Attribute):
-            continue
-        for optimizer in optimizers(survey):
-            if owner not in names_of(survey, optimizer.model, function):
-                continue
-            names = sorted(names_of(survey, optimizer.objects, function), key=len)
+        if method == "zero_grad" and owner in names_of(survey, model_places(survey), function):
+            updating = (o.objects for o in optimizers(survey) if owner in names_of(survey, o.model, function))
+            names = [name for objects in updating for name in names_of(survey, objects, function)]
             if names:
-                edits.replace(call.func.value, expression(names[0]))
+                edits.replace(call.func, expression(f"{min(names, key=len)}.zero_grad"))
             else:
                 draft.add_todo("zero_by_optimizer", call)
-            break
     draft.apply(edits)
 
 
@@ -430,31 +389,14 @@ def _constructions(draft: Draft) -> list[Construction]:
 
 
 def _wrap(draft: Draft, edits: Edits, constructions: list[Construction], text: Callable[[Construction], str]) -> None:
-    """Insert a wrapper for each model before its parameters are first used."""
+    """Insert a wrapper for each model before the optimizer, or before an earlier use of the parameters."""
     for construction in constructions:
-        first = _first_use(draft, construction)
-        new = statements(text(construction))
-        if first is not None:
-            edits.insert_before(first, new)
-        else:
+        new, block = statements(text(construction)), draft.survey.body_of(construction.last)
+        if construction.use not in block:
             edits.insert_after(construction.last, new)
+            continue
+        start, stop = block.index(construction.last) + 1, block.index(construction.use)
+        reads = (f"{construction.name}.parameters", f"{construction.name}.named_parameters")
+        early = (s for s in block[start:stop] for n in walk(s) if isinstance(n, cst.Attribute) and dotted(n) in reads)
+        edits.insert_before(next(early, construction.use), new)
     draft.apply(edits)
-
-
-def _first_use(draft: Draft, construction: Construction) -> Statement | None:
-    """Statement before which the model is wrapped: the optimizer, or an earlier one that reads its parameters."""
-    survey = draft.survey
-    if construction.use is None:
-        return None
-    block = survey.body_of(construction.last)
-    if construction.use not in block:
-        return None
-    start, stop = block.index(construction.last) + 1, block.index(construction.use)
-    for statement in block[start:stop]:
-        for node in walk(statement):
-            if isinstance(node, cst.Attribute) and dotted(node) in (
-                f"{construction.name}.parameters",
-                f"{construction.name}.named_parameters",
-            ):
-                return statement
-    return construction.use

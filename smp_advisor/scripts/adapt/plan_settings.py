@@ -6,18 +6,8 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from smp_advisor.scripts.adapt.code import (
-    Edits,
-    dotted,
-    expression,
-    keyword,
-    names_in,
-    positional,
-    statements,
-    text_of,
-    walk,
-)
-from smp_advisor.scripts.adapt.construction import LAYER_CLASSES, Construction, find_construction, find_constructions
+from smp_advisor.scripts.adapt.code import Edits, dotted, expression, keyword, positional, statements, text_of, walk
+from smp_advisor.scripts.adapt.construction import LAYER_CLASSES, find_construction, find_constructions
 from smp_advisor.scripts.adapt.roles import (
     backward_calls,
     is_held_out,
@@ -83,8 +73,9 @@ def accumulate(draft: Draft) -> None:
         return
     backwards = backward_calls(survey)
     loops = [loop for call in backwards for loop in survey.loops(call)[:1]]
-    if count > 1 and len(backwards) == 1 and loops and isinstance(loops[0], cst.For):
-        _accumulate(draft, backwards[0], loops[0], count)
+    each_batch = bool(loops) and isinstance(loops[0], cst.For) and "epoch" not in text_of(loops[0].target)
+    if count > 1 and len(backwards) == 1 and each_batch:
+        _accumulate(draft, backwards[0], cst.ensure_type(loops[0], cst.For), count)
 
 
 def _accumulate(draft: Draft, call: cst.Call, loop: cst.For, count: int) -> None:
@@ -104,28 +95,26 @@ def _accumulate(draft: Draft, call: cst.Call, loop: cst.For, count: int) -> None
     while following < len(block) and (block[following] in clearing or "sched" in text_of(block[following])):
         following += 1
     update = [s for s in block[place + 1 : following] if s not in clearing]
-    index = survey.free_name("batch_index", "index_of_batch")
-    loss = cst.ensure_type(call.func, cst.Attribute).value
-    counted = (
-        isinstance(loop.iter, cst.Call) and dotted(loop.iter.func) == "enumerate" and isinstance(loop.target, cst.Tuple)
-    )
-    if counted and isinstance(loop.target, cst.Tuple) and len(loop.iter.args) == 1:  # type: ignore[attr-defined]
+    loss = text_of(cst.ensure_type(call.func, cst.Attribute).value)
+    if (
+        text_of(loop.iter).startswith("enumerate(")
+        and isinstance(loop.target, cst.Tuple)
+        and "," not in text_of(loop.iter)
+    ):
         index = text_of(loop.target.elements[0].value)
-    edits.replace(loss, expression(f"({text_of(loss)} / {count})"))
+    else:
+        index, target = survey.free_name("batch_index", "index_of_batch"), text_of(loop.target)
+        target = f"({target})" if isinstance(loop.target, cst.Tuple) and not target.startswith("(") else target
+        text = f"for {index}, {target} in enumerate({text_of(loop.iter)}):\n    pass\n"
+        header = cst.ensure_type(statements(text)[0], cst.For)
+        edits.replace(loop.target, header.target)
+        edits.replace(loop.iter, header.iter)
+    edits.replace(cst.ensure_type(call.func, cst.Attribute).value, expression(f"({loss} / {count})"))
     new = cst.ensure_type(statements(f"if ({index} + 1) % {count} == 0:\n    pass\n")[0], cst.If)
-    body = [s.with_changes(leading_lines=[]) if n == 0 else s for n, s in enumerate([*update, clearing[0]])]
-    body[-1] = body[-1].with_changes(leading_lines=[])
+    body = [update[0].with_changes(leading_lines=[]), *update[1:], clearing[0].with_changes(leading_lines=[])]
     edits.insert_after(statement, [new.with_changes(body=new.body.with_changes(body=body))])
     for old in (*update, *clearing):
         edits.remove(old)
-    if not (counted and index != "batch_index"):
-        target = text_of(loop.target)
-        target = f"({target})" if isinstance(loop.target, cst.Tuple) and not target.startswith("(") else target
-        header = cst.ensure_type(
-            statements(f"for {index}, {target} in enumerate({text_of(loop.iter)}):\n    pass\n")[0], cst.For
-        )
-        edits.replace(loop.target, header.target)
-        edits.replace(loop.iter, header.iter)
     draft.apply(edits)
 
 
@@ -139,12 +128,14 @@ def compute_in_half(draft: Draft) -> None:
     survey, edits = draft.survey, Edits()
     if not draft.target.half_planned or computes_in_half(survey):
         return
-    for call in backward_calls(survey):
+    backwards = backward_calls(survey)
+    for call in backwards:
         statement = survey.statement(call)
         block = survey.body_of(statement) if statement is not None else []
         models = names_of(survey, model_places(survey), survey.function(call))
         end = block.index(statement) if statement in block else 0
-        start = next((n for n in range(end) if _calls(block[n], models)), None)
+        begin = max((n + 1 for n in range(end) if any(node in backwards for node in walk(block[n]))), default=0)
+        start = next((n for n in range(begin, end) if _calls(block[n], models)), None)
         if start is None:
             if statement is not None and _calls(statement, models):
                 draft.add_todo("autocast_by_hand", call)
@@ -172,23 +163,13 @@ def clip_over_shards(draft: Draft) -> None:
         if survey.callee(call) not in CLIP:
             continue
         parameters, limit = positional(call, 0), keyword(call, "max_norm") or positional(call, 1)
-        model = _owner_of_parameters(parameters.value) if parameters is not None else None
-        if model is None or limit is None:
+        called = parameters.value if parameters is not None else None
+        model = (dotted(called.func) or "").rpartition(".parameters")[0] if isinstance(called, cst.Call) else ""
+        if not model or limit is None:
             draft.add_todo("clips_shards", call)
             continue
         edits.replace(call, expression(f"clip_grad_norm_of_shards_({model}, {text_of(limit.value)})"))
     draft.apply(edits)
-
-
-def _owner_of_parameters(node: cst.CSTNode) -> str | None:
-    """``model`` in ``model.parameters()``."""
-    for inner in walk(node):
-        if isinstance(inner, cst.Call) and isinstance(method := inner.func, cst.Attribute):
-            if method.attr.value != "parameters":
-                continue
-            return dotted(method.value)
-    names = names_in(node)
-    return names[0] if len(names) == 1 and "model" in names[0] else None
 
 
 def checkpoint_layers(draft: Draft) -> None:
@@ -197,24 +178,20 @@ def checkpoint_layers(draft: Draft) -> None:
         return
     constructions, survey, edits = find_constructions(draft), draft.survey, Edits()
     for construction in constructions:
-        _checkpoint(draft, edits, construction)
+        name = construction.name
+        text = "" if "layer_classes" in survey.all_names() else LAYER_CLASSES.format(name=name)
+        text += (
+            f"apply_activation_checkpointing(\n    {name},\n    checkpoint_wrapper_fn=checkpoint_wrapper,\n"
+            "    check_fn=lambda module: isinstance(module, tuple(layer_classes)),\n)\n"
+        )
+        if draft.target.plan.offload_activations:
+            text += f"{name} = offload_wrapper({name})\n"
+        wrapper = next((c for c in survey.calls if survey.callee(c).endswith(".FullyShardedDataParallel")), None)
+        after = survey.statement(wrapper) if wrapper is not None else None
+        edits.insert_after(after or construction.last, statements(text))
     if "ModuleList" not in survey.all_names():
         draft.add_todo("no_checkpointed_class")
     draft.apply(edits)
-
-
-def _checkpoint(draft: Draft, edits: Edits, construction: Construction) -> None:
-    survey, name = draft.survey, construction.name
-    text = "" if "layer_classes" in survey.all_names() else LAYER_CLASSES.format(name=name)
-    text += (
-        f"apply_activation_checkpointing(\n    {name},\n    checkpoint_wrapper_fn=checkpoint_wrapper,\n"
-        "    check_fn=lambda module: isinstance(module, tuple(layer_classes)),\n)\n"
-    )
-    if draft.target.plan.offload_activations:
-        text += f"{name} = offload_wrapper({name})\n"
-    wrapper = next((c for c in survey.calls if survey.callee(c).endswith(".FullyShardedDataParallel")), None)
-    after = survey.statement(wrapper) if wrapper is not None else None
-    edits.insert_after(after or construction.last, statements(text))
 
 
 def checkpoint_activations(draft: Draft) -> None:

@@ -15,17 +15,8 @@ from smp_advisor.reading.following import follow
 from smp_advisor.reading.source import Source
 from smp_advisor.reading.trace import Call
 from smp_advisor.reading.values import Function as Defined
-from smp_advisor.reading.values import (
-    Instance,
-    Item,
-    Member,
-    Result,
-    Value,
-    is_none,
-    options,
-    parts_of,
-)
-from smp_advisor.scripts.adapt.code import dotted, text_of, walk
+from smp_advisor.reading.values import Instance, Item, Member, Result, Value, is_none, options, parts_of
+from smp_advisor.scripts.adapt.code import dotted, walk
 from smp_advisor.scripts.adapt.survey import Function, Survey, known_names, targets_of
 from smp_advisor.scripts.checks.data import LOADERS
 from smp_advisor.scripts.queries import is_optimizer, origins, ranks, updates
@@ -87,10 +78,6 @@ class _Reading:
                     self.nodes[tree] = node
                     self.values[node] = (self.run.values or {}).get(cast("ast.expr", tree), [])
 
-    def node(self, tree: ast.AST) -> cst.CSTNode | None:
-        """The node of LibCST for one of `ast`."""
-        return self.nodes.get(tree)
-
 
 @_cached
 def _reading(survey: Survey) -> _Reading:
@@ -99,7 +86,7 @@ def _reading(survey: Survey) -> _Reading:
 
 def node_of(survey: Survey, tree: ast.AST) -> cst.CSTNode | None:
     """The node of LibCST for one that the reader of scripts found."""
-    return _reading(survey).node(tree)
+    return _reading(survey).nodes.get(tree)
 
 
 def calls_of(survey: Survey) -> list[Call]:
@@ -172,7 +159,7 @@ def events_of(survey: Survey, call: cst.Call) -> list[Call]:
 def _events(survey: Survey) -> dict[cst.CSTNode, list[Call]]:
     reading, events = _reading(survey), dict[cst.CSTNode, list[Call]]()
     for event in reading.run.trace.calls:
-        if (node := reading.node(event.node)) is not None:
+        if (node := reading.nodes.get(event.node)) is not None:
             events.setdefault(node, []).append(event)
     return events
 
@@ -207,7 +194,7 @@ def callees(survey: Survey, call: cst.Call) -> list[cst.FunctionDef]:
     made = (option for value in reading.values.get(call, ()) for option in options(value))
     starts = [value.cls.find("__init__") for value in made if isinstance(value, Instance)]
     called = [event.function for event in events_of(survey, call)]
-    nodes = (reading.node(f.node) for f in (*called, *starts) if isinstance(f, Defined))
+    nodes = (reading.nodes.get(f.node) for f in (*called, *starts) if isinstance(f, Defined))
     return list(dict.fromkeys(node for node in nodes if isinstance(node, cst.FunctionDef)))
 
 
@@ -227,10 +214,15 @@ class Optimizer:
     name: str | None
     """Variable or attribute to which it is assigned; None if it is returned or passed as an argument."""
     objects: Objects
-    model: Objects
+    models: tuple[Objects, ...]
     """The models whose parameters it updates; empty if they are not known."""
     model_name: str
     """The first of them as the call spells it."""
+
+    @property
+    def model(self) -> Objects:
+        """All of them."""
+        return frozenset[int]().union(*self.models)
 
 
 @_cached
@@ -253,13 +245,11 @@ def optimizers(survey: Survey) -> list[Optimizer]:
         else:
             models = _models_of(survey, call)
         parent = survey.parent(call)
-        name = None
-        if isinstance(parent, cst.Assign | cst.AnnAssign):
-            name = next((dotted(target) for target in targets_of(parent)), None)
+        name = next((dotted(target) for target in targets_of(parent or call)), None)
         results.append(
             Optimizer(
                 call=call, function=function, name=name, objects=objects_of(survey, call),
-                model=frozenset[int]().union(*(objects_of(survey, node) for node in models)),
+                models=tuple(dict.fromkeys(filter(None, (objects_of(survey, node) for node in models)))),
                 model_name=next((dotted(node) or "" for node in models), ""),
             )
         )  # fmt: skip
@@ -295,7 +285,7 @@ def _models_of(survey: Survey, call: cst.Call) -> list[cst.CSTNode]:
     ]
     for event in events_of(survey, call) if not nodes else ():
         for owner in _owners(event.argument("params", 0)):
-            place = reading.node(owner)
+            place = reading.nodes.get(owner)
             nodes += [root_of(place)] if place is not None else []
     return nodes
 
@@ -350,17 +340,10 @@ def loader_calls(survey: Survey) -> list[cst.Call]:
     return [call for call in survey.calls if any(event.name in LOADERS for event in events_of(survey, call))]
 
 
-_HELD_OUT = ("val", "eval", "test", "dev")
-
-
 def assigned_name(survey: Survey, call: cst.Call) -> str | None:
     """Variable or key to which the loader is assigned."""
     parent = survey.parent(call)
-    if isinstance(parent, cst.Assign | cst.AnnAssign):
-        return next((dotted(target) for target in targets_of(parent)), None)
-    if isinstance(parent, cst.DictElement):
-        return text_of(parent.key)
-    return None
+    return next((dotted(target) for target in targets_of(parent or call)), None)
 
 
 def is_held_out(survey: Survey, call: cst.Call) -> bool:
@@ -369,7 +352,7 @@ def is_held_out(survey: Survey, call: cst.Call) -> bool:
     if loops:
         training = set(backward_calls(survey))
         return not any(reaches(survey, loop, training, 4) for loop in loops)
-    return any(word in (assigned_name(survey, call) or "").lower() for word in _HELD_OUT)
+    return any(word in (assigned_name(survey, call) or "").lower() for word in ("val", "eval", "test", "dev"))
 
 
 def loops_over(survey: Survey, call: cst.Call) -> list[cst.For | cst.CompFor]:

@@ -7,20 +7,11 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from smp_advisor.scripts import queries
-from smp_advisor.scripts.adapt.code import (
-    Edits,
-    dotted,
-    expression,
-    keyword,
-    positional,
-    statements,
-    text_of,
-)
+from smp_advisor.scripts.adapt.code import Edits, dotted, keyword, statements, text_of
 from smp_advisor.scripts.adapt.roles import calls_of, events_of, model_places, node_of, objects_of
 from smp_advisor.scripts.adapt.survey import Statement, Survey, known_names
 
 if TYPE_CHECKING:
-    from smp_advisor.reading.trace import Call
     from smp_advisor.scripts.adapt.adaptation import Draft
 
 _PASSIVE = known_names("passive_prefixes")
@@ -31,8 +22,14 @@ _SEEDS = queries.known_names("weight_seeds")
 def entry(survey: Survey) -> Statement | None:
     """First statement that does work, before which the library is initialized; None if there is none."""
     calls = [event for event in calls_of(survey) if event.reached]
-    first = next((event for event in calls if _works(survey, event)), None)
-    if first is None:
+    for first in calls:
+        # It does more than to query the machine or to set options, or it makes the model.
+        if first.name and not first.name.startswith(_PASSIVE) and f"{first.name}.".startswith(_WORKING):
+            break
+        node = node_of(survey, first.node)
+        if first.function is None and node is not None and objects_of(survey, node) & model_places(survey):
+            break
+    else:
         return None
     # The call in the module itself, or under its main guard, that leads there: calls are recorded before their bodies.
     top = [event for event in calls if not event.functions and event.order <= first.order][-1:] or [first]
@@ -41,14 +38,6 @@ def entry(survey: Survey) -> Statement | None:
     guards = [a for a in above if isinstance(a, cst.If) and "__main__" in text_of(a.test)]
     block = survey.body_of(cst.ensure_type(guards[-1], cst.If).body.body[0]) if guards else list(survey.module.body)
     return next((inside for inside in block if inside in above), None)
-
-
-def _works(survey: Survey, event: Call) -> bool:
-    """Whether a call does more than to query the machine or to set options, or makes the model."""
-    if event.name and not event.name.startswith(_PASSIVE) and f"{event.name}.".startswith(_WORKING):
-        return True
-    node = node_of(survey, event.node)
-    return event.function is None and node is not None and bool(objects_of(survey, node) & model_places(survey))
 
 
 def download_once(draft: Draft) -> None:
@@ -83,18 +72,6 @@ def seed_models(draft: Draft) -> None:
     draft.apply(edits)
 
 
-def _replace_spawn(draft: Draft, edits: Edits, call: cst.Call) -> None:
-    """Replace ``mp.spawn(worker, args=(a,))`` by ``worker(<local rank>, a)``: torchrun starts the processes."""
-    function, options = keyword(call, "fn") or positional(call, 0), keyword(call, "args") or positional(call, 1)
-    if function is None or (options is not None and not isinstance(options.value, cst.Tuple)):
-        draft.add_todo("spawns", call)
-        return
-    arguments = [LOCAL_RANK]
-    if options is not None and isinstance(options.value, cst.Tuple):
-        arguments += [text_of(element.value) for element in options.value.elements]
-    edits.replace(call, expression(f"{text_of(function.value)}({', '.join(arguments)})"))
-
-
 LOCAL_RANK = 'int(os.environ["LOCAL_RANK"])'
 _KEPT = ("backend", "timeout")
 _START: dict[str, str] = {
@@ -114,8 +91,9 @@ def start_processes(draft: Draft) -> None:
     survey, edits, text = draft.survey, Edits(), _START.get(kind, _START[""])
     group = next((c for c in survey.calls if survey.callee(c) == "torch.distributed.init_process_group"), None)
     statement, first = survey.statement(group) if group is not None else None, entry(survey)
-    if statement is not None and kind != "smp_step":
-        if kind == "smp_fsdp":
+    elsewhere = any(survey.callee(call) == "torch.distributed.is_initialized" for call in survey.calls)
+    if (statement is not None or elsewhere) and kind != "smp_step":
+        if kind == "smp_fsdp" and statement is not None:
             edits.insert_after(statement, statements(text.splitlines()[1]))
     elif first is None:
         draft.add_todo("no_entry", code=text.splitlines()[0])
@@ -138,14 +116,9 @@ def _leave_to_torchrun(draft: Draft) -> None:
                 kept_arguments[-1] = kept_arguments[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
             edits.replace(call, call.with_changes(args=kept_arguments))
         elif name == "torch.multiprocessing.spawn":
-            _replace_spawn(draft, edits, call)
+            draft.add_todo("spawns", call)
     for node in survey.nodes:
-        if (
-            isinstance(node, cst.AssignTarget)
-            and text_of(node.target).startswith("os.environ[")
-            and "MASTER_" in text_of(node)
-        ):
-            statement = survey.statement(node)
-            if statement is not None:
-                edits.remove(statement)
+        statement = survey.statement(node) if isinstance(node, cst.Assign) and "MASTER_" in text_of(node) else None
+        if statement is not None and "os.environ[" in text_of(statement):
+            edits.remove(statement)
     draft.apply(edits)

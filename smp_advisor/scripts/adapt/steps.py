@@ -20,12 +20,13 @@ from smp_advisor.scripts.adapt.code import (
     statements,
     text_of,
     walk,
+    without_moves,
 )
 from smp_advisor.scripts.adapt.roles import backward_calls, is_bound, model_places, module_names, names_of
-from smp_advisor.scripts.adapt.survey import BUILTINS, Function, Statement, Survey, assigned_names, known_names
+from smp_advisor.scripts.adapt.survey import BUILTINS, Function, Statement, Survey, known_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from smp_advisor.scripts.adapt.adaptation import Draft
 
@@ -60,11 +61,11 @@ def move_training_steps(draft: Draft) -> None:
 
 def move_evaluation_steps(draft: Draft) -> None:
     """Move each call of the model outside ``@smp.step`` into a function of its own."""
-    for _ in range(24):
+    for _ in range(48):
         survey = draft.survey
         call = next((call for call in survey.calls if _is_evaluation(survey, call)), None)
         statement = survey.statement(call) if call is not None else None
-        if call is None or statement is None:
+        if call is None or statement is None or draft.abandoned:
             return
         parent = survey.parent(call)
         target = parent.targets[0].target if isinstance(parent, cst.Assign) and len(parent.targets) == 1 else None
@@ -77,6 +78,8 @@ def move_evaluation_steps(draft: Draft) -> None:
         if carried & set(names_in(call)):
             draft.abandon("evaluation_carries", call, name=min(carried))
             return
+        if _lift_moves(draft, [statement]):
+            continue
         function = survey.function(call)
         models = names_of(survey, model_places(survey), function)
         _move(draft, Region(function=function, block=survey.body_of(statement), models=models, moved=[statement]))
@@ -178,6 +181,8 @@ def _region(draft: Draft, call: cst.Call) -> Region | None:  # noqa: C901 - a li
         draft.add_todo("update_in_region", part[0])
         return None
     moved, hoisted, deferred = _split(survey, part, models)
+    if _lift_moves(draft, moved):
+        return _region(draft, backward_calls(draft.survey)[0])
     obstacle = _obstacle(survey, moved, deferred, part, models)
     if obstacle:
         draft.abandon("cannot_move", obstacle=obstacle)
@@ -188,32 +193,25 @@ def _region(draft: Draft, call: cst.Call) -> Region | None:  # noqa: C901 - a li
 
 
 def _is_forward(survey: Survey, statement: cst.CSTNode, models: set[str]) -> bool:
-    """Whether the statement runs the model, directly or in a function of the script."""
+    """Whether the statement runs the model."""
+    binds = bool(block_names([statement]).bound)
     for node in walk(statement):
-        name = dotted(node.func) if isinstance(node, cst.Call) else None
-        if not isinstance(node, cst.Call) or name is None:
-            continue
+        name = dotted(node.func) or "" if isinstance(node, cst.Call) else ""
         owner, _, last = name.rpartition(".")
-        # loss = model.loss(batch) is a forward pass; model.unshard() alone is not.
-        if name in models or (owner in models and last not in _NOT_FORWARD and assigned_names(statement)):
+        # loss = model.loss(batch) and loss = loss_of(model, batch) are forward passes; model.unshard() alone is not.
+        method = owner in models and last not in _NOT_FORWARD
+        takes = isinstance(node, cst.Call) and any(dotted(arg.value) in models for arg in node.args)
+        if name in models or (binds and (method or (takes and bool(survey.named(name))))):
             return True
-        if name not in (last, f"self.{last}") or not (owner or any(dotted(arg.value) in models for arg in node.args)):
-            continue
-        for function in survey.named(last):
-            inner = names_of(survey, model_places(survey), function)
-            if any(isinstance(n, cst.Call) and dotted(n.func) in inner for n in walk(function)):
-                return True
     return False
 
 
-def _split(
-    survey: Survey, part: list[Statement], models: set[str]
-) -> tuple[list[Statement], list[Statement], list[Statement]]:
+def _split(survey: Survey, part: list[Statement], models: set[str]) -> tuple[list[Statement], ...]:
     """Statements that compute the loss, ``zero_grad`` calls to run before them, and other statements to run after."""
     moved, hoisted, deferred = [part[-1]], list[Statement](), list[Statement]()
     needed = _spellings(part[-1])
     for statement in reversed(part[:-1]):
-        changed = assigned_names(statement) | _changed_objects(statement)
+        changed = set(block_names([statement]).bound) | _changed_objects(statement)
         if changed & needed or (changed and _is_forward(survey, statement, models)):
             moved.insert(0, statement)
             needed |= _spellings(statement) - models
@@ -293,7 +291,9 @@ def _move(draft: Draft, region: Region) -> None:
     survey, edits = draft.survey, Edits()
     first, last = region.moved[0], region.moved[-1]
     names = block_names(region.moved)
-    arguments, renamed = _inputs(survey, region, names)
+    spelled = (dotted(n) for s in region.moved for n in walk(s) if isinstance(n, cst.Name | cst.Attribute))
+    model = next((name for name in spelled if name in region.models), "")
+    arguments = _inputs(survey, region, names, model)
     for node in (node for statement in region.moved for node in walk(statement)):
         # The library splits dicts, lists and tuples, but not a BatchEncoding.
         if isinstance(node, cst.Arg) and node.star == "**" and isinstance(node.value, cst.Name):
@@ -309,21 +309,26 @@ def _move(draft: Draft, region: Region) -> None:
         again = cast("list[Statement]", list(loop.body.body))
         later += again[: next(n for n, statement in enumerate(again) if statement in above)]
     results = _results(draft, region, names, later, edits)
+    if draft.abandoned:
+        return
 
     # The function, with model.backward(loss).
-    training, model = region.backward is not None, next(iter(arguments))
+    training, owner = (
+        region.backward is not None,
+        next((n for n, value in arguments.items() if value == "self"), "self"),
+    )
     name = survey.free_name(
         *(("train_step", "training_step") if training else ("evaluation_step", "evaluation_forward"))
     )
     purpose = "Forward and backward pass of one batch. The library runs it once per microbatch."
-    text = _body(region, [value for value, _, _ in results], renamed, model)
+    text = _body(region, [value for value, _, _ in results], owner, model)
     body = "".join(f"    {line}\n" if line.strip() else "\n" for line in text.rstrip().splitlines())
-    text = f"@smp.step\ndef {call_text(name, arguments, width=94)}:\n"
+    text = f"@smp.step\ndef {call_text(name, arguments)}:\n"
     text += f'    """{purpose if training else "Forward pass of one batch, without gradients."}"""\n'
     text += body
 
     # Its call takes the place of the first statement, between those that stay before and after it.
-    call = call_text(name, arguments.values(), width=84)
+    call = call_text(name, arguments.values())
     reduced = [f"{'.reduce_mean()' if mean else '.concat()'}" for _, _, mean in results]
     if len(results) == 1:
         lines = [f"{results[0][1]} = {call}{reduced[0]}"]
@@ -338,8 +343,7 @@ def _move(draft: Draft, region: Region) -> None:
         if statement is not start:
             edits.remove(statement)
     placed = [*region.hoisted, *new, *region.deferred]
-    inner = _Inner(edits, placed)
-    edits.change(start, lambda _: cst.FlattenSentinel([cast("cst.CSTNode", s.visit(inner)) for s in placed]))
+    edits.change(start, lambda _: cst.FlattenSentinel(placed))
     _insert_function(draft, edits, first, text)
     draft.apply(edits)
 
@@ -357,104 +361,38 @@ def _read_after(survey: Survey, last: Statement, function: Function) -> list[Sta
     return following
 
 
-def _inputs(  # noqa: C901, PLR0915 - a list of cases
-    survey: Survey, region: Region, names: BlockNames
-) -> tuple[dict[str, str], dict[str, str]]:
-    """Argument for each parameter, and parameter for each expression of the loop where they differ.
-
-    The model comes first, then values that change with each batch, then constants.
-    """
-    function, models = region.function, region.models
-    arguments, renamed = dict[str, str](), dict[str, str]()
-    taken = set(names.bound) - set(names.read)
-    at_module = module_names(survey)
-    in_loop = {name for loop in survey.loops(region.moved[0]) for name in assigned_names(loop)}
+def _inputs(survey: Survey, region: Region, names: BlockNames, model: str) -> dict[str, str]:
+    """Argument for each parameter: the model first, then values that change with each batch, then the others."""
+    function, at_module = region.function, module_names(survey)
+    in_loop = {name for loop in survey.loops(region.moved[0]) for name in block_names([loop]).bound}
     around = [f for f in (function, *survey.ancestors(function or survey.module)) if isinstance(f, cst.FunctionDef)]
-    owner = survey.class_of(function)
-    methods = {f.name.value for f in survey.functions if owner is not None and survey.class_of(f) is owner}
 
     def is_free(name: str) -> bool:
-        if name not in names.read:
-            return False
         # A batch called `input` or `data` hides the built-in function or the module of this name.
         if any(is_bound(survey, scope, name) for scope in around) or (function is None and name in in_loop):
             return True
         return function is not None and name not in at_module and name not in BUILTINS
 
-    def add(text: str, preferred: str) -> None:
-        if text in renamed or (text in arguments and text == preferred):
-            return
-        name = preferred
-        while name in taken or (name != text and name in survey.imported):
-            name += "_"
-        taken.add(name)
-        arguments[name] = text
-        if name != text:
-            renamed[text] = name
-
-    def gather(node: cst.CSTNode) -> None:  # noqa: C901, PLR0912 - a list of cases
-        lifted = _moved_input(node, is_free)
-        if region.backward is None and isinstance(node, cst.Arg) and not isinstance(node.value, cst.Name):
-            # An evaluation gets the inputs themselves.
-            keyword = node.keyword.value if node.keyword is not None else None
-            inner, node = names_in(node.value), node.value
-            lifted = (keyword or _key(node) or "inputs") if inner else None
-        name = dotted(node) if isinstance(node, cst.Name | cst.Attribute) else None
-        first, _, attribute = (name or "").partition(".")
-        if lifted is not None:
-            add(text_of(node), lifted)
-        elif name is not None and name in models:
-            add(name, "model" if attribute else name)
-        elif first == "self" and attribute:
-            attribute = attribute.partition(".")[0]
-            add(f"self.{attribute}", "model" if f"self.{attribute}" in models else attribute.lstrip("_"))
-        elif name is not None:
-            if is_free(first):
-                add(first, first)
-        elif isinstance(node, cst.Arg | cst.Attribute):
-            gather(node.value)
-        elif isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and dotted(node.func) is not None:
-            if dotted(node.func.value) != "self":
-                gather(node.func.value)
-            elif node.func.attr.value in methods:  # self.compute_loss(...): pass the object itself
-                add("self", "trainer")
-            else:
-                gather(node.func)
-            for arg in node.args:
-                gather(arg)
-        else:
-            for child in children(node):
-                gather(child)
-
-    spelled = (dotted(n) for s in region.moved for n in walk(s) if isinstance(n, cst.Name | cst.Attribute))
-    model = next((name for name in spelled if name in models), None)
-    if model is not None:
-        add(model, "model" if "." in model else model)
-    for statement in region.moved:
-        gather(statement)
-    first, *further = arguments.items()
-    further.sort(key=lambda item: not any(name in in_loop for name in names_in(expression(item[1]))))
-    return dict([first, *further]), renamed
+    free = [name for name in names.read if name == model or is_free(name)]
+    owner = "trainer" if "trainer" not in (*names.read, *names.bound) else "trainer_"
+    free.sort(key=lambda name: (name != model.partition(".")[0], name not in in_loop))
+    return {owner if name == "self" else name: name for name in free}
 
 
-def _moved_input(node: cst.CSTNode, is_free: Callable[[str], bool]) -> str | None:
-    """Parameter name for ``x.to(device)`` of an input, which the documentation requires to be moved before the step."""
-    method = node.func.attr.value if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) else ""
-    if method not in ("to", "cuda"):
-        return None
-    source = cst.ensure_type(cst.ensure_type(node, cst.Call).func, cst.Attribute).value
-    names = names_in(source)
-    if not names or not all(is_free(name) for name in names):
-        return None
-    key = _key(source)
-    return names[0] if isinstance(source, cst.Name) else key if key is not None and key.isidentifier() else "inputs"
-
-
-def _key(node: cst.CSTNode) -> str | None:
-    """``k`` in ``x["k"]``."""
-    index = node.slice[0].slice if isinstance(node, cst.Subscript) else None
-    key = index.value if isinstance(index, cst.Index) else None
-    return str(key.evaluated_value) if isinstance(key, cst.SimpleString) else None
+def _lift_moves(draft: Draft, moved: list[Statement]) -> bool:
+    """Give ``x.to(device)`` of an input a statement before the step, to which tensors are passed on their device."""
+    edits, names_of_all = Edits(), block_names(moved)
+    read = set(names_of_all.read) - set(names_of_all.bound)
+    for node in (node for statement in moved for node in walk(statement)):
+        plain = without_moves(node)
+        names = names_in(plain) if plain is not node else []
+        if names and set(names_in(node)) <= read:
+            name = draft.survey.free_name(f"{names[0]}_on_device")
+            edits.insert_before(moved[0], statements(f"{name} = {text_of(node)}\n"))
+            edits.replace(node, cst.Name(name))
+            draft.apply(edits)
+            return True
+    return False
 
 
 def _results(
@@ -462,14 +400,6 @@ def _results(
 ) -> list[tuple[str, str, bool]]:
     """Expressions returned by the function, each with its name in the loop and whether it is a mean over the batch."""
     survey, results = draft.survey, list[tuple[str, str, bool]]()
-    values = {
-        name: node.value
-        for statement in region.moved
-        for node in walk(statement)
-        if isinstance(node, cst.Assign)
-        for target in node.targets
-        if (name := dotted(target.target)) is not None
-    }
     loss, base = "", list[str]()
     if region.backward is not None:
         value = cst.ensure_type(region.backward.func, cst.Attribute).value
@@ -477,78 +407,44 @@ def _results(
         loss = next((name for name in base if name in names.bound), "")
         # outputs.loss.backward() or criterion(...).backward()
         results.append((loss or text_of(value), loss or survey.free_name("loss", "step_loss"), True))
-    known = {text_of(values[loss]) if loss in values else "", results[0][0] if results else ""}
     for name in names.bound:
-        live = _live(later, name)
-        if name == loss or not live or name not in {n for s in region.moved for n in assigned_names(s)}:
+        live = list[Statement]()  # statements that may read its current value, up to the one that replaces it
+        for statement in later:
+            read = block_names([statement])
+            live += [statement] if name in read.read else []
+            if name in read.bound:
+                break
+        if name == loss or not live:
             continue
-        fields, as_object = _fields_read(live, name)
-        for read in fields:
-            new = results[0][1] if f"{name}.{read}" in known else survey.free_name(read, f"{name}_{read}")
-            _replace_fields(edits, live, name, read, new)
-            if f"{name}.{read}" not in known:
-                results.append((f"{name}.{read}", new, read == "loss"))
-        if as_object and fields and isinstance(values.get(name), cst.Call):
-            draft.add_todo("output_is_object", name=name)
-        elif as_object:
-            results.append((name, name, _is_loss(survey, name, values.get(name)) or name in base))
+        inner = [node for statement in live for node in walk(statement)]
+        fields = [
+            n for n in inner if isinstance(n, cst.Attribute) and dotted(n.value) == name and n.attr.value in _FIELDS
+        ]
+        if fields:
+            # The step returns tensors only, not an output object of transformers.
+            if region.deferred or sum(isinstance(n, cst.Name) and n.value == name for n in inner) > len(fields):
+                draft.abandon("output_is_object", name=name)
+            for field_name in dict.fromkeys(node.attr.value for node in fields):
+                results.append((f"{name}.{field_name}", f"{name}_{field_name}", field_name == "loss"))
+            for node in fields:
+                edits.replace(node, cst.Name(f"{name}_{node.attr.value}"))
+            continue
+        assigned = [node.value for node in survey.assignments(region.function, name) if node.value is not None]
+        results.append((name, name, name in base or any(_is_loss(survey, name, value) for value in assigned)))
     return results or [(names.bound[0], names.bound[0], False)]
-
-
-def _live(later: list[Statement], name: str) -> list[Statement]:
-    """Statements that may read the current value of a name, up to the one that replaces it."""
-    live = []
-    for statement in later:
-        names = block_names([statement])
-        if name in names.read:
-            live.append(statement)
-        if name in names.bound:
-            break
-    return live
-
-
-def _is_loss(survey: Survey, name: str, value: cst.CSTNode | None) -> bool:
-    """Whether a value is a loss, judging by its name or by the function that computes it."""
-    last = name.rpartition(".")[2].lower()
-    if "loss" in last or last in ("nll", "perplexity", "objective"):
-        return True
-    if isinstance(value, cst.Call):
-        method = value.func.attr.value if isinstance(value.func, cst.Attribute) else ""
-        callee = (survey.callee(value).rpartition(".")[2] or method).lower()
-        if callee in ("sum", "mean"):  # over some axes, it has values for each sample
-            return len(value.args) == int(survey.callee(value).startswith("torch."))
-        return callee in ("criterion", "cross_entropy", "mse_loss", "nll_loss", "bce_loss") or "loss" in callee
-    if isinstance(value, cst.UnaryOperation):
-        return _is_loss(survey, "", value.expression)
-    return isinstance(value, cst.BinaryOperation) and any(
-        _is_loss(survey, "", part) for part in (value.left, value.right)
-    )
 
 
 _FIELDS = known_names("output_fields")
 
 
-def _field(node: cst.CSTNode, name: str) -> str | None:
-    """The field that a node reads from an output object of transformers, by attribute or key."""
-    if not isinstance(node, cst.Attribute | cst.Subscript) or dotted(node.value) != name:
-        return None
-    read = node.attr.value if isinstance(node, cst.Attribute) else _key(node)
-    return read if read in _FIELDS else None
-
-
-def _fields_read(nodes: list[Statement], name: str) -> tuple[list[str], bool]:
-    """Fields read from an output object, and whether the object itself is used as well."""
-    inner = [node for statement in nodes for node in walk(statement)]
-    fields = [read for node in inner if (read := _field(node, name)) is not None]
-    uses = sum(isinstance(node, cst.Name) and node.value == name for node in inner)
-    return list(dict.fromkeys(fields)), uses > len(fields)
-
-
-def _replace_fields(edits: Edits, nodes: list[Statement], name: str, read: str, new: str) -> None:
-    """Replace reads of a field of an output object by the name of a tensor."""
-    for node in (node for statement in nodes for node in walk(statement)):
-        if _field(node, name) == read:
-            edits.replace(node, cst.Name(new))
+def _is_loss(survey: Survey, name: str, value: cst.CSTNode) -> bool:
+    """Whether a value is a loss, judging by its name or by the function that computes it."""
+    if "loss" in name.lower() or name in ("nll", "perplexity", "objective"):
+        return True
+    if isinstance(value, cst.BinaryOperation):
+        return _is_loss(survey, "", value.left) or _is_loss(survey, "", value.right)
+    callee = survey.callee(value).rpartition(".")[2].lower() if isinstance(value, cst.Call) else ""
+    return "loss" in callee or callee in ("criterion", "cross_entropy")
 
 
 def _insert_function(draft: Draft, edits: Edits, near: cst.CSTNode, text: str) -> None:
@@ -567,23 +463,11 @@ def _insert_function(draft: Draft, edits: Edits, near: cst.CSTNode, text: str) -
     edits.change(outer, place)
 
 
-class _Inner(cst.CSTTransformer):
-    """Applies the edits collected for nodes inside the statements that a replaced one places."""
-
-    def __init__(self, edits: Edits, placed: list[Statement]) -> None:
-        super().__init__()
-        self._edits, self._placed = edits, frozenset(placed)
-
-    def on_leave(self, original_node: Any, updated_node: Any) -> Any:
-        if original_node in self._placed or self._edits.is_removed(original_node):
-            return updated_node
-        return self._edits.leave(original_node, updated_node)
-
-
-def _body(region: Region, results: Iterable[str], renamed: dict[str, str], model: str) -> str:
-    """Body of a step function: with its own names, and with ``model.backward(loss)`` for ``loss.backward()``."""
+def _body(region: Region, results: Iterable[str], owner: str, model: str) -> str:
+    """Body of a step function: with `owner` for ``self``, and with ``model.backward(loss)`` for ``loss.backward()``."""
     body = cst.Module(body=[*region.moved, *statements(f"return {', '.join(results)}")])
     edits, stack = Edits(), list[cst.CSTNode](body.body)
+    model = owner + model.removeprefix("self") if model.startswith("self.") else model
 
     def backward(call: cst.Call) -> cst.Call:
         value = cst.ensure_type(call.func, cst.Attribute).value
@@ -592,11 +476,10 @@ def _body(region: Region, results: Iterable[str], renamed: dict[str, str], model
 
     while stack:
         node = stack.pop()
-        if isinstance(node, cst.BaseExpression) and (name := renamed.get(text_of(node))):
-            edits.replace(node, expression(name))
-            continue
+        if isinstance(node, cst.Name) and node.value == "self":
+            edits.replace(node, cst.Name(owner))
         method = node.func if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) else None
-        if method is not None and method.attr.value == "backward" and text_of(method.value) != model:
+        if method is not None and method.attr.value == "backward" and dotted(method.value) not in region.models:
             edits.change(node, backward)
         stack += [node.value] if isinstance(node, cst.Attribute | cst.Arg) else children(node)
     return edits.apply(body).code

@@ -36,7 +36,12 @@ class Survey:
         self.nodes = list(walk(module))
         self._order = {node: number for number, node in enumerate(self.nodes)}
         self._parents = {child: node for node in self.nodes for child in children(node)}
-        self._functions = _functions_of(self.nodes, self._parents)
+        self._functions: dict[cst.CSTNode, cst.FunctionDef] = {}
+        for node in self.nodes:  # parents come before their children
+            parent = self._parents.get(node)
+            function = parent if isinstance(parent, cst.FunctionDef) else self._functions.get(parent or module)
+            if function is not None:
+                self._functions[node] = function
         self._given: set[str] = set()
         self.cache: dict[str, Any] = {}
         """Results computed once per script, by name."""
@@ -64,14 +69,9 @@ class Survey:
 
     def class_of(self, function: Function) -> cst.ClassDef | None:
         """Class of a method; None for other functions."""
-        if function is None:
-            return None
-        for above in self.ancestors(function):
-            if isinstance(above, cst.ClassDef):
-                return above
-            if isinstance(above, cst.FunctionDef):
-                return None
-        return None
+        around = self.ancestors(function) if function is not None else iter(())
+        inner = next((above for above in around if isinstance(above, cst.ClassDef | cst.FunctionDef)), None)
+        return inner if isinstance(inner, cst.ClassDef) else None
 
     def statement(self, node: cst.CSTNode) -> Statement | None:
         """Innermost statement around the node, or the node itself."""
@@ -110,12 +110,8 @@ class Survey:
 
     def qualified(self, node: cst.CSTNode) -> str:
         """Qualified name, for example ``torch.optim.Adam`` for ``optim.Adam``; empty if the node is not a name."""
-        name = dotted(node)
-        if name is None:
-            return ""
-        first, _, attributes = name.partition(".")
-        origin = self.imported.get(first, first)
-        return canonical(f"{origin}.{attributes}" if attributes else origin)
+        first, dot, attributes = (dotted(node) or "").partition(".")
+        return canonical(f"{self.imported.get(first, first)}{dot}{attributes}")
 
     def callee(self, call: cst.Call) -> str:
         """Qualified name of the called function."""
@@ -151,25 +147,6 @@ class Survey:
             and any(dotted(target) == spelling for target in targets_of(node))
         ]
 
-    def parameters(self, function: cst.FunctionDef) -> list[str]:
-        """Parameter names: positional parameters first, then keyword-only parameters."""
-        params = function.params
-        return [parameter.name.value for parameter in (*params.posonly_params, *params.params, *params.kwonly_params)]
-
-
-def _functions_of(
-    nodes: list[cst.CSTNode], parents: dict[cst.CSTNode, cst.CSTNode]
-) -> dict[cst.CSTNode, cst.FunctionDef]:
-    """Innermost function around each node; `nodes` has parents before their children."""
-    innermost: dict[cst.CSTNode, cst.FunctionDef] = {}
-    for node in nodes:
-        parent = parents.get(node)
-        if isinstance(parent, cst.FunctionDef):
-            innermost[node] = parent
-        elif parent is not None and parent in innermost:
-            innermost[node] = innermost[parent]
-    return innermost
-
 
 def targets_of(statement: cst.CSTNode) -> list[cst.BaseExpression]:
     """Targets of an assignment; empty for other statements."""
@@ -178,34 +155,6 @@ def targets_of(statement: cst.CSTNode) -> list[cst.BaseExpression]:
     if isinstance(statement, cst.AnnAssign | cst.AugAssign):
         return [statement.target]
     return []
-
-
-def assigned_names(node: cst.CSTNode) -> set[str]:
-    """Names that a statement and the statements nested in it bind or change."""
-    names: set[str] = set()
-    for inner in walk(node):
-        if isinstance(
-            inner, cst.AssignTarget | cst.For | cst.AnnAssign | cst.AugAssign | cst.NamedExpr | cst.AsName | cst.CompFor
-        ):
-            names.update(_targets(inner))
-        elif isinstance(inner, cst.FunctionDef | cst.ClassDef):
-            names.add(inner.name.value)
-    return names
-
-
-def _targets(node: cst.CSTNode) -> set[str]:
-    target = node.name if isinstance(node, cst.AsName) else getattr(node, "target", None)
-    names: set[str] = set()
-    stack = [target]
-    while stack:
-        current = stack.pop()
-        if isinstance(current, cst.Name):
-            names.add(current.value)
-        elif isinstance(current, cst.Tuple | cst.List):
-            stack.extend(element.value for element in current.elements)
-        elif isinstance(current, (cst.Subscript, cst.StarredElement)):
-            stack.append(current.value)
-    return names
 
 
 def _imported(nodes: list[cst.CSTNode]) -> dict[str, str]:

@@ -46,17 +46,17 @@ SHARD_GRAD_OP = Plan(library="fsdp", sharding_strategy="shard_grad_op")
     ("runner", "kind", "arguments", "words"),
     [
         ("accelerate", "fsdp", "", ["pass fsdp_plugin=FullySharded", "fsdp_version=2", "reshard_after_forward=True"]),
-        ("accelerate", "fsdp2", "**options", ["fsdp_version=2", 'auto_wrap_policy="transformer', "launch --use_fsdp"]),
+        ("accelerate", "fsdp", "**options", ["fsdp_version=2", 'auto_wrap_policy="transformer', "launch --use_fsdp"]),
         ("accelerate", "fsdp", "deepspeed_plugin=plugin", ["`deepspeed_plugin=plugin` already chooses"]),
         ("accelerate", "ddp", "", ["nothing has to change", "accelerate launch --multi_gpu"]),
         ("accelerate", "ddp", "fsdp_plugin=plugin", ["remove the argument to replicate"]),
         ("accelerate", "smp-v2", "", ["has no steps for it"]),
         ("trainer", "fsdp", 'fsdp=""', ["fsdp and fsdp_config to `TrainingArguments`", "full_shard auto_wrap"]),
-        ("trainer", "fsdp2", 'fsdp="full_shard"', ["already"]),
+        ("trainer", "fsdp", 'fsdp="full_shard"', ["already"]),
         ("trainer", "ddp", "", ["nothing has to change"]),
         ("trainer", "smp-v1", "", ["transformers 4.29"]),
         ("lightning", "ddp", "", ['strategy="fsdp" to `L.Fabric`']),
-        ("lightning", "fsdp2", "", ['strategy="fsdp" to `L.Fabric`']),
+        ("lightning", "fsdp", "", ['strategy="fsdp" to `L.Fabric`']),
     ],
 )
 def test_the_script_is_unchanged_and_a_person_reads_what_to_pass(runner, kind, arguments, words):

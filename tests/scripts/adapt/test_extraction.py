@@ -131,20 +131,13 @@ Loop().run()
         (TWO, "second backward pass"),
         (ATTRIBUTE, "`self.loss` is changed"),
         (
-            "for x, y in loader:\n"
-            + STEP.format("loss = model(x)\n    if loss.isnan():\n        continue\n    loss = loss / 2"),
-            "",
-        ),
-        (
             "for x in loader:\n    loss = model(x)\n    loss.backward(retain_graph=True)\n    optimizer.step()\n",
             "arguments",
         ),
-        ("for x in loader:\n    loss = model(x)\n    accelerator.backward(loss)\n    optimizer.step()\n", ""),
     ],
 )
 def test_a_loop_that_would_change_its_meaning_is_refused_with_the_reason(loop, reason):
     result = propose(HEAD + SGD + loop, library="smp-v1")
-    assert result.diff == "" or "train_step" not in result.source or not reason
-    if reason:
-        assert reason in result.todo[0]
-        assert "library=" in result.todo[0]
+    assert result.diff == "" or "train_step" not in result.source
+    assert reason in result.todo[0]
+    assert "library=" in result.todo[0]

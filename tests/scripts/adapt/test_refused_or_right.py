@@ -71,12 +71,12 @@ DDP = (
 )
 WRONG = {
     "ddp_around_shards": (
-        "fsdp2",
+        "fsdp",
         {"model = DDP(model)": "fully_shard(model)\nraw_model = model\nmodel = DDP(model)"},
         "",
     ),
     "a_save_of_shards": (
-        "fsdp2",
+        "fsdp",
         {"model = DDP(model)": "fully_shard(model)", "model.module.": "model."},
         "only the first process's part of /blocks.0.inner.weight",
     ),
@@ -139,3 +139,15 @@ def test_the_plan_is_applied_and_proven():
     other = Plan(library="fsdp", batch_size=2, gradient_accumulation_steps=4, activation_checkpointing="each")
     proof = prove(SCRIPT.partition("torch.save")[0], adapted.source, other)
     assert "batch_size=2, and the script has 4" in str(proof)
+
+
+def test_a_plan_with_a_smaller_batch_is_proven():
+    adapted = adapt_script(SCRIPT.partition("torch.save")[0], Plan(library="ddp", batch_size=2))
+    assert adapted.diff, str(adapted)
+
+
+def test_replicas_agree_where_batches_cannot_be_compared():
+    normalized = "nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))"
+    script, adapted = (text.replace("nn.Linear(8, 8)", normalized) for text in (SCRIPT, DDP))
+    proof = prove(script, adapted.replace("cross_entropy(model(", "cross_entropy(model.module("), library="ddp")
+    assert "are not averaged" in str(proof)

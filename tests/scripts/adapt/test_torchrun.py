@@ -8,7 +8,7 @@ from smp_advisor.libraries import Plan
 from smp_advisor.scripts.adapt import propose
 from tests.scripts.adapt.conftest import LOOPS
 
-KINDS = ("ddp", "fsdp2")
+KINDS = ("ddp", "fsdp")
 SCRIPT = """import torch
 import torch.nn as nn
 from torch.utils.data import DataLoader
@@ -93,9 +93,9 @@ WRITTEN = {  # kind and changes of the script: texts in the order of the lines, 
          "nn.utils.clip_grad_norm_(model.parameters(), 1.0)"],
     ),
     # Between forward and backward pass, the parameters of an FSDP2 model are the gathered ones.
-    ("fsdp2", "optimizer.zero_grad()", "model.zero_grad()"): (["optimizer.zero_grad()"], []),
+    ("fsdp", "optimizer.zero_grad()", "model.zero_grad()"): (["optimizer.zero_grad()"], []),
     ("ddp", "model.eval(x)", "model.encode(x)"): (["model.module.encode(x)"], []),
-    ("fsdp2", "model.eval(x)", "model.encode(x)"): (['register_fsdp_forward_method(model, "encode")'], []),
+    ("fsdp", "model.eval(x)", "model.encode(x)"): (['register_fsdp_forward_method(model, "encode")'], []),
 }  # fmt: skip
 
 
@@ -158,17 +158,12 @@ class Trainer:
 model = torch.nn.Linear(2, 2)
 Trainer(model).run()
 """
-    assert "        self.optimizer.zero_grad()" in propose(text, library="fsdp2").source
+    assert "        self.optimizer.zero_grad()" in propose(text, library="fsdp").source
 
 
 @pytest.mark.parametrize(("kind", "words"), [("ddp", "with torch.autocast("), ("fsdp", "mp_policy=")])
 def test_settings_of_the_plan_are_applied(kind, words):
-    plan = Plan(
-        library=kind,
-        batch_size=2,
-        gradient_accumulation_steps=8,
-        activation_checkpointing="each",
-    )
+    plan = Plan(library=kind, batch_size=2, gradient_accumulation_steps=8, activation_checkpointing="each")
     source = propose(SCRIPT.format(method="eval"), plan, library=kind).source
     for text in (words, "batch_size=2", "(loss / 8).backward()", "% 8 == 0:", "apply_activation_checkpointing("):
         assert text in source
@@ -223,7 +218,7 @@ print(short.generate())
 
 
 def test_loaders_states_and_second_names_are_followed_through_functions():
-    source = propose(THROUGH_FUNCTIONS, library="fsdp2").source
+    source = propose(THROUGH_FUNCTIONS, library="fsdp").source
     gathered = source.partition("    optimizer_state = get_optimizer_state_dict(")[2]
     assert gathered.index("options=") < gathered.index("    if not args.single") < gathered.index("optimizer_state}")
     assert '{"net": model_state,' in source
@@ -232,3 +227,26 @@ def test_loaders_states_and_second_names_are_followed_through_functions():
     assert "range(2):\n    data.sampler.set_epoch(epoch)\n    loop.pass_over(epoch)" in source
     assert "print(short.generate())" in source  # the model inside the wrapper
     assert '"net": net.module.state_dict()' in source
+
+
+def test_a_file_is_complete_before_all_load_it_and_a_new_model_has_no_wrapper():
+    text = SCRIPT.format(method="eval").replace(
+        "\n\nmain()\n", '\n    model = Net()\n    model.load_state_dict(torch.load("new.pt"))\n\n\nmain()\n'
+    )
+    source = propose(text, library="ddp").source
+    assert '"new.pt")\n        dist.barrier()' in source
+    assert '    model = Net()\n    model.load_state_dict(torch.load("new.pt"))' in source
+
+
+def test_a_model_that_a_function_returns_with_others_is_wrapped_there():
+    text = THROUGH_FUNCTIONS.replace("net = Net()\n", "net, tokenizer = init_model()\nnet = net.train()\n")
+    source = propose(text, library="fsdp").source
+    assert source.index("net, tokenizer") < source.index("fully_shard(module)") < source.index("torch.optim.SGD")
+
+
+def test_each_backward_pass_has_an_autocast_of_its_own():
+    second = "            loss.backward()\n            other = model(x).sum()\n            other.backward()\n"
+    text = SCRIPT.format(method="eval").replace("            loss.backward()\n", second)
+    source = propose(text, Plan(library="ddp")).source
+    assert source.count("with torch.autocast(") == 2
+    assert source.count("mse_loss(") == source.count("model(x).sum()") == 1
