@@ -96,6 +96,15 @@ def constant(value: Value | None) -> Any:
     return value.value if isinstance(value, Constant) else None
 
 
+def is_cuda(value: Value) -> bool:
+    """Whether `value` is certainly a GPU: ``"cuda:0"``, ``torch.device("cuda")``, or a text that starts so."""
+    if isinstance(value, Result) and value.call.name == "torch.device" and value.call.arguments:
+        return any(map(is_cuda, options(value.call.arguments[0])))
+    first = value.operands[0] if isinstance(value, Operation) and value.operator == "format" else value
+    text = constant(first)
+    return isinstance(text, str) and (text == "cuda" or text.startswith("cuda:"))
+
+
 def is_known(value: Value, depth: int = 0) -> bool:
     """Whether all parts of `value` are visible in the script."""
     if depth > 8:
@@ -170,13 +179,6 @@ def is_wrapped_optimizer(value: Value) -> bool:
     )
 
 
-def is_torch_module(value: Value) -> bool:
-    """Whether `value` is an object of a PyTorch module class in the script."""
-    return isinstance(value, Instance) and any(
-        path.startswith("torch.nn.") or path.endswith(("Model", "Module")) for path in value.cls.ancestors()
-    )
-
-
 def is_plain_model(value: Value) -> bool:
     """Whether `value` is certainly a model without a wrapper."""
     sources = origins(value)
@@ -184,8 +186,9 @@ def is_plain_model(value: Value) -> bool:
 
 
 def _is_plain(value: Value) -> bool:
-    if is_torch_module(value):
-        return True
+    if isinstance(value, Instance):
+        paths = value.cls.ancestors()
+        return any(path.startswith("torch.nn.") or path.endswith(("Model", "Module")) for path in paths)
     if not isinstance(value, Result):
         return False
     call = value.call
@@ -279,11 +282,6 @@ def derivation(value: Value | None) -> Iterator[Value]:
                 inner += [source.call.receiver] if source.call.receiver is not None else []
                 inner += source.call.arguments
         level = inner
-
-
-def derived_from(value: Value, source: Value) -> bool:
-    """Whether `value` comes from `source`: an element, attribute, sum or method result of it."""
-    return any(part is source for part in derivation(value))
 
 
 def argument_node(call: Call, name: str, position: int | None = None) -> ast.expr | None:

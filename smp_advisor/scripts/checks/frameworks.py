@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smp_advisor.reading.module import replace
-from smp_advisor.reading.values import Constant, External, Item, Member, Operation, Result, Value, options
+from smp_advisor.reading.values import Constant, External, Result, Value, options
 from smp_advisor.scripts.checks.data import comes_from, loaders
 from smp_advisor.scripts.checks.parallel import ACCELERATORS, REPLICATING
 from smp_advisor.scripts.checks.sharding import FSDP
 from smp_advisor.scripts.conditions import Conditions
 from smp_advisor.scripts.context import Context, Hit, check
-from smp_advisor.scripts.queries import argument_node, constant, is_optimizer, origins, updates
+from smp_advisor.scripts.queries import argument_node, constant, derivation, is_cuda, is_optimizer, origins, updates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,30 +87,13 @@ def _needs_no_scaling(accelerator: Call) -> bool:
 
 def _preparing(context: Context, backward: Call, accelerators: list[Call]) -> list[Call]:
     """The accelerators of the model that the loss certainly comes from."""
-    loss = backward.receiver
     return [
         accelerator
         for accelerator in accelerators
         for call in context.trace.methods("prepare", "prepare_model")
-        if loss is not None and _is_accelerator(call.receiver, [accelerator]) and _comes_of(loss, call)
+        if _is_accelerator(call.receiver, [accelerator])
+        if any(isinstance(part, Result) and part.call is call for part in derivation(backward.receiver))
     ]
-
-
-def _comes_of(value: Value, made_by: Call, depth: int = 0) -> bool:
-    """Whether `value` is computed from the result of a call."""
-    if depth > 10:
-        return False
-    parts: tuple[Value, ...] = ()
-    if isinstance(value, Result):
-        if value.call is made_by:
-            return True
-        receiver = (value.call.receiver,) if value.call.receiver is not None else ()
-        parts = (*receiver, *value.call.arguments)
-    elif isinstance(value, (Item, Member)):
-        parts = (value.owner,)
-    elif isinstance(value, Operation):
-        parts = value.operands
-    return any(_comes_of(option, made_by, depth + 1) for part in parts for option in options(part))
 
 
 def _local_name(call: Call) -> str:
@@ -210,15 +193,9 @@ def _device_of_lightning(context: Context) -> Iterator[Hit]:
         for call in context.trace.methods("cuda", "to"):
             if call.module is not cls.module or not first <= call.node.lineno <= last or call.name:
                 continue
-            moved = call.method == "cuda" or any(_is_cuda(o) for value in call.arguments[:1] for o in options(value))
+            moved = call.method == "cuda" or any(is_cuda(o) for value in call.arguments[:1] for o in options(value))
             if moved:
                 yield Hit(call.module, call.node, {"call": call.module.text(call.node)})
-
-
-def _is_cuda(value: Value) -> bool:
-    if isinstance(value, Result) and value.call.name == "torch.device" and value.call.arguments:
-        return any(_is_cuda(option) for option in options(value.call.arguments[0]))
-    return isinstance(value, Constant) and isinstance(value.value, str) and value.value.startswith("cuda")
 
 
 @check("TRN708")

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.reading.module import replace
 from smp_advisor.reading.trace import exclusive
-from smp_advisor.reading.values import Argument, Choice, Collection, Constant, Item, Member, Operation, Result, Value
+from smp_advisor.reading.values import Argument, Collection, Constant, Item, Member, Operation, Result, Value
 from smp_advisor.scripts.checks.parallel import ACCELERATORS, parallel_wraps, wrapped_by
 from smp_advisor.scripts.checks.sharding import in_place, shards
 from smp_advisor.scripts.context import Context, Hit, check
 from smp_advisor.scripts.queries import (
     constant,
+    derivation,
     guarded_by,
     is_wrapped_model,
     is_wrapped_optimizer,
@@ -227,26 +228,10 @@ def _one_rank_writes(context: Context) -> Iterator[Hit]:
             continue
         if any(mentions(argument, "rank") for argument in call.node.args[1:]):
             continue
-        if any(exclusive(call, wrap) for wrap in wraps) or not _of_wrapped(call, wraps):
-            continue
-        yield Hit(call.module, call.node)
-
-
-def _of_wrapped(call: Call, wraps: list[Call]) -> bool:
-    """Whether the saved state is of a model that every rank has."""
-    saved = call.arguments[0] if call.arguments else call.keywords.get("obj")
-    return saved is not None and any(_is_state(part, wraps) for part in _parts(saved))
-
-
-def _parts(value: Value, depth: int = 0) -> Iterator[Value]:
-    yield value
-    inner: tuple[Value, ...] = ()
-    if isinstance(value, Choice):
-        inner = value.alternatives
-    elif hasattr(value, "entries"):
-        inner = tuple(entry.value for entry in value.entries.values())
-    for part in inner if depth < 4 else ():
-        yield from _parts(part, depth + 1)
+        saved = call.arguments[0] if call.arguments else call.keywords.get("obj")
+        state = any(_is_state(part, wraps) for part in derivation(saved))
+        if state and not any(exclusive(call, wrap) for wrap in wraps):
+            yield Hit(call.module, call.node)
 
 
 def _is_state(value: Value, wraps: list[Call]) -> bool:

@@ -9,7 +9,7 @@ from smp_advisor.reading.module import add_keyword, replace
 from smp_advisor.reading.values import Constant, Instance, Result, Value, options
 from smp_advisor.scripts.checks.step_output import returned_values, unused_values
 from smp_advisor.scripts.context import Context, Hit, check
-from smp_advisor.scripts.queries import constant, is_known, known_names, ranks
+from smp_advisor.scripts.queries import constant, derivation, is_known, known_names, ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,7 +57,13 @@ def _order_by_rank(context: Context) -> Iterator[Hit]:
         seed = call.argument("seed", 1)
         wrong = ranks(seed) - {"smptf.dp_rank"}
         unseeded = seed is None or (isinstance(seed, Constant) and seed.value is None)
-        fixed = seed is not None and is_known(seed) and not ranks(seed) and not _sharded(call.receiver)
+        sharded = any(
+            isinstance(part, Result)
+            and part.call.method == "shard"
+            and any(map(ranks, (*part.call.arguments, *part.call.keywords.values())))
+            for part in derivation(call.receiver)
+        )
+        fixed = seed is not None and is_known(seed) and not ranks(seed) and not sharded
         if wrong or unseeded or fixed:
             variant = "unseeded" if unseeded else "shuffle"
             edits = [add_keyword(call.module, call.node, "seed", "smp.dp_rank()")]
@@ -78,20 +84,6 @@ def _order_by_rank(context: Context) -> Iterator[Hit]:
             rank = min(wrong).replace("smptf", "smp")
             function = call.module.text(call.node.func)
             yield Hit(call.module, call.node, {"function": function, "rank": rank}, variant="seed")
-
-
-def _sharded(value: Value | None, depth: int = 0) -> bool:
-    """Whether the pipeline is already sharded by rank."""
-    for option in options(value) if value is not None and depth < 20 else ():
-        if isinstance(option, Result):
-            call = option.call
-            if call.method == "shard" and any(
-                ranks(argument) for argument in (*call.arguments, *call.keywords.values())
-            ):
-                return True
-            if _sharded(call.receiver, depth + 1):
-                return True
-    return False
 
 
 @check("SMP203", "smp_tensorflow")
@@ -152,22 +144,9 @@ def _sorts(node: ast.Call, names: list[str]) -> bool:
 def _feeds_data(context: Context, listing: Call) -> bool:
     """Whether the listed files go into a dataset."""
     return any(
-        _has(argument, listing)
+        isinstance(part, Result) and part.call is listing
         for call in context.trace.calls
         if call.name.startswith("tensorflow.data.")
         for argument in (*call.arguments, *call.keywords.values())
+        for part in derivation(argument)
     )
-
-
-def _has(value: Value, call: Call, depth: int = 0) -> bool:
-    if isinstance(value, Result) and value.call is call:
-        return True
-    if depth > 8:
-        return False
-    parts: tuple[Value, ...] = tuple(getattr(value, "operands", ())) + tuple(getattr(value, "items", ()))
-    parts += tuple(getattr(value, "alternatives", ()))
-    if hasattr(value, "owner") and isinstance(value.owner, Value):
-        parts += (value.owner,)
-    if isinstance(value, Result):
-        parts += value.call.arguments
-    return any(_has(part, call, depth + 1) for part in parts)
