@@ -136,7 +136,17 @@ def _libraries(trace: Trace, settings: Settings) -> Libraries:
     """Which checks apply: by the script's imports, and by the plan where those are not decisive."""
     record = get_library(settings.library) if settings.library in LIBRARIES else None
     shards = record is not None and record.divides_model and record.launcher == "torchrun"
-    planned = _planned(settings)
+    # Back ends that the plan requires: by its library, or by parameters that only one library has.
+    of_v1 = (settings.microbatches, settings.prescaled_batch, settings.sharded_data_parallel_degree)
+    of_v2 = (settings.hybrid_shard_degree, settings.sm_activation_offloading)
+    own = record is not None and record.smdistributed
+    planned = set[str]()
+    if any(value is not None for value in of_v1) or (own and not shards):
+        planned = {"smp_torch", "smp_tensorflow"}
+    elif any(value is not None for value in of_v2) or (own and shards):
+        planned = {"smp_v2"}
+    elif record is not None and record.compiles:
+        planned = {"xla"}
     # The names of v1 in a script for v2 are one defect of their own: SMP305.
     v1 = "smp_torch" in planned or not ("smp_v2" in planned or trace.requires("torch.sagemaker"))
     return Libraries(
@@ -151,17 +161,6 @@ def _libraries(trace: Trace, settings: Settings) -> Libraries:
         xla=record.compiles if record and not trace.requires("torch_xla") else bool(trace.imported("torch_xla")),
         fsdp=shards and record is not None and not record.smdistributed,
     )
-
-
-def _planned(settings: Settings) -> set[str]:
-    """Back ends that the plan requires."""
-    of_v1 = (settings.microbatches, settings.prescaled_batch, settings.sharded_data_parallel_degree)
-    if settings.library == "smp-v1" or any(value is not None for value in of_v1):
-        return {"smp_torch", "smp_tensorflow"}
-    of_v2 = (settings.hybrid_shard_degree, settings.sm_activation_offloading)
-    if settings.library == "smp-v2" or any(value is not None for value in of_v2):
-        return {"smp_v2"}
-    return {"xla"} if settings.library == "training-compiler" else set()
 
 
 _DEFAULT = "hf-sdpa"

@@ -256,9 +256,7 @@ CASES = [
         "smp.DistributedModel(smp",
         name="twice",
     ),
-    _pipeline(
-        "SMP103", "    optimizer = smp.DistributedOptimizer(optimizer)\n", "", "torch.optim.Adadelta", fixed=True
-    ),
+    _pipeline("SMP103", "    optimizer = smp.DistributedOptimizer(optimizer)\n", "", "torch.optim.Adadelta"),
     _tensor(
         "SMP104",
         "    model = smp.DistributedModel(model)\n",

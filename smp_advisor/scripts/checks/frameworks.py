@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from smp_advisor.libraries.library import get_library
 from smp_advisor.reading.module import replace
-from smp_advisor.reading.values import Constant, External, Result, Value, options
+from smp_advisor.reading.values import Class, Constant, External, Result, Value, options
 from smp_advisor.scripts.checks.data import comes_from, loaders
-from smp_advisor.scripts.checks.parallel import ACCELERATORS, REPLICATING
+from smp_advisor.scripts.checks.parallel import REPLICATING, reached_accelerators
+from smp_advisor.scripts.checks.planned import trainer_arguments
 from smp_advisor.scripts.checks.sharding import FSDP
 from smp_advisor.scripts.conditions import Conditions
 from smp_advisor.scripts.context import Context, Hit, check
@@ -21,27 +23,10 @@ if TYPE_CHECKING:
 
 _CLIPS = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_norm")
 _WRAPS = (*REPLICATING, "torch.nn.DataParallel", "torch.nn.parallel.DataParallel", *FSDP)
-_MODULES = ("LightningModule",)
-
-
-def _accelerators(context: Context) -> list[Call]:
-    return [call for call in context.trace.named(*ACCELERATORS) if call.reached]
 
 
 def _is_accelerator(value: Value | None, accelerators: list[Call]) -> bool:
     return any(isinstance(origin, Result) and origin.call in accelerators for origin in origins(value))
-
-
-def _prepared(context: Context, accelerators: list[Call]) -> list[Value]:
-    """Objects that are passed to ``accelerator.prepare``."""
-    calls = context.trace.methods("prepare", "prepare_model", "prepare_optimizer", "prepare_data_loader")
-    return [
-        origin
-        for call in calls
-        if _is_accelerator(call.receiver, accelerators)
-        for value in (*call.arguments, *call.keywords.values())
-        for origin in origins(value)
-    ]
 
 
 def _unpacks_into_prepare(context: Context, accelerators: list[Call]) -> bool:
@@ -53,7 +38,7 @@ def _unpacks_into_prepare(context: Context, accelerators: list[Call]) -> bool:
 
 @check("TRN701")
 def _backward_of_accelerate(context: Context) -> Iterator[Hit]:
-    accelerators = _accelerators(context)
+    accelerators = reached_accelerators(context)
     if not accelerators or _unpacks_into_prepare(context, accelerators) or not updates(context.trace):
         return
     own = [call for call in context.trace.methods("backward") if _is_accelerator(call.receiver, accelerators)]
@@ -105,10 +90,17 @@ def _local_name(call: Call) -> str:
 
 @check("TRN702")
 def _everything_prepared(context: Context) -> Iterator[Hit]:
-    accelerators = _accelerators(context)
+    accelerators = reached_accelerators(context)
     if not accelerators or _unpacks_into_prepare(context, accelerators):
         return
-    prepared = {origin.call.node for origin in _prepared(context, accelerators) if isinstance(origin, Result)}
+    prepared = {
+        origin.call.node
+        for call in context.trace.methods("prepare", "prepare_model", "prepare_optimizer", "prepare_data_loader")
+        if _is_accelerator(call.receiver, accelerators)
+        for value in (*call.arguments, *call.keywords.values())
+        for origin in origins(value)
+        if isinstance(origin, Result)
+    }
     backwards = [call for call in context.trace.methods("backward") if call.reached]
     for loader in loaders(context):
         fed = [
@@ -135,7 +127,7 @@ def _everything_prepared(context: Context) -> Iterator[Hit]:
 
 @check("TRN703")
 def _clipped_by_accelerate(context: Context) -> Iterator[Hit]:
-    accelerators = _accelerators(context)
+    accelerators = reached_accelerators(context)
     for call in context.trace.named(*_CLIPS) if accelerators else ():
         if call.reached and call.loops:
             name = _local_name(accelerators[0])
@@ -160,23 +152,24 @@ def _model_for_trainer(context: Context) -> Iterator[Hit]:
 
 @check("TRN705")
 def _checkpointing_by_trainer(context: Context) -> Iterator[Hit]:
-    if not (context.libraries.smp_torch or context.settings.library == "smp-v1" or context.settings.microbatches):
-        return
-    for call in context.trace.calls:
-        if call.name.endswith("TrainingArguments") and call.name.startswith("transformers."):
-            value = call.argument("gradient_checkpointing")
-            if value is not None and Conditions(context.settings).truth(value) is True:
-                yield Hit(call.module, argument_node(call, "gradient_checkpointing") or call.node)
+    record = get_library(context.settings.library) if context.settings.library else None
+    planned = record is not None and record.smdistributed and record.launcher == "mpi"
+    with_v1 = context.libraries.smp_torch or planned or context.settings.microbatches
+    for call in trainer_arguments(context) if with_v1 else ():
+        value = call.argument("gradient_checkpointing")
+        if value is not None and Conditions(context.settings).truth(value) is True:
+            yield Hit(call.module, argument_node(call, "gradient_checkpointing") or call.node)
+
+
+def _lightning_modules(context: Context) -> list[Class]:
+    return [cls for cls in context.trace.classes if any(p.endswith("LightningModule") for p in cls.ancestors())]
 
 
 @check("TRN706")
 def _backward_in_lightning(context: Context) -> Iterator[Hit]:
-    for cls in context.trace.classes:
-        if not any(path.endswith(_MODULES) for path in cls.ancestors()):
-            continue
-        source = cls.module.text(cls.node)
+    for cls in _lightning_modules(context):
         step = cls.members.get("training_step")
-        if step is None or "automatic_optimization" in source:
+        if step is None or "automatic_optimization" in cls.module.text(cls.node):
             continue
         for call in context.trace.methods("backward", "manual_backward"):
             inside = [function for function in call.functions if function.node is getattr(step, "node", None)]
@@ -186,9 +179,7 @@ def _backward_in_lightning(context: Context) -> Iterator[Hit]:
 
 @check("TRN707")
 def _device_of_lightning(context: Context) -> Iterator[Hit]:
-    for cls in context.trace.classes:
-        if not any(path.endswith(_MODULES) for path in cls.ancestors()):
-            continue
+    for cls in _lightning_modules(context):
         first, last = cls.node.lineno, cls.node.end_lineno or cls.node.lineno
         for call in context.trace.methods("cuda", "to"):
             if call.module is not cls.module or not first <= call.node.lineno <= last or call.name:
@@ -200,11 +191,9 @@ def _device_of_lightning(context: Context) -> Iterator[Hit]:
 
 @check("TRN708")
 def _units_of_trainer(context: Context) -> Iterator[Hit]:
-    for call in context.trace.calls:
-        if not call.name.endswith("TrainingArguments") or not call.name.startswith("transformers.") or call.unpacks:
-            continue
+    for call in trainer_arguments(context):
         words = [option.value for option in options(call.argument("fsdp")) if isinstance(option, Constant)]
         shards = any(isinstance(word, str) and "full_shard" in word and "auto_wrap" not in word for word in words)
         config = call.argument("fsdp_config")
-        if shards and (config is None or isinstance(config, External)):
+        if shards and not call.unpacks and (config is None or isinstance(config, External)):
             yield Hit(call.module, argument_node(call, "fsdp") or call.node)

@@ -6,7 +6,7 @@ import ast
 import itertools
 from typing import TYPE_CHECKING
 
-from smp_advisor.reading.module import add_keyword, after_statement, replace
+from smp_advisor.reading.module import add_keyword, replace
 from smp_advisor.reading.trace import exclusive
 from smp_advisor.reading.values import (
     Constant,
@@ -15,12 +15,12 @@ from smp_advisor.reading.values import (
     Result,
     Value,
     options,
-    parts_of,
 )
 from smp_advisor.scripts.context import Context, Hit, check
 from smp_advisor.scripts.queries import (
     argument_node,
     constant,
+    derivation,
     guarded_by,
     is_optimizer,
     is_optimizer_call,
@@ -44,9 +44,7 @@ _CHECKPOINTING = ("save_checkpoint", "resume_from_checkpoint", "load_state_dict"
 
 @check("SMP103", "smp_torch")
 def _optimizer_wrapped(context: Context) -> Iterator[Hit]:
-    if context.trainer:
-        return
-    if not (context.wrappings or context.trace.named("smp.init")):
+    if context.trainer or not (context.wrappings or context.trace.named("smp.init")):
         return
     reported: set[ast.Call] = set()
     wrapped = {step.node for step, stepped in updates(context.trace) if is_wrapped_optimizer(stepped)}
@@ -55,15 +53,15 @@ def _optimizer_wrapped(context: Context) -> Iterator[Hit]:
             continue
         calls = [origin.call for origin in origins(stepped) if isinstance(origin, Result)]
         for call in calls:
-            wrappings = _wrappings(context)
+            wrappings = context.trace.named("smp.DistributedOptimizer")
             elsewhere = bool(wrappings) and all(exclusive(step, wrapping) for wrapping in wrappings)
             # If the step also gets the wrapped optimizer, the plain one is for runs without the library.
             if call.node not in reported and not elsewhere and step.node not in wrapped:
                 reported.add(call.node)
-                yield Hit(call.module, call.node, {"optimizer": call.name.rpartition(".")[2]}, _wrap(context, call))
+                yield Hit(call.module, call.node, {"optimizer": call.name.rpartition(".")[2]})
     if not reported and not any(_is_optimizer(stepped) for _, stepped in updates(context.trace)):
         for call in _handed_on(context):
-            yield Hit(call.module, call.node, {"optimizer": call.name.rpartition(".")[2]}, _wrap(context, call))
+            yield Hit(call.module, call.node, {"optimizer": call.name.rpartition(".")[2]})
 
 
 def _is_optimizer(value: Value) -> bool:
@@ -92,30 +90,6 @@ def _handed_on(context: Context) -> list[Call]:
     return [call for call in optimizers if any(isinstance(value, Result) and value.call is call for value in passed)]
 
 
-def _wrappings(context: Context) -> list[Call]:
-    return context.trace.named("smp.DistributedOptimizer")
-
-
-def _wrap(context: Context, call: Call) -> list[Edit | None]:
-    statement = call.module.statement(call.node)
-    if context.settings.fp16 is not False and context.settings.fp16 is not None:
-        return []  # the wrapper then needs a loss scale, which the user must choose
-    scope = call.functions[-1].scope if call.functions else call.module.scope
-    smp = scope.find("smp")
-    if (
-        not isinstance(statement, ast.Assign)
-        or statement.value is not call.node
-        or len(statement.targets) != 1
-        or not isinstance(statement.targets[0], ast.Name)
-        or not (isinstance(smp, External) and smp.path == "smp")
-        or any(wrapping.order < call.order for wrapping in _wrappings(context))
-        or (context.wrappings and call.order < context.wrappings[0].order and context.settings.tensor_parallel)
-    ):
-        return []
-    name = statement.targets[0].id
-    return [after_statement(call.module, statement, f"{name} = smp.DistributedOptimizer({name})")]
-
-
 @check("SMP104", "smp_torch", needs="tensor_parallel")
 def _optimizer_after_model(context: Context) -> Iterator[Hit]:
     wrappings = context.wrappings
@@ -126,22 +100,14 @@ def _optimizer_after_model(context: Context) -> Iterator[Hit]:
         if not is_optimizer(call.name) or not call.reached or any(exclusive(call, wrapping) for wrapping in wrappings):
             continue
         early = call.order < wrappings[0].order
-        if early or (call.arguments and _parameters_of(call.arguments[0]) & {id(model) for model in plain}):
+        owners = [
+            origins(part.call.receiver)
+            for value in call.arguments[:1]
+            for part in derivation(value)
+            if isinstance(part, Result) and part.call.method in _PARAMETERS
+        ]
+        if early or any(len(models) == 1 and models[0] is model for models in owners for model in plain):
             yield Hit(call.module, call.node, {"optimizer": call.name.rpartition(".")[2]})
-
-
-def _parameters_of(value: Value, depth: int = 0) -> set[int]:
-    """The models whose ``parameters()`` are certainly in `value`, by identity."""
-    models: set[int] = set()
-    if isinstance(value, Result) and value.call.method in _PARAMETERS and value.call.receiver is not None:
-        owners = origins(value.call.receiver)
-        return {id(owners[0])} if len(owners) == 1 else models
-    parts = parts_of(value)
-    if isinstance(value, Result) and value.call.name in ("list", "tuple", "iter", "filter", "itertools.chain"):
-        parts = value.call.arguments
-    for part in parts if depth < 6 else ():
-        models |= _parameters_of(part, depth + 1)
-    return models
 
 
 @check("SMP128", "smp_torch", needs="tensor_parallel")
@@ -246,17 +212,20 @@ def _recurses_not(node: ast.AST) -> bool:
 
 
 _CLIPS = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_norm")
+_FULL = {"torch.float32", "torch.float", "torch.bfloat16"}
 _SCALES = ("static_loss_scale", "dynamic_loss_scale")
 
 
 @check("SMP118", "smp_torch", needs="fp16")
 def _half_precision(context: Context) -> Iterator[Hit]:
-    if context.trainer:
-        return
-    if _own_half_precision(context):
+    if context.trainer or _own_half_precision(context):
         return
     created = context.trace.named("smp.model_creation")
-    without = [call for call in created if not call.gives("dtype", 1) or _full_precision(call.argument("dtype", 1))]
+    without = []
+    for call in created:
+        dtypes = [option.path for option in options(call.argument("dtype", 1)) if isinstance(option, External)]
+        if not call.gives("dtype", 1) or (dtypes and set(dtypes) <= _FULL):
+            without.append(call)
     for call in without or ([] if created else context.wrappings[:1]):
         yield Hit(call.module, call.node, variant="dtype")
     for call in context.trace.named("smp.DistributedOptimizer"):
@@ -265,12 +234,6 @@ def _half_precision(context: Context) -> Iterator[Hit]:
             text = "None, dynamic_loss_scale=True"
             edits = [] if scales else [add_keyword(call.module, call.node, "static_loss_scale", text)]
             yield Hit(call.module, call.node, {}, edits, variant="loss scale")
-
-
-def _full_precision(dtype: Value | None) -> bool:
-    """Whether the model is certainly created in a type other than half precision."""
-    dtypes = [option.path for option in options(dtype) if isinstance(option, External)]
-    return bool(dtypes) and all(path in ("torch.float32", "torch.float", "torch.bfloat16") for path in dtypes)
 
 
 def _scales_by_one(call: Call) -> bool:
@@ -362,7 +325,16 @@ def _clipping_under_sharding(context: Context) -> Iterator[Hit]:
 def _accumulation_under_sharding(context: Context) -> Iterator[Hit]:
     if not _accumulates(context):
         return
-    batches = _batches_per_update(context)
+    # Literal numbers of batches after which the optimizer steps: ``if step % 4 == 0``.
+    batches = {
+        part.right.value
+        for call, optimizer in updates(context.trace)
+        if is_wrapped_optimizer(optimizer)
+        for guard in call.guards
+        for part in ast.walk(guard.test)
+        if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod)
+        if isinstance(part.right, ast.Constant) and isinstance(part.right.value, int)
+    }
     for call in context.wrappings:
         passes = call.argument("backward_passes_per_step", 4)
         number = constant(passes)
@@ -370,19 +342,6 @@ def _accumulation_under_sharding(context: Context) -> Iterator[Hit]:
             yield Hit(call.module, call.node, variant="missing")
         elif isinstance(number, int) and len(batches) == 1 and batches != {number}:
             yield Hit(call.module, call.node, {"passes": number, "batches": min(batches)}, variant="other number")
-
-
-def _batches_per_update(context: Context) -> set[int]:
-    """Literal numbers of batches after which the optimizer steps: ``if step % 4 == 0``."""
-    parts = (
-        part
-        for call, optimizer in updates(context.trace)
-        if is_wrapped_optimizer(optimizer)
-        for guard in call.guards
-        for part in ast.walk(guard.test)
-    )
-    divisors = (part.right for part in parts if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod))
-    return {node.value for node in divisors if isinstance(node, ast.Constant) and isinstance(node.value, int)}
 
 
 def _accumulates(context: Context) -> bool:
