@@ -174,9 +174,7 @@ def is_wrapped_model(value: Value) -> bool:
 
 def is_wrapped_optimizer(value: Value) -> bool:
     """Whether `value` may be a result of ``smp.DistributedOptimizer``."""
-    return any(
-        isinstance(origin, Result) and origin.call.name == "smp.DistributedOptimizer" for origin in origins(value)
-    )
+    return any(isinstance(o, Result) and o.call.name == "smp.DistributedOptimizer" for o in origins(value))
 
 
 def is_plain_model(value: Value) -> bool:
@@ -215,17 +213,14 @@ def updates(trace: Trace) -> list[tuple[Call, Value]]:
     return steps
 
 
-def mentions(node: ast.AST, *words: str) -> bool:
+def mentions(node: ast.AST, *words: str | re.Pattern[str]) -> bool:
     """Whether a name, attribute or text in `node` contains one of `words`."""
     for part in ast.walk(node):
-        text = ""
-        if isinstance(part, ast.Name):
-            text = part.id
-        elif isinstance(part, ast.Attribute):
-            text = part.attr
-        elif isinstance(part, ast.Constant) and isinstance(part.value, str):
-            text = part.value
-        if text and any(word in text.lower() for word in words):
+        text = getattr(part, "id", None) or getattr(part, "attr", None) or getattr(part, "value", None)
+        if not isinstance(text, str):
+            continue
+        text = text.lower()
+        if any(word in text if isinstance(word, str) else word.search(text) for word in words):
             return True
     return False
 
@@ -237,10 +232,7 @@ def guarded_by(call: Call, *words: str) -> list[Guard]:
 
 def rank_conditions(call: Call) -> set[str]:
     """Rank functions that must be 0 for `call` to run: ``if smp.dp_rank() == 0``."""
-    names: set[str] = set()
-    for guard in call.guards:
-        names |= _zero(guard.value, holds=guard.holds)
-    return names
+    return {name for guard in call.guards for name in _zero(guard.value, holds=guard.holds)}
 
 
 def _zero(value: Value, *, holds: bool) -> set[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from smp_advisor.cluster.table import instances
 from smp_advisor.files import table
 from smp_advisor.libraries.version import instance_family
+from smp_advisor.reading.data import reason
 from smp_advisor.reading.module import add_keyword, after_statement, replace
 from smp_advisor.reading.trace import exclusive
 from smp_advisor.reading.values import (
@@ -15,6 +16,7 @@ from smp_advisor.reading.values import (
     External,
     Mapping,
     Result,
+    Unknown,
     is_none,
     options,
 )
@@ -260,6 +262,7 @@ _FAMILIES = frozenset(table("smp_advisor.libraries.training_compiler", "versions
 """The families that the SageMaker Python SDK accepts."""
 _BATCHES = ("batch_size", "per_device_train_batch_size", "train_batch_size", "per_gpu_train_batch_size")
 _RATES = ("learning_rate", "lr")
+_READ = ("instance_type", "instance_count", "distribution", "hyperparameters")
 
 
 def _estimators(context: Context) -> list[tuple[Call, Call]]:
@@ -274,6 +277,7 @@ def _estimators(context: Context) -> list[tuple[Call, Call]]:
 
 @check("STC407")
 def _launched_on_several(context: Context) -> Iterator[Hit]:
+    _list_unknown(context)
     for call, _ in _estimators(context):
         kind, count = constant(call.argument("instance_type")), constant(call.argument("instance_count"))
         gpus = next((instance.gpus for instance in instances() if instance.name == kind), None)
@@ -289,6 +293,19 @@ def _launched_on_several(context: Context) -> Iterator[Hit]:
         if launchers and "torch" in call.name.lower() and not {"pytorchxla", "smdistributed"} & set(launchers):
             yield Hit(call.module, call.node, {"launchers": ", ".join(launchers)}, variant="other launcher")
     yield from _without_worker_function(context)
+
+
+def _list_unknown(context: Context) -> None:
+    """List the arguments of estimators that could not be read."""
+    compiled = [call for call, _ in _estimators(context)]
+    for call in (call for call in context.trace.calls if call.argument("compiler_config") is not None):
+        values = {name: call.argument(name) for name in (_READ if call in compiled else ("compiler_config",))}
+        values |= {"arguments": Unknown(call.passed.open)} if call.unpacks else {}
+        for name, value in values.items():
+            known = isinstance(value, (Constant, type(None))) or (isinstance(value, Mapping) and value.complete)
+            if value is not None and not known:
+                what = f"{name} of {call.called}(...) cannot be read: {reason(value)}. Checks that need it are skipped."
+                context.leave_open(call.module, call.node, what)
 
 
 def _without_worker_function(context: Context) -> Iterator[Hit]:
