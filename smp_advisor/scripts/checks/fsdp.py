@@ -276,31 +276,20 @@ def adapters(context: Context, wrap: Call | None = None) -> list[Call]:
 def _candidates(context: Context) -> Iterator[Call]:
     yield from context.trace.named(*_MAKERS, *_INTO)
     for call in context.trace.calls:
-        if call.name.endswith(_FREEZERS) or (call.method == "add_adapter" and _configures(call)):
+        passed = [option for value in (*call.arguments, *call.keywords.values()) for option in options(value)]
+        by_peft = any(isinstance(option, Result) and option.call.name.startswith("peft.") for option in passed)
+        if call.name.endswith(_FREEZERS) or (call.method == "add_adapter" and by_peft):
             yield call
     for call in context.trace.methods("named_parameters"):
+        # A loop over named parameters that selects the trained ones by an adapter's name.
         loop = call.module.parent(call.node)
-        if isinstance(loop, ast.For) and _freezes(loop):
-            yield call
-
-
-def _configures(call: Call) -> bool:
-    """Whether one of the arguments is a PEFT configuration."""
-    return any(
-        isinstance(option, Result) and option.call.name.startswith("peft.")
-        for value in (*call.arguments, *call.keywords.values())
-        for option in options(value)
-    )
-
-
-def _freezes(loop: ast.For) -> bool:
-    """Whether the loop over named parameters selects the trained ones by an adapter's name."""
-    sets = any(
-        isinstance(node, ast.Attribute)
-        and ((node.attr == "requires_grad" and isinstance(node.ctx, ast.Store)) or node.attr == "requires_grad_")
-        for node in ast.walk(loop)
-    )
-    return sets and mentions(loop, *_WORDS)
+        if isinstance(loop, ast.For) and mentions(loop, *_WORDS):
+            names = {
+                node.attr
+                for node in ast.walk(loop)
+                if isinstance(node, ast.Attribute) and (node.attr != "requires_grad" or isinstance(node.ctx, ast.Store))
+            }
+            yield from [call] if names & {"requires_grad", "requires_grad_"} else ()
 
 
 def _adapted(call: Call) -> list[Value]:

@@ -206,20 +206,17 @@ def _by_trainer(context: Context) -> Iterator[Delay]:
 def _of_arguments(context: Context, call: Call) -> dict[str, object]:
     """Batches per step of TrainingArguments with literal values."""
     sharding, config, fsdp_config = (call.argument(name) for name in ("fsdp", "accelerator_config", "fsdp_config"))
-    shards = _shards(context, sharding) if sharding is not None else context.libraries.fsdp
+    # ``fsdp="full_shard auto_wrap"``, a list of such words, or True.
+    words = [Conditions(context.settings, defaults=True).known(option) for option in options(sharding)]
+    words += [constant(item) for option in options(sharding) for item in getattr(option, "items", ())]
+    shards = any(word is True or (isinstance(word, str) and _names_sharding(word)) for word in words)
+    shards = shards or (sharding is None and context.libraries.fsdp)
     settings = [option for option in options(fsdp_config) if isinstance(option, Mapping)]
     excluded = any({"xla", "cpu_offload"} & set(table.entries) for table in settings)
     reduces = config is not None and not _leaves_accumulation(config)
     if not shards or excluded or reduces or call.argument("deepspeed") is not None:
         return {}
     return batches(context, call.argument("gradient_accumulation_steps"))
-
-
-def _shards(context: Context, sharding: Value) -> bool:
-    """Whether ``fsdp`` of TrainingArguments is set: ``"full_shard auto_wrap"``, a list of such words, or True."""
-    words = [Conditions(context.settings, defaults=True).known(option) for option in options(sharding)]
-    words += [constant(item) for option in options(sharding) for item in getattr(option, "items", ())]
-    return any(word is True or (isinstance(word, str) and _names_sharding(word)) for word in words)
 
 
 def _names_sharding(words: str) -> bool:

@@ -204,17 +204,8 @@ def _for_reporting(call: Call) -> bool:
                 return True
         node = call.module.parent(node)
     # `if smp.mp_rank() == 0:` selects the first rank of every replica, which is often intended.
-    return isinstance(node, ast.If) and _is_zero_test(node.test, call.node)
-
-
-def _is_zero_test(test: ast.expr, node: ast.Call) -> bool:
-    return any(
-        isinstance(part, ast.Compare)
-        and part.left is node
-        and isinstance(part.comparators[0], ast.Constant)
-        and part.comparators[0].value == 0
-        for part in ast.walk(test)
-    )
+    tests = [part for part in ast.walk(node.test) if isinstance(part, ast.Compare)] if isinstance(node, ast.If) else []
+    return any(test.left is call.node and getattr(test.comparators[0], "value", None) == 0 for test in tests)
 
 
 _CONTEXTS = ("smp.tensor_parallelism", "smp.model_creation")

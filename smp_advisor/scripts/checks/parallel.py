@@ -173,8 +173,14 @@ def _device_of_process(context: Context) -> Iterator[Hit]:
     backends = [constant(option) for start in starts for option in options(start.argument("backend", 0))]
     if not starts or any(start.gives("device_id") for start in starts) or not {*backends} <= {"nccl", "smddp"}:
         return
-    if any(_has_device(wrap) or wrap.gives("device_mesh") or wrap.gives("mesh") for wrap in wraps):
-        return
+    for wrap in wraps:
+        # The current device of FSDP is GPU 0 unless the script sets it.
+        devices = [
+            getattr(getattr(option, "call", None), "name", "") for option in options(wrap.argument("device_id", 8))
+        ]
+        current = set(devices) == {"torch.cuda.current_device"}
+        if (wrap.gives("device_id", 8) and not current) or wrap.gives("device_mesh") or wrap.gives("mesh"):
+            return
     moves = [
         call
         for call in context.trace.methods("cuda", "to")
@@ -183,15 +189,6 @@ def _device_of_process(context: Context) -> Iterator[Hit]:
     ]
     if moves or any(wrap.argument("device_id", 8) is not None for wrap in wraps):
         yield Hit(wraps[0].module, wraps[0].node)
-
-
-def _has_device(wrap: Call) -> bool:
-    """Whether FSDP gets a device, other than the current one, which is GPU 0 unless the script sets it."""
-    device = wrap.argument("device_id", 8)
-    current = device is not None and all(
-        isinstance(option, Result) and option.call.name == "torch.cuda.current_device" for option in options(device)
-    )
-    return wrap.gives("device_id", 8) and not current
 
 
 def _to_current(call: Call) -> bool:
@@ -226,20 +223,16 @@ def _wrapped_model_used(context: Context) -> Iterator[Hit]:
         receiver = call.receiver
         if receiver is None or call.node in reported or any(wrapped_by(value, wraps) for value in call.candidates):
             continue
-        for wrap in wraps:
+        called = [model for value in call.candidates for model in inside(value)]
+        # Losses are plain modules, too.
+        losses = any(isinstance(m, Result) and m.call.name.endswith(("Loss", "Criterion")) for m in called)
+        models = called and not losses and all(map(is_plain_model, called))
+        for wrap in wraps if models else ():
             originals = origins(wrap.argument("module", 0))
-            called = [model for value in call.candidates for model in inside(value)]
-            inner = called and all(any(same(model, original) for original in originals) for model in called)
-            if inner and wrap.order < call.order and not exclusive(wrap, call) and _is_model(called):
+            inner = all(any(same(model, original) for original in originals) for model in called)
+            if inner and wrap.order < call.order and not exclusive(wrap, call):
                 reported.add(call.node)
                 yield Hit(call.module, call.node, {"wrapper": wrap.name.rpartition(".")[2]})
-
-
-def _is_model(values: list[Value]) -> bool:
-    """Whether the values are models, not losses, which are plain modules too."""
-    return not any(
-        isinstance(value, Result) and value.call.name.endswith(("Loss", "Criterion")) for value in values
-    ) and all(is_plain_model(value) for value in values)
 
 
 @check("DDP605")

@@ -42,7 +42,12 @@ def _saving_ranks(context: Context) -> Iterator[Hit]:
     if not (settings.tensor_parallel or settings.pipelined):
         return
     reported: set[ast.AST] = set()
-    for call in [*context.trace.named(*_SAVES), *_states(context)]:
+    states = [
+        call
+        for call in context.trace.methods("state_dict", "local_state_dict")
+        if call.receiver is not None and (is_wrapped_model(call.receiver) or is_wrapped_optimizer(call.receiver))
+    ]
+    for call in [*context.trace.named(*_SAVES), *states]:
         conditions = rank_conditions(call)
         if settings.tensor_parallel and "smp.dp_rank" in conditions and not conditions & {"smp.rank", "smp.rdp_rank"}:
             guard = _guard_node(call, "dp_rank")
@@ -60,14 +65,6 @@ def _saving_ranks(context: Context) -> Iterator[Hit]:
         local = partial is True or "local_state_dict" in call.module.text(call.node)
         if wrong and partial is not False and (local or call.name != "smp.save"):
             yield Hit(call.module, call.node, _values(call, f"{wrong[0]}()"))
-
-
-def _states(context: Context) -> list[Call]:
-    return [
-        call
-        for call in context.trace.methods("state_dict", "local_state_dict")
-        if call.receiver is not None and (is_wrapped_model(call.receiver) or is_wrapped_optimizer(call.receiver))
-    ]
 
 
 def _values(call: Call, rank: str) -> dict[str, object]:

@@ -74,9 +74,7 @@ def _alias(call: Call) -> str:
 
 @check("SMP102")
 def _model_wrapped(context: Context) -> Iterator[Hit]:
-    if context.libraries.smp_tensorflow:
-        for call in list(_keras_models(context))[:1]:
-            yield Hit(call.module, call.node, variant="base class")
+    yield from _on_another_base(context)
     if not context.libraries.smp_torch or context.trainer:
         return
     wrappings = context.wrappings
@@ -92,8 +90,24 @@ def _model_wrapped(context: Context) -> Iterator[Hit]:
     for call in _unwrapped_in_steps(context):
         yield Hit(call.module, call.node, variant="unwrapped")
         return
-    if not wrappings and context.settings.pipelined:
-        yield from _never(context)
+    if wrappings or not context.settings.pipelined or not context.trace.named("smp.DistributedOptimizer"):
+        return
+    owners = [owner for source in context.trace.methods("parameters") for owner in origins(source.receiver)]
+    visible = not any(isinstance(owner, External) for owner in owners)
+    for call in context.trace.named("smp.DistributedOptimizer", "smp.init"):
+        if call.reached and visible and context.trains:
+            yield Hit(call.module, call.node, variant="none")
+            return
+
+
+def _on_another_base(context: Context) -> Iterator[Hit]:
+    """The first call in a step of a TensorFlow model that does not derive from smp.DistributedModel."""
+    for call in context.trace.calls if context.libraries.smp_tensorflow else ():
+        if call.step is not None and not call.method and isinstance(call.receiver, Instance):
+            bases = set(call.receiver.cls.ancestors())
+            if "smptf.DistributedModel" not in bases and bases & _KERAS_MODELS:
+                yield Hit(call.module, call.node, variant="base class")
+                break
 
 
 def _unwrapped_in_steps(context: Context) -> Iterator[Call]:
@@ -111,25 +125,6 @@ def _unwrapped_in_steps(context: Context) -> Iterator[Call]:
         # The step itself calls the model, not the forward of another module.
         outermost = call.functions and (call.functions[-1].home is None or call.functions[-1].step is not None)
         if runs and all(map(is_plain_model, models)) and outermost:
-            yield call
-
-
-def _never(context: Context) -> Iterator[Hit]:
-    for call in context.trace.named("smp.DistributedOptimizer", "smp.init"):
-        owners = [owner for source in context.trace.methods("parameters") for owner in origins(source.receiver)]
-        visible = not any(isinstance(owner, External) for owner in owners)
-        if call.reached and visible and context.trains and context.trace.named("smp.DistributedOptimizer"):
-            yield Hit(call.module, call.node, variant="none")
-            return
-
-
-def _keras_models(context: Context) -> Iterator[Call]:
-    """Calls in steps of TensorFlow models that do not derive from smp.DistributedModel."""
-    for call in context.trace.calls:
-        if call.step is None or call.method or not isinstance(call.receiver, Instance):
-            continue
-        bases = tuple(call.receiver.cls.ancestors())
-        if "smptf.DistributedModel" not in bases and any(base in _KERAS_MODELS for base in bases):
             yield call
 
 

@@ -104,19 +104,15 @@ def _sorted_files(context: Context) -> Iterator[Hit]:
         if shuffled and call.argument("seed", 2) is None and not call.unpacks:
             edits = [add_keyword(call.module, call.node, "shuffle", "False")] if len(call.node.args) < 2 else []
             yield Hit(call.module, call.node, {"call": "list_files()"}, edits)
-    for call in (*context.trace.named(*_LISTINGS), *_paths(context)):
-        if not _in_order(call) and _feeds_data(context, call):
-            text = call.module.text(call.node)
-            yield Hit(call.module, call.node, {"call": text}, [replace(call.module, call.node, f"sorted({text})")])
-
-
-def _paths(context: Context) -> list[Call]:
-    """Listings with ``pathlib``."""
-    return [
+    by_path = [
         call
         for call in context.trace.methods("glob", "rglob", "iterdir")
         if isinstance(call.receiver, Result) and call.receiver.call.name.startswith("pathlib.")
     ]
+    for call in (*context.trace.named(*_LISTINGS), *by_path):
+        if not _in_order(call) and _feeds_data(context, call):
+            text = call.module.text(call.node)
+            yield Hit(call.module, call.node, {"call": text}, [replace(call.module, call.node, f"sorted({text})")])
 
 
 def _in_order(call: Call) -> bool:
