@@ -241,7 +241,6 @@ CASES = [
         "torch.utils.checkpoint",
         fixed=True,
     ),
-    _tensor("SMP119", "StepLR(optimizer.optimizer,", "StepLR(optimizer,", "StepLR(optimizer,", fixed=True),
     _tensor("SMP122", "tensor_parallelism=True", "tensor_parallelism=False", "model_creation", name="false"),
     Case(
         "SMP126",
@@ -349,5 +348,13 @@ CASES = [
         "optimizer.step()",
         fixed=True,
         name="without worker function",
+    ),
+    _pipeline("SMP108", "    torch.cuda.set_device(smp.local_rank())\n", "", "smp.init()", fixed=True),
+    _tensor(
+        "SMP119",
+        "optimizer.clip_master_grads(1.0)",
+        "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+        "clip_grad_norm_",
+        fixed=True,
     ),
 ]

@@ -115,100 +115,49 @@ def _parameters_once(context: Context) -> Iterator[Hit]:
     if not context.trace.methods(*_CHECKPOINTING):
         return
     for call in context.trace.calls:
-        parameters = call.node.args[0] if call.node.args else None
-        if is_optimizer(call.name) and parameters is not None:
-            source = _definition(call, parameters)
-            if _repeats(source) or _gathered_twice(call, parameters):
-                yield Hit(call.module, call.node, {})
+        if is_optimizer(call.name) and call.node.args and _repeats(call, call.node.args[0]):
+            yield Hit(call.module, call.node, {})
 
 
-def _definition(call: Call, name: ast.expr) -> ast.expr:
-    """The last expression assigned to the name before the call, in the same function."""
-    if not isinstance(name, ast.Name):
-        return name
-    around: ast.AST = call.functions[-1].node if call.functions else call.module.tree
-    assigned = [
-        node
-        for node in ast.walk(around)
-        if isinstance(node, ast.Assign)
-        and node.lineno < name.lineno
-        and any(isinstance(target, ast.Name) and target.id == name.id for target in node.targets)
-    ]
-    return max(assigned, key=lambda node: node.lineno).value if assigned else name
-
-
-def _gathered_twice(call: Call, parameters: ast.expr) -> bool:
-    """Whether a loop over all modules adds each module's parameters, which its parent already has."""
-    around: ast.AST = call.functions[-1].node if call.functions else call.module.tree
-    if not isinstance(parameters, ast.Name):
+def _repeats(optimizer: Call, parameters: ast.expr) -> bool:
+    """Whether the list certainly contains parameters more than once: of a module and its parent, or of all modules."""
+    around: ast.AST = optimizer.functions[-1].node if optimizer.functions else optimizer.module.tree
+    made = [parameters]
+    for node in ast.walk(around) if isinstance(parameters, ast.Name) else ():
+        # total = ..., total += ..., total.extend(...)
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "extend":
+            targets, value = [node.func.value], node.args[0] if node.args else node
+        else:
+            value = getattr(node, "value", None)
+        if isinstance(value, ast.expr) and any(getattr(target, "id", "") == parameters.id for target in targets):
+            made.append(value)
+    parts = [part for expression in made for part in ast.walk(expression)]
+    if any(isinstance(part, ast.comprehension) and part.ifs for part in parts):
         return False
-    for loop in ast.walk(around):
-        if isinstance(loop, ast.For) and _calls(loop.iter, "modules", "named_modules"):
-            body = ast.Module(loop.body, [])
-            adds = any(_adds_to(part, parameters.id) for part in ast.walk(body))
-            if adds and not _recurses_not(body) and not any(isinstance(part, ast.If) for part in ast.walk(body)):
-                return True
-    return False
-
-
-def _adds_to(node: ast.AST, name: str) -> bool:
-    """``name += list(module.parameters())`` and ``name.extend(module.parameters())``."""
-    value: ast.expr | None = None
-    if isinstance(node, ast.AugAssign) and getattr(node.target, "id", "") == name:
-        value = node.value
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "extend":
-        value = node.args[0] if node.args and getattr(node.func.value, "id", "") == name else None
-    return value is not None and bool(_owners(value))
-
-
-def _repeats(node: ast.expr) -> bool:
-    """Whether the list certainly contains shared parameters more than once."""
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        return _repeats(node.left) or _repeats(node.right) or _overlap(_owners(node.left) + _owners(node.right))
-    if isinstance(node, ast.Call):
-        is_list = isinstance(node.func, ast.Name) and node.func.id in ("list", "iter", "tuple")
-        duplicates = any(
-            keyword.arg == "remove_duplicate" and isinstance(keyword.value, ast.Constant) and not keyword.value.value
-            for keyword in node.keywords
-        )
-        chained = ast.unparse(node.func) in ("chain", "itertools.chain") and not any(
-            isinstance(argument, ast.Starred) for argument in node.args
-        )
-        if chained and _overlap([owner for argument in node.args for owner in _owners(argument)]):
+    if any(isinstance(part, ast.keyword) and part.arg == "remove_duplicate" for part in parts):
+        return True
+    lists = [part for part in parts if isinstance(part, ast.Call) and _is_method(part, "parameters")]
+    owners = sorted(ast.unparse(part.func.value) for part in lists if isinstance(part.func, ast.Attribute))
+    for part in lists:
+        # Each module of a loop over all modules has the parameters of those in it.
+        loops, inner = list[ast.expr](), optimizer.module.parent(part)
+        while inner is not None and inner is not around and not isinstance(inner, ast.If):
+            loops += [inner.iter] if isinstance(inner, ast.For) else []
+            loops += [generator.iter for generator in getattr(inner, "generators", ())]
+            inner = optimizer.module.parent(inner)
+        conditional = isinstance(inner, ast.If)
+        if (
+            not part.keywords
+            and not conditional
+            and any(_is_method(loop, "modules", "named_modules") for loop in loops)
+        ):
             return True
-        return duplicates or (is_list and bool(node.args) and _repeats(node.args[0]))
-    if isinstance(node, (ast.List, ast.Tuple)):
-        return _overlap(_owners(node))
-    if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
-        modules = any(_calls(generator.iter, "modules", "named_modules") for generator in node.generators)
-        inner = any(_calls(generator.iter, "parameters", "named_parameters") for generator in node.generators[1:])
-        return (modules and inner and not _recurses_not(node) and not any(g.ifs for g in node.generators)) or any(
-            _repeats(generator.iter) for generator in node.generators
-        )
-    return False
+    return any(second == first or second.startswith(f"{first}.") for first, second in itertools.pairwise(owners))
 
 
-def _owners(node: ast.expr) -> list[str]:
-    """Objects whose ``parameters()`` are in a list or a sum of lists: ``model`` and ``model.head``."""
-    return [
-        ast.unparse(part.func.value)
-        for part in ast.walk(node)
-        if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and part.func.attr == "parameters"
-    ]
-
-
-def _overlap(owners: list[str]) -> bool:
-    """Whether one of them equals or contains another."""
-    ordered = sorted(owners)
-    return any(second == first or second.startswith(f"{first}.") for first, second in itertools.pairwise(ordered))
-
-
-def _calls(node: ast.expr, *names: str) -> bool:
+def _is_method(node: ast.expr, *names: str) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in names
-
-
-def _recurses_not(node: ast.AST) -> bool:
-    return any(isinstance(part, ast.keyword) and part.arg == "recurse" for part in ast.walk(node))
 
 
 _CLIPS = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_norm")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from smp_advisor.errors import AdvisorError
 from smp_advisor.files import CONFIGURATION, read_bytes, table
 from smp_advisor.reading.module import replace
@@ -17,6 +19,7 @@ from smp_advisor.scripts.queries import argument_node, constant, origins
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from smp_advisor.reading.trace import Call
 
@@ -73,6 +76,60 @@ def _sharding_turned_on(context: Context) -> Iterator[Hit]:
             edits = [] if call in parsers else [_added(call, 'fsdp="full_shard auto_wrap"')]
             yield Hit(call.module, call.node, {"call": call.called}, edits)
         return
+
+
+_NAMED = ("deepspeed", "fsdp_config", "hf_ds_config", "config_file")
+"""Arguments of trainers and plugins, and options of jobs, that can be files."""
+_MOST_FOLDERS = 3
+
+
+@check("TRN717")
+def _files_of_settings(context: Context) -> Iterator[Hit]:
+    script, passed = context.trace.modules[0].source.file, context.settings.hyperparameters
+    plugins = [call for call in context.trace.calls if call.reached and call.name.endswith("DeepSpeedPlugin")]
+    named = [
+        (call, name, str(constant(option)))
+        for call in (*trainer_arguments(context), *plugins)
+        for name in _NAMED
+        for option in options(call.argument(name))
+    ]
+    parsers = [call for call in context.trace.calls if call.reached and call.name.endswith(_PARSERS)]
+    named += [(call, name, str(passed.get(name))) for call in parsers for name in (*_NAMED, "config")]
+    for call, name, text in named:
+        if script is None or not text.endswith((".json", ".yaml", ".yml")) or text.startswith("/opt/ml/"):
+            continue
+        folders = [*list(script.resolve().parents)[:_MOST_FOLDERS]]
+        path = next((folder / text for folder in folders if (folder / text).is_file()), None)
+        if path is None:
+            yield Hit(call.module, argument_node(call, name) or call.node, {"file": text, "argument": name})
+        else:
+            yield from _differences_of_file(context, call, path)
+
+
+def _differences_of_file(context: Context, call: Call, path: Path) -> Iterator[Hit]:
+    """Settings in a file of DeepSpeed, Trainer or TRL that are not those of the plan."""
+    settings = context.settings
+    try:
+        content = yaml.safe_load(read_bytes(path, CONFIGURATION)) if settings.precision else None
+    except (OSError, AdvisorError, yaml.YAMLError, RecursionError, ValueError):
+        content = None
+    if not isinstance(content, dict):
+        what = f"{path.name}, whose settings the job uses, is not a table of names and values"
+        return context.leave_open(call.module, call.node, what) if settings.precision else None
+    planned = {
+        **dict.fromkeys(("per_device_train_batch_size", "train_micro_batch_size_per_gpu"), settings.batch_size),
+        "gradient_accumulation_steps": settings.gradient_accumulation_steps,
+        **{name: name == settings.precision for name in _HALF},
+    }
+    differing = dict[str, tuple[Any, Any]]()
+    for name, plan in planned.items():
+        value = content.get(name)
+        written = value.get("enabled") if isinstance(value, dict) else value
+        if plan is not None and type(written) is type(plan) and written != plan:
+            differing[name] = written, plan
+    if differing:
+        written, plan = (", ".join(f"{name}={pair[n]!r}" for name, pair in differing.items()) for n in (0, 1))
+        yield Hit(call.module, call.node, {"file": path.name, "written": written, "planned": plan}, variant="file")
 
 
 def _added(call: Call, text: str) -> Any:

@@ -273,10 +273,15 @@ def _uses_the_library(context: Context) -> Iterator[Hit]:
     arguments = next(trainer_arguments(context), None)
     if library == _V2 and arguments is not None:
         yield Hit(arguments.module, arguments.node, {"library": record["title"]}, variant="trainer")
+    tensorflow = bool(context.trace.imported("tensorflow")) and not context.trace.imported("torch")
+    of_torch = get_library(library)
+    if tensorflow and not (of_torch.smdistributed or of_torch.compiles):
+        for call in context.trace.methods("fit", "apply_gradients")[:1]:
+            yield Hit(call.module, call.node, {"library": record["title"]}, variant="tensorflow")
+        return
     if not _trains(context) or _by_trainer(context):
         return
-    tensorflow = bool(context.trace.imported("tensorflow")) and not context.trace.imported("torch")
-    if tensorflow and get_library(library).compiles:
+    if tensorflow and of_torch.compiles:
         return  # the image compiles
     alias = f"{record['import'].rpartition(' ')[2]}."
     uses = any(alias in module.source.text for module in context.trace.modules)  # and does not import it
