@@ -55,6 +55,12 @@ def test_the_inner_model_in_an_evaluation_is_left_alone():
     assert not found(good("DDP608") + evaluation)
 
 
+def test_a_script_that_reduces_gradients_itself_may_train_the_inner_model():
+    script = catalog()["DDP608"].examples[0].bad
+    assert found(script) == {"DDP608"}
+    assert not found(f"{script}    for p in model.parameters():\n        dist.all_reduce(p.grad)\n")
+
+
 @pytest.mark.parametrize(
     "condition",
     ["dist.get_rank() == 0", "is_main_process()", "args.local_rank in (-1, 0)", "gpu_id == 0", "not dist.get_rank()"],
@@ -81,6 +87,7 @@ if dist.get_rank() == 0:
 """
     assert not found(HEAD + DEVICE + text)
     assert found(HEAD + DEVICE + "if dist.get_rank() == 0:\n    dist.barrier()\n") == {"DDP606"}
+    assert not found(HEAD + DEVICE + "if dist.get_rank() == 0:\n    dist.all_gather_object(parts, own, stage_group)\n")
 
 
 def test_a_broadcast_with_both_sides():

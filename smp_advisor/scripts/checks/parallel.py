@@ -261,7 +261,10 @@ def _gradients_reset(context: Context) -> Iterator[Hit]:
 def _no_inner_forward(context: Context) -> Iterator[Hit]:
     wraps = parallel_wraps(context)
     innermost = {call.loops[-1] for call in context.trace.methods("backward") if call.reached and call.loops}
-    for call in context.trace.methods("module") if wraps else ():
+    # The script may reduce the gradients by itself.
+    reads_gradients = any(node.attr == "grad" for module in context.trace.modules for node in module.all(ast.Attribute))
+    reduces = reads_gradients and context.trace.methods("all_reduce")
+    for call in context.trace.methods("module") if wraps and not reduces else ():
         if not call.reached or call.loops[-1:] == () or call.loops[-1] not in innermost or without_gradients(call):
             continue
         wrap = wrapped_by(call.receiver, wraps)

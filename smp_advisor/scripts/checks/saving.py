@@ -113,7 +113,8 @@ _GUARDS = ("rank", "main_process", "is_main", "is_master", "master_process", "pr
 @check("DDP606")
 def _collectives_on_every_rank(context: Context) -> Iterator[Hit]:
     for call in context.trace.named(*_NAMES):
-        if _on_one_rank(call) and not call.gives("group") and not _met(context, call):
+        of_group = call.gives("group") or any(mentions(node, "group") for node in call.node.args)
+        if _on_one_rank(call) and not of_group and not _met(context, call):
             yield Hit(call.module, call.node, {"call": call.name.rpartition(".")[2]}, variant="collective")
     wraps = [wrap for wrap in parallel_wraps(context) if "fsdp" in wrap.name.lower()]
     states = [*context.trace.named(*_STATES)]

@@ -300,6 +300,8 @@ def _shows_its_model(context: Context) -> bool:
     if any(call.reached and not guarded_by(call, "fsdp", "shard") for call in context.trace.named(*REPLICATING)):
         return True
     optimizers = [call for call in context.trace.calls if is_optimizer(call.name)]
+    if not optimizers and not context.trace.methods("step"):
+        return False  # a backward pass without an update is no training
     groups = [origin for call in optimizers for origin in origins(call.argument("params", 0))]
     models = [group.call.receiver for group in groups if isinstance(group, Result) and group.call.method]
     plain = [model is not None and is_plain_model(model) for model in models]
