@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -35,7 +36,7 @@ def as_sarif(*reports: Report, problems: Iterable[str] = ()) -> dict[str, Any]:
         {"level": "note", "message": {"text": note.what}, "locations": [_location(note.path, {"startLine": note.line})]}
         for note in notes
     ]
-    coverage = {report.path: report.coverage.plain() for report in reports if report.coverage is not None}
+    coverage = {report.path: asdict(report.coverage) for report in reports if report.coverage is not None}
     same = Counter[str]()
     results = []
     for finding in findings:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 _WRAPPERS = ("smp.DistributedModel", "tsm.transform", "tsm.transform.transform", *FSDP, *REPLICATING)
 _SAVES = known_names("saves")
 _SAVING = ("save_pretrained", "save_model", "save_checkpoint", "save_state", "save_weights")
+_KERAS = ("tensorflow.keras.optimizers.", "tensorflow.optimizers.", "keras.optimizers.")
 _TITLES = {"smp_torch": "SMP v1 (PyTorch)", "smp_tensorflow": "SMP v1 (TensorFlow)", "smp_v2": "SMP v2"}
 
 
@@ -54,9 +55,14 @@ def coverage(context: Context) -> Coverage:
     names += ["Accelerate"] if _reached(context.trace.named(*ACCELERATORS)) else []
     names += ["Hugging Face Trainer"] if context.trainer else []
     by_trainer = ("that of Trainer",) if context.trainer else ()
+    optimizers = [
+        call
+        for call in context.trace.calls
+        if is_optimizer(call.name) or call.name.startswith(("smp.DistributedOptimizer", *_KERAS))
+    ]
     parts = (
         Part(role="models", places=_places(_models(context))),
-        Part(role="optimizers", places=_places(_optimizers(context)) or by_trainer),
+        Part(role="optimizers", places=_places(_reached(optimizers) or optimizers) or by_trainer),
         Part(role="training loops", places=_loops(context)),
         Part(role="savers", places=_places([*context.trace.named(*_SAVES), *context.trace.methods(*_SAVING)])),
     )
@@ -83,17 +89,6 @@ def _models(context: Context) -> Iterator[Call]:
         for call in context.trace.methods("parameters"):
             plain = call.receiver is not None and is_plain_model(call.receiver)
             yield from (origin.call for origin in origins(call.receiver) if plain and hasattr(origin, "call"))
-
-
-def _optimizers(context: Context) -> Iterator[Call]:
-    calls = [
-        call
-        for call in context.trace.calls
-        if is_optimizer(call.name)
-        or call.name == "smp.DistributedOptimizer"
-        or call.name.startswith(("tensorflow.keras.optimizers.", "tensorflow.optimizers.", "keras.optimizers."))
-    ]
-    yield from _reached(calls) or calls
 
 
 def _loops(context: Context) -> tuple[str, ...]:

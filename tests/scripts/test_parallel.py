@@ -170,15 +170,6 @@ def test_back_ends_that_the_plan_does_not_use_are_not_judged():
     assert "STC413" not in found(text, {"library": "fsdp"})
 
 
-def test_manual_optimization_of_lightning():
-    text = (
-        catalog()["TRN706"]
-        .examples[0]
-        .bad.replace("    def training_step", "    automatic_optimization = False\n\n    def training_step")
-    )
-    assert not found(text)
-
-
 @pytest.mark.parametrize(
     ("settings", "severity"),
     [

@@ -76,7 +76,15 @@ def batch_size(call: Call) -> Value:
 
 @check("SMP109", "smp_torch")
 def _whole_batches(context: Context) -> Iterator[Hit]:
-    if not context.splits or _skips_by_hand(context):
+    # A loop may skip batches whose size microbatches does not divide.
+    skips = any(
+        any(isinstance(inner, (ast.Continue, ast.Break)) for inner in node.body)
+        and any(isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod) for part in ast.walk(node.test))
+        and mentions(node.test, "microbatch", "num_mb")
+        for module in context.trace.modules
+        for node in module.all(ast.If)
+    )
+    if not context.splits or skips:
         return
     for call in loaders(context):
         if not isinstance(call.argument("batch_sampler", 4), (Constant, type(None))):
@@ -128,17 +136,6 @@ def _drops(context: Context, call: Call, drop_last: Value | None) -> bool | None
         context.leave_open(call.module, call.node, "drop_last of this DataLoader is not a literal (SMP109).")
         return None
     return bool(all(constants))
-
-
-def _skips_by_hand(context: Context) -> bool:
-    """Whether a loop skips batches whose size microbatches does not divide."""
-    return any(
-        any(isinstance(inner, (ast.Continue, ast.Break)) for inner in node.body)
-        and any(isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod) for part in ast.walk(node.test))
-        and mentions(node.test, "microbatch", "num_mb")
-        for module in context.trace.modules
-        for node in module.all(ast.If)
-    )
 
 
 def _outside_steps(context: Context, loader: Call) -> bool:

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.libraries.library import get_library
 from smp_advisor.reading.module import replace
-from smp_advisor.reading.values import Class, Constant, External, Result, Value, options
+from smp_advisor.reading.values import Constant, External, Result, Value, options
 from smp_advisor.scripts.checks.data import comes_from, loaders
 from smp_advisor.scripts.checks.parallel import REPLICATING, reached_accelerators
 from smp_advisor.scripts.checks.planned import trainer_arguments
 from smp_advisor.scripts.checks.sharding import FSDP
 from smp_advisor.scripts.conditions import Conditions
 from smp_advisor.scripts.context import Context, Hit, check
-from smp_advisor.scripts.queries import argument_node, constant, derivation, is_cuda, is_optimizer, origins, updates
+from smp_advisor.scripts.queries import argument_node, constant, derivation, is_optimizer, origins, updates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -159,34 +159,6 @@ def _checkpointing_by_trainer(context: Context) -> Iterator[Hit]:
         value = call.argument("gradient_checkpointing")
         if value is not None and Conditions(context.settings).truth(value) is True:
             yield Hit(call.module, argument_node(call, "gradient_checkpointing") or call.node)
-
-
-def _lightning_modules(context: Context) -> list[Class]:
-    return [cls for cls in context.trace.classes if any(p.endswith("LightningModule") for p in cls.ancestors())]
-
-
-@check("TRN706")
-def _backward_in_lightning(context: Context) -> Iterator[Hit]:
-    for cls in _lightning_modules(context):
-        step = cls.members.get("training_step")
-        if step is None or "automatic_optimization" in cls.module.text(cls.node):
-            continue
-        for call in context.trace.methods("backward", "manual_backward"):
-            inside = [function for function in call.functions if function.node is getattr(step, "node", None)]
-            if inside:
-                yield Hit(call.module, call.node, {"call": call.module.text(call.node.func)})
-
-
-@check("TRN707")
-def _device_of_lightning(context: Context) -> Iterator[Hit]:
-    for cls in _lightning_modules(context):
-        first, last = cls.node.lineno, cls.node.end_lineno or cls.node.lineno
-        for call in context.trace.methods("cuda", "to"):
-            if call.module is not cls.module or not first <= call.node.lineno <= last or call.name:
-                continue
-            moved = call.method == "cuda" or any(is_cuda(o) for value in call.arguments[:1] for o in options(value))
-            if moved:
-                yield Hit(call.module, call.node, {"call": call.module.text(call.node)})
 
 
 @check("TRN708")

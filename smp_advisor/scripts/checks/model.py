@@ -72,17 +72,13 @@ def _unsupported(context: Context) -> Iterator[Hit]:
         feature = _UNSUPPORTED[call.name]
         excluded = bool(wrappings) and all(exclusive(call, mine) for mine in wrappings)
         excluded = excluded or ("GradScaler" in feature and any(exclusive(call, mine) for mine in scalers))
-        if call.name.startswith("torch.jit.") and not _of_model(context, call):
-            continue
+        later = [argument for wrapping in wrappings for argument in wrapping.arguments]
+        if call.name.startswith("torch.jit.") and not any(getattr(model, "call", None) is call for model in later):
+            continue  # a helper function is compiled, not the model
         if not excluded:
             yield Hit(
                 call.module, call.node, {"feature": feature}, _own_scaler(call) if "GradScaler" in feature else []
             )
-
-
-def _of_model(context: Context, call: Call) -> bool:
-    """Whether the compiled module is wrapped later. Compiled helper functions are not reported."""
-    return any(getattr(argument, "call", None) is call for later in context.wrappings for argument in later.arguments)
 
 
 def _own_scaler(call: Call) -> list[Edit]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from smp_advisor.reading.module import add_keyword, replace
 from smp_advisor.reading.trace import exclusive
@@ -125,11 +125,10 @@ def _repeats(optimizer: Call, parameters: ast.expr) -> bool:
     made = [parameters]
     for node in ast.walk(around) if isinstance(parameters, ast.Name) else ():
         # total = ..., total += ..., total.extend(...)
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "extend":
-            targets, value = [node.func.value], node.args[0] if node.args else node
-        else:
-            value = getattr(node, "value", None)
+        targets: list[Any] = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        value = getattr(node, "value", None)
+        if isinstance(node, ast.Call) and _is_method(node, "extend") and node.args:
+            targets, value = [getattr(node.func, "value", None)], node.args[0]
         if isinstance(value, ast.expr) and any(getattr(target, "id", "") == parameters.id for target in targets):
             made.append(value)
     parts = [part for expression in made for part in ast.walk(expression)]

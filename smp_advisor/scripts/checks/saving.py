@@ -54,9 +54,10 @@ def _saving_ranks(context: Context) -> Iterator[Hit]:
             place = guard or call.node
             if place not in reported:
                 reported.add(place)
-                is_method = guard is not None and isinstance(guard.func, ast.Attribute)
-                named = f"{call.module.text(guard.func.value)}.rdp_rank" if is_method else ""
-                edits = [replace(call.module, guard.func, named)] if is_method else []
+                func = guard.func if guard is not None else None
+                edits = []
+                if isinstance(func, ast.Attribute):
+                    edits = [replace(call.module, func, f"{call.module.text(func.value)}.rdp_rank")]
                 yield Hit(call.module, place, _values(call, "smp.dp_rank()"), edits)
             continue
         # All ranks of a replica take part in state_dict. A state that was gathered before is written by one.
@@ -114,7 +115,10 @@ _GUARDS = ("rank", "main_process", "is_main", "is_master", "master_process", "pr
 def _collectives_on_every_rank(context: Context) -> Iterator[Hit]:
     for call in context.trace.named(*_NAMES):
         of_group = call.gives("group") or any(mentions(node, "group") for node in call.node.args)
-        if _on_one_rank(call) and not of_group and not _met(context, call):
+        # The peer ranks may call the same, in the peer branch or before it.
+        peers = [peer for peer in context.trace.named(call.name) if peer is not call]
+        met = any(exclusive(peer, call) or (_by_rank(peer) and not rank_conditions(peer)) for peer in peers)
+        if _on_one_rank(call) and not of_group and not met:
             yield Hit(call.module, call.node, {"call": call.name.rpartition(".")[2]}, variant="collective")
     wraps = [wrap for wrap in parallel_wraps(context) if "fsdp" in wrap.name.lower()]
     states = [*context.trace.named(*_STATES)]
@@ -135,14 +139,6 @@ def _collectives_on_every_rank(context: Context) -> Iterator[Hit]:
 
 def _on_one_rank(call: Call) -> bool:
     return call.reached and bool(rank_conditions(call) & _ONE_RANK)
-
-
-def _met(context: Context, call: Call) -> bool:
-    """Whether the peer ranks call the same, in the peer branch or before it."""
-    return any(
-        peer is not call and (exclusive(peer, call) or (_by_rank(peer) and not rank_conditions(peer)))
-        for peer in context.trace.named(call.name)
-    )
 
 
 def _by_rank(call: Call) -> bool:

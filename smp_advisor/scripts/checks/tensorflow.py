@@ -104,13 +104,22 @@ def _sorted_files(context: Context) -> Iterator[Hit]:
         if shuffled and call.argument("seed", 2) is None and not call.unpacks:
             edits = [add_keyword(call.module, call.node, "shuffle", "False")] if len(call.node.args) < 2 else []
             yield Hit(call.module, call.node, {"call": "list_files()"}, edits)
+    # Calls whose results go into a data set.
+    read = {
+        part.call.node
+        for call in context.trace.calls
+        if call.name.startswith("tensorflow.data.")
+        for argument in (*call.arguments, *call.keywords.values())
+        for part in derivation(argument)
+        if isinstance(part, Result)
+    }
     by_path = [
         call
         for call in context.trace.methods("glob", "rglob", "iterdir")
         if isinstance(call.receiver, Result) and call.receiver.call.name.startswith("pathlib.")
     ]
     for call in (*context.trace.named(*_LISTINGS), *by_path):
-        if not _in_order(call) and _feeds_data(context, call):
+        if not _in_order(call) and call.node in read:
             text = call.module.text(call.node)
             yield Hit(call.module, call.node, {"call": text}, [replace(call.module, call.node, f"sorted({text})")])
 
@@ -135,14 +144,3 @@ def _sorts(node: ast.Call, names: list[str]) -> bool:
     if isinstance(node.func, ast.Attribute):
         return node.func.attr == "sort" and getattr(node.func.value, "id", "") in names
     return getattr(node.func, "id", "") == "sorted" and bool(node.args) and getattr(node.args[0], "id", "") in names
-
-
-def _feeds_data(context: Context, listing: Call) -> bool:
-    """Whether the listed files go into a dataset."""
-    return any(
-        isinstance(part, Result) and part.call is listing
-        for call in context.trace.calls
-        if call.name.startswith("tensorflow.data.")
-        for argument in (*call.arguments, *call.keywords.values())
-        for part in derivation(argument)
-    )

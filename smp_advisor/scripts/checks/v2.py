@@ -105,20 +105,16 @@ def _sharded_before_optimizer(context: Context) -> Iterator[Hit]:
             yield Hit(call.module, call.node, variant="missing")
         return
     for call in forwards if backwards else ():
-        if _left_behind(call, wraps):
+        # The called model is the one passed to FSDP. ``fully_shard`` changes it in place.
+        wrapped = [wrap for wrap in wraps if not in_place(wrap) and wrap.order < call.order]
+        sharded = [origin for wrap in wrapped for value in wrap.arguments[:1] for origin in origins(value)]
+        called = [inner for origin in origins(call.receiver) for inner in _inside_wrappers(origin)]
+        if called and all(any(model is original for original in sharded) for model in called):
             yield Hit(call.module, call.node, variant="unused result")
             break
     for call in context.trace.calls:
         if is_optimizer(call.name) and call.reached and call.order < wraps[0].order and not exclusive(call, wraps[0]):
             yield Hit(call.module, call.node, {"optimizer": call.name.rpartition(".")[2]}, variant="optimizer")
-
-
-def _left_behind(forward: Call, wraps: list[Call]) -> bool:
-    """Whether the called model is the one passed to FSDP. ``fully_shard`` changes it in place."""
-    wrapped = [wrap for wrap in wraps if not in_place(wrap) and wrap.order < forward.order]
-    sharded = [origin for wrap in wrapped for value in wrap.arguments[:1] for origin in origins(value)]
-    called = [inner for origin in origins(forward.receiver) for inner in _inside_wrappers(origin)]
-    return bool(called) and all(any(model is original for original in sharded) for model in called)
 
 
 def _is_plain(call: Call) -> bool:
