@@ -285,7 +285,10 @@ def _uses_the_library(context: Context) -> Iterator[Hit]:
         return  # the image compiles
     alias = f"{record['import'].rpartition(' ')[2]}."
     uses = any(alias in module.source.text for module in context.trace.modules)  # and does not import it
-    if not tensorflow and not uses and not _shows_its_model(context):
+    # A package that is not followed may replicate the model: task.prepare_distributed().
+    outside = [call.called.lower() for call in context.trace.calls if not call.function and "torch." not in call.name]
+    hidden = any("distributed" in name for name in outside) or not _shows_its_model(context)
+    if not tensorflow and not uses and hidden:
         what = f"how the model is made, and whether it uses {record['title']}, as the plan does"
         return context.leave_open(context.trace.modules[0], context.trace.modules[0].tree.body[0], what)
     missing = [f"`{record['import']}`", *(need["text"] for need in record["needs"] if not tensorflow)]
