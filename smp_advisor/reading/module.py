@@ -89,13 +89,13 @@ class Module:
 def parse(source: Source, *, entry: bool = True, directory: Path | None = None) -> Module:
     """Parse, without compiling or running."""
     trees, key = _SHARED.get({}), (source.file.resolve() if source.file is not None else None, source.text)
-    known = trees.get(key)
-    if known is None:
-        known = Module(source, _tree(source), entry, directory)
+    shared = trees.get(key)
+    if shared is None:
+        shared = Module(source, _tree(source), entry, directory)
         if sum(len(text) for _, text in trees) > _MOST_CHARACTERS:
             trees.clear()
-        trees[key] = known
-    module = known.fresh(source, entry=entry, directory=directory)
+        trees[key] = shared
+    module = shared.fresh(source, entry=entry, directory=directory)
     module.scope.names["__name__"] = Constant("__main__" if entry else Path(source.path).stem)
     return module
 

@@ -246,8 +246,8 @@ def _with_old_syntax(text: str) -> str:
                 end, count = text.find(inner["quote"], inner.end()), len(inner["quote"])
                 if end < 0:
                     return text
-                other = "'" if quote[0] == '"' else '"'
-                letters[inner.end() - count : inner.end()] = letters[end : end + count] = other * count
+                swapped = "'" if quote[0] == '"' else '"'
+                letters[inner.end() - count : inner.end()] = letters[end : end + count] = swapped * count
                 for position in range(inner.end(), end):
                     letters[position] = "_" if text[position] in "\\'\"\n{}" else text[position]
                 place = end + count

@@ -64,7 +64,7 @@ def judge(context: Context) -> list[tuple[Finding, Hit]]:
         if (id(hit.module), hit.node.lineno, finding.id) not in silenced
     ]
     pairs += [(_finding("SMP100", comment), comment) for comment in comments]
-    # A list of missing calls that other findings report says nothing new.
+    # A list of missing calls that other findings report is left out.
     reported = {finding.id for finding, _ in pairs}
     pairs = [
         pair for pair in pairs if pair[0].id != "SMP002" or not pair[1].reported_by or pair[1].reported_by - reported

@@ -84,8 +84,8 @@ def _static_padding(context: Context) -> Iterator[Hit]:
         padding = call.argument("padding")
         constants = [constant(option) for option in options(padding)]
         dynamic = next((value for value in constants if value is True or value == "longest"), None)
-        named = "token" in call.module.text(call.node.func).lower()
-        if dynamic is not None and (named or {"truncation", "max_length", "return_tensors"} & call.keywords.keys()):
+        tokenizes = "token" in call.module.text(call.node.func).lower()
+        if dynamic is not None and (tokenizes or {"truncation", "max_length", "return_tensors"} & call.keywords.keys()):
             # Without max_length, every text gets the length of the longest one that the model supports.
             long = not call.gives("max_length")
             changes = len(constants) == 1 and not long
@@ -302,8 +302,8 @@ def _list_unknown(context: Context) -> None:
         values = {name: call.argument(name) for name in (_READ if call in compiled else ("compiler_config",))}
         values |= {"arguments": Unknown(call.passed.open)} if call.unpacks else {}
         for name, value in values.items():
-            known = isinstance(value, (Constant, type(None))) or (isinstance(value, Mapping) and value.complete)
-            if value is not None and not known:
+            readable = isinstance(value, (Constant, type(None))) or (isinstance(value, Mapping) and value.complete)
+            if value is not None and not readable:
                 what = f"{name} of {call.called}(...) cannot be read: {reason(value)}. Checks that need it are skipped."
                 context.leave_open(call.module, call.node, what)
 

@@ -89,8 +89,8 @@ def _several_units(context: Context) -> Iterator[Hit]:
         return
     policy = wrap.argument("auto_wrap_policy", 4)
     if in_place(wrap):
-        passed = [o for call in context.trace.methods("apply") for value in call.arguments for o in options(value)]
-        applied = any(isinstance(option, External) and option.path.endswith("fully_shard") for option in passed)
+        shards = [o for call in context.trace.methods("apply") for value in call.arguments for o in options(value)]
+        applied = any(isinstance(option, External) and option.path.endswith("fully_shard") for option in shards)
         if not context.trace.named("torch.distributed.fsdp.fully_shard")[1:] and not applied:
             yield Hit(wrap.module, wrap.node, {"call": "fully_shard"}, variant="fully_shard")
     elif policy is None or is_none(policy):
@@ -276,8 +276,8 @@ def adapters(context: Context, wrap: Call | None = None) -> list[Call]:
 def _candidates(context: Context) -> Iterator[Call]:
     yield from context.trace.named(*_MAKERS, *_INTO)
     for call in context.trace.calls:
-        passed = [option for value in (*call.arguments, *call.keywords.values()) for option in options(value)]
-        by_peft = any(isinstance(option, Result) and option.call.name.startswith("peft.") for option in passed)
+        arguments = [option for value in (*call.arguments, *call.keywords.values()) for option in options(value)]
+        by_peft = any(isinstance(option, Result) and option.call.name.startswith("peft.") for option in arguments)
         if call.name.endswith(_FREEZERS) or (call.method == "add_adapter" and by_peft):
             yield call
     for call in context.trace.methods("named_parameters"):

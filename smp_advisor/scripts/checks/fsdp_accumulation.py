@@ -122,7 +122,7 @@ def _by_fabric(context: Context) -> Iterator[Delay]:
         enabled = call.argument("enabled", 1)
         off = enabled is not None and Conditions(context.settings).truth(enabled) is False
         # Unsharded gradients of adapters are small, unless they share units with frozen parameters.
-        strategies = [made for made in context.trace.calls if made.name.endswith(STRATEGY)]
+        strategies = [maker for maker in context.trace.calls if maker.name.endswith(STRATEGY)]
         light = adapters(context) and not any(mixes(context, strategy) for strategy in strategies)
         if (of_fabric or handed) and not off and not elsewhere(call) and not light:
             yield Delay(call, {"call": "no_backward_sync()"})

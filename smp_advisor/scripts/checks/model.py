@@ -224,8 +224,10 @@ def _parallel_modules(context: Context) -> Iterator[Hit]:
         yield Hit(call.module, call.node, values)
     elif not any(call.name == "smp.set_tensor_parallelism" for call in on):
         # The script marks models for tensor parallelism, except in this branch.
-        made = [origin for call in context.wrappings for model in call.arguments[:1] for origin in origins(model)]
-        for model in (value.call for value in made if isinstance(value, (Instance, Result)) and is_plain_model(value)):
+        models = [origin for call in context.wrappings for model in call.arguments[:1] for origin in origins(model)]
+        for model in (
+            value.call for value in models if isinstance(value, (Instance, Result)) and is_plain_model(value)
+        ):
             if not any(_may_turn_on(value) for value in model.contexts):
                 yield Hit(model.module, model.node, values)
 

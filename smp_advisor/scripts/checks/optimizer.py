@@ -122,16 +122,16 @@ def _parameters_once(context: Context) -> Iterator[Hit]:
 def _repeats(optimizer: Call, parameters: ast.expr) -> bool:
     """Whether the list certainly contains parameters more than once: of a module and its parent, or of all modules."""
     around: ast.AST = optimizer.functions[-1].node if optimizer.functions else optimizer.module.tree
-    made = [parameters]
-    for node in ast.walk(around) if isinstance(parameters, ast.Name) else ():
+    expressions, name = [parameters], getattr(parameters, "id", "")
+    for node in ast.walk(around) if name else ():
         # total = ..., total += ..., total.extend(...)
         targets: list[Any] = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         value = getattr(node, "value", None)
         if isinstance(node, ast.Call) and _is_method(node, "extend") and node.args:
             targets, value = [getattr(node.func, "value", None)], node.args[0]
-        if isinstance(value, ast.expr) and any(getattr(target, "id", "") == parameters.id for target in targets):
-            made.append(value)
-    parts = [part for expression in made for part in ast.walk(expression)]
+        if isinstance(value, ast.expr) and any(getattr(target, "id", "") == name for target in targets):
+            expressions.append(value)
+    parts = [part for expression in expressions for part in ast.walk(expression)]
     if any(isinstance(part, ast.comprehension) and part.ifs for part in parts):
         return False
     if any(isinstance(part, ast.keyword) and part.arg == "remove_duplicate" for part in parts):
@@ -145,12 +145,8 @@ def _repeats(optimizer: Call, parameters: ast.expr) -> bool:
             loops += [inner.iter] if isinstance(inner, ast.For) else []
             loops += [generator.iter for generator in getattr(inner, "generators", ())]
             inner = optimizer.module.parent(inner)
-        conditional = isinstance(inner, ast.If)
-        if (
-            not part.keywords
-            and not conditional
-            and any(_is_method(loop, "modules", "named_modules") for loop in loops)
-        ):
+        everywhere = not part.keywords and not isinstance(inner, ast.If)
+        if everywhere and any(_is_method(loop, "modules", "named_modules") for loop in loops):
             return True
     return any(second == first or second.startswith(f"{first}.") for first, second in itertools.pairwise(owners))
 

@@ -114,10 +114,10 @@ def _each_its_own_part(context: Context) -> Iterator[Hit]:
         trains = any(iteration.node in trained for iteration in _fed(context, call))
         if not call.reached or not trains or dataset is None or is_sharded(dataset):
             continue
-        made = [origin.call for origin in origins(dataset) if isinstance(origin, Result)]
-        if not all(call.name.startswith(_DATA) for call in made):
+        makers = [origin.call for origin in origins(dataset) if isinstance(origin, Result)]
+        if not all(call.name.startswith(_DATA) for call in makers):
             continue  # another package may divide its data sets by itself
-        streams = any(constant(loading.argument("streaming")) is True for loading in made)
+        streams = any(constant(loading.argument("streaming")) is True for loading in makers)
         shuffles = any(bool(constant(option)) for option in options(call.argument("shuffle", 2)))
         yield Hit(call.module, call.node, variant="stream" if streams else "shuffled" if shuffles else "same")
 
@@ -194,8 +194,8 @@ def _device_of_process(context: Context) -> Iterator[Hit]:
 def _to_current(call: Call) -> bool:
     """``to("cuda")``: the current device, which is GPU 0 of each process."""
     for option in (option for value in call.arguments[:1] for option in options(value)):
-        made = isinstance(option, Result) and option.call.name == "torch.device" and len(option.call.arguments) == 1
-        names = options(option.call.arguments[0]) if isinstance(option, Result) and made else (option,)
+        device = isinstance(option, Result) and option.call.name == "torch.device" and len(option.call.arguments) == 1
+        names = options(option.call.arguments[0]) if isinstance(option, Result) and device else (option,)
         if any(constant(name) == "cuda" for name in names):
             return True
     return False

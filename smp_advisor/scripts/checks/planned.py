@@ -85,17 +85,17 @@ _MOST_FOLDERS = 3
 
 @check("TRN717")
 def _files_of_settings(context: Context) -> Iterator[Hit]:
-    script, passed = context.trace.modules[0].source.file, context.settings.hyperparameters
+    script, job_options = context.trace.modules[0].source.file, context.settings.hyperparameters
     plugins = [call for call in context.trace.calls if call.reached and call.name.endswith("DeepSpeedPlugin")]
-    named = [
+    files = [
         (call, name, str(constant(option)))
         for call in (*trainer_arguments(context), *plugins)
         for name in _NAMED
         for option in options(call.argument(name))
     ]
     parsers = [call for call in context.trace.calls if call.reached and call.name.endswith(_PARSERS)]
-    named += [(call, name, str(passed.get(name))) for call in parsers for name in (*_NAMED, "config")]
-    for call, name, text in named:
+    files += [(call, name, str(job_options.get(name))) for call in parsers for name in (*_NAMED, "config")]
+    for call, name, text in files:
         if script is None or not text.endswith((".json", ".yaml", ".yml")) or text.startswith("/opt/ml/"):
             continue
         folders = [*list(script.resolve().parents)[:_MOST_FOLDERS]]
@@ -124,12 +124,12 @@ def _differences_of_file(context: Context, call: Call, path: Path) -> Iterator[H
     differing = dict[str, tuple[Any, Any]]()
     for name, plan in planned.items():
         value = content.get(name)
-        written = value.get("enabled") if isinstance(value, dict) else value
-        if plan is not None and type(written) is type(plan) and written != plan:
-            differing[name] = written, plan
+        setting = value.get("enabled") if isinstance(value, dict) else value
+        if plan is not None and type(setting) is type(plan) and setting != plan:
+            differing[name] = setting, plan
     if differing:
-        written, plan = (", ".join(f"{name}={pair[n]!r}" for name, pair in differing.items()) for n in (0, 1))
-        yield Hit(call.module, call.node, {"file": path.name, "written": written, "planned": plan}, variant="file")
+        texts = [", ".join(f"{name}={pair[n]!r}" for name, pair in differing.items()) for n in (0, 1)]
+        yield Hit(call.module, call.node, {"file": path.name, "written": texts[0], "planned": texts[1]}, variant="file")
 
 
 def _added(call: Call, text: str) -> Any:

@@ -189,11 +189,11 @@ def _job_options(context: Context) -> Iterator[Hit]:
         return
     for call in context.trace.methods("parse_args"):
         # It parses the arguments of the process: none passed, or those of sys.argv.
-        passed = "".join(map(call.module.text, call.node.args)).replace(" ", "")
-        if call.keywords or call.unpacks or passed not in ("", "sys.argv[1:]"):
+        arguments = "".join(map(call.module.text, call.node.args)).replace(" ", "")
+        if call.keywords or call.unpacks or arguments not in ("", "sys.argv[1:]"):
             continue
-        made = [getattr(getattr(parser, "call", None), "name", "") for parser in origins(call.receiver)]
-        if set(made) == {"argparse.ArgumentParser"} and isinstance(call.node.func, ast.Attribute):
+        makers = [getattr(getattr(parser, "call", None), "name", "") for parser in origins(call.receiver)]
+        if set(makers) == {"argparse.ArgumentParser"} and isinstance(call.node.func, ast.Attribute):
             receiver, arguments = call.module.text(call.node.func.value), "".join(map(call.module.text, call.node.args))
             text = f"{receiver}.parse_known_args({arguments})[0]"
             yield Hit(
@@ -222,7 +222,7 @@ def _downloads(context: Context) -> Iterator[Hit]:
         name = call.name.rpartition(".")[2]
         words = ("rank", "main_process", "is_main", "is_master")
         around = [option.call for value in call.contexts for option in options(value) if isinstance(option, Result)]
-        if any("first" in f"{made.name}.{made.method}" for made in around):
+        if any("first" in f"{outer.name}.{outer.method}" for outer in around):
             continue  # with training_args.main_process_first()
         if not any(mentions(guard.test, *words) for guard in call.guards):
             yield Hit(call.module, call.node, {"name": name}, variant="every process")

@@ -168,8 +168,8 @@ def _unused_outputs(context: Context) -> Iterator[Hit]:
             ):
                 yield Hit(store.module, store.node, {"flag": flag, "output": attribute}, variant="flag")
     for call in context.models():
-        made = [origin.call for origin in origins(call.receiver) if isinstance(origin, Result)]
-        inner = [model for maker in made for model in origins(maker.argument("module", 0))]
+        makers = [origin.call for origin in origins(call.receiver) if isinstance(origin, Result)]
+        inner = [model for maker in makers for model in origins(maker.argument("module", 0))]
         counts = {returned_values(model, "forward") for model in inner if isinstance(model, Instance)}
         returned = counts.pop() if len(counts) == 1 else 0
         if dropped := unused_values(call, returned):

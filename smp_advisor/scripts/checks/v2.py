@@ -134,8 +134,8 @@ def _inside_wrappers(value: Value) -> list[Value]:
 
 @check("SMP304", "smp_v2", needs="tensor_parallel")
 def _backend(context: Context) -> Iterator[Hit]:
-    whole = context.settings.hybrid_shard_degree == 1
-    for call in context.trace.named("torch.distributed.init_process_group") if whole else ():
+    replicates = context.settings.hybrid_shard_degree == 1
+    for call in context.trace.named("torch.distributed.init_process_group") if replicates else ():
         backend = call.argument("backend", 0)
         # The value unless the job sets the option.
         chosen = backend.default if isinstance(backend, Argument) else backend
