@@ -122,14 +122,7 @@ def suppressions(text: str) -> list[Suppression]:
         number, column = token.start
         ids = tuple(part.strip().upper() for part in match["ids"].split(",") if part.strip())
         alone = not lines[number - 1][:column].strip()
-        line = _next_code(lines, number) if alone else number
+        below = (later + 1 for later in range(number, len(lines)) if lines[later].strip()[:1] not in ("", "#"))
+        line = next(below, number) if alone else number
         comments.append(Suppression(ids, match["reason"].strip(" -:\r"), number, line))
     return comments
-
-
-def _next_code(lines: list[str], number: int) -> int:
-    for later in range(number, len(lines)):
-        stripped = lines[later].strip()
-        if stripped and not stripped.startswith("#"):
-            return later + 1
-    return number

@@ -90,10 +90,6 @@ def _selects(run: Run, frame: Frame, node: ast.expr | None, value: Value, *, out
         run.trace.selections.append(Selection(node, frame.module, value, out_of, tuple(run.functions)))
 
 
-def _slice(run: Run, frame: Frame, node: ast.Slice) -> Value:
-    return Operation(":", tuple(evaluate(run, frame, part) for part in (node.lower, node.upper, node.step)))
-
-
 def _sequence(run: Run, frame: Frame, node: ast.Tuple | ast.List | ast.Set) -> Value:
     items: list[Value] = []
     unknown: list[Value] = []
@@ -275,7 +271,9 @@ _HANDLERS: dict[type[ast.AST], Callable[[Run, Frame, Any], Value]] = {
     ast.Constant: lambda run, frame, node: Constant(node.value, run.span(frame, node)),
     ast.Attribute: _attribute,
     ast.Subscript: _subscript,
-    ast.Slice: _slice,
+    ast.Slice: lambda run, frame, node: Operation(
+        ":", tuple(evaluate(run, frame, part) for part in (node.lower, node.upper, node.step))
+    ),
     ast.Dict: _mapping,
     ast.Call: lambda run, frame, node: run.call(frame, node),
     ast.Lambda: _lambda,

@@ -230,7 +230,8 @@ def test_blocks_in_another_function_may_replace_sharded_ones():
 
 def test_a_package_that_is_not_followed_may_replicate_the_model():
     text = (
-        "import torch\nimport mytasks\n\nmodel = torch.nn.Linear(8, 8)\noptimizer = torch.optim.SGD(model.parameters())\n"
+        "import torch\nimport mytasks\n\n"
+        "model = torch.nn.Linear(8, 8)\noptimizer = torch.optim.SGD(model.parameters())\n"
         "for batch in batches:\n    model(batch).sum().backward()\n    optimizer.step()\n    optimizer.zero_grad()\n"
     )
     assert found(text, {"library": "ddp"}) == {"SMP001"}

@@ -119,10 +119,8 @@ def _sharded_before_optimizer(context: Context) -> Iterator[Hit]:
 
 def _is_plain(call: Call) -> bool:
     models = [inner for origin in origins(call.receiver) for inner in _inside_wrappers(origin)]
-    transformed = bool(models) and all(
-        isinstance(model, Result) and model.call.name.startswith("tsm.transform") for model in models
-    )
-    return transformed or (bool(models) and all(is_plain_model(model) for model in models))
+    transformed = all(isinstance(m, Result) and m.call.name.startswith("tsm.transform") for m in models)
+    return bool(models) and (transformed or all(map(is_plain_model, models)))
 
 
 def _inside_wrappers(value: Value) -> list[Value]:
