@@ -276,7 +276,8 @@ def _uses_the_library(context: Context) -> Iterator[Hit]:
     tensorflow = bool(context.trace.imported("tensorflow")) and not context.trace.imported("torch")
     of_torch = get_library(library)
     if tensorflow and not (of_torch.smdistributed or of_torch.compiles):
-        for call in context.trace.methods("fit", "apply_gradients")[:1]:
+        calls = [] if context.trace.imported("sagemaker") else context.trace.methods("fit", "apply_gradients")
+        for call in calls[:1]:
             yield Hit(call.module, call.node, {"library": record["title"]}, variant="tensorflow")
         return
     if not _trains(context) or _by_trainer(context):
