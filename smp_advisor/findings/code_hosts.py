@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -14,7 +15,7 @@ from smp_advisor.findings.catalog import catalog, check_markdown
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from smp_advisor.findings.finding import Finding, Fix, Replacement
+    from smp_advisor.findings.finding import Finding, Fix
     from smp_advisor.findings.report import Report
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -25,12 +26,7 @@ _ROOT = "%SRCROOT%"
 def as_sarif(*reports: Report, problems: Iterable[str] = ()) -> dict[str, Any]:
     """One run with the rules and results of all reports; code hosts refuse several runs of one tool.
 
-    Parameters
-    ----------
-    reports
-        Reports of different files. Relative paths are relative to the root of the repository.
-    problems
-        Sentences on files that could not be checked.
+    Relative paths are relative to the root of the repository. `problems` are files that could not be checked.
     """
     findings = [finding for report in reports for finding in report.findings]
     used = sorted({finding.id for finding in findings})
@@ -40,11 +36,14 @@ def as_sarif(*reports: Report, problems: Iterable[str] = ()) -> dict[str, Any]:
         {"level": "note", "message": {"text": note.what}, "locations": [_location(note.path, {"startLine": note.line})]}
         for note in notes
     ]
-    coverage = {report.path: report.coverage.plain() for report in reports if report.coverage is not None}
+    coverage = {report.path: asdict(report.coverage) for report in reports if report.coverage is not None}
     same = Counter[str]()
     results = []
     for finding in findings:
-        mark = _fingerprint(finding)
+        # A hash of the check, the file and its line without spaces stays the same when the line moves.
+        file = finding.path.partition("#")[0].replace("\\", "/")
+        text = "\0".join((finding.id, file, "".join(finding.text.split())))
+        mark = hashlib.sha256(text.encode()).hexdigest()[:16]
         same[mark] += 1
         results.append(_result(finding, used.index(finding.id), f"{mark}:{same[mark]}"))
     return {
@@ -107,34 +106,26 @@ def _result(finding: Finding, rule: int, fingerprint: str) -> dict[str, Any]:
     }
 
 
-def _fingerprint(finding: Finding) -> str:
-    """Hash of the check, the file and its line without spaces, which stays the same when the line moves."""
-    file = finding.path.partition("#")[0].replace("\\", "/")
-    text = "\0".join((finding.id, file, "".join(finding.text.split())))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
 def _sarif_fix(finding: Finding, fix: Fix) -> dict[str, Any]:
     return {
         "description": {"text": fix.description},
         "artifactChanges": [
             {
                 "artifactLocation": _artifact(finding.path),
-                "replacements": [_replacement(change) for change in fix.replacements],
+                "replacements": [
+                    {
+                        "deletedRegion": {
+                            "startLine": change.line,
+                            "startColumn": change.column,
+                            "endLine": change.end_line,
+                            "endColumn": change.end_column,
+                        },
+                        "insertedContent": {"text": change.text},
+                    }
+                    for change in fix.replacements
+                ],
             }
         ],
-    }
-
-
-def _replacement(change: Replacement) -> dict[str, Any]:
-    return {
-        "deletedRegion": {
-            "startLine": change.line,
-            "startColumn": change.column,
-            "endLine": change.end_line,
-            "endColumn": change.end_column,
-        },
-        "insertedContent": {"text": change.text},
     }
 
 

@@ -110,29 +110,19 @@ def suppressions(text: str) -> list[Suppression]:
     if "smp:" not in text:
         return []
     lines = text.split("\n")
-    comments = []
-    for number, column, comment in _comments(text):
-        match = _COMMENT.search(comment)
-        if match is None:
-            continue
-        ids = tuple(part.strip().upper() for part in match["ids"].split(",") if part.strip())
-        alone = not lines[number - 1][:column].strip()
-        line = _next_code(lines, number) if alone else number
-        comments.append(Suppression(ids, match["reason"].strip(" -:\r"), number, line))
-    return comments
-
-
-def _comments(text: str) -> list[tuple[int, int, str]]:
     try:
         tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
     except (tokenize.TokenError, SyntaxError, IndentationError):
         return []
-    return [(*token.start, token.string) for token in tokens if token.type == tokenize.COMMENT]
-
-
-def _next_code(lines: list[str], number: int) -> int:
-    for later in range(number, len(lines)):
-        stripped = lines[later].strip()
-        if stripped and not stripped.startswith("#"):
-            return later + 1
-    return number
+    comments = []
+    for token in tokens:
+        match = _COMMENT.search(token.string) if token.type == tokenize.COMMENT else None
+        if match is None:
+            continue
+        number, column = token.start
+        ids = tuple(part.strip().upper() for part in match["ids"].split(",") if part.strip())
+        alone = not lines[number - 1][:column].strip()
+        below = (later + 1 for later in range(number, len(lines)) if lines[later].strip()[:1] not in ("", "#"))
+        line = next(below, number) if alone else number
+        comments.append(Suppression(ids, match["reason"].strip(" -:\r"), number, line))
+    return comments

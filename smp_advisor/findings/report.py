@@ -56,10 +56,6 @@ class Coverage:
         lines = [f"Rules applied: {rules}.", "Seen: " + "; ".join(map(str, self.parts)) + "."]
         return lines + [f"Assumed: {' '.join(self.assumed)}"] * bool(self.assumed)
 
-    def plain(self) -> dict[str, object]:
-        """The statement as plain data."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Report(Sequence["Finding"]):
@@ -124,7 +120,7 @@ class Report(Sequence["Finding"]):
             "unresolved": [asdict(note) for note in self.unresolved],
         }
         if self.coverage is not None:
-            data["coverage"] = self.coverage.plain()
+            data["coverage"] = asdict(self.coverage)
         return json.dumps(data, indent=2, ensure_ascii=False)
 
     def to_sarif(self) -> str:

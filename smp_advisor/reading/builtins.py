@@ -103,21 +103,12 @@ def _numbered(positional: tuple[Value, ...], passed: dict[str, Value]) -> Value 
     return Collection([Collection([Constant(number), item]) for number, item in enumerate(items, start.value)])
 
 
-def _zipped(*columns: list[Value]) -> Value:
-    return Collection([Collection(list(row)) for row in zip(*columns, strict=False)])
-
-
 def _mapped(positional: tuple[Value, ...], _named: dict[str, Value]) -> Value | None:
     """``map`` of a function that is known here."""
     function = FUNCTIONS.get(getattr(positional[0], "path", "")) if len(positional) == 2 else None
     items = element_values(positional[1]) if function is not None else None
     results = [function((item,), {}) for item in items] if function is not None and items is not None else [None]
     return None if None in results else Collection([result for result in results if result is not None])
-
-
-def _deep(value: Value) -> Value | None:
-    """``copy.deepcopy``, of data."""
-    return settled(value) if isinstance(value, (Mapping, Collection, Constant)) else None
 
 
 def _shallow(value: Value) -> Value | None:
@@ -133,6 +124,7 @@ def _range(*bounds: int) -> list[int]:
     return list(numbers)
 
 
+_DATA = (Mapping, Collection, Constant)
 FUNCTIONS: dict[str, Known] = {
     **{kind.__name__: _of_data(kind) for kind in (int, float, str, bool, abs, round, sum, sorted, min, max)},
     **{f"math.{name}": _of_data(getattr(math, name)) for name in ("prod", "ceil", "floor", "gcd", "log2", "sqrt")},
@@ -149,10 +141,12 @@ FUNCTIONS: dict[str, Known] = {
     "set": _of_items(lambda items=(): distinct([*items])),
     **dict.fromkeys(("list", "tuple", "iter"), _of_items(lambda items=(): Collection([*items]))),
     "enumerate": _numbered,
-    "zip": _of_items(_zipped),
+    "zip": _of_items(lambda *columns: Collection([Collection([*row]) for row in zip(*columns, strict=False)])),
     "map": _mapped,
     "copy.copy": _of_value(_shallow),
-    "copy.deepcopy": _of_value(_deep),
+    "copy.deepcopy": _of_value(
+        lambda data: settled(data) if isinstance(data, (Mapping, Collection, Constant)) else None
+    ),
 }
 """Functions by their dotted names; None is a result that is not known."""
 

@@ -23,6 +23,7 @@ from smp_advisor.reading.values import (
     Result,
     Unknown,
     Value,
+    parts_of,
     same,
 )
 
@@ -204,17 +205,13 @@ def _variable(key: Value | None) -> str:
     return f"it is read from the environment variable{name}"
 
 
-def _parts(value: Value) -> list[Value]:
+def _parts(value: Value) -> tuple[Value, ...]:
     """The values that decide whether `value` is known."""
-    if isinstance(value, Mapping):
-        return list(value.values().values())
-    if isinstance(value, Collection):
-        return value.items
-    if isinstance(value, (Operation, Choice)):
-        return list(value.operands if isinstance(value, Operation) else value.alternatives)
-    if isinstance(value, Item):
-        return [value.owner, *([] if value.key is None else [value.key])]
-    return [value.owner] if isinstance(value, Member) else []
+    if isinstance(value, Choice):
+        return value.alternatives
+    if isinstance(value, Item) and value.key is not None:
+        return (value.owner, value.key)
+    return (value.owner,) if isinstance(value, Member) else parts_of(value)
 
 
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -270,7 +267,9 @@ def compute(op: ast.operator, left: Value, right: Value) -> Value:
             return within(Collection(left.items * right.value, None, left.open))
     elif isinstance(left, Constant):
         try:
-            number = _filling(right) if isinstance(op, ast.Mod) and isinstance(left.value, str) else plain(right)
+            number = plain(right)
+            if isinstance(number, list) and isinstance(op, ast.Mod) and isinstance(left.value, str):
+                number = tuple(number)
             if _bounded(op, left.value, number):
                 return Constant(_ARITHMETIC[type(op)](left.value, number))
             if isinstance(left.value, str) and isinstance(op, (ast.Add, ast.Mult)):
@@ -278,12 +277,6 @@ def compute(op: ast.operator, left: Value, right: Value) -> Value:
         except (ArithmeticError, TypeError, ValueError, LookupError):
             pass
     return Operation(type(op).__name__, (left, right))
-
-
-def _filling(value: Value) -> Any:
-    """The values of ``text % values``."""
-    data = plain(value)
-    return tuple(data) if isinstance(data, list) else data
 
 
 def _bounded(op: ast.operator, left: object, right: object) -> bool:

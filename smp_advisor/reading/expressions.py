@@ -71,10 +71,6 @@ def _name(run: Run, frame: Frame, node: ast.Name) -> Value:
     return External(node.id) if run.computes and isinstance(value, Unknown) and node.id[:1].isupper() else value
 
 
-def _constant(run: Run, frame: Frame, node: ast.Constant) -> Value:
-    return Constant(node.value, run.span(frame, node))
-
-
 def _attribute(run: Run, frame: Frame, node: ast.Attribute) -> Value:
     owner = evaluate(run, frame, node.value)
     return choice(*(attribute(run, frame, option, node.attr, node) for option in something(owner)))
@@ -94,10 +90,6 @@ def _selects(run: Run, frame: Frame, node: ast.expr | None, value: Value, *, out
         run.trace.selections.append(Selection(node, frame.module, value, out_of, tuple(run.functions)))
 
 
-def _slice(run: Run, frame: Frame, node: ast.Slice) -> Value:
-    return Operation(":", tuple(evaluate(run, frame, part) for part in (node.lower, node.upper, node.step)))
-
-
 def _sequence(run: Run, frame: Frame, node: ast.Tuple | ast.List | ast.Set) -> Value:
     items: list[Value] = []
     unknown: list[Value] = []
@@ -109,10 +101,6 @@ def _sequence(run: Run, frame: Frame, node: ast.Tuple | ast.List | ast.Set) -> V
     if unknown:
         return Operation("*", tuple(items))
     return distinct(items) if isinstance(node, ast.Set) else Collection(items, run.span(frame, node))
-
-
-def _inner(run: Run, frame: Frame, node: ast.Starred | ast.Await) -> Value:
-    return evaluate(run, frame, node.value)
 
 
 def _mapping(run: Run, frame: Frame, node: ast.Dict) -> Value:
@@ -148,10 +136,6 @@ def _use(run: Run, frame: Frame, node: ast.expr, value: Value, how: str) -> None
     for option in options(value):
         if isinstance(option, StepOutput):
             run.trace.uses.append(Use(node, frame.module, option, how))
-
-
-def _unary(run: Run, frame: Frame, node: ast.UnaryOp) -> Value:
-    return negated(node.op, evaluate(run, frame, node.operand))
 
 
 def _boolean(run: Run, frame: Frame, node: ast.BoolOp) -> Value:
@@ -282,27 +266,25 @@ def _yield(run: Run, frame: Frame, node: ast.Yield | ast.YieldFrom) -> Value:
     return Unknown("it is sent to a generator")
 
 
-def _call(run: Run, frame: Frame, node: ast.Call) -> Value:
-    return run.call(frame, node)
-
-
 _HANDLERS: dict[type[ast.AST], Callable[[Run, Frame, Any], Value]] = {
     ast.Name: _name,
-    ast.Constant: _constant,
+    ast.Constant: lambda run, frame, node: Constant(node.value, run.span(frame, node)),
     ast.Attribute: _attribute,
     ast.Subscript: _subscript,
-    ast.Slice: _slice,
+    ast.Slice: lambda run, frame, node: Operation(
+        ":", tuple(evaluate(run, frame, part) for part in (node.lower, node.upper, node.step))
+    ),
     ast.Dict: _mapping,
-    ast.Call: _call,
+    ast.Call: lambda run, frame, node: run.call(frame, node),
     ast.Lambda: _lambda,
     ast.BinOp: _binary,
-    ast.UnaryOp: _unary,
+    ast.UnaryOp: lambda run, frame, node: negated(node.op, evaluate(run, frame, node.operand)),
     ast.BoolOp: _boolean,
     ast.Compare: _compare,
     ast.IfExp: _conditional,
     ast.JoinedStr: _text,
     ast.NamedExpr: _walrus,
-    **dict.fromkeys((ast.Starred, ast.Await), _inner),
+    **dict.fromkeys((ast.Starred, ast.Await), lambda run, frame, node: evaluate(run, frame, node.value)),
     **dict.fromkeys((ast.Tuple, ast.List, ast.Set), _sequence),
     **dict.fromkeys((ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp), _comprehension),
     **dict.fromkeys((ast.Yield, ast.YieldFrom), _yield),

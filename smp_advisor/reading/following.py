@@ -239,7 +239,9 @@ def defaults(run: Run, function: Function) -> dict[str, Value]:
 def _bind(function: Function, event: Call) -> dict[str, Value]:
     spec, positional = function.node.args, function.positional
     arguments: list[Value] = list(event.arguments)
-    if function.owner is not None and not function.static and not _takes_no_object(positional, len(arguments)):
+    # A function in a class is called without its object where ``smp.step`` does not return a method.
+    alone = positional[:1] not in (["self"], ["cls"]) and 0 < len(positional) <= len(arguments)
+    if function.owner is not None and not function.static and not alone:
         arguments.insert(0, function.owner)
     bound = dict(zip(positional, arguments, strict=False))
     if spec.vararg is not None and not event.unpacks:
@@ -258,11 +260,6 @@ def _bind(function: Function, event: Call) -> dict[str, Value]:
         for name in accepted - bound.keys():
             bound[name] = Unknown(event.passed.open)
     return bound
-
-
-def _takes_no_object(positional: list[str], count: int) -> bool:
-    """Whether a function in a class is called without its object, because ``smp.step`` does not return a method."""
-    return positional[:1] not in (["self"], ["cls"]) and 0 < len(positional) <= count
 
 
 def follow(

@@ -7,7 +7,6 @@ import bisect
 import difflib
 import gc
 import itertools
-import warnings
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from smp_advisor.errors import AdvisorError
-from smp_advisor.reading.source import Edit, applied, cell_changes, cell_texts, changed_notebook
+from smp_advisor.reading.source import Edit, applied, cell_changes, cell_texts, changed_notebook, parsed
 from smp_advisor.reading.values import Constant, Scope
 
 if TYPE_CHECKING:
@@ -90,13 +89,13 @@ class Module:
 def parse(source: Source, *, entry: bool = True, directory: Path | None = None) -> Module:
     """Parse, without compiling or running."""
     trees, key = _SHARED.get({}), (source.file.resolve() if source.file is not None else None, source.text)
-    parsed = trees.get(key)
-    if parsed is None:
-        parsed = Module(source, _tree(source), entry, directory)
+    shared = trees.get(key)
+    if shared is None:
+        shared = Module(source, _tree(source), entry, directory)
         if sum(len(text) for _, text in trees) > _MOST_CHARACTERS:
             trees.clear()
-        trees[key] = parsed
-    module = parsed.fresh(source, entry=entry, directory=directory)
+        trees[key] = shared
+    module = shared.fresh(source, entry=entry, directory=directory)
     module.scope.names["__name__"] = Constant("__main__" if entry else Path(source.path).stem)
     return module
 
@@ -118,9 +117,8 @@ _MOST_CHARACTERS = 4_000_000
 
 def _tree(source: Source) -> ast.Module:
     try:
-        with warnings.catch_warnings(), _no_collection():
-            warnings.simplefilter("ignore")  # warnings about the script are not reported
-            return ast.parse(source.text, filename=source.path)
+        with _no_collection():
+            return parsed(source.text, source.path)
     except SyntaxError as error:
         raise ScriptError(_explain(source, error)) from None
     except (ValueError, RecursionError, MemoryError) as error:
@@ -231,9 +229,7 @@ def complete(edits: Iterable[Edit | None]) -> list[Edit]:
 def parses(text: str) -> bool:
     """Whether `text` is Python, silently."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            ast.parse(text)
+        parsed(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     return True

@@ -209,14 +209,58 @@ def _notebook(text: str, path: Path) -> Source:
 
 def _why_not_python(text: str) -> str:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            ast.parse(text)
+        parsed(text)
     except SyntaxError as error:
         return error.msg or "invalid syntax"
     except (ValueError, RecursionError, MemoryError):
         return "not readable"
     return ""
+
+
+def parsed(text: str, path: str = "<unknown>") -> ast.Module:
+    """The tree of Python 3.12 or older, silently: warnings about the script are not reported."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return ast.parse(text, filename=path)
+        except SyntaxError:
+            return ast.parse(_with_old_syntax(text), filename=path)
+
+
+_BRACKETS = r"\[[^\[\]\n]*(?:\[[^\[\]\n]*\][^\[\]\n]*)*\]"
+_GENERIC = re.compile(rf"^([ \t]*(?:async[ \t]+)?(?:def|class)[ \t]+\w+)({_BRACKETS})", re.MULTILINE)
+_ALIAS = re.compile(rf"^([ \t]*)(type[ \t]+)(\w+)((?:{_BRACKETS})?[ \t]*)(?==)", re.MULTILINE)
+_QUOTED = re.compile(r"#[^\n]*|(?<!\w)(?P<prefix>[A-Za-z]{0,2})(?P<quote>\"\"\"|\'\'\'|\"|\')")
+
+
+def _with_old_syntax(text: str) -> str:
+    """Python 3.12 as Python 3.11 with the same places: parameters of types are blank, texts in f-strings are others."""
+    text = _GENERIC.sub(lambda match: match[1] + " " * len(match[2]), text)
+    text = _ALIAS.sub(lambda match: match[1] + match[3] + " " * len(match[2] + match[4]), text)
+    letters, place = list(text), 0
+    while (match := _QUOTED.search(text, place)) is not None:
+        place, quote, depth = match.end(), match["quote"], 0
+        while quote and place < len(text):
+            inner = _QUOTED.match(text, place) if depth else None
+            if inner is not None and inner["quote"]:
+                end, count = text.find(inner["quote"], inner.end()), len(inner["quote"])
+                if end < 0:
+                    return text
+                swapped = "'" if quote[0] == '"' else '"'
+                letters[inner.end() - count : inner.end()] = letters[end : end + count] = swapped * count
+                for position in range(inner.end(), end):
+                    letters[position] = "_" if text[position] in "\\'\"\n{}" else text[position]
+                place = end + count
+            elif not depth and text.startswith(quote, place):
+                place += len(quote)
+                break
+            elif not depth and (text[place] == "\\" or text.startswith("{{", place)):
+                place += 2
+            else:
+                if "f" in match["prefix"].lower():
+                    depth += (text[place] == "{") - (text[place] == "}" and depth > 0)
+                place += 1
+    return "".join(letters)
 
 
 def _without_magics(text: str) -> str:

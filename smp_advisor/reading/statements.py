@@ -163,11 +163,11 @@ def _return(run: Run, frame: Frame, node: ast.Return) -> Leaving:
     return "return"
 
 
-def _leave(run: Run, frame: Frame, node: ast.Raise | ast.Break | ast.Continue) -> Leaving:
+def _leave(run: Run, frame: Frame, node: ast.Raise | ast.Break | ast.Continue | ast.Assert) -> Leaving:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.expr):
             run.evaluate(frame, child)
-    return type(node).__name__.lower()
+    return None if isinstance(node, ast.Assert) else type(node).__name__.lower()
 
 
 def _if(run: Run, frame: Frame, node: ast.If) -> Leaving:
@@ -259,7 +259,9 @@ def _once(run: Run, frame: Frame, node: ast.For | ast.AsyncFor | ast.While, over
         run.repeats += 1
         run.doubts += 1
         constants = {name: value for name, value in frame.scope.names.items() if isinstance(value, Constant)}
-        for name in _assigned(node) & constants.keys() if constants else ():
+        nodes = (inner for statement in node.body for inner in ast.walk(statement)) if constants else ()
+        assigned = {inner.id for inner in nodes if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store)}
+        for name in assigned & constants.keys():
             run.bind(frame, name, choice(constants[name], Unknown(why), why=why))
         if isinstance(node, ast.While):
             run.evaluate(frame, node.test)
@@ -283,12 +285,6 @@ def _rejoin(run: Run, frame: Frame, start: int, why: Reason) -> None:
         if leaving != "return":
             run.journal.join(changes, why)
     frame.exits[start:] = outward
-
-
-def _assigned(loop: ast.For | ast.AsyncFor | ast.While) -> set[str]:
-    """Names that the body of a loop assigns."""
-    nodes = (node for statement in loop.body for node in ast.walk(statement))
-    return {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
 
 
 def _with(run: Run, frame: Frame, node: ast.With | ast.AsyncWith) -> Leaving:
@@ -366,10 +362,6 @@ def _outer(_run: Run, frame: Frame, node: ast.Global | ast.Nonlocal) -> None:
     frame.scope.outer |= frozenset(node.names)
 
 
-def _assert(run: Run, frame: Frame, node: ast.Assert) -> None:
-    run.evaluate(frame, node.test)
-
-
 _HANDLERS: dict[type[ast.stmt], Callable[..., Leaving]] = {
     ast.Expr: _expression,
     ast.AugAssign: _augmented,
@@ -378,7 +370,7 @@ _HANDLERS: dict[type[ast.stmt], Callable[..., Leaving]] = {
     ast.Return: _return,
     ast.If: _if,
     ast.Match: _match,
-    ast.Assert: _assert,
+    ast.Assert: _leave,
     **dict.fromkeys((ast.Assign, ast.AnnAssign), _assign),
     **dict.fromkeys((ast.FunctionDef, ast.AsyncFunctionDef), _function),
     **dict.fromkeys((ast.Raise, ast.Break, ast.Continue), _leave),

@@ -202,6 +202,14 @@ def exclusive(earlier: Call, later: Call) -> bool:
     )
 
 
+def whenever(earlier: Call, later: Call) -> bool:
+    """Whether the earlier call runs whenever the later one runs."""
+    return not exclusive(earlier, later) and all(
+        any(guard.test is condition.test and guard.holds == condition.holds for condition in later.guards)
+        for guard in earlier.guards
+    )
+
+
 @lru_cache(maxsize=4096)
 def _dump(test: ast.expr) -> str:
     return ast.dump(test)

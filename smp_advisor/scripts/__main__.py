@@ -81,7 +81,10 @@ def _text(project: Project, *, single: bool) -> str:
                 f"  {len(notes) - _MOST_NOTES:,} more modules with such functions: see --format json."
             ]
         parts.append("\n".join([f"Judged with the scripts that import them: {_listed(names)}.", *notes]))
-    return "\n\n".join([*parts, _summary(project)])
+    totals = Report(tuple(finding for report in project.reports for finding in report.findings), (), "").totals
+    failed = f"; {_count(len(project.problems))} could not be checked" if project.problems else ""
+    checked = _count(len(project.reports) + len(project.modules))
+    return "\n\n".join([*parts, f"{checked} checked: {totals or 'no findings'}{failed}."])
 
 
 def _concerns(report: Report) -> bool:
@@ -101,13 +104,6 @@ def _short(report: Report, repeats: int) -> str:
     return "\n".join([counts(report), *(f"  {plain(line)}" for line in lines)])
 
 
-def _summary(project: Project) -> str:
-    totals = Report(tuple(finding for report in project.reports for finding in report.findings), (), "").totals
-    checked = len(project.reports) + len(project.modules)
-    failed = f"; {_count(len(project.problems))} could not be checked" if project.problems else ""
-    return f"{_count(checked)} checked: {totals or 'no findings'}{failed}."
-
-
 def _count(count: int) -> str:
     return f"{count:,} file{'s' if count != 1 else ''}"
 
@@ -115,14 +111,6 @@ def _count(count: int) -> str:
 def _listed(names: list[str]) -> str:
     more = f" and {len(names) - _MOST_NAMES:,} more" if names[_MOST_NAMES:] else ""
     return ", ".join(map(plain, names[:_MOST_NAMES])) + more
-
-
-def write_output(path: Path, text: str) -> None:
-    """Write a report to a file completely or not at all."""
-    try:
-        write_text(path, text if text.endswith("\n") else f"{text}\n")
-    except OSError as error:
-        raise AdvisorError(f"{path} cannot be written ({error.strerror or error}): it is unchanged.") from None
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -139,11 +127,14 @@ def main(arguments: list[str] | None = None) -> int:
             project = _checked(options)
         text = rendered(project, options.format, single=len(options.paths) == 1 and not Path(options.paths[0]).is_dir())
         if options.output is not None:
-            write_output(options.output, text)
+            write_text(options.output, text if text.endswith("\n") else f"{text}\n")
         else:
             _print(text)
     except AdvisorError as error:
         _complain(error)
+        return 2
+    except OSError as error:
+        _complain(f"{options.output} cannot be written ({error.strerror or error}): it is unchanged.")
         return 2
     if options.format in ("text", "json") or options.output is not None:
         for problem in project.problems:
@@ -163,8 +154,8 @@ def _checked(options: Options) -> Project:
         return Project(reports=(shown(judged(standard_input(options.stdin_name), settings)).report,), repeated=(0,))
 
     def check(path: Path) -> Outcome:
-        if options.fix:
-            _fix(path, options)
+        for fix in _fixes(path, options) if options.fix else ():
+            _complain(write_fixed(fix.path, fix.text, in_place=True))
         return shown(judged(read(path), settings))
 
     project = check_files(files_of(options.paths, options.exclude), check)
@@ -179,11 +170,6 @@ def _fixes(path: Path, options: Options) -> list[FileFix]:
         library=options.library,
         hyperparameters=options.hyperparameters,
     )
-
-
-def _fix(path: Path, options: Options) -> None:
-    for fix in _fixes(path, options):
-        _complain(write_fixed(fix.path, fix.text, in_place=True))
 
 
 def _diff(options: Options) -> int:

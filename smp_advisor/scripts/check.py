@@ -12,6 +12,7 @@ from smp_advisor.errors import AdvisorError
 from smp_advisor.findings.catalog import catalog
 from smp_advisor.findings.finding import Fix, Replacement
 from smp_advisor.findings.report import Coverage, Part, Report
+from smp_advisor.libraries.library import get_library
 from smp_advisor.reading.module import changed, complete, diff
 from smp_advisor.reading.source import cell_changes, read
 from smp_advisor.reading.values import Constant, Result
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 _WRAPPERS = ("smp.DistributedModel", "tsm.transform", "tsm.transform.transform", *FSDP, *REPLICATING)
 _SAVES = known_names("saves")
 _SAVING = ("save_pretrained", "save_model", "save_checkpoint", "save_state", "save_weights")
+_KERAS = ("tensorflow.keras.optimizers.", "tensorflow.optimizers.", "keras.optimizers.")
 _TITLES = {"smp_torch": "SMP v1 (PyTorch)", "smp_tensorflow": "SMP v1 (TensorFlow)", "smp_v2": "SMP v2"}
 
 
@@ -53,11 +55,16 @@ def coverage(context: Context) -> Coverage:
     names += ["Accelerate"] if _reached(context.trace.named(*ACCELERATORS)) else []
     names += ["Hugging Face Trainer"] if context.trainer else []
     by_trainer = ("that of Trainer",) if context.trainer else ()
+    optimizers = [
+        call
+        for call in context.trace.calls
+        if is_optimizer(call.name) or call.name.startswith(("smp.DistributedOptimizer", *_KERAS))
+    ]
     parts = (
         Part(role="models", places=_places(_models(context))),
-        Part(role="optimizers", places=_places(_optimizers(context)) or by_trainer),
+        Part(role="optimizers", places=_places(_reached(optimizers) or optimizers) or by_trainer),
         Part(role="training loops", places=_loops(context)),
-        Part(role="savers", places=_places(_savers(context))),
+        Part(role="savers", places=_places([*context.trace.named(*_SAVES), *context.trace.methods(*_SAVING)])),
     )
     return Coverage(libraries=tuple(dict.fromkeys(names)), parts=parts, assumed=tuple(_assumed(context)))
 
@@ -80,25 +87,8 @@ def _models(context: Context) -> Iterator[Call]:
     yield from _reached(wrappers) or wrappers
     if not wrappers:
         for call in context.trace.methods("parameters"):
-            for origin in origins(call.receiver) if is_plain_model(call.receiver or Constant(None)) else ():
-                maker = getattr(origin, "call", None)
-                if maker is not None:
-                    yield maker
-
-
-def _optimizers(context: Context) -> Iterator[Call]:
-    calls = [
-        call
-        for call in context.trace.calls
-        if is_optimizer(call.name)
-        or call.name == "smp.DistributedOptimizer"
-        or call.name.startswith(("tensorflow.keras.optimizers.", "tensorflow.optimizers.", "keras.optimizers."))
-    ]
-    yield from _reached(calls) or calls
-
-
-def _savers(context: Context) -> Iterator[Call]:
-    yield from [*context.trace.named(*_SAVES), *context.trace.methods(*_SAVING)]
+            plain = call.receiver is not None and is_plain_model(call.receiver)
+            yield from (origin.call for origin in origins(call.receiver) if plain and hasattr(origin, "call"))
 
 
 def _loops(context: Context) -> tuple[str, ...]:
@@ -268,14 +258,7 @@ _FRAMEWORKS = re.compile(r"\b(?:accelerate|lightning|pytorch_lightning|deepspeed
 def warnings_of_script(script: str, plan: Plan, hyperparameters: Mapping[str, Any]) -> tuple[str, ...]:
     """Differences between a script and its plan, one or two sentences each. The script is read, never run.
 
-    Parameters
-    ----------
-    script
-        Path of the script. A file that is not on this machine is reported as not checked.
-    plan
-        The plan of the job.
-    hyperparameters
-        Arguments that the job passes to the script.
+    A file that is not on this machine is reported as not checked.
     """
     path = Path(script)
     command = f"smp_advisor.check_script({str(path)!r}, advice.plan)"
@@ -287,7 +270,7 @@ def warnings_of_script(script: str, plan: Plan, hyperparameters: Mapping[str, An
     except (AdvisorError, OSError, ValueError) as error:
         return (f"{path.name} was not checked: {str(error).rstrip('.')}. {command} checks it.",)
     lines = [f"{path.name}, line {error.line} ({error.id}): {error.message}" for error in errors[:_MOST_FINDINGS]]
-    if len(errors) > _MOST_FINDINGS:
+    if errors[_MOST_FINDINGS:]:
         lines.append(f"{path.name} has {len(errors) - _MOST_FINDINGS} more errors: {command} lists them.")
     code = "\n".join(module.source.text for module in context.trace.modules)
     sentences = [
@@ -304,11 +287,12 @@ def warnings_of_script(script: str, plan: Plan, hyperparameters: Mapping[str, An
 
 def _missing_settings(code: str, name: str, plan: Plan) -> Iterator[str]:
     """Settings of the plan that scripts without a framework must have in their text."""
-    if plan.library not in ("fsdp", "ddp"):
+    record = get_library(plan.library)
+    if record.smdistributed or record.compiles:
         return  # SMP libraries apply the parameters of the job; a framework has settings of its own
     yield from missing_batch(code, plan)
     if _FRAMEWORKS.search(code) is None:
-        kind = "fsdp2" if plan.library == "fsdp" and "fully_shard" in code else plan.library
+        kind = "fsdp2" if record.divides_model and "fully_shard" in code else plan.library
         yield from missing_precision(code, plan, kind)
         yield from missing_checkpointing(code, plan, kind)
     else:
@@ -319,16 +303,17 @@ def _unread_arguments(context: Context, code: str, name: str, hyperparameters: M
     """Arguments of the job that the script rejects or ignores."""
     if not hyperparameters:
         return
+    unknown = f"It was not determined which arguments {name} reads; the job passes {_listed(hyperparameters)}."
     parses = context.trace.methods("parse_args", "parse_known_args")
     if not parses:
         if _OTHER_ARGUMENTS.search(code) is None and not context.unresolved:
             yield f"{name} reads no arguments: {_listed(hyperparameters)} of the job have no effect."
         else:
-            yield f"It was not determined which arguments {name} reads; the job passes {_listed(hyperparameters)}."
+            yield unknown
         return
     flags = _flags(context, parses)
     if flags is None:
-        yield f"It was not determined which arguments {name} reads; the job passes {_listed(hyperparameters)}."
+        yield unknown
         return
     # argparse accepts the beginning of an option.
     unread = [key for key in hyperparameters if not any(flag.startswith(f"--{key}") for flag in flags)]
@@ -350,11 +335,11 @@ def _flags(context: Context, parses: list[Call]) -> set[str] | None:
             return None
         if "args" in call.keywords:
             return None
-    for call in context.trace.calls:
-        passed = [*call.arguments, *call.keywords.values()]
-        external = not call.bound and any(isinstance(value, Result) and value.call.name == _PARSER for value in passed)
-        if external:
-            return None
+    handed = [
+        value for call in context.trace.calls if not call.bound for value in (*call.arguments, *call.keywords.values())
+    ]
+    if any(isinstance(value, Result) and value.call.name == _PARSER for value in handed):
+        return None
     flags: set[str] = set()
     for call in context.trace.methods("add_argument"):
         values = [value.value if isinstance(value, Constant) else None for value in call.arguments]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from smp_advisor.reading.values import Argument, Choice, Constant, External, Member, Operation, Result, Value, options
+from smp_advisor.scripts.queries import mentions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -60,13 +61,15 @@ class Conditions:
     def truth(self, value: Value) -> bool | None:
         """Whether `value` is true; None if unknown."""
         if isinstance(value, Choice):
-            return _agreed(self.truth(option) for option in value.alternatives)
+            truths = {self.truth(option) for option in value.alternatives}
+            return truths.pop() if len(truths) == 1 else None
         if isinstance(value, Operation):
             if value.operator == "Not":
                 inner = self.truth(value.operands[0])
                 return None if inner is None else not inner
             if value.operator in ("And", "Or"):
-                return _combined([self.truth(operand) for operand in value.operands], both=value.operator == "And")
+                truths, both = {self.truth(operand) for operand in value.operands}, value.operator == "And"
+                return (not both) if (not both) in truths else None if None in truths else both
             compare = _COMPARISONS.get(value.operator)
             if compare is None or len(value.operands) != 2:
                 return None
@@ -108,19 +111,15 @@ class Conditions:
     def _option(self, option: Argument) -> Any:
         """Value of the option: that of the job, of the plan's parameter with this name, or the default."""
         if option.name in self.settings.hyperparameters:
-            return _read(self.settings.hyperparameters[option.name])
+            value = self.settings.hyperparameters[option.name]
+            try:  # as the parser of the script reads it, because jobs pass text
+                return ast.literal_eval(value) if isinstance(value, str) else value
+            except (ValueError, SyntaxError):
+                return {"true": True, "false": False}.get(value.lower(), value)
         planned = self._setting(option.name)
         if planned is not _UNSEEN or not self.defaults:
             return planned
         return option.default.value if isinstance(option.default, Constant) else _UNSEEN
-
-
-def _read(value: Any) -> Any:
-    """A hyperparameter as the script's parser reads it, because jobs pass text."""
-    try:
-        return ast.literal_eval(value) if isinstance(value, str) else value
-    except (ValueError, SyntaxError):
-        return {"true": True, "false": False}.get(value.lower(), value)
 
 
 _COUNT = re.compile(r"accum|grad_acc|acc_steps")
@@ -158,19 +157,6 @@ def arguments_of(value: Value, depth: int = 0) -> set[str]:
     return {name for part in parts for name in arguments_of(part, depth + 1)}
 
 
-def _agreed(truths: Iterable[bool | None]) -> bool | None:
-    """The common truth of all; None if they differ or one is unknown."""
-    distinct = set(truths)
-    return distinct.pop() if len(distinct) == 1 else None
-
-
-def _combined(truths: list[bool | None], *, both: bool) -> bool | None:
-    """Three-valued ``and`` (`both`) and ``or``."""
-    if (not both) in truths:
-        return not both
-    return None if None in truths else both
-
-
 _SMP = r"(?:^|_)smp|sagemaker_mp|smdistributed|model_?parallel"
 _XLA = r"xla|(?:^|_)tpu|trcomp|torchacc"
 _EQUAL = (ast.Eq, ast.Is, ast.NotEq, ast.IsNot)
@@ -197,7 +183,7 @@ class BackEnd:
         if call.name.startswith(self.namespaces) or call.step is not None:
             return True
         return any(
-            (holds and _names(part, self.words)) or _calls(part, self.aliases) for part, holds in _conditions(call)
+            (holds and mentions(part, self.words)) or _calls(part, self.aliases) for part, holds in _conditions(call)
         )
 
     def excludes(self, call: Call) -> bool:
@@ -207,10 +193,10 @@ class BackEnd:
                 continue
             if _calls(part, _ALIASES):
                 return True
-            if _names(part, self.words):
+            if mentions(part, self.words):
                 if not holds:
                     return True
-            elif holds and _names(part, self.excluding):
+            elif holds and mentions(part, self.excluding):
                 return True
         return False
 
@@ -273,15 +259,6 @@ def _implied(test: ast.expr, *, holds: bool) -> Iterator[tuple[ast.expr, bool]]:
             yield test.left, holds == bool(right.value)
     else:
         yield test, holds
-
-
-def _names(part: ast.expr, words: re.Pattern[str]) -> bool:
-    """Whether a name, attribute or text in a condition has one of the words."""
-    for node in ast.walk(part):
-        text = getattr(node, "id", None) or getattr(node, "attr", None) or getattr(node, "value", None)
-        if isinstance(text, str) and words.search(text.lower()):
-            return True
-    return False
 
 
 def _calls(part: ast.expr, aliases: frozenset[str]) -> bool:

@@ -71,10 +71,7 @@ def plan_fixes(
     library: str | None = None,
     hyperparameters: Mapping[str, Any] | None = None,
 ) -> list[FileFix]:
-    """Every safe fix by file: the script first, then imported modules next to it. Nothing is written.
-
-    Parameters are those of `apply_fixes`; `hyperparameters` as for `smp_advisor.check_script`.
-    """
+    """Every safe fix by file: the script first, then imported modules next to it. Nothing is written."""
     selected = None if ids is None else {identifier.upper() for identifier in ids}
     settings = from_plan(plan, library, hyperparameters)
     script = Path(path)
@@ -181,13 +178,7 @@ def apply_fixes(
 
 
 def write_fixed(path: Path, text: str, *, in_place: bool) -> Written:
-    """Write the new text of a file to a copy next to it, or to the file after a backup.
-
-    Raises
-    ------
-    AdvisorError
-        If a file cannot be written, or if the copy would overwrite a file with other content.
-    """
+    """Write the new text of a file to a copy next to it, or to the file after a backup."""
     target = path.resolve()  # a link stays a link
     try:
         raw, status = target.read_bytes(), target.stat()

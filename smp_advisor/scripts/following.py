@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from smp_advisor.reading.module import Module
     from smp_advisor.reading.run import Run
     from smp_advisor.reading.source import Source
     from smp_advisor.reading.trace import Call, Trace
@@ -95,21 +94,13 @@ def _can_wait(text: str) -> bool:
 
 def _is_entry(run: Run) -> bool:
     """Whether other code calls functions of the file: it trains only in them, and no file next to it imports it."""
-    if any(_trains(call) for call in run.trace.calls) or not any(map(_names_training, run.trace.modules)):
+    calls = [call for call in run.trace.calls if call.reached]
+    if any(call.method in _TRAINING or getattr(call.function, "step", None) is not None for call in calls):
         return False
-    return not _imported_nearby(run.trace.modules[0].source)
-
-
-def _names_training(module: Module) -> bool:
     # Most modules of a project do not contain the words: walking their trees takes longer than reading them.
-    if _TRAINS.search(module.source.text) is None:
-        return False
-    return any(node.attr in _TRAINING for node in module.all(ast.Attribute))
-
-
-def _trains(call: Call) -> bool:
-    in_step = call.function is not None and call.function.step is not None
-    return call.reached and (in_step or call.method in _TRAINING)
+    modules = [module for module in run.trace.modules if _TRAINS.search(module.source.text) is not None]
+    trains = any(node.attr in _TRAINING for module in modules for node in module.all(ast.Attribute))
+    return trains and not _imported_nearby(run.trace.modules[0].source)
 
 
 def _imported_nearby(source: Source) -> bool:
@@ -136,7 +127,17 @@ def _libraries(trace: Trace, settings: Settings) -> Libraries:
     """Which checks apply: by the script's imports, and by the plan where those are not decisive."""
     record = get_library(settings.library) if settings.library in LIBRARIES else None
     shards = record is not None and record.divides_model and record.launcher == "torchrun"
-    planned = _planned(settings)
+    # Back ends that the plan requires: by its library, or by parameters that only one library has.
+    of_v1 = (settings.microbatches, settings.prescaled_batch, settings.sharded_data_parallel_degree)
+    of_v2 = (settings.hybrid_shard_degree, settings.sm_activation_offloading)
+    own = record is not None and record.smdistributed
+    planned = set[str]()
+    if any(value is not None for value in of_v1) or (own and not shards):
+        planned = {"smp_torch", "smp_tensorflow"}
+    elif any(value is not None for value in of_v2) or (own and shards):
+        planned = {"smp_v2"}
+    elif record is not None and record.compiles:
+        planned = {"xla"}
     # The names of v1 in a script for v2 are one defect of their own: SMP305.
     v1 = "smp_torch" in planned or not ("smp_v2" in planned or trace.requires("torch.sagemaker"))
     return Libraries(
@@ -151,17 +152,6 @@ def _libraries(trace: Trace, settings: Settings) -> Libraries:
         xla=record.compiles if record and not trace.requires("torch_xla") else bool(trace.imported("torch_xla")),
         fsdp=shards and record is not None and not record.smdistributed,
     )
-
-
-def _planned(settings: Settings) -> set[str]:
-    """Back ends that the plan requires."""
-    of_v1 = (settings.microbatches, settings.prescaled_batch, settings.sharded_data_parallel_degree)
-    if settings.library == "smp-v1" or any(value is not None for value in of_v1):
-        return {"smp_torch", "smp_tensorflow"}
-    of_v2 = (settings.hybrid_shard_degree, settings.sm_activation_offloading)
-    if settings.library == "smp-v2" or any(value is not None for value in of_v2):
-        return {"smp_v2"}
-    return {"xla"} if settings.library == "training-compiler" else set()
 
 
 _DEFAULT = "hf-sdpa"
@@ -276,8 +266,10 @@ def _evidence(trace: Trace) -> Iterator[_Evidence]:
     for call in trace.calls:
         if call.name in data["optimizers"]:
             yield _Evidence(_place(call), f"creates {call.called}", data["optimizers"][call.name])
-        elif is_optimizer(call.name):
-            yield from _forms(call)
+        for keyword, meanings in _FORMS.items() if is_optimizer(call.name) else ():
+            value, _ = _value(call.argument(keyword))
+            if call.name not in data["optimizers"] and value in meanings:
+                yield _Evidence(_place(call), f"sets {keyword}={value}", {"optimizer_step": meanings[value]})
     yield from _switched(trace, "optim", data["trainer"])
 
 
@@ -291,14 +283,6 @@ def _switched(trace: Trace, keyword: str, meanings: Mapping[Any, Mapping[str, An
         settings = meanings.get(value, {})
         if settings or not certain:
             yield _Evidence(_place(call), f"{keyword}={value!r}" if certain else keyword, settings, certain)
-
-
-def _forms(call: Call) -> Iterator[_Evidence]:
-    """Form of the optimizer step of PyTorch's optimizers."""
-    for keyword, meanings in _FORMS.items():
-        value, _ = _value(call.argument(keyword))
-        if value in meanings:
-            yield _Evidence(_place(call), f"sets {keyword}={value}", {"optimizer_step": meanings[value]})
 
 
 _FORMS: dict[str, dict[Any, str]] = {"fused": {True: "fused"}, "foreach": {True: "foreach", False: "loop"}}

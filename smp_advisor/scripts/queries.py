@@ -96,6 +96,15 @@ def constant(value: Value | None) -> Any:
     return value.value if isinstance(value, Constant) else None
 
 
+def is_cuda(value: Value) -> bool:
+    """Whether `value` is certainly a GPU: ``"cuda:0"``, ``torch.device("cuda")``, or a text that starts so."""
+    if isinstance(value, Result) and value.call.name == "torch.device" and value.call.arguments:
+        return any(map(is_cuda, options(value.call.arguments[0])))
+    first = value.operands[0] if isinstance(value, Operation) and value.operator == "format" else value
+    text = constant(first)
+    return isinstance(text, str) and (text == "cuda" or text.startswith("cuda:"))
+
+
 def is_known(value: Value, depth: int = 0) -> bool:
     """Whether all parts of `value` are visible in the script."""
     if depth > 8:
@@ -165,16 +174,7 @@ def is_wrapped_model(value: Value) -> bool:
 
 def is_wrapped_optimizer(value: Value) -> bool:
     """Whether `value` may be a result of ``smp.DistributedOptimizer``."""
-    return any(
-        isinstance(origin, Result) and origin.call.name == "smp.DistributedOptimizer" for origin in origins(value)
-    )
-
-
-def is_torch_module(value: Value) -> bool:
-    """Whether `value` is an object of a PyTorch module class in the script."""
-    return isinstance(value, Instance) and any(
-        path.startswith("torch.nn.") or path.endswith(("Model", "Module")) for path in value.cls.ancestors()
-    )
+    return any(isinstance(o, Result) and o.call.name == "smp.DistributedOptimizer" for o in origins(value))
 
 
 def is_plain_model(value: Value) -> bool:
@@ -184,8 +184,9 @@ def is_plain_model(value: Value) -> bool:
 
 
 def _is_plain(value: Value) -> bool:
-    if is_torch_module(value):
-        return True
+    if isinstance(value, Instance):
+        paths = value.cls.ancestors()
+        return any(path.startswith("torch.nn.") or path.endswith(("Model", "Module")) for path in paths)
     if not isinstance(value, Result):
         return False
     call = value.call
@@ -212,17 +213,14 @@ def updates(trace: Trace) -> list[tuple[Call, Value]]:
     return steps
 
 
-def mentions(node: ast.AST, *words: str) -> bool:
+def mentions(node: ast.AST, *words: str | re.Pattern[str]) -> bool:
     """Whether a name, attribute or text in `node` contains one of `words`."""
     for part in ast.walk(node):
-        text = ""
-        if isinstance(part, ast.Name):
-            text = part.id
-        elif isinstance(part, ast.Attribute):
-            text = part.attr
-        elif isinstance(part, ast.Constant) and isinstance(part.value, str):
-            text = part.value
-        if text and any(word in text.lower() for word in words):
+        text = getattr(part, "id", None) or getattr(part, "attr", None) or getattr(part, "value", None)
+        if not isinstance(text, str):
+            continue
+        text = text.lower()
+        if any(word in text if isinstance(word, str) else word.search(text) for word in words):
             return True
     return False
 
@@ -234,10 +232,7 @@ def guarded_by(call: Call, *words: str) -> list[Guard]:
 
 def rank_conditions(call: Call) -> set[str]:
     """Rank functions that must be 0 for `call` to run: ``if smp.dp_rank() == 0``."""
-    names: set[str] = set()
-    for guard in call.guards:
-        names |= _zero(guard.value, holds=guard.holds)
-    return names
+    return {name for guard in call.guards for name in _zero(guard.value, holds=guard.holds)}
 
 
 def _zero(value: Value, *, holds: bool) -> set[str]:
@@ -279,11 +274,6 @@ def derivation(value: Value | None) -> Iterator[Value]:
                 inner += [source.call.receiver] if source.call.receiver is not None else []
                 inner += source.call.arguments
         level = inner
-
-
-def derived_from(value: Value, source: Value) -> bool:
-    """Whether `value` comes from `source`: an element, attribute, sum or method result of it."""
-    return any(part is source for part in derivation(value))
 
 
 def argument_node(call: Call, name: str, position: int | None = None) -> ast.expr | None:

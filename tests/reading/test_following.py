@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 
 from smp_advisor.reading.data import is_plain, plain, reason
 from smp_advisor.reading.following import follow
+from smp_advisor.reading.module import parse
 from smp_advisor.reading.run import TooLongError
-from smp_advisor.reading.source import read
+from smp_advisor.reading.source import _with_old_syntax, read
 from smp_advisor.reading.values import Constant
+from tests.steps import Steps
 
 UNKNOWN = "import mine\nunknown = mine.value()\n"
 
@@ -124,3 +128,30 @@ after = 2
     names = run.trace.modules[0].scope.names
     assert plain(names["after"]) == 2
     assert not isinstance(names["count"], Constant)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'text = f"{", ".join(names)}"',
+        "text = f'{'\\n'.join(names)} {{x}} {sizes['k']:>10}'",
+        "type Batch[T: (int, str)] = list[T]",
+        "def first[T, *Ts](items: T) -> T: return items",
+        "class Box[K: dict[str, int]](Base[K]): item: K",
+        'text = f"{f"{1 + 1}"} it\'s"',
+    ],
+)
+def test_python_3_12_is_read_at_its_places_by_older_versions(line):
+    old = _with_old_syntax(line)
+    assert len(old) == len(line)
+    assert ast.parse(old, feature_version=(3, 11)).body
+    assert parse(read(f"{line}\nafter = 1\n")).tree.body[-1].lineno == 2
+
+
+@pytest.mark.parametrize(
+    "text", ['f"{' * 40_000, "class A[" + "[" * 40_000, "'" * 40_001, "type " * 20_000, "\n" * 99_999]
+)
+def test_old_syntax_of_a_long_text_is_little_work(text):
+    with Steps() as steps:
+        _with_old_syntax(text)
+    assert steps.count < 20 * len(text)

@@ -1,11 +1,10 @@
-"""One change that each check must notice, made to a script in which it must find nothing."""
+"""Changes to full scripts that a check must notice, next to the examples of the catalog: other words and places."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from smp_advisor.findings.catalog import Check, catalog
 from tests.scripts import samples
 
 
@@ -25,10 +24,6 @@ class Case:
     changes: dict[str, Any] = field(default_factory=dict)
     """To the plan, for both scripts."""
     name: str = ""
-
-    @property
-    def quiet(self) -> str:
-        return self.base
 
     @property
     def firing(self) -> str:
@@ -51,16 +46,16 @@ def _tensor(identifier: str, old: str, new: str, at: str, **more: Any) -> Case:
     return Case(identifier, samples.TENSOR, samples.TENSOR_PLAN, old, new, at, **more)
 
 
-def _sharded(identifier: str, old: str, new: str, at: str, **more: Any) -> Case:
-    return Case(identifier, samples.SHARDED, samples.SHARDED_PLAN, old, new, at, **more)
-
-
 def _tensorflow(identifier: str, old: str, new: str, at: str, **more: Any) -> Case:
     return Case(identifier, samples.TENSORFLOW, samples.TENSORFLOW_PLAN, old, new, at, **more)
 
 
 def _v2(identifier: str, old: str, new: str, at: str, **more: Any) -> Case:
     return Case(identifier, samples.V2, samples.V2_PLAN, old, new, at, **more)
+
+
+def _xla(identifier: str, old: str, new: str, at: str, **more: Any) -> Case:
+    return Case(identifier, samples.XLA, samples.XLA_PLAN, old, new, at, **more)
 
 
 def _fsdp(identifier: str, old: str, new: str, at: str, **more: Any) -> Case:
@@ -75,15 +70,12 @@ _SHARDED_IN_PLACE = (
     )
     .replace("    with nullcontext():\n", "    model.set_requires_all_reduce(last)\n    if True:\n")
 )
-_TWO_STAGES = """\
-        with smp.partition(0):
-            self.embed = nn.Linear(128, 128)
-        with smp.partition(0):
-            self.head = nn.Linear(128, 128)
-        self.head.weight = self.embed.weight
-"""
-_PARTITIONED = samples.PIPELINE.replace(
-    "        self.embed = nn.Linear(784, 128)\n        self.head = nn.Linear(128, 10)\n", _TWO_STAGES
+_BLOCKS = "functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={LlamaDecoderLayer})"
+_BUILD = "    model = Net()\n"
+_PLACED = samples.PIPELINE.replace(
+    _BUILD,
+    _BUILD + "    smp.set_partition(model.embed, 1)\n    smp.set_partition(model.head, 1)\n"
+    "    model.head.weight = model.embed.weight\n",
 )
 _LAYERS = samples.PIPELINE.replace(
     "hidden = self.embed(x)", "hidden = smp.patches.checkpoint.checkpoint(self.embed, x)"
@@ -96,9 +88,6 @@ _MASKED = samples.PIPELINE.replace(
     '@smp.step(non_split_inputs=["mask"])\ndef train_step(model, data, target, mask):',
 ).replace(
     "loss = train_step(model, data, target)", "loss = train_step(model, data, target, torch.tril(torch.ones(8, 8)))"
-)
-_UNIQUE = samples.TENSOR.replace(
-    "torch.optim.AdamW(model.parameters(), lr=1e-4)", "torch.optim.AdamW([p for p in model.parameters()], lr=1e-4)"
 )
 _EITHER = samples.PIPELINE.replace(
     "    model = smp.DistributedModel(model)\n",
@@ -113,6 +102,11 @@ _BRANCHES = samples.TENSOR.replace(
     "    model = smp.DistributedModel(model)\n",
 )
 _PRESCALED = samples.TENSOR.replace("smp.dp_size(), rank=smp.dp_rank()", "smp.rdp_size(), rank=smp.rdp_rank()")
+_EVALUATED = samples.PIPELINE.replace(
+    "    if smp.dp_rank() == 0:\n        smp.save(",
+    "    for data, target in loader:\n        test_step(model, data, target)\n"
+    "    if smp.dp_rank() == 0:\n        smp.save(",
+)
 _LOADED = (
     samples.XLA.replace("def _mp_fn(index):\n    train()\n", "train()\n")
     .replace("        xm.mark_step()\n", "")
@@ -146,9 +140,7 @@ CASES = [
         "model = GPT2LMHeadModel(again)",
         name="one branch",
     ),
-    _tensorflow(
-        "SMP102", "class MyModel(smp.DistributedModel)", "class MyModel(tf.keras.Model)", "predictions = model("
-    ),
+    _tensorflow("SMP105", "@smp.step\n", "", "predictions = model("),
     _tensorflow("SMP107", "[g.accumulate() for g in gradients]", "[g for g in gradients]", "optimizer.apply_gradients"),
     Case(
         "SMP126",
@@ -160,15 +152,56 @@ CASES = [
         name="part",
     ),
     _pipeline(
+        "SMP002",
+        "    smp.init()\n    torch.cuda.set_device(smp.local_rank())\n",
+        "",
+        "import smdistributed",
+        also=frozenset({"SMP101"}),
+    ),
+    _pipeline(
         "SMP101",
         "    smp.init()\n    torch.cuda.set_device(smp.local_rank())\n",
         "    torch.cuda.set_device(smp.local_rank())\n    smp.init()\n",
         "set_device",
         name="later",
     ),
-    _pipeline("SMP102", "    model = smp.DistributedModel(model)\n", "", "output = model(data)"),
+    _pipeline(
+        "SMP102",
+        "    model = smp.DistributedModel(model)\n",
+        "    smp.DistributedModel(model)\n",
+        "output = model(data)",
+        name="unused",
+    ),
+    _pipeline("SMP105", "@smp.step\ndef train_step", "def train_step", "output = model(data)"),
+    Case(
+        "SMP105",
+        _EVALUATED,
+        samples.PIPELINE_PLAN,
+        "@smp.step\ndef test_step",
+        "def test_step",
+        "return F.cross_entropy(model(data), target)",
+        name="evaluation",
+    ),
+    _pipeline(
+        "SMP106",
+        "    model.backward(loss)",
+        "    scaler = smp.amp.GradScaler()\n    scaler.scale(loss).backward()",
+        "scaler.scale(loss).backward()",
+        fixed=True,
+        name="scaler",
+    ),
     _pipeline("SMP106", "model.backward(loss)", "torch.autograd.backward(loss)", "autograd", name="autograd"),
     _pipeline("SMP107", "print(mean.item())", "print(loss.item())", "print(loss.item())"),
+    _pipeline(
+        "SMP107",
+        "        mean = loss.reduce_mean()\n        optimizer.step()\n"
+        "        if smp.rank() == 0:\n            print(mean.item())",
+        "        optimizer.step()\n        print(loss / 2)",
+        "print(loss / 2)",
+        fixed=True,
+        name="arithmetic",
+    ),
+    _pipeline("SMP107", "mean = loss.reduce_mean()", "mean = float(loss)", "float(loss)", fixed=True, name="float"),
     _pipeline("SMP109", "drop_last=True", "drop_last=False", "DataLoader(dataset", fixed=True, name="false"),
     _pipeline(
         "SMP109",
@@ -192,11 +225,12 @@ CASES = [
     Case("SMP112", _MASKED, samples.PIPELINE_PLAN, '["mask"]', "[]", "torch.tril", fixed=True, name="empty"),
     Case(
         "SMP114",
-        _PARTITIONED,
+        _PLACED,
         samples.PIPELINE_PLAN,
-        "with smp.partition(0):\n            self.head",
-        "with smp.partition(1):\n            self.head",
-        "self.head.weight = self.embed.weight",
+        "model.embed, 1",
+        "model.embed, 0",
+        "model.head.weight = model.embed.weight",
+        name="set_partition",
     ),
     Case(
         "SMP115",
@@ -207,20 +241,7 @@ CASES = [
         "torch.utils.checkpoint",
         fixed=True,
     ),
-    _tensor(
-        "SMP119",
-        "optimizer.clip_master_grads(1.0)",
-        "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
-        "clip_grad_norm_",
-        fixed=True,
-        name="clip",
-    ),
-    _sharded(
-        "SMP120",
-        "        optimizer.step()\n",
-        "        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n        optimizer.step()\n",
-        "clip_grad_norm_",
-    ),
+    _tensor("SMP122", "tensor_parallelism=True", "tensor_parallelism=False", "model_creation", name="false"),
     Case(
         "SMP126",
         _FULL,
@@ -229,14 +250,6 @@ CASES = [
         "if smp.rank() == 0:\n        weights",
         "weights = model.state_dict()",
         name="one rank",
-    ),
-    Case(
-        "SMP128",
-        _UNIQUE,
-        samples.TENSOR_PLAN,
-        "[p for p in model.parameters()]",
-        "[p for m in model.modules() for p in m.parameters()]",
-        "AdamW([p for m",
     ),
     Case(
         "SMP132",
@@ -259,20 +272,27 @@ CASES = [
         "AutoModelForCausalLM.from_config(config)",
         name="config",
     ),
-    _tensorflow(
-        "SMP204",
-        'sorted(os.listdir("/opt/ml/input/data/train"))',
-        'os.listdir("/opt/ml/input/data/train")',
-        "os.listdir",
-        fixed=True,
-    ),
     _v2(
-        "SMP303",
-        "model = FSDP(model, use_orig_params=True, auto_wrap_policy=policy)\napply_activation_checkpointing(model)\n"
-        "model = offload_wrapper(model)\n",
+        "SMP312",
+        ", auto_wrap_policy=policy",
         "",
-        "loss = model(**batch).loss",
-        also=frozenset({"SMP306"}),
+        "FSDP(model",
+        changes={"hybrid_shard_degree": 4},
+        name="v2",
+    ),
+    Case(
+        "DDP601",
+        samples.V2.replace(
+            "tsm.init()\n",
+            'tsm.init()\ntorch.cuda.set_device(int(os.environ["LOCAL_RANK"]))\n',
+        )
+        .replace("use_orig_params=True", "use_orig_params=True, device_id=torch.cuda.current_device()")
+        .replace("import argparse\n", "import argparse\nimport os\n"),
+        samples.V2_PLAN,
+        'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))\n',
+        "",
+        "FSDP(model",
+        name="v2",
     ),
     Case(
         "DDP606",
@@ -283,7 +303,21 @@ CASES = [
         "model.state_dict()",
         name="v2",
     ),
-    _fsdp("SMP308", "with nullcontext():", "with nullcontext() if last else model.no_sync():", "model.no_sync()"),
+    _v2(
+        "SMP308",
+        "    loss = model(**batch).loss\n    loss.backward()\n",
+        "    with model.no_sync():\n        loss = model(**batch).loss\n        loss.backward()\n",
+        "model.no_sync()",
+        changes={"hybrid_shard_degree": 4},
+        name="v2",
+    ),
+    _fsdp(
+        "SMP308",
+        "    with nullcontext():\n",
+        "    context = nullcontext if last else model.no_sync\n    with context():\n",
+        "with context()",
+        name="variable",
+    ),
     Case(
         "SMP308",
         _SHARDED_IN_PLACE,
@@ -297,14 +331,14 @@ CASES = [
         "SMP308", samples.FABRIC, samples.FSDP_PLAN, "= DDPStrategy()", "= FSDPStrategy()", "no_backward", name="fabric"
     ),
     Case(
-        "SMP308",
-        samples.ACCELERATE,
+        "SMP309",
+        samples.ADAPTER,
         samples.FSDP_PLAN,
-        ", sync_each_batch=True",
-        "",
-        "accelerator = Accelerator(",
-        name="accelerate",
+        "fsdp_auto_wrap_policy(model)",
+        _BLOCKS,
+        "model = FullyShardedDataParallel(",
     ),
+    _xla("STC401", 'padding="max_length"', "padding=True", "padding=True", fixed=True, name="true"),
     Case(
         "STC406",
         _LOADED,
@@ -315,31 +349,12 @@ CASES = [
         fixed=True,
         name="without worker function",
     ),
-    Case(
-        "STC401",
-        samples.XLA,
-        samples.XLA_PLAN,
-        'padding="max_length"',
-        'padding="longest"',
-        'padding="longest"',
+    _pipeline("SMP108", "    torch.cuda.set_device(smp.local_rank())\n", "", "smp.init()", fixed=True),
+    _tensor(
+        "SMP119",
+        "optimizer.clip_master_grads(1.0)",
+        "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+        "clip_grad_norm_",
         fixed=True,
-        name="text",
     ),
 ]
-
-
-_BY_HAND = {
-    "SMP108-never", "SMP111-default rank", "SMP111-shard", "SMP115", "SMP118-dtype", "SMP119-clipping",
-    "SMP127-checkpoint", "SMP132", "SMP202-shard", "SMP202-seed", "TRN709-accelerate", "STC401",
-    "STC406-unscaled first", "STC406-clipped first",
-}  # fmt: skip
-"""Examples whose defect a person mends, of checks that mend others."""
-
-
-def _of_examples(check: Check) -> list[Case]:
-    """The examples of the catalog, which show each check."""
-    cases = [Case(check.id, e.good, e.plan, e.good, e.bad, "", name=e.variant) for e in check.examples]
-    return [replace(case, fixed=bool(check.fix) and str(case) not in _BY_HAND) for case in cases]
-
-
-CASES += [case for check in catalog().values() if not check.id.startswith("EST") for case in _of_examples(check)]

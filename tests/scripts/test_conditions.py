@@ -131,8 +131,6 @@ def loader_of(dataset: str) -> str:
         ("dataset", "warning"),  # MNIST: 60,000 images leave 32, and 4 divides them
         ('datasets.CIFAR10("..", train=False)', "warning"),
         ("datasets.FakeData(size=130)", "error"),
-        ("torch.utils.data.TensorDataset(torch.zeros(128, 3))", "warning"),
-        ("torch.utils.data.TensorDataset(torch.zeros(129, 3))", "error"),
         ("load_somehow()", "error"),
     ],
 )

@@ -77,47 +77,6 @@ def found(text: str, plan=None, **more) -> dict[str, str]:
 # -- Whole gradients: what they weigh
 
 
-@pytest.mark.parametrize(
-    ("replacements", "figure"),
-    [
-        ([], "about 24.2 GiB for 13 B parameters (2 bytes each)"),
-        ([("Llama-2-13b-hf", "Llama-2")], "2 bytes per parameter."),
-        ([("param_dtype=torch.bfloat16", "param_dtype=torch.float32")], "about 48.4 GiB"),
-        ([(PRECISION, "")], "4 in fp32"),
-        ([("meta-llama/Llama-2-13b-hf", "mistralai/Mixtral-8x7B-v0.1")], "2 bytes per parameter."),
-        (
-            [
-                ('from_pretrained("meta-llama/Llama-2-13b-hf")', f"from_config({SHAPE})"),
-                ("import AutoModelForCausalLM", "import AutoModelForCausalLM, LlamaConfig"),
-            ],
-            "about 120.0 GiB for 64.4 B",
-        ),
-    ],
-    ids=["name", "no count", "fp32", "no precision", "experts", "configuration"],
-)
-def test_the_figure_is_of_undivided_gradients(replacements, figure):
-    assert figure in found(changed(UNSYNCED, *replacements), PLAN)["SMP308"]
-
-
-def test_fsdp2_keeps_them_in_the_type_that_it_reduces_in():
-    text = """\
-import torch
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from transformers import AutoModelForCausalLM
-
-from corpus import make_loader
-
-model = AutoModelForCausalLM.from_pretrained("meta-llama/Llama-2-13b-hf")
-policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-fully_shard(model, mp_policy=policy)
-for number, batch in enumerate(make_loader()):
-    model.set_requires_gradient_sync(number % 4 == 3)
-    model(**batch).loss.backward()
-"""
-    assert "about 48.4 GiB for 13 B parameters (4 bytes each)" in found(text)["SMP308"]
-    assert "about 24.2 GiB" in found(text.replace(", reduce_dtype=torch.float32", ""))["SMP308"]
-
-
 # -- Other words for it
 
 

@@ -55,6 +55,12 @@ def test_the_inner_model_in_an_evaluation_is_left_alone():
     assert not found(good("DDP608") + evaluation)
 
 
+def test_a_script_that_reduces_gradients_itself_may_train_the_inner_model():
+    script = catalog()["DDP608"].examples[0].bad
+    assert found(script) == {"DDP608"}
+    assert not found(f"{script}    for p in model.parameters():\n        dist.all_reduce(p.grad)\n")
+
+
 @pytest.mark.parametrize(
     "condition",
     ["dist.get_rank() == 0", "is_main_process()", "args.local_rank in (-1, 0)", "gpu_id == 0", "not dist.get_rank()"],
@@ -81,6 +87,7 @@ if dist.get_rank() == 0:
 """
     assert not found(HEAD + DEVICE + text)
     assert found(HEAD + DEVICE + "if dist.get_rank() == 0:\n    dist.barrier()\n") == {"DDP606"}
+    assert not found(HEAD + DEVICE + "if dist.get_rank() == 0:\n    dist.all_gather_object(parts, own, stage_group)\n")
 
 
 def test_a_broadcast_with_both_sides():
@@ -163,15 +170,6 @@ def test_back_ends_that_the_plan_does_not_use_are_not_judged():
     assert "STC413" not in found(text, {"library": "fsdp"})
 
 
-def test_manual_optimization_of_lightning():
-    text = (
-        catalog()["TRN706"]
-        .examples[0]
-        .bad.replace("    def training_step", "    automatic_optimization = False\n\n    def training_step")
-    )
-    assert not found(text)
-
-
 @pytest.mark.parametrize(
     ("settings", "severity"),
     [
@@ -228,3 +226,13 @@ def test_blocks_in_another_function_may_replace_sharded_ones():
     )
     assert "SMP318" in {finding.id for finding in check_script(bad)}
     assert "SMP318" not in {finding.id for finding in check_script(bad.replace(blocks, function))}
+
+
+def test_a_package_that_is_not_followed_may_replicate_the_model():
+    text = (
+        "import torch\nimport mytasks\n\n"
+        "model = torch.nn.Linear(8, 8)\noptimizer = torch.optim.SGD(model.parameters())\n"
+        "for batch in batches:\n    model(batch).sum().backward()\n    optimizer.step()\n    optimizer.zero_grad()\n"
+    )
+    assert found(text, {"library": "ddp"}) == {"SMP001"}
+    assert not found(text.replace("for batch", "mytasks.prepare_distributed(model)\nfor batch"), {"library": "ddp"})

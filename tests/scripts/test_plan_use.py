@@ -81,3 +81,27 @@ def test_the_header_has_the_warnings_of_a_script_of_the_user_only(tmp_path, monk
 def test_a_plan_of_the_wrong_type_is_a_sentence(plan):
     with pytest.raises(AdvisorError, match="plan must be a Plan or a dictionary"):
         check_script("import torch\n", plan)
+
+
+def test_a_configuration_file_that_is_named_is_read_or_missed(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "from transformers import Trainer, TrainingArguments\n"
+        'arguments = TrainingArguments("out", bf16=True, gradient_accumulation_steps=4, deepspeed="ds.json")\n'
+        "Trainer(model=model, args=arguments, train_dataset=dataset).train()\n"
+    )
+
+    def found():
+        return [finding.message for finding in check_script(script, PLAN) if finding.id == "TRN717"]
+
+    assert found()[0].startswith("deepspeed names ds.json, which is not next to the script: ")
+    settings = tmp_path / "ds.json"
+    settings.write_text('{"bf16": {"enabled": false}, "train_micro_batch_size_per_gpu": 8, "zero_optimization": {}}')
+    planned = "train_micro_batch_size_per_gpu=2, bf16=True"
+    assert found() == [f"ds.json has train_micro_batch_size_per_gpu=8, bf16=False, and the plan {planned}."]
+    settings.write_text('{"bf16": {"enabled": true}, "train_micro_batch_size_per_gpu": 2}')
+    assert not found()
+    settings.write_text("[1")
+    assert not found()
+    notes = [note.what for note in check_script(script, PLAN).unresolved]
+    assert "ds.json, whose settings the job uses, is not a table of names and values" in notes

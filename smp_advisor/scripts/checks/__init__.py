@@ -50,7 +50,11 @@ def judge(context: Context) -> list[tuple[Finding, Hit]]:
             needed = reaching.back_end(LIBRARY_OF.get(identifier, ""), hit)
             if needed is None:
                 continue
-            finding = _conditional(_finding(identifier, hit), hit.needed or needed or reaching.needed(hit))
+            finding = _finding(identifier, hit)
+            if needed := hit.needed or needed or reaching.needed(hit):  # only some jobs reach it
+                severity: Severity = "warning" if finding.severity == "error" else finding.severity
+                message = f"{finding.message} This code runs only {needed}."
+                finding = replace(finding, severity=severity, message=message)
             hits.setdefault((identifier, finding.path, finding.line, finding.column), (finding, hit))
     places = {(id(hit.module), hit.node.lineno, finding.id) for finding, hit in hits.values()}
     silenced, comments = _silenced(context, places)
@@ -60,7 +64,11 @@ def judge(context: Context) -> list[tuple[Finding, Hit]]:
         if (id(hit.module), hit.node.lineno, finding.id) not in silenced
     ]
     pairs += [(_finding("SMP100", comment), comment) for comment in comments]
-    pairs = _without_repeats(pairs)
+    # A list of missing calls that other findings report is left out.
+    reported = {finding.id for finding, _ in pairs}
+    pairs = [
+        pair for pair in pairs if pair[0].id != "SMP002" or not pair[1].reported_by or pair[1].reported_by - reported
+    ]
     order = {id(module): position for position, module in enumerate(context.trace.modules)}
     pairs.sort(
         key=lambda pair: (
@@ -72,25 +80,6 @@ def judge(context: Context) -> list[tuple[Finding, Hit]]:
         )
     )
     return pairs
-
-
-def _without_repeats(pairs: list[tuple[Finding, Hit]]) -> list[tuple[Finding, Hit]]:
-    """The findings without a list of missing calls that other findings report."""
-    reported = {finding.id for finding, _ in pairs}
-    return [
-        (finding, hit)
-        for finding, hit in pairs
-        if finding.id != "SMP002" or not hit.reported_by or not hit.reported_by <= reported
-    ]
-
-
-def _conditional(finding: Finding, needed: str) -> Finding:
-    """An error that only some jobs reach is a warning with that condition."""
-    if not needed:
-        return finding
-    note = f"This code runs only {needed}."
-    severity: Severity = "warning" if finding.severity == "error" else finding.severity
-    return replace(finding, severity=severity, message=f"{finding.message} {note}")
 
 
 def _finding(identifier: str, hit: Hit) -> Finding:

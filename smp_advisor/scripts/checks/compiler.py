@@ -12,21 +12,27 @@ from smp_advisor.reading.data import reason
 from smp_advisor.reading.module import add_keyword, after_statement, replace
 from smp_advisor.reading.trace import exclusive
 from smp_advisor.reading.values import (
-    Choice,
     Constant,
     External,
     Mapping,
-    Operation,
     Result,
     Unknown,
-    Value,
     is_none,
     options,
 )
 from smp_advisor.scripts.checks.data import loaders
 from smp_advisor.scripts.conditions import BACK_ENDS
 from smp_advisor.scripts.context import Context, Hit, check
-from smp_advisor.scripts.queries import argument_node, constant, is_optimizer, known_names, mentions, origins
+from smp_advisor.scripts.queries import (
+    argument_node,
+    constant,
+    derivation,
+    is_cuda,
+    is_optimizer,
+    known_names,
+    mentions,
+    origins,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,6 +45,7 @@ _LOADERS = ("pl.MpDeviceLoader", "pl.ParallelLoader")
 _OF_WORKERS = known_names("xla_workers")
 """Functions that a script for one GPU does not need."""
 _SYNCS = ("xm.reduce_gradients", "xm.all_reduce", "xm.optimizer_step")
+_READING = ("item", "tolist", "numpy")
 _SHOWING = ("print", "float", "xm.master_print", "tqdm.tqdm.write")
 _LOGGING = ("info", "debug", "warning", "error", "add_scalar", "set_postfix", "set_description", "log")
 _OFTEN = 10
@@ -77,19 +84,14 @@ def _static_padding(context: Context) -> Iterator[Hit]:
         padding = call.argument("padding")
         constants = [constant(option) for option in options(padding)]
         dynamic = next((value for value in constants if value is True or value == "longest"), None)
-        if dynamic is not None and _tokenizes(call):
+        tokenizes = "token" in call.module.text(call.node.func).lower()
+        if dynamic is not None and (tokenizes or {"truncation", "max_length", "return_tensors"} & call.keywords.keys()):
             # Without max_length, every text gets the length of the longest one that the model supports.
             long = not call.gives("max_length")
             changes = len(constants) == 1 and not long
             edits = [add_keyword(call.module, call.node, "padding", '"max_length"')] if changes else []
             why = "the call has no max_length, which you must choose" if long else ""
             yield Hit(call.module, call.node, {"padding": repr(dynamic)}, edits, unfixed=why)
-
-
-def _tokenizes(call: Call) -> bool:
-    """Whether the call pads text: a tokenizer, by its name or its arguments."""
-    text = call.module.text(call.node.func).lower()
-    return "token" in text or bool({"truncation", "max_length", "return_tensors"} & call.keywords.keys())
 
 
 @check("STC402", "xla")
@@ -99,27 +101,14 @@ def _evaluations(context: Context) -> Iterator[Hit]:
     for call in context.trace.calls:
         if not call.loops or call.loops[-1] not in loops or _now_and_then(call) or _elsewhere(context, call):
             continue
-        reads = call.method in ("item", "tolist", "numpy") and not call.name and call.receiver is not None
-        shows = (call.name in _SHOWING or call.name.startswith("logging.") or call.method in _LOGGING) and any(
-            _holds(argument, loss) for argument in call.arguments for loss in losses
-        )
-        if reads or shows:
+        reads = call.method in _READING and not call.name and call.receiver is not None
+        shows = call.name in _SHOWING or call.name.startswith("logging.") or call.method in _LOGGING
+        for argument in call.arguments if shows else ():
+            parts = list(derivation(argument))
+            read_before = any(isinstance(part, Result) and part.call.method in _READING for part in parts)
+            reads = reads or (not read_before and any(part is loss for part in parts for loss in losses))
+        if reads:
             yield Hit(call.module, call.node, {"text": call.module.text(call.node)})
-
-
-def _holds(value: Value, loss: Value, depth: int = 0) -> bool:
-    if value is loss:
-        return True
-    if depth > 6:
-        return False
-    parts: tuple[Value, ...] = ()
-    if isinstance(value, Operation):
-        parts = value.operands
-    elif isinstance(value, Choice):
-        parts = value.alternatives
-    elif isinstance(value, Result) and value.call.method in ("format", "detach", "cpu", "mean"):
-        parts = (*value.call.arguments, *((value.call.receiver,) if value.call.receiver is not None else ()))
-    return any(_holds(part, loss, depth + 1) for part in parts)
 
 
 @check("STC403", "xla")
@@ -131,7 +120,7 @@ def _device(context: Context) -> Iterator[Hit]:
             continue
         moved = call.method == "cuda" and not call.name and call.receiver is not None
         places = [value for value in (*call.arguments[:1], call.keywords.get("device")) if value is not None]
-        names_cuda = any(_is_cuda(option) for value in places for option in options(value))
+        names_cuda = any(is_cuda(option) for value in places for option in options(value))
         if moved:
             yield Hit(call.module, call.node, {"text": call.module.text(call.node)})
         elif names_cuda and (call.name == "torch.device" or call.method == "to" or "device" in call.keywords):
@@ -141,14 +130,6 @@ def _device(context: Context) -> Iterator[Hit]:
                 else []
             )
             yield Hit(call.module, call.node, {"text": call.module.text(call.node)}, edits)
-
-
-def _is_cuda(value: Value) -> bool:
-    """``"cuda"``, ``"cuda:0"``, or a string that starts with one of them."""
-    if isinstance(value, Operation) and value.operator == "format" and value.operands:
-        value = value.operands[0]
-    text = constant(value)
-    return isinstance(text, str) and (text == "cuda" or text.startswith("cuda:"))
 
 
 @check("STC404", "xla")
@@ -163,7 +144,8 @@ def _marked_steps(context: Context) -> Iterator[Hit]:
         return
     marked = {loop for mark in marks for loop in mark.loops}
     training = _training_loops(context)
-    for call in _updates(context):
+    updates = [*context.trace.named("xm.optimizer_step"), *filter(_steps_optimizer, context.trace.methods("step"))]
+    for call in sorted(updates, key=lambda call: call.order):
         batches = (training & set(call.loops)) or set(call.loops[-1:])
         if call.loops and call.reached and not marked & batches:
             statement = call.module.statement(call.node)
@@ -172,17 +154,9 @@ def _marked_steps(context: Context) -> Iterator[Hit]:
             return
 
 
-def _updates(context: Context) -> list[Call]:
-    """Calls that apply gradients."""
-    steps = [call for call in context.trace.methods("step") if _steps_optimizer(call)]
-    return sorted([*context.trace.named("xm.optimizer_step"), *steps], key=lambda call: call.order)
-
-
 def _steps_optimizer(call: Call) -> bool:
-    for origin in origins(call.receiver):
-        if isinstance(origin, Result) and (is_optimizer(origin.call.name) or origin.call.name.endswith("GradScaler")):
-            return True
-    return False
+    makers = [origin.call.name for origin in origins(call.receiver) if isinstance(origin, Result)]
+    return any(is_optimizer(name) or name.endswith("GradScaler") for name in makers)
 
 
 @check("STC405", "xla")
@@ -190,23 +164,15 @@ def _saved_by_xla(context: Context) -> Iterator[Hit]:
     if not context.trace.imported("torch_xla"):
         return
     for call in context.trace.named("torch.save"):
-        saved = call.node.args[0] if call.node.args else None
-        states = saved is not None and any(
-            isinstance(part, ast.Attribute) and part.attr == "state_dict" for part in ast.walk(saved)
+        states = any(
+            isinstance(part, Result) and part.call.method == "state_dict"
+            for saved in call.arguments[:1]
+            for part in derivation(saved)
         )
-        is_model = isinstance(saved, ast.Name) and "model" in saved.id.lower()
-        if (states or is_model or _is_state(call)) and not _elsewhere(context, call):
-            yield Hit(
-                call.module, call.node, {}, [replace(call.module, call.node.func, "xm.save")] if _xm(call) else []
-            )
-
-
-def _is_state(call: Call) -> bool:
-    return any(
-        isinstance(option, Result) and option.call.method == "state_dict"
-        for argument in call.arguments[:1]
-        for option in options(argument)
-    )
+        is_model = "model" in getattr(call.node.args[0], "id", "").lower() if call.node.args else False
+        if (states or is_model) and not _elsewhere(context, call):
+            edits = [replace(call.module, call.node.func, "xm.save")] if _xm(call) else []
+            yield Hit(call.module, call.node, {}, edits)
 
 
 def _several_workers(context: Context) -> bool:
@@ -228,10 +194,8 @@ def _gathered_gradients(context: Context) -> Iterator[Hit]:
     for call in context.trace.methods("step"):
         if not _steps_optimizer(call) or _elsewhere(context, call):
             continue
-        scaler = any(
-            isinstance(origin, Result) and origin.call.name.endswith("GradScaler")
-            for origin in origins(call.receiver or Constant(None))
-        )
+        scaled = origins(call.receiver)
+        scaler = any(isinstance(origin, Result) and origin.call.name.endswith("GradScaler") for origin in scaled)
         if not any(sync.loops[-1:] == call.loops[-1:] and not exclusive(sync, call) for sync in syncs):
             edits: list[Edit] = []
             if not scaler and not call.arguments and isinstance(call.node.func, ast.Attribute) and _xm(call):
@@ -247,15 +211,11 @@ def _order_with_scaler(context: Context) -> Iterator[Hit]:
     clips = context.trace.named("torch.nn.utils.clip_grad_norm_")
     for unscale in context.trace.methods("unscale_"):
         for gather in gathers:
-            if _same_loop(gather, unscale) and gather.node.lineno > unscale.node.lineno:
+            if gather.loops[-1:] == unscale.loops[-1:] and gather.node.lineno > unscale.node.lineno:
                 yield Hit(gather.module, gather.node, variant="unscaled first")
         for clip in clips:
-            if _same_loop(clip, unscale) and clip.node.lineno < unscale.node.lineno:
+            if clip.loops[-1:] == unscale.loops[-1:] and clip.node.lineno < unscale.node.lineno:
                 yield Hit(clip.module, clip.node, variant="clipped first")
-
-
-def _same_loop(first: Call, second: Call) -> bool:
-    return first.module is second.module and first.loops[-1:] == second.loops[-1:]
 
 
 @check("STC409", "xla")
@@ -276,28 +236,10 @@ def _rare_interruptions(context: Context) -> Iterator[Hit]:
 @check("STC410", "xla")
 def _parallel_preprocessing(context: Context) -> Iterator[Hit]:
     for call in context.trace.methods("map"):
-        if (
-            call.receiver is not None
-            and _is_hub_dataset(call.receiver)
-            and (not call.gives("num_proc") or is_none(call.argument("num_proc")))
-        ):
+        loads = (part.call.name for part in derivation(call.receiver) if isinstance(part, Result))
+        alone = not call.gives("num_proc") or is_none(call.argument("num_proc"))
+        if alone and any(name.startswith("datasets.load") for name in loads):
             yield Hit(call.module, call.node)
-
-
-def _is_hub_dataset(value: Value, depth: int = 0) -> bool:
-    """Whether `value` comes from the datasets library."""
-    if depth > 8:
-        return False
-    for option in options(value):
-        if isinstance(option, Result):
-            if option.call.name.startswith("datasets.load"):
-                return True
-            if option.call.receiver is not None and _is_hub_dataset(option.call.receiver, depth + 1):
-                return True
-        inner = getattr(option, "owner", None)
-        if isinstance(inner, Value) and _is_hub_dataset(inner, depth + 1):
-            return True
-    return False
 
 
 @check("STC413", "xla")
@@ -321,45 +263,32 @@ _FAMILIES = frozenset(table("smp_advisor.libraries.training_compiler", "versions
 _BATCHES = ("batch_size", "per_device_train_batch_size", "train_batch_size", "per_gpu_train_batch_size")
 _RATES = ("learning_rate", "lr")
 _READ = ("instance_type", "instance_count", "distribution", "hyperparameters")
-_CLASSES = ("PyTorch", "TensorFlow", "HuggingFace")
 
 
 def _estimators(context: Context) -> list[tuple[Call, Call]]:
     """Estimators with the compiler: the call of each, and that of its ``TrainingCompilerConfig``."""
-    estimators = []
-    for call in context.trace.calls:
-        configuration = call.argument("compiler_config")
-        estimators += [
-            (call, origin.call)
-            for origin in origins(configuration)
-            if isinstance(origin, Result) and origin.call.name.endswith("TrainingCompilerConfig")
-        ]
-    return estimators
-
-
-def _gpus(call: Call) -> int | None:
-    """GPUs per instance, if the type is a literal in the instance table."""
-    kind = constant(call.argument("instance_type"))
-    return next((instance.gpus for instance in instances() if instance.name == kind), None)
-
-
-def _count(call: Call) -> int | None:
-    count = constant(call.argument("instance_count"))
-    return count if isinstance(count, int) else None
+    return [
+        (call, origin.call)
+        for call in context.trace.calls
+        for origin in origins(call.argument("compiler_config"))
+        if isinstance(origin, Result) and origin.call.name.endswith("TrainingCompilerConfig")
+    ]
 
 
 @check("STC407")
 def _launched_on_several(context: Context) -> Iterator[Hit]:
     _list_unknown(context)
     for call, _ in _estimators(context):
-        gpus, count = _gpus(call), _count(call)
-        if gpus is None or count is None or gpus * count == 1:
+        kind, count = constant(call.argument("instance_type")), constant(call.argument("instance_count"))
+        gpus = next((instance.gpus for instance in instances() if instance.name == kind), None)
+        if gpus is None or not isinstance(count, int) or gpus * count == 1:
             continue
-        distribution = call.argument("distribution")
-        if distribution is None and not call.unpacks and not _launcher_script(call):
-            tensorflow = "tensorflow" in call.name.lower() or call.argument("tensorflow_version") is not None
-            if not tensorflow:
-                yield Hit(call.module, call.node, {"gpus": gpus * count}, variant="no distribution")
+        distribution, settings = call.argument("distribution"), call.argument("hyperparameters")
+        # An older image starts the workers with its own script, the hyperparameter training_script.
+        plain = isinstance(settings, Mapping) and settings.complete and "training_script" not in settings.entries
+        tensorflow = "tensorflow" in call.name.lower() or call.argument("tensorflow_version") is not None
+        if distribution is None and not call.unpacks and plain and not tensorflow:
+            yield Hit(call.module, call.node, {"gpus": gpus * count}, variant="no distribution")
         launchers = distribution.entries.keys() if isinstance(distribution, Mapping) and distribution.complete else ()
         if launchers and "torch" in call.name.lower() and not {"pytorchxla", "smdistributed"} & set(launchers):
             yield Hit(call.module, call.node, {"launchers": ", ".join(launchers)}, variant="other launcher")
@@ -369,33 +298,14 @@ def _launched_on_several(context: Context) -> Iterator[Hit]:
 def _list_unknown(context: Context) -> None:
     """List the arguments of estimators that could not be read."""
     compiled = [call for call, _ in _estimators(context)]
-    for call in context.trace.calls:
-        unknown: dict[str, Value] = {}
-        if call in compiled:
-            unknown = {name: value for name in _READ if (value := call.argument(name)) is not None}
-            batches = call.argument("hyperparameters")
-            if isinstance(batches, Mapping):
-                unknown |= {name: value for name in (*_BATCHES, *_RATES) if (value := batches.get(name)) is not None}
-        elif call.called in _CLASSES and (value := call.argument("compiler_config")) is not None:
-            unknown["compiler_config"] = value
-        if call.unpacks and (call in compiled or call.called in _CLASSES):
-            unknown["arguments"] = Unknown(call.passed.open)
-        for name, value in unknown.items():
-            complete = isinstance(value, Mapping) and value.complete
-            if not complete and not isinstance(value, Constant):
+    for call in (call for call in context.trace.calls if call.argument("compiler_config") is not None):
+        values = {name: call.argument(name) for name in (_READ if call in compiled else ("compiler_config",))}
+        values |= {"arguments": Unknown(call.passed.open)} if call.unpacks else {}
+        for name, value in values.items():
+            readable = isinstance(value, (Constant, type(None))) or (isinstance(value, Mapping) and value.complete)
+            if value is not None and not readable:
                 what = f"{name} of {call.called}(...) cannot be read: {reason(value)}. Checks that need it are skipped."
                 context.leave_open(call.module, call.node, what)
-
-
-def _launcher_script(call: Call) -> bool:
-    """Whether an older image starts the workers with its own script."""
-    hyperparameters = call.argument("hyperparameters")
-    return (
-        hyperparameters is None
-        or not isinstance(hyperparameters, Mapping)
-        or not hyperparameters.complete
-        or "training_script" in hyperparameters.entries
-    )
 
 
 def _without_worker_function(context: Context) -> Iterator[Hit]:
@@ -405,11 +315,8 @@ def _without_worker_function(context: Context) -> Iterator[Hit]:
     if "_mp_fn" in names or context.trace.named("xmp.spawn"):
         return
     for call in context.trace.named("torch.utils.data.DistributedSampler"):
-        rank = call.argument("rank", 2)
-        by_worker = any(
-            isinstance(origin, Result) and origin.call.name == "xm.get_ordinal"
-            for origin in origins(rank or Constant(None))
-        )
+        ranks = origins(call.argument("rank", 2))
+        by_worker = any(isinstance(origin, Result) and origin.call.name == "xm.get_ordinal" for origin in ranks)
         if by_worker and call.reached and not call.guards:
             yield Hit(call.module, call.node, variant="no worker function")
 
@@ -440,12 +347,13 @@ def _learning_rate(context: Context) -> Iterator[Hit]:
 
 
 def _hyperparameters(call: Call) -> dict[str, object]:
-    argument = call.argument("hyperparameters")
-    settings: dict[str, object] = {}
-    for option in options(argument):
-        if isinstance(option, Mapping):
-            settings |= {key: constant(value) for key, value in option.values().items() if isinstance(value, Constant)}
-    return settings
+    return {
+        key: value.value
+        for option in options(call.argument("hyperparameters"))
+        if isinstance(option, Mapping)
+        for key, value in option.values().items()
+        if isinstance(value, Constant)
+    }
 
 
 @check("STC411")
@@ -459,12 +367,9 @@ def _compatible(context: Context) -> Iterator[Hit]:
             yield Hit(call.module, call.node, {"instance": kind}, variant="instance")
     if not context.trace.requires("smdistributed"):
         return
-    if context.trace.requires("torch_xla"):
-        for module, node, _ in context.trace.imported("smdistributed")[:1]:
-            yield Hit(module, node, variant="both imports")
-    elif context.libraries.xla:
-        for module, node, _ in context.trace.imported("smdistributed")[:1]:
-            yield Hit(module, node, variant="import")
+    both = context.trace.requires("torch_xla")
+    for module, node, _ in context.trace.imported("smdistributed")[:1] if both or context.libraries.xla else ():
+        yield Hit(module, node, variant="both imports" if both else "import")
 
 
 @check("STC412")

@@ -12,14 +12,13 @@ from smp_advisor.reading.module import add_keyword, replace, wrap
 from smp_advisor.reading.trace import exclusive
 from smp_advisor.reading.values import (
     Argument,
-    Collection,
     Constant,
     External,
-    Function,
     Instance,
     Operation,
     Result,
     Value,
+    is_none,
     options,
 )
 from smp_advisor.scripts.conditions import Conditions
@@ -35,39 +34,20 @@ if TYPE_CHECKING:
 
 
 _TORCHVISION = "torchvision.datasets."
-_FILLED = ("torch.randn", "torch.rand", "torch.zeros", "torch.ones", "torch.empty")
 _FAKE_SIZE = 1000
 """Default size of torchvision's FakeData."""
 
 
-def samples(dataset: Value | None) -> list[int | None]:
-    """Number of samples for each possible value of `dataset`; None if unknown."""
-    return [_samples(origin) for origin in origins(dataset)] if dataset is not None else [None]
-
-
 def _samples(value: Value) -> int | None:
-    if isinstance(value, Collection):
-        return len(value.items)
-    if isinstance(value, Instance):
-        return _of_class(value)
-    if not isinstance(value, Result):
+    """Number of samples of a data set of torchvision; None if unknown."""
+    if not isinstance(value, Result) or not value.call.name.startswith(_TORCHVISION):
         return None
-    call = value.call
-    if call.name.startswith(_TORCHVISION):
-        return _of_torchvision(value)
-    if call.name == "torch.utils.data.TensorDataset" and call.arguments:
-        return next((_first_dimension(origin) for origin in origins(call.arguments[0])), None)
-    if call.name == "range" and len(call.arguments) == 1:
-        return _whole(constant(call.arguments[0]))
-    return None
-
-
-def _of_torchvision(value: Result) -> int | None:
     call = value.call
     name = call.name.removeprefix(_TORCHVISION)
     if name == "FakeData":
         argument = call.argument("size", 0)
-        return _FAKE_SIZE if argument is None else _whole(constant(argument))
+        size = _FAKE_SIZE if argument is None else constant(argument)
+        return size if isinstance(size, int) else None
     sizes = table("smp_advisor.scripts", "data/dataset_sizes.toml")
     if name in sizes["train_or_test"]:
         argument = call.argument("train", 1)
@@ -77,28 +57,6 @@ def _of_torchvision(value: Result) -> int | None:
         split = call.argument("split", 1)
         return sizes["by_split"][name].get("train" if split is None else constant(split))  # type: ignore[no-any-return]
     return None
-
-
-def _of_class(instance: Instance) -> int | None:
-    """The literal that ``__len__`` returns."""
-    length = instance.cls.find("__len__")
-    if not isinstance(length, Function) or not isinstance(length.node.body, list) or len(length.node.body) != 1:
-        return None
-    returned = getattr(length.node.body[0], "value", None)
-    return _whole(getattr(returned, "value", None))
-
-
-def _first_dimension(value: Value) -> int | None:
-    if not isinstance(value, Result) or value.call.name not in _FILLED or not value.call.arguments:
-        return None
-    first = value.call.arguments[0]
-    if isinstance(first, Collection) and first.items:
-        first = first.items[0]
-    return _whole(constant(first))
-
-
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 LOADERS = ("torch.utils.data.DataLoader", "torchdata.stateful_dataloader.StatefulDataLoader")
@@ -118,11 +76,18 @@ def batch_size(call: Call) -> Value:
 
 @check("SMP109", "smp_torch")
 def _whole_batches(context: Context) -> Iterator[Hit]:
-    if not context.splits or _skips_by_hand(context):
+    # A loop may skip batches whose size microbatches does not divide.
+    skips = any(
+        any(isinstance(inner, (ast.Continue, ast.Break)) for inner in node.body)
+        and any(isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod) for part in ast.walk(node.test))
+        and mentions(node.test, "microbatch", "num_mb")
+        for module in context.trace.modules
+        for node in module.all(ast.If)
+    )
+    if not context.splits or skips:
         return
     for call in loaders(context):
-        batches = call.argument("batch_sampler", 4)
-        if batches is not None and constant(batches) is None and not isinstance(batches, Constant):
+        if not isinstance(call.argument("batch_sampler", 4), (Constant, type(None))):
             continue
         drop_last = call.argument("drop_last", 8)
         if drop_last is None and call.unpacks:
@@ -149,19 +114,15 @@ def _whole_batches(context: Context) -> Iterator[Hit]:
 def _known_last_batch(context: Context, call: Call) -> dict[str, object]:
     """Size of the last batch, if it is known and a multiple of the microbatches; else empty."""
     size, sampler = constant(batch_size(call)), call.argument("sampler", 3)
-    if not isinstance(size, int) or size < 1 or _is_given(sampler):
+    if not isinstance(size, int) or size < 1 or (sampler is not None and not is_none(sampler)):
         return {}
-    last = {count % size for count in samples(call.argument("dataset", 0)) if count is not None}
+    counts = map(_samples, origins(call.argument("dataset", 0)))
+    last = {count % size for count in counts if count is not None}
     microbatches = context.settings.microbatches
     if not last or any(remainder % (microbatches or 2) for remainder in last):
         return {}
     divisor = f"microbatches ({microbatches})" if microbatches else "some numbers of microbatches"
     return {"samples": " or ".join(map(str, sorted(last))), "divisor": divisor}
-
-
-def _is_given(value: Value | None) -> bool:
-    """Whether an argument is passed and is not None."""
-    return value is not None and not (isinstance(value, Constant) and value.value is None)
 
 
 def _drops(context: Context, call: Call, drop_last: Value | None) -> bool | None:
@@ -175,17 +136,6 @@ def _drops(context: Context, call: Call, drop_last: Value | None) -> bool | None
         context.leave_open(call.module, call.node, "drop_last of this DataLoader is not a literal (SMP109).")
         return None
     return bool(all(constants))
-
-
-def _skips_by_hand(context: Context) -> bool:
-    """Whether a loop skips batches whose size microbatches does not divide."""
-    return any(
-        any(isinstance(inner, (ast.Continue, ast.Break)) for inner in node.body)
-        and any(isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod) for part in ast.walk(node.test))
-        and mentions(node.test, "microbatch", "num_mb")
-        for module in context.trace.modules
-        for node in module.all(ast.If)
-    )
 
 
 def _outside_steps(context: Context, loader: Call) -> bool:
@@ -309,14 +259,10 @@ def _data_by_rank(context: Context) -> Iterator[Hit]:
             yield from _sampler(context, call)
             continue
         seeds = call.name in _SEEDS or call.method == "manual_seed"
-        for variant, value in _seeds(call) if seeds else _shards(call):
+        seeding = (*call.arguments[:1], *(call.keywords[key] for key in ("seed", "a", "x") if key in call.keywords))
+        for variant, value in [("seed", value) for value in seeding] if seeds else _shards(call):
             yield from _judge(context, call, value, variant, sharding=not seeds)
     yield from _slices(context)
-
-
-def _seeds(call: Call) -> list[tuple[str, Value]]:
-    seeds = (*call.arguments[:1], *(call.keywords[key] for key in ("seed", "a", "x") if key in call.keywords))
-    return [("seed", value) for value in seeds]
 
 
 def _shards(call: Call) -> list[tuple[str, Value]]:
@@ -327,16 +273,12 @@ def _shards(call: Call) -> list[tuple[str, Value]]:
     if call.method == "select" and call.receiver is not None:
         return [("shard", value) for value in call.arguments]
     if call.name in ("range", "itertools.islice") and len(call.arguments) > 2 and not _prepares(call):
-        return [("shard", call.arguments[-3])] if ranks(call.arguments[-1]) or _counts(call.arguments[-1]) else []
+        sizes = {origin.call.name for origin in origins(call.arguments[-1]) if isinstance(origin, Result)} & _SIZES
+        return [("shard", call.arguments[-3])] if sizes or ranks(call.arguments[-1]) else []
     if call.name.endswith("split_dataset_by_node"):
         rank = call.argument("rank", 1)
         return [("shard", rank)] if rank is not None else []
     return [(name, call.keywords[name]) for name in sorted(_KEYWORDS & call.keywords.keys())]
-
-
-def _counts(value: Value) -> bool:
-    """Whether `value` is a number of processes."""
-    return any(isinstance(origin, Result) and origin.call.name in _SIZES for origin in origins(value))
 
 
 def _sampler(context: Context, call: Call) -> Iterator[Hit]:

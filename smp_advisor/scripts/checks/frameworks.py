@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from smp_advisor.libraries.library import get_library
 from smp_advisor.reading.module import replace
-from smp_advisor.reading.values import Constant, External, Item, Member, Operation, Result, Value, options
+from smp_advisor.reading.values import Constant, External, Result, Value, options
 from smp_advisor.scripts.checks.data import comes_from, loaders
-from smp_advisor.scripts.checks.parallel import ACCELERATORS, REPLICATING
+from smp_advisor.scripts.checks.parallel import REPLICATING, reached_accelerators
+from smp_advisor.scripts.checks.planned import trainer_arguments
 from smp_advisor.scripts.checks.sharding import FSDP
 from smp_advisor.scripts.conditions import Conditions
 from smp_advisor.scripts.context import Context, Hit, check
-from smp_advisor.scripts.queries import argument_node, constant, is_optimizer, origins, updates
+from smp_advisor.scripts.queries import argument_node, constant, derivation, is_optimizer, origins, updates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,27 +23,10 @@ if TYPE_CHECKING:
 
 _CLIPS = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_norm")
 _WRAPS = (*REPLICATING, "torch.nn.DataParallel", "torch.nn.parallel.DataParallel", *FSDP)
-_MODULES = ("LightningModule",)
-
-
-def _accelerators(context: Context) -> list[Call]:
-    return [call for call in context.trace.named(*ACCELERATORS) if call.reached]
 
 
 def _is_accelerator(value: Value | None, accelerators: list[Call]) -> bool:
     return any(isinstance(origin, Result) and origin.call in accelerators for origin in origins(value))
-
-
-def _prepared(context: Context, accelerators: list[Call]) -> list[Value]:
-    """Objects that are passed to ``accelerator.prepare``."""
-    calls = context.trace.methods("prepare", "prepare_model", "prepare_optimizer", "prepare_data_loader")
-    return [
-        origin
-        for call in calls
-        if _is_accelerator(call.receiver, accelerators)
-        for value in (*call.arguments, *call.keywords.values())
-        for origin in origins(value)
-    ]
 
 
 def _unpacks_into_prepare(context: Context, accelerators: list[Call]) -> bool:
@@ -53,7 +38,7 @@ def _unpacks_into_prepare(context: Context, accelerators: list[Call]) -> bool:
 
 @check("TRN701")
 def _backward_of_accelerate(context: Context) -> Iterator[Hit]:
-    accelerators = _accelerators(context)
+    accelerators = reached_accelerators(context)
     if not accelerators or _unpacks_into_prepare(context, accelerators) or not updates(context.trace):
         return
     own = [call for call in context.trace.methods("backward") if _is_accelerator(call.receiver, accelerators)]
@@ -87,30 +72,13 @@ def _needs_no_scaling(accelerator: Call) -> bool:
 
 def _preparing(context: Context, backward: Call, accelerators: list[Call]) -> list[Call]:
     """The accelerators of the model that the loss certainly comes from."""
-    loss = backward.receiver
     return [
         accelerator
         for accelerator in accelerators
         for call in context.trace.methods("prepare", "prepare_model")
-        if loss is not None and _is_accelerator(call.receiver, [accelerator]) and _comes_of(loss, call)
+        if _is_accelerator(call.receiver, [accelerator])
+        if any(isinstance(part, Result) and part.call is call for part in derivation(backward.receiver))
     ]
-
-
-def _comes_of(value: Value, made_by: Call, depth: int = 0) -> bool:
-    """Whether `value` is computed from the result of a call."""
-    if depth > 10:
-        return False
-    parts: tuple[Value, ...] = ()
-    if isinstance(value, Result):
-        if value.call is made_by:
-            return True
-        receiver = (value.call.receiver,) if value.call.receiver is not None else ()
-        parts = (*receiver, *value.call.arguments)
-    elif isinstance(value, (Item, Member)):
-        parts = (value.owner,)
-    elif isinstance(value, Operation):
-        parts = value.operands
-    return any(_comes_of(option, made_by, depth + 1) for part in parts for option in options(part))
 
 
 def _local_name(call: Call) -> str:
@@ -122,10 +90,17 @@ def _local_name(call: Call) -> str:
 
 @check("TRN702")
 def _everything_prepared(context: Context) -> Iterator[Hit]:
-    accelerators = _accelerators(context)
+    accelerators = reached_accelerators(context)
     if not accelerators or _unpacks_into_prepare(context, accelerators):
         return
-    prepared = {origin.call.node for origin in _prepared(context, accelerators) if isinstance(origin, Result)}
+    prepared = {
+        origin.call.node
+        for call in context.trace.methods("prepare", "prepare_model", "prepare_optimizer", "prepare_data_loader")
+        if _is_accelerator(call.receiver, accelerators)
+        for value in (*call.arguments, *call.keywords.values())
+        for origin in origins(value)
+        if isinstance(origin, Result)
+    }
     backwards = [call for call in context.trace.methods("backward") if call.reached]
     for loader in loaders(context):
         fed = [
@@ -152,7 +127,7 @@ def _everything_prepared(context: Context) -> Iterator[Hit]:
 
 @check("TRN703")
 def _clipped_by_accelerate(context: Context) -> Iterator[Hit]:
-    accelerators = _accelerators(context)
+    accelerators = reached_accelerators(context)
     for call in context.trace.named(*_CLIPS) if accelerators else ():
         if call.reached and call.loops:
             name = _local_name(accelerators[0])
@@ -177,57 +152,20 @@ def _model_for_trainer(context: Context) -> Iterator[Hit]:
 
 @check("TRN705")
 def _checkpointing_by_trainer(context: Context) -> Iterator[Hit]:
-    if not (context.libraries.smp_torch or context.settings.library == "smp-v1" or context.settings.microbatches):
-        return
-    for call in context.trace.calls:
-        if call.name.endswith("TrainingArguments") and call.name.startswith("transformers."):
-            value = call.argument("gradient_checkpointing")
-            if value is not None and Conditions(context.settings).truth(value) is True:
-                yield Hit(call.module, argument_node(call, "gradient_checkpointing") or call.node)
-
-
-@check("TRN706")
-def _backward_in_lightning(context: Context) -> Iterator[Hit]:
-    for cls in context.trace.classes:
-        if not any(path.endswith(_MODULES) for path in cls.ancestors()):
-            continue
-        source = cls.module.text(cls.node)
-        step = cls.members.get("training_step")
-        if step is None or "automatic_optimization" in source:
-            continue
-        for call in context.trace.methods("backward", "manual_backward"):
-            inside = [function for function in call.functions if function.node is getattr(step, "node", None)]
-            if inside:
-                yield Hit(call.module, call.node, {"call": call.module.text(call.node.func)})
-
-
-@check("TRN707")
-def _device_of_lightning(context: Context) -> Iterator[Hit]:
-    for cls in context.trace.classes:
-        if not any(path.endswith(_MODULES) for path in cls.ancestors()):
-            continue
-        first, last = cls.node.lineno, cls.node.end_lineno or cls.node.lineno
-        for call in context.trace.methods("cuda", "to"):
-            if call.module is not cls.module or not first <= call.node.lineno <= last or call.name:
-                continue
-            moved = call.method == "cuda" or any(_is_cuda(o) for value in call.arguments[:1] for o in options(value))
-            if moved:
-                yield Hit(call.module, call.node, {"call": call.module.text(call.node)})
-
-
-def _is_cuda(value: Value) -> bool:
-    if isinstance(value, Result) and value.call.name == "torch.device" and value.call.arguments:
-        return any(_is_cuda(option) for option in options(value.call.arguments[0]))
-    return isinstance(value, Constant) and isinstance(value.value, str) and value.value.startswith("cuda")
+    record = get_library(context.settings.library) if context.settings.library else None
+    planned = record is not None and record.smdistributed and record.launcher == "mpi"
+    with_v1 = context.libraries.smp_torch or planned or context.settings.microbatches
+    for call in trainer_arguments(context) if with_v1 else ():
+        value = call.argument("gradient_checkpointing")
+        if value is not None and Conditions(context.settings).truth(value) is True:
+            yield Hit(call.module, argument_node(call, "gradient_checkpointing") or call.node)
 
 
 @check("TRN708")
 def _units_of_trainer(context: Context) -> Iterator[Hit]:
-    for call in context.trace.calls:
-        if not call.name.endswith("TrainingArguments") or not call.name.startswith("transformers.") or call.unpacks:
-            continue
+    for call in trainer_arguments(context):
         words = [option.value for option in options(call.argument("fsdp")) if isinstance(option, Constant)]
         shards = any(isinstance(word, str) and "full_shard" in word and "auto_wrap" not in word for word in words)
         config = call.argument("fsdp_config")
-        if shards and (config is None or isinstance(config, External)):
+        if shards and not call.unpacks and (config is None or isinstance(config, External)):
             yield Hit(call.module, argument_node(call, "fsdp") or call.node)

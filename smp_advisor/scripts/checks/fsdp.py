@@ -7,17 +7,17 @@ import re
 from typing import TYPE_CHECKING
 
 from smp_advisor.reading.module import replace
-from smp_advisor.reading.trace import exclusive
+from smp_advisor.reading.trace import exclusive, whenever
 from smp_advisor.reading.values import (
     Class,
     Collection,
-    Constant,
     External,
     Item,
     Member,
     Partial,
     Result,
     Value,
+    is_none,
     options,
 )
 from smp_advisor.scripts.checks.parallel import by_framework, wrapped_by
@@ -39,6 +39,8 @@ _SHARDED_SCALERS = (
     "torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler",
     "torch.distributed.fsdp.ShardedGradScaler",
 )
+_HALF = frozenset({"torch.float16", "torch.half"})
+_LOW = _HALF | {"torch.bfloat16"}
 _BY_HAND = ("torch.distributed.fsdp.wrap.wrap", "torch.distributed.fsdp.wrap.enable_wrap")
 
 
@@ -81,34 +83,23 @@ def _several_units(context: Context) -> Iterator[Hit]:
     if context.trace.named(*_BY_HAND) or adapters(context):
         return  # the units of adapters are SMP309's
     wrap = wraps[0]
-    if wrap.unpacks or any(call.loops for call in wraps) or _in_recursion(wrap):
+    nodes = [function.node for function in wrap.functions]
+    recursive = len(nodes) != len(set(nodes)) or any(not hasattr(node, "name") for node in nodes)
+    if wrap.unpacks or any(call.loops for call in wraps) or recursive:
         return
     policy = wrap.argument("auto_wrap_policy", 4)
     if in_place(wrap):
-        if not context.trace.named("torch.distributed.fsdp.fully_shard")[1:] and not _applied(context):
+        shards = [o for call in context.trace.methods("apply") for value in call.arguments for o in options(value)]
+        applied = any(isinstance(option, External) and option.path.endswith("fully_shard") for option in shards)
+        if not context.trace.named("torch.distributed.fsdp.fully_shard")[1:] and not applied:
             yield Hit(wrap.module, wrap.node, {"call": "fully_shard"}, variant="fully_shard")
-    elif policy is None or (isinstance(policy, Constant) and policy.value is None):
+    elif policy is None or is_none(policy):
         yield Hit(wrap.module, wrap.node, variant="no policy")
-
-
-def _in_recursion(wrap: Call) -> bool:
-    nodes = [function.node for function in wrap.functions]
-    return len(nodes) != len(set(nodes)) or any(not hasattr(node, "name") for node in nodes)
-
-
-def _applied(context: Context) -> bool:
-    """Whether another function shards the blocks: ``model.apply(shard)``."""
-    return bool(context.trace.methods("apply")) and any(
-        isinstance(option, External) and option.path.endswith("fully_shard")
-        for call in context.trace.methods("apply")
-        for value in call.arguments
-        for option in options(value)
-    )
 
 
 @check("SMP313")
 def _scaled_by_all_ranks(context: Context) -> Iterator[Hit]:
-    wraps = [wrap for wrap in _wraps(context) if _in_half_precision(wrap)]
+    wraps = [wrap for wrap in _wraps(context) if _computes_in(wrap, _HALF)]
     if not wraps or context.trace.named(*_SHARDED_SCALERS):
         return
     scalers = [call for call in context.trace.named(*_SCALERS) if call.reached]
@@ -118,23 +109,12 @@ def _scaled_by_all_ranks(context: Context) -> Iterator[Hit]:
         yield Hit(wraps[0].module, wraps[0].node, variant="none")
 
 
-def _in_half_precision(wrap: Call) -> bool:
-    precision = wrap.argument("mp_policy") if in_place(wrap) else wrap.argument("mixed_precision", 6)
-    for origin in origins(precision):
-        if isinstance(origin, Result) and origin.call.name.endswith(("MixedPrecision", "MixedPrecisionPolicy")):
-            dtypes = options(origin.call.argument("param_dtype", 0))
-            if dtypes and all(isinstance(d, External) and d.path in ("torch.float16", "torch.half") for d in dtypes):
-                return True
-    return False
-
-
-_LOW = frozenset({"torch.float16", "torch.half", "torch.bfloat16"})
 _CHECKPOINTS = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper"
 
 
 @check("SMP315")
 def _parameters_of_the_optimizer(context: Context) -> Iterator[Hit]:
-    wraps = [wrap for wrap in _wraps(context) if _mixes(wrap)]
+    wraps = [wrap for wrap in _wraps(context) if _computes_in(wrap, _LOW)]
     trains = any(is_optimizer(call.name) and call.reached for call in context.trace.calls)
     if not wraps or not trains or adapters(context):
         return
@@ -146,22 +126,19 @@ def _parameters_of_the_optimizer(context: Context) -> Iterator[Hit]:
         for wrap in wraps:
             inner = any(same(model, owner) for model in sharded_model(wrap) for owner in origins(call.receiver))
             whole = wrapped_by(call.receiver, [wrap]) is not None
-            if (inner or whole) and _whenever(call, wrap):
+            if (inner or whole) and whenever(call, wrap):
                 yield Hit(call.module, call.node, {"call": call.module.text(call.node)})
                 break
 
 
-def _mixes(wrap: Call) -> bool:
-    """Whether the wrapper certainly computes in 16 bits, from parameters that it keeps as they are."""
+def _computes_in(wrap: Call, types: frozenset[str]) -> bool:
+    """Whether the wrapper certainly computes in one of the types, from parameters that it keeps as they are."""
     precision = origins(wrap.argument("mp_policy") if in_place(wrap) else wrap.argument("mixed_precision", 6))
     policies = [origin.call for origin in precision if isinstance(origin, Result)]
     named = all(policy.name.endswith(("MixedPrecision", "MixedPrecisionPolicy")) for policy in policies)
     dtypes = [dtype for policy in policies for dtype in options(policy.argument("param_dtype", 0))]
-    return bool(dtypes) and named and len(policies) == len(precision) and all(map(_is_low, dtypes))
-
-
-def _is_low(dtype: Value) -> bool:
-    return isinstance(dtype, External) and dtype.path in _LOW
+    low = all(isinstance(dtype, External) and dtype.path in types for dtype in dtypes)
+    return bool(dtypes) and named and len(policies) == len(precision) and low
 
 
 def _casts(call: Call, *methods: str) -> bool:
@@ -171,14 +148,6 @@ def _casts(call: Call, *methods: str) -> bool:
     dtypes = [option for value in (*call.arguments, *call.keywords.values()) for option in options(value)]
     types = _LOW if "half" in methods else {"torch.float", "torch.float32"}
     return any(isinstance(dtype, External) and dtype.path in types for dtype in dtypes)
-
-
-def _whenever(call: Call, wrap: Call) -> bool:
-    """Whether the call runs whenever the wrapper does."""
-    return not exclusive(call, wrap) and all(
-        any(guard.test is condition.test and guard.holds == condition.holds for condition in wrap.guards)
-        for guard in call.guards
-    )
 
 
 @check("SMP316")
@@ -307,31 +276,20 @@ def adapters(context: Context, wrap: Call | None = None) -> list[Call]:
 def _candidates(context: Context) -> Iterator[Call]:
     yield from context.trace.named(*_MAKERS, *_INTO)
     for call in context.trace.calls:
-        if call.name.endswith(_FREEZERS) or (call.method == "add_adapter" and _configures(call)):
+        arguments = [option for value in (*call.arguments, *call.keywords.values()) for option in options(value)]
+        by_peft = any(isinstance(option, Result) and option.call.name.startswith("peft.") for option in arguments)
+        if call.name.endswith(_FREEZERS) or (call.method == "add_adapter" and by_peft):
             yield call
     for call in context.trace.methods("named_parameters"):
+        # A loop over named parameters that selects the trained ones by an adapter's name.
         loop = call.module.parent(call.node)
-        if isinstance(loop, ast.For) and _freezes(loop):
-            yield call
-
-
-def _configures(call: Call) -> bool:
-    """Whether one of the arguments is a PEFT configuration."""
-    return any(
-        isinstance(option, Result) and option.call.name.startswith("peft.")
-        for value in (*call.arguments, *call.keywords.values())
-        for option in options(value)
-    )
-
-
-def _freezes(loop: ast.For) -> bool:
-    """Whether the loop over named parameters selects the trained ones by an adapter's name."""
-    sets = any(
-        isinstance(node, ast.Attribute)
-        and ((node.attr == "requires_grad" and isinstance(node.ctx, ast.Store)) or node.attr == "requires_grad_")
-        for node in ast.walk(loop)
-    )
-    return sets and mentions(loop, *_WORDS)
+        if isinstance(loop, ast.For) and mentions(loop, *_WORDS):
+            names = {
+                node.attr
+                for node in ast.walk(loop)
+                if isinstance(node, ast.Attribute) and (node.attr != "requires_grad" or isinstance(node.ctx, ast.Store))
+            }
+            yield from [call] if names & {"requires_grad", "requires_grad_"} else ()
 
 
 def _adapted(call: Call) -> list[Value]:
@@ -375,10 +333,6 @@ def _takes_blocks(policy: Value) -> bool:
     elif isinstance(policy, Collection):
         classes = policy  # the form that Lightning accepts
     members = classes.items if isinstance(classes, Collection) else ()
-    return bool(members) and all(_is_block(member) for member in members)
-
-
-def _is_block(cls: Value) -> bool:
-    name = cls.path if isinstance(cls, External) else cls.node.name if isinstance(cls, Class) else ""
-    made_of = name.startswith("torch.nn.") or not name
-    return not made_of and _ADAPTER.search(name.rpartition(".")[2]) is None
+    names = [m.path if isinstance(m, External) else m.node.name if isinstance(m, Class) else "" for m in members]
+    parts = any(not name or name.startswith("torch.nn.") or _ADAPTER.search(name.rpartition(".")[2]) for name in names)
+    return bool(names) and not parts

@@ -10,7 +10,6 @@ from smp_advisor.reading.trace import exclusive
 from smp_advisor.reading.values import (
     Argument,
     Constant,
-    External,
     Function,
     Mapping,
     Member,
@@ -20,7 +19,7 @@ from smp_advisor.reading.values import (
     options,
 )
 from smp_advisor.scripts.checks.fsdp import STRATEGY, adapters, mixes
-from smp_advisor.scripts.checks.model import model_parameters
+from smp_advisor.scripts.checks.parallel import ACCELERATORS
 from smp_advisor.scripts.checks.sharding import in_place, is_whole, may_offload, running, sharding_calls, wrap_of
 from smp_advisor.scripts.conditions import Conditions, Reaching, is_one, option_of_batches
 from smp_advisor.scripts.context import Context, Hit, check
@@ -43,8 +42,6 @@ class Delay:
     call: Call
     values: dict[str, object]
     """Fields of the message: `call`, or `framework` with its `batches` or the `option` that sets them."""
-    element_bytes: int | None = None
-    """Bytes per element of a delayed gradient, if known."""
 
 
 def batches(context: Context, count: Value | None) -> dict[str, object]:
@@ -106,10 +103,15 @@ def _excludes(test: ast.expr, *, holds: bool) -> bool:
     return holds and mentions(test, *_OTHERS)
 
 
-def by_fabric(context: Context) -> Iterator[Delay]:
+def _by_fabric(context: Context) -> Iterator[Delay]:
     """``no_backward_sync`` of a Fabric with an FSDP strategy."""
     runs = running(context)
-    fabrics = [call for call in context.trace.calls if runs(call) and _is_fabric(call)]
+    fabrics = [
+        call
+        for call in context.trace.calls
+        if call.name.endswith(".Fabric") and runs(call)
+        if any(map(_is_sharded_strategy, options(call.argument("strategy", 1))))
+    ]
     launches = context.trace.methods("launch")
     # No other code calls the functions that `launch` calls.
     launched = any(call.arguments and isinstance(call.arguments[0], Function) for call in launches)
@@ -119,13 +121,11 @@ def by_fabric(context: Context) -> Iterator[Delay]:
         handed = launched and not call.reached and any(isinstance(owner, Unknown) for owner in owners)
         enabled = call.argument("enabled", 1)
         off = enabled is not None and Conditions(context.settings).truth(enabled) is False
-        if (of_fabric or handed) and not off and not elsewhere(call) and not _trains_little(context):
+        # Unsharded gradients of adapters are small, unless they share units with frozen parameters.
+        strategies = [maker for maker in context.trace.calls if maker.name.endswith(STRATEGY)]
+        light = adapters(context) and not any(mixes(context, strategy) for strategy in strategies)
+        if (of_fabric or handed) and not off and not elsewhere(call) and not light:
             yield Delay(call, {"call": "no_backward_sync()"})
-
-
-def _is_fabric(call: Call) -> bool:
-    strategy = call.argument("strategy", 1) if call.name.endswith(".Fabric") else None
-    return strategy is not None and any(_is_sharded_strategy(option) for option in options(strategy))
 
 
 def _is_sharded_strategy(value: Value) -> bool:
@@ -135,25 +135,18 @@ def _is_sharded_strategy(value: Value) -> bool:
     return str(constant(value)) == "fsdp"
 
 
-def _trains_little(context: Context) -> bool:
-    """Whether only adapters have gradients, apart from frozen parameters: their unsharded gradients are small."""
-    strategies = [call for call in context.trace.calls if call.name.endswith(STRATEGY)]
-    return bool(adapters(context)) and not any(mixes(context, strategy) for strategy in strategies)
-
-
-def by_accelerate(context: Context) -> Iterator[Delay]:
+def _by_accelerate(context: Context) -> Iterator[Delay]:
     """Accelerate with FSDP: ``accumulate`` with more than one batch, and ``no_sync`` itself."""
     runs = running(context)
-    for accelerator in context.trace.named("accelerate.Accelerator", "accelerate.accelerator.Accelerator"):
+    for accelerator in context.trace.named(*ACCELERATORS):
         if not runs(accelerator) or not _accelerates_fsdp(context, accelerator) or _trains_adapter(context):
             continue
-        element_bytes = 2 if constant(accelerator.argument("mixed_precision")) in ("bf16", "fp16") else None
         count = _unsynced_batches(context, accelerator)
         if count and any(runs(call) and _is_of(call, accelerator) for call in context.trace.methods("accumulate")):
-            yield Delay(accelerator, {"framework": "Accelerate", **count}, element_bytes)
+            yield Delay(accelerator, {"framework": "Accelerate", **count})
         for call in calls_of(context, "no_sync"):
             if runs(call) and _is_of(call, accelerator) and not elsewhere(call) and around_backward(context, call):
-                yield Delay(call, {"call": "no_sync()"}, element_bytes)
+                yield Delay(call, {"call": "no_sync()"})
 
 
 def _is_of(call: Call, accelerator: Call) -> bool:
@@ -195,7 +188,7 @@ def _unsynced_batches(context: Context, accelerator: Call) -> dict[str, object]:
     return {}
 
 
-def by_trainer(context: Context) -> Iterator[Delay]:
+def _by_trainer(context: Context) -> Iterator[Delay]:
     """TrainingArguments with FSDP and several batches per step, written in the script or passed by the job."""
     runs = running(context)
     for call in context.trace.calls if not _trains_adapter(context) else ():
@@ -207,27 +200,23 @@ def by_trainer(context: Context) -> Iterator[Delay]:
         elif call.name.endswith(("HfArgumentParser", "TrlParser")):
             count = _of_job(context)
         if count:
-            half = any(constant(call.argument(name)) is True for name in ("bf16", "fp16"))
-            yield Delay(call, {"framework": "Trainer", **count}, 2 if half else None)
+            yield Delay(call, {"framework": "Trainer", **count})
 
 
 def _of_arguments(context: Context, call: Call) -> dict[str, object]:
     """Batches per step of TrainingArguments with literal values."""
     sharding, config, fsdp_config = (call.argument(name) for name in ("fsdp", "accelerator_config", "fsdp_config"))
-    shards = _shards(context, sharding) if sharding is not None else context.libraries.fsdp
+    # ``fsdp="full_shard auto_wrap"``, a list of such words, or True.
+    words = [Conditions(context.settings, defaults=True).known(option) for option in options(sharding)]
+    words += [constant(item) for option in options(sharding) for item in getattr(option, "items", ())]
+    shards = any(word is True or (isinstance(word, str) and _names_sharding(word)) for word in words)
+    shards = shards or (sharding is None and context.libraries.fsdp)
     settings = [option for option in options(fsdp_config) if isinstance(option, Mapping)]
     excluded = any({"xla", "cpu_offload"} & set(table.entries) for table in settings)
     reduces = config is not None and not _leaves_accumulation(config)
     if not shards or excluded or reduces or call.argument("deepspeed") is not None:
         return {}
     return batches(context, call.argument("gradient_accumulation_steps"))
-
-
-def _shards(context: Context, sharding: Value) -> bool:
-    """Whether ``fsdp`` of TrainingArguments is set: ``"full_shard auto_wrap"``, a list of such words, or True."""
-    words = [Conditions(context.settings, defaults=True).known(option) for option in options(sharding)]
-    words += [constant(item) for option in options(sharding) for item in getattr(option, "items", ())]
-    return any(word is True or (isinstance(word, str) and _names_sharding(word)) for word in words)
 
 
 def _names_sharding(words: str) -> bool:
@@ -268,8 +257,6 @@ def _trains_adapter(context: Context) -> bool:
 _LATER = "set_requires_gradient_sync"
 _REPLICATE = ("torch.distributed._composable.replicate", "torch.distributed._composable.replicate.replicate")
 """DDP that changes a model in place. It has a method of the same name."""
-_SIZES = {"bfloat16": 2, "float16": 2, "half": 2, "float32": 4, "float": 4}
-_GIB = 1 << 30
 
 
 @check("SMP308")
@@ -277,24 +264,12 @@ def _whole_gradients(context: Context) -> Iterator[Hit]:
     never, option = option_of_batches(context)
     if never:
         return
-    delays = (_of_models, _in_place, by_fabric, by_accelerate, by_trainer)
+    delays = (_of_models, _in_place, _by_fabric, _by_accelerate, _by_trainer)
     for delay in (delay for ways in delays for delay in ways(context)):
-        values: dict[str, object] = {"figure": _figure(context, delay.element_bytes), **delay.values}
-        variant = "framework" if "framework" in values else "call"
+        values, variant = delay.values, "framework" if "framework" in delay.values else "call"
         if option or "option" in values:
             variant, values = f"{variant} by option", {"option": option, **values}
         yield Hit(delay.call.module, delay.call.node, values, variant=variant)
-
-
-def _figure(context: Context, element_bytes: int | None) -> str:
-    """Size of the unsharded gradients."""
-    count = model_parameters(context)
-    if count is None:
-        return (
-            f"{element_bytes} bytes per parameter" if element_bytes else "2 bytes per parameter in 16 bits, 4 in fp32"
-        )
-    size = f"{element_bytes} bytes each" if element_bytes else "2 bytes each, 4 in fp32"
-    return f"about {count * (element_bytes or 2) / _GIB:,.1f} GiB for {count / 1e9:.3g} B parameters ({size})"
 
 
 def _of_models(context: Context) -> Iterator[Delay]:
@@ -307,7 +282,7 @@ def _of_models(context: Context) -> Iterator[Delay]:
         if may_offload(wrap.argument("cpu_offload", 3)):
             continue
         if around_backward(context, call) and not _is_light(context, wrap, adapters(context, wrap)):
-            yield Delay(call, {"call": "no_sync()"}, _element_bytes(wrap))
+            yield Delay(call, {"call": "no_sync()"})
 
 
 def _in_place(context: Context) -> Iterator[Delay]:
@@ -322,7 +297,7 @@ def _in_place(context: Context) -> Iterator[Delay]:
         reduces = Conditions(context.settings).truth(argument) is True
         apart = all(exclusive(call, sharding) for sharding in wraps)
         if not reduces and not apart and not _is_light(context, wraps[-1], adapters(context)):
-            yield Delay(call, {"call": f"{_LATER}()"}, _element_bytes(wrap or wraps[-1]))
+            yield Delay(call, {"call": f"{_LATER}()"})
 
 
 def _is_light(context: Context, wrap: Call, makers: list[Call]) -> bool:
@@ -333,18 +308,3 @@ def _is_light(context: Context, wrap: Call, makers: list[Call]) -> bool:
     places = [Hit(maker.module, maker.node) for maker in makers]
     sure = any(not reaching.never(place) and not reaching.needed(place) for place in places)
     return sure and not mixes(context, wrap)
-
-
-def _element_bytes(wrap: Call) -> int | None:
-    """Bytes per element of an unsharded gradient: FSDP's compute type; for FSDP2, the type it reduces in."""
-    precision = wrap.argument("mp_policy") if in_place(wrap) else wrap.argument("mixed_precision", 6)
-    for origin in origins(precision):
-        if isinstance(origin, Result) and origin.call.name.endswith(("MixedPrecision", "MixedPrecisionPolicy")):
-            computed = _size(origin.call.argument("param_dtype", 0))
-            reduced = _size(origin.call.argument("reduce_dtype", 1)) if in_place(wrap) else None
-            return reduced or computed
-    return None
-
-
-def _size(dtype: Value | None) -> int | None:
-    return _SIZES.get(dtype.path.removeprefix("torch.")) if isinstance(dtype, External) else None

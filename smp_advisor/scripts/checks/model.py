@@ -9,54 +9,19 @@ from typing import TYPE_CHECKING
 from smp_advisor.files import table
 from smp_advisor.reading.module import replace
 from smp_advisor.reading.trace import exclusive
-from smp_advisor.reading.values import Argument, Constant, External, Instance, Result, Value, options
+from smp_advisor.reading.values import External, Instance, Result, Value, options
 from smp_advisor.scripts.context import Context, Hit, check
 from smp_advisor.scripts.queries import constant, is_plain_model, origins
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from smp_advisor.reading.module import Module
     from smp_advisor.reading.source import Edit
     from smp_advisor.reading.trace import Call
 
 
 _WIDTHS = ("n_embd", "hidden_size", "d_model")
 _DEPTHS = ("n_layer", "num_hidden_layers", "num_layers")
-_BILLIONS = re.compile(r"(?<![A-Za-z\d.])(\d+(?:\.\d+)?)[bB](?![A-Za-z\d])")
-"""``Llama-2-13b-hf``, ``gpt-neox-20b``; neither ``Mixtral-8x7B``, which has more, nor ``A3B`` of ``30B-A3B``."""
-
-
-def model_parameters(context: Context) -> float | None:
-    """Parameters of the model that the script names or configures; None for none or several models."""
-    counts: set[float] = set()
-    for call in context.trace.calls:
-        if call.reached and call.method in ("from_pretrained", "from_config") and "Tokenizer" not in call.name:
-            source = call.argument("pretrained_model_name_or_path", 0)
-            counts |= {count for option in options(source) if (count := _named(option))}
-        elif call.reached and call.name.startswith("transformers.") and call.name.endswith("Config"):
-            counts |= {configured_parameters(call)} - {0.0}
-    return counts.pop() if len(counts) == 1 else None
-
-
-def configured_parameters(call: Call) -> float:
-    """Parameters of a transformer by its literal width and depth: 12 x depth x width squared."""
-    width = next((_whole(call, name) for name in _WIDTHS if _whole(call, name)), 0)
-    depth = next((_whole(call, name) for name in _DEPTHS if _whole(call, name)), 0)
-    return float(12 * depth * width**2)
-
-
-def _whole(call: Call, name: str) -> int:
-    value = call.keywords.get(name)
-    return value.value if isinstance(value, Constant) and isinstance(value.value, int) else 0
-
-
-def _named(value: Value) -> float:
-    """Parameters in a checkpoint's name; 0 if it has none."""
-    constant = value.default if isinstance(value, Argument) else value
-    name = constant.value if isinstance(constant, Constant) else None
-    match = _BILLIONS.search(name.rpartition("/")[2]) if isinstance(name, str) else None
-    return float(match[1]) * 1e9 if match else 0.0
 
 
 _UNSUPPORTED: dict[str, str] = table("smp_advisor.scripts", "data/names.toml")["unsupported"]
@@ -107,22 +72,13 @@ def _unsupported(context: Context) -> Iterator[Hit]:
         feature = _UNSUPPORTED[call.name]
         excluded = bool(wrappings) and all(exclusive(call, mine) for mine in wrappings)
         excluded = excluded or ("GradScaler" in feature and any(exclusive(call, mine) for mine in scalers))
-        if call.name.startswith("torch.jit.") and not _of_model(context, call):
-            continue
+        later = [argument for wrapping in wrappings for argument in wrapping.arguments]
+        if call.name.startswith("torch.jit.") and not any(getattr(model, "call", None) is call for model in later):
+            continue  # a helper function is compiled, not the model
         if not excluded:
             yield Hit(
                 call.module, call.node, {"feature": feature}, _own_scaler(call) if "GradScaler" in feature else []
             )
-
-
-def _of_model(context: Context, call: Call) -> bool:
-    """Whether the compiled module is wrapped later. Compiled helper functions are not reported."""
-    return any(
-        wrapping.order > call.order
-        and any(argument is not None for argument in wrapping.arguments)
-        and any(getattr(argument, "call", None) is call for argument in wrapping.arguments)
-        for wrapping in context.wrappings
-    )
 
 
 def _own_scaler(call: Call) -> list[Edit]:
@@ -167,25 +123,16 @@ _WHOLE_GROUP = ("smp.mp_rank", "smp.mp_size", "smp.get_mp_group", "smp.mp_barrie
 
 @check("SMP114", "smp_torch")
 def _shared_parameters(context: Context) -> Iterator[Hit]:
-    places = _by_context(context) | _by_call(context)
-    if not places:
-        return
-    for module in context.trace.modules:
+    places = _places(context)
+    for module in context.trace.modules if places else ():
         for node in module.all(ast.Assign):
-            if isinstance(node.targets[0], ast.Attribute):
-                yield from _tie(module, node, node.targets[0], places)
-
-
-def _tie(module: Module, node: ast.Assign, target: ast.Attribute, places: dict[str, int]) -> Iterator[Hit]:
-    if not isinstance(node.value, ast.Attribute):
-        return
-    first, second = _place(target.value, places), _place(node.value.value, places)
-    if first is not None and second is not None and first[1] != second[1]:
-        yield Hit(
-            module,
-            node,
-            {"first_module": first[0], "first": first[1], "second_module": second[0], "second": second[1]},
-        )
+            target = node.targets[0]
+            if not isinstance(target, ast.Attribute) or not isinstance(node.value, ast.Attribute):
+                continue
+            first, second = _place(target.value, places), _place(node.value.value, places)
+            if first is not None and second is not None and first[1] != second[1]:
+                names = ("first_module", "first", "second_module", "second")
+                yield Hit(module, node, dict(zip(names, (*first, *second), strict=True)))
 
 
 def _place(node: ast.expr, places: dict[str, int]) -> tuple[str, int] | None:
@@ -208,28 +155,14 @@ def _path(node: ast.expr) -> str:
     return ".".join(reversed(parts))
 
 
-def _by_context(context: Context) -> dict[str, int]:
-    """Modules assigned inside ``with smp.partition(i)``, by name."""
+def _places(context: Context) -> dict[str, int]:
+    """Modules assigned inside ``with smp.partition(i)`` or placed with ``smp.set_partition(module, i)``, by name."""
     stages: dict[str, int] = {}
     for store in context.trace.stores:
-        for value in store.contexts:
-            stage = _stage(value)
-            if stage is not None:
-                stages[_path(store.node)] = stage
-    return stages
-
-
-def _stage(value: Value) -> int | None:
-    for option in options(value):
-        if isinstance(option, Result) and option.call.name == "smp.partition":
-            number = constant(option.call.argument("i", 0) or option.call.argument("id"))
-            return number if isinstance(number, int) else None
-    return None
-
-
-def _by_call(context: Context) -> dict[str, int]:
-    """Modules placed with ``smp.set_partition(module, i)``, by name."""
-    stages: dict[str, int] = {}
+        for option in (option for value in store.contexts for option in options(value)):
+            if isinstance(option, Result) and option.call.name == "smp.partition":
+                number = constant(option.call.argument("i", 0) or option.call.argument("id"))
+                stages |= {_path(store.node): number} if isinstance(number, int) else {}
     for call in context.trace.named("smp.set_partition"):
         number = constant(call.argument("i", 1))
         if call.node.args and isinstance(number, int):
@@ -267,17 +200,8 @@ def _for_reporting(call: Call) -> bool:
                 return True
         node = call.module.parent(node)
     # `if smp.mp_rank() == 0:` selects the first rank of every replica, which is often intended.
-    return isinstance(node, ast.If) and _is_zero_test(node.test, call.node)
-
-
-def _is_zero_test(test: ast.expr, node: ast.Call) -> bool:
-    return any(
-        isinstance(part, ast.Compare)
-        and part.left is node
-        and isinstance(part.comparators[0], ast.Constant)
-        and part.comparators[0].value == 0
-        for part in ast.walk(test)
-    )
+    tests = [part for part in ast.walk(node.test) if isinstance(part, ast.Compare)] if isinstance(node, ast.If) else []
+    return any(test.left is call.node and getattr(test.comparators[0], "value", None) == 0 for test in tests)
 
 
 _CONTEXTS = ("smp.tensor_parallelism", "smp.model_creation")
@@ -300,15 +224,12 @@ def _parallel_modules(context: Context) -> Iterator[Hit]:
         yield Hit(call.module, call.node, values)
     elif not any(call.name == "smp.set_tensor_parallelism" for call in on):
         # The script marks models for tensor parallelism, except in this branch.
-        for model in _models(context):
+        models = [origin for call in context.wrappings for model in call.arguments[:1] for origin in origins(model)]
+        for model in (
+            value.call for value in models if isinstance(value, (Instance, Result)) and is_plain_model(value)
+        ):
             if not any(_may_turn_on(value) for value in model.contexts):
                 yield Hit(model.module, model.node, values)
-
-
-def _models(context: Context) -> list[Call]:
-    """Calls that create a model that is wrapped later."""
-    wrapped = [origin for call in context.wrappings for argument in call.arguments[:1] for origin in origins(argument)]
-    return [model.call for model in wrapped if isinstance(model, (Instance, Result)) and is_plain_model(model)]
 
 
 def _may_turn_on(value: Value) -> bool:
@@ -324,14 +245,10 @@ def _may_turn_on(value: Value) -> bool:
 def _turns_on(call: Call) -> bool:
     if call.name == "smp.model_creation":
         enabled = call.argument("tensor_parallelism", 0)
-        return call.unpacks or (enabled is not None and not _is_false(enabled))
+        return call.unpacks or (enabled is not None and constant(enabled) is not False)
     position = 1 if call.name == "smp.set_tensor_parallelism" else 0
     enabled = call.argument("enabled", position)
-    return enabled is None or not _is_false(enabled)
-
-
-def _is_false(value: object) -> bool:
-    return isinstance(value, Constant) and value.value is False
+    return enabled is None or constant(enabled) is not False
 
 
 @check("SMP123", "smp_torch", needs="tensor_parallel")
@@ -348,7 +265,9 @@ def _weights_after_wrapping(context: Context) -> Iterator[Hit]:
         )
         if early and same:
             yield Hit(call.module, call.node, variant="state dict")
-    if any(_loads_model(call) for call in later):
+    # Calls that load the model's weights, not those of the optimizer or scheduler.
+    names = [call.module.text(call.node.func).lower() for call in later]
+    if any(not any(word in name for word in ("optim", "sched", "scaler")) for name in names):
         return
     for source in wrapped:
         if (
@@ -356,19 +275,10 @@ def _weights_after_wrapping(context: Context) -> Iterator[Hit]:
             and source.call.method == "from_pretrained"
             and source.call.name.startswith("transformers.")
         ):
-            parallel = any(
-                isinstance(option, Result) and option.call.name in _CONTEXTS and _turns_on(option.call)
-                for value in source.call.contexts
-                for option in options(value)
-            )
+            around = [option for value in source.call.contexts for option in options(value)]
+            parallel = any(isinstance(o, Result) and o.call.name in _CONTEXTS and _turns_on(o.call) for o in around)
             if parallel and constant(source.call.argument("state_dict")) is None:
                 yield Hit(source.call.module, source.call.node, variant="pretrained")
-
-
-def _loads_model(call: Call) -> bool:
-    """Whether the call may load the model's weights, not those of the optimizer or scheduler."""
-    text = call.module.text(call.node.func).lower()
-    return not any(word in text for word in ("optim", "sched", "scaler"))
 
 
 _NATIVE = ("torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint.checkpoint_sequential")
@@ -432,12 +342,15 @@ def _offloading(context: Context) -> Iterator[Hit]:
 
 @check("SMP130", "smp_torch")
 def _delayed_initialization(context: Context) -> Iterator[Hit]:
-    if context.settings.delayed_parameter_initialization:
+    if context.settings.delayed_parameter_initialization or context.trace.named("smp.delay_param_initialization"):
         return
-    if context.trace.named("smp.delay_param_initialization"):
-        return
-    for call in context.trace.calls:
-        if call.name.startswith("transformers.") and call.name.endswith("Config") and context.wrappings:
-            count = configured_parameters(call)
+    for call in context.trace.calls if context.wrappings else ():
+        if call.name.startswith("transformers.") and call.name.endswith("Config"):
+            values = call.keywords
+            width, depth = (
+                next((n for name in names if isinstance(n := constant(values.get(name)), int)), 0)
+                for names in (_WIDTHS, _DEPTHS)
+            )
+            count = 12 * depth * width**2
             if count > _LARGE_PARAMETERS:
                 yield Hit(call.module, call.node, {"count": f"{count / 1e9:.0f} B"})

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from smp_advisor.reading.module import add_keyword, after_statement, replace
+from smp_advisor.reading.module import add_keyword, replace
 from smp_advisor.reading.trace import exclusive
 from smp_advisor.reading.values import (
     Constant,
@@ -15,12 +15,12 @@ from smp_advisor.reading.values import (
     Result,
     Value,
     options,
-    parts_of,
 )
 from smp_advisor.scripts.context import Context, Hit, check
 from smp_advisor.scripts.queries import (
     argument_node,
     constant,
+    derivation,
     guarded_by,
     is_optimizer,
     is_optimizer_call,
@@ -44,9 +44,7 @@ _CHECKPOINTING = ("save_checkpoint", "resume_from_checkpoint", "load_state_dict"
 
 @check("SMP103", "smp_torch")
 def _optimizer_wrapped(context: Context) -> Iterator[Hit]:
-    if context.trainer:
-        return
-    if not (context.wrappings or context.trace.named("smp.init")):
+    if context.trainer or not (context.wrappings or context.trace.named("smp.init")):
         return
     reported: set[ast.Call] = set()
     wrapped = {step.node for step, stepped in updates(context.trace) if is_wrapped_optimizer(stepped)}
@@ -55,15 +53,15 @@ def _optimizer_wrapped(context: Context) -> Iterator[Hit]:
             continue
         calls = [origin.call for origin in origins(stepped) if isinstance(origin, Result)]
         for call in calls:
-            wrappings = _wrappings(context)
+            wrappings = context.trace.named("smp.DistributedOptimizer")
             elsewhere = bool(wrappings) and all(exclusive(step, wrapping) for wrapping in wrappings)
             # If the step also gets the wrapped optimizer, the plain one is for runs without the library.
             if call.node not in reported and not elsewhere and step.node not in wrapped:
                 reported.add(call.node)
-                yield Hit(call.module, call.node, {"optimizer": call.name.rpartition(".")[2]}, _wrap(context, call))
+                yield Hit(call.module, call.node, {"optimizer": call.name.rpartition(".")[2]})
     if not reported and not any(_is_optimizer(stepped) for _, stepped in updates(context.trace)):
         for call in _handed_on(context):
-            yield Hit(call.module, call.node, {"optimizer": call.name.rpartition(".")[2]}, _wrap(context, call))
+            yield Hit(call.module, call.node, {"optimizer": call.name.rpartition(".")[2]})
 
 
 def _is_optimizer(value: Value) -> bool:
@@ -92,30 +90,6 @@ def _handed_on(context: Context) -> list[Call]:
     return [call for call in optimizers if any(isinstance(value, Result) and value.call is call for value in passed)]
 
 
-def _wrappings(context: Context) -> list[Call]:
-    return context.trace.named("smp.DistributedOptimizer")
-
-
-def _wrap(context: Context, call: Call) -> list[Edit | None]:
-    statement = call.module.statement(call.node)
-    if context.settings.fp16 is not False and context.settings.fp16 is not None:
-        return []  # the wrapper then needs a loss scale, which the user must choose
-    scope = call.functions[-1].scope if call.functions else call.module.scope
-    smp = scope.find("smp")
-    if (
-        not isinstance(statement, ast.Assign)
-        or statement.value is not call.node
-        or len(statement.targets) != 1
-        or not isinstance(statement.targets[0], ast.Name)
-        or not (isinstance(smp, External) and smp.path == "smp")
-        or any(wrapping.order < call.order for wrapping in _wrappings(context))
-        or (context.wrappings and call.order < context.wrappings[0].order and context.settings.tensor_parallel)
-    ):
-        return []
-    name = statement.targets[0].id
-    return [after_statement(call.module, statement, f"{name} = smp.DistributedOptimizer({name})")]
-
-
 @check("SMP104", "smp_torch", needs="tensor_parallel")
 def _optimizer_after_model(context: Context) -> Iterator[Hit]:
     wrappings = context.wrappings
@@ -126,22 +100,14 @@ def _optimizer_after_model(context: Context) -> Iterator[Hit]:
         if not is_optimizer(call.name) or not call.reached or any(exclusive(call, wrapping) for wrapping in wrappings):
             continue
         early = call.order < wrappings[0].order
-        if early or (call.arguments and _parameters_of(call.arguments[0]) & {id(model) for model in plain}):
+        owners = [
+            origins(part.call.receiver)
+            for value in call.arguments[:1]
+            for part in derivation(value)
+            if isinstance(part, Result) and part.call.method in _PARAMETERS
+        ]
+        if early or any(len(models) == 1 and models[0] is model for models in owners for model in plain):
             yield Hit(call.module, call.node, {"optimizer": call.name.rpartition(".")[2]})
-
-
-def _parameters_of(value: Value, depth: int = 0) -> set[int]:
-    """The models whose ``parameters()`` are certainly in `value`, by identity."""
-    models: set[int] = set()
-    if isinstance(value, Result) and value.call.method in _PARAMETERS and value.call.receiver is not None:
-        owners = origins(value.call.receiver)
-        return {id(owners[0])} if len(owners) == 1 else models
-    parts = parts_of(value)
-    if isinstance(value, Result) and value.call.name in ("list", "tuple", "iter", "filter", "itertools.chain"):
-        parts = value.call.arguments
-    for part in parts if depth < 6 else ():
-        models |= _parameters_of(part, depth + 1)
-    return models
 
 
 @check("SMP128", "smp_torch", needs="tensor_parallel")
@@ -149,114 +115,61 @@ def _parameters_once(context: Context) -> Iterator[Hit]:
     if not context.trace.methods(*_CHECKPOINTING):
         return
     for call in context.trace.calls:
-        parameters = call.node.args[0] if call.node.args else None
-        if is_optimizer(call.name) and parameters is not None:
-            source = _definition(call, parameters)
-            if _repeats(source) or _gathered_twice(call, parameters):
-                yield Hit(call.module, call.node, {})
+        if is_optimizer(call.name) and call.node.args and _repeats(call, call.node.args[0]):
+            yield Hit(call.module, call.node, {})
 
 
-def _definition(call: Call, name: ast.expr) -> ast.expr:
-    """The last expression assigned to the name before the call, in the same function."""
-    if not isinstance(name, ast.Name):
-        return name
-    around: ast.AST = call.functions[-1].node if call.functions else call.module.tree
-    assigned = [
-        node
-        for node in ast.walk(around)
-        if isinstance(node, ast.Assign)
-        and node.lineno < name.lineno
-        and any(isinstance(target, ast.Name) and target.id == name.id for target in node.targets)
-    ]
-    return max(assigned, key=lambda node: node.lineno).value if assigned else name
-
-
-def _gathered_twice(call: Call, parameters: ast.expr) -> bool:
-    """Whether a loop over all modules adds each module's parameters, which its parent already has."""
-    around: ast.AST = call.functions[-1].node if call.functions else call.module.tree
-    if not isinstance(parameters, ast.Name):
+def _repeats(optimizer: Call, parameters: ast.expr) -> bool:
+    """Whether the list certainly contains parameters more than once: of a module and its parent, or of all modules."""
+    around: ast.AST = optimizer.functions[-1].node if optimizer.functions else optimizer.module.tree
+    expressions, name = [parameters], getattr(parameters, "id", "")
+    for node in ast.walk(around) if name else ():
+        # total = ..., total += ..., total.extend(...)
+        targets: list[Any] = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        value = getattr(node, "value", None)
+        if isinstance(node, ast.Call) and _is_method(node, "extend") and node.args:
+            targets, value = [getattr(node.func, "value", None)], node.args[0]
+        if isinstance(value, ast.expr) and any(getattr(target, "id", "") == name for target in targets):
+            expressions.append(value)
+    parts = [part for expression in expressions for part in ast.walk(expression)]
+    if any(isinstance(part, ast.comprehension) and part.ifs for part in parts):
         return False
-    for loop in ast.walk(around):
-        if isinstance(loop, ast.For) and _calls(loop.iter, "modules", "named_modules"):
-            body = ast.Module(loop.body, [])
-            adds = any(_adds_to(part, parameters.id) for part in ast.walk(body))
-            if adds and not _recurses_not(body) and not any(isinstance(part, ast.If) for part in ast.walk(body)):
-                return True
-    return False
-
-
-def _adds_to(node: ast.AST, name: str) -> bool:
-    """``name += list(module.parameters())`` and ``name.extend(module.parameters())``."""
-    value: ast.expr | None = None
-    if isinstance(node, ast.AugAssign) and getattr(node.target, "id", "") == name:
-        value = node.value
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "extend":
-        value = node.args[0] if node.args and getattr(node.func.value, "id", "") == name else None
-    return value is not None and bool(_owners(value))
-
-
-def _repeats(node: ast.expr) -> bool:
-    """Whether the list certainly contains shared parameters more than once."""
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        return _repeats(node.left) or _repeats(node.right) or _overlap(_owners(node.left) + _owners(node.right))
-    if isinstance(node, ast.Call):
-        is_list = isinstance(node.func, ast.Name) and node.func.id in ("list", "iter", "tuple")
-        duplicates = any(
-            keyword.arg == "remove_duplicate" and isinstance(keyword.value, ast.Constant) and not keyword.value.value
-            for keyword in node.keywords
-        )
-        chained = ast.unparse(node.func) in ("chain", "itertools.chain") and not any(
-            isinstance(argument, ast.Starred) for argument in node.args
-        )
-        if chained and _overlap([owner for argument in node.args for owner in _owners(argument)]):
+    if any(isinstance(part, ast.keyword) and part.arg == "remove_duplicate" for part in parts):
+        return True
+    lists = [part for part in parts if isinstance(part, ast.Call) and _is_method(part, "parameters")]
+    owners = sorted(ast.unparse(part.func.value) for part in lists if isinstance(part.func, ast.Attribute))
+    for part in lists:
+        # Each module of a loop over all modules has the parameters of those in it.
+        loops, inner = list[ast.expr](), optimizer.module.parent(part)
+        while inner is not None and inner is not around and not isinstance(inner, ast.If):
+            loops += [inner.iter] if isinstance(inner, ast.For) else []
+            loops += [generator.iter for generator in getattr(inner, "generators", ())]
+            inner = optimizer.module.parent(inner)
+        everywhere = not part.keywords and not isinstance(inner, ast.If)
+        if everywhere and any(_is_method(loop, "modules", "named_modules") for loop in loops):
             return True
-        return duplicates or (is_list and bool(node.args) and _repeats(node.args[0]))
-    if isinstance(node, (ast.List, ast.Tuple)):
-        return _overlap(_owners(node))
-    if isinstance(node, (ast.ListComp, ast.GeneratorExp)):
-        modules = any(_calls(generator.iter, "modules", "named_modules") for generator in node.generators)
-        inner = any(_calls(generator.iter, "parameters", "named_parameters") for generator in node.generators[1:])
-        return (modules and inner and not _recurses_not(node) and not any(g.ifs for g in node.generators)) or any(
-            _repeats(generator.iter) for generator in node.generators
-        )
-    return False
+    return any(second == first or second.startswith(f"{first}.") for first, second in itertools.pairwise(owners))
 
 
-def _owners(node: ast.expr) -> list[str]:
-    """Objects whose ``parameters()`` are in a list or a sum of lists: ``model`` and ``model.head``."""
-    return [
-        ast.unparse(part.func.value)
-        for part in ast.walk(node)
-        if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and part.func.attr == "parameters"
-    ]
-
-
-def _overlap(owners: list[str]) -> bool:
-    """Whether one of them equals or contains another."""
-    ordered = sorted(owners)
-    return any(second == first or second.startswith(f"{first}.") for first, second in itertools.pairwise(ordered))
-
-
-def _calls(node: ast.expr, *names: str) -> bool:
+def _is_method(node: ast.expr, *names: str) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in names
 
 
-def _recurses_not(node: ast.AST) -> bool:
-    return any(isinstance(part, ast.keyword) and part.arg == "recurse" for part in ast.walk(node))
-
-
 _CLIPS = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_norm")
+_FULL = {"torch.float32", "torch.float", "torch.bfloat16"}
 _SCALES = ("static_loss_scale", "dynamic_loss_scale")
 
 
 @check("SMP118", "smp_torch", needs="fp16")
 def _half_precision(context: Context) -> Iterator[Hit]:
-    if context.trainer:
-        return
-    if _own_half_precision(context):
+    if context.trainer or _own_half_precision(context):
         return
     created = context.trace.named("smp.model_creation")
-    without = [call for call in created if not call.gives("dtype", 1) or _full_precision(call.argument("dtype", 1))]
+    without = []
+    for call in created:
+        dtypes = [option.path for option in options(call.argument("dtype", 1)) if isinstance(option, External)]
+        if not call.gives("dtype", 1) or (dtypes and set(dtypes) <= _FULL):
+            without.append(call)
     for call in without or ([] if created else context.wrappings[:1]):
         yield Hit(call.module, call.node, variant="dtype")
     for call in context.trace.named("smp.DistributedOptimizer"):
@@ -265,12 +178,6 @@ def _half_precision(context: Context) -> Iterator[Hit]:
             text = "None, dynamic_loss_scale=True"
             edits = [] if scales else [add_keyword(call.module, call.node, "static_loss_scale", text)]
             yield Hit(call.module, call.node, {}, edits, variant="loss scale")
-
-
-def _full_precision(dtype: Value | None) -> bool:
-    """Whether the model is certainly created in a type other than half precision."""
-    dtypes = [option.path for option in options(dtype) if isinstance(option, External)]
-    return bool(dtypes) and all(path in ("torch.float32", "torch.float", "torch.bfloat16") for path in dtypes)
 
 
 def _scales_by_one(call: Call) -> bool:
@@ -362,7 +269,16 @@ def _clipping_under_sharding(context: Context) -> Iterator[Hit]:
 def _accumulation_under_sharding(context: Context) -> Iterator[Hit]:
     if not _accumulates(context):
         return
-    batches = _batches_per_update(context)
+    # Literal numbers of batches after which the optimizer steps: ``if step % 4 == 0``.
+    batches = {
+        part.right.value
+        for call, optimizer in updates(context.trace)
+        if is_wrapped_optimizer(optimizer)
+        for guard in call.guards
+        for part in ast.walk(guard.test)
+        if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod)
+        if isinstance(part.right, ast.Constant) and isinstance(part.right.value, int)
+    }
     for call in context.wrappings:
         passes = call.argument("backward_passes_per_step", 4)
         number = constant(passes)
@@ -370,19 +286,6 @@ def _accumulation_under_sharding(context: Context) -> Iterator[Hit]:
             yield Hit(call.module, call.node, variant="missing")
         elif isinstance(number, int) and len(batches) == 1 and batches != {number}:
             yield Hit(call.module, call.node, {"passes": number, "batches": min(batches)}, variant="other number")
-
-
-def _batches_per_update(context: Context) -> set[int]:
-    """Literal numbers of batches after which the optimizer steps: ``if step % 4 == 0``."""
-    parts = (
-        part
-        for call, optimizer in updates(context.trace)
-        if is_wrapped_optimizer(optimizer)
-        for guard in call.guards
-        for part in ast.walk(guard.test)
-    )
-    divisors = (part.right for part in parts if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod))
-    return {node.value for node in divisors if isinstance(node, ast.Constant) and isinstance(node.value, int)}
 
 
 def _accumulates(context: Context) -> bool:

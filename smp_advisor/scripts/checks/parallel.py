@@ -54,14 +54,14 @@ def parallel_wraps(context: Context) -> list[Call]:
     return [call for call in context.trace.named(*REPLICATING, *FSDP) if call.reached]
 
 
+def reached_accelerators(context: Context) -> list[Call]:
+    """Accelerators of Accelerate that running the script makes."""
+    return [call for call in context.trace.named(*ACCELERATORS) if call.reached]
+
+
 def by_framework(context: Context) -> bool:
     """Whether a framework, which wraps models and divides data, may train."""
     return context.trainer or bool(context.trace.imported(*_FRAMEWORKS))
-
-
-def training_loops(context: Context) -> set[ast.AST]:
-    """Loops with a backward pass that running the script reaches."""
-    return {loop for call in context.trace.methods("backward") if call.reached for loop in call.loops}
 
 
 def forwards(context: Context) -> Iterator[Call]:
@@ -98,6 +98,7 @@ def wrapped_by(value: Value | None, wraps: list[Call]) -> Call | None:
 
 
 _SAMPLER = "torch.utils.data.DistributedSampler"
+_DATA = ("torch.", "torchvision.", "torchaudio.", "torchtext.", "datasets.")
 
 
 @check("DDP603")
@@ -109,25 +110,16 @@ def _each_its_own_part(context: Context) -> Iterator[Hit]:
         if call.unpacks or any(value is not None and not is_none(value) for value in samplers):
             continue
         dataset = call.argument("dataset", 0)
-        if not call.reached or not _trains_on(context, call) or dataset is None or is_sharded(dataset):
+        trained = [loop for back in context.trace.methods("backward") if back.reached for loop in back.loops]
+        trains = any(iteration.node in trained for iteration in _fed(context, call))
+        if not call.reached or not trains or dataset is None or is_sharded(dataset):
             continue
-        if any(not _is_visible(origin) for origin in origins(dataset)):
-            continue
-        streams = any(constant(loading.call.argument("streaming")) is True for loading in _made_by(dataset))
+        makers = [origin.call for origin in origins(dataset) if isinstance(origin, Result)]
+        if not all(call.name.startswith(_DATA) for call in makers):
+            continue  # another package may divide its data sets by itself
+        streams = any(constant(loading.argument("streaming")) is True for loading in makers)
         shuffles = any(bool(constant(option)) for option in options(call.argument("shuffle", 2)))
         yield Hit(call.module, call.node, variant="stream" if streams else "shuffled" if shuffles else "same")
-
-
-_DATA = ("torch.", "torchvision.", "torchaudio.", "torchtext.", "datasets.")
-
-
-def _is_visible(dataset: Value) -> bool:
-    """Whether the data set is of the script, or of a package whose data sets no process divides by itself."""
-    return not isinstance(dataset, Result) or dataset.call.name.startswith(_DATA)
-
-
-def _made_by(dataset: Value) -> list[Result]:
-    return [origin for origin in origins(dataset) if isinstance(origin, Result)]
 
 
 def _fed(context: Context, loader: Call) -> list[Iteration]:
@@ -137,11 +129,6 @@ def _fed(context: Context, loader: Call) -> list[Iteration]:
         for iteration in context.trace.iterations
         if any(comes_from(option, loader) for option in options(iteration.over))
     ]
-
-
-def _trains_on(context: Context, loader: Call) -> bool:
-    backwards = [call for call in context.trace.methods("backward") if call.reached]
-    return any(iteration.node in call.loops for iteration in _fed(context, loader) for call in backwards)
 
 
 @check("DDP604")
@@ -155,16 +142,10 @@ def _another_order_each_epoch(context: Context) -> Iterator[Hit]:
             if not isinstance(origin, Result) or origin.call.name != _SAMPLER or not origin.call.reached:
                 continue
             shuffle = origin.call.argument("shuffle", 3)
-            if (shuffle is None or constant(shuffle) is True) and _in_epochs(context, loader):
+            nodes = {iteration.node for iteration in _fed(context, loader)}
+            outer = [loop for call in context.trace.methods("backward") if call.reached for loop in call.loops[1:]]
+            if (shuffle is None or constant(shuffle) is True) and not nodes.isdisjoint(outer):
                 yield Hit(origin.call.module, origin.call.node)
-
-
-def _in_epochs(context: Context, loader: Call) -> bool:
-    """Whether a training loop over the loader is in another loop."""
-    nodes = {iteration.node for iteration in _fed(context, loader)}
-    return any(
-        call.reached and any(loop in nodes for loop in call.loops[1:]) for call in context.trace.methods("backward")
-    )
 
 
 @check("SMP314", "smp_v2", needs="tensor_parallel")
@@ -189,42 +170,35 @@ def _device_of_process(context: Context) -> Iterator[Hit]:
     if not wraps or context.trace.named(*_SETS_DEVICE) or _chooses_devices(context):
         return
     starts = context.trace.named("torch.distributed.init_process_group")
-    if not starts or any(_for_host(start) or start.gives("device_id") for start in starts):
+    backends = [constant(option) for start in starts for option in options(start.argument("backend", 0))]
+    if not starts or any(start.gives("device_id") for start in starts) or not {*backends} <= {"nccl", "smddp"}:
         return
-    if any(_has_device(wrap) or wrap.gives("device_mesh") or wrap.gives("mesh") for wrap in wraps):
-        return
-    moves = [call for call in context.trace.methods("cuda", "to") if call.reached and _to_cuda(call)]
+    for wrap in wraps:
+        # The current device of FSDP is GPU 0 unless the script sets it.
+        devices = [
+            getattr(getattr(option, "call", None), "name", "") for option in options(wrap.argument("device_id", 8))
+        ]
+        current = set(devices) == {"torch.cuda.current_device"}
+        if (wrap.gives("device_id", 8) and not current) or wrap.gives("device_mesh") or wrap.gives("mesh"):
+            return
+    moves = [
+        call
+        for call in context.trace.methods("cuda", "to")
+        if call.reached
+        if (not (call.arguments or call.keywords or call.name) if call.method == "cuda" else _to_current(call))
+    ]
     if moves or any(wrap.argument("device_id", 8) is not None for wrap in wraps):
         yield Hit(wraps[0].module, wraps[0].node)
 
 
-def _has_device(wrap: Call) -> bool:
-    """Whether FSDP gets a device, other than the current one, which is GPU 0 unless the script sets it."""
-    device = wrap.argument("device_id", 8)
-    current = device is not None and all(
-        isinstance(option, Result) and option.call.name == "torch.cuda.current_device" for option in options(device)
-    )
-    return wrap.gives("device_id", 8) and not current
-
-
-def _for_host(start: Call) -> bool:
-    """Whether the processes may communicate by another backend than NCCL."""
-    backend = start.argument("backend", 0)
-    return backend is not None and any(constant(option) not in ("nccl", "smddp") for option in options(backend))
-
-
-def _to_cuda(call: Call) -> bool:
-    """``cuda()`` and ``to("cuda")``: the current device, which is GPU 0 of each process."""
-    if call.method == "cuda":
-        return not call.arguments and not call.keywords and not call.name
-    return any(_is_current(option) for value in call.arguments[:1] for option in options(value))
-
-
-def _is_current(value: Value) -> bool:
-    if isinstance(value, Result) and value.call.name == "torch.device":
-        arguments = value.call.arguments
-        return len(arguments) == 1 and any(constant(option) == "cuda" for option in options(arguments[0]))
-    return bool(constant(value) == "cuda")
+def _to_current(call: Call) -> bool:
+    """``to("cuda")``: the current device, which is GPU 0 of each process."""
+    for option in (option for value in call.arguments[:1] for option in options(value)):
+        device = isinstance(option, Result) and option.call.name == "torch.device" and len(option.call.arguments) == 1
+        names = options(option.call.arguments[0]) if isinstance(option, Result) and device else (option,)
+        if any(constant(name) == "cuda" for name in names):
+            return True
+    return False
 
 
 def _chooses_devices(context: Context) -> bool:
@@ -249,20 +223,16 @@ def _wrapped_model_used(context: Context) -> Iterator[Hit]:
         receiver = call.receiver
         if receiver is None or call.node in reported or any(wrapped_by(value, wraps) for value in call.candidates):
             continue
-        for wrap in wraps:
+        called = [model for value in call.candidates for model in inside(value)]
+        # Losses are plain modules, too.
+        losses = any(isinstance(m, Result) and m.call.name.endswith(("Loss", "Criterion")) for m in called)
+        models = called and not losses and all(map(is_plain_model, called))
+        for wrap in wraps if models else ():
             originals = origins(wrap.argument("module", 0))
-            called = [model for value in call.candidates for model in inside(value)]
-            inner = called and all(any(same(model, original) for original in originals) for model in called)
-            if inner and wrap.order < call.order and not exclusive(wrap, call) and _is_model(called):
+            inner = all(any(same(model, original) for original in originals) for model in called)
+            if inner and wrap.order < call.order and not exclusive(wrap, call):
                 reported.add(call.node)
                 yield Hit(call.module, call.node, {"wrapper": wrap.name.rpartition(".")[2]})
-
-
-def _is_model(values: list[Value]) -> bool:
-    """Whether the values are models, not losses, which are plain modules too."""
-    return not any(
-        isinstance(value, Result) and value.call.name.endswith(("Loss", "Criterion")) for value in values
-    ) and all(is_plain_model(value) for value in values)
 
 
 @check("DDP605")
@@ -291,7 +261,10 @@ def _gradients_reset(context: Context) -> Iterator[Hit]:
 def _no_inner_forward(context: Context) -> Iterator[Hit]:
     wraps = parallel_wraps(context)
     innermost = {call.loops[-1] for call in context.trace.methods("backward") if call.reached and call.loops}
-    for call in context.trace.methods("module") if wraps else ():
+    # The script may reduce the gradients by itself.
+    reads_gradients = any(node.attr == "grad" for module in context.trace.modules for node in module.all(ast.Attribute))
+    reduces = reads_gradients and context.trace.methods("all_reduce")
+    for call in context.trace.methods("module") if wraps and not reduces else ():
         if not call.reached or call.loops[-1:] == () or call.loops[-1] not in innermost or without_gradients(call):
             continue
         wrap = wrapped_by(call.receiver, wraps)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from smp_advisor.errors import AdvisorError
 from smp_advisor.files import CONFIGURATION, read_bytes, table
 from smp_advisor.reading.module import replace
 from smp_advisor.reading.values import Constant, Mapping, Result, options
-from smp_advisor.scripts.checks.parallel import ACCELERATORS
+from smp_advisor.scripts.checks.parallel import reached_accelerators
 from smp_advisor.scripts.checks.sharding import FSDP, shards
 from smp_advisor.scripts.conditions import Conditions
 from smp_advisor.scripts.context import Context, Hit, check
@@ -17,9 +19,9 @@ from smp_advisor.scripts.queries import argument_node, constant, origins
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from smp_advisor.reading.trace import Call
-    from smp_advisor.reading.values import Value
 
 
 _PARSERS = ("HfArgumentParser", "TrlParser")
@@ -37,17 +39,13 @@ def trainer_arguments(context: Context) -> Iterator[Call]:
             yield call
 
 
-def _is_set(value: Value | None) -> bool:
-    return any(not isinstance(option, Constant) or bool(option.value) for option in options(value))
-
-
 def _shards(context: Context) -> bool:
     """Whether the plan or the script certainly shards the model."""
     by_arguments = any(
         constant(option) for call in trainer_arguments(context) for option in options(call.argument("fsdp"))
     )
     wraps = any(call.reached for call in context.trace.named(*FSDP))
-    return by_arguments or wraps or shards(context, *context.trace.named(*ACCELERATORS))
+    return by_arguments or wraps or shards(context, *reached_accelerators(context))
 
 
 @check("TRN709")
@@ -57,10 +55,11 @@ def _sharding_turned_on(context: Context) -> Iterator[Hit]:
     if not context.libraries.fsdp or by_itself:
         return
     calls = list(trainer_arguments(context))
-    if any(call.gives(name) and _is_set(call.argument(name)) for call in calls for name in ("fsdp", "deepspeed")):
+    switches = [option for call in calls for name in ("fsdp", "deepspeed") for option in options(call.argument(name))]
+    if any(not isinstance(option, Constant) or option.value for option in switches):
         return
     parsers = [call for call in context.trace.calls if call.reached and call.name.endswith(_PARSERS)]
-    makers = [call for call in context.trace.named(*ACCELERATORS) if call.reached]
+    makers = reached_accelerators(context)
     for call in (*calls, *parsers, *makers):
         passed = context.settings.hyperparameters
         if call in parsers and any(passed.get(name) for name in ("fsdp", "deepspeed", "config")):
@@ -77,6 +76,60 @@ def _sharding_turned_on(context: Context) -> Iterator[Hit]:
             edits = [] if call in parsers else [_added(call, 'fsdp="full_shard auto_wrap"')]
             yield Hit(call.module, call.node, {"call": call.called}, edits)
         return
+
+
+_NAMED = ("deepspeed", "fsdp_config", "hf_ds_config", "config_file")
+"""Arguments of trainers and plugins, and options of jobs, that can be files."""
+_MOST_FOLDERS = 3
+
+
+@check("TRN717")
+def _files_of_settings(context: Context) -> Iterator[Hit]:
+    script, job_options = context.trace.modules[0].source.file, context.settings.hyperparameters
+    plugins = [call for call in context.trace.calls if call.reached and call.name.endswith("DeepSpeedPlugin")]
+    files = [
+        (call, name, str(constant(option)))
+        for call in (*trainer_arguments(context), *plugins)
+        for name in _NAMED
+        for option in options(call.argument(name))
+    ]
+    parsers = [call for call in context.trace.calls if call.reached and call.name.endswith(_PARSERS)]
+    files += [(call, name, str(job_options.get(name))) for call in parsers for name in (*_NAMED, "config")]
+    for call, name, text in files:
+        if script is None or not text.endswith((".json", ".yaml", ".yml")) or text.startswith("/opt/ml/"):
+            continue
+        folders = [*list(script.resolve().parents)[:_MOST_FOLDERS]]
+        path = next((folder / text for folder in folders if (folder / text).is_file()), None)
+        if path is None:
+            yield Hit(call.module, argument_node(call, name) or call.node, {"file": text, "argument": name})
+        else:
+            yield from _differences_of_file(context, call, path)
+
+
+def _differences_of_file(context: Context, call: Call, path: Path) -> Iterator[Hit]:
+    """Settings in a file of DeepSpeed, Trainer or TRL that are not those of the plan."""
+    settings = context.settings
+    try:
+        content = yaml.safe_load(read_bytes(path, CONFIGURATION)) if settings.precision else None
+    except (OSError, AdvisorError, yaml.YAMLError, RecursionError, ValueError):
+        content = None
+    if not isinstance(content, dict):
+        what = f"{path.name}, whose settings the job uses, is not a table of names and values"
+        return context.leave_open(call.module, call.node, what) if settings.precision else None
+    planned = {
+        **dict.fromkeys(("per_device_train_batch_size", "train_micro_batch_size_per_gpu"), settings.batch_size),
+        "gradient_accumulation_steps": settings.gradient_accumulation_steps,
+        **{name: name == settings.precision for name in _HALF},
+    }
+    differing = dict[str, tuple[Any, Any]]()
+    for name, plan in planned.items():
+        value = content.get(name)
+        setting = value.get("enabled") if isinstance(value, dict) else value
+        if plan is not None and type(setting) is type(plan) and setting != plan:
+            differing[name] = setting, plan
+    if differing:
+        texts = [", ".join(f"{name}={pair[n]!r}" for name, pair in differing.items()) for n in (0, 1)]
+        yield Hit(call.module, call.node, {"file": path.name, "written": texts[0], "planned": texts[1]}, variant="file")
 
 
 def _added(call: Call, text: str) -> Any:
@@ -124,27 +177,22 @@ def _arguments_of_the_plan(context: Context) -> Iterator[Hit]:
         of_trl = not call.name.endswith("TrainingArguments")
         yield from _differences(call, [(name, None if of_trl else default, plan) for name, default, plan in rows])
     precision: Any = "no" if settings.precision == "fp32" else settings.precision
-    for call in context.trace.named(*ACCELERATORS):
-        if call.reached:
-            steps = settings.gradient_accumulation_steps
-            rows = [("mixed_precision", None, precision), ("gradient_accumulation_steps", None, steps)]
-            yield from _differences(call, rows)
+    for call in reached_accelerators(context):
+        steps = settings.gradient_accumulation_steps
+        yield from _differences(
+            call, [("mixed_precision", None, precision), ("gradient_accumulation_steps", None, steps)]
+        )
 
 
 def _differences(call: Call, rows: list[tuple[str, Any, Any]]) -> Iterator[Hit]:
     """The arguments (name, default, plan) that are certainly not those of the plan."""
     for name, default, planned in rows if not call.unpacks else ():
-        value = call.argument(name)
+        value, node = call.argument(name), argument_node(call, name)
         written = default if value is None else constant(value)
         if planned is not None and type(written) is type(planned) and written != planned:
-            yield _differing(call, name, written, planned)
-
-
-def _differing(call: Call, name: str, written: object, planned: object) -> Hit:
-    node = argument_node(call, name)
-    values: dict[str, object] = {"argument": name, "written": repr(written), "planned": repr(planned)}
-    edits = [replace(call.module, node, repr(planned)) if node is not None else _added(call, f"{name}={planned!r}")]
-    return Hit(call.module, node or call.node, values, edits)
+            values: dict[str, object] = {"argument": name, "written": repr(written), "planned": repr(planned)}
+            edit = replace(call.module, node, repr(planned)) if node else _added(call, f"{name}={planned!r}")
+            yield Hit(call.module, node or call.node, values, [edit])
 
 
 def _config(call: Call, name: str) -> Any:
@@ -202,7 +250,7 @@ def _quantized_shards(context: Context) -> Iterator[Hit]:
 
 @check("TRN715")
 def _saved_from_all_shards(context: Context) -> Iterator[Hit]:
-    makers = [call for call in context.trace.named(*ACCELERATORS) if call.reached]
+    makers = reached_accelerators(context)
     for call in context.trace.methods("save_pretrained") if makers and shards(context, *makers) else ():
         for origin in origins(call.receiver):
             unwrapped = isinstance(origin, Result) and origin.call.method == "unwrap_model"
@@ -215,9 +263,9 @@ def _saved_from_all_shards(context: Context) -> Iterator[Hit]:
 def _accumulated_by_accelerate(context: Context) -> Iterator[Hit]:
     words = (".accumulate(", "no_sync", "sync_gradients", ".gradient_accumulation_steps")
     texts = [module.source.text for module in context.trace.modules]
-    for call in context.trace.named(*ACCELERATORS):
+    for call in reached_accelerators(context):
         value = call.argument("gradient_accumulation_steps")
         steps = Conditions(context.settings).known(value) if value is not None else None
         own = any(word in text for text in texts for word in words)
-        if call.reached and isinstance(steps, int) and steps > 1 and not own and context.trace.methods("backward"):
+        if isinstance(steps, int) and steps > 1 and not own and context.trace.methods("backward"):
             yield Hit(call.module, argument_node(call, "gradient_accumulation_steps") or call.node, {"steps": steps})

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.reading.module import replace
 from smp_advisor.reading.trace import exclusive
-from smp_advisor.reading.values import Argument, Choice, Collection, Constant, Item, Member, Operation, Result, Value
+from smp_advisor.reading.values import Argument, Collection, Constant, Item, Member, Operation, Result, Value
 from smp_advisor.scripts.checks.parallel import ACCELERATORS, parallel_wraps, wrapped_by
 from smp_advisor.scripts.checks.sharding import in_place, shards
 from smp_advisor.scripts.context import Context, Hit, check
 from smp_advisor.scripts.queries import (
     constant,
+    derivation,
     guarded_by,
     is_wrapped_model,
     is_wrapped_optimizer,
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from smp_advisor.reading.module import Module
-    from smp_advisor.reading.source import Edit
     from smp_advisor.reading.trace import Call
 
 
@@ -42,42 +42,30 @@ def _saving_ranks(context: Context) -> Iterator[Hit]:
     if not (settings.tensor_parallel or settings.pipelined):
         return
     reported: set[ast.AST] = set()
-    for call in [*context.trace.named(*_SAVES), *_states(context)]:
+    states = [
+        call
+        for call in context.trace.methods("state_dict", "local_state_dict")
+        if call.receiver is not None and (is_wrapped_model(call.receiver) or is_wrapped_optimizer(call.receiver))
+    ]
+    for call in [*context.trace.named(*_SAVES), *states]:
         conditions = rank_conditions(call)
         if settings.tensor_parallel and "smp.dp_rank" in conditions and not conditions & {"smp.rank", "smp.rdp_rank"}:
             guard = _guard_node(call, "dp_rank")
             place = guard or call.node
             if place not in reported:
                 reported.add(place)
-                yield Hit(call.module, place, _values(call, "smp.dp_rank()"), _reduced(call, guard))
+                func = guard.func if guard is not None else None
+                edits = []
+                if isinstance(func, ast.Attribute):
+                    edits = [replace(call.module, func, f"{call.module.text(func.value)}.rdp_rank")]
+                yield Hit(call.module, place, _values(call, "smp.dp_rank()"), edits)
             continue
-        wrong = sorted(conditions & (_ONE_PROCESS if _gathers(call) else _ONE_PROCESS | _ONE_PART))
-        if wrong and not _is_full(call):
+        # All ranks of a replica take part in state_dict. A state that was gathered before is written by one.
+        wrong = sorted(conditions & (_ONE_PROCESS if call.method == "state_dict" else _ONE_PROCESS | _ONE_PART))
+        partial = constant(call.argument("partial", 2))
+        local = partial is True or "local_state_dict" in call.module.text(call.node)
+        if wrong and partial is not False and (local or call.name != "smp.save"):
             yield Hit(call.module, call.node, _values(call, f"{wrong[0]}()"))
-
-
-def _is_full(call: Call) -> bool:
-    """Whether the state was gathered before, so that one process writes it."""
-    return constant(call.argument("partial", 2)) is False or (call.name == "smp.save" and not _partial_states(call))
-
-
-def _partial_states(call: Call) -> bool:
-    """Whether ``smp.save`` writes only this rank's part: ``partial=True``, or a local state."""
-    partial = call.argument("partial", 2)
-    return constant(partial) is True or "local_state_dict" in call.module.text(call.node)
-
-
-def _states(context: Context) -> list[Call]:
-    return [
-        call
-        for call in context.trace.methods("state_dict", "local_state_dict")
-        if call.receiver is not None and (is_wrapped_model(call.receiver) or is_wrapped_optimizer(call.receiver))
-    ]
-
-
-def _gathers(call: Call) -> bool:
-    """Whether all ranks of a replica must take part."""
-    return call.method == "state_dict"
 
 
 def _values(call: Call, rank: str) -> dict[str, object]:
@@ -92,12 +80,6 @@ def _guard_node(call: Call, name: str) -> ast.Call | None:
     return None
 
 
-def _reduced(call: Call, guard: ast.Call | None) -> list[Edit]:
-    if guard is None or not isinstance(guard.func, ast.Attribute):
-        return []
-    return [replace(call.module, guard.func, f"{call.module.text(guard.func.value)}.rdp_rank")]
-
-
 @check("SMP127", "smp_torch")
 def _optimizer_state(context: Context) -> Iterator[Hit]:
     settings = context.settings
@@ -105,7 +87,8 @@ def _optimizer_state(context: Context) -> Iterator[Hit]:
         return
     technique = "tensor parallelism" if settings.tensor_parallel else "shard_optimizer_state"
     for call in context.trace.methods("state_dict"):
-        if call.receiver is None or not is_wrapped_optimizer(call.receiver) or _for_other_jobs(call):
+        other_jobs = guarded_by(call, "shard", "tp_size", "tensor_parallel")
+        if call.receiver is None or not is_wrapped_optimizer(call.receiver) or other_jobs:
             continue
         edits = []
         if isinstance(call.node.func, ast.Attribute) and not call.arguments and not call.keywords:
@@ -116,11 +99,6 @@ def _optimizer_state(context: Context) -> Iterator[Hit]:
         optimizer = call.argument("optimizer", 4)
         if constant(call.argument("partial", 2)) is False and optimizer is not None and is_wrapped_optimizer(optimizer):
             yield Hit(call.module, call.node, {"technique": technique}, variant="checkpoint")
-
-
-def _for_other_jobs(call: Call) -> bool:
-    """Whether the call is in the branch without sharding and tensor parallelism."""
-    return bool(guarded_by(call, "shard", "tp_size", "tensor_parallel"))
 
 
 _COLLECTIVES = known_names("collectives")
@@ -136,38 +114,31 @@ _GUARDS = ("rank", "main_process", "is_main", "is_master", "master_process", "pr
 @check("DDP606")
 def _collectives_on_every_rank(context: Context) -> Iterator[Hit]:
     for call in context.trace.named(*_NAMES):
-        if _on_one_rank(call) and not call.gives("group") and not _met(context, call):
+        of_group = call.gives("group") or any(mentions(node, "group") for node in call.node.args)
+        # The peer ranks may call the same, in the peer branch or before it.
+        peers = [peer for peer in context.trace.named(call.name) if peer is not call]
+        met = any(exclusive(peer, call) or (_by_rank(peer) and not rank_conditions(peer)) for peer in peers)
+        if _on_one_rank(call) and not of_group and not met:
             yield Hit(call.module, call.node, {"call": call.name.rpartition(".")[2]}, variant="collective")
     wraps = [wrap for wrap in parallel_wraps(context) if "fsdp" in wrap.name.lower()]
     states = [*context.trace.named(*_STATES)]
-    states += [call for call in context.trace.methods("state_dict") if _is_sharded_state(call, wraps)]
+    states += [call for call in context.trace.methods("state_dict") if wrapped_by(call.receiver, wraps) is not None]
     for call in states if wraps else ():
         if _on_one_rank(call):
             yield Hit(call.module, call.node, {"call": call.called}, variant="state")
     accelerators = context.trace.named(*ACCELERATORS)
     sharded = shards(context, *accelerators)
+    # The ranks wait for each other where Accelerate names the checkpoints.
+    projects = context.trace.named("accelerate.utils.ProjectConfiguration", "accelerate.ProjectConfiguration")
+    numbered = any(constant(call.argument("automatic_checkpoint_naming", 2)) is True for call in projects)
     for call in context.trace.methods(*_OF_ACCELERATOR, *_SAVED_TOGETHER) if accelerators else ():
-        waits = sharded or call.method in _OF_ACCELERATOR or (call.method == "save_state" and _numbers(context))
+        waits = sharded or call.method in _OF_ACCELERATOR or (call.method == "save_state" and numbered)
         if waits and _of_accelerator(call.receiver) and _on_main_process(call):
             yield Hit(call.module, call.node, {"call": call.method}, variant="collective")
 
 
-def _numbers(context: Context) -> bool:
-    """Whether Accelerate names the checkpoints, for which the ranks wait."""
-    calls = context.trace.named("accelerate.utils.ProjectConfiguration", "accelerate.ProjectConfiguration")
-    return any(constant(call.argument("automatic_checkpoint_naming", 2)) is True for call in calls)
-
-
 def _on_one_rank(call: Call) -> bool:
     return call.reached and bool(rank_conditions(call) & _ONE_RANK)
-
-
-def _met(context: Context, call: Call) -> bool:
-    """Whether the peer ranks call the same, in the peer branch or before it."""
-    return any(
-        peer is not call and (exclusive(peer, call) or (_by_rank(peer) and not rank_conditions(peer)))
-        for peer in context.trace.named(call.name)
-    )
 
 
 def _by_rank(call: Call) -> bool:
@@ -198,11 +169,6 @@ def _is_zero(test: ast.expr) -> bool:
     )
 
 
-def _is_sharded_state(call: Call, wraps: list[Call]) -> bool:
-    wrap = wrapped_by(call.receiver, wraps)
-    return wrap is not None and call.receiver is not None
-
-
 def _of_accelerator(value: Value | None) -> bool:
     return any(isinstance(origin, Result) and origin.call.name in ACCELERATORS for origin in origins(value))
 
@@ -227,26 +193,10 @@ def _one_rank_writes(context: Context) -> Iterator[Hit]:
             continue
         if any(mentions(argument, "rank") for argument in call.node.args[1:]):
             continue
-        if any(exclusive(call, wrap) for wrap in wraps) or not _of_wrapped(call, wraps):
-            continue
-        yield Hit(call.module, call.node)
-
-
-def _of_wrapped(call: Call, wraps: list[Call]) -> bool:
-    """Whether the saved state is of a model that every rank has."""
-    saved = call.arguments[0] if call.arguments else call.keywords.get("obj")
-    return saved is not None and any(_is_state(part, wraps) for part in _parts(saved))
-
-
-def _parts(value: Value, depth: int = 0) -> Iterator[Value]:
-    yield value
-    inner: tuple[Value, ...] = ()
-    if isinstance(value, Choice):
-        inner = value.alternatives
-    elif hasattr(value, "entries"):
-        inner = tuple(entry.value for entry in value.entries.values())
-    for part in inner if depth < 4 else ():
-        yield from _parts(part, depth + 1)
+        saved = call.arguments[0] if call.arguments else call.keywords.get("obj")
+        state = any(_is_state(part, wraps) for part in derivation(saved))
+        if state and not any(exclusive(call, wrap) for wrap in wraps):
+            yield Hit(call.module, call.node)
 
 
 def _is_state(value: Value, wraps: list[Call]) -> bool:

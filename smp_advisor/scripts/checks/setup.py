@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from smp_advisor.files import table
+from smp_advisor.libraries.library import LIBRARIES, get_library
 from smp_advisor.reading.module import after_statement, before_statement, replace
-from smp_advisor.reading.trace import exclusive
+from smp_advisor.reading.trace import whenever
 from smp_advisor.reading.values import (
     Class,
     Collection,
@@ -17,7 +18,6 @@ from smp_advisor.reading.values import (
     Member,
     Operation,
     Result,
-    Value,
     options,
 )
 from smp_advisor.scripts.checks.parallel import ACCELERATORS, REPLICATING, forwards
@@ -53,21 +53,17 @@ _DOWNLOADS = known_names("downloads")
 
 @check("SMP101", "smp_v1")
 def _initialized(context: Context) -> Iterator[Hit]:
-    if context.trainer:
-        return
-    for flavour in ("smp", "smptf"):
+    for flavour in () if context.trainer else ("smp", "smptf"):
         calls = [call for call in context.trace.each(f"{flavour}.") if call.reached and call.name not in _BEFORE_INIT]
         starts = [call for call in context.trace.named(f"{flavour}.init") if call.reached]
         if not calls:
             continue
         first = calls[0]
-        if not starts:
-            statement = first.module.statement(first.node)
-            alias = _alias(first)
-            edits = [before_statement(first.module, statement, f"{alias}.init()")] if statement and alias else []
+        if not starts or first.order < starts[0].order:
+            statement, alias = first.module.statement(first.node), _alias(first)
+            usable = not starts and statement and alias
+            edits = [before_statement(first.module, statement, f"{alias}.init()")] if usable and statement else []
             yield Hit(first.module, first.node, {"call": first.name.replace("smptf", "smp")}, edits)
-        elif first.order < starts[0].order:
-            yield Hit(first.module, first.node, {"call": first.name.replace("smptf", "smp")})
 
 
 def _alias(call: Call) -> str:
@@ -78,9 +74,7 @@ def _alias(call: Call) -> str:
 
 @check("SMP102")
 def _model_wrapped(context: Context) -> Iterator[Hit]:
-    if context.libraries.smp_tensorflow:
-        for call in list(_keras_models(context))[:1]:
-            yield Hit(call.module, call.node, variant="base class")
+    yield from _on_another_base(context)
     if not context.libraries.smp_torch or context.trainer:
         return
     wrappings = context.wrappings
@@ -90,22 +84,30 @@ def _model_wrapped(context: Context) -> Iterator[Hit]:
             yield Hit(second.module, second.node, variant="twice")
             continue
         for earlier in wrappings[:number]:
-            if earlier.node is not second.node and _both_run(earlier, second):
+            if earlier.node is not second.node and whenever(earlier, second):
                 yield Hit(second.module, second.node, variant="second")
                 break
     for call in _unwrapped_in_steps(context):
         yield Hit(call.module, call.node, variant="unwrapped")
         return
-    if not wrappings and context.settings.pipelined:
-        yield from _never(context)
+    if wrappings or not context.settings.pipelined or not context.trace.named("smp.DistributedOptimizer"):
+        return
+    owners = [owner for source in context.trace.methods("parameters") for owner in origins(source.receiver)]
+    visible = not any(isinstance(owner, External) for owner in owners)
+    for call in context.trace.named("smp.DistributedOptimizer", "smp.init"):
+        if call.reached and visible and context.trains:
+            yield Hit(call.module, call.node, variant="none")
+            return
 
 
-def _both_run(earlier: Call, second: Call) -> bool:
-    """Whether the earlier call runs whenever the second one runs."""
-    return not exclusive(earlier, second) and all(
-        any(guard.test is condition.test and guard.holds == condition.holds for condition in second.guards)
-        for guard in earlier.guards
-    )
+def _on_another_base(context: Context) -> Iterator[Hit]:
+    """The first call in a step of a TensorFlow model that does not derive from smp.DistributedModel."""
+    for call in context.trace.calls if context.libraries.smp_tensorflow else ():
+        if call.step is not None and not call.method and isinstance(call.receiver, Instance):
+            bases = set(call.receiver.cls.ancestors())
+            if "smptf.DistributedModel" not in bases and bases & _KERAS_MODELS:
+                yield Hit(call.module, call.node, variant="base class")
+                break
 
 
 def _unwrapped_in_steps(context: Context) -> Iterator[Call]:
@@ -119,35 +121,10 @@ def _unwrapped_in_steps(context: Context) -> Iterator[Call]:
         if call.step is None or call.step.node in proper or not call.reached or call.receiver is None:
             continue
         runs = not call.method or call.method == "backward"
-        if runs and all(_plain_candidate(candidate) for candidate in call.candidates) and _outermost(call):
-            yield call
-
-
-def _plain_candidate(value: Value) -> bool:
-    return is_plain_model(value.owner if isinstance(value, Member) else value)
-
-
-def _outermost(call: Call) -> bool:
-    """Whether the step itself calls the model, not the forward of another module."""
-    return bool(call.functions) and (call.functions[-1].home is None or call.functions[-1].step is not None)
-
-
-def _never(context: Context) -> Iterator[Hit]:
-    for call in context.trace.named("smp.DistributedOptimizer", "smp.init"):
-        owners = [owner for source in context.trace.methods("parameters") for owner in origins(source.receiver)]
-        visible = not any(isinstance(owner, External) for owner in owners)
-        if call.reached and visible and context.trains and context.trace.named("smp.DistributedOptimizer"):
-            yield Hit(call.module, call.node, variant="none")
-            return
-
-
-def _keras_models(context: Context) -> Iterator[Call]:
-    """Calls in steps of TensorFlow models that do not derive from smp.DistributedModel."""
-    for call in context.trace.calls:
-        if call.step is None or call.method or not isinstance(call.receiver, Instance):
-            continue
-        bases = tuple(call.receiver.cls.ancestors())
-        if "smptf.DistributedModel" not in bases and any(base in _KERAS_MODELS for base in bases):
+        models = [value.owner if isinstance(value, Member) else value for value in call.candidates]
+        # The step itself calls the model, not the forward of another module.
+        outermost = call.functions and (call.functions[-1].home is None or call.functions[-1].step is not None)
+        if runs and all(map(is_plain_model, models)) and outermost:
             yield call
 
 
@@ -169,7 +146,8 @@ def _device_set(context: Context) -> Iterator[Hit]:
     for call in calls:
         device = call.argument("device", 0)
         wrong = ranks(device) - {"smp.local_rank", "os.environ.LOCAL_RANK"}
-        if wrong and _by_node(device):
+        # The rank modulo the GPUs of an instance is the local rank: processes are numbered node by node.
+        if wrong and all(isinstance(option, Operation) and option.operator == "Mod" for option in options(device)):
             continue
         if device is not None and (wrong or isinstance(device, Constant)):
             edits = [replace(call.module, call.node.args[0], "smp.local_rank()")] if call.node.args else []
@@ -199,12 +177,6 @@ def _decides_elsewhere(call: Call) -> str:
     return text if uses > 1 else ""
 
 
-def _by_node(device: Value | None) -> bool:
-    """``smp.rank() % torch.cuda.device_count()`` is the local rank, because processes are numbered node by node."""
-    alternatives = options(device)
-    return all(isinstance(alternative, Operation) and alternative.operator == "Mod" for alternative in alternatives)
-
-
 @check("SMP133")
 def _job_options(context: Context) -> Iterator[Hit]:
     # Only by its imports: a script that prepares data for the job is not the job's entry point.
@@ -216,10 +188,12 @@ def _job_options(context: Context) -> Iterator[Hit]:
     if not used or "mp_parameters" in context.trace.options:
         return
     for call in context.trace.methods("parse_args"):
-        if call.keywords or call.unpacks or call.receiver is None or not _reads_the_command_line(call):
+        # It parses the arguments of the process: none passed, or those of sys.argv.
+        arguments = "".join(map(call.module.text, call.node.args)).replace(" ", "")
+        if call.keywords or call.unpacks or arguments not in ("", "sys.argv[1:]"):
             continue
-        parsers = origins(call.receiver)
-        if parsers and all(_is_parser(parser) for parser in parsers) and isinstance(call.node.func, ast.Attribute):
+        makers = [getattr(getattr(parser, "call", None), "name", "") for parser in origins(call.receiver)]
+        if set(makers) == {"argparse.ArgumentParser"} and isinstance(call.node.func, ast.Attribute):
             receiver, arguments = call.module.text(call.node.func.value), "".join(map(call.module.text, call.node.args))
             text = f"{receiver}.parse_known_args({arguments})[0]"
             yield Hit(
@@ -228,14 +202,6 @@ def _job_options(context: Context) -> Iterator[Hit]:
     for call in context.trace.methods("parse_args_into_dataclasses"):
         if not call.gives("return_remaining_strings") and call.reached and _all_here(call):
             yield Hit(call.module, call.node, {"call": call.method}, needed=needed)
-
-
-def _reads_the_command_line(call: Call) -> bool:
-    """Whether it parses the arguments of the process: none passed, or ``sys.argv[1:]``."""
-    arguments = call.arguments
-    return not arguments or (
-        len(arguments) == 1 and call.module.text(call.node.args[0]).replace(" ", "") == "sys.argv[1:]"
-    )
 
 
 def _all_here(call: Call) -> bool:
@@ -248,10 +214,6 @@ def _all_here(call: Call) -> bool:
     )
 
 
-def _is_parser(value: object) -> bool:
-    return isinstance(value, Result) and value.call.name == "argparse.ArgumentParser"
-
-
 @check("SMP134", "smp_v1")
 def _downloads(context: Context) -> Iterator[Hit]:
     for call in context.trace.calls:
@@ -259,8 +221,9 @@ def _downloads(context: Context) -> Iterator[Hit]:
             continue
         name = call.name.rpartition(".")[2]
         words = ("rank", "main_process", "is_main", "is_master")
-        if any(_one_goes_first(context_value) for context_value in call.contexts):
-            continue
+        around = [option.call for value in call.contexts for option in options(value) if isinstance(option, Result)]
+        if any("first" in f"{outer.name}.{outer.method}" for outer in around):
+            continue  # with training_args.main_process_first()
         if not any(mentions(guard.test, *words) for guard in call.guards):
             yield Hit(call.module, call.node, {"name": name}, variant="every process")
             continue
@@ -275,14 +238,6 @@ def _downloads(context: Context) -> Iterator[Hit]:
             ):
                 yield Hit(reader.module, reader.node, {"name": name}, variant="no barrier")
                 break
-
-
-def _one_goes_first(value: Value) -> bool:
-    """``with training_args.main_process_first():``."""
-    return any(
-        isinstance(option, Result) and "first" in f"{option.call.name}.{option.call.method}"
-        for option in options(value)
-    )
 
 
 def _fetches(call: Call) -> bool:
@@ -301,27 +256,40 @@ def _waits(context: Context, first: Call, last: Call) -> bool:
 
 _PREREQUISITES = table("smp_advisor.scripts", "data/prerequisites.toml")
 """By library: its title, packages, import, and the calls that scripts need."""
+_LAUNCHED = {record.launcher: record.name for record in map(get_library, reversed(LIBRARIES)) if record.smdistributed}
+_V1, _V2 = _LAUNCHED["mpi"], _LAUNCHED["torchrun"]
 
 
 @check("SMP001")
 def _uses_the_library(context: Context) -> Iterator[Hit]:
-    library = _library(context)
-    if not library:
+    of_v1 = (context.settings.microbatches, context.settings.prescaled_batch)
+    library = context.settings.library or (_V1 if any(value is not None for value in of_v1) else "")
+    if library not in _PREREQUISITES:
         return
     record = _PREREQUISITES[library]
-    if context.trace.imported(*record["packages"]) or _calls(context, record["needs"]):
+    names = [name for need in record["needs"] for name in need["names"] if not name.startswith("torch.cuda")]
+    if context.trace.imported(*record["packages"]) or context.trace.named(*names):
         return
     arguments = next(trainer_arguments(context), None)
-    if library == "smp-v2" and arguments is not None:
+    if library == _V2 and arguments is not None:
         yield Hit(arguments.module, arguments.node, {"library": record["title"]}, variant="trainer")
+    tensorflow = bool(context.trace.imported("tensorflow")) and not context.trace.imported("torch")
+    of_torch = get_library(library)
+    if tensorflow and not (of_torch.smdistributed or of_torch.compiles):
+        calls = [] if context.trace.imported("sagemaker") else context.trace.methods("fit", "apply_gradients")
+        for call in calls[:1]:
+            yield Hit(call.module, call.node, {"library": record["title"]}, variant="tensorflow")
+        return
     if not _trains(context) or _by_trainer(context):
         return
-    tensorflow = bool(context.trace.imported("tensorflow")) and not context.trace.imported("torch")
-    if library == "training-compiler" and tensorflow:
+    if tensorflow and of_torch.compiles:
         return  # the image compiles
     alias = f"{record['import'].rpartition(' ')[2]}."
     uses = any(alias in module.source.text for module in context.trace.modules)  # and does not import it
-    if not tensorflow and not uses and not _shows_its_model(context):
+    # A package that is not followed may replicate the model: task.prepare_distributed().
+    outside = [call.called.lower() for call in context.trace.calls if not call.function and "torch." not in call.name]
+    hidden = any("distributed" in name for name in outside) or not _shows_its_model(context)
+    if not tensorflow and not uses and hidden:
         what = f"how the model is made, and whether it uses {record['title']}, as the plan does"
         return context.leave_open(context.trace.modules[0], context.trace.modules[0].tree.body[0], what)
     missing = [f"`{record['import']}`", *(need["text"] for need in record["needs"] if not tensorflow)]
@@ -331,17 +299,13 @@ def _uses_the_library(context: Context) -> Iterator[Hit]:
         yield Hit(module, module.tree.body[0], values, severity=record.get("severity"))
 
 
-def _calls(context: Context, needs: list[dict[str, Any]]) -> bool:
-    """Whether the script has one of the calls without an import of its package by name."""
-    names = [name for need in needs for name in need["names"] if not name.startswith("torch.cuda")]
-    return bool(context.trace.named(*names))
-
-
 def _shows_its_model(context: Context) -> bool:
     """Whether the trained models were followed to their construction, or to a wrapper that replicates them."""
     if any(call.reached and not guarded_by(call, "fsdp", "shard") for call in context.trace.named(*REPLICATING)):
         return True
     optimizers = [call for call in context.trace.calls if is_optimizer(call.name)]
+    if not optimizers and not context.trace.methods("step"):
+        return False  # a backward pass without an update is no training
     groups = [origin for call in optimizers for origin in origins(call.argument("params", 0))]
     models = [group.call.receiver for group in groups if isinstance(group, Result) and group.call.method]
     plain = [model is not None and is_plain_model(model) for model in models]
@@ -356,12 +320,18 @@ def _has_what_it_needs(context: Context) -> Iterator[Hit]:
     makes_optimizer = any(is_optimizer(call.name) and call.reached for call in context.trace.calls)
     if not makes_optimizer or not _trains(context) or _by_trainer(context):
         return
-    for library, name in (("smp-v1", "smp_torch"), ("smp-v2", "smp_v2")):
+    for library, name in ((_V1, "smp_torch"), (_V2, "smp_v2")):
         imports = context.trace.imported(*BACK_ENDS[name].packages)
         optional = name in context.libraries.optional or context.trace.requires("torch_xla")
         if not getattr(context.libraries, name) or optional or not imports:
             continue
-        missing = [need for need in _PREREQUISITES[library]["needs"] if not _there(context, need)]
+        steps = any(function.step is not None for function in context.trace.functions)
+        no_step = steps or not (context.settings.microbatches or 2) > 1
+        missing = [
+            need
+            for need in _PREREQUISITES[library]["needs"]
+            if not (no_step if need["names"] == ["smp.step"] else context.trace.named(*need["names"]))
+        ]
         if missing:
             module, node, _ = imports[0]
             reported_by = frozenset(need["reported_by"] for need in missing)
@@ -370,21 +340,6 @@ def _has_what_it_needs(context: Context) -> Iterator[Hit]:
                 "missing": _listed([need["text"] for need in missing]),
             }
             yield Hit(module, node, values, reported_by=reported_by)
-
-
-def _library(context: Context) -> str:
-    """The library that the plan determines; empty if none."""
-    if context.settings.library:
-        return context.settings.library if context.settings.library in _PREREQUISITES else ""
-    of_v1 = (context.settings.microbatches, context.settings.prescaled_batch)
-    return "smp-v1" if any(value is not None for value in of_v1) else ""
-
-
-def _there(context: Context, need: dict[str, Any]) -> bool:
-    if need["names"] == ["smp.step"]:
-        steps = any(function.step is not None for function in context.trace.functions)
-        return steps or not (context.settings.microbatches or 2) > 1
-    return bool(context.trace.named(*need["names"]))
 
 
 def _trains(context: Context) -> bool:

@@ -58,11 +58,7 @@ def in_place(call: Call) -> bool:
 
 def is_whole(strategy: Value | None) -> bool:
     """Whether a sharding strategy certainly does not shard gradients: ``NO_SHARD``."""
-    alternatives = options(strategy)
-    names = [
-        alternative.path if isinstance(alternative, External) else str(constant(alternative))
-        for alternative in alternatives
-    ]
+    names = [o.path if isinstance(o, External) else str(constant(o)) for o in options(strategy)]
     return bool(names) and all(name.rpartition(".")[2].upper() == "NO_SHARD" for name in names)
 
 
@@ -78,8 +74,7 @@ def may_offload(cpu_offload: Value | None) -> bool:
 
 def sharded_model(call: Call) -> list[Value]:
     """Models that a sharding call may shard."""
-    module = call.argument("module", 0)
-    return inside(module)
+    return inside(call.argument("module", 0))
 
 
 def inside(value: Value | None) -> list[Value]:

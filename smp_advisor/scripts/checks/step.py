@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+from functools import partial
 from typing import TYPE_CHECKING
 
 from smp_advisor.reading.module import add_keyword, replace
@@ -42,12 +43,17 @@ def _sides_of_the_step(context: Context) -> Iterator[Hit]:
     degree = context.settings.pipeline_parallel_degree
     has_step = any(function.step is not None for function in context.trace.functions)
     partitioned = bool(context.trace.named("smp.partition", "smp.set_partition"))
-    cut = (
-        has_step or partitioned or context.libraries.smp_tensorflow
-    )  # TensorFlow scripts use the library for nothing else
+    # TensorFlow scripts use the library for nothing else.
+    cut = has_step or partitioned or context.libraries.smp_tensorflow
     if degree == 1 or (degree is None and not cut):
         return
-    for call in (*context.models(), *_tensorflow_models(context)):
+    of_tensorflow = [
+        call
+        for call in context.trace.calls
+        if not call.method and isinstance(call.receiver, Instance)
+        if "smptf.DistributedModel" in call.receiver.cls.ancestors()
+    ]
+    for call in (*context.models(), *of_tensorflow):
         if call.step is None and not _without_wrapping(context, call):
             yield Hit(call.module, call.node, variant="forward")
     for call in context.trace.methods("backward"):
@@ -65,16 +71,6 @@ def _updates_inside(context: Context) -> Iterator[Hit]:
     for call in context.trace.methods("apply_gradients"):
         if call.step is not None and call.step.step is not None and call.step.step.tensorflow:
             yield Hit(call.module, call.node, variant="update")
-
-
-def _tensorflow_models(context: Context) -> list[Call]:
-    return [
-        call
-        for call in context.trace.calls
-        if not call.method
-        and isinstance(call.receiver, Instance)
-        and "smptf.DistributedModel" in call.receiver.cls.ancestors()
-    ]
 
 
 @check("SMP106", "smp_torch")
@@ -128,40 +124,18 @@ def _through_model(call: Call) -> list[Edit]:
     function = call.functions[-1] if call.functions else None
     if call.arguments or call.keywords or function is None or not isinstance(call.node.func, ast.Attribute):
         return []
-    name = _model_name(function)
-    if name is None:
-        return []
-    return [replace(call.module, call.node, f"{name}.backward({call.module.text(call.node.func.value)})")]
-
-
-def _model_name(function: Function) -> str | None:
-    """The name by which the function calls the model."""
-    spec = function.node.args
-    parameters = [argument.arg for argument in (*spec.posonlyargs, *spec.args)]
-    body = function.node.body if isinstance(function.node.body, list) else [function.node.body]
-    called = [
+    # The name by which the function calls the model.
+    called = {
         node.func.id
-        for statement in body
-        for node in ast.walk(statement)
+        for node in ast.walk(function.node)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-    ]
-    for name in parameters:
-        if name in called and "model" in name.lower():
-            return name
-    for name in parameters:
-        if name in called and name not in ("criterion", "loss_fn", "loss_function", "scaler"):
-            return name
-    return "model" if "model" in called and function.scope.find("model") is not None else None
-
-
-@check("SMP112")
-def _unbatched_arguments(context: Context) -> Iterator[Hit]:
-    yield from _unbatched(context, tensorflow=False)
-
-
-@check("SMP205")
-def _unbatched_arguments_of_tensorflow(context: Context) -> Iterator[Hit]:
-    yield from _unbatched(context, tensorflow=True)
+    } - {"criterion", "loss_fn", "loss_function", "scaler"}
+    names = [name for name in function.positional if name in called]
+    names += ["model"] if "model" in called and function.scope.find("model") is not None else []
+    if not names:
+        return []
+    name = min(names, key=lambda name: "model" not in name.lower())
+    return [replace(call.module, call.node, f"{name}.backward({call.module.text(call.node.func.value)})")]
 
 
 def _unbatched(context: Context, *, tensorflow: bool) -> Iterator[Hit]:
@@ -181,6 +155,10 @@ def _unbatched(context: Context, *, tensorflow: bool) -> Iterator[Hit]:
                 yield Hit(call.module, place, {"name": name, "value": shown}, _name_it(function, call, name))
         if names is None and any(_without_batch(value) for value in call.bound.values()):
             context.leave_open(call.module, call.node, "non_split_inputs of this step cannot be read (SMP112, SMP205).")
+
+
+check("SMP112")(partial(_unbatched, tensorflow=False))
+check("SMP205")(partial(_unbatched, tensorflow=True))
 
 
 def _fixed_length(context: Context, value: Value) -> str:
@@ -206,10 +184,7 @@ def _argument_node(call: Call, name: str) -> ast.expr | None:
         return keyword
     if call.function is None or any(isinstance(argument, ast.Starred) for argument in call.node.args):
         return None
-    spec = call.function.node.args
-    names = [argument.arg for argument in (*spec.posonlyargs, *spec.args)]
-    if call.function.owner is not None:
-        names = names[1:]
+    names = call.function.positional[call.function.owner is not None :]
     position = names.index(name) if name in names else len(call.node.args)
     return call.node.args[position] if position < len(call.node.args) else None
 

@@ -48,7 +48,9 @@ def tensor_uses(trace: Trace) -> Iterator[Use]:
         if not use.how.startswith(".") or use.how in _ATTRIBUTES:
             yield use
     for call in trace.calls:
-        if _formats_numbers(call) or _takes_tensors(call):
+        text = call.receiver.value if call.method == "format" and isinstance(call.receiver, Constant) else None
+        formats = isinstance(text, str) and ":" in text and "{" in text
+        if formats or _takes_tensors(call):
             for node, value in zip(call.node.args, call.arguments, strict=False):
                 for output in _outputs_in(value):
                     yield Use(node, call.module, output, f"{call.name or call.module.text(call.node.func)}()")
@@ -61,12 +63,6 @@ def _takes_tensors(call: Call) -> bool:
     maker = call.receiver.call.name if isinstance(call.receiver, Result) else ""
     computes = maker.startswith(("tensorflow.keras.", "keras.", "torchmetrics.", "torch.nn."))
     return computes and call.method in ("", "apply_gradients", "update_state", "update")
-
-
-def _formats_numbers(call: Call) -> bool:
-    """``"{:.3f}".format(loss)``."""
-    text = call.receiver.value if call.method == "format" and isinstance(call.receiver, Constant) else None
-    return isinstance(text, str) and ":" in text and "{" in text
 
 
 def _outputs_in(value: Value, depth: int = 0) -> list[StepOutput]:
@@ -98,7 +94,11 @@ def _reduced(context: Context) -> Iterator[Hit]:
             yield Hit(
                 use.module,
                 use.node,
-                {"how": use.how, "step": _step_name(use.output.call), "text": use.module.text(use.node)},
+                {
+                    "how": use.how,
+                    "step": use.output.call.module.text(use.output.call.node.func),
+                    "text": use.module.text(use.node),
+                },
                 _reduce_at_call(use),
             )
 
@@ -112,10 +112,6 @@ def _is_number(value: Value) -> bool:
     return isinstance(value, Operation) and all(_is_number(operand) for operand in value.operands)
 
 
-def _step_name(call: Call) -> str:
-    return call.module.text(call.node.func)
-
-
 def _reduce_at_call(use: Use) -> list[Edit]:
     """``loss = step(...)`` becomes ``loss = step(...).reduce_mean()`` if the step returns only the loss."""
     call = use.output.call
@@ -126,20 +122,16 @@ def _reduce_at_call(use: Use) -> list[Edit]:
         or len(statement.targets) != 1
         or not isinstance(statement.targets[0], ast.Name)
         or call.function is None
-        or not _returns_loss(call.function)
     ):
         return []
+    returns = [node.value for node in ast.walk(call.function.node) if isinstance(node, ast.Return)]
+    names = [getattr(value, "id", "").lower() for value in returns]
     name = statement.targets[0].id
-    if "loss" not in name.lower() or _reduces(call.module, statement, name):
+    if not names or not all("loss" in text for text in (*names, name.lower())):
+        return []
+    if _reduces(call.module, statement, name):
         return []
     return list(wrap(call.module, call.node, "", ".reduce_mean()"))
-
-
-def _returns_loss(function: Function) -> bool:
-    if isinstance(function.node, ast.Lambda):
-        return False
-    returns = [node.value for node in ast.walk(function.node) if isinstance(node, ast.Return)]
-    return bool(returns) and all(isinstance(value, ast.Name) and "loss" in value.id.lower() for value in returns)
 
 
 def _reduces(module: Module, statement: ast.stmt, name: str) -> bool:
@@ -175,7 +167,13 @@ def _unused_outputs(context: Context) -> Iterator[Hit]:
                 and not _read(context, store.module, attribute)
             ):
                 yield Hit(store.module, store.node, {"flag": flag, "output": attribute}, variant="flag")
-    yield from _thrown_away(context)
+    for call in context.models():
+        makers = [origin.call for origin in origins(call.receiver) if isinstance(origin, Result)]
+        inner = [model for maker in makers for model in origins(maker.argument("module", 0))]
+        counts = {returned_values(model, "forward") for model in inner if isinstance(model, Instance)}
+        returned = counts.pop() if len(counts) == 1 else 0
+        if dropped := unused_values(call, returned):
+            yield Hit(call.module, call.node, {"returned": returned, "dropped": dropped}, variant="dropped")
 
 
 def _read(context: Context, here: Module, attribute: str) -> bool:
@@ -186,23 +184,6 @@ def _read(context: Context, here: Module, attribute: str) -> bool:
         for module in context.trace.modules
         if module is here or module.entry
     )
-
-
-def _thrown_away(context: Context) -> Iterator[Hit]:
-    for call in context.models():
-        counts = {returned_values(module, "forward") for module in _wrapped_modules(call.receiver)}
-        returned = counts.pop() if len(counts) == 1 else 0
-        if dropped := unused_values(call, returned):
-            yield Hit(call.module, call.node, {"returned": returned, "dropped": dropped}, variant="dropped")
-
-
-def _wrapped_modules(value: Value | None) -> list[Instance]:
-    modules: list[Instance] = []
-    for origin in origins(value):
-        if isinstance(origin, Result) and origin.call.name == "smp.DistributedModel":
-            inner = origin.call.argument("module", 0)
-            modules += [option for option in origins(inner) if isinstance(option, Instance)]
-    return modules
 
 
 def returned_values(model: Instance, method: str) -> int:

@@ -9,7 +9,7 @@ from smp_advisor.reading.module import add_keyword, replace
 from smp_advisor.reading.values import Constant, Instance, Result, Value, options
 from smp_advisor.scripts.checks.step_output import returned_values, unused_values
 from smp_advisor.scripts.context import Context, Hit, check
-from smp_advisor.scripts.queries import constant, is_known, known_names, ranks
+from smp_advisor.scripts.queries import constant, derivation, is_known, known_names, ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,7 +57,13 @@ def _order_by_rank(context: Context) -> Iterator[Hit]:
         seed = call.argument("seed", 1)
         wrong = ranks(seed) - {"smptf.dp_rank"}
         unseeded = seed is None or (isinstance(seed, Constant) and seed.value is None)
-        fixed = seed is not None and is_known(seed) and not ranks(seed) and not _sharded(call.receiver)
+        sharded = any(
+            isinstance(part, Result)
+            and part.call.method == "shard"
+            and any(map(ranks, (*part.call.arguments, *part.call.keywords.values())))
+            for part in derivation(call.receiver)
+        )
+        fixed = seed is not None and is_known(seed) and not ranks(seed) and not sharded
         if wrong or unseeded or fixed:
             variant = "unseeded" if unseeded else "shuffle"
             edits = [add_keyword(call.module, call.node, "seed", "smp.dp_rank()")]
@@ -80,20 +86,6 @@ def _order_by_rank(context: Context) -> Iterator[Hit]:
             yield Hit(call.module, call.node, {"function": function, "rank": rank}, variant="seed")
 
 
-def _sharded(value: Value | None, depth: int = 0) -> bool:
-    """Whether the pipeline is already sharded by rank."""
-    for option in options(value) if value is not None and depth < 20 else ():
-        if isinstance(option, Result):
-            call = option.call
-            if call.method == "shard" and any(
-                ranks(argument) for argument in (*call.arguments, *call.keywords.values())
-            ):
-                return True
-            if _sharded(call.receiver, depth + 1):
-                return True
-    return False
-
-
 @check("SMP203", "smp_tensorflow")
 def _unused_outputs(context: Context) -> Iterator[Hit]:
     for call in context.trace.calls:
@@ -112,19 +104,24 @@ def _sorted_files(context: Context) -> Iterator[Hit]:
         if shuffled and call.argument("seed", 2) is None and not call.unpacks:
             edits = [add_keyword(call.module, call.node, "shuffle", "False")] if len(call.node.args) < 2 else []
             yield Hit(call.module, call.node, {"call": "list_files()"}, edits)
-    for call in (*context.trace.named(*_LISTINGS), *_paths(context)):
-        if not _in_order(call) and _feeds_data(context, call):
-            text = call.module.text(call.node)
-            yield Hit(call.module, call.node, {"call": text}, [replace(call.module, call.node, f"sorted({text})")])
-
-
-def _paths(context: Context) -> list[Call]:
-    """Listings with ``pathlib``."""
-    return [
+    # Calls whose results go into a data set.
+    read = {
+        part.call.node
+        for call in context.trace.calls
+        if call.name.startswith("tensorflow.data.")
+        for argument in (*call.arguments, *call.keywords.values())
+        for part in derivation(argument)
+        if isinstance(part, Result)
+    }
+    by_path = [
         call
         for call in context.trace.methods("glob", "rglob", "iterdir")
         if isinstance(call.receiver, Result) and call.receiver.call.name.startswith("pathlib.")
     ]
+    for call in (*context.trace.named(*_LISTINGS), *by_path):
+        if not _in_order(call) and call.node in read:
+            text = call.module.text(call.node)
+            yield Hit(call.module, call.node, {"call": text}, [replace(call.module, call.node, f"sorted({text})")])
 
 
 def _in_order(call: Call) -> bool:
@@ -147,27 +144,3 @@ def _sorts(node: ast.Call, names: list[str]) -> bool:
     if isinstance(node.func, ast.Attribute):
         return node.func.attr == "sort" and getattr(node.func.value, "id", "") in names
     return getattr(node.func, "id", "") == "sorted" and bool(node.args) and getattr(node.args[0], "id", "") in names
-
-
-def _feeds_data(context: Context, listing: Call) -> bool:
-    """Whether the listed files go into a dataset."""
-    return any(
-        _has(argument, listing)
-        for call in context.trace.calls
-        if call.name.startswith("tensorflow.data.")
-        for argument in (*call.arguments, *call.keywords.values())
-    )
-
-
-def _has(value: Value, call: Call, depth: int = 0) -> bool:
-    if isinstance(value, Result) and value.call is call:
-        return True
-    if depth > 8:
-        return False
-    parts: tuple[Value, ...] = tuple(getattr(value, "operands", ())) + tuple(getattr(value, "items", ()))
-    parts += tuple(getattr(value, "alternatives", ()))
-    if hasattr(value, "owner") and isinstance(value.owner, Value):
-        parts += (value.owner,)
-    if isinstance(value, Result):
-        parts += value.call.arguments
-    return any(_has(part, call, depth + 1) for part in parts)

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 from smp_advisor.reading.module import before_statement, replace
 from smp_advisor.reading.trace import exclusive
-from smp_advisor.reading.values import Argument, Mapping, Result, Unknown, Value, options
-from smp_advisor.scripts.checks.sharding import FSDP
+from smp_advisor.reading.values import Argument, Mapping, Result, Value, options
+from smp_advisor.scripts.checks.parallel import REPLICATING
+from smp_advisor.scripts.checks.sharding import FSDP, in_place
 from smp_advisor.scripts.context import Context, Hit, check
 from smp_advisor.scripts.queries import argument_node, constant, is_optimizer, is_plain_model, mentions, origins
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from smp_advisor.reading.source import Edit
     from smp_advisor.reading.trace import Call
 
 _V1_PARAMETERS = ("microbatches", "partitions", "pipeline_parallel_degree", "prescaled_batch", "active_microbatches")
-_REPLICATING = ("torch.nn.parallel.DistributedDataParallel", "torch.nn.DataParallel")
+_REPLICATING = (*REPLICATING, "torch.nn.DataParallel")
 _SWITCHES = ("smp", "tsm", "parallel", "degree", "tp_", "transform", "sagemaker")
 """Words in conditions that decide whether a script uses the library, or what a process does."""
 _ANY_TIME = ("tsm.init", "tsm.logger", "tsm.utils", "tsm.distributed.fsdp.checkpoint")
@@ -36,14 +36,10 @@ def _initialized(context: Context) -> Iterator[Hit]:
         yield Hit(first.module, first.node, {})
     elif not starts:
         for call in (calls or wraps)[:1]:
-            yield Hit(call.module, call.node, {}, _start(call))
-
-
-def _start(call: Call) -> list[Edit | None]:
-    statement = call.module.statement(call.node)
-    alias = call.module.scope.find("tsm")
-    usable = statement is not None and getattr(alias, "path", "") == "tsm"
-    return [before_statement(call.module, statement, "tsm.init()")] if usable and statement is not None else []
+            statement = call.module.statement(call.node)
+            usable = statement is not None and getattr(call.module.scope.find("tsm"), "path", "") == "tsm"
+            edits = [before_statement(call.module, statement, "tsm.init()")] if usable and statement else []
+            yield Hit(call.module, call.node, {}, edits)
 
 
 @check("SMP302")
@@ -62,20 +58,14 @@ def _transformed(context: Context) -> Iterator[Hit]:
     if wraps and not transforms:
         yield Hit(wraps[0].module, wraps[0].node, {"parallelism": used[0]}, variant="missing")
     for call in wraps if transforms else ():
-        if call.order > transforms[0].order and _untransformed(call):
+        models = [inner for origin in origins(call.argument("module", 0)) for inner in _inside_wrappers(origin)]
+        if call.order > transforms[0].order and models and all(map(is_plain_model, models)):
             yield Hit(call.module, call.node, variant="unused result")
             return
     yield from _branches_without(context, transforms)
     for call in transforms:
         if wraps and call.reached and call.order > wraps[0].order and not exclusive(call, wraps[0]):
             yield Hit(call.module, call.node, variant="late")
-
-
-def _untransformed(wrap: Call) -> bool:
-    """Whether the model that FSDP wraps is certainly not transformed."""
-    module = wrap.argument("module", 0)
-    models = [inner for origin in origins(module) for inner in _inside_wrappers(origin)]
-    return bool(models) and all(is_plain_model(model) for model in models)
 
 
 def _branches_without(context: Context, transforms: list[Call]) -> Iterator[Hit]:
@@ -115,7 +105,11 @@ def _sharded_before_optimizer(context: Context) -> Iterator[Hit]:
             yield Hit(call.module, call.node, variant="missing")
         return
     for call in forwards if backwards else ():
-        if _left_behind(call, wraps):
+        # The called model is the one passed to FSDP. ``fully_shard`` changes it in place.
+        wrapped = [wrap for wrap in wraps if not in_place(wrap) and wrap.order < call.order]
+        sharded = [origin for wrap in wrapped for value in wrap.arguments[:1] for origin in origins(value)]
+        called = [inner for origin in origins(call.receiver) for inner in _inside_wrappers(origin)]
+        if called and all(any(model is original for original in sharded) for model in called):
             yield Hit(call.module, call.node, variant="unused result")
             break
     for call in context.trace.calls:
@@ -123,28 +117,10 @@ def _sharded_before_optimizer(context: Context) -> Iterator[Hit]:
             yield Hit(call.module, call.node, {"optimizer": call.name.rpartition(".")[2]}, variant="optimizer")
 
 
-def _left_behind(forward: Call, wraps: list[Call]) -> bool:
-    """Whether the called model is the one passed to FSDP. ``fully_shard`` changes it in place."""
-    sharded = [
-        origin
-        for wrap in wraps
-        if not wrap.name.endswith("fully_shard") and wrap.order < forward.order
-        for value in wrap.arguments[:1]
-        for origin in origins(value)
-    ]
-    called = [inner for origin in origins(forward.receiver or Unknown()) for inner in _inside_wrappers(origin)]
-    return bool(called) and all(any(model is original for original in sharded) for model in called)
-
-
 def _is_plain(call: Call) -> bool:
-    receiver = call.receiver
-    if receiver is None:
-        return False
-    models = [inner for origin in origins(receiver) for inner in _inside_wrappers(origin)]
-    transformed = bool(models) and all(
-        isinstance(model, Result) and model.call.name.startswith("tsm.transform") for model in models
-    )
-    return transformed or (bool(models) and all(is_plain_model(model) for model in models))
+    models = [inner for origin in origins(call.receiver) for inner in _inside_wrappers(origin)]
+    transformed = all(isinstance(m, Result) and m.call.name.startswith("tsm.transform") for m in models)
+    return bool(models) and (transformed or all(map(is_plain_model, models)))
 
 
 def _inside_wrappers(value: Value) -> list[Value]:
@@ -156,14 +132,11 @@ def _inside_wrappers(value: Value) -> list[Value]:
 
 @check("SMP304", "smp_v2", needs="tensor_parallel")
 def _backend(context: Context) -> Iterator[Hit]:
-    settings = context.settings
-    if settings.hybrid_shard_degree != 1:
-        return
-    for call in context.trace.named("torch.distributed.init_process_group"):
+    replicates = context.settings.hybrid_shard_degree == 1
+    for call in context.trace.named("torch.distributed.init_process_group") if replicates else ():
         backend = call.argument("backend", 0)
-        chosen = (
-            backend.default if isinstance(backend, Argument) else backend
-        )  # the value unless the job sets the option
+        # The value unless the job sets the option.
+        chosen = backend.default if isinstance(backend, Argument) else backend
         if constant(chosen) == "smddp":
             node = argument_node(call, "backend", 0)
             edits = [replace(call.module, node, '"nccl"')] if isinstance(node, ast.Constant) else []
@@ -190,28 +163,16 @@ def _initial_parameters(context: Context) -> Iterator[tuple[Call, str, object]]:
 
 @check("SMP306", "smp_v2")
 def _offloading(context: Context) -> Iterator[Hit]:
-    if not context.settings.sm_activation_offloading:
-        return
     wraps = [call for call in context.trace.named(*FSDP) if call.reached]
-    if not wraps:
+    if not context.settings.sm_activation_offloading or not wraps:
         return
-    offloads = _mentioned(context, "offload_wrapper")
-    checkpoints = _mentioned(
-        context, "checkpoint_wrapper", "apply_activation_checkpointing", "gradient_checkpointing_enable"
-    )
-    missing = [
-        name for name, there in (("offload_wrapper", offloads), ("activation checkpointing", checkpoints)) if not there
-    ]
+    names = {node.id for module in context.trace.modules for node in module.all(ast.Name)}
+    names |= {node.attr for module in context.trace.modules for node in module.all(ast.Attribute)}
+    checkpoints = {"checkpoint_wrapper", "apply_activation_checkpointing", "gradient_checkpointing_enable"}
+    missing = [] if "offload_wrapper" in names else ["offload_wrapper"]
+    missing += ["activation checkpointing"] if names.isdisjoint(checkpoints) else []
     if missing:
         yield Hit(wraps[0].module, wraps[0].node, {"missing": " or ".join(missing)})
-
-
-def _mentioned(context: Context, *names: str) -> bool:
-    return any(
-        any(node.id in names for node in module.all(ast.Name))
-        or any(node.attr in names for node in module.all(ast.Attribute))
-        for module in context.trace.modules
-    )
 
 
 @check("SMP307", "smp_v2")

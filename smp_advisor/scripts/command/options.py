@@ -72,12 +72,6 @@ def read_object(path: Path) -> dict[str, Any]:
     return content
 
 
-def plan_parameters(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Parameters of the library; also of the value of "modelparallel" in a distribution."""
-    inner = parameters.get("parameters", parameters)
-    return inner if isinstance(inner, dict) else parameters
-
-
 FORMATS = ("text", "json", "sarif", "github")
 
 _NUMBERS = (
@@ -209,7 +203,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _plan(options: argparse.Namespace) -> dict[str, Any] | None:
-    plan = dict(plan_parameters(read_object(options.plan))) if options.plan is not None else {}
+    plan = read_object(options.plan) if options.plan is not None else {}
+    if isinstance(inner := plan.get("parameters"), dict):  # the value of "modelparallel" in a distribution
+        plan = inner
     for name in (*_NUMBERS, *_SWITCHES):
         value = getattr(options, name)
         if value is not None:

@@ -201,9 +201,9 @@ def check_files(files: Iterable[Path], check: Callable[[Path], Outcome]) -> Proj
     problems: dict[Path, str] = {}
     read_with: dict[Path, list[Outcome]] = defaultdict(list)
     for path in _scripts_first(paths):
-        if path.resolve() in read_with and not _has_main_block(path):
-            continue
         try:
+            if path.resolve() in read_with and _MAIN.search(read(path).text) is None:
+                continue
             outcome = check(path)
         except AdvisorError as error:
             problems[path] = str(error)
@@ -234,14 +234,6 @@ def _scripts_first(paths: list[Path]) -> list[Path]:
         except AdvisorError:
             continue  # its check reports the reason
     return sorted(paths, key=lambda path: path.resolve() in imported)
-
-
-def _has_main_block(path: Path) -> bool:
-    """Whether a file has a ``__main__`` block."""
-    try:
-        return _MAIN.search(read(path).text) is not None
-    except AdvisorError:
-        return True
 
 
 def _without_repeats(reports: list[Report]) -> tuple[tuple[Report, ...], tuple[int, ...]]:
